@@ -1,0 +1,47 @@
+# The same targets for everyone. Each installs what it needs and is safe to run twice.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGES := bftrainer milp trainers slurm_plugins lsf_adapters scripts tests
+
+.PHONY: help venv system demo test test-long lint bench clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+# torch first and pinned: a range would pull several GB of CUDA packages.
+$(BIN)/.installed: setup.cfg constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[torch,demo,dev]'
+	touch $@
+
+venv: $(BIN)/.installed  ## create .venv with everything development needs
+
+system:  ## install Slurm and MUNGE for the one-host test cluster (Debian, root or sudo)
+	scripts/install_system.sh
+
+demo: venv  ## three real trainers on the embedded batch system, under 90 s
+	$(BIN)/bftrainer demo --out demo-out
+
+test: venv system  ## all tests, a real Slurm among them
+	$(BIN)/python -m pytest -m "not long"
+
+test-long: venv system  ## the long proofs
+	$(BIN)/python -m pytest -m long
+
+lint: venv  ## the house rules as tools
+	$(BIN)/ruff check $(PACKAGES)
+	$(BIN)/ruff format --check $(PACKAGES)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: venv system  ## every benchmark in full, results in bench-out/
+	mkdir -p bench-out
+	$(BIN)/python scripts/bench_decide.py --json bench-out/decide.json
+	$(BIN)/python scripts/bench_rescale.py --json bench-out/rescale.json
+	$(BIN)/python scripts/bench_harm.py --json bench-out/harm.json
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) build dist demo-out bench-out *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,61 @@
+"""What can go wrong and what to do about it: one tree of errors with stable codes.
+
+Every mistake a user can make ends as a ``BftError``: a code that never changes its
+meaning, one sentence of cause, one next step. The command line prints these three
+and exits with ``exit_code``; a traceback is reserved for bugs.
+
+Code ranges: 10xx command line and submission, 11xx daemon and API, 12xx batch
+systems, 13xx wire and agents, 14xx trainers and elastic runtime (defined in
+``bftrainer.elastic``, which stands alone), 20xx-21xx policy files, 22xx journal,
+30xx decision.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class ExitCode(enum.IntEnum):
+    """Exit codes of every verb (documented in the README and in ``--help``)."""
+
+    OK = 0
+    INTERNAL = 1
+    USAGE = 2
+    REFUSED_BY_POLICY = 3
+    NOT_FOUND = 4
+    NOT_PERMITTED = 5
+    DAEMON_UNREACHABLE = 6
+    TIMEOUT = 7
+    VALIDATION_FAILED = 8
+    ALREADY_RUNNING = 75
+
+
+class BftError(Exception):
+    """A failure with a stable code, its cause in one sentence and the next step."""
+
+    def __init__(
+        self,
+        code: str,
+        cause: str,
+        next_step: str,
+        *,
+        exit_code: ExitCode = ExitCode.INTERNAL,
+    ) -> None:
+        super().__init__(f"{code}: {cause} {next_step}")
+        self.code = code
+        self.cause = cause
+        self.next_step = next_step
+        self.exit_code = exit_code
+
+
+class UsageError(BftError):
+    """The request itself is wrong (exit code 2 unless said otherwise)."""
+
+    def __init__(
+        self, code: str, cause: str, next_step: str, *, exit_code: ExitCode = ExitCode.USAGE
+    ) -> None:
+        super().__init__(code, cause, next_step, exit_code=exit_code)
+
+
+class BatchSystemError(BftError):
+    """The batch system refused a request or did not answer it."""

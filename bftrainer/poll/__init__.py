@@ -1,0 +1,1 @@
+"""batch system → Snapshot: what the cluster looks like now, in our words."""

@@ -1,0 +1,87 @@
+"""The protocol every batch system implements, and how one is found by name.
+
+Implementations: ``bftrainer.local`` (process groups on this machine),
+``slurm_plugins`` (Slurm 22.05 and later). They share one conformance test class,
+``tests/conformance/batch_system.py``. Calls block (they run commands or sockets)
+and are made from a worker thread of the daemon, one at a time.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from bftrainer.errors import ExitCode, UsageError
+from bftrainer.poll.snapshot import Presence, Snapshot
+
+ENTRY_POINT_GROUP = "bftrainer.batch_systems"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PilotRequest:
+    """The 1-node lowest-priority job that shall hold ``node`` and run our agent."""
+
+    pilot_id: str  # ours, unique for ever, e.g. "p000017"; also the batch job's name
+    node: str
+    time_limit_s: float  # fits the gap; adapters round *down* to their granularity
+    agent_argv: tuple[str, ...]  # absolute interpreter first; becomes the batch script itself
+    log_path: Path
+    gpus: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PilotObservation:
+    """What the batch system says about one pilot job."""
+
+    presence: Presence
+    phase: str = ""  # "pending" | "running" | "ending" when present, else ""
+    node: str | None = None
+    start_s: float | None = None
+    reason: str = ""  # why it ended or does not start: the batch system's own word
+
+
+class BatchSystem(Protocol):
+    """Where nodes come from and pilots go to."""
+
+    name: str
+    idle_confirmations: int  # snapshots a node must be idle in before we believe it
+    cycle_s: float  # longest time between two complete passes of its scheduler
+
+    def snapshot(self) -> Snapshot:
+        """Look once; never raises for a failing source (that part is ``None``)."""
+
+    def launch_pilot(self, request: PilotRequest) -> str:
+        """Submit the pilot and return its batch job id; raise ``BatchSystemError``."""
+
+    def cancel_pilots(self, job_ids: Sequence[str], *, force: bool = False) -> None:
+        """Ask the pilots to leave now; ids already gone are no error."""
+
+    def pilot_states(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
+        """Observe each id; a controller that does not answer gives ``UNKNOWN``."""
+
+    def close(self) -> None:
+        """Release what the adapter holds; the cluster itself is untouched."""
+
+
+def load_batch_system(name: str, options: Mapping[str, Any]) -> BatchSystem:
+    """Create the named batch system from its entry point.
+
+    Raises:
+        UsageError: BFT-1201 when no such plug-in is installed.
+    """
+    found = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP, name=name)
+    if not found:
+        known = sorted({e.name for e in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)})
+        raise UsageError(
+            "BFT-1201",
+            f"There is no batch system called {name!r}.",
+            f"Use one of: {', '.join(known) or 'none installed'}.",
+            exit_code=ExitCode.VALIDATION_FAILED,
+        )
+    create = next(iter(found)).load()
+    system: BatchSystem = create(dict(options))
+    return system

@@ -1,0 +1,1 @@
+"""The allocation problem, its exact solution and its checker; pure, numpy only."""

@@ -1,0 +1,98 @@
+"""The allocation problem and its answer as plain data, with units in the names.
+
+Source: Liu et al., "BFTrainer" (arXiv 2106.12091), section 3: nodes N, trainers j
+with N_j in {0} or [Nmin_j, Nmax_j] (eq. 6-10), piecewise-linear O_j (SOS2), and the
+objective of eq. 16: max sum_j T_fwd O_j(N_j) - sum_j O_j(C_j) R_j.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+class Objective(enum.StrEnum):
+    """What a curve's values mean when trainers are compared."""
+
+    THROUGHPUT = "throughput"  # O_j(n) = samples per second at n nodes
+    SCALING_EFFICIENCY = "scaling-efficiency"  # O_j(n) / O_j(1)
+    WEIGHTED = "weighted"  # weight_j * O_j(n) / O_j(1): priority
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Throughput by size, linear between breakpoints, 0 at size 0.
+
+    ``sizes`` strictly increasing, >= 1, in nodes; ``samples_per_s`` of equal length,
+    >= 0. Beyond the last breakpoint the last value holds; below the first the line
+    runs to (0, 0). Concavity and monotony are not required.
+    """
+
+    sizes: tuple[int, ...]
+    samples_per_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemNode:
+    """A node of the pool."""
+
+    name: str
+    eligibility: str = "default"  # type or class; trainers name those they accept
+    gpus: int = 0
+    expected_remaining_s: float | None = None  # None: no end in sight
+    switch: str = ""
+    owner: str = ""  # whose pilot is on it; "" when nobody's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemTrainer:
+    """A trainer that wants nodes; list order is FCFS order."""
+
+    trainer_id: str
+    n_min: int
+    n_max: int
+    curve: Curve
+    rescale_up_s: float  # R_up: what a grow costs all its present nodes
+    rescale_down_s: float  # R_dw
+    current: tuple[str, ...] = ()  # names of the nodes it has now (C_j = len)
+    eligible: tuple[str, ...] = ()  # empty: any class
+    weight: float = 1.0
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Everything one decision depends on."""
+
+    nodes: tuple[ProblemNode, ...]
+    trainers: tuple[ProblemTrainer, ...]
+    t_fwd_s: float
+    p_jmax: int  # at most this many trainers run at once; FCFS decides which
+    objective: Objective = Objective.THROUGHPUT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marginal:
+    """What one node more or fewer would change for a trainer, in objective units."""
+
+    gain_of_one_more: float | None  # None: it cannot take another
+    loss_of_one_fewer: float | None  # None: it has none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """The answer: map node -> trainer, what it is worth and why."""
+
+    assignment: Mapping[str, str]  # node name -> trainer_id; unlisted nodes are unused
+    objective: float
+    node_price: float  # lambda: marginal value of one node over t_fwd_s
+    marginals: Mapping[str, Marginal] = field(default_factory=dict)
+    solver: str = "exact"
+
+    def sizes(self) -> dict[str, int]:
+        """Number of nodes per trainer that has any."""
+        counts: dict[str, int] = {}
+        for trainer_id in self.assignment.values():
+            counts[trainer_id] = counts.get(trainer_id, 0) + 1
+        return counts
