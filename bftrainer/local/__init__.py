@@ -1,0 +1,1 @@
+"""A batch system whose nodes are process groups on this machine: demo, tests, first steps."""

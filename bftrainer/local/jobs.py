@@ -1,0 +1,88 @@
+"""Jobs of the local batch system: what was asked for and what became of it.
+
+``cluster`` keeps them, ``requests`` makes them from messages, ``views`` shows them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bftrainer.local.scheduler import Held
+
+
+class Phase(enum.StrEnum):
+    """Life of a job; it only moves forward."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    ENDING = "ending"  # told to leave, or its first process left; nodes not free yet
+    ENDED = "ended"
+
+
+class EndReason(enum.StrEnum):
+    """Why a job ended, in the batch system's own word."""
+
+    COMPLETED = "COMPLETED"
+    CANCELLED = "CANCELLED"
+    PREEMPTED = "PREEMPTED"
+    TIMEOUT = "TIMEOUT"
+    NODE_FAIL = "NODE_FAIL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
+    """What was submitted: somebody's ordinary job, or a pilot (``pilot_id`` set)."""
+
+    user: str
+    n_nodes: int
+    limit_s: float
+    argv: tuple[str, ...]
+    pilot_id: str | None = None
+    node: str | None = None  # pilots name theirs
+    log_path: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class LocalJob:
+    """A job and its present state; only ``cluster`` changes it."""
+
+    job_id: str
+    request: JobRequest
+    submit_s: float
+    phase: Phase = Phase.PENDING
+    nodes: tuple[str, ...] = ()
+    claim: tuple[str, ...] = ()  # nodes it got, still to be left by pilots
+    start_s: float | None = None
+    end_s: float | None = None
+    end_reason: EndReason | None = None
+    kill_at_s: float | None = None  # when SIGTERM is followed by SIGKILL
+
+    @property
+    def is_pilot(self) -> bool:
+        """Whether it is one of ours, of the lowest tier."""
+        return self.request.pilot_id is not None
+
+    @property
+    def is_on_nodes(self) -> bool:
+        """Whether nodes are not free because of it."""
+        return self.phase in (Phase.RUNNING, Phase.ENDING)
+
+    @property
+    def limit_at_s(self) -> float:
+        """When its time is up; only for jobs that started."""
+        return (self.start_s or 0.0) + self.request.limit_s
+
+    def as_held(self) -> Held:
+        """The job as the scheduler sees it while it is on nodes."""
+        return Held(
+            job_id=self.job_id,
+            nodes=self.nodes,
+            start_s=self.start_s or 0.0,
+            ends_by_s=self.limit_at_s,
+            is_pilot=self.is_pilot,
+            is_ending=self.phase is Phase.ENDING,
+        )

@@ -1,0 +1,185 @@
+"""Decides which job starts where: first come first served with EASY backfill.
+
+Pure: the queue, the nodes and the time come in, a ``Pass`` goes out. Called by
+``cluster`` for every pass and by ``replay`` to tell what would have happened
+without pilots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """An ordinary job in the queue; ``claim`` are nodes it got that pilots still have to leave."""
+
+    job_id: str
+    n_nodes: int
+    limit_s: float
+    claim: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingPilot:
+    """A pilot in the queue; it wants one certain node."""
+
+    job_id: str
+    node: str
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A job on its nodes, running or on its way out."""
+
+    job_id: str
+    nodes: tuple[str, ...]
+    start_s: float
+    ends_by_s: float  # its time limit
+    is_pilot: bool = False
+    is_ending: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """When and where the job at the head of the queue will start at the latest."""
+
+    job_id: str
+    start_s: float
+    nodes: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Pass:
+    """What one pass decided."""
+
+    starts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    claims: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    preempted: list[str] = field(default_factory=list)
+    plan: Plan | None = None
+
+
+def run_pass(
+    *,
+    now_s: float,
+    nodes: Sequence[str],
+    held: Iterable[Held],
+    waiting: Sequence[Waiting],
+    pilots: Sequence[WaitingPilot],
+    is_full: bool,
+) -> Pass:
+    """Serve the queue in order; a full pass goes on behind a blocked job (backfill).
+
+    To ordinary jobs a node with a pilot is free. They take truly free nodes first; a
+    job that needs a pilot's node claims its nodes, the pilots on them are preempted,
+    and the first pass that finds them gone starts the job.
+    """
+    board = _Board(now_s=now_s, nodes=nodes, held=held)
+    rest = board.serve_claims(waiting)
+    head: Waiting | None = None
+    start_s = 0.0
+    n_extra = 0
+    for job in rest:
+        if job.n_nodes > len(nodes):
+            continue  # nodes are down; it must not hold up everybody else
+        n_available = len(board.available())
+        if head is None:
+            if job.n_nodes <= n_available:
+                board.place(job)
+                continue
+            head = job
+            start_s = board.earliest_start_s(job.n_nodes)
+            n_extra = len(board.free_by(start_s)) - job.n_nodes
+            if not is_full:
+                break
+            continue
+        is_short = now_s + job.limit_s <= start_s
+        if job.n_nodes <= n_available and (is_short or job.n_nodes <= n_extra):
+            board.place(job)
+            n_extra -= 0 if is_short else job.n_nodes
+    if head is not None:
+        # The nodes that come free last: those idle until then stay usable for others.
+        planned = board.free_by(start_s)[-head.n_nodes :]
+        board.result.plan = Plan(job_id=head.job_id, start_s=start_s, nodes=tuple(planned))
+    if head is None or is_full:
+        board.serve_pilots(pilots)
+    return board.result
+
+
+class _Board:
+    """Who has which node while a pass is made."""
+
+    def __init__(self, *, now_s: float, nodes: Sequence[str], held: Iterable[Held]) -> None:
+        self.now_s = now_s
+        self.nodes = tuple(nodes)
+        self.result = Pass()
+        self.taken_until_s: dict[str, float] = {}  # by ordinary jobs, claims included
+        self.pilots: dict[str, Held] = {}
+        for job in held:
+            for node in job.nodes:
+                if job.is_pilot:
+                    self.pilots[node] = job
+                else:
+                    self.taken_until_s[node] = max(now_s, job.ends_by_s)
+
+    def available(self) -> list[str]:
+        """Nodes an ordinary job can have, in the order in which it should take them."""
+        return sorted((n for n in self.nodes if n not in self.taken_until_s), key=self._cost)
+
+    def _cost(self, node: str) -> tuple[int, float]:
+        pilot = self.pilots.get(node)
+        if pilot is None:
+            return (0, 0.0)
+        # A pilot on its way out costs nobody anything; of the others the youngest lost least.
+        return (1, 0.0) if pilot.is_ending else (2, -pilot.start_s)
+
+    def serve_claims(self, waiting: Sequence[Waiting]) -> list[Waiting]:
+        """Start what can take its claimed nodes; return the jobs without a claim."""
+        rest = []
+        for job in waiting:
+            if job.claim and set(job.claim) <= set(self.nodes):
+                self._take(job, job.claim)
+            else:
+                rest.append(job)
+        return rest
+
+    def place(self, job: Waiting) -> None:
+        """Give the job the cheapest available nodes."""
+        self._take(job, tuple(self.available()[: job.n_nodes]))
+
+    def _take(self, job: Waiting, nodes: tuple[str, ...]) -> None:
+        in_the_way = [self.pilots[n] for n in nodes if n in self.pilots]
+        self.result.preempted += [p.job_id for p in in_the_way if not p.is_ending]
+        (self.result.claims if in_the_way else self.result.starts)[job.job_id] = nodes
+        for node in nodes:
+            self.taken_until_s[node] = self.now_s + job.limit_s
+
+    def earliest_start_s(self, n_nodes: int) -> float:
+        """When ``n_nodes`` are free if every job uses its whole time limit."""
+        return sorted(self.taken_until_s.get(n, self.now_s) for n in self.nodes)[n_nodes - 1]
+
+    def free_by(self, at_s: float) -> list[str]:
+        """Nodes free at ``at_s`` by the time limits, those free first at the front."""
+        free_s = {n: self.taken_until_s.get(n, self.now_s) for n in self.nodes}
+        return sorted((n for n in self.nodes if free_s[n] <= at_s), key=free_s.__getitem__)
+
+    def serve_pilots(self, pilots: Sequence[WaitingPilot]) -> None:
+        """Start pilots on what is left, where their limit ends before the plan begins."""
+        plan = self.result.plan
+        for pilot in pilots:
+            node = pilot.node
+            if node not in self.nodes or node in self.taken_until_s or node in self.pilots:
+                continue
+            ends_s = self.now_s + pilot.limit_s
+            if plan is not None and node in plan.nodes and ends_s > plan.start_s:
+                continue
+            self.result.starts[pilot.job_id] = (node,)
+            self.pilots[node] = Held(
+                job_id=pilot.job_id,
+                nodes=(node,),
+                start_s=self.now_s,
+                ends_by_s=ends_s,
+                is_pilot=True,
+            )
