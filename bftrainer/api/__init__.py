@@ -1,0 +1,1 @@
+"""CLI and dashboards ↔ daemon: HTTP over a Unix socket with peer credentials."""

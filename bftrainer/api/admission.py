@@ -1,0 +1,172 @@
+"""What every submitted spec must satisfy, wherever it comes from: pure checks.
+
+A ``TrainerSpec`` comes in and passes or is refused with BFT-1002, BFT-1007, BFT-1015 or
+BFT-1016. The command line asks before it sends, the server asks again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+
+from bftrainer.api.service import TrainerView
+from bftrainer.errors import UsageError
+from bftrainer.trainer import TrainerSpec
+from milp.problem import Curve
+
+MAX_NAME_BYTES = 255
+MAX_STRING_BYTES = 4096  # longest path Linux opens; arguments get no more
+MAX_NODES = 1_000_000
+MAX_TOTAL_BYTES = 512 * 1024  # of all strings together; a request may have 1 MiB
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def check_spec(spec: TrainerSpec) -> None:
+    """Refuse a spec that no daemon could run.
+
+    Raises:
+        UsageError: BFT-1002, BFT-1007, BFT-1015 or BFT-1016 with the field at fault.
+    """
+    check_strings(spec)
+    check_sizes(spec.n_min, spec.n_max)
+    if spec.curve is not None:
+        check_curve(spec.curve)
+    _check_numbers(spec)
+
+
+def check_sizes(n_min: int, n_max: int) -> None:
+    """Refuse sizes that cannot be (BFT-1002)."""
+    if n_min < 1:
+        cause = f"The smallest size must be at least 1 node, not {n_min}."
+    elif n_min > n_max:
+        cause = f"The smallest size ({n_min}) is above the largest ({n_max})."
+    elif n_max > MAX_NODES:
+        cause = f"The largest size ({n_max}) is above {MAX_NODES}."
+    else:
+        return
+    raise UsageError("BFT-1002", cause, "Write --nodes MIN:MAX with 1 <= MIN <= MAX.")
+
+
+def check_curve(curve: Curve) -> None:
+    """Refuse a curve that is none (BFT-1015)."""
+    sizes, rates = curve.sizes, curve.samples_per_s
+    if not sizes:
+        cause = "The curve has no points."
+    elif len(sizes) != len(rates):
+        cause = f"The curve has {len(sizes)} sizes but {len(rates)} rates."
+    elif sizes[0] < 1 or any(a >= b for a, b in itertools.pairwise(sizes)):
+        cause = "The sizes of the curve must be whole numbers from 1, each above the last."
+    elif any(rate < 0 or not math.isfinite(rate) for rate in rates):
+        cause = "The rates of the curve must be finite and not negative."
+    elif not any(rates):
+        cause = "The rates of the curve are all zero."
+    else:
+        return
+    raise UsageError(
+        "BFT-1015", cause, 'Write {"sizes": [1, 2, 4], "samples_per_s": [100, 190, 350]}.'
+    )
+
+
+def check_strings(spec: TrainerSpec) -> None:
+    """Refuse strings that cannot be passed on safely (BFT-1007)."""
+    total_bytes = 0
+    for what, text in _strings(spec):
+        limit = MAX_NAME_BYTES if what in ("the name", "the user") else MAX_STRING_BYTES
+        total_bytes += check_string(what, text, limit_bytes=limit)
+    if total_bytes > MAX_TOTAL_BYTES:
+        raise UsageError(
+            "BFT-1007",
+            f"Arguments and environment have {total_bytes} bytes; {MAX_TOTAL_BYTES} is the most.",
+            "Put long values into a file that the script reads.",
+        )
+    for what, text in (("the name", spec.name), ("the script", spec.script)):
+        if not text:
+            raise UsageError("BFT-1007", f"{what.capitalize()} is empty.", "Give it a value.")
+    for key, _ in spec.environment:
+        if not _VARIABLE.match(key):
+            raise UsageError(
+                "BFT-1007",
+                f"{key!r} cannot be the name of an environment variable.",
+                "Write --export NAME=VALUE with letters, digits and _ in NAME.",
+            )
+
+
+def check_string(what: str, text: str, *, limit_bytes: int = MAX_STRING_BYTES) -> int:
+    """Refuse control characters, invalid text and excess length; return its bytes."""
+    control = next((char for char in text if unicodedata.category(char) in ("Cc", "Cs")), None)
+    if control is not None:
+        raise UsageError(
+            "BFT-1007",
+            f"{what.capitalize()} contains the character {control!r}.",
+            "Remove control characters (NUL, newline, escape) and use valid UTF-8.",
+        )
+    length = len(text.encode())
+    if length > limit_bytes:
+        raise UsageError(
+            "BFT-1007",
+            f"{what.capitalize()} has {length} bytes; {limit_bytes} is the most.",
+            "Shorten it, or put it into a file that the script reads.",
+        )
+    return length
+
+
+def check_checkpoint_dir(spec: TrainerSpec, trainers: Sequence[TrainerView]) -> None:
+    """Refuse a checkpoint directory that an unfinished trainer writes to (BFT-1014)."""
+    for other in trainers:
+        record = other.record
+        if (
+            spec.checkpoint_dir
+            and record.spec.checkpoint_dir == spec.checkpoint_dir
+            and not record.state.is_final
+        ):
+            raise UsageError(
+                "BFT-1014",
+                f"Trainer {record.trainer_id} writes its checkpoints to {spec.checkpoint_dir}.",
+                f"Name another --checkpoint-dir or -J NAME, or cancel {record.trainer_id}.",
+            )
+
+
+def _check_numbers(spec: TrainerSpec) -> None:
+    if spec.epochs is not None and spec.samples is not None:
+        raise UsageError(
+            "BFT-1016", "Epochs and samples are both given.", "Give --epochs or --samples."
+        )
+    numbers = (
+        ("--epochs", spec.epochs),
+        ("--samples", spec.samples),
+        ("--weight", spec.weight),
+        ("--checkpoint-interval", spec.checkpoint_interval_s),
+    )
+    for option, number in numbers:
+        if number is not None and not (0 < number <= 1e18):
+            raise UsageError(
+                "BFT-1016", f"{option} is {number}.", "It must be a finite number above 0."
+            )
+    for what, path in (
+        ("script", spec.script),
+        ("working directory", spec.cwd),
+        ("interpreter", spec.interpreter),
+        ("checkpoint directory", spec.checkpoint_dir),
+    ):
+        if path and not path.startswith("/"):
+            raise UsageError(
+                "BFT-1016", f"The {what} {path!r} is not absolute.", "Give its absolute path."
+            )
+
+
+def _strings(spec: TrainerSpec) -> Iterator[tuple[str, str]]:
+    yield "the name", spec.name
+    yield "the user", spec.user
+    yield "the script", spec.script
+    yield "the working directory", spec.cwd
+    yield "the interpreter", spec.interpreter
+    yield "the checkpoint directory", spec.checkpoint_dir
+    yield "the runtime", spec.runtime
+    for index, argument in enumerate(spec.args, start=1):
+        yield f"argument {index} of the script", argument
+    for key, value in spec.environment:
+        yield "the name of an environment variable", key
+        yield f"the environment variable {key[:40]}", value

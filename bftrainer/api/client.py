@@ -1,0 +1,209 @@
+"""The daemon as the command line sees it: HTTP over its Unix socket.
+
+Views come out; every failure is a ``BftError``, whether the daemon raised it or the
+socket did. Standard library only, so that a verb starts fast.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import socket
+import time
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bftrainer.api import paths
+from bftrainer.api.codec import CodecError, encode, parse
+from bftrainer.api.documents import error_of, schema, view_of, views_of
+from bftrainer.api.service import Explanation, LogFile, NodeView, StatusView, TrainerView
+from bftrainer.errors import BftError, ExitCode
+from bftrainer.trainer import TrainerSpec
+
+DEFAULT_TIMEOUT_S = 30.0
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+_CHUNK_BYTES = 1 << 16
+_TRAINER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+T = TypeVar("T")
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """An HTTP connection whose address is a path."""
+
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+class Client:
+    """One daemon; each call is one connection, so a restarted daemon is no surprise."""
+
+    def __init__(self, socket_path: Path, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        self.socket_path = socket_path
+        self._timeout_s = timeout_s
+
+    def status(self) -> StatusView:
+        """Return the daemon's state."""
+        return self._view(StatusView, "status", "/v1/status")
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        """Return every node of the last snapshot."""
+        return self._views(NodeView, "nodes", "/v1/nodes")
+
+    def trainers(self) -> tuple[TrainerView, ...]:
+        """Return all trainers in order of submission."""
+        return self._views(TrainerView, "trainers", "/v1/trainers")
+
+    def trainer(self, trainer_id: str) -> TrainerView:
+        """Return one trainer; BFT-1004 when there is none."""
+        return self._view(TrainerView, "trainer", _path(trainer_id))
+
+    def explain(self, trainer_id: str) -> Explanation:
+        """Say why it has this size or does not run."""
+        return self._view(Explanation, "explain", f"{_path(trainer_id)}/explain")
+
+    def logs(self, trainer_id: str) -> tuple[LogFile, ...]:
+        """Name its log files, oldest first."""
+        return self._views(LogFile, "logs", f"{_path(trainer_id)}/logs")
+
+    def submit(self, spec: TrainerSpec) -> TrainerView:
+        """Hand over a trainer; it is durable when this returns."""
+        body = {"schema": schema("submit"), "spec": encode(spec)}
+        return self._view(TrainerView, "trainer", "/v1/trainers", method="POST", body=body)
+
+    def cancel(self, trainer_id: str) -> TrainerView:
+        """End a trainer; BFT-1005 when it is somebody else's."""
+        return self._view(TrainerView, "trainer", _path(trainer_id), method="DELETE")
+
+    def shutdown(self) -> None:
+        """Stop the daemon; trainers keep running until their lease ends."""
+        self._request("POST", "/v1/shutdown", {"schema": schema("shutdown")})
+
+    def _view(
+        self, cls: type[T], name: str, path: str, *, method: str = "GET", body: Any = None
+    ) -> T:
+        answer = self._request(method, path, body)
+        try:
+            return view_of(cls, name, answer)
+        except CodecError as problem:
+            raise _not_understood(problem) from problem
+
+    def _views(self, cls: type[T], name: str, path: str) -> tuple[T, ...]:
+        answer = self._request("GET", path)
+        try:
+            return views_of(cls, name, answer)
+        except CodecError as problem:
+            raise _not_understood(problem) from problem
+
+    def _request(self, method: str, path: str, body: Any = None) -> Any:
+        status, text = self._exchange(method, path, body)
+        try:
+            answer = parse(text)
+        except CodecError as problem:
+            if status == http.client.SERVICE_UNAVAILABLE:
+                raise _busy(self.socket_path) from problem
+            raise _not_understood(problem) from problem
+        if status < http.client.BAD_REQUEST:
+            return answer
+        error = error_of(answer)
+        raise error or _not_understood(CodecError("", f"is an error {status} without a code"))
+
+    def _exchange(self, method: str, path: str, body: Any) -> tuple[int, bytes]:
+        self._check_path()
+        headers = {"Accept": "application/json", "Connection": "close"}
+        text = None
+        if body is not None:
+            text = json.dumps(body, allow_nan=False).encode()
+            headers["Content-Type"] = "application/json"
+        connection = _UnixConnection(self.socket_path, self._timeout_s)
+        try:
+            # A daemon that has heard enough stops listening, but its answer is there.
+            with contextlib.suppress(BrokenPipeError):
+                connection.request(method, path, body=text, headers=headers)
+            with connection.getresponse() as response:
+                return response.status, self._read(response)
+        except TimeoutError as problem:
+            raise self._too_slow() from problem
+        except OSError as problem:
+            raise self._unreachable(problem) from problem
+        except http.client.HTTPException as problem:
+            raise _not_understood(CodecError("", f"is not HTTP ({problem!r})")) from problem
+        finally:
+            connection.close()
+
+    def _check_path(self) -> None:
+        paths.check_length(self.socket_path)
+        try:
+            info = self.socket_path.lstat()
+            # Root may look after anybody's daemon; everybody else only after their own.
+            uid = info.st_uid if os.geteuid() == 0 else None
+            paths.check_socket(self.socket_path, uid=uid)
+            paths.check_directory(self.socket_path.parent, uid=uid)
+        except OSError as problem:
+            raise self._unreachable(problem) from problem
+
+    def _read(self, response: http.client.HTTPResponse) -> bytes:
+        # The time limit holds for the whole answer, not for each piece of it.
+        deadline = time.monotonic() + self._timeout_s
+        answer = bytearray()
+        while chunk := response.read1(_CHUNK_BYTES):
+            answer += chunk
+            if len(answer) > MAX_ANSWER_BYTES:
+                raise _not_understood(CodecError("", "is longer than any answer of a daemon"))
+            if time.monotonic() > deadline:
+                raise self._too_slow()
+        return bytes(answer)
+
+    def _too_slow(self) -> BftError:
+        return BftError(
+            "BFT-1105",
+            f"The daemon at {self.socket_path} did not answer within {self._timeout_s:g} s.",
+            "Try again; if it stays so, look into the daemon's log.",
+            exit_code=ExitCode.TIMEOUT,
+        )
+
+    def _unreachable(self, problem: OSError) -> BftError:
+        why = problem.strerror or str(problem) or type(problem).__name__
+        return BftError(
+            "BFT-1101",
+            f"No daemon can be reached at {self.socket_path} ({why}).",
+            "Start it with 'bftrainer daemon', or name its socket by --socket, "
+            "BFTRAINER_SOCKET or BFTRAINER_STATE_DIR.",
+            exit_code=ExitCode.DAEMON_UNREACHABLE,
+        )
+
+
+def _path(trainer_id: str) -> str:
+    if not _TRAINER_ID.fullmatch(trainer_id):
+        raise BftError(
+            "BFT-1004",
+            f"{trainer_id[:40]!r} is not the id of a trainer.",
+            "Look for it in 'bftrainer status'; ids are t1, t2 and so on.",
+            exit_code=ExitCode.NOT_FOUND,
+        )
+    return f"/v1/trainers/{trainer_id}"
+
+
+def _busy(socket_path: Path) -> BftError:
+    return BftError(
+        "BFT-1105",
+        f"The daemon at {socket_path} has too many requests at once.",
+        "Try again in a moment.",
+        exit_code=ExitCode.TIMEOUT,
+    )
+
+
+def _not_understood(problem: CodecError) -> BftError:
+    return BftError(
+        "BFT-1106",
+        f"The daemon's answer was not understood: {problem}.",
+        "Use the bftrainer command of the daemon's version.",
+    )

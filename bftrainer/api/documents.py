@@ -1,0 +1,93 @@
+"""The JSON documents of the API and of ``--json``: one name and version for each.
+
+A view comes in, a document with a ``schema`` field goes out (``document``), and back
+(``view_of``). The same documents travel on the socket and are printed by the verbs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from bftrainer.api.codec import CodecError, decode, encode
+from bftrainer.errors import BftError, ExitCode
+
+T = TypeVar("T")
+
+VERSION = 1
+
+
+def schema(name: str) -> str:
+    """Return the schema field of a document."""
+    return f"bftrainer/{name}/{VERSION}"
+
+
+def document(name: str, body: Any) -> dict[str, Any]:
+    """Wrap one view: its fields beside the schema."""
+    return {"schema": schema(name), **encode(body)}
+
+
+def listing(name: str, items: Sequence[Any], **more: Any) -> dict[str, Any]:
+    """Wrap several views: a list under the document's name."""
+    return {"schema": schema(name), **encode(more), name: [encode(item) for item in items]}
+
+
+def check_schema(name: str, value: Any) -> dict[str, Any]:
+    """Return the document when it is the one expected.
+
+    Raises:
+        CodecError: another document, another version, or no document at all.
+    """
+    if not isinstance(value, dict):
+        raise CodecError("", "must be an object")
+    if value.get("schema") != schema(name):
+        raise CodecError("schema", f"must be {schema(name)!r}")
+    return value
+
+
+def view_of(cls: type[T], name: str, value: Any) -> T:
+    """Read one view back; fields of a newer daemon are ignored."""
+    return decode(cls, check_schema(name, value), is_strict=False)
+
+
+def views_of(cls: type[T], name: str, value: Any) -> tuple[T, ...]:
+    """Read a listing back; fields of a newer daemon are ignored."""
+    items = check_schema(name, value).get(name)
+    if not isinstance(items, list):
+        raise CodecError(name, "must be a list")
+    return tuple(
+        decode(cls, item, is_strict=False, where=f"{name}[{index}]")
+        for index, item in enumerate(items)
+    )
+
+
+def error_document(error: BftError) -> dict[str, Any]:
+    """Return what the API answers instead of a view."""
+    return {
+        "schema": schema("error"),
+        "error": {
+            "code": error.code,
+            "cause": error.cause,
+            "next_step": error.next_step,
+            "exit_code": int(error.exit_code),
+        },
+    }
+
+
+def error_of(value: Any) -> BftError | None:
+    """Rebuild the error of such an answer; None when it is not one."""
+    error = value.get("error") if isinstance(value, dict) else None
+    if not isinstance(error, dict):
+        return None
+    texts = [error.get(name) for name in ("code", "cause", "next_step")]
+    exit_code = error.get("exit_code")
+    if not all(isinstance(text, str) for text in texts) or not isinstance(exit_code, int):
+        return None
+    known = {int(code) for code in ExitCode}
+    code, cause, next_step = (str(text) for text in texts)
+    return BftError(
+        code,
+        cause,
+        next_step,
+        exit_code=ExitCode(exit_code) if exit_code in known else ExitCode.INTERNAL,
+    )

@@ -1,0 +1,110 @@
+"""Where the daemon's socket is, and whether its surroundings can be trusted.
+
+The option and the environment come in, a checked path goes out; called by the server
+before it binds and by the client before it connects. Whoever can write to a directory
+on the way could put their own socket in place of ours, so such paths are refused.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from bftrainer.errors import BftError, ExitCode
+
+SOCKET_NAME = "daemon.sock"
+MAX_SOCKET_PATH_BYTES = 107  # sun_path of Linux, without its final NUL
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def state_dir(environ: Mapping[str, str]) -> Path:
+    """Return the daemon's directory of this user."""
+    if named := environ.get("BFTRAINER_STATE_DIR"):
+        return Path(named)
+    return Path(environ.get("HOME") or Path.home()) / ".bftrainer"
+
+
+def socket_path(option: str | None, environ: Mapping[str, str]) -> Path:
+    """Return the socket to use: option, BFTRAINER_SOCKET, state directory, home."""
+    if named := option or environ.get("BFTRAINER_SOCKET"):
+        return Path(named).absolute()
+    return (state_dir(environ) / SOCKET_NAME).absolute()
+
+
+def check_directory(directory: Path, *, uid: int | None = None) -> None:
+    """Refuse a directory in which somebody else could replace our socket.
+
+    The directory itself must be real (not a link), ours or root's, and writable by its
+    owner alone. Its ancestors are judged where they really are: a shared one passes
+    when its sticky bit keeps others from renaming what is ours, as in /tmp.
+
+    Raises:
+        BftError: BFT-1104 naming the directory and the reason.
+    """
+    owner = os.geteuid() if uid is None else uid
+    try:
+        info = directory.lstat()
+        if stat.S_ISLNK(info.st_mode):
+            raise _refusal(directory, "is a symbolic link")
+        if not stat.S_ISDIR(info.st_mode):
+            raise _refusal(directory, "is not a directory")
+        _check_owner(directory, info, owner)
+        if info.st_mode & _OTHERS_WRITE:
+            raise _refusal(directory, "is writable by its group or by everybody")
+        for ancestor in directory.resolve(strict=True).parents:
+            _check_ancestor(ancestor, owner)
+    except OSError as problem:
+        raise _refusal(directory, f"cannot be examined ({problem.strerror})") from problem
+
+
+def check_socket(path: Path, *, uid: int | None = None) -> None:
+    """Refuse what is at ``path`` unless it is a socket of ours or root's.
+
+    Raises:
+        FileNotFoundError: there is nothing.
+        BftError: BFT-1104 naming the path and the reason.
+    """
+    owner = os.geteuid() if uid is None else uid
+    info = path.lstat()
+    if stat.S_ISLNK(info.st_mode):
+        raise _refusal(path, "is a symbolic link")
+    if not stat.S_ISSOCK(info.st_mode):
+        raise _refusal(path, "is not a socket")
+    _check_owner(path, info, owner)
+
+
+def check_length(path: Path) -> None:
+    """Refuse a path that does not fit into a socket address (BFT-1104)."""
+    length = len(os.fsencode(path))
+    if length > MAX_SOCKET_PATH_BYTES:
+        raise BftError(
+            "BFT-1104",
+            f"The socket path {path} has {length} bytes; {MAX_SOCKET_PATH_BYTES} is the most "
+            "the system allows.",
+            "Use a shorter --socket or BFTRAINER_STATE_DIR.",
+            exit_code=ExitCode.USAGE,
+        )
+
+
+def _check_ancestor(ancestor: Path, owner: int) -> None:
+    info = ancestor.stat()
+    _check_owner(ancestor, info, owner)
+    if info.st_mode & _OTHERS_WRITE and not info.st_mode & stat.S_ISVTX:
+        raise _refusal(ancestor, "is writable by its group or by everybody")
+
+
+def _check_owner(path: Path, info: os.stat_result, owner: int) -> None:
+    if info.st_uid not in (owner, 0):
+        raise _refusal(path, f"belongs to user {info.st_uid}, not to {owner} or root")
+
+
+def _refusal(path: Path, reason: str) -> BftError:
+    return BftError(
+        "BFT-1104",
+        f"The socket is not safe: {path} {reason}.",
+        "Keep the socket in a directory that only you can write to (chmod 700), "
+        "named by --socket or BFTRAINER_STATE_DIR.",
+        exit_code=ExitCode.NOT_PERMITTED,
+    )

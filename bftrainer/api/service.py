@@ -1,0 +1,127 @@
+"""What the daemon offers to its users: the protocol behind every API route.
+
+``bftrainer.daemon`` implements ``Service``; ``bftrainer.api.server`` serves it;
+``bftrainer.api.client`` and the command line consume the views. All plain data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from bftrainer.trainer import TrainerRecord, TrainerSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """Who is asking, as the kernel says (SO_PEERCRED)."""
+
+    uid: int
+    user: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerView:
+    """A trainer with its three sizes."""
+
+    record: TrainerRecord
+    planned_nodes: tuple[str, ...]
+    requested_nodes: tuple[str, ...]  # pilots submitted or workers starting
+    observed_nodes: tuple[str, ...]  # members of the current generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """A node as the daemon sees it."""
+
+    name: str
+    state: str  # NodeState value, or "unknown" when the last poll failed
+    use: str  # "free" | "reserve" | "held-off" | "requested" | "held" | "busy" | "not ours"
+    reason: str = ""  # why it is (not) used, one sentence
+    node_type: str = "default"
+    gpus: int = 0
+    trainer_id: str = ""
+    pilot_id: str = ""
+    usable_until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusView:
+    """The daemon in one look."""
+
+    incarnation: int
+    pid: int
+    started_s: float
+    batch_system: str
+    observed: str  # "present" | "unknown"
+    failures: tuple[str, ...]
+    policy_hash: str
+    nodes_total: int
+    nodes_idle: int
+    nodes_held: int
+    nodes_requested: int
+    decisions: int
+    last_decision_ms: float
+    last_decision_s: float | None
+    rescales: int
+    give_backs: int  # nodes handed back before being asked
+    preemptions: int  # nodes the batch system had to take
+    trainers: tuple[TrainerView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a trainer has the size it has."""
+
+    trainer_id: str
+    state: str
+    planned_size: int
+    observed_size: int
+    sentences: tuple[str, ...]  # most important first
+    decision_id: int | None
+    node_price: float
+    gain_of_one_more: float | None
+    loss_of_one_fewer: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFile:
+    """Where a worker's output is."""
+
+    worker_id: str
+    node: str
+    path: str
+    generation: int  # the first generation it was in, 0 if none yet
+    rank: int | None
+
+
+class Service(Protocol):
+    """Implemented by the daemon; raises ``BftError`` with codes 10xx and 11xx."""
+
+    def status(self) -> StatusView:
+        """Return the daemon's state."""
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        """Return every node of the last snapshot."""
+
+    def trainers(self) -> tuple[TrainerView, ...]:
+        """Return all trainers in order of submission."""
+
+    def trainer(self, trainer_id: str) -> TrainerView:
+        """Return one trainer; BFT-1004 when there is none."""
+
+    def explain(self, trainer_id: str) -> Explanation:
+        """Say why it has this size or does not run."""
+
+    def logs(self, trainer_id: str) -> tuple[LogFile, ...]:
+        """Name its log files, oldest first."""
+
+    def submit(self, spec: TrainerSpec, peer: Peer) -> TrainerView:
+        """Accept a trainer; durable before this returns."""
+
+    def cancel(self, trainer_id: str, peer: Peer) -> TrainerView:
+        """End a trainer; BFT-1005 when it is somebody else's."""
+
+    def shutdown(self, peer: Peer) -> None:
+        """Stop the daemon; trainers keep running until their lease ends."""

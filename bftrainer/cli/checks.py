@@ -1,0 +1,136 @@
+"""What must hold on this machine before a trainer is sent: files, Python, directories.
+
+A spec comes in; one sentence per thing that was found in order goes out, or the first
+``UsageError``. Called by ``submit`` for both the dry run and the real one.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from bftrainer import process
+from bftrainer.errors import UsageError
+from bftrainer.trainer import TrainerSpec
+
+IMPORT_TIMEOUT_S = 120.0  # torch on a cold parallel file system
+_PROBE = "import torch; print(torch.__version__)"
+
+
+def check_script(script: str) -> str:
+    """Refuse a script that is missing, unreadable or no regular file (BFT-1001)."""
+    try:
+        info = os.stat(script)  # noqa: PTH116 - the path may be any string
+        if not stat.S_ISREG(info.st_mode):
+            raise _script_refusal(script, "is not a regular file")
+        with open(script, "rb"):  # noqa: PTH123
+            pass
+    except OSError as problem:
+        raise _script_refusal(script, f"cannot be read ({problem.strerror})") from problem
+    except ValueError as problem:  # a NUL in the path
+        raise _script_refusal(script, f"cannot be read ({problem})") from problem
+    return f"script {script} is readable"
+
+
+def _script_refusal(script: str, reason: str) -> UsageError:
+    return UsageError(
+        "BFT-1001", f"The script {script} {reason}.", "Give the path of a Python script."
+    )
+
+
+def check_here(spec: TrainerSpec) -> tuple[str, ...]:
+    """Check everything that a spec names on this machine; change nothing."""
+    return (
+        check_script(spec.script),
+        _check_cwd(spec.cwd),
+        _check_runtime(spec),
+        _check_interpreter(spec),
+        _check_checkpoint_dir(Path(spec.checkpoint_dir)),
+    )
+
+
+def _check_cwd(cwd: str) -> str:
+    if not Path(cwd).is_dir() or not os.access(cwd, os.X_OK):
+        raise UsageError(
+            "BFT-1013",
+            f"The working directory {cwd} does not exist or may not be entered.",
+            "Name another one with --chdir.",
+        )
+    return f"working directory {cwd} exists"
+
+
+def _check_runtime(spec: TrainerSpec) -> str:
+    from trainers.runtimes.base import load_runtime  # noqa: PLC0415 - heavy; -h needs none of it
+
+    load_runtime(spec.runtime).check(spec)
+    return f"runtime {spec.runtime} takes it"
+
+
+def _check_interpreter(spec: TrainerSpec) -> str:
+    advice = "Name the Python that has your packages with --interpreter or --venv."
+    path = Path(spec.interpreter)
+    if not path.is_file() or not os.access(path, os.X_OK):
+        cause = f"The interpreter {path} does not exist or cannot be run."
+        raise UsageError("BFT-1006", cause, advice)
+    if spec.runtime != "torch":
+        return f"interpreter {path} can be run"
+    done = process.run(
+        [str(path), "-c", _PROBE],
+        timeout_s=IMPORT_TIMEOUT_S,
+        env={**os.environ, **dict(spec.environment)},
+        cwd=Path("/"),  # or a torch.py where we happen to be would answer
+        output_cap_bytes=1024 * 1024,
+    )
+    if done.timed_out:
+        cause = f"{path} did not import torch within {IMPORT_TIMEOUT_S:g} s."
+        raise UsageError("BFT-1006", cause, advice)
+    if not done.is_ok:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise UsageError("BFT-1006", f"{path} cannot import torch: {last[:300]}", advice)
+    version = (done.stdout.split() or ["of unknown version"])[-1]
+    return f"interpreter {path} imports torch {version[:60]}"
+
+
+def _check_checkpoint_dir(path: Path) -> str:
+    if path.is_dir():
+        _refuse_unwritable(path, path)
+        return f"checkpoint directory {path} is writable"
+    above = path
+    while not os.path.lexists(above):
+        above = above.parent
+    if not above.is_dir():
+        raise _checkpoint_refusal(path, f"{above} is not a directory")
+    _refuse_unwritable(path, above)
+    return f"checkpoint directory {path} can be created"
+
+
+def _refuse_unwritable(path: Path, existing: Path) -> None:
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise _checkpoint_refusal(path, f"{existing} is not writable")
+
+
+def _checkpoint_refusal(path: Path, reason: str) -> UsageError:
+    return UsageError(
+        "BFT-1014",
+        f"The checkpoint directory {path} cannot be used: {reason}.",
+        "Name a directory that you can write to, seen by all nodes, with --checkpoint-dir.",
+    )
+
+
+def make_checkpoint_dir(path: Path) -> bool:
+    """Create the directory and write to it once; return whether it is new."""
+    try:
+        is_new = not path.exists()
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            return is_new
+    except OSError as problem:
+        raise _checkpoint_refusal(path, problem.strerror or str(problem)) from problem
+
+
+def remove_if_empty(path: Path) -> None:
+    """Take back a directory that was made for a submission which failed."""
+    if not any(path.iterdir()):
+        path.rmdir()

@@ -1,0 +1,148 @@
+"""What the verbs share: the socket option, trainer ids, and how output is written.
+
+Views come in; JSON for programs or columns for people go out. Columns become a rich
+table on a terminal only; in a pipe they are plain and never cut.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from bftrainer.api.client import Client
+from bftrainer.api.paths import socket_path
+from bftrainer.errors import BftError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+COMPLETION_TIMEOUT_S = 0.2
+
+
+def socket_option(command: Command) -> Command:
+    """Add ``--socket``."""
+    return click.option(
+        "--socket",
+        "socket_name",
+        metavar="PATH",
+        help="Socket of the daemon  [default: $BFTRAINER_SOCKET, "
+        "$BFTRAINER_STATE_DIR/daemon.sock, ~/.bftrainer/daemon.sock]",
+    )(command)
+
+
+def json_option(command: Command) -> Command:
+    """Add ``--json``."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Print one JSON document for programs."
+    )(command)
+
+
+def trainer_id_argument(
+    *, nargs: int = 1, is_required: bool = True
+) -> Callable[[Command], Command]:
+    """Add the argument ID, completed from the daemon's trainers."""
+    return click.argument(
+        "trainer_ids" if nargs == -1 else "trainer_id",
+        metavar="ID...",
+        nargs=nargs,
+        required=is_required,
+        shell_complete=_complete_trainer_id,
+    )
+
+
+def _complete_trainer_id(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    client = connect(ctx.params.get("socket_name"), timeout_s=COMPLETION_TIMEOUT_S)
+    try:
+        views = client.trainers()
+    except BftError:
+        return []  # completion has nowhere to say why
+    return [v.record.trainer_id for v in views if v.record.trainer_id.startswith(incomplete)]
+
+
+def connect(socket_name: str | None, **more: Any) -> Client:
+    """Return the client of the daemon that the options and the environment name."""
+    return Client(socket_path(socket_name, os.environ), **more)
+
+
+def print_json(document: dict[str, Any], *, is_compact: bool = False) -> None:
+    """Write one document to standard output."""
+    if is_compact:
+        click.echo(json.dumps(document, separators=(",", ":"), allow_nan=False))
+    else:
+        click.echo(json.dumps(document, indent=2, allow_nan=False))
+
+
+def shown(text: str) -> str:
+    """Return text that cannot steer a terminal: other characters as escapes."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def duration(seconds: float | None) -> str:
+    """Return seconds as people write them: 5s, 3m10s, 2h05m, 4d03h."""
+    if seconds is None:
+        return "-"
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def clock(at_s: float | None) -> str:
+    """Return a time stamp in local time."""
+    return "-" if at_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
+
+
+def columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return rows in aligned plain columns; a header that starts with > aligns right."""
+    names = [name.removeprefix(">") for name in headers]
+    cells = [[shown(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    lines = []
+    for row in (names, *cells):
+        parts = [
+            cell.rjust(width) if header.startswith(">") else cell.ljust(width)
+            for header, cell, width in zip(headers, row, widths, strict=True)
+        ]
+        lines.append("  ".join(parts).rstrip())
+    return "\n".join(lines)
+
+
+def is_terminal() -> bool:
+    """Whether people look at standard output, on something that can draw."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows: a table that fits the terminal, plain columns elsewhere."""
+    if not rows:
+        return
+    if not is_terminal():
+        click.echo(columns(headers, rows))
+        return
+    from rich.console import Console  # noqa: PLC0415 - 0.1 s that pipes need not pay
+
+    Console().print(table(headers, rows))
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
+    """Return the rows as a rich table."""
+    from rich import box  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    result = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in headers:
+        result.add_column(
+            Text(name.removeprefix(">")), justify="right" if name.startswith(">") else "left"
+        )
+    for row in rows:
+        result.add_row(*(Text(shown(cell)) for cell in row))  # Text: names are not markup
+    return result

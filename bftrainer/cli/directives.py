@@ -1,0 +1,90 @@
+"""``#BFT`` lines at the head of a script, read as sbatch reads its own.
+
+A script comes in, the values of its options go out. Only lines before the first one
+that is neither blank nor a comment count; an option that is not known is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from bftrainer.cli.submit_options import spec_options
+from bftrainer.errors import UsageError
+
+PREFIX = "#BFT"
+_MAX_LINE_BYTES = 64 * 1024
+
+
+def read_directives(script: str) -> dict[str, Any]:
+    """Return the options that the script's head sets, by parameter name.
+
+    Raises:
+        UsageError: BFT-1003 with file and line; a value that is wrong in itself keeps
+            its own code.
+    """
+    parser = click.Command("directives", params=list(spec_options()), add_help_option=False)
+    values: dict[str, Any] = {}
+    for number, text in _directive_lines(script):
+        where = f"{script}:{number}"
+        try:
+            tokens = shlex.split(text, comments=True)
+            with parser.make_context(PREFIX, tokens, allow_interspersed_args=False) as ctx:
+                for name, value in given(ctx).items():
+                    merge(values, name, value)
+        except ValueError as problem:
+            raise _refusal(where, f"{problem}.") from problem
+        except click.UsageError as problem:
+            raise _refusal(where, problem.format_message()) from problem
+        except UsageError as problem:
+            raise UsageError(
+                problem.code, f"{where}: {problem.cause}", problem.next_step
+            ) from problem
+    return values
+
+
+def given(ctx: click.Context) -> dict[str, Any]:
+    """Return the parameters that were really written, not their defaults."""
+    return {
+        name: value
+        for name, value in ctx.params.items()
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+
+
+def merge(values: dict[str, Any], name: str, value: Any) -> None:
+    """Let a later value win; repeated options add up."""
+    earlier = values.get(name)
+    if name == "environment" and earlier:
+        value = (*earlier, *value)
+    if name in ("interpreter", "venv"):  # two ways to say one thing
+        values.pop("interpreter", None)
+        values.pop("venv", None)
+    values[name] = value
+
+
+def _directive_lines(script: str) -> Iterator[tuple[int, str]]:
+    with open(script, "rb") as stream:  # noqa: PTH123 - readline with a limit
+        number = 0
+        while line := stream.readline(_MAX_LINE_BYTES):
+            number += 1
+            if len(line) == _MAX_LINE_BYTES:
+                return  # no comment is this long
+            text = os.fsdecode(line.removeprefix(b"\xef\xbb\xbf")).rstrip("\r\n")
+            if text.strip() and not text.lstrip().startswith("#"):
+                return
+            if text == PREFIX or text.startswith((f"{PREFIX} ", f"{PREFIX}\t")):
+                yield number, text.removeprefix(PREFIX)
+
+
+def _refusal(where: str, problem: str) -> UsageError:
+    return UsageError(
+        "BFT-1003",
+        f"{where}: {problem}",
+        f"Correct this {PREFIX} line; 'bftrainer submit -h' lists the options.",
+    )

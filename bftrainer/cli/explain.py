@@ -1,0 +1,54 @@
+"""``bftrainer explain ID``: why this size, why not running.
+
+The daemon's ``Explanation`` comes in; sentences or JSON go out.
+"""
+
+from __future__ import annotations
+
+import click
+
+from bftrainer.api.documents import document
+from bftrainer.api.service import Explanation
+from bftrainer.cli.common import (
+    connect,
+    json_option,
+    print_json,
+    shown,
+    socket_option,
+    trainer_id_argument,
+)
+
+
+@click.command()
+@trainer_id_argument()
+@json_option
+@socket_option
+def explain(trainer_id: str, socket_name: str | None, *, as_json: bool) -> None:
+    """Say why the trainer ID has the size it has, or why it does not run."""
+    view = connect(socket_name).explain(trainer_id)
+    if as_json:
+        print_json(document("explain", view))
+        return
+    click.echo(
+        f"{view.trainer_id} is {shown(view.state)} on {view.observed_size} nodes; "
+        f"planned: {view.planned_size}"
+    )
+    for sentence in view.sentences:
+        click.echo(f"- {shown(sentence)}")
+    for line in _numbers(view):
+        click.echo(line)
+
+
+def _numbers(view: Explanation) -> list[str]:
+    if view.decision_id is None:
+        return ["no decision has been made about it yet"]
+    return [
+        f"decision        {view.decision_id}",
+        f"price of a node {view.node_price:.6g}",
+        f"one node more   {_change('+', view.gain_of_one_more, 'it cannot take another')}",
+        f"one node fewer  {_change('-', view.loss_of_one_fewer, 'it has none')}",
+    ]
+
+
+def _change(sign: str, value: float | None, otherwise: str) -> str:
+    return otherwise if value is None else f"{sign}{value:.6g} of the objective"

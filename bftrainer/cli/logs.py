@@ -1,0 +1,209 @@
+"""``bftrainer logs ID``: what a trainer's workers wrote.
+
+The daemon names the files; they are read here, with the caller's own rights, and their
+bytes go to standard output as they are.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable
+
+import click
+
+from bftrainer.api.client import Client
+from bftrainer.api.documents import listing
+from bftrainer.api.service import LogFile
+from bftrainer.cli.common import (
+    connect,
+    json_option,
+    print_json,
+    print_table,
+    shown,
+    socket_option,
+    trainer_id_argument,
+)
+from bftrainer.errors import BftError, ExitCode
+
+FOLLOW_INTERVAL_S = 0.25
+ASK_INTERVAL_S = 2.0  # how often the daemon is asked for new files
+_CHUNK_BYTES = 1 << 16
+HEADERS = ("WORKER", "NODE", ">RANK", ">GENERATION", "FILE")
+
+
+@click.command()
+@trainer_id_argument()
+@click.option("--rank", type=click.IntRange(min=0), help="Only the workers of this rank.")
+@click.option(
+    "--generation",
+    "-g",
+    type=click.IntRange(min=0),
+    help="Only the workers that joined in this generation.",
+)
+@click.option("--follow", "-f", is_flag=True, help="Go on until the trainer ends.")
+@click.option("--list", "as_list", is_flag=True, help="Name the files instead of printing them.")
+@json_option
+@socket_option
+def logs(
+    trainer_id: str,
+    rank: int | None,
+    generation: int | None,
+    socket_name: str | None,
+    *,
+    follow: bool,
+    as_list: bool,
+    as_json: bool,
+) -> None:
+    """Print what the workers of the trainer ID wrote, oldest first."""
+    client = connect(socket_name)
+
+    def wanted() -> tuple[LogFile, ...]:
+        return tuple(
+            item
+            for item in client.logs(trainer_id)
+            if rank in (None, item.rank) and generation in (None, item.generation)
+        )
+
+    files = wanted()
+    if as_json:
+        print_json(listing("logs", files, trainer_id=trainer_id))
+    elif as_list:
+        print_table(HEADERS, [_row(item) for item in files])
+    elif follow:
+        _Follower(client, trainer_id).run(wanted)
+    else:
+        _print_all(trainer_id, files)
+
+
+def _row(item: LogFile) -> tuple[str, ...]:
+    rank = "-" if item.rank is None else str(item.rank)
+    return (item.worker_id, item.node, rank, str(item.generation), item.path)
+
+
+class _Output:
+    """Standard output with a header wherever another file begins, as tail does."""
+
+    def __init__(self, *, has_headers: bool) -> None:
+        self._has_headers = has_headers
+        self._last: str | None = None
+        self._stream = sys.stdout.buffer
+
+    def write(self, item: LogFile, chunk: bytes) -> None:
+        if self._has_headers and item.path != self._last:
+            gap = "" if self._last is None else "\n"
+            rank = "" if item.rank is None else f", rank {item.rank}"
+            header = f"{gap}==> {shown(item.worker_id)} on {shown(item.node)}{rank} <==\n"
+            self._stream.write(header.encode())
+        self._last = item.path
+        self._stream.write(chunk)
+        self._stream.flush()
+
+
+def _print_all(trainer_id: str, files: tuple[LogFile, ...]) -> None:
+    if not files:
+        click.echo(f"{trainer_id} has no such log files yet", err=True)
+        return
+    output = _Output(has_headers=len(files) > 1)
+    problems = []
+    for item in files:
+        try:
+            descriptor = _open(item.path)
+        except OSError as problem:
+            problems.append(f"{item.path}: {problem.strerror}")
+            click.echo(f"warning: {shown(problems[-1])}", err=True)
+            continue
+        try:
+            while chunk := os.read(descriptor, _CHUNK_BYTES):
+                output.write(item, chunk)
+        finally:
+            os.close(descriptor)
+    if len(problems) == len(files):
+        raise _unreadable(
+            f"None of the {len(files)} log files of {trainer_id} can be read "
+            f"(the last: {problems[-1]})."
+        )
+
+
+def _unreadable(cause: str) -> BftError:
+    return BftError(
+        "BFT-1012",
+        cause,
+        "See where the files are with 'bftrainer logs --list', and run this as their owner "
+        "where that file system is mounted.",
+        exit_code=ExitCode.NOT_FOUND,
+    )
+
+
+def _open(path: str) -> int:
+    # Not blocking: a pipe in the place of a log must not stop us.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return descriptor
+
+
+class _Follower:
+    """Prints what is added to a trainer's files until the trainer has ended."""
+
+    def __init__(self, client: Client, trainer_id: str) -> None:
+        self._client = client
+        self._trainer_id = trainer_id
+        self._open: dict[str, tuple[LogFile, int]] = {}
+        self._output = _Output(has_headers=True)
+        self._is_away = False
+
+    def run(self, wanted: Callable[[], tuple[LogFile, ...]]) -> None:
+        ask_at = time.monotonic()
+        has_ended = False
+        try:
+            while True:
+                if time.monotonic() >= ask_at:
+                    has_ended = self._ask(wanted)
+                    ask_at = time.monotonic() + ASK_INTERVAL_S
+                # Ended before this reading: what it finds is all there will be.
+                if not self._read() and has_ended:
+                    return
+                time.sleep(FOLLOW_INTERVAL_S)
+        finally:
+            for _, descriptor in self._open.values():
+                os.close(descriptor)
+
+    def _ask(self, wanted: Callable[[], tuple[LogFile, ...]]) -> bool:
+        """Open new files; return whether the trainer has ended."""
+        try:
+            has_ended = self._client.trainer(self._trainer_id).record.state.is_final
+            files = wanted()
+        except BftError as error:
+            if error.exit_code not in (ExitCode.DAEMON_UNREACHABLE, ExitCode.TIMEOUT):
+                raise
+            if not self._is_away:  # trainers outlive their daemon, and so do their logs
+                click.echo(f"warning: {shown(error.cause)} Waiting for it.", err=True)
+            self._is_away = True
+            return False
+        self._is_away = False
+        for item in files:
+            if item.path not in self._open and (descriptor := _try_open(item.path)) is not None:
+                self._open[item.path] = (item, descriptor)
+        return has_ended
+
+    def _read(self) -> bool:
+        has_read = False
+        for item, descriptor in self._open.values():
+            while chunk := os.read(descriptor, _CHUNK_BYTES):
+                self._output.write(item, chunk)
+                has_read = True
+        return has_read
+
+
+def _try_open(path: str) -> int | None:
+    try:
+        return _open(path)
+    except FileNotFoundError:
+        return None  # named before its worker has written anything
+    except OSError as problem:
+        raise _unreadable(f"{path} cannot be read ({problem.strerror}).") from problem

@@ -1,0 +1,110 @@
+"""``bftrainer VERB``: the table of verbs and the one place where errors are printed.
+
+Arguments come in, an exit code goes out. A verb's module is imported when the verb is
+used, so that ``--help`` and completion stay fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from bftrainer import __version__
+from bftrainer.errors import BftError, ExitCode, UsageError
+
+# verb -> (module:command, what --help says)
+VERBS = {
+    "submit": ("bftrainer.cli.submit:submit", "Hand an elastic trainer to the daemon."),
+    "status": ("bftrainer.cli.status:status", "Show the daemon and its trainers, or one trainer."),
+    "nodes": ("bftrainer.cli.nodes:nodes", "Show every node and what it is used for."),
+    "explain": ("bftrainer.cli.explain:explain", "Say why a trainer has the size it has."),
+    "logs": ("bftrainer.cli.logs:logs", "Print what a trainer's workers wrote."),
+    "cancel": ("bftrainer.cli.cancel:cancel", "End trainers."),
+    "policy": ("bftrainer.cli.policy:policy", "Check and show the admin's policy."),
+    "daemon": ("bftrainer.cli.daemon:daemon", "Run the daemon of this user."),
+    "agent": ("bftrainer.cli.agent:agent", "Run the agent of a pilot (started by the daemon)."),
+    "demo": ("bftrainer.cli.demo:demo", "Watch trainers live on the idle nodes of this machine."),
+}
+INTERRUPTED = 128 + 2
+
+
+class LazyGroup(click.Group):
+    """A group that knows its verbs by name and imports one at a time."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Name the verbs in the order of the table."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import the verb's module and return its command."""
+        if cmd_name not in VERBS:
+            return None
+        module_name, _, attribute = VERBS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module_name), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{module_name}:{attribute} is not a command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the verbs without importing them."""
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
+
+
+@click.command(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done, 1 internal error or failed trainer, 2 usage, 3 refused by "
+    "policy, 4 not found, 5 not permitted, 6 daemon unreachable, 7 time-out, 8 validation "
+    "failed, 75 already running, 128+N ended by signal N.",
+)
+@click.version_option(__version__, prog_name="bftrainer", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Train neural networks on the idle nodes of a cluster."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb and return its exit code; only defects leave a traceback."""
+    try:
+        outcome = cli.main(
+            args=None if arguments is None else list(arguments),
+            prog_name="bftrainer",
+            standalone_mode=False,
+        )
+    except BftError as error:
+        print_error(error)
+        return int(error.exit_code)
+    except click.ClickException as problem:
+        if type(problem).__name__ == "NoArgsIsHelpError":  # by name: older clicks lack it
+            problem.show()
+            return int(ExitCode.USAGE)
+        print_error(_usage_error(problem))
+        return int(ExitCode.USAGE)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    return outcome if isinstance(outcome, int) else int(ExitCode.OK)
+
+
+def print_error(error: BftError) -> None:
+    """Print code, cause and next step to standard error."""
+    lines = (f"error {error.code}: {error.cause}", f"next: {error.next_step}")
+    for line in lines:
+        # What others named must not steer the terminal.
+        click.echo("".join(c if c.isprintable() else repr(c)[1:-1] for c in line), err=True)
+
+
+def _usage_error(problem: click.ClickException) -> UsageError:
+    context = problem.ctx if isinstance(problem, click.UsageError) else None
+    path = context.command_path if context is not None else "bftrainer"
+    cause = problem.format_message()
+    return UsageError(
+        "BFT-1000", cause if cause.endswith((".", "?", "!")) else f"{cause}.", f"See '{path} -h'."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

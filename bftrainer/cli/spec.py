@@ -1,0 +1,104 @@
+"""From the words of a submission to the one ``TrainerSpec`` that is printed or sent.
+
+Typed option values and the environment come in; a checked spec goes out, the very same
+object for ``--dry-run`` and for the daemon.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bftrainer.api.admission import check_curve, check_string
+from bftrainer.api.codec import CodecError, decode, parse
+from bftrainer.api.peer import user_name
+from bftrainer.errors import UsageError
+from bftrainer.trainer import TrainerSpec
+from milp.problem import Curve
+
+MAX_CURVE_BYTES = 1024 * 1024
+
+
+def build_spec(
+    script: str, args: Sequence[str], values: Mapping[str, Any], environ: Mapping[str, str]
+) -> TrainerSpec:
+    """Make the spec; paths become absolute, nothing is resolved or created."""
+    path = _absolute("the script", script)
+    name = values["name"] or Path(path).stem
+    cwd = _absolute("the working directory", values["cwd"] or ".")
+    checkpoint_dir = values["checkpoint_dir"]
+    if checkpoint_dir is None:
+        checkpoint_dir = str(Path(cwd) / f"bft-{_file_name(name)}")
+    n_min, n_max = values["sizes"]
+    return TrainerSpec(
+        name=name,
+        user=user_name(os.geteuid()),
+        script=path,
+        args=tuple(args),
+        cwd=cwd,
+        interpreter=_interpreter(values, environ),
+        n_min=n_min,
+        n_max=n_max,
+        epochs=values["epochs"],
+        samples=values["samples"],
+        checkpoint_dir=_absolute("the checkpoint directory", checkpoint_dir),
+        checkpoint_interval_s=values["checkpoint_interval_s"],
+        curve=None if values["curve"] == "auto" else read_curve(values["curve"]),
+        runtime=values["runtime"],
+        weight=values["weight"],
+        environment=tuple(dict(values["environment"]).items()),
+    )
+
+
+def _absolute(what: str, path: str) -> str:
+    check_string(what, path)
+    # Not resolved: a virtual environment is known by the link that is its python.
+    return os.path.abspath(path)  # noqa: PTH100
+
+
+def _file_name(name: str) -> str:
+    """Return the name as one harmless part of a path."""
+    return re.sub(r"[^\w.-]", "_", name)[:64]
+
+
+def _interpreter(values: Mapping[str, Any], environ: Mapping[str, str]) -> str:
+    interpreter, venv = values["interpreter"], values["venv"]
+    if interpreter and venv:
+        raise UsageError(
+            "BFT-1006", "Interpreter and virtual environment are both given.", "Give one of them."
+        )
+    if interpreter:
+        return _absolute("the interpreter", interpreter)
+    # Without a word about it: the environment that is active, else our own Python.
+    prefix = venv or environ.get("VIRTUAL_ENV") or environ.get("CONDA_PREFIX")
+    if prefix:
+        return _absolute("the interpreter", str(Path(prefix) / "bin" / "python"))
+    return sys.executable
+
+
+def read_curve(path: str) -> Curve:
+    """Read ``{"sizes": [...], "samples_per_s": [...]}``.
+
+    Raises:
+        UsageError: BFT-1015 saying what is wrong with the file.
+    """
+    example = 'Write {"sizes": [1, 2, 4], "samples_per_s": [100, 190, 350]}, or use auto.'
+    try:
+        with open(path, "rb") as stream:  # noqa: PTH123 - read with a limit
+            text = stream.read(MAX_CURVE_BYTES + 1)
+        if len(text) > MAX_CURVE_BYTES:
+            raise UsageError("BFT-1015", f"The curve {path} is larger than 1 MiB.", example)
+        curve = decode(Curve, parse(text))
+        check_curve(curve)
+    except OSError as problem:
+        cause = f"The curve {path} cannot be read: {problem.strerror}."
+        raise UsageError("BFT-1015", cause, example) from problem
+    except CodecError as problem:
+        raise UsageError("BFT-1015", f"The curve {path}: {problem}.", example) from problem
+    except ValueError as problem:  # a NUL in the path
+        raise UsageError("BFT-1015", f"The curve cannot be read: {problem}.", example) from problem
+    return curve

@@ -1,0 +1,178 @@
+"""``bftrainer status``: the daemon and its trainers in one look, or one trainer in full.
+
+The daemon's ``StatusView`` or ``TrainerView`` comes in; a table or JSON goes out.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from bftrainer.api.client import Client
+from bftrainer.api.documents import document
+from bftrainer.api.service import StatusView, TrainerView
+from bftrainer.cli.common import (
+    clock,
+    connect,
+    duration,
+    is_terminal,
+    json_option,
+    print_json,
+    print_table,
+    shown,
+    socket_option,
+    trainer_id_argument,
+)
+
+ENDED_SHOWN = 10  # ended trainers that the table still shows
+HEADERS = (
+    "ID", "NAME", "USER", "STATE", ">NODES", ">PLAN", "LIMITS",
+    ">EPOCH", ">STEP", ">SAMPLES/S", ">RESCALES", ">AGE", "REASON",
+)  # fmt: skip
+
+
+@click.command()
+@trainer_id_argument(is_required=False)
+@click.option("--all", "show_all", is_flag=True, help="Show every trainer that has ended, too.")
+@click.option(
+    "--watch",
+    "watch_s",
+    type=click.FloatRange(min=0.1, max=86400),
+    metavar="SECONDS",
+    help="Show it again every SECONDS until interrupted.",
+)
+@json_option
+@socket_option
+def status(
+    trainer_id: str | None,
+    watch_s: float | None,
+    socket_name: str | None,
+    *,
+    show_all: bool,
+    as_json: bool,
+) -> None:
+    """Show the daemon and its trainers, or the trainer ID in full."""
+    client = connect(socket_name)
+    while True:
+        _show_once(client, trainer_id, show_all=show_all, as_json=as_json, watch_s=watch_s)
+        if watch_s is None:
+            return
+        time.sleep(watch_s)
+        if is_terminal() and not as_json:
+            click.clear()
+
+
+def _show_once(
+    client: Client, trainer_id: str | None, *, show_all: bool, as_json: bool, watch_s: float | None
+) -> None:
+    view = client.status() if trainer_id is None else client.trainer(trainer_id)
+    if as_json:
+        name = "status" if trainer_id is None else "trainer"
+        print_json(document(name, view), is_compact=watch_s is not None)
+    elif isinstance(view, StatusView):
+        _print_status(view, show_all=show_all)
+    else:
+        _print_trainer(view)
+
+
+def _print_status(view: StatusView, *, show_all: bool) -> None:
+    now_s = time.time()
+    last = "none yet"
+    if view.last_decision_s is not None:
+        ago = duration(now_s - view.last_decision_s)
+        last = f"{ago} ago in {view.last_decision_ms:.1f} ms"
+    click.echo(
+        f"daemon      pid {view.pid}, incarnation {view.incarnation}, "
+        f"up {duration(now_s - view.started_s)}, policy {view.policy_hash[:12]}\n"
+        f"system      {shown(view.batch_system)}, last poll: "
+        f"{'complete' if view.observed == 'present' else shown(view.observed)}\n"
+        f"nodes       {view.nodes_held} held, {view.nodes_requested} requested, "
+        f"{view.nodes_idle} idle, {view.nodes_total} in all\n"
+        f"decisions   {view.decisions}, last {last}\n"
+        f"so far      {view.rescales} rescales, {view.give_backs} nodes given back, "
+        f"{view.preemptions} taken by the batch system"
+    )
+    for failure in view.failures:
+        click.echo(f"failure     {shown(failure)}")
+    ended = [item for item in view.trainers if item.record.state.is_final]
+    hidden = {id(item) for item in ended[:-ENDED_SHOWN]} if not show_all else set()
+    rows = [trainer_row(item, now_s) for item in view.trainers if id(item) not in hidden]
+    click.echo("" if rows else "\nno trainers; submit one with 'bftrainer submit'")
+    print_table(HEADERS, rows)
+    if hidden:
+        click.echo(f"{len(hidden)} more have ended; see --all")
+
+
+def trainer_row(view: TrainerView, now_s: float) -> tuple[str, ...]:
+    """Return one trainer's cells, as HEADERS names them."""
+    record, progress = view.record, view.record.progress
+    return (
+        record.trainer_id,
+        record.spec.name,
+        record.spec.user,
+        str(record.state),
+        str(len(view.observed_nodes)),
+        str(len(view.planned_nodes)),
+        f"{record.spec.n_min}:{record.spec.n_max}",
+        str(progress.epoch),
+        str(progress.step),
+        f"{progress.samples_per_s:.4g}" if progress.samples_per_s else "-",
+        str(record.rescales),
+        duration((record.ended_s or now_s) - record.submitted_s),
+        record.reason,
+    )
+
+
+def _print_trainer(view: TrainerView) -> None:
+    for name, value in trainer_lines(view):
+        click.echo(f"{name:<13} {shown(value)}")
+
+
+def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
+    """Return everything about one trainer as names and values."""
+    record, spec, progress = view.record, view.record.spec, view.record.progress
+    work = "as the script says"
+    if spec.epochs is not None:
+        work = f"{spec.epochs} epochs"
+    elif spec.samples is not None:
+        work = f"{spec.samples} samples"
+    return [
+        ("id", record.trainer_id),
+        ("name", spec.name),
+        ("user", spec.user),
+        ("state", f"{record.state}{f': {record.reason}' if record.reason else ''}"),
+        ("size", f"{len(view.observed_nodes)} of {spec.n_min} to {spec.n_max} nodes"),
+        ("planned", _node_list(view.planned_nodes)),
+        ("requested", _node_list(view.requested_nodes)),
+        ("observed", _node_list(view.observed_nodes)),
+        ("work", work),
+        ("done", f"epoch {progress.epoch}, step {progress.step}, {progress.samples} samples"),
+        ("rate", f"{progress.samples_per_s:.4g} samples/s"),
+        ("rescales", f"{record.rescales}, generation {record.last_generation}"),
+        ("failures", str(record.failures)),
+        ("pause", _costs(view)),
+        ("submitted", clock(record.submitted_s)),
+        ("started", clock(record.started_s)),
+        ("ended", clock(record.ended_s)),
+        ("script", " ".join((spec.script, *spec.args))),
+        ("directory", spec.cwd),
+        ("interpreter", spec.interpreter),
+        ("checkpoints", f"{spec.checkpoint_dir} every {duration(spec.checkpoint_interval_s)}"),
+    ]
+
+
+def _costs(view: TrainerView) -> str:
+    costs: dict[str, Any] = {
+        "up": view.record.costs.rescale_up_s,
+        "down": view.record.costs.rescale_down_s,
+    }
+    return ", ".join(
+        f"{name} {'not measured' if value is None else f'{value:.2f} s'}"
+        for name, value in costs.items()
+    )
+
+
+def _node_list(nodes: tuple[str, ...]) -> str:
+    return ", ".join(nodes) or "none"

@@ -1,0 +1,107 @@
+"""The options that describe a trainer: one table for the command line and #BFT lines.
+
+Strings come in, typed values go out (``submit`` merges both sources and ``spec`` makes a
+``TrainerSpec`` of them).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+import click
+
+from bftrainer.api.admission import check_sizes
+from bftrainer.errors import UsageError
+
+_SIZES = re.compile(r"(\d{1,9})(?:[:-](\d{1,9}))?\Z", re.ASCII)
+
+
+def parse_sizes(text: str) -> tuple[int, int]:
+    """Return n_min and n_max of ``4`` or ``1:8`` (``1-8`` as in sbatch).
+
+    Raises:
+        UsageError: BFT-1002 when this is no range.
+    """
+    match = _SIZES.match(text)
+    if match is None:
+        raise UsageError(
+            "BFT-1002",
+            f"{text[:60]!r} is not a number of nodes.",
+            "Write --nodes N or --nodes MIN:MAX.",
+        )
+    n_min = int(match[1])
+    n_max = int(match[2] or match[1])
+    check_sizes(n_min, n_max)
+    return n_min, n_max
+
+
+def parse_variable(text: str) -> tuple[str, str]:
+    """Return name and value of ``KEY=VALUE``, or of ``KEY`` as it is set here."""
+    key, has_value, value = text.partition("=")
+    if has_value:
+        return key, value
+    if key not in os.environ:
+        raise click.BadParameter(f"{key[:60]!r} is not set here; write {key[:60]}=VALUE.")
+    return key, os.environ[key]
+
+
+def spec_options() -> list[click.Option]:
+    """Return the options that a #BFT line may hold, too."""
+    return [
+        click.Option(["-J", "--job-name", "name"], metavar="NAME", help="Name of the trainer."),
+        click.Option(
+            ["-N", "--nodes", "sizes"],
+            type=parse_sizes,
+            default="1",
+            metavar="MIN:MAX",
+            help="Sizes it may have, in nodes: 1:8, or 4 for exactly four.  [default: 1]",
+        ),
+        click.Option(["--epochs"], type=int, metavar="N", help="Passes over the data."),
+        click.Option(["--samples"], type=int, metavar="N", help="Samples to train on."),
+        click.Option(
+            ["--curve"],
+            default="auto",
+            metavar="FILE|auto",
+            help="Throughput by size as JSON, or auto: a cautious guess until it is measured.",
+        ),
+        click.Option(["-D", "--chdir", "cwd"], metavar="DIR", help="Working directory."),
+        click.Option(["--interpreter"], metavar="PATH", help="Python that runs the script."),
+        click.Option(["--venv"], metavar="DIR", help="Virtual environment that runs it."),
+        click.Option(
+            ["--checkpoint-dir"],
+            metavar="DIR",
+            help="Where its state is kept, on a file system all nodes see.  "
+            "[default: bft-NAME in the working directory]",
+        ),
+        click.Option(
+            ["--checkpoint-interval", "checkpoint_interval_s"],
+            type=float,
+            default=60.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="At most this much work is lost when a node is taken.",
+        ),
+        click.Option(
+            ["--export", "environment"],
+            type=parse_variable,
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Set an environment variable for its workers; repeat for more.",
+        ),
+        click.Option(
+            ["--weight"],
+            type=float,
+            default=1.0,
+            show_default=True,
+            metavar="W",
+            help="Priority under the weighted objective.",
+        ),
+        click.Option(
+            ["--runtime"],
+            default="torch",
+            show_default=True,
+            metavar="NAME",
+            help="How workers are launched.",
+        ),
+    ]

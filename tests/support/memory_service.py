@@ -1,0 +1,217 @@
+"""A small daemon without a cluster: keeps trainers in memory and serves the real API.
+
+For tests of the socket protocol and the command line; nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bftrainer.api.server import ApiServer
+from bftrainer.api.service import (
+    Explanation,
+    LogFile,
+    NodeView,
+    Peer,
+    StatusView,
+    TrainerView,
+)
+from bftrainer.errors import BftError, ExitCode
+from bftrainer.trainer import TrainerProgress, TrainerRecord, TrainerSpec, TrainerState
+
+
+class MemoryService:
+    """Implements ``Service``; tests reach into its fields to make things happen."""
+
+    def __init__(self, log_dir: Path) -> None:
+        self.log_dir = log_dir
+        self.records: dict[str, TrainerRecord] = {}
+        self.log_files: dict[str, list[LogFile]] = {}
+        self.peers: list[Peer] = []
+        self.broken = False
+        self.asked = 0
+        self.stopped = threading.Event()
+
+    def status(self) -> StatusView:
+        if self.broken:
+            raise RuntimeError("the secret inside of a defect")
+        return StatusView(
+            incarnation=3,
+            pid=os.getpid(),
+            started_s=time.time() - 3700,
+            batch_system="local",
+            observed="unknown",
+            failures=("squeue did not answer.",),
+            policy_hash="abcdef0123456789",
+            nodes_total=4,
+            nodes_idle=1,
+            nodes_held=2,
+            nodes_requested=1,
+            decisions=7,
+            last_decision_ms=0.24,
+            last_decision_s=time.time() - 5,
+            rescales=2,
+            give_backs=1,
+            preemptions=0,
+            trainers=self.trainers(),
+        )
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        return (
+            NodeView(name="n1", state="idle", use="free", gpus=2),
+            NodeView(
+                name="n2",
+                state="allocated",
+                use="held",
+                reason="[red]a pilot\x1b[2J is on it",
+                trainer_id="t1",
+                pilot_id="p000001",
+                usable_until_s=time.time() + 7300,
+            ),
+        )
+
+    def trainers(self) -> tuple[TrainerView, ...]:
+        return tuple(self._view(record) for record in self.records.values())
+
+    def trainer(self, trainer_id: str) -> TrainerView:
+        self.asked += 1
+        if trainer_id not in self.records:
+            raise BftError(
+                "BFT-1004",
+                f"There is no trainer {trainer_id}.",
+                "Look for its id in 'bftrainer status'.",
+                exit_code=ExitCode.NOT_FOUND,
+            )
+        return self._view(self.records[trainer_id])
+
+    def explain(self, trainer_id: str) -> Explanation:
+        view = self.trainer(trainer_id)
+        return Explanation(
+            trainer_id=trainer_id,
+            state=str(view.record.state),
+            planned_size=2,
+            observed_size=1,
+            sentences=("Two nodes are idle.", "A third would gain less than it costs."),
+            decision_id=7,
+            node_price=12.5,
+            gain_of_one_more=None,
+            loss_of_one_fewer=3.25,
+        )
+
+    def logs(self, trainer_id: str) -> tuple[LogFile, ...]:
+        self.trainer(trainer_id)
+        return tuple(self.log_files.get(trainer_id, ()))
+
+    def submit(self, spec: TrainerSpec, peer: Peer) -> TrainerView:
+        if spec.user != peer.user:
+            raise _not_permitted(f"You are {peer.user}, not {spec.user}.")
+        self.peers.append(peer)
+        trainer_id = f"t{len(self.records) + 1}"
+        self.records[trainer_id] = TrainerRecord(
+            trainer_id=trainer_id,
+            spec=spec,
+            state=TrainerState.QUEUED,
+            submitted_s=time.time(),
+            progress=TrainerProgress(step=11, samples_per_s=123.4),
+        )
+        return self.trainer(trainer_id)
+
+    def cancel(self, trainer_id: str, peer: Peer) -> TrainerView:
+        view = self.trainer(trainer_id)
+        if view.record.spec.user != peer.user:
+            raise _not_permitted(f"Trainer {trainer_id} belongs to {view.record.spec.user}.")
+        self.set_state(trainer_id, TrainerState.CANCELLED)
+        return self.trainer(trainer_id)
+
+    def shutdown(self, peer: Peer) -> None:
+        self.peers.append(peer)
+        self.stopped.set()
+
+    def set_state(self, trainer_id: str, state: TrainerState, reason: str = "") -> None:
+        self.records[trainer_id] = dataclasses.replace(
+            self.records[trainer_id], state=state, reason=reason
+        )
+
+    def add_log(self, trainer_id: str, name: str, text: str, **more: int | None) -> Path:
+        path = self.log_dir / name
+        path.write_text(text)
+        item = LogFile(
+            worker_id=name,
+            node="n1",
+            path=str(path),
+            generation=more.get("generation") or 0,
+            rank=more.get("rank"),
+        )
+        self.log_files.setdefault(trainer_id, []).append(item)
+        return path
+
+    def _view(self, record: TrainerRecord) -> TrainerView:
+        return TrainerView(
+            record=record,
+            planned_nodes=("n1", "n2"),
+            requested_nodes=("n2",),
+            observed_nodes=("n1",),
+        )
+
+
+def _not_permitted(cause: str) -> BftError:
+    return BftError("BFT-1005", cause, "Ask its owner.", exit_code=ExitCode.NOT_PERMITTED)
+
+
+@contextmanager
+def serving(service: MemoryService, socket_path: Path) -> Iterator[ApiServer]:
+    """Serve in a loop of its own, in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    server = ApiServer(service, socket_path)
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(server.start(), loop).result(timeout=30)
+        yield server
+    finally:
+        try:
+            asyncio.run_coroutine_threadsafe(server.stop(), loop).result(timeout=30)
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(timeout=30)
+            loop.close()
+
+
+def prepare_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a working directory with a script, and a state directory with a short path."""
+    state = tmp_path / "s"
+    state.mkdir(mode=0o700)
+    (tmp_path / "train.py").write_text("print('training')\n")
+    # A torch that imports fast: the check runs a real interpreter, not a real torch.
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "torch.py").write_text("__version__ = '9.9'\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BFTRAINER_STATE_DIR", str(state))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    for name in ("BFTRAINER_SOCKET", "VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def socket_of() -> Path:
+    """Return the socket that the environment names."""
+    return Path(os.environ["BFTRAINER_STATE_DIR"]) / "daemon.sock"
+
+
+def error_code(output: pytest.CaptureFixture[str]) -> str:
+    """Return the code that was printed, in the form every error has."""
+    captured = output.readouterr()
+    assert "Traceback" not in captured.err
+    first, second = captured.err.splitlines()[:2]
+    assert first.startswith("error BFT-")
+    assert second.startswith("next: ")
+    return first.removeprefix("error ").split(":")[0]
