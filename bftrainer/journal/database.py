@@ -1,0 +1,245 @@
+"""Opens the database behind a journal: creates it, checks it, brings it up to date.
+
+A path or URL comes in from ``Journal.open``, an engine with one connection and the
+newest schema goes out.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy.pool import StaticPool
+
+from bftrainer.journal import errors
+from bftrainer.journal.errors import translated
+from bftrainer.journal.lock import refuse_shared_filesystem
+from bftrainer.journal.schema import HEAD_REVISION, metadata
+
+BUSY_TIMEOUT_S = 5.0
+_SMALLEST_BYTES = 4096  # one page; a whole journal has more than ten
+_MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Database:
+    """An open database and what to call it in errors."""
+
+    engine: Engine
+    where: str
+
+
+def open_database(url_or_path: str | Path) -> Database:
+    """Open or create the database; its schema is the newest when this returns.
+
+    Raises:
+        JournalError: BFT-2201 to 2211.
+    """
+    url = _url(url_or_path)
+    if url.get_backend_name() == "sqlite":
+        path = Path(str(url.database)).absolute()
+        _prepare_directory(path)
+        _create_if_missing(path)
+        _refuse_truncated(path)
+        database = Database(engine=_sqlite(path), where=str(path))
+    else:
+        database = Database(engine=_server(url), where=url.render_as_string())
+    try:
+        is_sqlite = url.get_backend_name() == "sqlite"
+        with translated(database.where):
+            _bring_up_to_date(database, is_created=is_sqlite)
+    except BaseException:
+        database.engine.dispose()
+        raise
+    return database
+
+
+def _bring_up_to_date(database: Database, *, is_created: bool) -> None:
+    # Look first: a reader beside a running daemon must not make it wait.
+    with database.engine.execution_options(is_reading=True).begin() as connection:
+        version = _version(connection, database.where)
+    if version is None and is_created:
+        raise errors.damaged(database.where, "it is empty")
+    if version != HEAD_REVISION:
+        with database.engine.begin() as connection:
+            migrate(connection, database.where)
+
+
+def check_pages(connection: Connection, where: str) -> None:
+    """Let SQLite check its own structure; a server checks itself."""
+    if connection.dialect.name != "sqlite":
+        return
+    found = connection.execute(text("PRAGMA integrity_check(1)")).scalars().all()
+    if found != ["ok"]:
+        raise errors.damaged(where, str(found[0]).replace("\n", " "))
+
+
+def migrate(connection: Connection, where: str) -> None:
+    """Bring the schema to ``HEAD_REVISION`` inside the caller's transaction."""
+    version = _version(connection, where)
+    if version == HEAD_REVISION:
+        return
+    # Imported only when there is something to do: Alembic doubles the start-up time.
+    from alembic import command  # noqa: PLC0415
+    from alembic.config import Config  # noqa: PLC0415
+    from alembic.script import ScriptDirectory  # noqa: PLC0415
+
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if version is not None and version not in known:
+        raise errors.from_the_future(where, version)
+    command.upgrade(config, "head")
+
+
+def _version(connection: Connection, where: str) -> str | None:
+    tables = set(inspect(connection).get_table_names())
+    if "alembic_version" in tables:
+        return str(connection.execute(text("SELECT version_num FROM alembic_version")).scalar())
+    if tables & set(metadata.tables):
+        raise errors.damaged(where, "it has our tables but no schema version")
+    return None
+
+
+def _url(url_or_path: str | Path) -> URL:
+    if isinstance(url_or_path, Path) or "://" not in url_or_path:
+        return URL.create("sqlite", database=str(url_or_path))
+    try:
+        url = make_url(url_or_path)
+    except ArgumentError as problem:
+        raise errors.bad_url("URL", "it is not a database URL") from problem
+    if url.get_backend_name() not in ("sqlite", "postgresql"):
+        raise errors.bad_url(url.render_as_string(), "only SQLite and PostgreSQL are supported")
+    if url.get_backend_name() == "sqlite" and (url.database or ":memory:") == ":memory:":
+        raise errors.bad_url(url.render_as_string(), "a journal must be in a file")
+    return url
+
+
+def _prepare_directory(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as problem:
+        raise errors.read_only(str(path), problem.strerror or str(problem)) from problem
+    refuse_shared_filesystem(path.parent)
+    for place in (path.parent, path):
+        if place.exists() and not os.access(place, os.R_OK | os.W_OK):
+            raise errors.read_only(str(path), f"no permission to read and write {place}")
+
+
+def _create_if_missing(path: Path) -> None:
+    """Create the database whole: it appears under its name with all its tables.
+
+    So an empty file under that name is never one that was just being created, but
+    one that lost its content, and a journal cannot silently begin anew.
+    """
+    if path.exists():
+        return
+    with _directory_locked(path):
+        if path.exists() or path.is_symlink():
+            return
+        for suffix in ("-wal", "-journal"):
+            if path.with_name(path.name + suffix).exists():
+                raise errors.damaged(
+                    str(path), f"the file is gone although {path.name}{suffix} exists"
+                )
+        draft = path.with_name(f".{path.name}.new")
+        try:
+            for leftover in path.parent.glob(f"{draft.name}*"):
+                leftover.unlink()
+            os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        except OSError as problem:
+            raise errors.read_only(str(path), problem.strerror or str(problem)) from problem
+        engine = _sqlite(draft)
+        try:
+            with translated(str(path)), engine.begin() as connection:
+                migrate(connection, str(path))
+        finally:
+            engine.dispose()  # the last connection moves the log into the file
+        _sync(draft)
+        draft.rename(path)
+        _sync(path.parent)
+
+
+@contextmanager
+def _directory_locked(path: Path) -> Iterator[None]:
+    """Let one process at a time decide whether the file has to be created."""
+    try:
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as problem:
+        raise errors.read_only(str(path), problem.strerror or str(problem)) from problem
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _refuse_truncated(path: Path) -> None:
+    """Name the commonest damage before SQLite takes the file for a new one.
+
+    The file is not opened: closing it would drop the locks that SQLite holds on it
+    elsewhere in this process.
+    """
+    if not path.is_file():
+        raise errors.read_only(str(path), "it is not a regular file")
+    if path.stat().st_size < _SMALLEST_BYTES:
+        raise errors.damaged(str(path), f"only {path.stat().st_size} bytes are left of it")
+
+
+def _sqlite(path: Path) -> Engine:
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=rw",
+            uri=True,
+            timeout=BUSY_TIMEOUT_S,
+            isolation_level=None,  # transactions begin where SQLAlchemy says so
+            check_same_thread=False,  # the journal serialises its callers
+        )
+        try:
+            with closing(connection.cursor()) as cursor:
+                cursor.execute("PRAGMA journal_mode=WAL")
+                cursor.execute("PRAGMA synchronous=FULL")
+                cursor.execute("PRAGMA foreign_keys=ON")
+        except sqlite3.Error:
+            connection.close()
+            raise
+        return connection
+
+    engine = create_engine("sqlite://", creator=connect, poolclass=StaticPool)
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        # IMMEDIATE: two writers wait for each other instead of failing at the end.
+        # Readers see the state at their first read and hold nobody up.
+        is_reading = connection.get_execution_options().get("is_reading", False)
+        connection.exec_driver_sql("BEGIN" if is_reading else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+def _server(url: URL) -> Engine:
+    options: dict[str, Any] = {"pool_size": 1, "max_overflow": 0, "pool_pre_ping": True}
+    try:
+        return create_engine(url, **options)
+    except (NoSuchModuleError, ModuleNotFoundError) as problem:
+        raise errors.bad_url(
+            url.render_as_string(), "its database driver is not installed"
+        ) from problem

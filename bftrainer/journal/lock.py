@@ -1,0 +1,150 @@
+"""Who may use a state directory: one daemon at a time, on a disk of its own host.
+
+``InstanceLock.acquire`` is the first thing a daemon does; the journal asks
+``refuse_shared_filesystem`` too, since SQLite's log needs memory shared by its users.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from bftrainer.errors import BftError, ExitCode
+
+LOCK_NAME = "daemon.lock"
+_MOUNTS = Path("/proc/self/mounts")
+# Between hosts flock is a promise without effect on some of these, and SQLite's
+# write-ahead log is wrong on all of them.
+SHARED_FILESYSTEMS = frozenset(
+    {
+        "nfs", "nfs4", "lustre", "gpfs", "mmfs", "cifs", "smb3", "smbfs", "ncpfs", "afs", "coda",
+        "ceph", "fuse.ceph", "fuse.ceph-fuse", "glusterfs", "fuse.glusterfs", "beegfs", "pvfs2",
+        "orangefs", "panfs", "wekafs", "dvs", "fuse.sshfs", "fuse.s3fs", "fuse.juicefs", "daos",
+        "fuse.daos", "ocfs2", "gfs2",
+    }
+)  # fmt: skip
+
+
+class InstanceLock:
+    """The right to be the daemon of a state directory; gone with its process."""
+
+    def __init__(self, handle: int, path: Path) -> None:
+        self._handle: int | None = handle
+        self.path = path
+
+    @classmethod
+    def acquire(cls, state_dir: Path) -> InstanceLock:
+        """Take the lock of a state directory, which is created when missing.
+
+        Raises:
+            BftError: BFT-1102 (exit code 75) when a daemon holds it, BFT-2204 on a
+                file system shared between hosts, BFT-2212 when it cannot be written.
+        """
+        path = state_dir / LOCK_NAME
+        try:
+            state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+            refuse_shared_filesystem(state_dir)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            handle = os.open(path, flags, 0o600)
+        except OSError as problem:
+            raise _unusable(state_dir, problem.strerror or str(problem)) from problem
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            holder = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, holder.encode() + b"\n", 0)
+        except OSError as problem:
+            text = os.pread(handle, 4096, 0)
+            os.close(handle)
+            if problem.errno in (errno.EAGAIN, errno.EACCES):
+                raise _held(state_dir, text) from problem
+            raise _unusable(state_dir, problem.strerror or str(problem)) from problem
+        return cls(handle, path)
+
+    def release(self) -> None:
+        """Give the directory free; the file stays, a new one could be locked twice."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+def refuse_shared_filesystem(directory: Path, mounts: str | None = None) -> None:
+    """Raise BFT-2204 when the directory is on a file system shared between hosts."""
+    kind = filesystem_type(directory, mounts)
+    if kind in SHARED_FILESYSTEMS:
+        raise BftError(
+            "BFT-2204",
+            f"The state directory {directory} is on a {kind} file system, which other hosts share.",
+            "Choose a directory on a local disk of this host, for example "
+            "/var/lib/bftrainer; checkpoints may stay on shared file systems.",
+        )
+
+
+def filesystem_type(directory: Path, mounts: str | None = None) -> str:
+    """Return the type of the file system a path is on, "" when it is not known.
+
+    Args:
+        directory: any path; links in it are followed.
+        mounts: text in the format of /proc/mounts, this process's own when None.
+    """
+    if mounts is None:
+        try:
+            mounts = _MOUNTS.read_text(errors="surrogateescape")
+        except OSError:
+            return ""  # no /proc: nothing to go by
+    target = directory.resolve()
+    best, kind = -1, ""
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = Path(_unescaped(fields[1]))
+        if target.is_relative_to(point) and len(point.parts) >= best:
+            best, kind = len(point.parts), fields[2]  # of equals, the last covers the others
+    return kind
+
+
+def _unescaped(field: str) -> str:
+    for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        field = field.replace(code, char)
+    return field
+
+
+def _held(state_dir: Path, text: bytes) -> BftError:
+    try:
+        holder = json.loads(text)
+        who = f"process {int(holder['pid'])} on {holder['host']}"
+    except (ValueError, KeyError, TypeError):
+        who = "a process that has not written its name yet"
+    return BftError(
+        "BFT-1102",
+        f"A daemon already uses the state directory {state_dir}: {who}.",
+        "Talk to that one, or end it first, or give this one another --state-dir.",
+        exit_code=ExitCode.ALREADY_RUNNING,
+    )
+
+
+def _unusable(state_dir: Path, why: str) -> BftError:
+    return BftError(
+        "BFT-2212",
+        f"The state directory {state_dir} cannot be used: {why}.",
+        "Choose a directory that the user of the daemon may write to.",
+        exit_code=ExitCode.NOT_PERMITTED,
+    )

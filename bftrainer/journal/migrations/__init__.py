@@ -1,0 +1,1 @@
+"""Alembic migrations of the journal; run in process when a journal is opened."""

@@ -1,0 +1,116 @@
+"""What entries add up to: the rows of the state tables.
+
+``journal`` writes these rows in the transaction of their entry; ``verify`` computes
+them again from the first entry on and compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from bftrainer.canonical import decode, encode, from_plain, parse
+from bftrainer.journal.records import PilotRecord, pilot_ordinal, trainer_ordinal
+from bftrainer.trainer import TrainerRecord
+
+START: Final = "start"  # a daemon began an incarnation
+SUBMIT: Final = "submit"
+PILOT_ID: Final = "pilot-id"  # a pilot number was given out
+OWN_KINDS: Final = frozenset({START, SUBMIT, PILOT_ID})
+
+Row = dict[str, Any]
+
+
+def trainer_row(record: TrainerRecord, seq: int) -> Row:
+    """Return the row of a trainer."""
+    return {
+        "trainer_id": record.trainer_id,
+        "ordinal": trainer_ordinal(record.trainer_id),
+        "state": str(record.state),
+        "submitted_s": float(record.submitted_s),
+        "name": _printable(record.spec.name),
+        "owner": _printable(record.spec.user),
+        "record": encode(record).decode(),
+        "seq": seq,
+    }
+
+
+def pilot_row(record: PilotRecord, seq: int) -> Row:
+    """Return the row of a pilot."""
+    return {
+        "pilot_id": record.pilot_id,
+        "ordinal": pilot_ordinal(record.pilot_id),
+        "node": _printable(record.node),
+        "job_id": None if record.job_id is None else _printable(record.job_id),
+        "state": str(record.state),
+        "owner": _printable(record.owner),
+        "requested_s": float(record.requested_s),
+        "ended_s": None if record.ended_s is None else float(record.ended_s),
+        "record": encode(record).decode(),
+        "seq": seq,
+    }
+
+
+def trainers_from(text: str) -> tuple[TrainerRecord, ...]:
+    """Return the trainers in an entry."""
+    return tuple(from_plain(plain, TrainerRecord) for plain in parse(text))
+
+
+def pilots_from(text: str) -> tuple[PilotRecord, ...]:
+    """Return the pilots in an entry."""
+    return tuple(from_plain(plain, PilotRecord) for plain in parse(text))
+
+
+def trainer_from(row_record: str) -> TrainerRecord:
+    """Return the trainer in a row's ``record``."""
+    return decode(row_record, TrainerRecord)
+
+
+def pilot_from(row_record: str) -> PilotRecord:
+    """Return the pilot in a row's ``record``."""
+    return decode(row_record, PilotRecord)
+
+
+@dataclass(slots=True, kw_only=True)
+class Projection:
+    """The state after some entries, kept as text until somebody asks for rows."""
+
+    incarnation: int = 0
+    last_pilot: int = 0
+    _trainers: dict[str, tuple[Any, int]] = field(default_factory=dict)
+    _pilots: dict[str, tuple[Any, int]] = field(default_factory=dict)
+
+    def add(self, *, seq: int, kind: str, payload: str, trainers: str, pilots: str) -> None:
+        """Go one entry further."""
+        if kind == START:
+            self.incarnation = int(parse(payload)["incarnation"])
+        elif kind == PILOT_ID:
+            self.last_pilot = pilot_ordinal(parse(payload)["pilot_id"])
+        for plain in _items(trainers):
+            self._trainers[plain["trainer_id"]] = (plain, seq)
+        for plain in _items(pilots):
+            self._pilots[plain["pilot_id"]] = (plain, seq)
+
+    def trainer_rows(self) -> dict[str, Row]:
+        """Return what the table of trainers must hold."""
+        return {
+            key: trainer_row(from_plain(plain, TrainerRecord), seq)
+            for key, (plain, seq) in self._trainers.items()
+        }
+
+    def pilot_rows(self) -> dict[str, Row]:
+        """Return what the table of pilots must hold."""
+        return {
+            key: pilot_row(from_plain(plain, PilotRecord), seq)
+            for key, (plain, seq) in self._pilots.items()
+        }
+
+
+def _items(text: str) -> Iterable[Any]:
+    return () if text == "[]" else parse(text)
+
+
+def _printable(text: str) -> str:
+    """Replace what databases refuse in text columns; the record keeps the original."""
+    return text.replace("\0", "?").encode("utf-8", "replace").decode()

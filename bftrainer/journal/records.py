@@ -1,0 +1,88 @@
+"""What the journal gives back: entries and pilots as plain data.
+
+The daemon makes pilot records, the journal keeps them; entries are made only here.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from bftrainer.canonical import decode, parse
+from bftrainer.trainer import TrainerRecord
+
+T = TypeVar("T")
+_PILOT_ID = re.compile(r"p[0-9]{6,15}\Z")
+_TRAINER_ID = re.compile(r"t[1-9][0-9]{0,14}\Z")
+
+
+class PilotState(enum.StrEnum):
+    """Life of a pilot as we asked for it and saw it."""
+
+    REQUESTED = "requested"  # the batch system was or is about to be asked
+    RUNNING = "running"
+    CANCELLED = "cancelled"  # we asked for its end and have not seen it yet
+    ENDED = "ended"
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a job of it may still be in the queue or on a node."""
+        return self is not PilotState.ENDED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PilotRecord:
+    """A pilot in the daemon's memory and in the journal's projection."""
+
+    pilot_id: str  # "p000001", "p000002", ... never given twice
+    node: str
+    job_id: str | None  # None: not submitted yet, or the answer was lost
+    public_key: str  # of its agent, CURVE, Z85
+    requested_s: float
+    time_limit_s: float
+    owner: str  # whose pilot it is
+    state: PilotState = PilotState.REQUESTED
+    ended_s: float | None = None
+    reason: str = ""  # why it is in this state, one sentence
+
+    def __post_init__(self) -> None:
+        """Refuse an id that the numbering could meet again."""
+        pilot_ordinal(self.pilot_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalEntry:
+    """One line of the journal, with the records it changed."""
+
+    seq: int  # 1, 2, 3, ... without gaps
+    at_s: float
+    incarnation: int
+    kind: str
+    payload: str  # canonical JSON
+    trainers: tuple[TrainerRecord, ...]
+    pilots: tuple[PilotRecord, ...]
+    sha256: str  # of this entry and the hash of the one before
+
+    def payload_as(self, cls: type[T]) -> T:
+        """Return the payload as the class it was written from."""
+        return decode(self.payload, cls)
+
+    def plain(self) -> Any:
+        """Return the payload as dicts, lists and numbers."""
+        return parse(self.payload)
+
+
+def pilot_ordinal(pilot_id: str) -> int:
+    """Return 17 for "p000017"."""
+    if not _PILOT_ID.match(pilot_id):
+        raise ValueError(f"{pilot_id!r} is no pilot id such as p000017")
+    return int(pilot_id[1:])
+
+
+def trainer_ordinal(trainer_id: str) -> int:
+    """Return 3 for "t3"."""
+    if not _TRAINER_ID.match(trainer_id):
+        raise ValueError(f"{trainer_id!r} is no trainer id such as t3")
+    return int(trainer_id[1:])

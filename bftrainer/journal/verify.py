@@ -1,0 +1,102 @@
+"""Proves that a journal is what was written: pages, hash chain, projections.
+
+``Journal.open`` and ``Journal.verify`` call it inside one transaction; a flipped bit
+or a lost row becomes BFT-2205, never a wrong decision.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final
+
+from sqlalchemy import Connection, select
+
+from bftrainer.canonical import CanonicalError
+from bftrainer.journal import errors, schema
+from bftrainer.journal.database import check_pages
+from bftrainer.journal.errors import JournalError
+from bftrainer.journal.projection import Projection, Row
+
+NO_HASH: Final = "0" * 64  # stands before the first entry
+_BATCH_ROWS = 256
+
+
+def entry_hash(previous: str, row: Row) -> str:
+    """Return the hash of an entry; it covers every column and the hash before.
+
+    No column can contain the separator: the texts are ASCII JSON or plain words.
+    """
+    columns = ("seq", "at_s", "incarnation", "kind", "payload", "trainers", "pilots")
+    parts = [previous, *(f"{row[column]}" for column in columns)]
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def verify(connection: Connection, where: str) -> int:
+    """Return the number of entries; all of them are whole and add up to the tables.
+
+    Raises:
+        JournalError: BFT-2202 (structure) or BFT-2205 (content).
+    """
+    check_pages(connection, where)
+    try:
+        return _verify_content(connection, where)
+    except (CanonicalError, ValueError, TypeError, KeyError, AttributeError) as problem:
+        # Columns of a type or form that we never write.
+        raise altered(where, f"unreadable content ({type(problem).__name__})") from problem
+
+
+def altered(where: str, what: str) -> JournalError:
+    """Return BFT-2205: well-formed, but not what was written."""
+    damage = errors.damaged(where, what)
+    return JournalError(
+        "BFT-2205", f"The journal {where} was altered or lost rows: {what}.", damage.next_step
+    )
+
+
+def _verify_content(connection: Connection, where: str) -> int:
+    projection = Projection()
+    head, last = NO_HASH, 0
+    while batch := _batch(connection, last):
+        for row in batch:
+            if row["seq"] != last + 1:
+                raise altered(where, f"entry {last + 1} is missing")
+            if row["sha256"] != entry_hash(head, row):
+                raise altered(where, f"the checksum of entry {row['seq']} does not fit")
+            head, last = row["sha256"], row["seq"]
+            projection.add(
+                seq=row["seq"],
+                kind=row["kind"],
+                payload=row["payload"],
+                trainers=row["trainers"],
+                pilots=row["pilots"],
+            )
+    expected = {
+        "incarnation": str(projection.incarnation),
+        "last_pilot": str(projection.last_pilot),
+        "head_seq": str(last),
+        "head_sha256": head,
+    }
+    if expected != {row.key: row.value for row in connection.execute(select(schema.meta))}:
+        raise altered(where, f"the last of {last} entries is not the one written last")
+    _compare(connection, schema.trainers, "trainer_id", projection.trainer_rows(), where)
+    _compare(connection, schema.pilots, "pilot_id", projection.pilot_rows(), where)
+    return last
+
+
+def _batch(connection: Connection, after_seq: int) -> list[dict[str, Any]]:
+    query = (
+        select(schema.entries)
+        .where(schema.entries.c.seq > after_seq)
+        .order_by(schema.entries.c.seq)
+        .limit(_BATCH_ROWS)
+    )
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def _compare(
+    connection: Connection, table: Any, key: str, expected: dict[str, Row], where: str
+) -> None:
+    found = {row[key]: dict(row) for row in connection.execute(select(table)).mappings()}
+    for name in sorted(expected.keys() | found.keys(), key=str):
+        if expected.get(name) != found.get(name):
+            raise altered(where, f"the state of {name} is not what its entries say")

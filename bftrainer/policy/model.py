@@ -1,0 +1,279 @@
+"""Every setting of the policy, declared once: type, default, bounds, unit, meaning.
+
+From here come the check of files, the JSON schema, the reference page and the
+commented default file. The daemon and ``decide`` receive a ``Policy`` as plain data.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from bftrainer.canonical import digest
+from milp.problem import Objective
+
+
+class LogLevel(enum.StrEnum):
+    """Levels of the daemon's log, most talkative first."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def _setting(default: Any, group: str, unit: str, meaning: str, **bounds: Any) -> Any:
+    return Field(
+        default=default,
+        description=meaning,
+        json_schema_extra={"unit": unit, "group": group},
+        **bounds,
+    )
+
+
+_NodeType = Annotated[str, Field(min_length=1, max_length=255)]
+_DECISION, _NODES, _PILOTS = "Decision", "Nodes", "Pilots and agents"
+_TRAINERS, _DAEMON = "Trainers", "Daemon"
+
+
+class Policy(BaseModel):
+    """What the administrator decides; every setting has a default that works."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, title="bftrainer policy"
+    )
+
+    policy: str = _setting(
+        "milp",
+        _DECISION,
+        "",
+        "Rule that turns a problem into an allocation: milp (the exact optimum), equal-share, "
+        "fcfs-greedy, or a plug-in of this site.",
+        pattern=r"^[a-z][a-z0-9-]{0,63}$",
+    )
+    objective: Objective = _setting(
+        Objective.SCALING_EFFICIENCY,
+        _DECISION,
+        "",
+        "What the rule maximises over all trainers: samples per second as they are, relative "
+        "to each trainer's own on one node, or that times the trainer's weight.",
+        strict=False,
+    )
+    t_fwd_s: float = _setting(
+        120.0,
+        _DECISION,
+        "s",
+        "Forward-looking time: a rescale is worth it when it pays back within this.",
+        ge=1,
+        le=86_400,
+    )
+    p_jmax: int = _setting(
+        10,
+        _DECISION,
+        "trainers",
+        "At most this many trainers run at once; the first submitted come first.",
+        ge=1,
+        le=1_000,
+    )
+    rescale_up_guess_s: float = _setting(
+        0.5,
+        _DECISION,
+        "s",
+        "What a grow is assumed to cost until it was measured for the trainer.",
+        ge=0,
+        le=3_600,
+    )
+    rescale_down_guess_s: float = _setting(
+        0.2,
+        _DECISION,
+        "s",
+        "What a shrink is assumed to cost until it was measured for the trainer.",
+        ge=0,
+        le=3_600,
+    )
+    reserve_nodes_per_type: int = _setting(
+        1,
+        _NODES,
+        "nodes",
+        "Idle nodes of each type that are never borrowed, so that jobs which start at once or "
+        "not at all still start.",
+        ge=0,
+        le=100_000,
+    )
+    eligible_node_types: tuple[_NodeType, ...] | None = _setting(
+        None,
+        _NODES,
+        "",
+        "Types of nodes that may be borrowed; null: all.",
+        min_length=1,
+        strict=False,
+    )
+    idle_confirmations: int | None = _setting(
+        None,
+        _NODES,
+        "snapshots",
+        "Snapshots in a row in which a node must be idle before it is used; null: what suits "
+        "the batch system (1 on Slurm, 2 on local and traces).",
+        ge=1,
+        le=100,
+    )
+    min_gap_s: float = _setting(
+        120.0,
+        _NODES,
+        "s",
+        "Idle nodes that a planned job or reservation will take sooner than this are left alone.",
+        ge=0,
+        le=604_800,
+    )
+    gap_margin_s: float = _setting(
+        60.0,
+        _NODES,
+        "s",
+        "A pilot's time limit ends at least this long before the planned start of the next job "
+        "on its node.",
+        ge=0,
+        le=86_400,
+    )
+    pilot_time_limit_s: float = _setting(
+        14_400.0,
+        _PILOTS,
+        "s",
+        "Longest time limit of a pilot; it is shorter where the gap is.",
+        ge=10,
+        le=2_592_000,
+    )
+    hold_idle_s: float = _setting(
+        5.0,
+        _PILOTS,
+        "s",
+        "A held node that no trainer uses for this long is given back.",
+        ge=0,
+        le=86_400,
+    )
+    heartbeat_s: float = _setting(
+        0.5,
+        _PILOTS,
+        "s",
+        "Time between two signs of life of an agent.",
+        ge=0.05,
+        le=60,
+    )
+    agent_timeout_s: float = _setting(
+        5.0,
+        _PILOTS,
+        "s",
+        "An agent silent for this long is lost; at least twice heartbeat_s.",
+        ge=0.1,
+        le=3_600,
+    )
+    lease_s: float = _setting(
+        1_800.0,
+        _PILOTS,
+        "s",
+        "Trainers whose daemon stays away for this long write a checkpoint and give their "
+        "nodes back; at least agent_timeout_s.",
+        ge=1,
+        le=604_800,
+    )
+    join_window_s: float = _setting(
+        1.0,
+        _TRAINERS,
+        "s",
+        "The first warm joiner waits this long for others that are warming up, so that the "
+        "trainer pauses once for all of them.",
+        ge=0,
+        le=600,
+    )
+    start_timeout_s: float = _setting(
+        120.0,
+        _TRAINERS,
+        "s",
+        "A worker that has not started and warmed up within this is given up.",
+        ge=1,
+        le=86_400,
+    )
+    max_nodes_per_trainer: int | None = _setting(
+        None,
+        _TRAINERS,
+        "nodes",
+        "No trainer gets more nodes than this, whatever its n_max; null: no limit.",
+        ge=1,
+        le=100_000,
+    )
+    max_trainers: int | None = _setting(
+        None,
+        _TRAINERS,
+        "trainers",
+        "Submissions beyond this many unfinished trainers are refused; null: no limit.",
+        ge=1,
+        le=1_000_000,
+    )
+    failure_budget: int = _setting(
+        5,
+        _TRAINERS,
+        "failures",
+        "A trainer that fails this many times in a row, without a step between, is given up.",
+        ge=1,
+        le=10_000,
+    )
+    poll_interval_s: float = _setting(
+        1.0,
+        _DAEMON,
+        "s",
+        "Time between two looks at the batch system.",
+        ge=0.05,
+        le=3_600,
+    )
+    log_level: LogLevel = _setting(
+        LogLevel.INFO,
+        _DAEMON,
+        "",
+        "How much the daemon writes to its log.",
+        strict=False,
+    )
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if found := conflicts(dict(self)):
+            raise ValueError(" ".join(f"{c.cause} {c.next_step}" for c in found))
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """Two settings that cannot both hold."""
+
+    setting: str
+    other: str
+    cause: str
+    next_step: str
+
+
+def conflicts(values: Mapping[str, Any]) -> list[Conflict]:
+    """Return the contradictions between settings; settings not in ``values`` are skipped."""
+    found = []
+    for setting, other, factor, why in (
+        ("agent_timeout_s", "heartbeat_s", 2, "one late heartbeat would be taken for a loss"),
+        ("lease_s", "agent_timeout_s", 1, "trainers would give up before the daemon missed them"),
+    ):
+        if {setting, other} <= values.keys() and values[setting] < factor * values[other]:
+            found.append(
+                Conflict(
+                    setting=setting,
+                    other=other,
+                    cause=f"{setting} ({values[setting]:g}) is less than "
+                    f"{'twice ' if factor == 2 else ''}{other} ({values[other]:g}): {why}.",
+                    next_step=f"Set {setting} to at least {factor * values[other]:g}, "
+                    f"or lower {other}.",
+                )
+            )
+    return found
+
+
+def policy_hash(policy: Policy) -> str:
+    """Return the sha256 of the effective values; part of every decision's input."""
+    return digest({"type": "Policy", **policy.model_dump(mode="json")})

@@ -1,0 +1,55 @@
+"""What is wrong with a policy file, with line and column; all of it at once.
+
+``document`` and ``load`` collect problems; ``PolicyErrors`` carries them to the user.
+
+Codes: BFT-2101 unreadable · 2102 not a regular file · 2103 writable by everyone ·
+2104 too large · 2105 not text · 2106 not YAML · 2107 tab · 2108 anchor, alias or tag ·
+2109 key twice · 2110 unknown key · 2111 wrong type · 2112 out of bounds ·
+2113 contradiction · 2114 unknown plug-in · 2115 not one mapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bftrainer.errors import BftError, ExitCode
+
+MAX_PROBLEMS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyProblem:
+    """One thing wrong with one place of the file."""
+
+    code: str
+    line: int  # from 1; 0: the file as a whole
+    column: int
+    cause: str
+    next_step: str
+
+    def render(self, path: Path) -> str:
+        """Return ``file:line:col: code: cause next step``."""
+        place = f"{path}:{self.line}:{self.column}" if self.line else str(path)
+        return f"{place}: {self.code}: {self.cause} {self.next_step}"
+
+
+class PolicyErrors(BftError):  # noqa: N818 - it carries several
+    """A policy file that cannot be used; ``problems`` says where and why."""
+
+    def __init__(self, path: Path, problems: Sequence[PolicyProblem]) -> None:
+        ordered = sorted(problems, key=lambda problem: (problem.line, problem.column))
+        self.path = path
+        self.problems = tuple(ordered[:MAX_PROBLEMS])
+        first = self.problems[0]
+        if len(self.problems) == 1:
+            place = f"{path}:{first.line}:{first.column}" if first.line else str(path)
+            code, cause, next_step = first.code, f"{place}: {first.cause}", first.next_step
+        else:
+            lines = "".join(f"\n  {problem.render(path)}" for problem in self.problems)
+            code = "BFT-2100"
+            count = len(ordered) if len(ordered) <= MAX_PROBLEMS else f"more than {MAX_PROBLEMS}"
+            cause = f"The policy {path} has {count} problems.{lines}\n"
+            next_step = f"Correct them, then: bftrainer policy check {path}"
+        super().__init__(code, cause, next_step, exit_code=ExitCode.VALIDATION_FAILED)

@@ -1,0 +1,118 @@
+"""Writes the reference page and the commented default file from the model.
+
+``python -m bftrainer.policy.render`` in the root of the repository brings
+docs/policy.md and packaging/policy.yaml up to date; a test says when that is due.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+from bftrainer.policy.model import Policy
+from bftrainer.policy.schema import expectation, group, unit, yaml_value
+
+_HEAD = """\
+# Policy of bftrainer: what the administrator decides.
+#
+# Every setting stands here with its default; remove the '#' in front of one to change
+# it. A file that sets nothing is valid. After a change, before a reload:
+#
+#     bftrainer policy check FILE
+"""
+_PAGE_HEAD = """\
+# Policy reference
+
+The policy is one YAML file, `bftrainer daemon --policy FILE`; every setting has a
+default, and a file that sets nothing is valid. `packaging/policy.yaml` holds all of them
+with their explanations.
+
+| command | does |
+| --- | --- |
+| `bftrainer policy check FILE` | names all mistakes in a file with line and column; exit code 8 |
+| `bftrainer policy show [FILE]` | prints the values in force and where each comes from |
+| `bftrainer policy schema` | prints the JSON schema, for editors |
+
+The file must be a regular file (no link), UTF-8, at most 256 KiB and not writable by
+everyone. It holds one mapping of plain values and lists: anchors, aliases, tags, repeated
+keys and tabs are errors. Problems are reported as
+`file:line:column: code: cause next step`.
+
+| code | means |
+| --- | --- |
+| BFT-2100 | several problems, listed below it |
+| BFT-2101 | the file cannot be read |
+| BFT-2102 | not a regular file, or a link |
+| BFT-2103 | everyone may change it |
+| BFT-2104 | too large |
+| BFT-2105 | not UTF-8, or a control character |
+| BFT-2106 | not YAML |
+| BFT-2107 | a tab where YAML allows none |
+| BFT-2108 | an anchor, alias or tag |
+| BFT-2109 | a setting occurs twice |
+| BFT-2110 | no such setting |
+| BFT-2111 | a value of the wrong type |
+| BFT-2112 | a value out of bounds |
+| BFT-2113 | two settings contradict each other |
+| BFT-2114 | the allocation policy is not installed |
+| BFT-2115 | not one mapping |
+
+"""
+
+
+def render_yaml() -> str:
+    """Return the commented default file."""
+    parts = [_HEAD]
+    heading = ""
+    for name in Policy.model_fields:
+        if group(name) != heading:
+            heading = group(name)
+            parts.append(f"\n# ---- {heading} {'-' * (70 - len(heading))}\n")
+        about = f"{_meaning(name)} {_capital(expectation(name))}{_counted(name)}."
+        lines = textwrap.wrap(about, width=86, break_on_hyphens=False)
+        parts.append("\n" + "".join(f"# {line}\n" for line in lines))
+        parts.append(f"#{name}: {yaml_value(Policy.model_fields[name].get_default())}\n")
+    return "".join(parts)
+
+
+def render_markdown() -> str:
+    """Return the reference page."""
+    parts = [_PAGE_HEAD]
+    heading = ""
+    for name in Policy.model_fields:
+        if group(name) != heading:
+            heading = group(name)
+            parts.append(f"{'' if heading == 'Decision' else chr(10)}## {heading}\n\n")
+            parts.append("| setting | accepts | default | meaning |\n| --- | --- | --- | --- |\n")
+        default = yaml_value(Policy.model_fields[name].get_default())
+        accepts = f"{expectation(name)}{_counted(name)}"
+        parts.append(f"| `{name}` | {accepts} | `{default}` | {_meaning(name)} |\n")
+    return "".join(parts)
+
+
+def write(root: Path) -> None:
+    """Bring both files below ``root`` up to date."""
+    for relative, text in (
+        ("docs/policy.md", render_markdown()),
+        ("packaging/policy.yaml", render_yaml()),
+    ):
+        path = root / relative
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def _meaning(name: str) -> str:
+    return str(Policy.model_fields[name].description)
+
+
+def _counted(name: str) -> str:
+    """Return what a number counts, where its bounds do not say so already."""
+    return f" ({unit(name)})" if unit(name) not in ("", "s") else ""
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+if __name__ == "__main__":
+    write(Path.cwd())
