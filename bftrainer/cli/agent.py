@@ -1,0 +1,29 @@
+"""``bftrainer agent``: be the agent of a pilot, as the daemon's batch scripts are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command("agent")
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="agent.json in the pilot's directory, written by the daemon.",
+)
+def agent(config: Path) -> None:
+    """Hold this node for the daemon and run the workers it asks for.
+
+    Leaves at once, with status 0, on SIGTERM, SIGINT, SIGHUP or SIGUSR1, when the
+    daemon says so or stays away longer than the lease, and before the time limit.
+    """
+    from trainers.agent.signals import SignalWaiter  # noqa: PLC0415 - only this verb needs it
+
+    waiter = SignalWaiter()
+    waiter.start()  # before the slow imports: no signal may be lost
+    from trainers.agent.main import run_agent  # noqa: PLC0415
+
+    run_agent(config, waiter)

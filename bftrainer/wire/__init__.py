@@ -1,0 +1,1 @@
+"""daemon ↔ agents: typed messages over pyzmq with CURVE."""

@@ -1,0 +1,134 @@
+"""The agent's end of the wire to the daemon; reconnects by itself, for ever.
+
+The daemon's endpoint and public key come in; its messages go out by callback,
+those of an earlier incarnation refused. Owned by ``trainers.agent.link``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from bftrainer.wire.keys import KeyPair
+from bftrainer.wire.messages import (
+    MAX_MESSAGE_BYTES,
+    AgentMessage,
+    DaemonMessage,
+    WireError,
+    decode_to_agent,
+    encode,
+)
+from bftrainer.wire.pump import SocketPump, has_input
+from bftrainer.wire.router import FRAME_OVERHEAD_BYTES, QUEUED_MESSAGES
+
+LOG = logging.getLogger("bftrainer.wire")
+RECONNECT_MS = 100
+RECONNECT_MAX_MS = 2000
+
+
+class DaemonConnection:
+    """A DEALER to the daemon, whose key it knows: nobody else can answer.
+
+    ``on_up`` and ``on_down`` follow the connection; ``on_message`` gets every message
+    whose incarnation is not smaller than the greatest seen. All run in the loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        endpoint: str,
+        daemon_public_key: str,
+        keys: KeyPair,
+        incarnation: int,
+        on_message: Callable[[DaemonMessage], None],
+        on_up: Callable[[], None],
+        on_down: Callable[[], None],
+    ) -> None:
+        self.incarnation = incarnation  # the greatest seen
+        self.counts: Counter[str] = Counter()
+        self._endpoint = endpoint
+        self._on_message = on_message
+        self._on_up = on_up
+        self._on_down = on_down
+        self._pumps: list[SocketPump] = []
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._dealer = self._context.socket(zmq.DEALER)
+        self._dealer.set(zmq.LINGER, 0)
+        self._dealer.set(zmq.SNDHWM, QUEUED_MESSAGES)
+        self._dealer.set(zmq.IPV6, int("[" in endpoint))
+        self._dealer.set(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES + FRAME_OVERHEAD_BYTES)
+        self._dealer.set(zmq.RECONNECT_IVL, RECONNECT_MS)
+        self._dealer.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+        self._dealer.set(zmq.CURVE_SERVERKEY, daemon_public_key.encode("ascii"))
+        self._dealer.set(zmq.CURVE_PUBLICKEY, keys.public.encode("ascii"))
+        self._dealer.set(zmq.CURVE_SECRETKEY, keys.secret.encode("ascii"))
+        self._monitor = self._dealer.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        )
+
+    def start(self) -> None:
+        """Begin to connect; must run in the event loop."""
+        self._dealer.connect(self._endpoint)
+        self._pumps = [
+            SocketPump(self._monitor, self._drain_monitor),
+            SocketPump(self._dealer, self._drain),
+        ]
+
+    def send(self, message: AgentMessage) -> bool:
+        """Send without waiting, stamped with the greatest incarnation seen."""
+        stamped = message.model_copy(update={"incarnation": self.incarnation})
+        try:
+            self._dealer.send(encode(stamped), flags=zmq.DONTWAIT)
+        except zmq.Again:
+            self.counts["unsent-full"] += 1
+            return False
+        finally:
+            for pump in self._pumps[-1:]:
+                pump.poke()
+        return True
+
+    def close(self, *, linger_ms: int = 0) -> None:
+        """Close; wait at most ``linger_ms`` until what was sent is on its way."""
+        for pump in self._pumps:
+            pump.close()
+        self._pumps = []
+        if not self._dealer.closed:
+            self._dealer.disable_monitor()
+        self._monitor.close(linger=0)
+        self._dealer.close(linger=linger_ms)
+        self._context.term()
+
+    def _drain_monitor(self) -> None:
+        while not self._monitor.closed and has_input(self._monitor):
+            event = parse_monitor_message(self._monitor.recv_multipart())["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._on_up()
+            elif event == zmq.EVENT_DISCONNECTED:
+                self._on_down()
+            else:
+                self.counts["not-let-in"] += 1
+                if self.counts["not-let-in"] == 1:
+                    LOG.warning("BFT-1301: the daemon at %s does not know us", self._endpoint)
+
+    def _drain(self) -> None:
+        while not self._dealer.closed and has_input(self._dealer):
+            parts = self._dealer.recv_multipart()
+            try:
+                message = decode_to_agent(parts[-1])
+            except WireError as problem:
+                self.counts["malformed"] += 1
+                LOG.warning("BFT-1301: message of the daemon dropped: %s", problem)
+                continue
+            if message.incarnation < self.incarnation:
+                self.counts["fenced"] += 1
+                LOG.warning(
+                    "BFT-1301: %s of incarnation %d refused, %d has been seen",
+                    message.type, message.incarnation, self.incarnation,
+                )  # fmt: skip
+                continue
+            self.incarnation = message.incarnation
+            self._on_message(message)

@@ -1,0 +1,68 @@
+"""CURVE key pairs: made, kept in 0600 files, read back with suspicion.
+
+The daemon has one pair for its life, each agent one for its pilot; public keys
+travel in configurations and rosters, secret ones never leave their file.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import zmq
+
+from bftrainer.errors import BftError
+from bftrainer.wire.private import read_private, write_private
+
+Z85_KEY_CHARS = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPair:
+    """A CURVE key pair in Z85 text; the secret half is not in its ``repr``."""
+
+    public: str
+    secret: str = field(repr=False)
+
+
+def generate_pair() -> KeyPair:
+    """Return a fresh pair from libzmq's random source."""
+    public, secret = zmq.curve_keypair()
+    return KeyPair(public=public.decode("ascii"), secret=secret.decode("ascii"))
+
+
+def save_pair(pair: KeyPair, path: Path) -> None:
+    """Write the pair to a new 0600 file; BFT-1302 when ``path`` exists."""
+    write_private(path, json.dumps({"public": pair.public, "secret": pair.secret}).encode())
+
+
+def load_pair(path: Path) -> KeyPair:
+    """Read a pair; BFT-1302 when the file is not private or not a pair."""
+    data = read_private(path, limit_bytes=4096)
+    try:
+        body = json.loads(data)
+        pair = KeyPair(public=str(body["public"]), secret=str(body["secret"]))
+        is_pair = (
+            len(pair.secret) == Z85_KEY_CHARS
+            and zmq.curve_public(pair.secret.encode("ascii")).decode("ascii") == pair.public
+        )
+    except (ValueError, KeyError, TypeError, zmq.ZMQError):
+        is_pair = False
+    if not is_pair:
+        # No "from": the parser's message could quote a piece of the secret.
+        raise BftError(
+            "BFT-1302",
+            f"The key file {path} does not hold a CURVE key pair.",
+            "Remove it and let bftrainer write it again.",
+        ) from None
+    return pair
+
+
+def load_or_create_pair(path: Path) -> KeyPair:
+    """Return the pair at ``path``; write a fresh one when there is no file yet."""
+    if path.is_symlink() or path.exists():
+        return load_pair(path)
+    pair = generate_pair()
+    save_pair(pair, path)
+    return pair

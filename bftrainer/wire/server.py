@@ -1,0 +1,232 @@
+"""The daemon's end of the wire: which agents there are, what they say, who is lost.
+
+Registered public keys and messages for agents come in; validated messages with the
+sender's *proven* pilot id and losses go out by two callbacks. The daemon owns it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bftrainer.wire.keys import KeyPair
+from bftrainer.wire.messages import (
+    MAX_MESSAGE_BYTES,
+    AgentMessage,
+    DaemonMessage,
+    Heartbeat,
+    Hello,
+    Leaving,
+    Refused,
+    WireError,
+    decode_from_agent,
+    encode,
+)
+from bftrainer.wire.router import CurveRouter, Origin
+
+LOG = logging.getLogger("bftrainer.wire")
+WANTED_OPEN_FILES = 16384  # one connection per node
+CHECKS_PER_TIMEOUT = 8
+
+
+@dataclass(slots=True, kw_only=True)
+class _Connection:
+    """An agent that has said Hello and is not lost."""
+
+    pilot_id: str
+    route: bytes
+    heard_s: float
+
+
+class AgentServer:
+    """Serves the agents of registered pilots; strangers get no answer at all.
+
+    ``on_message(pilot_id, message)``: the first message of every connection is a
+    ``Hello``; nothing is delivered before it, nor after a loss until the next one.
+    ``on_lost(pilot_id, why)``: at once when the agent's connection breaks ("disconnected",
+    also after its ``Leaving``, and always before the ``Hello`` of its next connection),
+    or after ``agent_timeout_s`` without a message ("silent"). Both run in the event
+    loop. ``counts`` says what was refused or dropped.
+    """
+
+    def __init__(
+        self,
+        *,
+        keys: KeyPair,
+        incarnation: int,
+        agent_timeout_s: float,
+        on_message: Callable[[str, AgentMessage], None],
+        on_lost: Callable[[str, str], None],
+    ) -> None:
+        self._incarnation = incarnation
+        self._timeout_s = agent_timeout_s
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._pilot_by_key: dict[str, str] = {}
+        self._key_by_pilot: dict[str, str] = {}
+        self._by_pilot: dict[str, _Connection] = {}
+        self._by_route: dict[bytes, _Connection] = {}
+        self._checker: asyncio.TimerHandle | None = None
+        self._check_due_s = 0.0
+        self._logged_at_s: dict[str, float] = {}
+        self._router = CurveRouter(
+            keys=keys,
+            max_message_bytes=MAX_MESSAGE_BYTES,
+            is_allowed=self._pilot_by_key.__contains__,
+            on_frame=self._receive,
+            on_gone=self._gone,
+        )
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How often something was refused or dropped, by reason."""
+        return self._router.counts
+
+    async def start(self, bind_host: str, port: int = 0) -> str:
+        """Listen and return the endpoint; BFT-1306 when that is impossible.
+
+        Register the pilots known from before first: an agent refused once tries
+        again only after its reconnection interval.
+        """
+        _raise_file_limit()
+        endpoint = self._router.start(bind_host, port)
+        self._schedule_check()
+        return endpoint
+
+    def register(self, pilot_id: str, public_key: str) -> None:
+        """Let the agent of this pilot in; an earlier key of it is forgotten."""
+        if self._key_by_pilot.get(pilot_id) == public_key:
+            return
+        self.forget(pilot_id)
+        self._pilot_by_key[public_key] = pilot_id
+        self._key_by_pilot[pilot_id] = public_key
+
+    def forget(self, pilot_id: str) -> None:
+        """Treat the agent of this pilot as a stranger from now on."""
+        self._pilot_by_key.pop(self._key_by_pilot.pop(pilot_id, ""), None)
+        self._drop(self._by_pilot.get(pilot_id))
+
+    def is_connected(self, pilot_id: str) -> bool:
+        """Whether the agent has said Hello and is not lost."""
+        return pilot_id in self._by_pilot
+
+    def send(self, pilot_id: str, message: DaemonMessage) -> bool:
+        """Send without waiting, stamped with our incarnation.
+
+        False, and counted, when the agent is not connected or its queue is full.
+        """
+        connection = self._by_pilot.get(pilot_id)
+        if connection is None:
+            self.counts["unsent-unknown"] += 1
+            return False
+        return self._send(connection.route, message)
+
+    async def stop(self) -> None:
+        """Close all connections; no callback runs afterwards."""
+        if self._checker is not None:
+            self._checker.cancel()
+        self._router.close()
+        self._by_pilot.clear()
+        self._by_route.clear()
+
+    def _send(self, route: bytes, message: DaemonMessage) -> bool:
+        stamped = message.model_copy(update={"incarnation": self._incarnation})
+        return self._router.send(route, encode(stamped))
+
+    # -- what agents say ---------------------------------------------------------------
+
+    def _receive(self, origin: Origin, frame: bytes) -> None:
+        pilot_id = self._pilot_by_key.get(origin.public_key)
+        if pilot_id is None:  # forgotten while connected
+            self.counts["stranger"] += 1
+            return
+        try:
+            message = decode_from_agent(frame)
+        except WireError as problem:
+            self._refuse("malformed", pilot_id, str(problem))
+            return
+        claimed = message.pilot_id if isinstance(message, Hello | Heartbeat | Leaving) else pilot_id
+        if claimed != pilot_id:
+            self._refuse("impostor", pilot_id, f"it claims to be {claimed!r}")
+            if isinstance(message, Hello):
+                self._send(origin.route, Refused(reason=f"this key is not {claimed}'s"))
+            return
+        if isinstance(message, Hello):
+            self._greet(pilot_id, origin.route, message)
+            return
+        connection = self._by_route.get(origin.route)
+        if connection is None:
+            self.counts["before-hello"] += 1
+        elif message.incarnation < self._incarnation:
+            self._refuse("fenced", pilot_id, f"its incarnation {message.incarnation} is over")
+        else:
+            connection.heard_s = time.monotonic()
+            self._on_message(pilot_id, message)
+
+    def _greet(self, pilot_id: str, route: bytes, hello: Hello) -> None:
+        if hello.incarnation > self._incarnation:
+            # It has served a later daemon: we are the one who is out of date.
+            self._refuse("later", pilot_id, f"it has seen incarnation {hello.incarnation}")
+            return
+        before = self._by_pilot.get(pilot_id)
+        if before is not None and before.route != route:
+            self._lose(before, "disconnected")  # as we would have heard a moment later
+        self._drop(before)
+        connection = _Connection(pilot_id=pilot_id, route=route, heard_s=time.monotonic())
+        self._by_pilot[pilot_id] = self._by_route[route] = connection
+        self._on_message(pilot_id, hello)
+
+    def _refuse(self, kind: str, pilot_id: str, why: str) -> None:
+        self.counts[kind] += 1
+        now = time.monotonic()
+        if now - self._logged_at_s.get(kind, -60.0) >= 10.0:  # a flood must not fill the disk
+            self._logged_at_s[kind] = now
+            LOG.warning(
+                "BFT-1301: message of %s dropped (%s, %d so far): %s",
+                pilot_id, kind, self.counts[kind], why,
+            )  # fmt: skip
+
+    # -- who is lost ---------------------------------------------------------------------
+
+    def _drop(self, connection: _Connection | None) -> None:
+        if connection is not None:
+            self._by_route.pop(connection.route, None)
+            if self._by_pilot.get(connection.pilot_id) is connection:
+                del self._by_pilot[connection.pilot_id]
+
+    def _gone(self, route: bytes) -> None:
+        self._lose(self._by_route.get(route), "disconnected")
+
+    def _lose(self, connection: _Connection | None, why: str) -> None:
+        if connection is not None:
+            self._drop(connection)
+            self._on_lost(connection.pilot_id, why)
+
+    def _schedule_check(self) -> None:
+        interval_s = self._timeout_s / CHECKS_PER_TIMEOUT
+        self._check_due_s = time.monotonic() + interval_s
+        self._checker = asyncio.get_running_loop().call_later(interval_s, self._check_silent)
+
+    def _check_silent(self) -> None:
+        late_s = time.monotonic() - self._check_due_s
+        self._schedule_check()
+        self._router.drain()
+        now = time.monotonic()
+        for connection in list(self._by_pilot.values()):
+            if late_s > self._timeout_s / 2:  # it was us who did not listen
+                connection.heard_s = now
+            elif now - connection.heard_s > self._timeout_s:
+                self._lose(connection, "silent")
+
+
+def _raise_file_limit() -> None:
+    """Allow one connection per node where the hard limit permits it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, WANTED_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

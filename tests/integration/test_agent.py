@@ -1,0 +1,420 @@
+"""The agent as a real process, with a real template, real workers and a real wire."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bftrainer import process
+from bftrainer.elastic.protocol import Commit, Member, Prepare, Stop, to_body
+from bftrainer.wire.keys import KeyPair, generate_pair
+from bftrainer.wire.messages import (
+    Heartbeat,
+    Hello,
+    KillWorker,
+    Leave,
+    Leaving,
+    Refused,
+    TellWorker,
+    WorkerExited,
+    WorkerSaid,
+)
+from bftrainer.wire.peers import PeerWorker, ask
+from tests.integration.agent_harness import (
+    Daemon,
+    Lab,
+    children,
+    in_lab,
+    is_running,
+    readable_secrets,
+    until,
+    write_executable,
+)
+
+# Lives until it is killed or told to stop; its control thread answers by itself.
+WAITING = """
+import subprocess, sys, threading
+from bftrainer.elastic import control, protocol
+child = subprocess.Popen(["sleep", "600"])
+print("child", child.pid, flush=True)
+control.current().send(protocol.Warm(warm_up_s=0.5))
+threading.Event().wait()
+"""
+# Takes exactly one commit, reports, and ends as its argument says.
+ENDING = """
+import sys, time
+from bftrainer.elastic import control, protocol
+ours = control.current()
+ours.send(protocol.Warm(warm_up_s=0.25))
+commit = ours.wait_newer((0, 0))
+ours.send(protocol.Finished(generation=commit.generation, step=9, epoch=1, samples=90))
+sys.exit(int(sys.argv[1]))
+"""
+
+# An ordinary training script on made-up data.
+TRAINING = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+import bftrainer.elastic as elastic
+torch.manual_seed(0)
+model = nn.Linear(4, 2)
+optimizer = torch.optim.Adam(model.parameters())
+data = TensorDataset(torch.randn(64, 4), torch.randint(0, 2, (64,)))
+run = elastic.Run(model, optimizer, DataLoader(data, batch_size=8, shuffle=True), epochs=2)
+for epoch in run.epochs():
+    for x, y in run.batches():
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        run.step()
+print("steps", run.step_count, "size", run.size)
+"""
+
+
+def commit(generation: int, *members: Member) -> dict[str, object]:
+    return to_body(Commit(generation=generation, attempt=0, token="t", members=members))  # noqa: S106
+
+
+def test_a_workers_life(tmp_path: Path) -> None:
+    async def scenario(lab: Lab) -> None:
+        daemon = await lab.start_daemon(interpreters=(sys.executable,))
+        agent = lab.start_agent()
+        hello = await until(lambda: daemon.of(Hello), "hello")
+        assert (hello[0].node, hello[0].pid, hello[0].workers) == ("n1", agent.pid, [])
+        visible = b"".join(readable_secrets(agent.pid)).decode(errors="replace")
+        assert str(lab.config_file) in visible
+        assert lab.agent_keys.secret not in visible
+        assert lab.daemon_keys.public not in visible
+
+        ending = lab.script("ending.py", ENDING)
+        daemon.send(lab.order("w1", ending, args=("3",)))
+        daemon.send(lab.order("w1", ending, args=("3",)))  # said twice, forked once
+        started = await until(lambda: daemon.started("w1"), "fork")
+        await until(lambda: daemon.said("w1", "Warm"), "its first word")
+        assert os.getpgid(started.pid) == started.pid
+        await until(
+            lambda: any(beat.workers == ["w1"] for beat in daemon.of(Heartbeat)), "heartbeat"
+        )
+        daemon.send(TellWorker(worker_id="w1", body={"type": "Nonsense"}))
+        daemon.send(TellWorker(worker_id="w1", body={"type": "Warm", "warm_up_s": 1}))
+        daemon.send(TellWorker(worker_id="w9", body=to_body(Stop(reason="nobody"))))
+        prepare = to_body(Prepare(generation=4, attempt=0))
+        daemon.send(TellWorker(worker_id="w1", body=prepare))
+        ready = await until(lambda: daemon.said("w1", "Ready"), "answer")
+        assert ready["generation"] == 4
+        daemon.send(TellWorker(worker_id="w1", body=commit(4)))
+        end = await until(lambda: daemon.exited("w1"), "exit")
+        assert (end.returncode, end.cause) == (3, "")
+        kinds = [
+            m.body["type"] if isinstance(m, WorkerSaid) else "exit"
+            for m in daemon.heard
+            if isinstance(m, WorkerSaid | WorkerExited)
+        ]
+        assert kinds == ["Warm", "Ready", "Finished", "exit"]  # last words before the end
+
+        daemon.send(lab.order("w2", lab.script("broken.py", "raise RuntimeError('boom')")))
+        end = await until(lambda: daemon.exited("w2"), "failure")
+        assert end.returncode == 1
+        failed = daemon.said("w2", "Failed")
+        assert failed is not None
+        assert "boom" in failed["cause"]
+        assert "RuntimeError: boom" in (tmp_path / "w2.log").read_text()
+
+        daemon.send(lab.order("w3", lab.script("waiting.py", WAITING)))
+        daemon.send(KillWorker(worker_id="w3"))  # before it is known to be forked
+        assert (await until(lambda: daemon.exited("w3"), "kill")).returncode == -signal.SIGKILL
+        daemon.send(Leave(reason="done"))
+        assert await lab.agent_ended() == 0
+        await until(lambda: daemon.of(Leaving), "last words")
+        assert daemon.of(Leaving)[0].reason == "told"
+
+    in_lab(tmp_path, scenario)
+
+
+def test_two_elastic_workers_train_together(tmp_path: Path) -> None:
+    async def scenario(lab: Lab) -> None:
+        daemon = await lab.start_daemon(interpreters=(sys.executable,))
+        lab.start_agent()
+        await until(lambda: daemon.of(Hello), "hello")
+        script = lab.script("train.py", TRAINING)
+        names = ("w1", "w2")
+        for name in names:
+            daemon.send(lab.order(name, script))
+        await until(lambda: all(daemon.said(n, "Warm") for n in names), "both warm")
+        for name in names:
+            prepare = Prepare(generation=1, attempt=0, open_store=name == "w1")
+            daemon.send(TellWorker(worker_id=name, body=to_body(prepare)))
+        await until(lambda: all(daemon.said(n, "Ready") for n in names), "both ready")
+        ready = daemon.said("w1", "Ready")
+        assert ready is not None
+        members = tuple(
+            Member(worker_id=name, rank=rank, node="n1", address="127.0.0.1")
+            for rank, name in enumerate(names)
+        )
+        generation = Commit(
+            generation=1, attempt=0, token="t", members=members,  # noqa: S106 - no secret
+            store_host="127.0.0.1", store_port=ready["store_port"], incarnation=1,
+        )  # fmt: skip
+        for name in names:
+            daemon.send(TellWorker(worker_id=name, body=to_body(generation)))
+        ends = [
+            await until(lambda name=name: daemon.exited(name), name)  # type: ignore[misc]  # mypy: default in lambda
+            for name in names
+        ]
+        assert [(end.returncode, end.cause) for end in ends] == [(0, "")] * 2
+        for name in names:
+            entered, finished = daemon.said(name, "Entered"), daemon.said(name, "Finished")
+            assert entered is not None
+            assert finished is not None
+            assert (entered["size"], finished["step"], finished["samples"]) == (2, 16, 128)
+            assert "steps 16 size 2" in (tmp_path / f"{name}.log").read_text()
+
+    in_lab(tmp_path, scenario)
+
+
+def test_workers_that_cannot_start(tmp_path: Path) -> None:
+    async def scenario(lab: Lab) -> None:
+        daemon = await lab.start_daemon()
+        lab.start_agent()
+        await until(lambda: daemon.of(Hello), "hello")
+        script = lab.script("x.py", "print('never')")
+        bare = f'#!/bin/sh\nexec {sys.executable} -S "$@"\n'  # no site-packages
+        no_torch = str(write_executable(tmp_path / "bare", bare))
+        daemon.send(lab.order("w1", script, interpreter="/nowhere/python"))
+        daemon.send(lab.order("w2", script, interpreter=no_torch))
+        daemon.send(lab.order("w3", script, interpreter="/bin/false"))
+        wrong = lab.order("w4", script)
+        daemon.send(wrong.model_copy(update={"config": {"worker_id": "w4", "bad": 1}}))
+        daemon.send(wrong.model_copy(update={"worker_id": "w5"}))
+        daemon.send(lab.order("w6", script, args=("x" * 200_000,)))
+        causes = {}
+        for name in ("w1", "w2", "w3", "w4", "w5", "w6"):
+            end = await until(lambda name=name: daemon.exited(name), name)  # type: ignore[misc]  # mypy: default in lambda
+            assert end.returncode != 0
+            causes[name] = end.cause
+        assert "/nowhere/python cannot be run" in causes["w1"]
+        assert "BFT-1409" in causes["w2"]
+        assert "/bin/false ended" in causes["w3"]
+        assert "BFT-1301" in causes["w4"]
+        assert "another worker" in causes["w5"]
+        assert "exceed" in causes["w6"]
+        assert not daemon.of(WorkerSaid)
+
+    in_lab(tmp_path, scenario)
+
+
+async def _start_waiting(lab: Lab, daemon: Daemon, worker_id: str = "w1") -> tuple[int, int, int]:
+    """Start a worker with a child of its own; return their pids and the template's."""
+    assert lab.agent is not None
+    daemon.send(lab.order(worker_id, lab.script("waiting.py", WAITING)))
+    await until(lambda: daemon.said(worker_id, "Warm"), "worker is up")
+    started = daemon.started(worker_id)
+    assert started is not None
+    child = int((lab.directory / f"{worker_id}.log").read_text().split()[1])
+    (template,) = children(lab.agent.pid)
+    return started.pid, child, template
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_ends_everything_and_is_announced(tmp_path: Path, number: int) -> None:
+    async def scenario(lab: Lab) -> None:
+        daemon = await lab.start_daemon()
+        agent = lab.start_agent()
+        await until(lambda: daemon.of(Hello), "hello")
+        pids = await _start_waiting(lab, daemon)
+        os.kill(pids[0], signal.SIGSTOP)  # a hung worker must go as well
+        agent.send_signal(signal.SIGCONT)  # as Slurm does, together with SIGTERM
+        agent.send_signal(number)
+        assert await lab.agent_ended() == 0
+        await until(lambda: daemon.order[-1] == "lost:disconnected", "loss")
+        last = [kind for kind in daemon.order if kind != "heartbeat"][-2:]
+        assert last == ["leaving", "lost:disconnected"]
+        assert daemon.of(Leaving)[0].reason == "signal"
+        await until(lambda: not any(map(is_running, pids)), "worker, its child and template gone")
+
+    in_lab(tmp_path, scenario)
+
+
+def test_a_killed_agent_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def scenario(lab: Lab) -> None:
+        daemon = await lab.start_daemon()
+        agent = lab.start_agent()
+        await until(lambda: daemon.of(Hello), "hello")
+        worker, child, template = await _start_waiting(lab, daemon)
+        agent.kill()
+        await until(lambda: "lost:disconnected" in daemon.order, "loss")
+        assert not daemon.of(Leaving)
+        await until(lambda: not is_running(worker) and not is_running(template), "both gone")
+        process.kill_group(worker)  # a grandchild outlives it only outside a batch system
+        await until(lambda: not is_running(child), "clean")
+
+    in_lab(tmp_path, scenario)
+
+
+def test_a_template_that_dies_is_replaced(tmp_path: Path) -> None:
+    async def scenario(lab: Lab) -> None:
+        daemon = await lab.start_daemon()
+        lab.start_agent()
+        await until(lambda: daemon.of(Hello), "hello")
+        worker, child, template = await _start_waiting(lab, daemon)
+        os.kill(template, signal.SIGKILL)
+        end = await until(lambda: daemon.exited("w1"), "exit reported")
+        assert end.returncode == -signal.SIGKILL
+        assert "template" in end.cause
+        await until(lambda: not is_running(worker) and not is_running(child), "worker gone")
+        second = await _start_waiting(lab, daemon, "w2")
+        assert second[2] != template
+
+    in_lab(tmp_path, scenario)
+
+
+def test_a_returning_daemon_learns_everything(tmp_path: Path) -> None:
+    async def scenario(lab: Lab) -> None:
+        first = await lab.start_daemon(incarnation=5)
+        lab.start_agent(incarnation=5)
+        hello = (await until(lambda: first.of(Hello), "hello"))[0]
+        peer = generate_pair()
+        member = Member(
+            worker_id="w1", rank=0, node="n1", address="127.0.0.1",
+            agent_endpoint=hello.peer_endpoint, agent_public_key=peer.public,
+        )  # fmt: skip
+        worker, _, _ = await _start_waiting(lab, first)
+        assert await _asks(hello, peer, timeout_s=0.3) is None  # not in a roster yet
+        body = commit(3, member)
+        first.send(TellWorker(worker_id="w1", body=body))
+        first.send(TellWorker(worker_id="w1", body=to_body(Prepare(generation=4, attempt=0))))
+        first.send(lab.order("w2", lab.script("ending.py", ENDING), args=("0",)))
+        await until(lambda: first.said("w1", "Ready"), "ready")
+        await until(lambda: first.said("w2", "Warm"), "the second is up")
+        answer = await _asks(hello, peer, timeout_s=15.0)
+        assert answer is not None
+        assert [w.model_dump() for w in answer[:1]] == [
+            {"worker_id": "w1", "generation": 3, "step": 0}
+        ]
+
+        # The daemon dies right after an order whose consequences it never hears of.
+        first.send(TellWorker(worker_id="w2", body=commit(3, member)))
+        w2 = first.started("w2")
+        assert w2 is not None
+        await until(lambda: not is_running(w2.pid), "it has ended")
+        first.is_talking = False
+        await first.stop()
+        port = int(lab.endpoint.rsplit(":", 1)[1])
+        second = await lab.start_daemon(incarnation=6, port=port)
+        again = (await until(lambda: second.of(Hello), "hello again"))[0]
+        (report,) = again.workers
+        assert (report.worker_id, report.trainer_id, report.pid) == ("w1", "t1", worker)
+        assert report.commit is not None
+        assert report.commit["generation"] == 3
+        assert [b["type"] for b in report.latest] == ["Warm", "Ready"]
+        assert (await until(lambda: second.exited("w2"), "its end")).returncode == 0
+        assert second.said("w2", "Finished")
+        assert is_running(worker)
+        assert lab.agent is not None
+        await until(lambda: second.of(Heartbeat), "heartbeats go on")
+        assert second.of(Heartbeat)[0].incarnation == 6
+
+    in_lab(tmp_path, scenario)
+
+
+async def _asks(hello: Hello, keys: KeyPair, timeout_s: float) -> list[PeerWorker] | None:
+    answer = await ask(
+        hello.peer_endpoint, public_key=hello.peer_public_key, keys=keys, timeout_s=timeout_s
+    )
+    return None if answer is None else answer.workers
+
+
+def test_a_silent_daemon_is_greeted_again(tmp_path: Path) -> None:
+    async def scenario(lab: Lab) -> None:
+        daemon = await lab.start_daemon()
+        lab.start_agent()
+        await until(lambda: daemon.of(Heartbeat), "welcomed")
+        daemon.is_talking = False
+        await until(lambda: len(daemon.of(Hello)) >= 2, "second hello")
+
+    in_lab(tmp_path, scenario)
+
+
+def test_the_lease_ends(tmp_path: Path) -> None:
+    async def scenario(lab: Lab) -> None:
+        daemon = await lab.start_daemon()
+        lab.start_agent(lease_s=600.0)
+        daemon.welcome = daemon.welcome.model_copy(update={"lease_s": 0.5})
+        await until(lambda: daemon.of(Heartbeat), "welcomed")
+        pids = await _start_waiting(lab, daemon)
+        daemon.is_talking = False
+        assert await lab.agent_ended() == 0
+        await until(lambda: daemon.of(Leaving), "last words")
+        assert daemon.of(Leaving)[0].reason == "lease"
+        await until(lambda: not any(map(is_running, pids)), "all gone")
+
+    in_lab(tmp_path, scenario)
+
+
+def test_the_lease_ends_when_no_daemon_was_ever_there(tmp_path: Path) -> None:
+    async def scenario(lab: Lab) -> None:
+        lab.endpoint = "tcp://127.0.0.1:9"  # discard: nobody listens
+        lab.start_agent(lease_s=0.3)
+        assert await lab.agent_ended() == 0
+        assert "left: lease" in lab.log()
+
+    in_lab(tmp_path, scenario)
+
+
+def test_the_time_limit_comes(tmp_path: Path) -> None:
+    async def scenario(lab: Lab) -> None:
+        daemon = await lab.start_daemon()
+        lab.start_agent(end_s=time.time() + 7.0)
+        await until(lambda: daemon.of(Leaving), "last words")
+        assert daemon.of(Leaving)[0].reason == "time-limit"
+        assert await lab.agent_ended() == 0
+
+    in_lab(tmp_path, scenario)
+
+
+def test_refused_and_signalled_early(tmp_path: Path) -> None:
+    async def scenario(lab: Lab) -> None:
+        daemon = await lab.start_daemon()
+        agent = lab.start_agent()
+        await until(lambda: daemon.of(Hello), "hello")
+        daemon.send(Refused(reason="unknown pilot"))
+        assert await lab.agent_ended() == 0
+        assert "BFT-1301: the daemon refuses us: unknown pilot" in lab.log()
+        lab.config_file.unlink()
+        agent = lab.start_agent()
+        agent.send_signal(signal.SIGTERM)  # wherever it is in its start-up
+        assert await lab.agent_ended() in (0, -signal.SIGTERM)  # the latter: before Python ran
+
+    in_lab(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    "verb", [["-I", "-m", "trainers.agent"], ["-m", "bftrainer.cli.main", "agent"]]
+)
+def test_bad_configurations_are_explained(tmp_path: Path, verb: list[str]) -> None:
+    lab = Lab(tmp_path)
+    lab.endpoint = "tcp://127.0.0.1:9"
+
+    def complaint() -> str:
+        argv = [sys.executable, *verb, "--config", str(lab.config_file)]
+        done = process.run(argv, timeout_s=60)
+        assert done.returncode not in (0, None)
+        assert "Traceback" not in done.stderr
+        assert "next: " in done.stderr
+        return done.stderr
+
+    assert "BFT-1302" in complaint()
+    lab.config_file.write_text("{}")
+    lab.config_file.chmod(0o644)
+    assert "0644" in complaint()
+    lab.config_file.chmod(0o600)
+    assert "BFT-1303" in complaint()
+    lab.config_file.unlink()
+    agent = lab.start_agent(address="192.0.2.1")  # of nobody
+    assert agent.wait(60) != 0
+    assert "BFT-1306" in lab.log()

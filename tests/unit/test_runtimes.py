@@ -1,0 +1,79 @@
+"""How a trainer's record becomes an order to start a worker."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any
+
+import pytest
+
+from bftrainer import process
+from bftrainer.elastic.protocol import WorkerConfig, from_body
+from bftrainer.errors import UsageError
+from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.wire.messages import StartWorker, decode_to_agent, encode
+from trainers.runtimes.base import load_runtime
+
+SPEC = TrainerSpec(
+    name="digits", user="u", script="/s/train.py", args=("--lr", "0.1 $(x)"), cwd="/s",
+    interpreter="/venv/bin/python", n_min=1, n_max=4, epochs=3, checkpoint_dir="/s/ckpt",
+    checkpoint_interval_s=7.0, environment=(("A", "b=c"),),
+)  # fmt: skip
+
+
+def test_the_order_survives_the_wire_and_says_all_the_spec_says() -> None:
+    runtime = load_runtime("torch")
+    runtime.check(SPEC)
+    record = TrainerRecord(trainer_id="t7", spec=SPEC, state=TrainerState.QUEUED, submitted_s=0.0)
+    order = runtime.start_message(
+        record, worker_id="t7.w1", node="n1", address="10.0.0.1", incarnation=3, log_path="/l"
+    )
+    received = decode_to_agent(encode(order))
+    assert isinstance(received, StartWorker)
+    order = received
+    assert (order.worker_id, order.trainer_id, order.interpreter) == (
+        "t7.w1", "t7", "/venv/bin/python",
+    )  # fmt: skip
+    config = from_body(order.config)
+    assert config == WorkerConfig(
+        trainer_id="t7", worker_id="t7.w1", node="n1", script="/s/train.py",
+        args=("--lr", "0.1 $(x)"), cwd="/s", environment=(("A", "b=c"),), log_path="/l",
+        checkpoint_dir="/s/ckpt", checkpoint_interval_s=7.0, epochs=3, address="10.0.0.1",
+        incarnation=3,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"script": "train.py"}, "script"),
+        ({"interpreter": ""}, "interpreter"),
+        ({"cwd": "."}, "working directory"),
+        ({"checkpoint_dir": "ckpt"}, "checkpoint directory"),
+        ({"n_min": 5}, "5:4"),
+        ({"n_min": 0}, "0:4"),
+        ({"samples": 10}, "epochs"),
+    ],
+)
+def test_what_no_agent_could_start_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_runtime("torch").check(dataclasses.replace(SPEC, **changes))
+    assert caught.value.code == "BFT-1305"
+    assert words in caught.value.cause
+    assert caught.value.next_step
+
+
+def test_an_unknown_runtime_is_a_clear_error() -> None:
+    with pytest.raises(UsageError, match="torch") as caught:
+        load_runtime("fortran")
+    assert caught.value.code == "BFT-1304"
+
+
+def test_neither_runtime_nor_agent_imports_torch() -> None:
+    check = (
+        "import sys, trainers.runtimes.torch, trainers.agent.main;"
+        "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    )
+    done = process.run([sys.executable, "-I", "-c", check], timeout_s=60)
+    assert done.is_ok, done.stderr

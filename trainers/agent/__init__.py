@@ -1,0 +1,1 @@
+"""The process inside a pilot: starts, feeds and ends the workers of one node."""

@@ -1,0 +1,70 @@
+"""``agent.json``: all an agent is told before it can talk to the daemon.
+
+Written by the daemon into the pilot's directory (0600), read by the agent; nothing
+of it is ever in an argument list or in the environment.
+"""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from bftrainer.errors import UsageError
+from bftrainer.wire.keys import Z85_KEY_CHARS
+from bftrainer.wire.private import read_private, write_private
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class AgentConfig(BaseModel):
+    """The contents of ``agent.json``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    pilot_id: str = Field(min_length=1)
+    daemon_endpoint: str = Field(pattern=r"^tcp://.+:\d+$")
+    daemon_public_key: str = Field(min_length=Z85_KEY_CHARS, max_length=Z85_KEY_CHARS)
+    key_file: Path  # the agent's own CURVE pair, a 0600 file
+    state_dir: Path  # where the templates' logs go
+    node: str = Field(min_length=1)
+    incarnation: int = Field(default=0, ge=0)
+    address: str = ""  # data-plane address; "": the node's own resolution of its name
+    end_s: float | None = None  # wall clock: when the pilot's time limit strikes
+    end_margin_s: float = Field(default=5.0, ge=0)  # leave this much earlier
+    heartbeat_s: Seconds = 1.0
+    lease_s: Seconds = 1800.0
+    gpus: int = Field(default=0, ge=0)
+
+    def save(self, path: Path) -> None:
+        """Write the file; BFT-1302 when it exists."""
+        write_private(path, self.model_dump_json(indent=1).encode())
+
+    @classmethod
+    def load(cls, path: Path) -> AgentConfig:
+        """Read the file.
+
+        Raises:
+            BftError: BFT-1302 when it is not private, BFT-1303 when it is malformed.
+        """
+        try:
+            return cls.model_validate_json(read_private(path))
+        except ValidationError as problem:
+            first = problem.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"])) or "top level"
+            raise UsageError(
+                "BFT-1303",
+                f"The agent configuration {path} is malformed at {where}: {first['msg']}.",
+                "It is written by the daemon; run daemon and agents from one installation.",
+            ) from problem
+
+
+def own_address() -> str:
+    """Return this host's address by its own name, 127.0.0.1 when it has no other."""
+    try:
+        found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)
+    except OSError:
+        return "127.0.0.1"
+    addresses = [str(entry[4][0]) for entry in found]
+    return next((a for a in addresses if not a.startswith("127.")), "127.0.0.1")

@@ -1,0 +1,147 @@
+"""The agent's side of the conversation with the daemon: Hello, heartbeats, lease.
+
+Reports come in and are held back while no daemon has welcomed us; the daemon's
+orders and the reason to leave go out by callback. Owned by ``trainers.agent.main``.
+
+After every reconnection, and when the daemon has been silent for a while, Hello is
+said again with all workers' newest bodies, until Welcome arrives. Then follow the
+reports held back and, once more, the ends of workers that ended lately: the daemon
+may get a report twice, but none is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from bftrainer.wire.client import DaemonConnection
+from bftrainer.wire.keys import KeyPair
+from bftrainer.wire.messages import (
+    AgentMessage,
+    DaemonMessage,
+    Heartbeat,
+    Hello,
+    Leaving,
+    Welcome,
+    WireError,
+    WorkerExited,
+    WorkerSaid,
+)
+from trainers.agent.config import AgentConfig
+from trainers.agent.workers import Said
+
+LOG = logging.getLogger("bftrainer.agent")
+MAX_TICK_S = 0.5
+SILENT_HEARTBEATS = 3  # so many without a word: greet again
+LEAVING_LINGER_MS = 20
+
+
+class DaemonLink:
+    """Keeps the daemon informed; ``on_expired(reason)`` when it is time to go."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        keys: KeyPair,
+        *,
+        hello: Callable[[], Hello],
+        worker_ids: Callable[[], list[str]],
+        ends: Callable[[], list[Said]],
+        on_order: Callable[[DaemonMessage], None],
+        on_expired: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._heartbeat_s = config.heartbeat_s
+        self._lease_s = config.lease_s
+        self._make_hello = hello
+        self._worker_ids = worker_ids
+        self._ends = ends
+        self._on_order = on_order
+        self._on_expired = on_expired
+        self._is_up = self._is_welcome = False
+        self._held_back: list[Said] = []
+        self._heard_s = self._hello_s = self._heartbeat_sent_s = time.monotonic()
+        self._connection = DaemonConnection(
+            endpoint=config.daemon_endpoint,
+            daemon_public_key=config.daemon_public_key,
+            keys=keys,
+            incarnation=config.incarnation,
+            on_message=self._heard,
+            on_up=self._up,
+            on_down=self._down,
+        )
+
+    def start(self) -> None:
+        """Connect and begin to tick."""
+        self._connection.start()
+        self._tick()
+
+    def report(self, message: Said) -> None:
+        """Tell the daemon, at once or as soon as it has welcomed us."""
+        if self._is_welcome:
+            self._send(message)
+            return
+        if isinstance(message, WorkerExited):
+            return  # comes with ``ends``
+        if isinstance(message, WorkerSaid) and message.body["type"] == "Progress":
+            return  # the newest is in Hello, and another comes soon
+        self._held_back.append(message)
+
+    def last_words(self, reason: str) -> None:
+        """Say that we leave; wait for it no longer than ``LEAVING_LINGER_MS``."""
+        self._send(Leaving(pilot_id=self._config.pilot_id, reason=reason))
+        self._connection.close(linger_ms=LEAVING_LINGER_MS)
+
+    def _send(self, message: AgentMessage) -> None:
+        try:
+            self._connection.send(message)
+        except WireError as problem:
+            LOG.warning("BFT-1301: not sent: %s", problem)
+
+    def _up(self) -> None:
+        self._is_up = True
+        self._greet()
+
+    def _down(self) -> None:
+        self._is_up = self._is_welcome = False
+        LOG.info("connection to the daemon lost")
+
+    def _greet(self) -> None:
+        self._is_welcome = False
+        self._hello_s = time.monotonic()
+        self._send(self._make_hello())
+
+    def _heard(self, message: DaemonMessage) -> None:
+        self._heard_s = time.monotonic()
+        if isinstance(message, Welcome):
+            self._heartbeat_s = max(message.heartbeat_s, 0.01)
+            self._lease_s = message.lease_s
+            if not self._is_welcome:
+                self._is_welcome = True
+                held_back, self._held_back = self._held_back, []
+                for report in [*held_back, *self._ends()]:
+                    self._send(report)
+        self._on_order(message)
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        patience_s = SILENT_HEARTBEATS * max(self._heartbeat_s, 1.0)
+        end_s = self._config.end_s
+        if now - self._heard_s > self._lease_s:
+            self._on_expired("lease")
+            return
+        # The limit is on the batch system's wall clock, so that is the one to ask.
+        if end_s is not None and time.time() > end_s - self._config.end_margin_s:
+            self._on_expired("time-limit")
+            return
+        if self._is_welcome and now - self._heartbeat_sent_s >= self._heartbeat_s * 0.9:
+            self._heartbeat_sent_s = now
+            ids = self._worker_ids()
+            self._send(Heartbeat(pilot_id=self._config.pilot_id, workers=ids))
+        if self._is_up and now - max(self._heard_s, self._hello_s) > patience_s:
+            LOG.info("no word of the daemon for %.1f s, greeting it again", now - self._heard_s)
+            self._greet()
+        delay_s = min(MAX_TICK_S, self._heartbeat_s, self._lease_s / 4)
+        asyncio.get_running_loop().call_later(delay_s, self._tick)

@@ -1,0 +1,155 @@
+"""Wires an agent together: configuration, templates, workers, daemon, peers, signals.
+
+``agent.json`` comes in; the process ends with status 0 when it is told to leave,
+whatever the reason. Called by ``python -m trainers.agent`` and ``bftrainer agent``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from bftrainer.elastic import protocol
+from bftrainer.errors import BftError
+from bftrainer.wire.keys import generate_pair, load_pair
+from bftrainer.wire.messages import (
+    DaemonMessage,
+    Hello,
+    KillWorker,
+    Leave,
+    Refused,
+    StartWorker,
+    TellWorker,
+    Welcome,
+    WorkerExited,
+    WorkerSaid,
+    WorkerStarted,
+)
+from bftrainer.wire.peers import IAm, PeerServer
+from trainers.agent.config import AgentConfig, own_address
+from trainers.agent.link import DaemonLink
+from trainers.agent.signals import SignalWaiter
+from trainers.agent.workers import Workers
+
+LOG = logging.getLogger("bftrainer.agent")
+
+
+class Agent:
+    """One pilot's agent; lives until ``leave``."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
+        self._address = config.address or own_address()
+        # Peers get a key of their own kind: it lives in memory, as long as we do.
+        self._peer_keys = generate_pair()
+        self._peers = PeerServer(keys=self._peer_keys, answer=self._who_i_am)
+        self._peer_endpoint = ""
+        self._workers = Workers(
+            log_dir=config.state_dir, report=self._report, on_commit=self._allow_members
+        )
+        self._link = DaemonLink(
+            config,
+            load_pair(config.key_file),
+            hello=self._hello,
+            worker_ids=self._workers.ids,
+            ends=self._workers.ends,
+            on_order=self._obey,
+            on_expired=self.leave,
+        )
+
+    async def run(self, waiter: SignalWaiter) -> None:
+        """Serve for ever; ``leave`` ends the process."""
+        loop = asyncio.get_running_loop()
+        waiter.on_overdue = self._vanish
+        waiter.on_leave = lambda: _schedule(loop, self.leave)
+        self._peer_endpoint = self._peers.start(self._address)
+        self._link.start()
+        LOG.info("agent of %s on %s, pid %d", self._config.pilot_id, self._config.node, os.getpid())
+        await loop.create_future()  # never done
+
+    def leave(self, reason: str) -> NoReturn:
+        """Kill all workers, tell the daemon and end the process with status 0."""
+        self._workers.kill_all()
+        self._link.last_words(reason)
+        LOG.info("left: %s", reason)
+        os._exit(0)
+
+    def _vanish(self) -> NoReturn:
+        self._workers.kill_all()
+        os._exit(0)
+
+    def _report(self, message: WorkerStarted | WorkerSaid | WorkerExited) -> None:
+        self._link.report(message)
+
+    def _hello(self) -> Hello:
+        return Hello(
+            pilot_id=self._config.pilot_id,
+            node=self._config.node,
+            address=self._address,
+            pid=os.getpid(),
+            peer_endpoint=self._peer_endpoint,
+            peer_public_key=self._peer_keys.public,
+            gpus=self._config.gpus,
+            end_s=self._config.end_s,
+            workers=self._workers.reports(),
+        )
+
+    def _obey(self, order: DaemonMessage) -> None:
+        match order:
+            case Welcome():
+                self._workers.warm(order.interpreters)
+            case StartWorker():
+                self._workers.start(order)
+            case TellWorker():
+                self._workers.tell(order)
+            case KillWorker():
+                self._workers.kill(order.worker_id)
+            case Leave():
+                LOG.info("the daemon says: %s", order.reason)
+                self.leave("told")
+            case Refused():
+                LOG.warning("BFT-1301: the daemon refuses us: %s", order.reason)
+                self.leave("refused")
+
+    def _allow_members(self, commit: protocol.Commit) -> None:
+        for member in commit.members:
+            if member.agent_public_key:
+                self._peers.allow(member.agent_public_key)
+
+    def _who_i_am(self) -> IAm:
+        return IAm(pilot_id=self._config.pilot_id, workers=self._workers.for_peers())
+
+
+def _schedule(loop: asyncio.AbstractEventLoop, leave: Callable[[str], NoReturn]) -> None:
+    loop.call_soon_threadsafe(leave, "signal")
+
+
+async def _live(config: AgentConfig, waiter: SignalWaiter) -> None:
+    await Agent(config).run(waiter)
+
+
+def run_agent(config_path: Path, waiter: SignalWaiter) -> None:
+    """Load the configuration and be the agent; ``waiter`` must have been started."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    asyncio.run(_live(AgentConfig.load(config_path), waiter))
+
+
+def main(argv: Sequence[str], waiter: SignalWaiter) -> int:
+    """Parse the arguments and run; errors end as code, cause and next step."""
+    parser = argparse.ArgumentParser(prog="python -m trainers.agent", description=__doc__)
+    parser.add_argument("--config", type=Path, required=True, help="agent.json of the pilot")
+    arguments = parser.parse_args(argv)
+    try:
+        run_agent(arguments.config, waiter)
+    except BftError as problem:
+        sys.stderr.write(f"error {problem.code}: {problem.cause}\nnext: {problem.next_step}\n")
+        return int(problem.exit_code)
+    return 0

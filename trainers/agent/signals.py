@@ -1,0 +1,58 @@
+"""Signals of the batch system: blocked, then waited for by a thread of their own.
+
+The batch system's SIGTERM (with SIGCONT beside it) comes in, one call of the
+agent's ``leave`` goes out, and the process is gone within ``EXIT_LIMIT_S`` even if
+its event loop is stuck. Called by ``trainers.agent.main``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+LEAVE_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+BLOCKED_SIGNALS = (*LEAVE_SIGNALS, signal.SIGCONT)
+EXIT_LIMIT_S = 0.04
+
+
+def block_signals() -> None:
+    """Hold back our signals in this thread and all it starts; do this first.
+
+    Children inherit the mask. The template unblocks it for itself and its workers.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
+
+
+class SignalWaiter:
+    """A thread that turns the first signal to leave into one call of ``on_leave``.
+
+    ``on_overdue`` is called ``EXIT_LIMIT_S`` later and must end the process. Both end
+    it at once until the agent, once it has something to say and to clean up, sets
+    its own.
+    """
+
+    def __init__(self) -> None:
+        self.on_leave: Callable[[], None] = _exit
+        self.on_overdue: Callable[[], None] = _exit
+        self._thread = threading.Thread(target=self._wait, name="signals", daemon=True)
+
+    def start(self) -> None:
+        """Block our signals in this thread and wait for them in another."""
+        block_signals()
+        self._thread.start()
+
+    def _wait(self) -> None:
+        while signal.sigwaitinfo(BLOCKED_SIGNALS).si_signo == signal.SIGCONT:
+            pass
+        try:
+            self.on_leave()
+            time.sleep(EXIT_LIMIT_S)
+        finally:
+            self.on_overdue()
+
+
+def _exit() -> None:
+    os._exit(0)

@@ -1,0 +1,252 @@
+"""Warm templates, one per interpreter and start-up environment, and what they fork.
+
+Interpreters to warm and workers to fork come in; pids, exits and failures go out
+to ``TemplateEvents``. The packets are described in ``bftrainer.elastic.template``.
+Called by ``trainers.agent.workers``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import bftrainer.elastic
+from bftrainer import process
+from trainers.agent.channel import Channel
+
+LOG = logging.getLogger("bftrainer.agent")
+TEMPLATE_PROGRAM = Path(bftrainer.elastic.__file__).resolve().with_name("template.py")
+MAX_FORK_BYTES = 128 * 1024  # a packet must fit the kernel's default socket buffer
+KILLED = -9
+# Read when a process or a library starts, so that workers cannot set them later.
+START_VARIABLES = frozenset(
+    {
+        "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHASHSEED", "OMP_NUM_THREADS",
+        "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MALLOC_ARENA_MAX", "KMP_AFFINITY",
+    }
+)  # fmt: skip
+
+
+class TemplateEvents(Protocol):
+    """Who wants to know."""
+
+    def forked(self, worker_id: str, pid: int) -> None:
+        """The worker runs; its pid is also its process group."""
+
+    def exited(self, worker_id: str, returncode: int, cause: str) -> None:
+        """The worker is gone, or never came to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateKey:
+    """Workers with equal keys fork from the same template."""
+
+    interpreter: str
+    environment: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, interpreter: str, environment: Mapping[str, str]) -> TemplateKey:
+        """Return the key for a worker with this environment."""
+        chosen = {k: v for k, v in environment.items() if k in START_VARIABLES}
+        return cls(interpreter, tuple(sorted(chosen.items())))
+
+
+@dataclass(slots=True)
+class _Workers:
+    waiting: set[str] = field(default_factory=set)  # asked for, not forked yet
+    doomed: set[str] = field(default_factory=set)  # to be killed as soon as forked
+    running: dict[str, int] = field(default_factory=dict)  # worker_id -> pid
+
+
+class Template:
+    """One warm process; may fork before it has said that it is ready.
+
+    Must be made in the main thread: the process dies with the thread that started it.
+    """
+
+    def __init__(self, key: TemplateKey, *, log_path: Path, events: TemplateEvents) -> None:
+        self._key = key
+        self._log_path = log_path
+        self._events = events
+        self._workers = _Workers()
+        self._failure = ""
+        self.is_alive = True
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel = Channel(ours, on_data=self._receive, on_closed=self._closed)
+        with theirs:
+            self._process = self._spawn(theirs.fileno())
+        if self._process is None:
+            self._end()
+
+    def fork(self, body: Mapping[str, Any], worker_end: socket.socket) -> None:
+        """Ask for a worker; takes over ``worker_end``."""
+        worker_id = str(body["worker_id"])
+        packet = json.dumps({"fork": dict(body)}).encode()
+        if not self.is_alive:
+            worker_end.close()
+            self._events.exited(worker_id, KILLED, self._failure)
+        elif len(packet) > MAX_FORK_BYTES:
+            worker_end.close()
+            cause = f"arguments and environment exceed {MAX_FORK_BYTES} bytes"
+            self._events.exited(worker_id, KILLED, cause)
+        else:
+            self._workers.waiting.add(worker_id)
+            self._channel.send(packet, (worker_end.detach(),))
+
+    def kill(self, worker_id: str) -> bool:
+        """SIGKILL a worker's process group; False when it is not one of ours."""
+        if pid := self._workers.running.get(worker_id):
+            _kill_worker(pid)
+        elif worker_id in self._workers.waiting:
+            self._workers.doomed.add(worker_id)
+        else:
+            return False
+        return True
+
+    def kill_all(self) -> None:
+        """SIGKILL all workers and the template itself; safe from any thread."""
+        for pid in list(self._workers.running.values()):
+            _kill_worker(pid)
+        if self._process is not None:
+            # Workers between fork and our knowing of them die with their parent.
+            process.kill_group(self._process.pid)
+
+    def _spawn(self, fd: int) -> subprocess.Popen[bytes] | None:
+        environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONUNBUFFERED": "1"}
+        environment.update(self._key.environment)
+        argv = [self._key.interpreter, str(TEMPLATE_PROGRAM), str(fd)]
+        try:
+            with self._log_path.open("ab") as log:
+                child = process.spawn(
+                    argv, env=environment, pass_fds=(fd,), stdout=log, stderr=subprocess.STDOUT
+                )
+        except OSError as problem:
+            self._failure = f"the interpreter {self._key.interpreter} cannot be run: {problem}"
+            return None
+        _when_ended(child.pid, lambda: self._reap(child))
+        return child
+
+    def _receive(self, packet: bytes) -> None:
+        try:
+            [(kind, body)] = json.loads(packet).items()
+            if kind == "forked":
+                self._forked(str(body["worker_id"]), int(body["pid"]))
+            elif kind == "exited":
+                self._exited(str(body["worker_id"]), int(body["returncode"]), "")
+            elif kind == "failed":
+                self._failed(body.get("worker_id"), f"{body['code']}: {body['cause']}")
+            elif kind == "ready":
+                LOG.info("template of %s is warm: %s", self._key.interpreter, body)
+        except (ValueError, TypeError, AttributeError, KeyError) as problem:
+            LOG.warning("packet of the template of %s dropped: %r", self._key.interpreter, problem)
+
+    def _forked(self, worker_id: str, pid: int) -> None:
+        self._workers.waiting.discard(worker_id)
+        self._workers.running[worker_id] = pid
+        self._events.forked(worker_id, pid)
+        if worker_id in self._workers.doomed:
+            self.kill(worker_id)
+
+    def _exited(self, worker_id: str, returncode: int, cause: str) -> None:
+        self._workers.running.pop(worker_id, None)
+        self._workers.waiting.discard(worker_id)
+        self._workers.doomed.discard(worker_id)
+        self._events.exited(worker_id, returncode, cause)
+
+    def _failed(self, worker_id: str | None, cause: str) -> None:
+        if worker_id:
+            self._exited(worker_id, KILLED, cause)
+        else:
+            self._failure = cause
+
+    def _closed(self) -> None:
+        if not self._failure:
+            self._failure = (
+                f"the warm template of {self._key.interpreter} ended; see {self._log_path}"
+            )
+        self._end()
+
+    def _end(self) -> None:
+        LOG.warning("%s", self._failure)
+        self.is_alive = False
+        self._channel.close()
+        self.kill_all()
+        for worker_id in [*self._workers.running, *self._workers.waiting]:
+            self._exited(worker_id, KILLED, self._failure)
+
+    def _reap(self, child: subprocess.Popen[bytes]) -> None:
+        child.wait()
+        self._process = None
+        self._channel.drain()  # what it still had to say, then the end of the socket
+        if self.is_alive:
+            self._closed()
+
+
+class TemplatePool:
+    """Finds or warms the template for a worker."""
+
+    def __init__(self, *, log_dir: Path, events: TemplateEvents) -> None:
+        self._log_dir = log_dir
+        self._events = events
+        self._templates: dict[TemplateKey, Template] = {}
+
+    def warm(self, interpreter: str) -> None:
+        """Warm a template unless that has been tried before."""
+        key = TemplateKey.of(interpreter, {})
+        if key not in self._templates:
+            self._create(key)
+
+    def fork(self, interpreter: str, body: Mapping[str, Any], worker_end: socket.socket) -> None:
+        """Fork a worker, from a fresh template where the last one has ended."""
+        key = TemplateKey.of(interpreter, dict(body.get("environment", ())))
+        template = self._templates.get(key)
+        if template is None or not template.is_alive:
+            template = self._create(key)
+        template.fork(body, worker_end)
+
+    def kill(self, worker_id: str) -> None:
+        """SIGKILL a worker's process group."""
+        for template in self._templates.values():
+            if template.kill(worker_id):
+                return
+
+    def kill_all(self) -> None:
+        """SIGKILL everything; safe from any thread."""
+        for template in list(self._templates.values()):
+            template.kill_all()
+
+    def _create(self, key: TemplateKey) -> Template:
+        log_path = self._log_dir / f"template-{len(self._templates)}.log"
+        template = Template(key, log_path=log_path, events=self._events)
+        self._templates[key] = template
+        return template
+
+
+def _kill_worker(pid: int) -> None:
+    process.kill_group(pid)
+    # A worker just forked may not have its own group yet.
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _when_ended(pid: int, then: Callable[[], None]) -> None:
+    """Call ``then`` in the event loop once the child has ended (it is not reaped here)."""
+    loop = asyncio.get_running_loop()
+    fd = os.pidfd_open(pid)
+
+    def ended() -> None:
+        loop.remove_reader(fd)
+        os.close(fd)
+        then()
+
+    loop.add_reader(fd, ended)

@@ -1,0 +1,1 @@
+"""How trainers of each kind are run on nodes: plug-ins named ``bftrainer.runtimes``."""

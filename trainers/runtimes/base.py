@@ -1,0 +1,59 @@
+"""What a trainer runtime must offer, and how one is found by name.
+
+A trainer's record comes in, the order that starts one of its workers goes out.
+Called by ``bftrainer.actuate``; ``trainers.runtimes.torch`` is the built-in one.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Protocol
+
+from bftrainer.errors import ExitCode, UsageError
+from bftrainer.trainer import TrainerRecord, TrainerSpec
+from bftrainer.wire.messages import StartWorker
+
+ENTRY_POINT_GROUP = "bftrainer.runtimes"
+
+
+class Runtime(Protocol):
+    """Turns trainers of one kind into workers."""
+
+    name: str
+
+    def check(self, spec: TrainerSpec) -> None:
+        """Raise ``UsageError`` BFT-1305 when such a trainer cannot run."""
+
+    def start_message(
+        self,
+        record: TrainerRecord,
+        *,
+        worker_id: str,
+        node: str,
+        address: str,
+        incarnation: int,
+        log_path: str,
+    ) -> StartWorker:
+        """Return the order for the agent on ``node`` that starts this worker.
+
+        ``address`` is the agent's data-plane address, where the worker listens.
+        """
+
+
+def load_runtime(name: str) -> Runtime:
+    """Return the named runtime from its entry point.
+
+    Raises:
+        UsageError: BFT-1304 when no such plug-in is installed.
+    """
+    found = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP, name=name)
+    if not found:
+        known = sorted({e.name for e in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)})
+        raise UsageError(
+            "BFT-1304",
+            f"There is no trainer runtime called {name!r}.",
+            f"Use one of: {', '.join(known) or 'none installed'}.",
+            exit_code=ExitCode.VALIDATION_FAILED,
+        )
+    runtime: Runtime = next(iter(found)).load()
+    return runtime
