@@ -1,0 +1,258 @@
+"""The decision itself: DecisionInput → Plan, a pure fold over events.
+
+Order matters and is the order of the promises: first give back what ordinary jobs
+could use, then restore the reserve, then allocate what is left by the policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from bftrainer.decide.curves import problem_trainer
+from bftrainer.decide.giveback import coming_back, give_back, still_held_off
+from bftrainer.decide.policies.base import Policy
+from bftrainer.decide.pool import FREE_STATES, Pool, build_pool, taken_nodes
+from bftrainer.decide.types import (
+    Claim,
+    DecisionInput,
+    Memory,
+    PilotView,
+    Plan,
+    PoolNode,
+    Release,
+)
+from bftrainer.events.idle import observe_idle
+from bftrainer.poll.snapshot import NodeState
+from milp.codec import problem_hash
+from milp.errors import CheckFailed, ProblemError
+from milp.problem import Allocation, Problem, ProblemNode
+
+
+def decide(given: DecisionInput, policy: Policy) -> Plan:
+    """Return who gets which node, what to claim and what to release.
+
+    On an incomplete snapshot nothing is claimed and nothing is released
+    (observation *unknown*), and the assignment stays as it is.
+    """
+    if not given.snapshot.is_complete:
+        return _unchanged(given)
+    memory = _observe(given)
+    moved = give_back(
+        given.snapshot,
+        given.pilots,
+        memory,
+        given.settings,
+        given.now_s,
+        cost_of=lambda node: _cost(node, memory, given),
+    )
+    releases = list(moved.releases)
+    memory = _hold_off(
+        replace(memory, gave_back=moved.gave_back), [r.node for r in releases], given.now_s
+    )
+    pool = _without(given, memory, releases)
+    for release in _reserve_releases(pool, given, memory):
+        releases.append(release)
+        memory = _hold_off(memory, [release.node], given.now_s)
+    pool = _without(given, memory, releases)
+    problem = _problem(pool, given, memory)
+    allocation, trouble = _allocate(problem, policy)
+    assignment = dict(allocation.assignment) if allocation else {}
+    if trouble:  # a rule that fails leaves everybody what they have
+        kept = {n.name for n in pool.nodes}
+        assignment = {n: t for n, t in memory.assignment.items() if n in kept}
+    unused, idle_releases = _unwanted(pool, assignment, given, memory)
+    gone = {r.pilot_id for r in releases}
+    releases += [r for r in idle_releases if r.pilot_id not in gone]
+    return Plan(
+        assignment=assignment,
+        claims=_claims(pool, assignment, given),
+        releases=tuple(releases),
+        pool=pool.nodes,
+        not_used=pool.not_used,
+        reserve=pool.reserve,
+        allocation=allocation,
+        problem_digest=problem_hash(problem) if problem else "",
+        trouble=trouble,
+        memory=replace(memory, assignment=assignment, unused_since=unused),
+    )
+
+
+def _unchanged(given: DecisionInput) -> Plan:
+    reason = "The batch system did not answer; nothing is taken or released until it does."
+    return Plan(
+        assignment=dict(given.memory.assignment),
+        claims=(),
+        releases=(),
+        pool=(),
+        not_used=dict.fromkeys(given.memory.idle_seen, reason),
+        reserve=(),
+        allocation=None,
+        problem_digest="",
+        memory=given.memory,
+    )
+
+
+def _observe(given: DecisionInput) -> Memory:
+    """Bring the memory up to the snapshot: idle counts and hold-offs."""
+    memory = given.memory
+    if given.is_new_snapshot:
+        memory = replace(memory, idle_seen=observe_idle(memory.idle_seen, given.snapshot))
+    return replace(memory, held_off=still_held_off(memory.held_off, given.snapshot, given.settings))
+
+
+def _hold_off(memory: Memory, nodes: list[str], now_s: float) -> Memory:
+    return replace(memory, held_off={**memory.held_off, **dict.fromkeys(nodes, now_s)})
+
+
+def _cost(node: str, memory: Memory, given: DecisionInput) -> tuple[float, str]:
+    """Cheapest to lose first: unassigned nodes, then those of large trainers."""
+    trainer = memory.assignment.get(node)
+    if trainer is None:
+        return (0.0, node)
+    size = sum(1 for t in memory.assignment.values() if t == trainer)
+    spec = next((r.spec for r in given.trainers if r.trainer_id == trainer), None)
+    if spec is not None and size - 1 < spec.n_min:
+        return (2.0, node)  # it would have to park
+    return (1.0 + 1.0 / (1 + size), node)
+
+
+def _without(given: DecisionInput, memory: Memory, releases: list[Release]) -> Pool:
+    gone = {r.pilot_id for r in releases}
+    pilots = tuple(replace(p, is_leaving=True) if p.pilot_id in gone else p for p in given.pilots)
+    return build_pool(given.snapshot, pilots, memory, given.settings, given.now_s)
+
+
+def _reserve_releases(pool: Pool, given: DecisionInput, memory: Memory) -> list[Release]:
+    """Free as many nodes as the reserve lacks, unless nodes are on their way back."""
+    coming = coming_back(given.snapshot, given.pilots, memory) | _unconfirmed(given, memory)
+    type_of = {n.name: n.node_type for n in given.snapshot.nodes or ()}
+    releases: list[Release] = []
+    for node_type, missing in sorted(pool.reserve_deficit.items()):
+        n_coming = sum(1 for name in coming if type_of[name] == node_type)
+        ours = sorted(
+            (n for n in pool.nodes if n.node_type == node_type and n.pilot_id),
+            key=lambda n: (n.is_held, *_cost(n.name, memory, given)),
+        )
+        releases += [
+            Release(
+                pilot_id=n.pilot_id,
+                node=n.name,
+                reason="The reserve for small and immediate jobs is used up.",
+            )
+            for n in ours[: max(0, missing - n_coming)]
+        ]
+    return releases
+
+
+def _unconfirmed(given: DecisionInput, memory: Memory) -> set[str]:
+    """Return the free nodes that are candidates as soon as they have been idle long enough."""
+    piloted = {p.node for p in given.pilots}
+    return {
+        n.name
+        for n in given.snapshot.nodes or ()
+        if n.state in FREE_STATES
+        and n.name not in piloted
+        and memory.idle_seen.get(n.name, 0) < given.settings.idle_confirmations
+    }
+
+
+def _problem(pool: Pool, given: DecisionInput, memory: Memory) -> Problem | None:
+    """State the allocation problem; ``None`` when there is nothing to allocate."""
+    names = {n.name for n in pool.nodes}
+    if not given.trainers or not names:
+        return None
+    nodes = tuple(
+        ProblemNode(
+            name=n.name,
+            eligibility=n.node_type,
+            gpus=n.gpus,
+            expected_remaining_s=(
+                None if n.usable_until_s is None else max(0.0, n.usable_until_s - given.now_s)
+            ),
+        )
+        for n in pool.nodes
+    )
+    return Problem(
+        nodes=nodes,
+        trainers=tuple(
+            problem_trainer(
+                record, _current(record.trainer_id, memory.assignment, names), given.settings
+            )
+            for record in given.trainers
+        ),
+        t_fwd_s=given.settings.t_fwd_s,
+        p_jmax=given.settings.p_jmax,
+        objective=given.settings.objective,
+    )
+
+
+def _allocate(problem: Problem | None, policy: Policy) -> tuple[Allocation | None, str]:
+    if problem is None:
+        return None, ""
+    try:
+        return policy.allocate(problem), ""
+    except (ProblemError, CheckFailed) as failure:
+        return None, f"Policy {policy.name} gave no usable answer: {failure}"
+
+
+def _current(trainer_id: str, assignment: Mapping[str, str], names: set[str]) -> tuple[str, ...]:
+    return tuple(sorted(n for n, t in assignment.items() if t == trainer_id and n in names))
+
+
+def _claims(pool: Pool, assignment: Mapping[str, str], given: DecisionInput) -> tuple[Claim, ...]:
+    claims = []
+    for node in pool.nodes:
+        if node.pilot_id or node.name not in assignment:
+            continue
+        limit = given.settings.pilot_time_limit_s
+        if node.usable_until_s is not None:
+            gap = node.usable_until_s - given.now_s - given.settings.gap_margin_s
+            limit = min(limit, gap)
+        claims.append(Claim(node=node.name, time_limit_s=limit, for_trainer=assignment[node.name]))
+    return tuple(claims)
+
+
+def _unwanted(
+    pool: Pool, assignment: Mapping[str, str], given: DecisionInput, memory: Memory
+) -> tuple[dict[str, float], list[Release]]:
+    """Release pilots that no trainer wants, and those that never started."""
+    unused: dict[str, float] = {}
+    releases: list[Release] = []
+    requested = {p.pilot_id: p.requested_s for p in given.pilots}
+    for node in pool.nodes:
+        if not node.pilot_id:
+            continue
+        if node.name not in assignment:
+            since = memory.unused_since.get(node.name, given.now_s)
+            unused[node.name] = since
+            if given.now_s - since >= given.settings.hold_idle_s or not node.is_held:
+                releases.append(_release(node, "No trainer wants it."))
+        elif (
+            not node.is_held
+            and given.now_s - requested[node.pilot_id] > given.settings.pilot_start_timeout_s
+        ):
+            releases.append(_release(node, "Its pilot did not start in time."))
+    ended = {p.pilot_id: p for p in given.pilots if _has_struck(p, given)}
+    releases += [
+        Release(pilot_id=p.pilot_id, node=p.node, reason=pool.not_used[p.node])
+        for p in ended.values()
+        if p.node in pool.not_used and not p.is_leaving
+    ]
+    return unused, releases
+
+
+def _release(node: PoolNode, reason: str) -> Release:
+    return Release(pilot_id=node.pilot_id, node=node.name, reason=reason)
+
+
+def _has_struck(pilot: PilotView, given: DecisionInput) -> bool:
+    """Whether a node must be left for a reason of its own (limit, drain, taken)."""
+    node = next((n for n in given.snapshot.nodes or () if n.name == pilot.node), None)
+    if node is None:
+        return False  # vanished from the snapshot: the batch system will end the pilot
+    near_end = (
+        pilot.end_s is not None and given.now_s >= pilot.end_s - given.settings.end_margin_s / 2
+    )
+    is_taken = not pilot.is_held and node.name in taken_nodes(given.snapshot)
+    return near_end or is_taken or node.state in {NodeState.DRAINED, NodeState.RESERVED}

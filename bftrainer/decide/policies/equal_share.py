@@ -1,0 +1,52 @@
+"""The paper's baseline: nodes are shared equally among the trainers that may run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bftrainer.decide.policies.base import Policy
+from bftrainer.decide.policies.sharing import Shares, share_out
+from milp.problem import Allocation, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class EqualSharePolicy:
+    """Equal sizes as far as the bounds allow, whatever that costs in rescales.
+
+    Trainers are admitted in FCFS order while their n_min fit; then node by node to the
+    smallest. Nobody migrates.
+    """
+
+    name: str = "equal-share"
+
+    def allocate(self, problem: Problem) -> Allocation:
+        """Share the pool, class by class."""
+        shares = share_out(problem)
+        sizes = [0] * len(shares.classes)
+        for k, count in enumerate(shares.pool.counts()):
+            members = [j for j, chosen in enumerate(shares.classes) if chosen == k]
+            for j, size in _share(shares, members, count).items():
+                sizes[j] = size
+        return shares.allocation(sizes, self.name)
+
+
+def _share(shares: Shares, members: list[int], count: int) -> dict[int, int]:
+    """Sizes of the admitted trainers of one class."""
+    sizes: dict[int, int] = {}
+    left = count
+    for j in members:
+        n_min = shares.pool.trainers[j].n_min
+        if n_min <= min(left, shares.largest(j)):
+            sizes[j] = n_min
+            left -= n_min
+    while left:
+        growing = [j for j in sizes if sizes[j] < shares.largest(j)]
+        if not growing:
+            break
+        j = min(growing, key=lambda j: (sizes[j], j))
+        sizes[j] += 1
+        left -= 1
+    return sizes
+
+
+POLICY: Policy = EqualSharePolicy()

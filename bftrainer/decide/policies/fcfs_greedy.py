@@ -1,0 +1,32 @@
+"""First come, first served: each trainer takes as many nodes as it can use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bftrainer.decide.policies.base import Policy
+from bftrainer.decide.policies.sharing import share_out
+from milp.problem import Allocation, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class FcfsGreedyPolicy:
+    """In FCFS order up to n_max while nodes last; who cannot have n_min is passed over."""
+
+    name: str = "fcfs-greedy"
+
+    def allocate(self, problem: Problem) -> Allocation:
+        """Serve the trainers one after the other."""
+        shares = share_out(problem)
+        left = list(shares.pool.counts())
+        sizes: list[int] = []
+        for j, k in enumerate(shares.classes):
+            size = min(shares.largest(j), left[k])
+            if size < shares.pool.trainers[j].n_min:
+                size = 0
+            sizes.append(size)
+            left[k] -= size
+        return shares.allocation(sizes, self.name)
+
+
+POLICY: Policy = FcfsGreedyPolicy()

@@ -1,0 +1,60 @@
+"""What the simple policies share: a class of nodes for each trainer, and the answer.
+
+Takes a Problem, hands out its counts, turns chosen sizes into an Allocation. Used by
+equal_share and fcfs_greedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from milp.answer import make_allocation
+from milp.options import build_options
+from milp.pool import PoolView, view_pool
+from milp.problem import Allocation, Problem
+from milp.validate import validate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """The pool with a class chosen for each trainer that may run."""
+
+    problem: Problem
+    pool: PoolView
+    classes: tuple[int, ...]
+
+    def largest(self, j: int) -> int:
+        """Largest size trainer j may have if it were alone in its class."""
+        return self.pool.largest(j, self.classes[j])
+
+    def allocation(self, sizes: Sequence[int], name: str) -> Allocation:
+        """The answer; its node price is 0, because nothing was priced."""
+        options = build_options(self.problem, self.pool)
+        return make_allocation(
+            self.problem,
+            self.pool,
+            options,
+            sizes=sizes,
+            classes=self.classes,
+            node_price=0.0,
+            solver=name,
+        )
+
+
+def share_out(problem: Problem) -> Shares:
+    """Choose classes: the one a trainer has nodes of, else the emptiest it accepts.
+
+    Emptiest: most nodes per trainer, counting those that already chose it.
+    """
+    validate(problem)
+    pool = view_pool(problem)
+    counts = pool.counts()
+    chosen: list[int] = []
+    for j, held in enumerate(pool.held):
+        accepted = [k for k in range(len(counts)) if pool.accepts[j][k]]
+        if sum(held):
+            chosen.append(max(accepted or [0], key=lambda k: held[k]))
+        else:
+            chosen.append(max(accepted or [0], key=lambda k: counts[k] / (1 + chosen.count(k))))
+    return Shares(problem=problem, pool=pool, classes=tuple(chosen))

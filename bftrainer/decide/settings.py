@@ -1,0 +1,32 @@
+"""Administrator's policy and batch system → the settings decisions depend on."""
+
+from __future__ import annotations
+
+from bftrainer.decide.types import Settings
+from bftrainer.policy.model import Policy
+from bftrainer.poll.batch_system import BatchSystem
+from milp.problem import Objective
+
+
+def settings_of(policy: Policy, system: BatchSystem) -> Settings:
+    """Return the decision's part of the policy; the batch system fills in defaults."""
+    confirmations = policy.idle_confirmations
+    return Settings(
+        policy=policy.policy,
+        objective=Objective(policy.objective),
+        t_fwd_s=policy.t_fwd_s,
+        p_jmax=policy.p_jmax,
+        reserve_nodes_per_type=policy.reserve_nodes_per_type,
+        idle_confirmations=system.idle_confirmations if confirmations is None else confirmations,
+        pilot_time_limit_s=policy.pilot_time_limit_s,
+        min_gap_s=policy.min_gap_s,
+        gap_margin_s=policy.gap_margin_s,
+        cycle_s=system.cycle_s,
+        hold_idle_s=policy.hold_idle_s,
+        # A pilot waits its turn behind every ordinary job: one whole cycle, and a bit.
+        pilot_start_timeout_s=system.cycle_s + 5.0,
+        rescale_up_guess_s=policy.rescale_up_guess_s,
+        rescale_down_guess_s=policy.rescale_down_guess_s,
+        max_nodes_per_trainer=policy.max_nodes_per_trainer,
+        eligible_node_types=tuple(policy.eligible_node_types or ()),
+    )

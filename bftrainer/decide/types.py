@@ -1,0 +1,141 @@
+"""What a decision reads and what it says: plain data, journalled as a whole.
+
+``decide`` is a fold: ``Memory`` is what it hands to its own next call. All times
+are seconds since the epoch on the batch system's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bftrainer.events.change import Event
+from bftrainer.poll.snapshot import Snapshot
+from bftrainer.trainer import TrainerRecord
+from milp.problem import Allocation, Objective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The part of the administrator's policy that decisions depend on."""
+
+    policy: str = "milp"
+    objective: Objective = Objective.SCALING_EFFICIENCY
+    t_fwd_s: float = 120.0
+    p_jmax: int = 10
+    reserve_nodes_per_type: int = 1
+    idle_confirmations: int = 1
+    pilot_time_limit_s: float = 14400.0
+    min_gap_s: float = 120.0
+    gap_margin_s: float = 60.0
+    end_margin_s: float = 20.0  # a node stops being usable this long before its pilot ends
+    cycle_s: float = 30.0
+    hold_idle_s: float = 5.0
+    pilot_start_timeout_s: float = 60.0
+    rescale_up_guess_s: float = 0.5
+    rescale_down_guess_s: float = 0.2
+    max_nodes_per_trainer: int | None = None
+    eligible_node_types: tuple[str, ...] = ()  # empty: all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PilotView:
+    """A pilot of ours that has not ended, as far as we know."""
+
+    pilot_id: str
+    node: str
+    requested_s: float
+    is_held: bool  # its agent is connected
+    is_leaving: bool = False  # cancelled or on its way out
+    end_s: float | None = None  # when its time limit strikes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaveBack:
+    """What we remember of having made room for a job."""
+
+    at_s: float
+    situation: str  # digest of job, queue and usable nodes at that time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """State of the fold; empty at the very first decision."""
+
+    assignment: Mapping[str, str] = field(default_factory=dict)  # node -> trainer, planned
+    idle_seen: Mapping[str, int] = field(default_factory=dict)  # consecutive idle snapshots
+    held_off: Mapping[str, float] = field(default_factory=dict)  # node -> since when
+    gave_back: Mapping[str, GaveBack] = field(default_factory=dict)  # ordinary job id ->
+    unused_since: Mapping[str, float] = field(default_factory=dict)  # held node no one wants
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionInput:
+    """Everything a decision depends on."""
+
+    now_s: float
+    snapshot: Snapshot
+    is_new_snapshot: bool  # False when only trainers or agents changed since the last look
+    pilots: tuple[PilotView, ...]
+    trainers: tuple[TrainerRecord, ...]  # not final ones, in FCFS order
+    settings: Settings
+    memory: Memory
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A pilot to request."""
+
+    node: str
+    time_limit_s: float
+    for_trainer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """A pilot to cancel now."""
+
+    pilot_id: str
+    node: str
+    reason: str
+    for_job: str = ""  # the ordinary job it makes room for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolNode:
+    """A node of the pool and until when it may be used."""
+
+    name: str
+    node_type: str
+    gpus: int
+    usable_until_s: float | None
+    pilot_id: str = ""  # "" while it is only a candidate
+    is_held: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The decision: who gets which node, what to claim and what to release."""
+
+    assignment: Mapping[str, str]
+    claims: tuple[Claim, ...]
+    releases: tuple[Release, ...]
+    pool: tuple[PoolNode, ...]
+    not_used: Mapping[str, str]  # node -> why it is not in the pool, one sentence
+    reserve: tuple[str, ...]
+    allocation: Allocation | None  # None: nothing to allocate or observation unknown
+    problem_digest: str
+    memory: Memory
+    trouble: str = ""  # why the policy gave no answer; the assignment is then the old one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRecord:
+    """A decision as the journal keeps it: enough to take it again."""
+
+    event: Event | None  # what called for it; None: time passed
+    input: DecisionInput
+    policy_hash: str
+    plan: Plan
+    took_ms: float

@@ -1,0 +1,1 @@
+"""Snapshots → events: what changed that calls for a decision; pure."""

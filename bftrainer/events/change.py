@@ -1,0 +1,56 @@
+"""Two looks at the pool and the trainers → the one event between them, or none.
+
+Simultaneous changes are one event (BFTrainer paper, section 2.1). An event only
+says *when* to decide; the decision reads the full state (level-triggered).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What decisions react to, as sets of names."""
+
+    usable: frozenset[str]  # nodes idle or held
+    pending: frozenset[str]  # ordinary jobs that wait
+    trainers: frozenset[str]  # trainers that are not final
+    held: frozenset[str]  # pilots with a connected agent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A change of pool, queue or trainers."""
+
+    at_s: float
+    joined: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    jobs_arrived: tuple[str, ...] = ()
+    jobs_gone: tuple[str, ...] = ()
+    trainers_arrived: tuple[str, ...] = ()
+    trainers_gone: tuple[str, ...] = ()
+    agents_arrived: tuple[str, ...] = ()
+    agents_gone: tuple[str, ...] = ()
+
+
+def event_between(before: Situation, after: Situation, at_s: float) -> Event | None:
+    """Return what changed, or ``None``."""
+    if before == after:
+        return None
+    return Event(
+        at_s=at_s,
+        joined=_new(before.usable, after.usable),
+        left=_new(after.usable, before.usable),
+        jobs_arrived=_new(before.pending, after.pending),
+        jobs_gone=_new(after.pending, before.pending),
+        trainers_arrived=_new(before.trainers, after.trainers),
+        trainers_gone=_new(after.trainers, before.trainers),
+        agents_arrived=_new(before.held, after.held),
+        agents_gone=_new(after.held, before.held),
+    )
+
+
+def _new(before: Iterable[str], after: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(after) - set(before)))

@@ -1,0 +1,93 @@
+"""The targets of a benchmark: limit beside measurement, met or missed.
+
+A script adds one row per target, prints the table, writes it into its JSON file and
+exits with ``exit_code``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One target and what was measured for it."""
+
+    name: str
+    measured: float
+    limit: float
+    relation: Literal["<=", ">="]
+    unit: str = "s"
+    note: str = ""  # e.g. "p95 of 30"
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the measurement is on the right side of the limit."""
+        if self.relation == "<=":
+            return self.measured <= self.limit
+        return self.measured >= self.limit
+
+    @property
+    def verdict(self) -> str:
+        """``met`` or ``missed``."""
+        return "met" if self.is_met else "missed"
+
+
+def print_targets(title: str, targets: list[Target]) -> None:
+    """Print each target beside what was measured."""
+    table = Table(title=title, title_justify="left")
+    for heading in ("target", "to reach", "measured", "of", ""):
+        table.add_column(heading, justify="left" if heading in {"target", "of"} else "right")
+    for t in targets:
+        table.add_row(
+            t.name,
+            f"{t.relation} {_number(t.limit, t.unit)}",
+            _number(t.measured, t.unit),
+            t.note,
+            f"[{'green' if t.is_met else 'bold red'}]{t.verdict}[/]",
+        )
+    console().print(table)
+
+
+def console() -> Console:
+    """Return where results are printed; wide enough for tables when it is a file."""
+    plain = Console()
+    return plain if plain.is_terminal else Console(width=110)
+
+
+def exit_code(targets: list[Target]) -> int:
+    """Return 0 when every target is met, 1 otherwise."""
+    return 0 if all(t.is_met for t in targets) else 1
+
+
+def write_json(
+    path: Path, benchmark: str, results: Mapping[str, Any], targets: list[Target]
+) -> None:
+    """Write results and verdicts to a file, whole or not at all."""
+    body = {
+        "benchmark": benchmark,
+        "machine": {"cpus": _cpus(), "platform": platform.platform()},
+        "targets": [{**asdict(t), "verdict": t.verdict} for t in targets],
+        **results,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps(body, indent=1) + "\n")
+    temporary.rename(path)
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _number(value: float, unit: str) -> str:
+    return f"{value:.3g} {unit}" if unit else f"{value:.4g}×"
