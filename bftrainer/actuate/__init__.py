@@ -1,0 +1,1 @@
+"""Plan → pilots, agents, workers: what is requested and how generations form."""

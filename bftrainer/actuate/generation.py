@@ -1,0 +1,492 @@
+"""How the generations of one trainer form: stimuli in, instructions out, no I/O.
+
+prepare → ready → commit → entered. Survivors never wait for joiners: a joiner is
+put into a generation only when it is warm. A member that dies breaks its
+generation; a smaller one is announced at once with ``abandon``. Numbers only grow;
+``attempt`` counts the tries to form one of them. The daemon feeds every message and
+the clock, and carries out the instructions in order.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+
+from bftrainer.actuate.group import (
+    Announced,
+    Ended,
+    Forming,
+    Instruction,
+    Kill,
+    NodeOffer,
+    Parked,
+    Rescaled,
+    StartWorkerOn,
+    Tell,
+    Worker,
+    WorkerFailed,
+    WorkerPhase,
+)
+from bftrainer.elastic import protocol
+
+READY_TIMEOUT_S = 15.0  # a control thread answers in milliseconds; this is a stopped process
+INTERRUPTED_PATIENCE_S = 1.0  # how long a broken collective waits for its cause to be known
+END_PATIENCE_S = 10.0  # how long other ranks may run on after rank 0 ended
+LEAVE_PATIENCE_S = 60.0  # how long a worker that shall leave may take: a long step, a save
+MAX_BACKOFF_S = 30.0
+
+
+class GenerationMachine:
+    """State machine of one trainer's membership."""
+
+    def __init__(
+        self,
+        trainer_id: str,
+        *,
+        n_min: int,
+        n_max: int,
+        join_window_s: float,
+        start_timeout_s: float,
+        last_generation: int,
+        incarnation: int,
+        new_token: Callable[[], str],
+    ) -> None:
+        self.trainer_id = trainer_id
+        self.n_min, self.n_max = n_min, n_max
+        self.join_window_s = join_window_s
+        self.start_timeout_s = start_timeout_s
+        self.generation = last_generation
+        self.incarnation = incarnation
+        self.workers: dict[str, Worker] = {}
+        self.members: tuple[str, ...] = ()  # roster of the current generation
+        self.forming: Forming | None = None
+        self.step = self.epoch = self.samples = 0
+        self.is_parking = False
+        self.is_saved = False
+        self.is_broken = False
+        self.is_ended = False
+        self.interrupted_s: float | None = None
+        self.failures_in_row = 0
+        self._not_before_s = 0.0
+        self._ended_s: float | None = None
+        self._targets: dict[str, NodeOffer] = {}
+        self._new_token = new_token
+        self._started_workers = 0
+        self.size_before = 0  # of the last complete generation
+
+    # ---- stimuli -------------------------------------------------------------------
+
+    def set_targets(self, offers: Sequence[NodeOffer], now_s: float) -> list[Instruction]:
+        """Take over the planned nodes whose agents are connected."""
+        self._targets = {o.node: o for o in offers}
+        return self._advance(now_s)
+
+    def tick(self, now_s: float) -> list[Instruction]:
+        """Let time pass."""
+        return self._advance(now_s)
+
+    def on_body(self, worker_id: str, body: protocol.Message, now_s: float) -> list[Instruction]:
+        """A worker said something."""
+        worker = self.workers.get(worker_id)
+        if worker is None or not worker.is_alive:
+            return []
+        out: list[Instruction] = []
+        match body:
+            case protocol.Warm() if worker.phase is WorkerPhase.STARTING:
+                # Agents repeat what they may have said in vain: only the first time counts.
+                worker.phase, worker.warm_since_s = WorkerPhase.WARM, now_s
+            case protocol.Ready():
+                self._on_ready(worker, body)
+            case protocol.Entered() if worker.phase is not WorkerPhase.LEAVING:
+                out += self._on_entered(worker, body, now_s)
+            case protocol.Progress() if body.step >= self.step:
+                self.step, self.epoch, self.samples = body.step, body.epoch, body.samples
+                self.failures_in_row = 0
+            case protocol.Interrupted() if body.generation >= self._working_generation():
+                # Usually the cause reaches us too, as the death of a member.
+                self.interrupted_s = self.interrupted_s or now_s
+            case protocol.Saved():
+                self.is_saved = self.is_saved or self.is_parking
+            case protocol.Left():
+                worker.phase = WorkerPhase.LEAVING
+            case protocol.Finished():
+                worker.is_finished = True
+                self.step, self.epoch, self.samples = body.step, body.epoch, body.samples
+            case protocol.Failed():
+                worker.has_failed = f"{body.code}: {body.cause} {body.next_step}"
+            case _:
+                pass
+        return out + self._advance(now_s)
+
+    def on_exit(
+        self, worker_id: str, returncode: int, cause: str, now_s: float
+    ) -> list[Instruction]:
+        """A worker's process ended."""
+        worker = self.workers.get(worker_id)
+        if worker is None or not worker.is_alive:
+            return []
+        out: list[Instruction] = []
+        was, worker.phase = worker.phase, WorkerPhase.GONE
+        if returncode == 0 and worker.is_finished:
+            # Only rank 0's end is the trainer's: what follows the loop in a script
+            # (saving, evaluating) is commonly done there.
+            if not self.is_ended and worker_id in self._first_ranks():
+                self.is_ended, self._ended_s = True, now_s
+                out.append(Ended(step=self.step, epoch=self.epoch, samples=self.samples))
+        elif not (
+            was is WorkerPhase.LEAVING
+            or (was is WorkerPhase.MEMBER and self.is_parking)
+            or returncode == -signal.SIGTERM  # the batch system takes the node: a loss
+        ):
+            text = worker.has_failed or cause or _describe(returncode)
+            if now_s >= self._not_before_s:  # all workers failing at once are one failure
+                self.failures_in_row += 1
+                exponent = min(8, self.failures_in_row - 2)
+                self._not_before_s = now_s + min(MAX_BACKOFF_S, 2.0**exponent)
+            out.append(
+                WorkerFailed(
+                    worker_id=worker_id,
+                    node=worker.node,
+                    cause=text,
+                    next_step=f"Read its log: {worker.log_path}.",
+                    log_path=worker.log_path,
+                )
+            )
+        return out + self._advance(now_s)
+
+    def on_agent_lost(self, pilot_id: str, now_s: float) -> list[Instruction]:
+        """An agent is gone, and all its workers with it; nobody's failure."""
+        for worker in self.workers.values():
+            if worker.pilot_id == pilot_id:
+                worker.phase = WorkerPhase.GONE
+        self._targets = {n: o for n, o in self._targets.items() if o.pilot_id != pilot_id}
+        return self._advance(now_s)
+
+    def close(self) -> None:
+        """Forget everybody: the trainer is cancelled or has failed."""
+        for worker in self.workers.values():
+            worker.phase = WorkerPhase.GONE
+        self.members, self.forming, self.is_ended = (), None, True
+
+    # ---- formation -----------------------------------------------------------------
+
+    def _on_ready(self, worker: Worker, body: protocol.Ready) -> None:
+        forming = self.forming
+        if forming is None or (body.generation, body.attempt) != (
+            forming.generation,
+            forming.attempt,
+        ):
+            return
+        forming.waiting.discard(worker.worker_id)
+        forming.store_port = body.store_port or forming.store_port
+
+    def _on_entered(
+        self, worker: Worker, body: protocol.Entered, now_s: float
+    ) -> list[Instruction]:
+        forming = self.forming
+        worker.phase = WorkerPhase.MEMBER
+        worker.first_generation = worker.first_generation or body.generation
+        if forming is None or body.generation != forming.generation:
+            return []
+        forming.entered.add(worker.worker_id)
+        forming.pause_s = max(forming.pause_s, body.pause_s)
+        forming.resumed_from = forming.resumed_from or body.resumed_from
+        self.step, self.epoch, self.samples = body.step, body.epoch, body.samples
+        if set(forming.roster) - forming.entered:
+            return []
+        self.forming = None
+        self.members = forming.roster
+        self.is_broken = False
+        self.interrupted_s = None
+        before, self.size_before = self.size_before, len(forming.roster)
+        return [
+            Rescaled(
+                generation=forming.generation,
+                attempt=forming.attempt,
+                size_before=before,
+                size=len(forming.roster),
+                reason=forming.reason,
+                pause_s=forming.pause_s,
+                formation_s=now_s - forming.started_s,
+                step=body.step,
+                epoch=body.epoch,
+                samples=body.samples,
+                nodes=tuple(self.workers[w].node for w in forming.roster),
+                resumed_from=forming.resumed_from,
+            )
+        ]
+
+    def _advance(self, now_s: float) -> list[Instruction]:
+        if self.is_ended:
+            return self._clear_up(now_s)
+        out = self._match_workers_to_targets(now_s)
+        if self.forming is not None:
+            out += self._advance_forming(now_s)
+        if self.forming is None:
+            out += self._maybe_form(now_s)
+        return out
+
+    def _clear_up(self, now_s: float) -> list[Instruction]:
+        """After the end: joiners go at once, other ranks after a while."""
+        late = now_s - (self._ended_s or now_s) > END_PATIENCE_S
+        return [_kill(w, "ended") for w in self._live() if late or not w.is_finished]
+
+    def _match_workers_to_targets(self, now_s: float) -> list[Instruction]:
+        """Start what is missing; drop joiners that are no longer wanted or too slow."""
+        out: list[Instruction] = []
+        busy_nodes = set()
+        for worker in self.workers.values():
+            if not worker.is_alive:
+                continue
+            idle_phase = worker.phase in {WorkerPhase.STARTING, WorkerPhase.WARM}
+            in_roster = self.forming is not None and worker.worker_id in self.forming.roster
+            if self._is_overdue(worker, now_s):
+                out.append(_kill(worker, "stays on"))
+                continue
+            too_slow = (
+                worker.phase is WorkerPhase.STARTING
+                and now_s - worker.started_s > self.start_timeout_s
+            )
+            if idle_phase and not in_roster and (worker.node not in self._targets or too_slow):
+                reason = "too slow to start" if too_slow else "no longer planned"
+                out.append(_kill(worker, reason))
+                continue
+            busy_nodes.add(worker.node)
+        if self._is_finishing() or now_s < self._not_before_s:
+            return out
+        for node, offer in sorted(self._targets.items()):
+            if node not in busy_nodes and len(self._live()) < self.n_max + len(self._leavers()):
+                out.append(self._start(offer, now_s))
+        return out
+
+    def _is_overdue(self, worker: Worker, now_s: float) -> bool:
+        """Whether a worker that shall leave, or is in no generation any more, hangs."""
+        is_left_over = worker.phase is WorkerPhase.MEMBER and (
+            self.is_parking or (self.forming is None and worker.worker_id not in self.members)
+        )
+        if not is_left_over and worker.phase is not WorkerPhase.LEAVING:
+            worker.leaving_since_s = None
+            return False
+        if worker.leaving_since_s is None:
+            worker.leaving_since_s = now_s
+        return now_s - worker.leaving_since_s > LEAVE_PATIENCE_S
+
+    def _start(self, offer: NodeOffer, now_s: float) -> StartWorkerOn:
+        self._started_workers += 1
+        worker_id = f"{self.trainer_id}-{self.incarnation}-{self._started_workers}"
+        self.workers[worker_id] = Worker(
+            worker_id=worker_id,
+            pilot_id=offer.pilot_id,
+            node=offer.node,
+            address=offer.address,
+            agent_endpoint=offer.agent_endpoint,
+            agent_public_key=offer.agent_public_key,
+            started_s=now_s,
+        )
+        return StartWorkerOn(
+            pilot_id=offer.pilot_id, worker_id=worker_id, node=offer.node, address=offer.address
+        )
+
+    def _live(self) -> list[Worker]:
+        return [w for w in self.workers.values() if w.is_alive]
+
+    def _alive_members(self) -> list[str]:
+        return [
+            m
+            for m in self.members
+            if m in self.workers
+            and self.workers[m].is_alive
+            and self.workers[m].phase is not WorkerPhase.LEAVING
+        ]
+
+    def _leavers(self) -> list[str]:
+        return [m for m in self._alive_members() if self.workers[m].node not in self._targets]
+
+    def _first_ranks(self) -> tuple[str, ...]:
+        """Rank 0 of the current generation and, once committed, of the next."""
+        forming = self.forming
+        return self.members[:1] + (forming.roster[:1] if forming and forming.is_committed else ())
+
+    def _is_finishing(self) -> bool:
+        return any(w.is_finished for w in self.workers.values() if w.is_alive)
+
+    def _maybe_form(self, now_s: float) -> list[Instruction]:
+        alive = self._alive_members()
+        if (len(alive) < len(self.members) and not self.is_parking) or self._has_waited(now_s):
+            self.is_broken = True
+        out = self._all_gone() if self.members and not alive else []
+        if self.is_parking or self._is_finishing():
+            return out
+        keep = [m for m in self._alive_members() if self.workers[m].node in self._targets]
+        roster = tuple(keep + self._joiners(now_s))[: self.n_max]
+        is_changed = self.is_broken or len(keep) < len(self.members)
+        if self.members and not is_changed and len(roster) <= len(self.members):
+            return out
+        reason = "a member was lost" if self.is_broken else "planned"
+        # Somebody must bring the state along; joiners alone start from a checkpoint, and
+        # the members write one when they park.
+        if len(roster) >= max(1, self.n_min) and (keep or not self.members):
+            reason = reason if self.members else "start"
+            return out + self._prepare(roster, reason, now_s)
+        return out + (self._park() if self.members else [])
+
+    def _has_waited(self, now_s: float) -> bool:
+        """Whether members report a broken collective whose cause does not show up."""
+        return (
+            self.interrupted_s is not None and now_s - self.interrupted_s > INTERRUPTED_PATIENCE_S
+        )
+
+    def _working_generation(self) -> int:
+        """The generation members are in or entering; what older ones say is history."""
+        if self.forming is None or self.forming.is_committed:
+            return self.generation
+        return self.generation - 1
+
+    def _joiners(self, now_s: float) -> list[str]:
+        """Warm workers, once no other is about to be warm or the first waited long enough."""
+        warm = [
+            w
+            for w in self.workers.values()
+            if w.phase is WorkerPhase.WARM
+            and w.node in self._targets
+            and w.worker_id not in self.members  # committed to, but has not entered
+        ]
+        if not warm:
+            return []
+        starting = [w for w in self._live() if w.phase is WorkerPhase.STARTING]
+        first = min(w.warm_since_s or 0.0 for w in warm)
+        if starting and now_s - first < self.join_window_s and not self.is_broken:
+            return []
+        warm.sort(key=lambda w: (w.warm_since_s or 0.0, w.worker_id))
+        return [w.worker_id for w in warm]
+
+    def _prepare(self, roster: tuple[str, ...], reason: str, now_s: float) -> list[Instruction]:
+        self.generation += 1
+        self.forming = Forming(
+            generation=self.generation,
+            attempt=1,
+            roster=roster,
+            reason=reason,
+            started_s=now_s,
+            abandon=self.is_broken,
+        )
+        self.is_saved = False
+        self.interrupted_s = None
+        return [Announced(generation=self.generation), *self._send_prepare(self.forming)]
+
+    def _send_prepare(self, forming: Forming) -> list[Instruction]:
+        forming.waiting = set(forming.roster)
+        forming.store_port = 0
+        return [
+            self._tell(
+                worker_id,
+                protocol.Prepare(
+                    generation=forming.generation, attempt=forming.attempt, open_store=rank == 0
+                ),
+            )
+            for rank, worker_id in enumerate(forming.roster)
+        ]
+
+    def _advance_forming(self, now_s: float) -> list[Instruction]:
+        forming = self.forming
+        if forming is None:
+            return []
+        lost = [w for w in forming.roster if not self.workers[w].is_alive]
+        is_hurt = len(self._alive_members()) < len(self.members) or self.interrupted_s is not None
+        if is_hurt and self.members and not forming.is_committed:
+            forming.abandon = True  # no step boundary will come
+        if forming.is_committed and (lost or self._has_waited(now_s)):
+            return self._reform_after_commit(forming)
+        if lost:
+            return self._retry(forming, now_s)
+        if not forming.is_committed and not forming.waiting and forming.store_port:
+            forming.is_committed = True
+            self.interrupted_s = None  # it was about the generation that ends now
+            return self._send_commit(forming)
+        if not forming.is_committed and now_s - forming.started_s > READY_TIMEOUT_S:
+            return self._kill_silent(forming)
+        return []
+
+    def _reform_after_commit(self, forming: Forming) -> list[Instruction]:
+        """Some may have switched already: the union of both memberships survives."""
+        union = dict.fromkeys([*forming.roster, *self.members])
+        self.members = tuple(union)
+        self.is_broken = True
+        self.forming = None
+        return []
+
+    def _retry(self, forming: Forming, now_s: float) -> list[Instruction]:
+        """Nothing was committed: try the same generation again without the lost ones."""
+        roster = tuple(w for w in forming.roster if self.workers[w].is_alive)
+        has_member = any(w in self.members for w in roster)
+        if len(roster) < self.n_min or (self.members and not has_member):
+            self.forming = None
+            return []
+        forming.roster = roster
+        forming.attempt += 1
+        forming.started_s = now_s
+        return self._send_prepare(forming)
+
+    def _kill_silent(self, forming: Forming) -> list[Instruction]:
+        # When all have answered, it is the first that could not open the store.
+        silent = sorted(forming.waiting) or forming.roster[:1]
+        return [_kill(self.workers[w], "does not answer") for w in silent]
+
+    def _send_commit(self, forming: Forming) -> list[Instruction]:
+        first = self.workers[forming.roster[0]]
+        commit = protocol.Commit(
+            generation=forming.generation,
+            attempt=forming.attempt,
+            token=self._new_token(),
+            members=tuple(self.workers[w].as_member(rank) for rank, w in enumerate(forming.roster)),
+            store_host=first.address,
+            store_port=forming.store_port,
+            abandon=forming.abandon,
+            incarnation=self.incarnation,
+        )
+        everyone = dict.fromkeys([*forming.roster, *self._alive_members()])
+        return [self._tell(worker_id, commit) for worker_id in everyone]
+
+    def _park(self) -> list[Instruction]:
+        self.generation += 1
+        self.is_parking, self.is_saved = True, False
+        commit = protocol.Commit(
+            generation=self.generation,
+            attempt=1,
+            token=self._new_token(),
+            members=(),
+            abandon=self.is_broken,
+            incarnation=self.incarnation,
+        )
+        out: list[Instruction] = [Announced(generation=self.generation)]
+        return out + [self._tell(worker_id, commit) for worker_id in self._alive_members()]
+
+    def _all_gone(self) -> list[Instruction]:
+        parked = Parked(
+            generation=self.generation,
+            size_before=self.size_before,
+            is_saved=self.is_saved,
+            reason="planned" if self.is_parking else "all members were lost",
+        )
+        self.members, self.size_before = (), 0
+        self.is_parking = self.is_broken = False
+        self.interrupted_s = None
+        return [parked]
+
+    def _tell(self, worker_id: str, body: protocol.ToWorker) -> Tell:
+        return Tell(
+            pilot_id=self.workers[worker_id].pilot_id,
+            worker_id=worker_id,
+            body=protocol.to_body(body),
+        )
+
+
+def _kill(worker: Worker, reason: str) -> Kill:
+    worker.phase = WorkerPhase.GONE
+    return Kill(pilot_id=worker.pilot_id, worker_id=worker.worker_id, reason=reason)
+
+
+def _describe(returncode: int) -> str:
+    if returncode < 0:
+        return f"The worker was killed by signal {-returncode}."
+    return f"The worker ended with status {returncode} before its training was complete."

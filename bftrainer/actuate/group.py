@@ -1,0 +1,175 @@
+"""The members of one trainer as plain state: workers, generation, formation.
+
+Read and written by ``actuate.generation`` only; shown by the daemon's views.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from bftrainer.elastic import protocol
+
+
+class WorkerPhase(enum.StrEnum):
+    """Life of a worker."""
+
+    STARTING = "starting"  # forked or about to be; importing, building, rehearsing
+    WARM = "warm"  # can join
+    MEMBER = "member"  # in the current generation
+    LEAVING = "leaving"  # committed out of the generation, exits at the boundary
+    GONE = "gone"
+
+
+@dataclass(slots=True, kw_only=True)
+class Worker:
+    """One worker as its reports describe it."""
+
+    worker_id: str
+    pilot_id: str
+    node: str
+    address: str
+    agent_endpoint: str
+    agent_public_key: str
+    started_s: float
+    phase: WorkerPhase = WorkerPhase.STARTING
+    warm_since_s: float | None = None
+    first_generation: int = 0
+    is_finished: bool = False
+    has_failed: str = ""  # cause, when the script failed
+    leaving_since_s: float | None = None  # since when it should be on its way out
+    log_path: str = ""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process is there as far as we know."""
+        return self.phase is not WorkerPhase.GONE
+
+    def as_member(self, rank: int) -> protocol.Member:
+        """Return its entry in a roster."""
+        return protocol.Member(
+            worker_id=self.worker_id,
+            rank=rank,
+            node=self.node,
+            address=self.address,
+            agent_endpoint=self.agent_endpoint,
+            agent_public_key=self.agent_public_key,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Forming:
+    """A generation between ``Prepare`` and the last ``Entered``."""
+
+    generation: int
+    attempt: int
+    roster: tuple[str, ...]  # worker ids in rank order; survivors first
+    reason: str
+    started_s: float
+    abandon: bool
+    waiting: set[str] = field(default_factory=set)  # have not answered Prepare
+    store_port: int = 0
+    is_committed: bool = False
+    entered: set[str] = field(default_factory=set)
+    pause_s: float = 0.0
+    resumed_from: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOffer:
+    """A node a trainer may use now: its agent is connected."""
+
+    node: str
+    pilot_id: str
+    address: str
+    agent_endpoint: str
+    agent_public_key: str
+
+
+# ---- instructions: what the machine wants done -------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartWorkerOn:
+    """Fork a worker on an agent."""
+
+    pilot_id: str
+    worker_id: str
+    node: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tell:
+    """Pass a body to a worker."""
+
+    pilot_id: str
+    worker_id: str
+    body: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """SIGKILL a worker."""
+
+    pilot_id: str
+    worker_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announced:
+    """A generation number is about to be used: make it durable first."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescaled:
+    """A generation is complete."""
+
+    generation: int
+    attempt: int
+    size_before: int
+    size: int
+    reason: str
+    pause_s: float  # worst of all survivors
+    formation_s: float
+    step: int
+    epoch: int
+    samples: int
+    nodes: tuple[str, ...]
+    resumed_from: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parked:
+    """No member is left."""
+
+    generation: int
+    size_before: int
+    is_saved: bool  # False: all were lost at once; the last checkpoint counts
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The script ran to its end on the first rank."""
+
+    step: int
+    epoch: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFailed:
+    """A worker ended on its own account: counts against the failure budget."""
+
+    worker_id: str
+    node: str
+    cause: str
+    next_step: str
+    log_path: str
+
+
+Instruction = StartWorkerOn | Tell | Kill | Announced | Rescaled | Parked | Ended | WorkerFailed

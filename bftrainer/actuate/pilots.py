@@ -1,0 +1,225 @@
+"""Pilots: requested, observed, ended. Claims and releases of a plan → the batch system.
+
+Every request is in the journal before the batch system hears of it, so that a
+daemon that dies in between finds its pilots again by their ids.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bftrainer.decide.types import PilotView, Release
+from bftrainer.errors import BatchSystemError
+from bftrainer.journal.journal import Journal
+from bftrainer.journal.records import PilotRecord, PilotState
+from bftrainer.poll.batch_system import BatchSystem, PilotRequest
+from bftrainer.poll.snapshot import Job, JobState, Snapshot
+
+LOG = logging.getLogger("bftrainer.pilots")
+FORCE_AFTER_S = 2.0  # a pilot that does not go when told is cancelled with force
+
+
+@dataclass(slots=True, kw_only=True)
+class Pilot:
+    """A pilot that has not ended, with what only lives in memory."""
+
+    record: PilotRecord
+    submitted_s: float | None = None  # when the batch system accepted it (our clock)
+    start_s: float | None = None
+    is_leaving: bool = False
+    left_s: float | None = None  # when we asked for its end
+    is_forced: bool = False
+    was_asked: bool = False  # we asked for its end; otherwise the batch system took it
+
+
+class PilotBook:
+    """All pilots of ours that may still exist."""
+
+    def __init__(
+        self, journal: Journal, system: BatchSystem, owner: str, clock: Callable[[], float]
+    ) -> None:
+        self._journal = journal
+        self._system = system
+        self._owner = owner
+        self._clock = clock
+        self.pilots: dict[str, Pilot] = {
+            r.pilot_id: Pilot(
+                record=r,
+                submitted_s=r.requested_s,
+                is_leaving=r.state is PilotState.CANCELLED,
+                was_asked=r.state is PilotState.CANCELLED,
+                left_s=r.requested_s if r.state is PilotState.CANCELLED else None,
+            )
+            for r in journal.pilots(active_only=True)
+        }
+        self.give_backs = 0
+        self.preemptions = 0
+
+    def by_node(self) -> dict[str, Pilot]:
+        """The pilot on, or asked for, each node."""
+        return {p.record.node: p for p in self.pilots.values()}
+
+    def views(self, held: Iterable[str]) -> tuple[PilotView, ...]:
+        """Return what the decision sees; ``held``: pilots whose agent is connected."""
+        connected = set(held)
+        return tuple(
+            PilotView(
+                pilot_id=pilot_id,
+                node=p.record.node,
+                requested_s=p.record.requested_s,
+                is_held=pilot_id in connected,
+                is_leaving=p.is_leaving,
+                end_s=None if p.start_s is None else p.start_s + p.record.time_limit_s,
+            )
+            for pilot_id, p in sorted(self.pilots.items())
+        )
+
+    def open(self, pilot_id: str, node: str, time_limit_s: float, public_key: str) -> Pilot:
+        """Write the request down, before anybody acts on it."""
+        record = PilotRecord(
+            pilot_id=pilot_id,
+            node=node,
+            job_id=None,
+            public_key=public_key,
+            requested_s=self._clock(),
+            time_limit_s=time_limit_s,
+            owner=self._owner,
+        )
+        self._journal.append("pilot-requested", {"pilot_id": pilot_id}, pilots=[record])
+        pilot = self.pilots[pilot_id] = Pilot(record=record)
+        return pilot
+
+    def launch(self, pilot: Pilot, agent_argv: Sequence[str], log_path: Path, gpus: int) -> str:
+        """Ask the batch system (blocking, any thread); return the job id."""
+        return self._system.launch_pilot(
+            PilotRequest(
+                pilot_id=pilot.record.pilot_id,
+                node=pilot.record.node,
+                time_limit_s=pilot.record.time_limit_s,
+                agent_argv=tuple(agent_argv),
+                log_path=log_path,
+                gpus=gpus,
+            )
+        )
+
+    def launched(self, pilot: Pilot, job_id: str) -> None:
+        """Take over the batch system's answer to ``launch``."""
+        pilot.submitted_s = self._clock()
+        self._update(pilot, job_id=job_id)
+
+    def release(self, releases: Sequence[Release]) -> list[str]:
+        """Mark pilots as asked to leave and return the job ids to cancel."""
+        job_ids = []
+        for release in releases:
+            pilot = self.pilots.get(release.pilot_id)
+            if pilot is None or pilot.was_asked:
+                continue
+            pilot.is_leaving = pilot.was_asked = True
+            pilot.left_s = self._clock()
+            self.give_backs += bool(release.for_job)
+            self._update(pilot, state=PilotState.CANCELLED, reason=release.reason)
+            if pilot.record.job_id is not None:
+                job_ids.append(pilot.record.job_id)
+        return job_ids
+
+    def cancel(self, job_ids: Sequence[str], *, force: bool = False) -> None:
+        """Ask the batch system (blocking); what fails is tried again by ``overdue``."""
+        if not job_ids:
+            return
+        try:
+            self._system.cancel_pilots(job_ids, force=force)
+        except BatchSystemError as problem:
+            LOG.warning("cancelling pilots %s failed: %s", ",".join(job_ids), problem)
+
+    def overdue(self) -> list[str]:
+        """Job ids that should be gone by now: cancel them with force (again)."""
+        now_s = self._clock()
+        late = []
+        for pilot in self.pilots.values():
+            if pilot.left_s is not None and now_s - pilot.left_s > FORCE_AFTER_S:
+                pilot.left_s = now_s
+                if pilot.record.job_id is not None:
+                    late.append(pilot.record.job_id)
+        return late
+
+    def agent_left(self, pilot_id: str, reason: str) -> None:
+        """The agent announced its exit, or its connection is gone."""
+        pilot = self.pilots.get(pilot_id)
+        if pilot is None or pilot.is_leaving:
+            return
+        pilot.is_leaving = True
+        pilot.left_s = self._clock()
+        if reason == "signal":
+            self.preemptions += 1
+        LOG.info("agent of pilot %s left: %s", pilot_id, reason)
+
+    def agent_came(self, pilot_id: str) -> None:
+        """The agent said Hello."""
+        pilot = self.pilots.get(pilot_id)
+        if pilot is None:
+            return
+        if pilot.is_leaving and not pilot.was_asked:
+            pilot.is_leaving, pilot.left_s = False, None  # only its connection was gone
+        if pilot.record.state is PilotState.REQUESTED:
+            self._update(pilot, state=PilotState.RUNNING)
+
+    def observe(self, snapshot: Snapshot, looked_s: float) -> list[str]:
+        """Compare with the queue; return the pilots that have ended.
+
+        Args:
+            snapshot: with jobs; an unknown queue ends nothing.
+            looked_s: our clock just before the snapshot was taken; pilots submitted
+                after that may be missing from it for no other reason.
+        """
+        if snapshot.jobs is None:
+            return []
+        ours = {j.pilot_id: j for j in snapshot.jobs if j.pilot_id is not None}
+        ended = []
+        for pilot_id, pilot in list(self.pilots.items()):
+            job = ours.get(pilot_id)
+            if job is not None:
+                self._observe_present(pilot, job)
+            elif pilot.submitted_s is not None and pilot.submitted_s < looked_s:
+                self.end(pilot_id, pilot.record.reason or "Its job is no longer in the queue.")
+                ended.append(pilot_id)
+        return ended
+
+    def _observe_present(self, pilot: Pilot, job: Job) -> None:
+        if pilot.record.job_id is None:
+            self._update(pilot, job_id=job.job_id)  # the daemon died while submitting it
+        if job.state is JobState.RUNNING and pilot.start_s is None:
+            pilot.start_s = job.start_s
+            if job.time_limit_s is not None and job.time_limit_s != pilot.record.time_limit_s:
+                self._update(pilot, time_limit_s=job.time_limit_s)  # rounded by the batch system
+        if job.state is JobState.COMPLETING:
+            pilot.is_leaving = True
+
+    def end(self, pilot_id: str, reason: str) -> None:
+        """Write down that it is over."""
+        pilot = self.pilots.pop(pilot_id, None)
+        if pilot is None:
+            return
+        record = replace(pilot.record, state=PilotState.ENDED, ended_s=self._clock(), reason=reason)
+        self._journal.append("pilot-ended", {"pilot_id": pilot_id}, pilots=[record])
+
+    def _update(
+        self,
+        pilot: Pilot,
+        *,
+        job_id: str | None = None,
+        state: PilotState | None = None,
+        reason: str | None = None,
+        time_limit_s: float | None = None,
+    ) -> None:
+        record = pilot.record
+        pilot.record = replace(
+            record,
+            job_id=record.job_id if job_id is None else job_id,
+            state=record.state if state is None else state,
+            reason=record.reason if reason is None else reason,
+            time_limit_s=record.time_limit_s if time_limit_s is None else time_limit_s,
+        )
+        self._journal.append("pilot-updated", {"pilot_id": record.pilot_id}, pilots=[pilot.record])

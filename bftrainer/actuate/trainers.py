@@ -1,0 +1,405 @@
+"""Trainers: their records, their generation machines, their history.
+
+The plan's assignment and every word of an agent come in; messages for agents and
+journal entries go out. One ``TrainerBook`` per daemon.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from bftrainer.actuate.adoption import adopt
+from bftrainer.actuate.costs import learn_rescale, learn_throughput
+from bftrainer.actuate.generation import GenerationMachine
+from bftrainer.actuate.group import (
+    Announced,
+    Ended,
+    Instruction,
+    Kill,
+    NodeOffer,
+    Parked,
+    Rescaled,
+    StartWorkerOn,
+    Tell,
+    Worker,
+    WorkerFailed,
+    WorkerPhase,
+)
+from bftrainer.api.service import LogFile
+from bftrainer.elastic import protocol
+from bftrainer.journal.journal import Journal
+from bftrainer.policy.model import Policy
+from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.wire.messages import DaemonMessage, KillWorker, TellWorker, WorkerReport
+from trainers.runtimes.base import load_runtime
+
+LOG = logging.getLogger("bftrainer.trainers")
+
+
+class Send(Protocol):
+    """How messages reach agents."""
+
+    def __call__(self, pilot_id: str, message: DaemonMessage, /) -> bool:
+        """Send without waiting."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Trainer:
+    """A trainer that is not final (or ended so recently that workers remain)."""
+
+    record: TrainerRecord
+    machine: GenerationMachine
+    reported: list[tuple[str, WorkerReport]] = field(default_factory=list)  # (pilot_id, report)
+
+
+class TrainerBook:
+    """Every trainer, and the machine of each that is not final."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        policy: Policy,
+        incarnation: int,
+        send: Send,
+        clock: Callable[[], float],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._journal = journal
+        self._policy = policy
+        self._incarnation = incarnation
+        self._send = send
+        self._clock = clock
+        self._on_change = on_change
+        self.records: dict[str, TrainerRecord] = {r.trainer_id: r for r in journal.trainers()}
+        self.trainers: dict[str, Trainer] = {}
+        self.rescales: list[tuple[str, float, Rescaled]] = []  # (trainer, at_s, what)
+        for record in self.records.values():
+            if not record.state.is_final:
+                self._open(record)
+
+    # ---- users -----------------------------------------------------------------------
+
+    def submit(self, spec: TrainerSpec) -> TrainerRecord:
+        """Accept a trainer; it is durable when this returns."""
+        log_directory(spec).mkdir(parents=True, exist_ok=True)
+        record = self._journal.submit(spec, self._clock())
+        self.records[record.trainer_id] = record
+        self._open(record)
+        self._on_change()
+        return record
+
+    def cancel(self, trainer_id: str) -> TrainerRecord:
+        """End a trainer now; its last checkpoint stays where it is."""
+        return self._finish(trainer_id, TrainerState.CANCELLED, "Cancelled by its user.")
+
+    def waiting_and_running(self) -> tuple[TrainerRecord, ...]:
+        """Records that are not final, in FCFS order."""
+        return tuple(r for r in self.records.values() if not r.state.is_final)
+
+    def _open(self, record: TrainerRecord) -> Trainer:
+        spec = record.spec
+        trainer = self.trainers[record.trainer_id] = Trainer(
+            record=record,
+            machine=GenerationMachine(
+                record.trainer_id,
+                n_min=spec.n_min,
+                n_max=spec.n_max,
+                join_window_s=self._policy.join_window_s,
+                start_timeout_s=self._policy.start_timeout_s,
+                last_generation=record.last_generation,
+                incarnation=self._incarnation,
+                new_token=lambda: secrets.token_hex(16),
+            ),
+        )
+        return trainer
+
+    def nodes_of(self, trainer_id: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Nodes of its current members, and of workers that are starting or warm."""
+        trainer = self.trainers.get(trainer_id)
+        if trainer is None:
+            return (), ()
+        workers = trainer.machine.workers
+        members = [workers[w] for w in trainer.machine.members if w in workers]
+        joining = {WorkerPhase.STARTING, WorkerPhase.WARM}
+        return (
+            tuple(w.node for w in members if w.is_alive),
+            tuple(w.node for w in workers.values() if w.phase in joining),
+        )
+
+    def log_files(self, trainer_id: str) -> tuple[LogFile, ...]:
+        """Name the log of every worker it ever had, oldest first."""
+        directory = log_directory(self.records[trainer_id].spec)
+        trainer = self.trainers.get(trainer_id)
+        workers = trainer.machine.workers if trainer else {}
+        members = trainer.machine.members if trainer else ()
+        paths = directory.glob(f"{trainer_id}-*.log") if directory.is_dir() else ()
+        files = []
+        for path in sorted(paths, key=lambda p: tuple(map(int, p.stem.split("-")[1:]))):
+            worker = workers.get(path.stem)
+            files.append(
+                LogFile(
+                    worker_id=path.stem,
+                    node=worker.node if worker else "",
+                    path=str(path),
+                    generation=worker.first_generation if worker else 0,
+                    rank=members.index(path.stem) if path.stem in members else None,
+                )
+            )
+        return tuple(files)
+
+    # ---- agents ----------------------------------------------------------------------
+
+    def report(self, pilot_id: str, reports: Sequence[WorkerReport]) -> None:
+        """Keep what an agent said of its workers until ``adopt_all`` (start-up only)."""
+        for report in reports:
+            trainer = self.trainers.get(report.trainer_id)
+            if trainer is None:
+                self._send(pilot_id, KillWorker(worker_id=report.worker_id))
+            else:
+                trainer.reported.append((pilot_id, report))
+
+    def adopt_all(self, offers: Mapping[str, NodeOffer]) -> None:
+        """Build the machines' state from all reports; ``offers`` by pilot id."""
+        now_s = self._clock()
+        for trainer in self.trainers.values():
+            workers, bodies = [], {}
+            for pilot_id, report in trainer.reported:
+                offer = offers.get(pilot_id)
+                if offer is None:
+                    continue
+                workers.append(_worker(report, offer, now_s))
+                raw = [*report.latest, *([report.commit] if report.commit else [])]
+                bodies[report.worker_id] = [protocol.from_body(b) for b in raw]
+            trainer.reported.clear()
+            adopt(trainer.machine, workers, bodies)
+
+    def observed_assignment(self) -> dict[str, str]:
+        """Node → trainer as the members of current generations stand."""
+        return {
+            trainer.machine.workers[worker_id].node: trainer_id
+            for trainer_id, trainer in self.trainers.items()
+            for worker_id in trainer.machine.members
+            if worker_id in trainer.machine.workers
+        }
+
+    def reconcile(self, pilot_id: str, reports: Sequence[WorkerReport]) -> None:
+        """An agent came (back): workers it lacks are gone, ones we lack must go."""
+        there = {r.worker_id for r in reports}
+        for trainer in list(self.trainers.values()):
+            for worker in list(trainer.machine.workers.values()):
+                if worker.pilot_id == pilot_id and worker.is_alive:
+                    if worker.worker_id not in there:
+                        self.on_exit(worker.worker_id, -9, "Its agent lost it.")
+                    there.discard(worker.worker_id)
+        for worker_id in there:
+            self._send(pilot_id, KillWorker(worker_id=worker_id))
+
+    def on_body(self, worker_id: str, body: dict[str, object]) -> None:
+        """A worker said something."""
+        trainer = self._trainer_of(worker_id)
+        if trainer is None:
+            return
+        try:
+            message = protocol.from_body(body)
+        except protocol.ProtocolError as problem:
+            LOG.warning("worker %s: BFT-1301 %s", worker_id, problem)
+            return
+        if isinstance(message, protocol.Progress):
+            self._on_progress(trainer, message)
+        self._carry_out(trainer, trainer.machine.on_body(worker_id, message, self._clock()))
+
+    def on_exit(self, worker_id: str, returncode: int, cause: str) -> None:
+        """A worker is gone."""
+        trainer = self._trainer_of(worker_id)
+        if trainer is not None:
+            out = trainer.machine.on_exit(worker_id, returncode, cause, self._clock())
+            self._carry_out(trainer, out)
+
+    def on_agent_lost(self, pilot_id: str) -> None:
+        """An agent is gone and everything on its node with it."""
+        for trainer in list(self.trainers.values()):
+            out = trainer.machine.on_agent_lost(pilot_id, self._clock())
+            self._carry_out(trainer, out)
+
+    def set_targets(self, targets: Mapping[str, Sequence[NodeOffer]]) -> None:
+        """Hand each trainer its planned nodes whose agents are connected."""
+        for trainer_id, trainer in list(self.trainers.items()):
+            out = trainer.machine.set_targets(targets.get(trainer_id, ()), self._clock())
+            self._carry_out(trainer, out)
+
+    def tick(self) -> None:
+        """Let time pass in every machine."""
+        for trainer in list(self.trainers.values()):
+            self._carry_out(trainer, trainer.machine.tick(self._clock()))
+
+    # ---- consequences ------------------------------------------------------------------
+
+    def _trainer_of(self, worker_id: str) -> Trainer | None:
+        trainer = self.trainers.get(worker_id.rsplit("-", 2)[0])
+        return trainer if trainer and worker_id in trainer.machine.workers else None
+
+    def _on_progress(self, trainer: Trainer, said: protocol.Progress) -> None:
+        record = trainer.record
+        if said.step < record.progress.step and said.generation <= record.progress.generation:
+            return
+        self._replace(
+            trainer,
+            progress=replace(
+                record.progress,
+                generation=said.generation,
+                step=said.step,
+                epoch=said.epoch,
+                samples=said.samples,
+                samples_per_s=said.samples_per_s,
+                reported_s=self._clock(),
+            ),
+        )
+
+    def _carry_out(self, trainer: Trainer, instructions: Sequence[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case StartWorkerOn():
+                    self._start_worker(trainer, instruction)
+                case Tell(pilot_id=pilot_id, worker_id=worker_id, body=body):
+                    self._send(pilot_id, TellWorker(worker_id=worker_id, body=dict(body)))
+                case Kill(pilot_id=pilot_id, worker_id=worker_id):
+                    self._send(pilot_id, KillWorker(worker_id=worker_id))
+                case Announced(generation=generation):
+                    self._replace(trainer, last_generation=generation)
+                    self._write(trainer, "generation", instruction)
+                case Rescaled():
+                    self._on_rescaled(trainer, instruction)
+                case Parked():
+                    self._on_parked(trainer, instruction)
+                case Ended():
+                    self._finish(
+                        trainer.record.trainer_id,
+                        TrainerState.FINISHED,
+                        "Its training is complete.",
+                    )
+                case WorkerFailed():
+                    self._on_failed(trainer, instruction)
+
+    def _start_worker(self, trainer: Trainer, asked: StartWorkerOn) -> None:
+        spec = trainer.record.spec
+        log_path = str(log_directory(spec) / f"{asked.worker_id}.log")
+        message = load_runtime(spec.runtime).start_message(
+            trainer.record,
+            worker_id=asked.worker_id,
+            node=asked.node,
+            address=asked.address,
+            incarnation=self._incarnation,
+            log_path=log_path,
+        )
+        trainer.machine.workers[asked.worker_id].log_path = log_path
+        if not self._send(asked.pilot_id, message):
+            LOG.info("worker %s not started: its agent is gone", asked.worker_id)
+
+    def _on_rescaled(self, trainer: Trainer, done: Rescaled) -> None:
+        record, now_s = trainer.record, self._clock()
+        costs = learn_rescale(record.costs, done)
+        if done.size_before:
+            costs = learn_throughput(costs, done.size_before, record.progress.samples_per_s)
+        self._replace(
+            trainer,
+            state=TrainerState.RUNNING,
+            reason="",
+            started_s=record.started_s if record.started_s is not None else now_s,
+            rescales=record.rescales + (1 if done.size_before else 0),
+            costs=costs,
+            progress=replace(
+                record.progress,
+                generation=done.generation,
+                size=done.size,
+                step=done.step,
+                epoch=done.epoch,
+                samples=done.samples,
+                samples_per_s=0.0,
+                reported_s=now_s,
+            ),
+        )
+        self.rescales.append((record.trainer_id, now_s, done))
+        self._write(trainer, "rescaled", done)
+        self._on_change()
+
+    def _on_parked(self, trainer: Trainer, parked: Parked) -> None:
+        record = trainer.record
+        if record.state.is_final:
+            return
+        self._replace(
+            trainer,
+            state=TrainerState.PARKED,
+            reason="It has no nodes; it resumes from its last checkpoint.",
+            progress=replace(record.progress, size=0, samples_per_s=0.0),
+        )
+        self._write(trainer, "parked", parked)
+        self._on_change()
+
+    def _on_failed(self, trainer: Trainer, failed: WorkerFailed) -> None:
+        self._replace(trainer, failures=trainer.record.failures + 1)
+        self._write(trainer, "worker-failed", failed)
+        LOG.warning("worker %s on %s failed: %s", failed.worker_id, failed.node, failed.cause)
+        if trainer.machine.failures_in_row >= self._policy.failure_budget:
+            self._finish(
+                trainer.record.trainer_id, TrainerState.FAILED, f"{failed.cause} {failed.next_step}"
+            )
+
+    def _finish(self, trainer_id: str, state: TrainerState, reason: str) -> TrainerRecord:
+        record = self.records[trainer_id]
+        trainer = self.trainers.get(trainer_id)
+        if trainer is None or record.state.is_final:
+            return record
+        if state is not TrainerState.FINISHED:
+            for worker in trainer.machine.workers.values():
+                if worker.is_alive:
+                    self._send(worker.pilot_id, KillWorker(worker_id=worker.worker_id))
+            trainer.machine.close()
+        machine = trainer.machine
+        self._replace(
+            trainer,
+            state=state,
+            reason=reason,
+            ended_s=self._clock(),
+            progress=replace(
+                record.progress,
+                size=0,
+                samples_per_s=0.0,
+                step=max(record.progress.step, machine.step),
+                epoch=max(record.progress.epoch, machine.epoch),
+                samples=max(record.progress.samples, machine.samples),
+            ),
+        )
+        self._write(trainer, state.value, {"reason": reason})
+        self._on_change()
+        return trainer.record
+
+    def _replace(self, trainer: Trainer, **changes: object) -> None:
+        trainer.record = replace(trainer.record, **changes)  # type: ignore[arg-type]  # field names checked by replace
+        self.records[trainer.record.trainer_id] = trainer.record
+
+    def _write(self, trainer: Trainer, kind: str, payload: object) -> None:
+        body = {"trainer_id": trainer.record.trainer_id, "what": payload}
+        self._journal.append(kind, body, trainers=[trainer.record])
+
+
+def log_directory(spec: TrainerSpec) -> Path:
+    """Return where the workers of a trainer write their output."""
+    return Path(spec.checkpoint_dir) / "logs"
+
+
+def _worker(report: WorkerReport, offer: NodeOffer, now_s: float) -> Worker:
+    return Worker(
+        worker_id=report.worker_id,
+        pilot_id=offer.pilot_id,
+        node=offer.node,
+        address=offer.address,
+        agent_endpoint=offer.agent_endpoint,
+        agent_public_key=offer.agent_public_key,
+        started_s=now_s,
+    )

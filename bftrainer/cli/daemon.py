@@ -1,0 +1,92 @@
+"""``bftrainer daemon``: run the sidecar on a login node, in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bftrainer.errors import UsageError
+
+
+def default_state_dir() -> Path:
+    """Return ``$BFTRAINER_STATE_DIR``, else a directory in the user's home."""
+    return Path(os.environ.get("BFTRAINER_STATE_DIR") or Path.home() / ".bftrainer")
+
+
+def parse_options(pairs: tuple[str, ...]) -> dict[str, str]:
+    """Turn ``KEY=VALUE`` arguments into a dict; BFT-1010 for anything else."""
+    options = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UsageError(
+                "BFT-1010",
+                f"{pair!r} is not of the form KEY=VALUE.",
+                "Write for example: --batch-option socket=/run/local.sock",
+            )
+        options[key] = value
+    return options
+
+
+@click.command("daemon")
+@click.option(
+    "--state-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    help="Journal, keys and socket; on a local disk. [default: $BFTRAINER_STATE_DIR]",
+)
+@click.option("--policy", "policy_file", type=click.Path(path_type=Path), help="Policy YAML.")
+@click.option("--batch-system", default="slurm", show_default=True, help="slurm, local, ...")
+@click.option("--batch-option", "pairs", multiple=True, metavar="KEY=VALUE")
+@click.option("--bind", "bind_host", default="127.0.0.1", show_default=True, help="For agents.")
+@click.option(
+    "--agent-address", default="", help="Data-plane address of agents, when not their own."
+)
+@click.option("--journal", "journal_url", default="", help="Database URL instead of SQLite.")
+@click.option("--log-file", type=click.Path(dir_okay=False, path_type=Path))
+def daemon(
+    state_dir: Path | None,
+    policy_file: Path | None,
+    batch_system: str,
+    pairs: tuple[str, ...],
+    bind_host: str,
+    agent_address: str,
+    journal_url: str,
+    log_file: Path | None,
+) -> None:
+    """Watch the batch system, decide and act until told to stop.
+
+    SIGTERM stops the daemon only: trainers and pilots go on, and the next daemon in
+    the same state directory takes them over.
+    """
+    # Imports here: other verbs must not pay for them.
+    from bftrainer.daemon import Daemon, DaemonOptions  # noqa: PLC0415
+    from bftrainer.observability.logs import configure_logging  # noqa: PLC0415
+    from bftrainer.observability.notify import notify  # noqa: PLC0415
+    from bftrainer.policy.load import load_policy  # noqa: PLC0415
+    from bftrainer.policy.model import Policy  # noqa: PLC0415
+    from bftrainer.poll.batch_system import load_batch_system  # noqa: PLC0415
+
+    policy = load_policy(policy_file) if policy_file is not None else Policy()
+    configure_logging(policy.log_level, log_file)
+    options = DaemonOptions(
+        state_dir=(state_dir or default_state_dir()).absolute(),
+        bind_host=bind_host,
+        agent_address=agent_address,
+        journal_url=journal_url,
+    )
+    system = load_batch_system(batch_system, parse_options(pairs))
+
+    async def serve() -> Any:
+        sidecar = Daemon(options, policy, system)
+        loop = asyncio.get_running_loop()
+        for sig in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(sig, sidecar.stop)
+        await sidecar.run(on_ready=lambda: notify("READY=1"))
+
+    asyncio.run(serve())

@@ -1,0 +1,423 @@
+"""The daemon: wiring only. poll → events → decide → actuate, everything journalled.
+
+One asyncio loop; whatever blocks on the batch system runs in two threads, one for
+looking and one for acting, so that a slow look never delays a give-back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from bftrainer.actuate.agents import AgentBook, AgentFiles
+from bftrainer.actuate.group import NodeOffer
+from bftrainer.actuate.pilots import Pilot, PilotBook
+from bftrainer.actuate.trainers import TrainerBook
+from bftrainer.api.server import ApiServer
+from bftrainer.decide.decision import decide
+from bftrainer.decide.policies.base import load_policy as load_allocation_policy
+from bftrainer.decide.settings import settings_of
+from bftrainer.decide.types import Claim, DecisionInput, DecisionRecord, Memory, Plan
+from bftrainer.errors import BatchSystemError
+from bftrainer.events.change import Event, Situation, event_between
+from bftrainer.journal.journal import Journal
+from bftrainer.journal.lock import InstanceLock
+from bftrainer.policy.model import Policy, policy_hash
+from bftrainer.poll.batch_system import BatchSystem
+from bftrainer.poll.snapshot import JobState, NodeState, Snapshot
+from bftrainer.service import DaemonService
+from bftrainer.wire.keys import generate_pair, load_pair, save_pair
+from bftrainer.wire.messages import (
+    AgentMessage,
+    Heartbeat,
+    Hello,
+    Leave,
+    Leaving,
+    WorkerExited,
+    WorkerSaid,
+    WorkerStarted,
+)
+from bftrainer.wire.server import AgentServer
+
+LOG = logging.getLogger("bftrainer.daemon")
+TICK_S: Final = 0.1
+SIGN_OF_LIFE_S: Final = 1.0
+KEPT_PILOT_DIRECTORIES: Final = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonOptions:
+    """What an administrator says at start."""
+
+    state_dir: Path
+    bind_host: str = "127.0.0.1"
+    agent_address: str = ""  # data-plane address of agents; "": each finds its own
+    journal_url: str = ""  # "": SQLite in the state directory
+
+
+@dataclass(slots=True, kw_only=True)
+class Observed:
+    """What the daemon last saw and decided."""
+
+    snapshot: Snapshot | None = None
+    situation: Situation | None = None
+    plan: Plan | None = None
+    memory: Memory = field(default_factory=Memory)
+    decisions: int = 0
+    decision_seq: int | None = None
+    decision_ms: float = 0.0
+    decided_s: float | None = None
+
+
+class Daemon:
+    """Builds the stages and turns the crank."""
+
+    def __init__(
+        self,
+        options: DaemonOptions,
+        policy: Policy,
+        system: BatchSystem,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.options, self.policy, self.system, self._clock = options, policy, system, clock
+        self.seen = Observed()
+        self.started_s = clock()
+        self.policy_hash = policy_hash(policy)
+        self.settings = settings_of(policy, system)
+        self._allocate = load_allocation_policy(policy.policy)
+        self._looking = ThreadPoolExecutor(1, "look")
+        self._acting = ThreadPoolExecutor(1, "act")
+        self._wanted = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._is_adopting = True
+        self._is_new_snapshot = False
+        self._expected_agents: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ---- life ------------------------------------------------------------------------
+
+    async def run(self, on_ready: Callable[[], object] = lambda: None) -> None:
+        """Start, serve until ``stop``; trainers and pilots go on without us."""
+        state_dir = self.options.state_dir
+        url = self.options.journal_url or str(state_dir / "journal.db")
+        with (
+            InstanceLock.acquire(state_dir),
+            contextlib.closing(Journal.open(url, clock=self._clock)) as journal,
+        ):
+            await self._start(journal)
+            api = ApiServer(DaemonService(self), state_dir / "daemon.sock")
+            await api.start()
+            loops = [
+                asyncio.create_task(loop())
+                for loop in (self._poll_loop, self._decide_loop, self._tick_loop, self._life_loop)
+            ]
+            try:
+                on_ready()
+                await self._until_stopped(loops)
+            finally:
+                for task in loops:
+                    task.cancel()
+                await asyncio.gather(*loops, return_exceptions=True)
+                await api.stop()
+                await self.server.stop()
+                self._looking.shutdown(wait=True, cancel_futures=True)
+                self._acting.shutdown(wait=True, cancel_futures=False)
+                self.system.close()
+
+    def stop(self) -> None:
+        """Ask ``run`` to return."""
+        self._stopping.set()
+
+    async def _until_stopped(self, loops: list[asyncio.Task[None]]) -> None:
+        """A loop that ends is a bug: let it surface instead of half a daemon living on."""
+        stopping = asyncio.create_task(self._stopping.wait())
+        done, _ = await asyncio.wait({stopping, *loops}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        for task in done - {stopping}:
+            task.result()
+
+    async def _start(self, journal: Journal) -> None:
+        self.journal = journal
+        self.incarnation = journal.begin_incarnation()
+        key_file = self.options.state_dir / "daemon.key"
+        if not key_file.exists():
+            save_pair(generate_pair(), key_file)
+        keys = load_pair(key_file)
+        self.pilots = PilotBook(journal, self.system, getpass.getuser(), self._clock)
+        self.agents = AgentBook(
+            state_dir=self.options.state_dir,
+            policy=self.policy,
+            incarnation=self.incarnation,
+            keys=keys,
+        )
+        self.server = AgentServer(
+            keys=keys,
+            incarnation=self.incarnation,
+            agent_timeout_s=self.policy.agent_timeout_s,
+            on_message=self._on_agent,
+            on_lost=self._on_agent_lost,
+        )
+        self.trainers = TrainerBook(
+            journal=journal,
+            policy=self.policy,
+            incarnation=self.incarnation,
+            send=self.server.send,
+            clock=self._clock,
+            on_change=self.decide_soon,
+        )
+        for pilot_id, pilot in self.pilots.pilots.items():
+            self.server.register(pilot_id, pilot.record.public_key)
+            if pilot.record.state.value == "running":
+                self._expected_agents.add(pilot_id)
+        self.agents.endpoint = await self._listen()
+        self.adopt_deadline_s = time.monotonic() + self.policy.agent_timeout_s
+        LOG.info("incarnation %d listens on %s", self.incarnation, self.agents.endpoint)
+
+    async def _listen(self) -> str:
+        """Bind where the agents of an earlier incarnation look for us."""
+        remembered = self.options.state_dir / "endpoint"
+        port = int(remembered.read_text().rsplit(":", 1)[1]) if remembered.exists() else 0
+        endpoint = await self.server.start(self.options.bind_host, port)
+        remembered.write_text(endpoint)
+        return endpoint
+
+    # ---- agents → -----------------------------------------------------------------------
+
+    def _on_agent(self, pilot_id: str, message: AgentMessage) -> None:
+        match message:
+            case Hello():
+                self._on_hello(pilot_id, message)
+            case WorkerSaid(worker_id=worker_id, body=body):
+                self.trainers.on_body(worker_id, body)
+            case WorkerExited(worker_id=worker_id, returncode=code, cause=cause):
+                self.trainers.on_exit(worker_id, code, cause)
+            case Leaving(reason=reason):
+                self.pilots.agent_left(pilot_id, reason)
+                self._forget_agent(pilot_id)
+            case Heartbeat() | WorkerStarted():
+                pass
+
+    def _on_hello(self, pilot_id: str, hello: Hello) -> None:
+        self.agents.connected[pilot_id] = hello
+        self._expected_agents.discard(pilot_id)
+        self.pilots.agent_came(pilot_id)
+        self.server.send(pilot_id, self.agents.welcome(self._interpreters()))
+        if self._is_adopting:
+            self.trainers.report(pilot_id, hello.workers)
+        else:
+            self.trainers.reconcile(pilot_id, hello.workers)
+        self.decide_soon()
+
+    def _on_agent_lost(self, pilot_id: str, why: str) -> None:
+        if pilot_id in self.agents.connected:
+            LOG.info("agent of pilot %s is lost: %s", pilot_id, why)
+            self.pilots.agent_left(pilot_id, why)
+            self._forget_agent(pilot_id)
+
+    def _forget_agent(self, pilot_id: str) -> None:
+        self.agents.connected.pop(pilot_id, None)
+        self.trainers.on_agent_lost(pilot_id)
+        self.decide_soon()
+
+    def _interpreters(self) -> list[str]:
+        specs = (r.spec for r in self.trainers.waiting_and_running())
+        return sorted({s.interpreter for s in specs if s.interpreter})
+
+    # ---- poll ----------------------------------------------------------------------------
+
+    async def _poll_loop(self) -> None:
+        while True:
+            started = time.monotonic()
+            await self.poll_once()
+            took_s = time.monotonic() - started
+            # Never more than a fifth of the time inside the controller.
+            await asyncio.sleep(max(self.policy.poll_interval_s - took_s, 4.0 * took_s, 0.05))
+
+    async def poll_once(self) -> None:
+        """Look at the batch system and take the look over."""
+        looked_s = self._clock()
+        snapshot = await asyncio.get_running_loop().run_in_executor(
+            self._looking, self.system.snapshot
+        )
+        if snapshot.failures:
+            LOG.warning("batch system: %s", "; ".join(snapshot.failures))
+        self.seen.snapshot = snapshot
+        for pilot_id in self.pilots.observe(snapshot, looked_s):
+            self._pilot_ended(pilot_id)
+        overdue = self.pilots.overdue()
+        if overdue:
+            self._background(self._cancel_pilots(overdue, force=True))
+        self.decide_soon(is_new_snapshot=True)
+
+    def _pilot_ended(self, pilot_id: str) -> None:
+        self.server.forget(pilot_id)
+        if pilot_id in self.agents.connected:
+            self._forget_agent(pilot_id)
+        self.agents.forget(pilot_id)
+        self.agents.remove_old(KEPT_PILOT_DIRECTORIES)
+        self._expected_agents.discard(pilot_id)
+
+    # ---- decide --------------------------------------------------------------------------
+
+    def decide_soon(self, *, is_new_snapshot: bool = False) -> None:
+        """Ask for a decision; requests of one turn of the loop become one."""
+        self._is_new_snapshot = self._is_new_snapshot or is_new_snapshot
+        self._wanted.set()
+
+    async def _decide_loop(self) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            if self._is_adopting and not self._finish_adopting():
+                await asyncio.sleep(TICK_S)
+                self._wanted.set()
+                continue
+            if self.seen.snapshot is not None:
+                self._decide(self.seen.snapshot)
+
+    def _finish_adopting(self) -> bool:
+        """Wait for the agents of an earlier incarnation, but not for ever."""
+        if self._expected_agents and time.monotonic() < self.adopt_deadline_s:
+            return False
+        self.trainers.adopt_all(self._offers())
+        self.seen.memory = Memory(assignment=self.trainers.observed_assignment())
+        self._is_adopting = False
+        return True
+
+    def _decide(self, snapshot: Snapshot) -> None:
+        is_new, self._is_new_snapshot = self._is_new_snapshot, False
+        # The batch system tells its own cycle only once it has been asked something.
+        self.settings = settings_of(self.policy, self.system)
+        given = DecisionInput(
+            now_s=self._clock(),
+            snapshot=snapshot,
+            is_new_snapshot=is_new,
+            pilots=self.pilots.views(self.agents.connected),
+            trainers=self.trainers.waiting_and_running(),
+            settings=self.settings,
+            memory=self.seen.memory,
+        )
+        started = time.perf_counter()
+        plan = decide(given, self._allocate)
+        took_ms = 1000.0 * (time.perf_counter() - started)
+        if plan.trouble and plan.trouble != (self.seen.plan.trouble if self.seen.plan else ""):
+            LOG.error("%s", plan.trouble)
+        event = self._event(given)
+        before = self.seen.plan
+        changed = before is None or plan.assignment != before.assignment
+        if event or changed or plan.claims or plan.releases:
+            self.seen.decisions += 1
+            self.seen.decision_ms, self.seen.decided_s = took_ms, given.now_s
+            record = DecisionRecord(
+                event=event,
+                input=given,
+                policy_hash=self.policy_hash,
+                plan=plan,
+                took_ms=took_ms,
+            )
+            self.seen.decision_seq = self.journal.append("decision", record)
+        self.seen.plan, self.seen.memory = plan, plan.memory
+        self._actuate(plan)
+
+    def _event(self, given: DecisionInput) -> Event | None:
+        nodes, jobs = given.snapshot.nodes or (), given.snapshot.jobs or ()
+        free = {n.name for n in nodes if n.state in {NodeState.IDLE, NodeState.PLANNED}}
+        after = Situation(
+            usable=frozenset(free | {p.node for p in given.pilots if not p.is_leaving}),
+            pending=frozenset(
+                j.job_id for j in jobs if j.is_ordinary and j.state is JobState.PENDING
+            ),
+            trainers=frozenset(r.trainer_id for r in given.trainers),
+            held=frozenset(self.agents.connected),
+        )
+        before, self.seen.situation = self.seen.situation, after
+        return None if before is None else event_between(before, after, given.now_s)
+
+    # ---- actuate -------------------------------------------------------------------------
+
+    def _actuate(self, plan: Plan) -> None:
+        for release in plan.releases:
+            if release.pilot_id in self.agents.connected:
+                # Fastest way out, without a request to the controller.
+                self.server.send(release.pilot_id, Leave(reason=release.reason))
+        job_ids = self.pilots.release(plan.releases)
+        if job_ids:
+            self._background(self._cancel_pilots(job_ids))
+        offers = self._offers()
+        targets: dict[str, list[NodeOffer]] = {}
+        by_node = {o.node: o for o in offers.values()}
+        for node, trainer_id in plan.assignment.items():
+            if node in by_node:
+                targets.setdefault(trainer_id, []).append(by_node[node])
+        self.trainers.set_targets(targets)
+        for claim in plan.claims:
+            self._open_pilot(claim, plan)
+
+    def _offers(self) -> dict[str, NodeOffer]:
+        offers = {p: self.agents.offer(p) for p in self.agents.connected}
+        leaving = {p for p, pilot in self.pilots.pilots.items() if pilot.is_leaving}
+        return {p: o for p, o in offers.items() if o is not None and p not in leaving}
+
+    def _open_pilot(self, claim: Claim, plan: Plan) -> None:
+        pilot_id = self.journal.next_pilot_id()
+        gpus = next((n.gpus for n in plan.pool if n.name == claim.node), 0)
+        address = self.options.agent_address
+        files = self.agents.write_files(pilot_id, claim.node, address, gpus)
+        pilot = self.pilots.open(pilot_id, claim.node, claim.time_limit_s, files.public_key)
+        self.server.register(pilot_id, files.public_key)
+        self._background(self._launch_pilot(pilot, files, gpus))
+
+    async def _launch_pilot(self, pilot: Pilot, files: AgentFiles, gpus: int) -> None:
+        pilot_id = pilot.record.pilot_id
+        try:
+            job_id = await asyncio.get_running_loop().run_in_executor(
+                self._acting, self.pilots.launch, pilot, files.argv, files.log, gpus
+            )
+        except BatchSystemError as problem:
+            LOG.warning("pilot %s refused: %s", pilot_id, problem)
+            self.pilots.end(pilot_id, f"The batch system refused it ({problem.cause})")
+            self._pilot_ended(pilot_id)
+            return
+        self.pilots.launched(pilot, job_id)
+        if pilot.is_leaving:  # its release overtook the batch system's answer
+            await self._cancel_pilots([job_id])
+
+    async def _cancel_pilots(self, job_ids: list[str], *, force: bool = False) -> None:
+        await asyncio.get_running_loop().run_in_executor(
+            self._acting, lambda: self.pilots.cancel(job_ids, force=force)
+        )
+
+    def _background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work beside the loops; a bug in it must not pass in silence."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._background_done)
+
+    def _background_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            LOG.error("background work failed", exc_info=task.exception())
+
+    # ---- time ----------------------------------------------------------------------------
+
+    async def _tick_loop(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            if not self._is_adopting:
+                self.trainers.tick()
+
+    async def _life_loop(self) -> None:
+        while True:
+            await asyncio.sleep(SIGN_OF_LIFE_S)
+            message = self.agents.welcome(self._interpreters())
+            for pilot_id in list(self.agents.connected):
+                self.server.send(pilot_id, message)

@@ -1,0 +1,88 @@
+"""Plan and records → sentences: why a trainer has the size it has. Pure."""
+
+from __future__ import annotations
+
+from bftrainer.decide.types import Plan, Settings
+from bftrainer.trainer import TrainerRecord, TrainerState
+
+
+def explain_trainer(
+    record: TrainerRecord,
+    plan: Plan | None,
+    settings: Settings,
+    queue: tuple[str, ...],
+    observed_size: int,
+) -> tuple[str, ...]:
+    """Return the reasons, most important first.
+
+    Args:
+        record: the trainer.
+        plan: the last decision, or none yet.
+        settings: of the policy.
+        queue: ids of all trainers that are not final, in FCFS order.
+        observed_size: members of its current generation.
+    """
+    if record.state.is_final:
+        return (f"It is {record.state.value}: {record.reason}",)
+    if plan is None:
+        return ("No decision has been taken yet; the daemon has just started.",)
+    if not plan.pool and plan.allocation is None and not plan.reserve and plan.not_used:
+        unknown = next(iter(plan.not_used.values()))
+        if "did not answer" in unknown:
+            return (unknown,)
+    planned = sum(1 for t in plan.assignment.values() if t == record.trainer_id)
+    sentences = _size_sentences(record, plan, settings, queue, planned)
+    if planned != observed_size:
+        sentences.append(
+            f"It is on its way from {observed_size} to {planned} nodes: agents and joiners"
+            " start while the others train."
+        )
+    if record.state is TrainerState.PARKED:
+        sentences.append(record.reason)
+    return tuple(sentences)
+
+
+def _size_sentences(
+    record: TrainerRecord, plan: Plan, settings: Settings, queue: tuple[str, ...], planned: int
+) -> list[str]:
+    spec, pool = record.spec, len(plan.pool)
+    position = queue.index(record.trainer_id) + 1 if record.trainer_id in queue else 0
+    if position > settings.p_jmax:
+        return [
+            (
+                f"It is number {position} in the queue and the policy runs {settings.p_jmax}"
+                " trainers at once (p_jmax)."
+            )
+        ]
+    if planned == spec.n_max:
+        return [f"It has the {spec.n_max} nodes it asked for at most (n_max)."]
+    if planned == 0 and pool < spec.n_min:
+        return [f"It needs {spec.n_min} nodes (n_min) and the pool has {pool}.", *_idle(plan)]
+    allocation = plan.allocation
+    if plan.trouble:
+        return [plan.trouble, "Until that is mended every trainer keeps what it has."]
+    if allocation is None:
+        return [f"The pool is empty ({pool} nodes).", *_idle(plan)]
+    sentences = [
+        (
+            f"The pool has {pool} nodes; {planned} of them are worth most here"
+            f" over the next {settings.t_fwd_s:.0f} s."
+        )
+    ]
+    marginal = allocation.marginals.get(record.trainer_id)
+    if marginal and marginal.gain_of_one_more is not None:
+        sentences.append(
+            f"One node more would add {marginal.gain_of_one_more:.4g}; elsewhere a node is"
+            f" worth {allocation.node_price:.4g}."
+        )
+    return sentences + _idle(plan)
+
+
+def _idle(plan: Plan) -> list[str]:
+    reasons: dict[str, int] = {}
+    for reason in plan.not_used.values():
+        reasons[reason] = reasons.get(reason, 0) + 1
+    return [
+        f"{count} node{'s are' if count > 1 else ' is'} not in the pool: {reason}"
+        for reason, count in sorted(reasons.items(), key=lambda kv: -kv[1])[:3]
+    ]

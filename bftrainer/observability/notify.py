@@ -1,0 +1,21 @@
+"""systemd's readiness protocol: one datagram on ``$NOTIFY_SOCKET`` (sd_notify(3))."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+
+def notify(state: str) -> bool:
+    """Send ``READY=1`` and the like; False when nobody listens."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return False
+    if address.startswith("@"):  # Linux abstract namespace
+        address = "\0" + address[1:]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.sendto(state.encode(), address)
+        except OSError:
+            return False
+    return True

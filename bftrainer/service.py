@@ -1,0 +1,208 @@
+"""What users see of the daemon: its state as views, and their two wishes."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from bftrainer.api.service import (
+    Explanation,
+    LogFile,
+    NodeView,
+    Peer,
+    StatusView,
+    TrainerView,
+)
+from bftrainer.errors import BftError, ExitCode, UsageError
+from bftrainer.explain import explain_trainer
+from bftrainer.poll.snapshot import Node, NodeState
+from bftrainer.trainer import TrainerRecord, TrainerSpec
+from trainers.runtimes.base import load_runtime
+
+if TYPE_CHECKING:
+    from bftrainer.daemon import Daemon
+
+_FREE = (NodeState.IDLE, NodeState.PLANNED)
+
+
+class DaemonService:
+    """Implements ``bftrainer.api.service.Service`` on a running daemon."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+
+    def status(self) -> StatusView:
+        """Return the daemon's state."""
+        daemon, seen = self._daemon, self._daemon.seen
+        snapshot = seen.snapshot
+        nodes = (snapshot.nodes if snapshot else None) or ()
+        pilots = daemon.pilots
+        held = len(daemon.agents.connected)
+        return StatusView(
+            incarnation=daemon.incarnation,
+            pid=os.getpid(),
+            started_s=daemon.started_s,
+            batch_system=daemon.system.name,
+            observed="present" if snapshot and snapshot.is_complete else "unknown",
+            failures=snapshot.failures if snapshot else ("No snapshot has been taken yet.",),
+            policy_hash=daemon.policy_hash,
+            nodes_total=len(nodes),
+            nodes_idle=sum(1 for n in nodes if n.state in _FREE),
+            nodes_held=held,
+            nodes_requested=len(pilots.pilots) - held,
+            decisions=seen.decisions,
+            last_decision_ms=seen.decision_ms,
+            last_decision_s=seen.decided_s,
+            rescales=sum(r.rescales for r in daemon.trainers.records.values()),
+            give_backs=pilots.give_backs,
+            preemptions=pilots.preemptions,
+            trainers=self.trainers(),
+        )
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        """Return every node of the last snapshot."""
+        snapshot = self._daemon.seen.snapshot
+        return tuple(self._node(n) for n in (snapshot.nodes if snapshot else None) or ())
+
+    def trainers(self) -> tuple[TrainerView, ...]:
+        """Return all trainers in order of submission."""
+        return tuple(self._view(r) for r in self._daemon.trainers.records.values())
+
+    def trainer(self, trainer_id: str) -> TrainerView:
+        """Return one trainer; BFT-1004 when there is none."""
+        return self._view(self._record(trainer_id))
+
+    def explain(self, trainer_id: str) -> Explanation:
+        """Say why it has this size or does not run."""
+        daemon, record = self._daemon, self._record(trainer_id)
+        plan = daemon.seen.plan
+        view = self._view(record)
+        queue = tuple(r.trainer_id for r in daemon.trainers.waiting_and_running())
+        allocation = plan.allocation if plan else None
+        marginal = allocation.marginals.get(trainer_id) if allocation else None
+        return Explanation(
+            trainer_id=trainer_id,
+            state=record.state.value,
+            planned_size=len(view.planned_nodes),
+            observed_size=len(view.observed_nodes),
+            sentences=explain_trainer(
+                record, plan, daemon.settings, queue, len(view.observed_nodes)
+            ),
+            decision_id=daemon.seen.decision_seq,
+            node_price=allocation.node_price if allocation else 0.0,
+            gain_of_one_more=marginal.gain_of_one_more if marginal else None,
+            loss_of_one_fewer=marginal.loss_of_one_fewer if marginal else None,
+        )
+
+    def logs(self, trainer_id: str) -> tuple[LogFile, ...]:
+        """Name its log files, oldest first."""
+        self._record(trainer_id)
+        return self._daemon.trainers.log_files(trainer_id)
+
+    def submit(self, spec: TrainerSpec, peer: Peer) -> TrainerView:
+        """Accept a trainer; durable before this returns."""
+        policy = self._daemon.policy
+        if spec.user != peer.user:
+            raise UsageError(
+                "BFT-1005",
+                f"A trainer of {spec.user} cannot be submitted by {peer.user}.",
+                "Submit it as the user it shall run as.",
+                exit_code=ExitCode.NOT_PERMITTED,
+            )
+        if policy.max_nodes_per_trainer and spec.n_min > policy.max_nodes_per_trainer:
+            raise UsageError(
+                "BFT-1008",
+                f"n_min is {spec.n_min}, the policy allows {policy.max_nodes_per_trainer}.",
+                "Ask for fewer nodes (--nodes MIN:MAX).",
+                exit_code=ExitCode.REFUSED_BY_POLICY,
+            )
+        active = self._daemon.trainers.waiting_and_running()
+        if policy.max_trainers and len(active) >= policy.max_trainers:
+            raise UsageError(
+                "BFT-1009",
+                f"There are {len(active)} trainers already, the policy's limit (max_trainers).",
+                "Wait for one to finish, or cancel one.",
+                exit_code=ExitCode.REFUSED_BY_POLICY,
+            )
+        load_runtime(spec.runtime).check(spec)
+        return self._view(self._daemon.trainers.submit(spec))
+
+    def cancel(self, trainer_id: str, peer: Peer) -> TrainerView:
+        """End a trainer; BFT-1005 when it is somebody else's."""
+        record = self._record(trainer_id)
+        if peer.uid != 0 and peer.user != record.spec.user:
+            raise UsageError(
+                "BFT-1005",
+                f"Trainer {trainer_id} belongs to {record.spec.user}.",
+                "Ask its owner or an administrator.",
+                exit_code=ExitCode.NOT_PERMITTED,
+            )
+        return self._view(self._daemon.trainers.cancel(trainer_id))
+
+    def shutdown(self, peer: Peer) -> None:
+        """Stop the daemon; trainers keep running until their lease ends."""
+        if peer.uid not in {0, os.getuid()}:
+            raise BftError(
+                "BFT-1005",
+                "Only the user who runs the daemon may stop it.",
+                "Ask an administrator.",
+                exit_code=ExitCode.NOT_PERMITTED,
+            )
+        self._daemon.stop()
+
+    # ---- views -------------------------------------------------------------------------
+
+    def _record(self, trainer_id: str) -> TrainerRecord:
+        record = self._daemon.trainers.records.get(trainer_id)
+        if record is None:
+            raise UsageError(
+                "BFT-1004",
+                f"There is no trainer {trainer_id}.",
+                "List them with: bftrainer status",
+                exit_code=ExitCode.NOT_FOUND,
+            )
+        return record
+
+    def _view(self, record: TrainerRecord) -> TrainerView:
+        plan = self._daemon.seen.plan
+        planned = [
+            n for n, t in (plan.assignment.items() if plan else ()) if t == record.trainer_id
+        ]
+        observed, starting = self._daemon.trainers.nodes_of(record.trainer_id)
+        pilots = self._daemon.pilots.by_node()
+        held = {h.node for h in self._daemon.agents.connected.values()}
+        requested = {n for n in planned if n in pilots and n not in held} | set(starting)
+        return TrainerView(
+            record=record,
+            planned_nodes=tuple(sorted(planned)),
+            requested_nodes=tuple(sorted(requested)),
+            observed_nodes=observed,
+        )
+
+    def _node(self, node: Node) -> NodeView:
+        daemon = self._daemon
+        plan = daemon.seen.plan
+        pilot = daemon.pilots.by_node().get(node.name)
+        pool = {n.name: n for n in plan.pool} if plan else {}
+        use, reason = "not ours", plan.not_used.get(node.name, "") if plan else ""
+        if pilot is not None:
+            use = "held" if pilot.record.pilot_id in daemon.agents.connected else "requested"
+        elif plan and node.name in plan.reserve:
+            use = "reserve"
+        elif node.name in daemon.seen.memory.held_off:
+            use = "held-off"
+        elif node.state in _FREE:
+            use = "free"
+        elif node.state is NodeState.ALLOCATED:
+            use = "busy"
+        return NodeView(
+            name=node.name,
+            state=node.state.value,
+            use=use,
+            reason=reason,
+            node_type=node.node_type,
+            gpus=node.gpus,
+            trainer_id=plan.assignment.get(node.name, "") if plan else "",
+            pilot_id=pilot.record.pilot_id if pilot else "",
+            usable_until_s=pool[node.name].usable_until_s if node.name in pool else None,
+        )

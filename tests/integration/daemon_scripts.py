@@ -1,0 +1,39 @@
+"""Training scripts for the daemon's tests, written where a test wants them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SLOW = """\
+import json, os, time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from bftrainer import elastic
+
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+data = TensorDataset(torch.randn(240, 4), torch.randn(240, 1))
+run = elastic.Run(model, optimizer, DataLoader(data, batch_size=24, shuffle=True), epochs=1000)
+print("worker", os.getpid(), flush=True)
+for epoch in run.epochs():
+    for x, y in run.batches():
+        time.sleep(0.02)
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        run.step()
+if run.is_first:
+    open("done.json", "w").write(json.dumps({"steps": run.step_count}))
+"""
+
+BROKEN = """\
+raise RuntimeError("the data set is not there")
+"""
+
+
+def write_script(directory: Path, text: str) -> Path:
+    """Put a script into its own directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "train.py"
+    path.write_text(text)
+    return path

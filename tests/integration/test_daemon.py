@@ -1,0 +1,266 @@
+"""The daemon on the local batch system: one real process, real agents, real workers."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bftrainer import process
+from bftrainer.api.service import TrainerView
+from bftrainer.canonical import digest
+from bftrainer.decide.decision import decide
+from bftrainer.decide.policies.base import load_policy
+from bftrainer.decide.types import DecisionRecord
+from bftrainer.errors import BftError, ExitCode
+from bftrainer.local.running import LocalServer, start_server
+from bftrainer.trainer import TrainerSpec, TrainerState
+from milp.problem import Curve
+from tests.integration.daemon_scripts import BROKEN, SLOW, write_script
+from tests.support.sidecar import Sidecar
+from tests.support.waiting import wait_for
+
+POLICY = """\
+poll_interval_s: 0.2
+min_gap_s: 2
+gap_margin_s: 1
+reserve_nodes_per_type: 1
+join_window_s: 0.5
+agent_timeout_s: 4
+hold_idle_s: 0.5
+failure_budget: 2
+"""
+CURVE = Curve(sizes=(1, 2, 4), samples_per_s=(100.0, 190.0, 350.0))
+
+
+class Site:
+    """A batch system, a daemon, and a place for trainers."""
+
+    def __init__(self, base: Path, server: LocalServer, sidecar: Sidecar) -> None:
+        self.base, self.server, self.sidecar = base, server, sidecar
+        self.client = sidecar.client
+
+    def submit(self, name: str, text: str, **changes: object) -> str:
+        directory = self.base / name
+        fields: dict[str, object] = {
+            "name": name,
+            "user": getpass.getuser(),
+            "script": str(write_script(directory, text)),
+            "cwd": str(directory),
+            "interpreter": sys.executable,
+            "n_min": 1,
+            "n_max": 2,
+            "epochs": 1000,
+            "checkpoint_dir": str(directory / "checkpoints"),
+            "checkpoint_interval_s": 1.0,
+            "curve": CURVE,
+            "environment": (("OMP_NUM_THREADS", "1"),),
+        }
+        spec = TrainerSpec(**{**fields, **changes})  # type: ignore[arg-type]  # test values
+        return self.client.submit(spec).record.trainer_id
+
+    def observed(self, trainer_id: str, size: int) -> TrainerView:
+        return wait_for(
+            lambda: self._with_size(trainer_id, size), timeout_s=60, what=f"size {size}"
+        )
+
+    def _with_size(self, trainer_id: str, size: int) -> TrainerView | None:
+        view = self.client.trainer(trainer_id)
+        return view if len(view.observed_nodes) == size else None
+
+    def in_state(self, trainer_id: str, state: TrainerState) -> TrainerView:
+        def reached() -> TrainerView | None:
+            view = self.client.trainer(trainer_id)
+            return view if view.record.state is state else None
+
+        return wait_for(reached, timeout_s=60, what=f"{trainer_id} {state.value}")
+
+    def steps(self, trainer_id: str) -> int:
+        return self.client.trainer(trainer_id).record.progress.step
+
+    def trains_on(self, trainer_id: str) -> None:
+        before = self.steps(trainer_id)
+        wait_for(lambda: self.steps(trainer_id) > before, timeout_s=30, what="more steps")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    server = start_server(tmp_path / "local", n_nodes=3, cycle_s=0.5)
+    sidecar = Sidecar(
+        tmp_path / "state",
+        batch_system="local",
+        batch_options={"socket": str(server.socket_path)},
+        policy=POLICY,
+    )
+    try:
+        sidecar.start()
+        yield Site(tmp_path, server, sidecar)
+    finally:
+        try:
+            sidecar.stop()
+        finally:
+            server.stop()
+
+
+def test_a_killed_daemon_disturbs_no_trainer_and_its_heir_adopts_them(site: Site) -> None:
+    trainer = site.submit("slow", SLOW)
+    site.observed(trainer, 2)
+    pids = _worker_pids(site, trainer)
+    generation = site.client.trainer(trainer).record.progress.generation
+    site.sidecar.kill()
+    status = site.sidecar.start()
+    assert status.incarnation == 2
+    site.observed(trainer, 2)
+    site.trains_on(trainer)
+    assert _worker_pids(site, trainer) == pids
+    assert site.client.trainer(trainer).record.progress.generation == generation
+    assert site.client.trainer(trainer).record.rescales == 0
+
+
+def test_a_worker_killed_while_the_daemon_is_away_is_replaced(site: Site) -> None:
+    trainer = site.submit("slow", SLOW)
+    site.observed(trainer, 2)
+    pids = _worker_pids(site, trainer)
+    site.sidecar.kill()
+    os.kill(pids[-1], signal.SIGKILL)
+    site.sidecar.start()
+    site.observed(trainer, 2)
+    site.trains_on(trainer)
+    assert pids[0] in _worker_pids(site, trainer)
+
+
+def test_a_controller_that_is_down_changes_nothing(site: Site) -> None:
+    trainer = site.submit("slow", SLOW)
+    before = site.observed(trainer, 2)
+    site.server.client.pause()
+    status = wait_for(
+        lambda: s if (s := site.client.status()).observed == "unknown" else None,
+        what="observation is unknown",
+    )
+    assert status.failures
+    site.trains_on(trainer)
+    after = site.client.trainer(trainer)
+    assert after.observed_nodes == before.observed_nodes
+    assert "did not answer" in site.client.explain(trainer).sentences[0]
+    site.server.client.resume()
+    wait_for(lambda: site.client.status().observed == "present", what="observation is back")
+    assert site.client.trainer(trainer).observed_nodes == before.observed_nodes
+
+
+def test_ordinary_jobs_get_their_nodes_and_the_trainer_resumes(site: Site) -> None:
+    trainer = site.submit("slow", SLOW)
+    site.observed(trainer, 2)
+    wait_for(lambda: site.steps(trainer) > 60, what="a checkpoint's worth of steps")
+    job = site.server.client.submit(n_nodes=3, limit_s=60, duration_s=2, user="alice")
+    site.in_state(trainer, TrainerState.PARKED)
+    site.observed(trainer, 2)
+    entry = [e.plain() for e in site.sidecar.entries("rescaled")][-1]
+    assert entry["what"]["resumed_from"]
+    [record] = [h for h in site.server.client.history() if h["job_id"] == job]
+    assert record["start_s"] - record["submit_s"] < 5
+
+
+def test_a_vanished_node_costs_one_member(site: Site) -> None:
+    trainer = site.submit("slow", SLOW)
+    view = site.observed(trainer, 2)
+    lost = view.observed_nodes[0]
+    site.server.client.set_node(lost, is_up=False)
+    wait_for(
+        lambda: lost not in site.client.trainer(trainer).observed_nodes, what="the node is left"
+    )
+    site.trains_on(trainer)
+    wait_for(lambda: _state_of(site, lost) == "down", what="the next look shows it")
+
+
+def test_cancel_ends_the_workers_and_releases_the_nodes(site: Site) -> None:
+    trainer = site.submit("slow", SLOW)
+    site.observed(trainer, 2)
+    pids = _worker_pids(site, trainer)
+    assert site.client.cancel(trainer).record.state is TrainerState.CANCELLED
+    wait_for(lambda: not any(_is_alive(p) for p in pids), what="workers are gone")
+    wait_for(lambda: site.client.status().nodes_idle == 3, what="nodes are idle again")
+
+
+def test_a_script_that_raises_fails_its_trainer_with_the_reason(site: Site) -> None:
+    trainer = site.submit("broken", BROKEN, n_max=1)
+    view = site.in_state(trainer, TrainerState.FAILED)
+    assert "the data set is not there" in view.record.reason
+    assert "log" in view.record.reason
+    logs = [Path(f.path).read_text() for f in site.client.logs(trainer)]
+    assert any("RuntimeError: the data set is not there" in text for text in logs)
+    assert any(s.startswith("It is failed") for s in site.client.explain(trainer).sentences)
+
+
+def test_every_journalled_decision_can_be_taken_again(site: Site) -> None:
+    trainer = site.submit("slow", SLOW)
+    site.observed(trainer, 2)
+    site.server.client.submit(n_nodes=2, limit_s=60, duration_s=1, user="alice")
+    wait_for(lambda: len(site.client.trainer(trainer).observed_nodes) < 2, what="gave back")
+    site.observed(trainer, 2)
+    records = [e.payload_as(DecisionRecord) for e in site.sidecar.entries("decision")]
+    assert len(records) >= 4
+    for record in records:
+        again = decide(record.input, load_policy(record.input.settings.policy))
+        assert digest(again) == digest(record.plan)
+
+
+def test_a_second_daemon_on_the_same_state_is_refused(site: Site) -> None:
+    second = process.run(site.sidecar.argv(), timeout_s=30)
+    assert second.returncode == ExitCode.ALREADY_RUNNING
+    assert f"{site.sidecar.pid}" in second.stderr
+    assert "BFT-1102" in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+def test_reserve_is_kept_free(site: Site) -> None:
+    trainer = site.submit("slow", SLOW, n_max=4)
+    site.observed(trainer, 2)
+    uses = sorted(n.use for n in site.client.nodes())
+    assert uses == ["held", "held", "reserve"]
+
+
+def test_submission_is_durable(site: Site) -> None:
+    trainer = site.submit("slow", SLOW, n_min=4, n_max=4)
+    site.sidecar.kill()
+    site.sidecar.start()
+    view = site.client.trainer(trainer)
+    assert view.record.state is TrainerState.QUEUED
+    sentence = wait_for(
+        lambda: s if "n_min" in (s := site.client.explain(trainer).sentences[0]) else None,
+        what="an explanation",
+    )
+    assert "4 nodes" in sentence
+
+
+def test_unknown_trainers_are_said_to_be_unknown(site: Site) -> None:
+    with pytest.raises(BftError) as caught:
+        site.client.explain("t99")
+    assert caught.value.code == "BFT-1004"
+
+
+def _state_of(site: Site, node: str) -> str:
+    return {n.name: n.state for n in site.client.nodes()}[node]
+
+
+def _worker_pids(site: Site, trainer_id: str) -> list[int]:
+    """Live workers by what they printed first, oldest first."""
+    lines = [
+        line
+        for log in site.client.logs(trainer_id)
+        for line in Path(log.path).read_text().splitlines()
+    ]
+    pids = [int(line.split()[1]) for line in lines if line.startswith("worker ")]
+    return [p for p in pids if _is_alive(p)]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return status.rsplit(")", 1)[1].split()[0] != "Z"
