@@ -148,14 +148,13 @@ def _spares(job: Job, node: str, head: Job, now_s: float) -> bool:
 
 
 def _cycle_passed(since_s: float, snapshot: Snapshot, settings: Settings) -> bool:
-    """Whether a scheduler cycle began and ended after ``since_s``.
-
-    The batch system reports whole seconds, hence the extra second.
-    """
+    """Whether a scheduler cycle began and ended after ``since_s``."""
     cycle = snapshot.cycle
     if cycle is None or cycle.ended_s is None:
         return snapshot.taken_at_s > since_s + 2.0 * settings.cycle_s
-    return cycle.ended_s >= since_s + 1.0
+    if cycle.began_s is not None:
+        return cycle.began_s >= since_s
+    return cycle.ended_s >= since_s + 1.0  # a pass takes less than that, its clock rounds
 
 
 def _rank(pilot: PilotView) -> int:

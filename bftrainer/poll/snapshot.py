@@ -97,6 +97,7 @@ class SchedulerCycle:
     """The scheduler's last complete pass over its queue (Slurm: backfill, sdiag)."""
 
     ended_s: float | None  # None: it has not run, e.g. because nothing is pending
+    began_s: float | None = None  # None: the batch system does not say
     depth: int = 0
     queue_length: int = 0
 

@@ -1,0 +1,192 @@
+"""Pilots on Slurm: one sbatch line to take a node, scancel to give it back.
+
+Called by the adapter. A pilot is always an ``sbatch`` job: Slurm's backfill then
+serves every ordinary job first, where salloc and srun would jump the queue.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bftrainer.errors import BatchSystemError
+from bftrainer.poll.batch_system import PilotObservation, PilotRequest
+from bftrainer.poll.snapshot import Presence
+from slurm_plugins import commands, parse, states
+from slurm_plugins.commands import SlurmCommands, why_failed
+from slurm_plugins.hostlist import ParseError
+
+FORCE_AFTER_S = 2.0
+"""A pilot asked to leave this long ago is ended by Slurm when asked again."""
+
+_JOB_ID = re.compile(r"[0-9]{1,10}")
+_PILOT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SUBMITTED = re.compile(r"([0-9]{1,10})(?:;\S*)?")
+_GONE = ("Invalid job id specified", "Job/step already completing or completed")
+_NO_SUCH_JOB = "Invalid job id specified"
+
+
+@dataclass(slots=True, kw_only=True)
+class PilotLauncher:
+    """Submits, cancels and observes pilots."""
+
+    commands: SlurmCommands
+    partition: str
+    sbatch_options: tuple[str, ...] = ()  # the site's: account, QOS
+    running: frozenset[str] = frozenset()  # job ids last seen running
+    _asked_s: dict[str, float] = field(default_factory=dict)
+
+    def launch(self, request: PilotRequest, *, cycle_s: float) -> str:
+        """Submit a pilot and return its job id.
+
+        Raises:
+            BatchSystemError: BFT-1222 when Slurm refuses it, BFT-1223 when it is not
+                known whether it was submitted, BFT-1224 for a limit under one minute,
+                BFT-1226 for a request that sbatch could not take verbatim.
+        """
+        problem = problem_of(request)
+        if problem is not None:
+            raise BatchSystemError(
+                "BFT-1226",
+                f"Pilot {request.pilot_id!r} cannot be submitted: {problem}.",
+                "Change it; nothing was submitted.",
+            )
+        argv = self._sbatch_argv(request, cycle_s)
+        environment = {**self.commands.base_environment(), **request.environment}
+        done = self.commands.run(argv, environment, stdin=batch_script(request.agent_argv))
+        found = _SUBMITTED.fullmatch(done.stdout.strip())
+        if done.is_ok and found:
+            return found[1]
+        if done.is_ok or done.timed_out or done.truncated:
+            raise BatchSystemError(
+                "BFT-1223",
+                f"It is not known whether pilot {request.pilot_id} was submitted: "
+                f"{why_failed(done) if not done.is_ok else 'sbatch printed no job id.'}",
+                "The next snapshot will tell; look at squeue if it persists.",
+            )
+        raise BatchSystemError(
+            "BFT-1222",
+            f"Slurm refused pilot {request.pilot_id} for node {request.node}: {why_failed(done)}",
+            f"Check that partition {self.partition} exists and that you may submit to it.",
+        )
+
+    def _sbatch_argv(self, request: PilotRequest, cycle_s: float) -> tuple[str, ...]:
+        minutes = int(request.time_limit_s // 60)
+        if minutes < 1:
+            raise BatchSystemError(
+                "BFT-1224",
+                f"Pilot {request.pilot_id} may stay {request.time_limit_s:.0f} s, and Slurm's "
+                "shortest limit is a minute.",
+                "Leave this node alone; the gap is too short.",
+            )
+        # The deadline is the latest *end*: it removes a pilot that could not start at once.
+        deadline_s = minutes * 60 + int(cycle_s) + 60
+        log_pattern = str(request.log_path).replace("%", "%%")
+        return (
+            *("sbatch", "--parsable", f"--job-name={request.pilot_id}"),
+            *(f"--partition={self.partition}", "--nodes=1", f"--nodelist={request.node}"),
+            *("--exclusive", "--mem=0", f"--time={minutes}", f"--deadline=now+{deadline_s}"),
+            *("--no-requeue", "--export=ALL", "--chdir=/", "--input=/dev/null"),
+            *(f"--output={log_pattern}", "--open-mode=append"),
+            *((f"--gres=gpu:{request.gpus}",) if request.gpus > 0 else ()),
+            *self.sbatch_options,
+        )
+
+    def cancel(self, job_ids: Sequence[str], *, force: bool) -> None:
+        """Ask pilots to leave; ids that are gone or were never ours are no error.
+
+        Only those last seen running get a plain signal: for a pending job scancel
+        would try to deliver it for a minute and a half.
+
+        Raises:
+            BatchSystemError: BFT-1225 when Slurm did not take the order.
+        """
+        now = time.monotonic()
+        ids = [job_id for job_id in dict.fromkeys(job_ids) if _JOB_ID.fullmatch(job_id)]
+        late = {i for i in ids if force or now - self._asked_s.get(i, now) >= FORCE_AFTER_S}
+        orderly = [i for i in ids if i in self.running and i not in late]
+        whole = [i for i in ids if i not in self.running and i not in late]
+        self._asked_s = {
+            **{i: at for i, at in self._asked_s.items() if now - at < 600},
+            **{i: self._asked_s.get(i, now) for i in ids},
+        }
+        problems: list[str] = []
+        # The batch script is the agent: -b signals it alone, and its job ends COMPLETED.
+        for options, chosen in (
+            (("-b", "-s", "TERM"), orderly),
+            ((), whole),
+            (("-f",), [i for i in ids if i in late]),
+        ):
+            if chosen:
+                problems += self._scancel(("scancel", *options, *chosen))
+        if problems:
+            raise BatchSystemError(
+                "BFT-1225",
+                f"Slurm did not cancel every pilot: {' '.join(problems)}",
+                "It is tried again; a pilot also ends when Slurm preempts it or at its limit.",
+            )
+
+    def _scancel(self, argv: tuple[str, ...]) -> list[str]:
+        done = self.commands.query(argv)
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        if done.is_ok or (
+            not done.timed_out and lines and all(line.endswith(_GONE) for line in lines)
+        ):
+            return []
+        return [why_failed(done)]
+
+    def observe(self, job_ids: Sequence[str]) -> dict[str, PilotObservation]:
+        """Look at each id; all are ``UNKNOWN`` when the controller does not answer."""
+        absent = PilotObservation(presence=Presence.ABSENT, reason="not in the queue")
+        ids = [job_id for job_id in dict.fromkeys(job_ids) if _JOB_ID.fullmatch(job_id)]
+        seen = self._observe_known(ids) if ids else {}
+        if isinstance(seen, str):
+            unknown = PilotObservation(presence=Presence.UNKNOWN, reason=seen)
+            return {i: unknown if i in ids else absent for i in job_ids}
+        runs = frozenset(i for i, state in seen.items() if state.phase == "running")
+        self.running = (self.running - frozenset(ids)) | runs
+        return {job_id: seen.get(job_id, absent) for job_id in job_ids}
+
+    def _observe_known(self, ids: Sequence[str]) -> dict[str, PilotObservation] | str:
+        done = self.commands.query(commands.pilots_argv(ids))
+        if not done.is_ok:
+            # squeue complains about an unknown id only when it is the only one asked for.
+            is_alone = len(ids) == 1 and not done.timed_out and _NO_SUCH_JOB in done.stderr
+            return {} if is_alone else why_failed(done)
+        try:
+            return {
+                job_id: states.observation(
+                    state,
+                    node=nodes or None,
+                    start_s=parse.time_s(start),
+                    reason="" if reason == "None" else reason,
+                )
+                for job_id, state, reason, start, nodes in parse.records(done.stdout, 5)
+            }
+        except ParseError as problem:
+            return f"squeue printed something unexpected: {problem}."
+
+
+def batch_script(agent_argv: Sequence[str]) -> str:
+    """Write the script that becomes the agent, with the process id Slurm signals."""
+    return f"#!/bin/sh\nexec {shlex.join(agent_argv)}\n"
+
+
+def problem_of(request: PilotRequest) -> str | None:
+    """Say what sbatch could not take verbatim in a request, or would take for an option."""
+    if not _PILOT_ID.fullmatch(request.pilot_id):
+        return "its id is not made of letters, digits, '.', '_' and '-'"
+    if any("\n" in word or "\0" in word for word in request.agent_argv):
+        return "its command line contains a line break"
+    if any(character in str(request.log_path) for character in "\n\0\\"):
+        return "the path of its log contains a line break or a backslash"
+    for key, value in request.environment.items():
+        if not _VARIABLE.fullmatch(key) or "\n" in value or "\0" in value:
+            return f"{key!r} is no variable of one line"
+        if key.startswith(("SBATCH_", "SLURM_")) and key != "SLURM_CONF":
+            return f"{key} would override an option of sbatch"
+    return None

@@ -1,0 +1,264 @@
+"""The text of Slurm's commands, parsed: pure functions from text to plain data.
+
+The formats are our own (``slurm_plugins.commands``): every record starts with the
+record separator and its fields are divided by the unit separator, two characters no
+node, partition or reason contains. Anything else raises ``ParseError``, nothing else.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from bftrainer.poll.snapshot import Job, Node, Reservation, SchedulerCycle
+from slurm_plugins import states
+from slurm_plugins.hostlist import ParseError, expand
+
+RECORD = "\x1e"
+FIELD = "\x1f"
+
+_NOTHING = frozenset({"", "(null)", "N/A", "NONE", "None", "none", "Unknown", "n/a"})
+_WHOLE = re.compile(r"[0-9]{1,18}")
+_LIMIT = re.compile(r"(?:(\d{1,6})-)?(\d{1,6})(?::(\d{1,2}))?(?::(\d{1,2}))?")
+_GRES = re.compile(r"(?:gres[:/])?gpu(?::([A-Za-z][^:,(=]*))?(?:[:=]([0-9]{1,6}))?(?:\([^)]*\))?")
+_NO_LIMIT = frozenset({"UNLIMITED", "NOT_SET", "Partition_Limit", "INVALID", "N/A"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    """A line of ``sinfo -N``: one node in one partition."""
+
+    partition: str
+    node: Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillStats:
+    """What ``sdiag`` says of the backfill scheduler."""
+
+    cycle: SchedulerCycle
+    is_in_progress: bool  # then the cycle's numbers mix two cycles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerConfig:
+    """What we need of ``scontrol show config``."""
+
+    version: str
+    scheduler_parameters: dict[str, str]
+    kill_wait_s: float
+
+    @property
+    def bf_interval_s(self) -> float:
+        """Time between two backfill cycles; 30 s is Slurm's default."""
+        try:
+            return float(self.scheduler_parameters.get("bf_interval", "30"))
+        except ValueError:
+            return 30.0
+
+
+def records(text: str, n_fields: int) -> Iterator[list[str]]:
+    """Split the output of one of our formats into its fields."""
+    head, *rows = text.split(RECORD)
+    if head.strip():
+        raise ParseError(f"text before the first record: {head.strip()[:80]!r}")
+    for row in rows:
+        if not row.endswith("\n"):
+            raise ParseError(f"a record was cut off: {row[-80:]!r}")
+        fields = row[:-1].split(FIELD)
+        if len(fields) != n_fields:
+            raise ParseError(f"{len(fields)} fields instead of {n_fields}: {row[:80]!r}")
+        yield [field.strip() for field in fields]
+
+
+def node_rows(text: str) -> tuple[NodeRow, ...]:
+    """Parse ``sinfo -N`` in ``NODE_FORMAT``."""
+    return tuple(_node_row(fields) for fields in records(text, 8))
+
+
+def _node_row(fields: Sequence[str]) -> NodeRow:
+    name, state, partition, gres, cpus, memory, features, reason = fields
+    if not name or not partition:
+        raise ParseError("a node without a name or a partition")
+    gpus, gpu_type = gpus_of(gres)
+    return NodeRow(
+        partition=partition,
+        node=Node(
+            name=name,
+            state=states.node_state(state),
+            reason="" if reason in _NOTHING else reason,
+            node_type=gpu_type,
+            gpus=gpus,
+            cpus=_whole(cpus),
+            memory_mb=_whole(memory),
+            features=() if features in _NOTHING else tuple(features.split(",")),
+        ),
+    )
+
+
+def jobs(text: str) -> tuple[Job, ...]:
+    """Parse ``squeue`` in ``JOB_FORMAT``; pilots are marked later, by name."""
+    return tuple(_job(fields) for fields in records(text, 15))
+
+
+def _job(fields: Sequence[str]) -> Job:
+    (job_id, partition, state, reason, start, limit, planned, nodes, n_nodes) = fields[:9]
+    (submit, user, features, gres, priority, required) = fields[9:]
+    if not job_id:
+        raise ParseError("a job without an id")
+    return Job(
+        job_id=job_id,
+        user=user,
+        partition=partition,
+        state=states.job_state(state),
+        n_nodes=_whole(n_nodes.partition("-")[0]),
+        time_limit_s=duration_s(limit),
+        reason="" if reason in _NOTHING else reason,
+        priority=float(_whole(priority)),
+        submit_s=time_s(submit),
+        start_s=time_s(start),
+        nodes=expand(nodes),
+        planned_nodes=expand(planned),
+        required_nodes=expand(required),
+        features="" if features in _NOTHING else features,
+        gpus_per_node=gpus_of(gres)[0],
+    )
+
+
+def pilot_names(text: str) -> dict[str, str]:
+    """Parse ``squeue`` in ``NAME_FORMAT``: job id to job name."""
+    return dict(_pair(fields) for fields in records(text, 2))
+
+
+def _pair(fields: Sequence[str]) -> tuple[str, str]:
+    return fields[0], fields[1]
+
+
+def reservations(text: str) -> tuple[Reservation, ...]:
+    """Parse ``scontrol -o show reservations``."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines or lines[0].startswith("No reservations"):
+        return ()
+    return tuple(_reservation(line) for line in lines)
+
+
+def _reservation(line: str) -> Reservation:
+    values = dict(re.findall(r"(\w+)=(\S*)", line))
+    if "BurstBuffer" not in values and "MaxStartDelay" not in values and "State" not in values:
+        raise ParseError(f"a reservation was cut off: {line[-80:]!r}")
+    start, end = time_s(values.get("StartTime", "")), time_s(values.get("EndTime", ""))
+    if not values.get("ReservationName") or start is None or end is None:
+        raise ParseError(f"not a reservation: {line[:80]!r}")
+    return Reservation(
+        name=values["ReservationName"],
+        start_s=start,
+        end_s=end,
+        nodes=expand(values.get("Nodes", "")),
+    )
+
+
+def backfill_stats(text: str) -> BackfillStats:
+    """Parse the backfill part of ``sdiag``.
+
+    "Last cycle when" is the second the cycle began, "Last cycle" its length in
+    microseconds; their sum is never later than the true end.
+    """
+    found = re.search(r"^Backfilling stats(.*)\n((?:[ \t].*\n)+)", text, re.MULTILINE)
+    if found is None:
+        raise ParseError("no backfill statistics in the output of sdiag")
+    values = dict(re.findall(r"^[ \t]+([^:\n]+):[ \t]*(.*)$", found[2], re.MULTILINE))
+    if "Last cycle when" not in values:
+        raise ParseError("sdiag does not say when backfill ran last")
+    when = re.search(r"\(([0-9]{1,18})\)", values["Last cycle when"])
+    length_us = _whole(values.get("Last cycle", "0"))
+    began_s = float(when[1]) if when else 0.0
+    return BackfillStats(
+        cycle=SchedulerCycle(
+            ended_s=began_s + length_us / 1e6 if began_s > 0 else None,
+            began_s=began_s if began_s > 0 else None,  # rounded down to whole seconds
+            depth=_whole(values.get("Last depth cycle", "0")),
+            queue_length=_whole(values.get("Last queue length", "0")),
+        ),
+        is_in_progress="middle of" in found[1],
+    )
+
+
+def controller_config(text: str) -> ControllerConfig:
+    """Parse ``scontrol show config``."""
+    values = dict(re.findall(r"^(\w+)[ \t]*=[ \t]*(.*)$", text, re.MULTILINE))
+    if "SLURM_VERSION" not in values:
+        raise ParseError("scontrol show config does not say its version")
+    parameters: dict[str, str] = {}
+    for item in values.get("SchedulerParameters", "").split(","):
+        key, _, value = item.strip().partition("=")
+        if key and key not in _NOTHING:
+            parameters[key] = value
+    kill_wait = _WHOLE.match(values.get("KillWait", "30"))
+    return ControllerConfig(
+        version=values["SLURM_VERSION"].strip(),
+        scheduler_parameters=parameters,
+        kill_wait_s=float(kill_wait[0]) if kill_wait else 30.0,
+    )
+
+
+def gpus_of(gres: str) -> tuple[int, str]:
+    """Count the GPUs of a generic-resource string; and name what it describes.
+
+    ``gpu:a100:4(S:0-1),nvme:1`` gives ``(4, "gpu:a100:4")``, none gives ``(0, "cpu")``.
+    """
+    total, kinds = 0, []
+    for item in re.split(r",(?![^(]*\))", gres):
+        found = _GRES.fullmatch(item.strip())
+        if found is None:
+            continue
+        count = int(found[2]) if found[2] is not None else 1
+        total += count
+        if count:
+            kinds.append(":".join(filter(None, ("gpu", found[1], str(count)))))
+    return total, ",".join(kinds) or "cpu"
+
+
+def duration_s(text: str) -> float | None:
+    """Parse a time limit: ``MM:SS``, ``HH:MM:SS`` or ``D-HH[:MM[:SS]]``; ``None`` = no limit."""
+    if text in _NO_LIMIT:
+        return None
+    found = _LIMIT.fullmatch(text)
+    if found is None:
+        raise ParseError(f"not a time limit: {text[:40]!r}")
+    days = int(found[1] or 0)
+    parts = [int(part) for part in found.groups()[1:] if part is not None]
+    if found[1] is not None:  # from the left: hours, minutes, seconds
+        parts += [0] * (3 - len(parts))
+    else:  # from the right; a lone number is seconds here, squeue never prints one
+        parts = [0] * (3 - len(parts)) + parts
+    hours, minutes, seconds = parts
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def time_s(text: str) -> float | None:
+    """Parse a point in time: epoch seconds, or ISO in UTC from versions that insist on it."""
+    if text in _NOTHING:
+        return None
+    if _WHOLE.fullmatch(text):
+        # Slurm prints its "no value" and 0 for times it does not know.
+        value = float(text)
+        return value if 0 < value < 4_294_967_294 else None
+    try:
+        moment = dt.datetime.strptime(text, "%Y-%m-%dT%H:%M:%S")  # noqa: DTZ007
+    except ValueError as problem:
+        raise ParseError(f"not a time: {text[:40]!r}") from problem
+    value = moment.replace(tzinfo=dt.UTC).timestamp()
+    if not math.isfinite(value) or value <= 0:
+        raise ParseError(f"not a time: {text[:40]!r}")
+    return value
+
+
+def _whole(text: str) -> int:
+    """Parse a count; sinfo marks a smallest of several with ``+``."""
+    found = _WHOLE.fullmatch(text.strip().removesuffix("+"))
+    if found is None:
+        raise ParseError(f"not a whole number: {text[:40]!r}")
+    return int(found[0])

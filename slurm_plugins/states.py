@@ -1,0 +1,123 @@
+"""Slurm's words for states of nodes and jobs, mapped to ours.
+
+Total functions: a word nobody has seen before becomes ``UNKNOWN`` or ``OTHER``,
+never an error; called by ``slurm_plugins.parse`` and ``slurm_plugins.launcher``.
+"""
+
+from __future__ import annotations
+
+from bftrainer.poll.batch_system import PilotObservation
+from bftrainer.poll.snapshot import JobState, NodeState, Presence
+
+# One character behind a node's state (sinfo(1), "NODE STATE CODES").
+_SUFFIX_STATES = {
+    "*": NodeState.DOWN,  # does not respond
+    "~": NodeState.DOWN,  # powered off
+    "#": NodeState.DOWN,  # powering up
+    "!": NodeState.DOWN,  # will be powered off
+    "%": NodeState.DOWN,  # powering off
+    "^": NodeState.DOWN,  # reboots
+    "$": NodeState.RESERVED,  # maintenance
+    "@": NodeState.DRAINED,  # reboots as soon as it is empty: leave
+    "-": NodeState.PLANNED,  # planned for a job (says something about idle nodes only)
+    "+": None,
+}
+
+_NODE_STATES = {
+    "idle": NodeState.IDLE,
+    "planned": NodeState.PLANNED,
+    "allocated": NodeState.ALLOCATED,
+    "mixed": NodeState.ALLOCATED,
+    "completing": NodeState.COMPLETING,
+    "reserved": NodeState.RESERVED,
+    "maint": NodeState.RESERVED,
+    "blocked": NodeState.RESERVED,
+    "drained": NodeState.DRAINED,
+    "draining": NodeState.DRAINED,
+    "failing": NodeState.DRAINED,
+    "reboot_requested": NodeState.DRAINED,
+    "down": NodeState.DOWN,
+    "error": NodeState.DOWN,
+    "fail": NodeState.DOWN,
+    "future": NodeState.DOWN,
+    "inval": NodeState.DOWN,
+    "no_respond": NodeState.DOWN,
+    "perfctrs": NodeState.DOWN,
+    "power_down": NodeState.DOWN,
+    "power_up": NodeState.DOWN,
+    "powered_down": NodeState.DOWN,
+    "powering_down": NodeState.DOWN,
+    "powering_up": NodeState.DOWN,
+    "reboot": NodeState.DOWN,
+    "reboot_issued": NodeState.DOWN,
+}
+
+_PENDING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"})
+_RUNNING = frozenset({"RUNNING", "CONFIGURING", "RESIZING", "SIGNALING", "SUSPENDED", "STOPPED"})
+_ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
+_ENDED = frozenset(
+    {
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "REVOKED",
+        "SPECIAL_EXIT",
+        "TIMEOUT",
+    }
+)
+
+
+def node_state(word: str) -> NodeState:
+    """Map what ``sinfo %T`` prints, e.g. ``idle``, ``mixed-`` or ``down*``."""
+    state = word.strip().lower()
+    suffixes = set()
+    while state and state[-1] in _SUFFIX_STATES:
+        suffixes.add(state[-1])
+        state = state[:-1]
+    base = _NODE_STATES.get(state, NodeState.UNKNOWN)
+    if base in (NodeState.DOWN, NodeState.UNKNOWN):
+        return base
+    marks = {_SUFFIX_STATES[suffix] for suffix in suffixes}
+    if NodeState.DOWN in marks:
+        return NodeState.DOWN
+    if base is NodeState.DRAINED or NodeState.DRAINED in marks:
+        return NodeState.DRAINED  # also inside a maintenance window: leave first
+    if NodeState.RESERVED in marks:
+        return NodeState.RESERVED
+    if NodeState.PLANNED in marks and base is NodeState.IDLE:
+        return NodeState.PLANNED
+    return base
+
+
+def job_state(word: str) -> JobState:
+    """Map what ``squeue %T`` prints for a job in the queue."""
+    state = word.strip().upper()
+    if state in _PENDING:
+        return JobState.PENDING
+    if state in ("RUNNING", "CONFIGURING", "RESIZING", "SIGNALING"):
+        return JobState.RUNNING
+    return JobState.COMPLETING if state in _ENDING else JobState.OTHER
+
+
+def observation(
+    word: str, *, node: str | None, start_s: float | None, reason: str
+) -> PilotObservation:
+    """Say what a pilot's state means; ended pilots are absent, with how they ended."""
+    state = word.strip().upper()
+    if state in _ENDED:
+        return PilotObservation(presence=Presence.ABSENT, node=node, reason=state)
+    for phase, states in (("pending", _PENDING), ("running", _RUNNING), ("ending", _ENDING)):
+        if state in states:
+            return PilotObservation(
+                presence=Presence.PRESENT,
+                phase=phase,
+                node=node,
+                start_s=None if phase == "pending" else start_s,
+                reason=reason,
+            )
+    return PilotObservation(presence=Presence.UNKNOWN, reason=f"unknown state {state[:40]!r}")

@@ -1,0 +1,10 @@
+"""A real multi-node Slurm on one host: for tests, the demonstration and development.
+
+``SlurmTestCluster(ClusterConfig(directory=...))`` is the Python side,
+``bftrainer-testcluster`` the command; nothing system-wide is touched.
+"""
+
+from slurm_plugins.testcluster.cluster import SlurmTestCluster
+from slurm_plugins.testcluster.config import FAST_CYCLE, ClusterConfig
+
+__all__ = ["FAST_CYCLE", "ClusterConfig", "SlurmTestCluster"]

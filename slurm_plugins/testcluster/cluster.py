@@ -1,0 +1,350 @@
+"""Brings a real Slurm of several nodes up on this host and takes it down again.
+
+Tests, the demonstration and ``bftrainer-testcluster`` call it. Every node is a slurmd
+of its own on loopback with its own port; key, socket, state and logs lie in one
+directory, so any number of clusters can run side by side, as root or as anybody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import random
+import secrets
+import shutil
+import socket
+import stat
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from bftrainer import process
+from bftrainer.errors import BatchSystemError, UsageError
+from slurm_plugins.commands import why_failed
+from slurm_plugins.testcluster import processes
+from slurm_plugins.testcluster.config import ClusterConfig, Site, gpu_devices, render
+from slurm_plugins.testcluster.jobs import ORDINARY, JobRunner, Kind
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol")
+_ATTEMPTS = 3
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SUBDIRECTORIES = ("etc", "state", "log", "run", "spool", "ev")
+
+
+class SlurmTestCluster:
+    """One cluster; also a context manager that is up inside its ``with`` block."""
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self.config = config
+        self.directory = config.directory
+        # Of our own environment only where programs are: it becomes the jobs' environment.
+        self.env = {"SLURM_CONF": str(config.slurm_conf)}
+        self._full_env = {"PATH": _PATH, "LC_ALL": "C", **self.env}
+        self.jobs = JobRunner(directory=config.directory, env=self._full_env)
+        self.up_s: float | None = None  # how long it took
+        self.down_s: float | None = None
+
+    @classmethod
+    def load(cls, directory: Path) -> Self:
+        """Find the cluster that was brought up in a directory.
+
+        Raises:
+            UsageError: BFT-1242 when there is none.
+        """
+        try:
+            return cls(ClusterConfig.load(directory))
+        except FileNotFoundError as problem:
+            raise UsageError(
+                "BFT-1242",
+                f"There is no test cluster in {directory}.",
+                "Bring one up with: bftrainer-testcluster up.",
+            ) from problem
+
+    def __enter__(self) -> Self:
+        self.up()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.down()
+
+    # -- up and down -------------------------------------------------------------
+
+    def up(self) -> None:
+        """Start everything and wait until every node is idle.
+
+        What an earlier run left in the directory is ended and removed first.
+
+        Raises:
+            UsageError: BFT-1243 when it cannot work here.
+            BatchSystemError: BFT-1244 when it does not come up.
+        """
+        started = time.monotonic()
+        check_host(self.config)
+        for attempt in range(1, _ATTEMPTS + 1):
+            self._remove_leftovers()
+            self._write_files()
+            try:
+                self._start_daemons()
+                self._wait_idle()
+            except BatchSystemError:
+                is_port_taken = "Address already in use" in self._logs()
+                self.down()
+                if not is_port_taken or attempt == _ATTEMPTS:
+                    raise
+                continue
+            self.up_s = time.monotonic() - started
+            return
+
+    def down(self) -> None:
+        """Cancel all jobs, end all processes; the logs stay in the directory."""
+        started = time.monotonic()
+        if self._pid("slurmctld") is not None:
+            self._cancel_everything()
+        self.jobs.end_srun()
+        # A slurmd waits for its jobs; those that have not obeyed by now never will.
+        processes.kill(self._processes(jobs_only=True))
+        daemons = [self._pid("slurmctld"), self._pid("munged")]
+        daemons += [self._pid("slurmd", name) for name in self.config.node_names]
+        processes.end([pid for pid in daemons if pid is not None], patience_s=2)
+        processes.kill(self._processes())
+        self.down_s = time.monotonic() - started
+
+    def _processes(self, *, jobs_only: bool = False) -> frozenset[int]:
+        config = self.config
+        return processes.of_cluster(config.slurm_conf, config.cluster_name, jobs_only=jobs_only)
+
+    def _remove_leftovers(self) -> None:
+        processes.kill(self._processes())
+        for name in _SUBDIRECTORIES:
+            shutil.rmtree(self.directory / name, ignore_errors=True)
+
+    def _write_files(self) -> None:
+        config = self.config
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for name in _SUBDIRECTORIES:
+            (self.directory / name).mkdir()
+            (self.directory / name).chmod(0o755)
+        self.directory.chmod(0o755)
+        ports = free_ports(config.n_nodes + 1)
+        site = Site(
+            hostname=socket.gethostname().partition(".")[0],
+            user=pwd.getpwuid(os.geteuid()).pw_name,
+            controller_port=ports[0],
+            node_ports=ports[1:],
+            gpu_devices=gpu_devices(config, own_devices=self._make_devices()),
+        )
+        for name, text in render(config, site).items():
+            (self.directory / "etc" / name).write_text(text)
+        key = self.directory / "etc" / "munge.key"
+        key.touch(mode=0o600)
+        key.write_bytes(secrets.token_bytes(128))
+        key.chmod(0o400)
+        config.save()
+        self.jobs.install()
+
+    def _make_devices(self) -> bool:
+        """Make null devices that stand for GPUs; only root may, and not everywhere."""
+        try:
+            for device in gpu_devices(self.config, own_devices=True):
+                os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        except PermissionError:
+            return False
+        return True
+
+    def _start_daemons(self) -> None:
+        run = self.directory / "run"
+        self._start(
+            "munged",
+            "--force",
+            f"--key-file={self.directory}/etc/munge.key",
+            f"--socket={run}/munge.sock",
+            f"--pid-file={run}/munged.pid",
+            f"--log-file={self.directory}/log/munged.log",
+            f"--seed-file={run}/munged.seed",
+        )
+        conf = str(self.config.slurm_conf)
+        self._start("slurmctld", "-f", conf, "-c")
+        for name in self.config.node_names:
+            self._start("slurmd", "-f", conf, "-N", name)
+
+    def _start(self, *argv: str) -> None:
+        """Start a daemon, which leaves its pid in a file and goes to the background."""
+        done = process.run(argv, timeout_s=20, env=self._full_env, cwd=Path("/"))
+        if not done.is_ok:
+            raise not_up(why_failed(done))
+
+    def _wait_idle(self) -> None:
+        deadline = time.monotonic() + self.config.up_timeout_s
+        seen = ""
+        while time.monotonic() < deadline:
+            done = self.command("sinfo", "-h", "-N", "-p", "batch", "-o", "%N %T")
+            seen = done.stdout if done.is_ok else why_failed(done)
+            states = dict(line.split() for line in done.stdout.splitlines())
+            if done.is_ok and states == dict.fromkeys(self.config.node_names, "idle"):
+                return
+            if self._pid("slurmctld") is None and "Address already in use" in self._logs():
+                break
+            time.sleep(0.05)
+        raise not_up(f"nodes are not idle: {' '.join(seen.split())[:200]}.")
+
+    def _cancel_everything(self) -> None:
+        listed = self.command("squeue", "-h", "-a", "-o", "%A")
+        ids = sorted(set(listed.stdout.split())) if listed.is_ok else []
+        if not ids:
+            return
+        self.command("scancel", "-f", *ids)
+        # Jobs that obey are gone in a moment; the others need not get their KillWait here.
+        deadline = time.monotonic() + 1.0
+        while time.monotonic() < deadline:
+            if not self.command("squeue", "-h", "-a", "-o", "%A").stdout.strip():
+                return
+            time.sleep(0.05)
+
+    def _pid(self, program: str, node: str = "") -> int | None:
+        name = f"{program}.{node}.pid" if node else f"{program}.pid"
+        return processes.from_pid_file(self.directory / "run" / name, program)
+
+    def _logs(self) -> str:
+        return "".join(
+            log.read_text(errors="replace")
+            for log in sorted((self.directory / "log").glob("*.log"))
+        )
+
+    # -- while it is up ------------------------------------------------------------
+
+    def command(self, *argv: str, timeout_s: float = 30.0) -> process.Completed:
+        """Run a Slurm command against this cluster."""
+        return process.run(argv, timeout_s=timeout_s, env=self._full_env, cwd=Path("/"))
+
+    def submit(
+        self,
+        *,
+        n_nodes: int,
+        duration_s: float,
+        limit_s: float | None = None,
+        user: str | None = ORDINARY,
+        kind: Kind = "sbatch",
+        partition: str = "batch",
+        extra_args: Sequence[str] = (),
+    ) -> str:
+        """Submit an ordinary whole-node job and return its id (see ``JobRunner.submit``)."""
+        return self.jobs.submit(
+            n_nodes=n_nodes,
+            duration_s=duration_s,
+            limit_s=limit_s,
+            user=user,
+            kind=kind,
+            partition=partition,
+            extra_args=extra_args,
+        )
+
+    def started_s(self, job_id: str) -> float | None:
+        """When a submitted job itself noted its start (epoch)."""
+        return self.jobs.noted_s(job_id, "START")
+
+    def ended_s(self, job_id: str) -> float | None:
+        """When a submitted job itself noted its end (epoch)."""
+        return self.jobs.noted_s(job_id, "END")
+
+    def cancel(self, job_id: str) -> None:
+        """Cancel a job; one that is gone is no error."""
+        self.command("scancel", job_id)
+
+    def set_node(self, name: str, state: str, reason: str = "test") -> None:
+        """Drain, resume or fail a node, as an administrator would.
+
+        Raises:
+            BatchSystemError: BFT-1245 when the controller refuses.
+        """
+        done = self.command(
+            "scontrol", "update", f"NodeName={name}", f"State={state}", f"Reason={reason}"
+        )
+        if not done.is_ok:
+            raise BatchSystemError(
+                "BFT-1245", f"Node {name} was not changed: {why_failed(done)}", "See scontrol(1)."
+            )
+
+    def stop_controller(self) -> None:
+        """End slurmctld; jobs and slurmd go on. Harmless when it is down already."""
+        pid = self._pid("slurmctld")
+        if pid is not None:
+            processes.end([pid], patience_s=10)
+
+    def start_controller(self) -> None:
+        """Start slurmctld with the state it left. Harmless when it is up already."""
+        if self._pid("slurmctld") is None:
+            self._start("slurmctld", "-f", str(self.config.slurm_conf))
+
+
+def not_up(why: str) -> BatchSystemError:
+    """Say that the cluster does not come up."""
+    return BatchSystemError(
+        "BFT-1244",
+        f"The test cluster does not come up: {why}",
+        "Read the logs in its directory under log/.",
+    )
+
+
+def check_host(config: ClusterConfig) -> None:
+    """Refuse what cannot work here, before anything is started."""
+    missing = [name for name in PROGRAMS if shutil.which(name, path=_PATH) is None]
+    problem = next_step = ""
+    if missing:
+        problem = f"These programs are not installed: {', '.join(missing)}."
+        next_step = "On Debian: apt-get install slurmctld slurmd slurm-client munge."
+    elif not _is_ours(config.directory):
+        problem = f"{config.directory} holds something that is no test cluster of yours."
+        next_step = "Choose a new directory, or one that an earlier cluster was in."
+    elif len(str(config.directory / "run" / "munge.sock")) > 100:
+        problem = f"The path {config.directory} is too long for a socket in it."
+        next_step = "Choose a directory with a shorter path."
+    elif config.gpus_per_node > 5 and os.geteuid() != 0:
+        problem = "Without root a node cannot have more than 5 stand-ins for GPUs."
+        next_step = "Ask for at most 5, or run as root."
+    elif closed := [
+        str(parent)
+        for parent in config.directory.resolve().parents
+        if os.geteuid() == 0 and parent.exists() and not parent.stat().st_mode & stat.S_IXOTH
+    ]:
+        problem = f"Jobs of ordinary users could not reach {config.directory}: see {closed[0]}."
+        next_step = "Choose a directory that every user may enter, such as one under /tmp."
+    if problem:
+        raise UsageError("BFT-1243", problem, next_step)
+
+
+def _is_ours(directory: Path) -> bool:
+    """Whether ``up`` may empty the directory: it is new, empty or an earlier cluster's."""
+    if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
+        return False
+    if not directory.exists():
+        return True
+    is_cluster = (directory / "cluster.json").exists() or not any(directory.iterdir())
+    return directory.stat().st_uid == os.geteuid() and is_cluster
+
+
+def free_ports(count: int) -> tuple[int, ...]:
+    """Find ports nobody listens on, below those the kernel hands out to connections."""
+    found: list[int] = []
+    candidates = random.SystemRandom().sample(range(10_000, 30_000), 2_000)
+    with contextlib.ExitStack() as held:
+        for port in candidates:
+            if len(found) == count:
+                break
+            listener = held.enter_context(socket.socket())
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            found.append(port)
+    if len(found) < count:
+        raise not_up("there are not enough free ports.")
+    return tuple(found)

@@ -1,0 +1,164 @@
+"""How a test cluster looks: its settings, and the configuration files made of them.
+
+``ClusterConfig`` comes from tests and the command line; ``cluster`` writes what
+``render`` returns. The partitions are those docs/slurm.md asks of a site.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FAST_CYCLE = "batch_sched_delay=0,sched_min_interval=0"
+"""Scheduler parameters for tests that must not wait; use with ``bf_interval_s=2``."""
+
+# Character devices every machine has, for users who may not make their own.
+_STAND_IN_GPUS = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    """What to bring up. Everything of the cluster lies under ``directory``."""
+
+    directory: Path
+    n_nodes: int = 8
+    gpus_per_node: int = 4
+    cpus_per_node: int = 4
+    memory_mb: int = 4000
+    bf_interval_s: int = 30
+    scheduler_parameters: str = ""  # added to bf_interval, e.g. FAST_CYCLE
+    kill_wait_s: int = 5
+    message_timeout_s: int = 10  # Slurm's default; commands give up a second earlier
+    up_timeout_s: float = 60.0
+
+    @property
+    def cluster_name(self) -> str:
+        """Name by which the cluster's own processes are told from any other's."""
+        return "bft" + hashlib.sha256(str(self.directory.resolve()).encode()).hexdigest()[:10]
+
+    @property
+    def slurm_conf(self) -> Path:
+        """The file commands are pointed to."""
+        return self.directory / "etc" / "slurm.conf"
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """All nodes: n1, n2 and so on."""
+        return tuple(f"n{number}" for number in range(1, self.n_nodes + 1))
+
+    def save(self) -> None:
+        """Leave the settings in the directory, for later commands."""
+        values = {**dataclasses.asdict(self), "directory": str(self.directory)}
+        (self.directory / "cluster.json").write_text(json.dumps(values, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, directory: Path) -> ClusterConfig:
+        """Read what ``save`` left."""
+        values: dict[str, Any] = json.loads((directory / "cluster.json").read_text())
+        return cls(**{**values, "directory": directory})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What only this machine can tell."""
+
+    hostname: str
+    user: str
+    controller_port: int
+    node_ports: tuple[int, ...]
+    gpu_devices: tuple[str, ...]
+
+
+def render(config: ClusterConfig, site: Site) -> dict[str, str]:
+    """Return the configuration files by name."""
+    return {
+        "slurm.conf": _slurm_conf(config, site),
+        "gres.conf": "AutoDetect=off\n"
+        + "".join(f"Name=gpu File={device}\n" for device in site.gpu_devices),
+        "cgroup.conf": "CgroupPlugin=cgroup/v1\n",  # named, never used: no cgroups here
+    }
+
+
+def gpu_devices(config: ClusterConfig, *, own_devices: bool) -> tuple[str, ...]:
+    """Device files that stand for GPUs: our own null devices, or what every machine has."""
+    if own_devices:
+        return tuple(
+            str(config.directory / "run" / f"nvidia{number}")
+            for number in range(config.gpus_per_node)
+        )
+    return _STAND_IN_GPUS[: config.gpus_per_node]
+
+
+def _slurm_conf(config: ClusterConfig, site: Site) -> str:
+    where = config.directory
+    parameters = [f"bf_interval={config.bf_interval_s}"]
+    if config.scheduler_parameters:
+        parameters.append(config.scheduler_parameters)
+    gres = f" Gres=gpu:{config.gpus_per_node}" if config.gpus_per_node else ""
+    settings = {
+        "ClusterName": config.cluster_name,
+        "SlurmctldHost": f"{site.hostname}(127.0.0.1)",
+        "SlurmctldPort": site.controller_port,
+        "SlurmUser": site.user,
+        "SlurmdUser": site.user,
+        "AuthType": "auth/munge",
+        "AuthInfo": f"socket={where}/run/munge.sock",
+        "CryptoType": "crypto/munge",
+        "CommunicationParameters": "NoAddrCache",
+        "StateSaveLocation": f"{where}/state",
+        "SlurmdSpoolDir": f"{where}/spool/%n",
+        "SlurmctldPidFile": f"{where}/run/slurmctld.pid",
+        "SlurmdPidFile": f"{where}/run/slurmd.%n.pid",
+        "SlurmctldLogFile": f"{where}/log/slurmctld.log",
+        "SlurmdLogFile": f"{where}/log/slurmd.%n.log",
+        "SlurmctldDebug": "info",
+        "SlurmdDebug": "info",
+        "LogTimeFormat": "iso8601_ms",
+        "MpiDefault": "none",
+        # Neither cgroups nor systemd nor root are needed with these.
+        "ProctrackType": "proctrack/linuxproc",
+        "TaskPlugin": "task/none",
+        "JobAcctGatherType": "jobacct_gather/none",
+        "SwitchType": "switch/none",
+        "SlurmdParameters": "config_overrides",  # nodes may claim more than the host has
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_CPU_Memory",
+        "SchedulerType": "sched/backfill",
+        "SchedulerParameters": ",".join(parameters),
+        "EnforcePartLimits": "ANY",  # a job that could never run is refused, not queued
+        "PreemptType": "preempt/partition_prio",
+        "PreemptMode": "CANCEL",
+        "PriorityType": "priority/multifactor",
+        "KillWait": config.kill_wait_s,
+        "MessageTimeout": config.message_timeout_s,
+        "UnkillableStepTimeout": 120,
+        "InactiveLimit": 0,
+        "MinJobAge": 300,
+        "ReturnToService": 2,
+        "SlurmdTimeout": 60,
+        "TreeWidth": 65533,
+        "MaxJobCount": 20000,
+    }
+    if config.gpus_per_node:
+        settings["GresTypes"] = "gpu"
+    lines = [f"{key}={value}" for key, value in settings.items()]
+    lines += [
+        f"NodeName={name} NodeHostname={site.hostname} NodeAddr=127.0.0.1 Port={port}"
+        f" CPUs={config.cpus_per_node} RealMemory={config.memory_mb}{gres} State=UNKNOWN"
+        for name, port in zip(config.node_names, site.node_ports, strict=True)
+    ]
+    lines += [
+        (
+            "PartitionName=batch Nodes=ALL Default=YES PriorityTier=10 PreemptMode=OFF"
+            " MaxTime=1-00:00:00 DefaultTime=10 State=UP"
+        ),
+        (
+            "PartitionName=bf Nodes=ALL PriorityTier=1 PreemptMode=CANCEL GraceTime=0"
+            " MaxTime=12:00:00 DefaultTime=10 State=UP"
+        ),
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,174 @@
+"""Ordinary jobs on a test cluster, and the truth about when they ran.
+
+``submit`` is called by tests, the demonstration and ``workload``. Each job writes its
+own start and end, to the microsecond, into ``DIR/ev/JOBID``: what Slurm says about
+times is whole seconds and, after preemption, not always true.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pwd
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from bftrainer import process
+from bftrainer.errors import BatchSystemError
+from slurm_plugins.commands import why_failed
+from slurm_plugins.testcluster import processes
+
+Kind = Literal["sbatch", "srun"]
+
+ORDINARY = "ordinary"
+"""Submit as some unprivileged account when we are root, else as ourselves."""
+
+# Written once per cluster. The trap runs also when the job is cancelled.
+JOB_SCRIPT = """\
+#!/bin/bash
+export LC_ALL=C
+note() { echo "$EPOCHREALTIME $1 $SLURMD_NODENAME" >>"$events/$SLURM_JOB_ID"; }
+events=$1
+if [ "${SLURM_PROCID:-0}" = 0 ]; then
+  note START
+  trap 'note END' EXIT
+fi
+sleep "$2" &
+wait $!
+"""
+
+_JOB_ID = re.compile(r"^srun: job(?:id)? ([0-9]+)", re.MULTILINE)
+
+
+@dataclass(slots=True, kw_only=True)
+class JobRunner:
+    """Submits jobs to one cluster and reads what they noted."""
+
+    directory: Path
+    env: Mapping[str, str]
+    _srun: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def install(self) -> None:
+        """Write the job script and make the folder every user may note in."""
+        script = self.directory / "etc" / "job.sh"
+        script.write_text(JOB_SCRIPT)
+        script.chmod(0o755)
+        events = self.directory / "ev"
+        events.mkdir(exist_ok=True)
+        events.chmod(0o1777)
+
+    def submit(
+        self,
+        *,
+        n_nodes: int,
+        duration_s: float,
+        limit_s: float | None = None,
+        user: str | None = ORDINARY,
+        kind: Kind = "sbatch",
+        partition: str = "batch",
+        extra_args: Sequence[str] = (),
+    ) -> str:
+        """Submit a job of whole nodes and return its id.
+
+        ``limit_s`` is rounded up to Slurm's minutes; by default it is the duration
+        and a bit. ``user=None`` submits as ourselves.
+
+        Raises:
+            BatchSystemError: BFT-1241 when Slurm refuses it.
+        """
+        limit_min = max(1, math.ceil((duration_s + 5 if limit_s is None else limit_s) / 60))
+        options = (
+            *(f"--nodes={n_nodes}", "--exclusive", f"--time={limit_min}"),
+            *(f"--partition={partition}", "--chdir=/", *extra_args),
+        )
+        work = (
+            str(self.directory / "etc" / "job.sh"),
+            str(self.directory / "ev"),
+            f"{duration_s:.3f}",
+        )
+        account = _account(user)
+        if kind == "srun":
+            return self._run(options, work, account)
+        as_user = () if account is None else (f"--uid={account.pw_uid}", f"--gid={account.pw_gid}")
+        done = process.run(
+            ("sbatch", "--parsable", *as_user, "--output=/dev/null", *options, *work),
+            timeout_s=30,
+            env=self.env,
+        )
+        if not done.is_ok:
+            raise refused(why_failed(done))
+        return done.stdout.strip().partition(";")[0]
+
+    def _run(
+        self, options: Sequence[str], work: Sequence[str], account: pwd.struct_passwd | None
+    ) -> str:
+        """Start srun and read its job id from what it says of itself."""
+        prefix: tuple[str, ...] = ()
+        if account is not None:
+            prefix = (
+                *("setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}"),
+                "--clear-groups",
+            )
+        # One task per node, as an MPI job has; the first one notes.
+        argv = (*prefix, "srun", "-v", "--ntasks-per-node=1", *options, *work)
+        with tempfile.TemporaryFile() as said:
+            child = process.spawn(argv, env=self.env, cwd=Path("/"), stderr=said)
+            self._srun = [srun for srun in self._srun if srun.poll() is None] + [child]
+            deadline = time.monotonic() + 30
+            while time.monotonic() < deadline:
+                ended = child.poll() is not None  # before reading: then nothing more comes
+                text = os.pread(said.fileno(), 1 << 16, 0).decode(errors="replace")
+                found = _JOB_ID.search(text)
+                if found:
+                    return found[1]
+                if ended:
+                    raise refused(" ".join(text.split())[-300:])
+                time.sleep(0.005)
+        raise refused("srun did not say a job id within 30 s.")
+
+    def noted_s(self, job_id: str, word: Literal["START", "END"]) -> float | None:
+        """When the job itself noted its start or end; ``None`` while it has not."""
+        try:
+            text = (self.directory / "ev" / job_id).read_text()
+        except FileNotFoundError:
+            return None
+        for line in text.splitlines():
+            moment, _, rest = line.partition(" ")
+            if rest.split()[:1] == [word]:
+                return float(moment)
+        return None
+
+    def end_srun(self) -> None:
+        """End every srun that still waits for its job."""
+        processes.end([srun.pid for srun in self._srun if srun.poll() is None], patience_s=2)
+        for srun in self._srun:
+            srun.wait()
+        self._srun = []
+
+
+def refused(why: str) -> BatchSystemError:
+    """Say that a job could not be submitted."""
+    return BatchSystemError(
+        "BFT-1241",
+        f"The test cluster did not take the job: {why}",
+        "Check its size and limit against the cluster with sinfo.",
+    )
+
+
+def _account(user: str | None) -> pwd.struct_passwd | None:
+    """Find whom to submit as; only root can be somebody else."""
+    if user is None or (user == ORDINARY and os.geteuid() != 0):
+        return None
+    names = ("nobody", "games", "daemon") if user == ORDINARY else (user,)
+    for name in names:
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise refused(f"there is no user {' or '.join(names)}.")

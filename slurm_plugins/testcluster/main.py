@@ -1,0 +1,152 @@
+"""``bftrainer-testcluster``: a real Slurm on this host, up, used and down again.
+
+The command line of ``slurm_plugins.testcluster``; each verb prints what a person or a
+script needs next, and ends with the exit codes of ``bftrainer``.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, ParamSpec
+
+import click
+
+from bftrainer.errors import BftError, ExitCode
+from slurm_plugins.commands import why_failed
+from slurm_plugins.testcluster.cluster import SlurmTestCluster
+from slurm_plugins.testcluster.config import ClusterConfig
+from slurm_plugins.testcluster.workload import WorkloadRun, load_workload
+
+P = ParamSpec("P")
+
+
+def _default_directory() -> Path:
+    return Path("/tmp") / f"bftrainer-testcluster-{os.getuid()}"  # noqa: S108  (short, enterable)
+
+
+def _reported(verb: Callable[P, None]) -> Callable[P, None]:
+    """Print an error as code, cause and next step, and end with its exit code."""
+
+    @functools.wraps(verb)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            verb(*args, **kwargs)
+        except BftError as problem:
+            click.echo(f"{problem.code}: {problem.cause}\n{problem.next_step}", err=True)
+            sys.exit(problem.exit_code)
+
+    return wrapper
+
+
+_directory = click.option(
+    "--directory",
+    "-d",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=_default_directory,
+    show_default="bftrainer-testcluster-UID in /tmp",
+    help="Where everything of the cluster lies.",
+)
+
+
+@click.group()
+def main() -> None:
+    """A real Slurm of several nodes on this host, for tests and development."""
+
+
+@main.command()
+@_directory
+@click.option("--nodes", "n_nodes", type=click.IntRange(1, 512), default=8, show_default=True)
+@click.option("--gpus", type=click.IntRange(0, 64), default=4, show_default=True, help="Per node.")
+@click.option("--cpus", type=click.IntRange(1), default=4, show_default=True, help="Per node.")
+@click.option("--bf-interval", type=click.IntRange(1), default=30, show_default=True)
+@click.option("--scheduler-parameters", default="", help="Added to bf_interval.")
+@click.option("--kill-wait", type=click.IntRange(0), default=5, show_default=True)
+@_reported
+def up(
+    directory: Path,
+    n_nodes: int,
+    gpus: int,
+    cpus: int,
+    bf_interval: int,
+    scheduler_parameters: str,
+    kill_wait: int,
+) -> None:
+    """Bring a cluster up; prints the line that points Slurm's commands to it."""
+    cluster = SlurmTestCluster(
+        ClusterConfig(
+            directory=directory.resolve(),
+            n_nodes=n_nodes,
+            gpus_per_node=gpus,
+            cpus_per_node=cpus,
+            bf_interval_s=bf_interval,
+            scheduler_parameters=scheduler_parameters,
+            kill_wait_s=kill_wait,
+        )
+    )
+    cluster.up()
+    click.echo(f"{n_nodes} nodes idle after {cluster.up_s:.1f} s in {directory}", err=True)
+    click.echo(f"export SLURM_CONF={cluster.env['SLURM_CONF']}")
+
+
+@main.command()
+@_directory
+@_reported
+def down(directory: Path) -> None:
+    """Cancel all jobs and end all processes of the cluster."""
+    cluster = SlurmTestCluster.load(directory.resolve())
+    cluster.down()
+    click.echo(f"down after {cluster.down_s:.1f} s", err=True)
+
+
+@main.command()
+@_directory
+@_reported
+def status(directory: Path) -> None:
+    """Show nodes and queue, as sinfo and squeue do."""
+    cluster = SlurmTestCluster.load(directory.resolve())
+    for command in (("sinfo",), ("squeue", "-a")):
+        done = cluster.command(*command)
+        if not done.is_ok:
+            click.echo(f"The controller does not answer: {why_failed(done)}", err=True)
+            sys.exit(ExitCode.NOT_FOUND)
+        click.echo(done.stdout, nl=False)
+
+
+@main.command()
+@_directory
+@click.option("--nodes", "n_nodes", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--duration", "duration_s", type=float, default=60.0, show_default=True, help="s")
+@click.option("--limit", "limit_s", type=float, help="s; rounded up to minutes")
+@click.option("--kind", type=click.Choice(["sbatch", "srun"]), default="sbatch", show_default=True)
+@click.option(
+    "--script",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Run this JSON workload to its end instead and print its record.",
+)
+@_reported
+def submit(
+    directory: Path,
+    n_nodes: int,
+    duration_s: float,
+    limit_s: float | None,
+    kind: Literal["sbatch", "srun"],
+    script: Path | None,
+) -> None:
+    """Submit one ordinary job and print its id, or run a scripted workload."""
+    cluster = SlurmTestCluster.load(directory.resolve())
+    if script is None:
+        job_id = cluster.submit(n_nodes=n_nodes, duration_s=duration_s, limit_s=limit_s, kind=kind)
+        click.echo(job_id)
+        return
+    items = load_workload(script)
+    with WorkloadRun(cluster, items) as run:
+        # Every job may have to wait for every other one, and a cycle besides.
+        patience_s = sum(i.at_s + i.duration_s + cluster.config.bf_interval_s + 10 for i in items)
+        is_done = run.wait(patience_s)
+    click.echo(json.dumps([record.as_json() for record in run.records()], indent=1))
+    sys.exit(ExitCode.OK if is_done else ExitCode.TIMEOUT)

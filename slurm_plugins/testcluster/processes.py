@@ -1,0 +1,90 @@
+"""The processes of a test cluster: found by what they are, ended by their ids.
+
+``cluster`` calls these to take a cluster down, and to clean up after one that a
+crash left behind. Linux only: everything is read from /proc.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+_DAEMONS = frozenset({"munged", "slurmctld", "slurmscriptd", "slurmd", "slurmstepd"})
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; one that only waits to be reaped does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def of_cluster(slurm_conf: Path, cluster_name: str, *, jobs_only: bool = False) -> frozenset[int]:
+    """Find the cluster's daemons, and the processes of its jobs.
+
+    A daemon is one of Slurm's that was started with our configuration; a job's process
+    has our cluster's name from its node. A shell that merely has ``SLURM_CONF`` set is
+    neither.
+    """
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            name = (entry / "comm").read_text().strip()
+            environment = (entry / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue  # it ended meanwhile, or is not ours to read
+        is_daemon = name in _DAEMONS and f"SLURM_CONF={slurm_conf}".encode() in environment
+        is_job = f"SLURM_CLUSTER_NAME={cluster_name}".encode() in environment
+        if (is_job and name not in _DAEMONS) or (is_daemon and not jobs_only):
+            found.add(int(entry.name))
+    return frozenset(pid for pid in found if is_alive(pid))
+
+
+def from_pid_file(path: Path, name: str) -> int | None:
+    """Read a pid file; ``None`` when that process is gone or is something else by now."""
+    try:
+        pid = int(path.read_text())
+        is_it = Path(f"/proc/{pid}/comm").read_text().strip() == name
+    except (OSError, ValueError):
+        return None
+    return pid if is_it and is_alive(pid) else None
+
+
+def end(pids: Iterable[int], *, patience_s: float) -> None:
+    """Ask processes to end, wait until they have, and kill those that have not."""
+    left = _signal(pids, signal.SIGTERM)
+    if not wait_gone(left, patience_s):
+        wait_gone(_signal(left, signal.SIGKILL), 5.0)
+
+
+def kill(pids: Iterable[int]) -> None:
+    """Kill processes and wait until they are gone."""
+    wait_gone(_signal(pids, signal.SIGKILL), 5.0)
+
+
+def wait_gone(pids: Iterable[int], timeout_s: float) -> bool:
+    """Wait until none of them runs; say whether that came to pass."""
+    deadline = time.monotonic() + timeout_s
+    left = [pid for pid in pids if is_alive(pid)]
+    while left and time.monotonic() < deadline:
+        time.sleep(0.02)
+        left = [pid for pid in left if is_alive(pid)]
+    return not left
+
+
+def _signal(pids: Iterable[int], number: signal.Signals) -> list[int]:
+    sent = []
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+        sent.append(pid)
+    return sent

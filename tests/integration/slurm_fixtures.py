@@ -1,0 +1,80 @@
+"""A real Slurm cluster for a test module, with the fast scheduler cycle.
+
+Test modules import ``slurm_cluster`` (and ``slurm_system``); a machine without Slurm
+fails them, unless BFTRAINER_NO_SLURM=1 says that this is meant.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_plugins.adapter import SlurmBatchSystem, create
+from slurm_plugins.testcluster import FAST_CYCLE, ClusterConfig, SlurmTestCluster, processes
+from slurm_plugins.testcluster.cluster import PROGRAMS
+
+
+def need_slurm() -> None:
+    """Fail, or skip where that was asked for, when Slurm is not installed."""
+    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    if not missing:
+        return
+    if os.environ.get("BFTRAINER_NO_SLURM") == "1":
+        pytest.skip("BFTRAINER_NO_SLURM=1")
+    pytest.fail(
+        f"Slurm is not installed ({', '.join(missing)} missing): apt-get install slurmctld "
+        "slurmd slurm-client munge, or set BFTRAINER_NO_SLURM=1 to do without these tests."
+    )
+
+
+def enterable_directory() -> Path:
+    """A new directory that jobs of other users can reach (pytest's own are closed)."""
+    directory = Path(tempfile.mkdtemp(prefix="bft-slurm-", dir="/tmp"))
+    directory.chmod(0o755)
+    return directory
+
+
+def remove_cluster(cluster: SlurmTestCluster) -> None:
+    """Take it down, insist that nothing of it is left, and remove its directory."""
+    cluster.down()
+    left = processes.of_cluster(cluster.config.slurm_conf, cluster.config.cluster_name)
+    shutil.rmtree(cluster.directory)
+    assert not left, f"processes left behind: {sorted(left)}"
+
+
+@pytest.fixture(scope="module")
+def slurm_cluster() -> Iterator[SlurmTestCluster]:
+    """Five idle nodes with two fake GPUs each."""
+    need_slurm()
+    cluster = SlurmTestCluster(
+        ClusterConfig(
+            directory=enterable_directory(),
+            n_nodes=5,
+            gpus_per_node=2,
+            bf_interval_s=2,
+            message_timeout_s=5,
+            scheduler_parameters=FAST_CYCLE,
+        )
+    )
+    try:
+        cluster.up()
+        yield cluster
+    finally:
+        remove_cluster(cluster)
+
+
+@pytest.fixture(scope="module")
+def slurm_system(slurm_cluster: SlurmTestCluster) -> SlurmBatchSystem:
+    """The adapter, pointed at that cluster."""
+    return create(
+        {
+            "slurm_conf": str(slurm_cluster.config.slurm_conf),
+            "partition": "batch",
+            "reservations_interval_s": 0,
+        }
+    )

@@ -1,0 +1,77 @@
+"""The Slurm adapter against a real Slurm of five nodes: what every batch system must do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bftrainer.poll.batch_system import BatchSystem
+from slurm_plugins.adapter import SlurmBatchSystem
+from slurm_plugins.testcluster import SlurmTestCluster
+from tests.conformance.batch_system import BatchSystemConformance, ClusterDriver
+from tests.integration.slurm_fixtures import slurm_cluster, slurm_system
+
+pytestmark = pytest.mark.slurm
+
+__all__ = ["slurm_cluster", "slurm_system"]
+
+
+class SlurmDriver:
+    """The test cluster in the words of the conformance tests."""
+
+    def __init__(self, cluster: SlurmTestCluster) -> None:
+        self._cluster = cluster
+        self.directory: Path = cluster.directory / "scratch"
+        self.directory.mkdir(exist_ok=True)
+        self.gpus_per_node = cluster.config.gpus_per_node
+
+    def node_names(self) -> tuple[str, ...]:
+        return self._cluster.config.node_names
+
+    def submit_ordinary(self, *, n_nodes: int, limit_s: float, duration_s: float) -> str:
+        return self._cluster.submit(n_nodes=n_nodes, limit_s=limit_s, duration_s=duration_s)
+
+    def job_started_s(self, job_id: str) -> float | None:
+        return self._cluster.started_s(job_id)
+
+    def cancel(self, job_id: str) -> None:
+        self._cluster.cancel(job_id)
+
+    def stop_controller(self) -> None:
+        self._cluster.stop_controller()
+
+    def start_controller(self) -> None:
+        self._cluster.start_controller()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _busy(slurm_cluster: SlurmTestCluster) -> Iterator[None]:
+    """Change something every second, as happens by itself on a cluster of any size.
+
+    Backfill passes over its queue only when something changed since its last pass;
+    here, where nothing else happens, it would rest for up to 40 s.
+    """
+    ended = threading.Event()
+
+    def change_something() -> None:
+        while not ended.wait(1.0):
+            slurm_cluster.command("scontrol", "update", "PartitionName=batch", "State=UP")
+
+    thread = threading.Thread(target=change_something, name="busy-cluster")
+    thread.start()
+    yield
+    ended.set()
+    thread.join()
+
+
+class TestSlurmConformance(BatchSystemConformance):
+    @pytest.fixture
+    def system(self, slurm_system: SlurmBatchSystem) -> BatchSystem:
+        return slurm_system
+
+    @pytest.fixture
+    def cluster(self, slurm_cluster: SlurmTestCluster) -> ClusterDriver:
+        return SlurmDriver(slurm_cluster)

@@ -1,0 +1,357 @@
+"""Slurm's text to plain data: recorded output of real versions, and garbage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bftrainer.poll.snapshot import JobState, NodeState, Presence
+from slurm_plugins import parse, states
+from slurm_plugins.hostlist import MAX_NAMES, ParseError, expand
+from slurm_plugins.launcher import batch_script
+
+RECORDED = Path(__file__).parents[1] / "fixtures" / "slurm"
+VERSIONS = sorted(path.name for path in RECORDED.iterdir() if path.name[0].isdigit())
+R, F = parse.RECORD, parse.FIELD
+
+
+def recorded(version: str, name: str) -> str:
+    return (RECORDED / version / f"{name}.txt").read_text()
+
+
+def test_at_least_one_version_was_recorded() -> None:
+    assert "22.05" in VERSIONS
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+class TestRecorded:
+    def test_idle_nodes(self, version: str) -> None:
+        rows = parse.node_rows(recorded(version, "idle.sinfo"))
+        assert {(row.node.name, row.partition) for row in rows} == {
+            (f"n{number}", partition) for number in range(1, 9) for partition in ("batch", "bf")
+        }
+        for row in rows:
+            assert row.node.state is NodeState.IDLE
+            assert (row.node.gpus, row.node.node_type) == (4, "gpu:4")
+            assert (row.node.cpus, row.node.memory_mb) == (4, 4000)
+            assert row.node.reason == ""
+            assert row.node.features == ()
+
+    def test_empty_queue(self, version: str) -> None:
+        assert parse.jobs(recorded(version, "idle.squeue")) == ()
+        assert parse.pilot_names(recorded(version, "idle.names")) == {}
+        assert parse.reservations(recorded(version, "idle.reservations")) == ()
+        stats = parse.backfill_stats(recorded(version, "idle.sdiag"))
+        assert stats.cycle.ended_s is None
+
+    def test_planned_nodes(self, version: str) -> None:
+        rows = parse.node_rows(recorded(version, "busy.sinfo"))
+        by_name = {row.node.name: row.node.state for row in rows}
+        assert by_name["n1"] is NodeState.ALLOCATED
+        assert {by_name[f"n{n}"] for n in (6, 7, 8)} == {NodeState.PLANNED}
+
+    def test_busy_queue(self, version: str) -> None:
+        jobs = {job.job_id: job for job in parse.jobs(recorded(version, "busy.squeue"))}
+        running = jobs["2"]
+        assert running.state is JobState.RUNNING
+        assert running.nodes == ("n1", "n2", "n3", "n4")
+        assert running.required_nodes == running.nodes
+        assert running.n_nodes == 4
+        assert running.time_limit_s == 900
+        assert running.user == "nobody"
+        assert running.start_s is not None
+        blocked = jobs["3"]
+        assert blocked.state is JobState.PENDING
+        assert blocked.planned_nodes == tuple(f"n{n}" for n in range(1, 9))
+        assert blocked.nodes == ()
+        assert blocked.start_s is not None
+        assert blocked.start_s >= running.start_s + 900
+        assert blocked.gpus_per_node == 2
+        assert blocked.submit_s is not None
+        assert blocked.reason == "Resources"
+        assert jobs["5"].time_limit_s == 86_400
+        assert jobs["6"].reason == "JobHeldUser"
+        assert jobs["6"].start_s is None
+        assert {f"4_{n}" for n in range(1, 6)} <= jobs.keys()  # an array, task by task
+        assert jobs["8"].partition == "batch,bf"
+
+    def test_pilots(self, version: str) -> None:
+        assert parse.pilot_names(recorded(version, "busy.names")) == {
+            "9": "p000002",
+            "10": "p000003",
+        }
+        seen = {
+            job_id: states.observation(state, node=node, start_s=None, reason=reason)
+            for job_id, state, reason, _, node in parse.records(recorded(version, "busy.pilots"), 5)
+        }
+        assert seen["1"].presence is Presence.ABSENT
+        assert seen["1"].reason == "PREEMPTED"
+        assert (seen["9"].phase, seen["9"].node) == ("running", "n5")
+        assert seen["10"].phase == "pending"
+        assert len(seen) == 3  # the id nobody knows is not mentioned
+
+    def test_nodes_in_trouble(self, version: str) -> None:
+        rows = parse.node_rows(recorded(version, "trouble.sinfo"))
+        nodes = {row.node.name: row.node for row in rows}
+        assert nodes["n5"].state is NodeState.DRAINED
+        assert nodes["n5"].reason == "bad disk | replace\nsoon"
+        assert nodes["n6"].state is NodeState.DRAINED
+        assert nodes["n7"].state is NodeState.DOWN
+        assert nodes["n7"].reason == "no power"
+        assert nodes["n8"].state is NodeState.RESERVED
+
+    def test_reservations(self, version: str) -> None:
+        found = {r.name: r for r in parse.reservations(recorded(version, "trouble.reservations"))}
+        assert found["soon"].nodes == tuple(f"n{n}" for n in range(1, 9))
+        assert found["now"].nodes == ("n8",)
+        assert found["now"].end_s - found["now"].start_s == 3600
+
+    def test_backfill_cycle(self, version: str) -> None:
+        stats = parse.backfill_stats(recorded(version, "busy.sdiag"))
+        assert not stats.is_in_progress
+        assert stats.cycle.ended_s is not None
+        assert stats.cycle.depth >= 1
+        assert stats.cycle.queue_length >= 1
+
+    def test_configuration(self, version: str) -> None:
+        config = parse.controller_config(recorded(version, "config"))
+        assert config.version.startswith(version)
+        assert config.bf_interval_s == 2
+        assert config.kill_wait_s == 5
+
+    def test_a_cut_never_passes_for_less(self, version: str) -> None:
+        """Text that ends inside a record is refused, wherever the cut is."""
+        for name, reader in (("busy.sinfo", parse.node_rows), ("busy.squeue", parse.jobs)):
+            text = recorded(version, name)
+            borders = {0} | {i + 1 for i, c in enumerate(text) if c == "\n"}
+            for length in range(len(text)):
+                if length not in borders:
+                    with pytest.raises(ParseError):
+                        reader(text[:length])
+
+
+class TestHostLists:
+    @pytest.mark.parametrize(
+        ("text", "names"),
+        [
+            ("", ()),
+            ("(null)", ()),
+            ("n1", ("n1",)),
+            ("n[1-3,7]", ("n1", "n2", "n3", "n7")),
+            ("n[008-011]", ("n008", "n009", "n010", "n011")),
+            ("a,b[1-2]c,d-e.f", ("a", "b1c", "b2c", "d-e.f")),
+            ("r[1-2]n[0-1]", ("r1n0", "r1n1", "r2n0", "r2n1")),
+        ],
+    )
+    def test_is_written_out(self, text: str, names: tuple[str, ...]) -> None:
+        assert expand(text) == names
+
+    @pytest.mark.parametrize(
+        "text",
+        ["n[1-", "n1]", ",", "n1,", "n[]", "n[2-1]", "n[a-b]", "n 1", "n[1-999999999]", "n[[1]]"],
+    )
+    def test_garbage_is_refused(self, text: str) -> None:
+        with pytest.raises(ParseError):
+            expand(text)
+
+    def test_a_product_is_bounded(self) -> None:
+        with pytest.raises(ParseError):
+            expand("a[1-1000]b[1-1000]c[1-1000]d[1-1000]")
+        assert len(expand(f"n[1-{MAX_NAMES}]")) == MAX_NAMES
+
+
+class TestStates:
+    @pytest.mark.parametrize(
+        ("word", "state"),
+        [
+            ("idle", NodeState.IDLE),
+            ("idle*", NodeState.DOWN),
+            ("idle~", NodeState.DOWN),
+            ("idle#", NodeState.DOWN),
+            ("idle$", NodeState.RESERVED),
+            ("idle@", NodeState.DRAINED),
+            ("idle^", NodeState.DOWN),
+            ("idle-", NodeState.PLANNED),
+            ("planned", NodeState.PLANNED),
+            ("planned*", NodeState.DOWN),
+            ("mixed-", NodeState.ALLOCATED),
+            ("allocated*", NodeState.DOWN),
+            ("ALLOCATED+", NodeState.ALLOCATED),
+            ("drained*", NodeState.DOWN),
+            ("drained$", NodeState.DRAINED),
+            ("down~*", NodeState.DOWN),
+            ("invented", NodeState.UNKNOWN),
+            ("invented*", NodeState.UNKNOWN),
+            ("", NodeState.UNKNOWN),
+            ("*", NodeState.UNKNOWN),
+        ],
+    )
+    def test_of_nodes(self, word: str, state: NodeState) -> None:
+        assert states.node_state(word) is state
+
+    def test_unknown_words_of_jobs_allow_no_action(self) -> None:
+        assert states.job_state("INVENTED") is JobState.OTHER
+        seen = states.observation("INVENTED", node=None, start_s=None, reason="")
+        assert seen.presence is Presence.UNKNOWN
+
+
+class TestFields:
+    @pytest.mark.parametrize(
+        ("text", "gpus", "kind"),
+        [
+            ("(null)", 0, "cpu"),
+            ("N/A", 0, "cpu"),
+            ("gpu:4", 4, "gpu:4"),
+            ("gpu:a100:4(S:0-1)", 4, "gpu:a100:4"),
+            ("gpu:a100:2(S:0,1),gpu:v100:1(S:1),nvme:3", 3, "gpu:a100:2,gpu:v100:1"),
+            ("gres:gpu:2", 2, "gpu:2"),
+            ("gres/gpu:h100=8", 8, "gpu:h100:8"),
+            ("gres:gpu", 1, "gpu:1"),
+            ("gpu:0", 0, "cpu"),
+            ("gpumem:4", 0, "cpu"),
+        ],
+    )
+    def test_gpus(self, text: str, gpus: int, kind: str) -> None:
+        assert parse.gpus_of(text) == (gpus, kind)
+
+    @pytest.mark.parametrize(
+        ("text", "seconds"),
+        [
+            ("5:00", 300),
+            ("1:00:00", 3600),
+            ("2-03:04:05", 183_845),
+            ("3-00", 259_200),
+            ("0:30", 30),
+            ("UNLIMITED", None),
+            ("Partition_Limit", None),
+        ],
+    )
+    def test_limits(self, text: str, seconds: float | None) -> None:
+        assert parse.duration_s(text) == seconds
+
+    def test_times(self) -> None:
+        assert parse.time_s("1795165335") == 1_795_165_335
+        assert parse.time_s("2026-11-20T09:02:15") == 1_795_165_335
+        assert parse.time_s("N/A") is None
+        assert parse.time_s("0") is None
+        with pytest.raises(ParseError):
+            parse.time_s("soon")
+
+    def test_cycle_in_progress_is_marked(self) -> None:
+        text = recorded(VERSIONS[0], "busy.sdiag").replace(
+            "Backfilling stats",
+            "Backfilling stats (WARNING: data obtained in the middle of backfilling execution.)",
+        )
+        assert parse.backfill_stats(text).is_in_progress
+
+    def test_bad_bf_interval_is_the_default(self) -> None:
+        text = "SLURM_VERSION = 22.05.8\nSchedulerParameters = bf_interval=x\n"
+        assert parse.controller_config(text).bf_interval_s == 30
+
+    def test_the_batch_script_quotes_the_agent(self) -> None:
+        assert (
+            batch_script(("/a b/python", "$(x)'"))
+            == "#!/bin/sh\nexec '/a b/python' '$(x)'\"'\"''\n"
+        )
+
+
+# How long an example takes says nothing here, and a busy machine is no failure.
+_patient = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+
+# Text that gets past the framing more often than pure noise does.
+_NEAR = st.lists(
+    st.one_of(
+        st.sampled_from(
+            (
+                *(
+                    R,
+                    F,
+                    "\n",
+                    "n[1-3]",
+                    "n[",
+                    "]",
+                    "idle*",
+                    "PENDING",
+                    "1:00",
+                    "1-00:00:00",
+                    "179516",
+                ),
+                *("N/A", "(null)", "gpu:4", "gpu:", "gres:gpu:", "4", "-", ",", "9" * 20),
+            )
+        ),
+        st.text(max_size=6),
+    ),
+    max_size=60,
+).map("".join)
+
+
+def _rows(n_fields: int) -> st.SearchStrategy[str]:
+    piece = st.one_of(
+        st.sampled_from(["", "1", "n[1-3]", "idle", "1:00", "N/A", "gpu:2", "1795165335"]),
+        st.text(max_size=8),
+    )
+    row = st.lists(piece, min_size=n_fields, max_size=n_fields).map(lambda f: R + F.join(f) + "\n")
+    return st.lists(row, max_size=4).map("".join)
+
+
+@_patient
+@given(text=st.one_of(_NEAR, _rows(2), _rows(5), _rows(8), _rows(15)))
+@pytest.mark.parametrize(
+    "reader",
+    [
+        parse.node_rows,
+        parse.jobs,
+        parse.pilot_names,
+        parse.reservations,
+        parse.backfill_stats,
+        parse.controller_config,
+        parse.gpus_of,
+        parse.duration_s,
+        parse.time_s,
+        expand,
+        states.node_state,
+        states.job_state,
+    ],
+    ids=lambda reader: reader.__name__,
+)
+def test_garbage_raises_nothing_but_parse_error(reader: Callable[[str], object], text: str) -> None:
+    try:
+        reader(text)
+    except ParseError:
+        return
+
+
+@_patient
+@given(
+    damage=st.lists(
+        st.tuples(st.integers(0, 10_000), st.integers(0, 30), st.text(max_size=3)),
+        min_size=1,
+        max_size=4,
+    )
+)
+@pytest.mark.parametrize(
+    ("name", "reader"),
+    [
+        ("trouble.sinfo", parse.node_rows),
+        ("busy.squeue", parse.jobs),
+        ("trouble.reservations", parse.reservations),
+        ("busy.sdiag", parse.backfill_stats),
+        ("config", parse.controller_config),
+    ],
+    ids=str,
+)
+def test_damaged_real_output_raises_nothing_but_parse_error(
+    name: str, reader: Callable[[str], object], damage: list[tuple[int, int, str]]
+) -> None:
+    text = recorded(VERSIONS[0], name)
+    for somewhere, removed, put in damage:
+        at = somewhere % (len(text) + 1)
+        text = text[:at] + put + text[at + removed :]
+    try:
+        reader(text)
+    except ParseError:
+        return
