@@ -305,6 +305,7 @@ class Daemon:
             trainers=self.trainers.waiting_and_running(),
             settings=self.settings,
             memory=self.seen.memory,
+            training=self.trainers.observed_assignment(),
         )
         started = time.perf_counter()
         plan = decide(given, self._allocate)

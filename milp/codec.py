@@ -224,6 +224,7 @@ def _trainer(value: Any, where: str) -> ProblemTrainer:
             "rescale_up_s": _float,
             "rescale_down_s": _float,
             "current": _tuple_of(_str),
+            "settled": _tuple_of(_str),
             "eligible": _tuple_of(_str),
             "weight": _float,
             "owner": _str,

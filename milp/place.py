@@ -71,13 +71,16 @@ def _remaining_s(node: ProblemNode) -> float:
 def _keep(
     trainer: ProblemTrainer, present: list[ProblemNode], size: int, k: int, pool: PoolView
 ) -> list[ProblemNode]:
-    """The present nodes a trainer keeps; those that leave soonest go first."""
+    """The present nodes a trainer keeps; those starting, then those that leave soonest go first."""
     if size >= len(present):
         return present
     candidates = [node for node in present if pool.class_of.get(node.name) == k]
     on_switch = Counter(node.switch for node in candidates)
     candidates.sort(
         key=lambda node: (
+            # A node still starting is given up first: the others train, and a trainer
+            # left with starting nodes only would have to park.
+            node.name not in trainer.settled,
             -_remaining_s(node),
             node.owner != trainer.owner,
             -on_switch[node.switch],

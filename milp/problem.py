@@ -56,6 +56,7 @@ class ProblemTrainer:
     rescale_up_s: float  # R_up: what a grow costs all its present nodes
     rescale_down_s: float  # R_dw
     current: tuple[str, ...] = ()  # names of the nodes it has now (C_j = len)
+    settled: tuple[str, ...] = ()  # those of current that already train: given up last
     eligible: tuple[str, ...] = ()  # empty: any class
     weight: float = 1.0
     owner: str = ""

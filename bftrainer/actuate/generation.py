@@ -26,6 +26,7 @@ from bftrainer.actuate.group import (
     Worker,
     WorkerFailed,
     WorkerPhase,
+    describe_exit,
 )
 from bftrainer.elastic import protocol
 
@@ -68,6 +69,8 @@ class GenerationMachine:
         self.interrupted_s: float | None = None
         self.failures_in_row = 0
         self._not_before_s = 0.0
+        self._failures_on: dict[str, int] = {}  # node -> in a row
+        self._not_before_on: dict[str, float] = {}
         self._ended_s: float | None = None
         self._targets: dict[str, NodeOffer] = {}
         self._new_token = new_token
@@ -138,11 +141,13 @@ class GenerationMachine:
             or (was is WorkerPhase.MEMBER and self.is_parking)
             or returncode == -signal.SIGTERM  # the batch system takes the node: a loss
         ):
-            text = worker.has_failed or cause or _describe(returncode)
+            text = worker.has_failed or cause or describe_exit(returncode)
             if now_s >= self._not_before_s:  # all workers failing at once are one failure
                 self.failures_in_row += 1
-                exponent = min(8, self.failures_in_row - 2)
-                self._not_before_s = now_s + min(MAX_BACKOFF_S, 2.0**exponent)
+                self._not_before_s = now_s + _backoff_s(self.failures_in_row)
+            # Others may make progress all the while: a bad node is tried ever more seldom.
+            in_row = self._failures_on[worker.node] = self._failures_on.get(worker.node, 0) + 1
+            self._not_before_on[worker.node] = now_s + _backoff_s(in_row)
             out.append(
                 WorkerFailed(
                     worker_id=worker_id,
@@ -185,6 +190,7 @@ class GenerationMachine:
     ) -> list[Instruction]:
         forming = self.forming
         worker.phase = WorkerPhase.MEMBER
+        self._failures_on.pop(worker.node, None)
         worker.first_generation = worker.first_generation or body.generation
         if forming is None or body.generation != forming.generation:
             return []
@@ -255,6 +261,8 @@ class GenerationMachine:
         if self._is_finishing() or now_s < self._not_before_s:
             return out
         for node, offer in sorted(self._targets.items()):
+            if now_s < self._not_before_on.get(node, 0.0):
+                continue
             if node not in busy_nodes and len(self._live()) < self.n_max + len(self._leavers()):
                 out.append(self._start(offer, now_s))
         return out
@@ -481,12 +489,10 @@ class GenerationMachine:
         )
 
 
+def _backoff_s(failures: int) -> float:
+    return min(MAX_BACKOFF_S, 2.0 ** min(8, failures - 2))
+
+
 def _kill(worker: Worker, reason: str) -> Kill:
     worker.phase = WorkerPhase.GONE
     return Kill(pilot_id=worker.pilot_id, worker_id=worker.worker_id, reason=reason)
-
-
-def _describe(returncode: int) -> str:
-    if returncode < 0:
-        return f"The worker was killed by signal {-returncode}."
-    return f"The worker ended with status {returncode} before its training was complete."

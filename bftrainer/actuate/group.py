@@ -173,3 +173,10 @@ class WorkerFailed:
 
 
 Instruction = StartWorkerOn | Tell | Kill | Announced | Rescaled | Parked | Ended | WorkerFailed
+
+
+def describe_exit(returncode: int) -> str:
+    """Return a sentence on how a worker ended that should not have."""
+    if returncode < 0:
+        return f"The worker was killed by signal {-returncode}."
+    return f"The worker ended with status {returncode} before its training was complete."

@@ -44,7 +44,10 @@ def _powers_of_two(limit: int) -> list[int]:
 
 
 def problem_trainer(
-    record: TrainerRecord, current: tuple[str, ...], settings: Settings
+    record: TrainerRecord,
+    current: tuple[str, ...],
+    settings: Settings,
+    settled: tuple[str, ...] = (),
 ) -> ProblemTrainer:
     """Return the trainer as the allocation problem sees it."""
     spec, costs = record.spec, record.costs
@@ -59,6 +62,7 @@ def problem_trainer(
         rescale_up_s=settings.rescale_up_guess_s if up is None else up,
         rescale_down_s=settings.rescale_down_guess_s if down is None else down,
         current=current,
+        settled=settled,
         weight=spec.weight,
         owner=spec.user,
     )

@@ -47,9 +47,12 @@ def decide(given: DecisionInput, policy: Policy) -> Plan:
         cost_of=lambda node: _cost(node, memory, given),
     )
     releases = list(moved.releases)
-    memory = _hold_off(
-        replace(memory, gave_back=moved.gave_back), [r.node for r in releases], given.now_s
-    )
+    memory = replace(memory, gave_back=moved.gave_back)
+    # Nodes a job is about to start on are its own for as long as those given back for it.
+    memory = _hold_off(memory, sorted(moved.left_to_jobs - memory.held_off.keys()), given.now_s)
+    memory = _hold_off(memory, [r.node for r in releases], given.now_s)
+    gone = {r.pilot_id for r in releases}
+    releases += [r for r in _late(given) if r.pilot_id not in gone]
     pool = _without(given, memory, releases)
     for release in _reserve_releases(pool, given, memory):
         releases.append(release)
@@ -123,6 +126,16 @@ def _without(given: DecisionInput, memory: Memory, releases: list[Release]) -> P
     return build_pool(given.snapshot, pilots, memory, given.settings, given.now_s)
 
 
+def _late(given: DecisionInput) -> list[Release]:
+    """Release pilots that did not start in time: the scheduler has other plans."""
+    return [
+        Release(pilot_id=p.pilot_id, node=p.node, reason="Its pilot did not start in time.")
+        for p in given.pilots
+        if not (p.is_held or p.is_leaving)
+        and given.now_s - p.requested_s > given.settings.pilot_start_timeout_s
+    ]
+
+
 def _reserve_releases(pool: Pool, given: DecisionInput, memory: Memory) -> list[Release]:
     """Free as many nodes as the reserve lacks, unless nodes are on their way back."""
     coming = coming_back(given.snapshot, given.pilots, memory) | _unconfirmed(given, memory)
@@ -177,7 +190,10 @@ def _problem(pool: Pool, given: DecisionInput, memory: Memory) -> Problem | None
         nodes=nodes,
         trainers=tuple(
             problem_trainer(
-                record, _current(record.trainer_id, memory.assignment, names), given.settings
+                record,
+                _of(record.trainer_id, memory.assignment, names),
+                given.settings,
+                _of(record.trainer_id, given.training, names),
             )
             for record in given.trainers
         ),
@@ -196,7 +212,7 @@ def _allocate(problem: Problem | None, policy: Policy) -> tuple[Allocation | Non
         return None, f"Policy {policy.name} gave no usable answer: {failure}"
 
 
-def _current(trainer_id: str, assignment: Mapping[str, str], names: set[str]) -> tuple[str, ...]:
+def _of(trainer_id: str, assignment: Mapping[str, str], names: set[str]) -> tuple[str, ...]:
     return tuple(sorted(n for n, t in assignment.items() if t == trainer_id and n in names))
 
 
@@ -216,10 +232,9 @@ def _claims(pool: Pool, assignment: Mapping[str, str], given: DecisionInput) -> 
 def _unwanted(
     pool: Pool, assignment: Mapping[str, str], given: DecisionInput, memory: Memory
 ) -> tuple[dict[str, float], list[Release]]:
-    """Release pilots that no trainer wants, and those that never started."""
+    """Release pilots that no trainer wants, and those that must leave their node."""
     unused: dict[str, float] = {}
     releases: list[Release] = []
-    requested = {p.pilot_id: p.requested_s for p in given.pilots}
     for node in pool.nodes:
         if not node.pilot_id:
             continue
@@ -228,11 +243,6 @@ def _unwanted(
             unused[node.name] = since
             if given.now_s - since >= given.settings.hold_idle_s or not node.is_held:
                 releases.append(_release(node, "No trainer wants it."))
-        elif (
-            not node.is_held
-            and given.now_s - requested[node.pilot_id] > given.settings.pilot_start_timeout_s
-        ):
-            releases.append(_release(node, "Its pilot did not start in time."))
     ended = {p.pilot_id: p for p in given.pilots if _has_struck(p, given)}
     releases += [
         Release(pilot_id=p.pilot_id, node=p.node, reason=pool.not_used[p.node])

@@ -32,6 +32,7 @@ class GiveBack:
 
     releases: tuple[Release, ...]
     gave_back: Mapping[str, GaveBack]
+    left_to_jobs: frozenset[str]  # free nodes on which a waiting job is about to start
 
 
 def give_back(
@@ -63,6 +64,7 @@ def give_back(
     remembered = {k: v for k, v in memory.gave_back.items() if k in {j.job_id for j in pending}}
     releases: list[Release] = []
     available = free | coming
+    left_to_jobs: set[str] = set()
     head: Job | None = None  # the first job that cannot start: later ones must not delay it
     for job in pending:
         fit_free = {n for n in available if _fits(job, usable[n], head, now_s)}
@@ -70,29 +72,29 @@ def give_back(
         if len(fit_free) + len(fit_ours) < job.n_nodes:
             head = head or job
             continue
-        taken = sorted(fit_free)[: job.n_nodes]
-        missing = job.n_nodes - len(taken)
-        available -= set(taken)
-        if missing == 0:
-            continue
         known = remembered.get(job.job_id)
-        if known and known.situation == situation and _cycle_passed(known.at_s, snapshot, settings):
-            continue  # it had its chance, and nothing has changed since
-        victims = sorted(fit_ours, key=lambda n: (_rank(ours[n]), *cost_of(n)))[:missing]
-        releases += [
-            Release(
-                pilot_id=ours[n].pilot_id,
-                node=n,
-                reason=f"Ordinary job {job.job_id} could start here.",
-                for_job=job.job_id,
-            )
-            for n in victims
-        ]
-        for n in victims:
-            del ours[n]
-        if not (known and known.situation == situation):
+        if known is None or known.situation != situation:
             remembered[job.job_id] = GaveBack(at_s=now_s, situation=situation)
-    return GiveBack(releases=tuple(releases), gave_back=remembered)
+        elif _cycle_passed(known.at_s, snapshot, settings):
+            continue  # it had its chance, and nothing has changed since
+        taken = set(sorted(fit_free)[: job.n_nodes])
+        missing = job.n_nodes - len(taken)
+        available -= taken
+        left_to_jobs |= taken & free
+        victims = sorted(fit_ours, key=lambda n: (_rank(ours[n]), *cost_of(n)))[:missing]
+        releases += [_release(ours.pop(n), job) for n in victims]
+    return GiveBack(
+        releases=tuple(releases), gave_back=remembered, left_to_jobs=frozenset(left_to_jobs)
+    )
+
+
+def _release(pilot: PilotView, job: Job) -> Release:
+    return Release(
+        pilot_id=pilot.pilot_id,
+        node=pilot.node,
+        reason=f"Ordinary job {job.job_id} could start here.",
+        for_job=job.job_id,
+    )
 
 
 def still_held_off(

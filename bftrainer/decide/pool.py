@@ -129,7 +129,7 @@ def _why_not_take(
     if settings.eligible_node_types and node.node_type not in settings.eligible_node_types:
         return f"Policy does not use nodes of type {node.node_type}."
     if node.name in memory.held_off:
-        return "It was given back; a whole scheduler cycle has not passed yet."
+        return "It is left to the queue until a whole scheduler cycle has passed."
     if end is not None and end - now_s - settings.gap_margin_s < settings.min_gap_s:
         return f"The batch system plans to use it in {max(0.0, end - now_s):.0f} s."
     if memory.idle_seen.get(node.name, 0) < settings.idle_confirmations:

@@ -52,7 +52,7 @@ class PilotView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaveBack:
-    """What we remember of having made room for a job."""
+    """What we remember of there being room for a job, made by us or not."""
 
     at_s: float
     situation: str  # digest of job, queue and usable nodes at that time
@@ -80,6 +80,7 @@ class DecisionInput:
     trainers: tuple[TrainerRecord, ...]  # not final ones, in FCFS order
     settings: Settings
     memory: Memory
+    training: Mapping[str, str] = field(default_factory=dict)  # node -> trainer, observed
     seed: int = 0
 
 

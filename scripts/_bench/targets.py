@@ -90,4 +90,4 @@ def _cpus() -> int:
 
 
 def _number(value: float, unit: str) -> str:
-    return f"{value:.3g} {unit}" if unit else f"{value:.4g}×"
+    return f"{value:.3g} {unit}" if unit else f"{value:.4g} x"

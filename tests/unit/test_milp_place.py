@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hypothesis import given, settings
 
@@ -45,6 +46,17 @@ def test_shrink_gives_up_the_nodes_that_leave_first() -> None:
     remaining = {"n1": 50.0, "n2": 10.0, "n3": None, "n4": 30.0}
     nodes = [ProblemNode(name=n, expected_remaining_s=s) for n, s in remaining.items()]
     assert placed(nodes, [trainer("t1", *remaining)], 2) == {"t1": {"n1", "n3"}}
+
+
+def test_shrink_gives_up_starting_nodes_before_training_ones() -> None:
+    nodes = [
+        ProblemNode(name="n1", expected_remaining_s=20.0),
+        ProblemNode(name="n2", expected_remaining_s=900.0),
+        ProblemNode(name="n3", expected_remaining_s=500.0),
+    ]
+    shrinking = replace(trainer("t1", "n1", "n2", "n3"), settled=("n1", "n3"))
+    assert placed(nodes, [shrinking], 2) == {"t1": {"n1", "n3"}}
+    assert placed(nodes, [shrinking], 1) == {"t1": {"n3"}}
 
 
 def test_freed_nodes_serve_those_that_grow() -> None:

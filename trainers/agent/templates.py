@@ -57,8 +57,16 @@ class TemplateKey:
     @classmethod
     def of(cls, interpreter: str, environment: Mapping[str, str]) -> TemplateKey:
         """Return the key for a worker with this environment."""
-        chosen = {k: v for k, v in environment.items() if k in START_VARIABLES}
+        usual = _usual_environment()
+        chosen = {
+            k: v for k, v in environment.items() if k in START_VARIABLES and usual.get(k) != v
+        }
         return cls(interpreter, tuple(sorted(chosen.items())))
+
+
+def _usual_environment() -> dict[str, str]:
+    """What a template starts with when a trainer asks for nothing special."""
+    return {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONUNBUFFERED": "1"}
 
 
 @dataclass(slots=True)
@@ -122,7 +130,7 @@ class Template:
             process.kill_group(self._process.pid)
 
     def _spawn(self, fd: int) -> subprocess.Popen[bytes] | None:
-        environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONUNBUFFERED": "1"}
+        environment = _usual_environment()
         environment.update(self._key.environment)
         argv = [self._key.interpreter, str(TEMPLATE_PROGRAM), str(fd)]
         try:

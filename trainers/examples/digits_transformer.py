@@ -48,7 +48,8 @@ class RowTransformer(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits of a batch of flat images."""
         rows = self.embed(x.unflatten(1, (8, 8))) + self.place
-        return self.head(self.encoder(rows).mean(dim=1))
+        logits: torch.Tensor = self.head(self.encoder(rows).mean(dim=1))
+        return logits
 
 
 model = RowTransformer()

@@ -1,0 +1,124 @@
+"""``bftrainer demo``: three real trainers on the idle nodes of a small cluster."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bftrainer.cli.common import json_option, print_json
+
+if TYPE_CHECKING:
+    from bftrainer.demo.watch import Frame
+
+LINE_INTERVAL_S = 2.0
+
+
+@click.command("demo")
+@click.option("--slurm", "is_slurm", is_flag=True, help="On a real Slurm of this machine.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("demo-out"),
+    show_default=True,
+    help="Where timeline.png and summary.json go.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(5, 3600),
+    default=60.0,
+    show_default=True,
+    help="How long ordinary jobs come and go, at most.",
+)
+@click.option(
+    "--run-out",
+    "run_out_s",
+    type=click.FloatRange(0, 3600),
+    default=15.0,
+    show_default=True,
+    help="Seconds more, without ordinary jobs, for trainers that are not done by then.",
+)
+@click.option("--nodes", "n_nodes", type=click.IntRange(2, 64), default=6, show_default=True)
+@click.option("--epochs", type=click.IntRange(1, 10_000), default=15, show_default=True,
+              help="Of each trainer.")  # fmt: skip
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the ordinary jobs.")
+@click.option("--no-live", is_flag=True, help="A line every two seconds instead of a live page.")
+@json_option
+def demo(
+    is_slurm: bool,
+    out: Path,
+    seconds: float,
+    run_out_s: float,
+    n_nodes: int,
+    epochs: int,
+    seed: int,
+    no_live: bool,
+    as_json: bool,
+) -> None:
+    """Watch three trainers live on the nodes that ordinary jobs leave idle.
+
+    Needs no cluster: nodes are process groups on this machine, or the nodes of a real
+    Slurm that is brought up for the occasion (--slurm). Everything is taken down again.
+    """
+    # Imports here: other verbs must not pay for them.
+    from bftrainer.demo.report import as_document, as_text  # noqa: PLC0415
+    from bftrainer.demo.run import DemoOptions, run_demo  # noqa: PLC0415
+
+    options = DemoOptions(
+        out=out,
+        n_nodes=n_nodes,
+        seconds=seconds,
+        run_out_s=run_out_s,
+        epochs=epochs,
+        seed=seed,
+        is_slurm=is_slurm,
+    )
+    screen = _Screen(is_live=not no_live, on_stderr=as_json)
+    with screen:
+        summary = run_demo(options, screen.see, screen.say)
+    if as_json:
+        print_json(as_document(summary))
+    else:
+        click.echo(as_text(summary))
+        click.echo(f"\nPicture and figures: {out / 'timeline.png'}, {out / 'summary.json'}")
+
+
+class _Screen:
+    """The live page, or lines where nobody could see it move."""
+
+    def __init__(self, *, is_live: bool, on_stderr: bool) -> None:
+        from rich.console import Console  # noqa: PLC0415
+        from rich.live import Live  # noqa: PLC0415
+
+        self._console = Console(stderr=on_stderr)
+        self._live: Live | None = None
+        if is_live and self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._said_s = 0.0
+
+    def __enter__(self) -> None:
+        if self._live is not None:
+            self._live.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def see(self, frame: Frame) -> None:
+        """Show a frame."""
+        from bftrainer.demo import view  # noqa: PLC0415
+
+        if self._live is not None:
+            self._live.update(view.page(frame), refresh=True)
+        elif time.monotonic() - self._said_s >= LINE_INTERVAL_S or frame.is_over():
+            self._said_s = time.monotonic()
+            self._print(view.line(frame))
+
+    def say(self, sentence: str) -> None:
+        """Print a sentence."""
+        self._print(sentence)
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,350 @@
+"""``bftrainer demo``: one short run through everything, and its pure parts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bftrainer import process
+from bftrainer.api.service import TrainerView
+from bftrainer.demo import models
+from bftrainer.demo.facts import Facts, Park, Rescale, collect
+from bftrainer.demo.picture import Story, draw
+from bftrainer.demo.samples import (
+    NodeUse,
+    Sample,
+    Span,
+    Use,
+    node_seconds,
+    sample,
+    spans,
+    taken,
+)
+from bftrainer.demo.stage import make_output_directory, scratch_directory
+from bftrainer.demo.summary import account, background, quantiles
+from bftrainer.demo.workload import demo_workload
+from bftrainer.errors import BftError, UsageError
+from bftrainer.journal.journal import Journal
+from bftrainer.poll.snapshot import Job, JobState, Node, NodeState, Snapshot
+from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
+from tests.support.waiting import wait_for
+
+# ---- the real thing ----------------------------------------------------------------
+
+
+def _command(out: Path, seconds: float) -> tuple[str, ...]:
+    return (
+        *(sys.executable, "-m", "bftrainer.cli.main", "demo", "--no-live", "--json"),
+        *("--out", str(out), "--seconds", str(seconds), "--run-out", "150"),
+        *("--nodes", "4", "--epochs", "6"),
+    )
+
+
+def _processes_of(directory: Path) -> dict[int, str]:
+    """All that the demonstration started: TMPDIR is handed down to everything."""
+    mark = f"TMPDIR={directory}".encode()
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """A short TMPDIR (sockets are made in it); nothing may be left in it or run with it."""
+    with tempfile.TemporaryDirectory(prefix="bft-t", dir="/tmp") as name:
+        directory = Path(name)
+        yield directory
+        left = _processes_of(directory)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        assert left == {}
+        assert list(directory.glob("bft-demo-*")) == []  # torch keeps a cache there
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_demo_shows_everything_it_promises(scratch: Path, tmp_path: Path) -> None:
+    done = process.run(
+        _command(tmp_path / "out", 15),
+        timeout_s=230,
+        env={**os.environ, "TMPDIR": str(scratch)},
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document == json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert document["schema"] == "bftrainer/demo/1"
+    _check_figures(document)
+    picture = (tmp_path / "out" / "timeline.png").read_bytes()
+    assert picture.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = struct.unpack(">II", picture[16:24])
+    assert width == 1560
+    assert 400 < height < 1200
+    wait_for(lambda: not _processes_of(scratch), what="everything has ended")
+
+
+def _check_figures(document: dict[str, Any]) -> None:
+    trainers = document["trainers"]
+    assert [t["name"] for t in trainers] == ["cnn", "mlp", "transformer"]
+    assert [t["state"] for t in trainers] == ["finished"] * 3
+    for trainer in trainers:
+        assert trainer["epochs"] == 6
+        assert trainer["accuracy"] > 0.8
+        assert abs(trainer["accuracy"] - trainer["fixed_accuracy"]) < 0.05
+    split = document["node_seconds"]
+    assert 0 < split["harvested"] < split["offered"] < split["total"]
+    assert split["offered"] == pytest.approx(
+        split["harvested"] + split["lost"] + split["unused"], rel=1e-9
+    )
+    assert document["utilisation"] == pytest.approx(split["harvested"] / split["offered"])
+    assert document["rescales"] >= 1
+    assert document["rescales"] == document["grows"] + document["shrinks"]
+    assert document["pause_s"]["n"] == document["rescales"]
+    assert 0 <= document["pause_s"]["p50"] <= document["pause_s"]["p95"] < 10
+    assert document["decision_ms"]["n"] > 0
+    assert document["background"]["jobs"] >= 2
+    assert document["background"]["delay_s"]["n"] == document["background"]["jobs"]
+    assert document["worker_failures"] == []
+
+
+@pytest.mark.timeout(120)
+def test_demo_interrupted_leaves_nothing(scratch: Path, tmp_path: Path) -> None:
+    with (tmp_path / "said").open("wb") as said:
+        child = process.spawn(
+            _command(tmp_path / "out", 60),
+            env={**os.environ, "TMPDIR": str(scratch)},
+            cwd=tmp_path,
+            stdout=said,
+            stderr=said,
+        )
+    try:
+        wait_for(lambda: "=starting" in (tmp_path / "said").read_text(), timeout_s=60)
+        child.send_signal(signal.SIGINT)
+        assert child.wait(60) == 130
+    finally:
+        process.kill_group(child.pid)
+        child.wait()
+    assert "interrupted" in (tmp_path / "said").read_text()
+    wait_for(lambda: not _processes_of(scratch), what="everything has ended")
+
+
+# ---- what it is made of --------------------------------------------------------------
+
+
+def _view(trainer_id: str, observed: tuple[str, ...], requested: tuple[str, ...]) -> TrainerView:
+    spec = TrainerSpec(name="x", user="u", script="/s.py")
+    record = TrainerRecord(
+        trainer_id=trainer_id, spec=spec, state=TrainerState.RUNNING, submitted_s=0.0
+    )
+    return TrainerView(
+        record=record, planned_nodes=(), requested_nodes=requested, observed_nodes=observed
+    )
+
+
+def _job(job_id: str, node: str, pilot_id: str | None = None) -> Job:
+    return Job(
+        job_id=job_id,
+        user="u",
+        partition="p",
+        state=JobState.RUNNING,
+        n_nodes=1,
+        time_limit_s=60,
+        nodes=(node,),
+        pilot_id=pilot_id,
+    )
+
+
+def test_sample_tells_apart_what_nodes_do() -> None:
+    busy, idle = NodeState.ALLOCATED, NodeState.IDLE
+    states = {"n1": busy, "n2": busy, "n3": busy, "n4": busy, "n5": idle, "n6": NodeState.DOWN}
+    snapshot = Snapshot(
+        taken_at_s=5.0,
+        nodes=tuple(Node(name=name, state=state) for name, state in states.items()),
+        jobs=(
+            _job("1", "n1"),
+            _job("2", "n2", "p000001"),
+            _job("3", "n3", "p000002"),
+            _job("4", "n4", "p000003"),
+        ),
+    )
+    # The trainer's view is a moment older: n1 has been taken from it already.
+    seen = sample(snapshot, [_view("t1", ("n1", "n2"), ("n3",))])
+    assert seen is not None
+    assert {n.node: (n.use, n.trainer_id) for n in seen.nodes} == {
+        "n1": (Use.ORDINARY, ""),
+        "n2": (Use.TRAINING, "t1"),
+        "n3": (Use.STARTING, "t1"),
+        "n4": (Use.HELD, ""),
+        "n5": (Use.FREE, ""),
+        "n6": (Use.AWAY, ""),
+    }
+    assert sample(Snapshot(taken_at_s=5.0, nodes=None, jobs=()), []) is None
+
+
+def _sample(at_s: float, *uses: Use) -> Sample:
+    return Sample(
+        at_s=at_s,
+        nodes=tuple(
+            NodeUse(node=f"n{i}", use=use, trainer_id="t1" if use is Use.TRAINING else "")
+            for i, use in enumerate(uses, start=1)
+        ),
+    )
+
+
+def test_spans_join_equal_samples_and_cover_all_time() -> None:
+    samples = [
+        _sample(0.0, Use.FREE, Use.ORDINARY),
+        _sample(1.0, Use.TRAINING, Use.ORDINARY),
+        _sample(2.5, Use.TRAINING, Use.HELD),
+        _sample(4.0, Use.ORDINARY, Use.HELD),
+    ]
+    found = spans(samples, 5.0)
+    assert [(s.node, s.start_s, s.end_s, s.use) for s in found] == [
+        ("n1", 0.0, 1.0, Use.FREE),
+        ("n1", 1.0, 4.0, Use.TRAINING),
+        ("n1", 4.0, 5.0, Use.ORDINARY),
+        ("n2", 0.0, 2.5, Use.ORDINARY),
+        ("n2", 2.5, 5.0, Use.HELD),
+    ]
+    assert node_seconds(found) == 10.0
+    assert node_seconds(found, Use.TRAINING) == 3.0
+    assert taken(found) == (("n1", 4.0),)
+
+
+def _rescale(at_s: float, before: int, size: int, pause_s: float) -> Rescale:
+    return Rescale(
+        trainer_id="t1",
+        at_s=at_s,
+        size_before=before,
+        size=size,
+        pause_s=pause_s,
+        reason="planned",
+        step=1,
+    )
+
+
+def test_account_takes_pauses_off_the_harvest() -> None:
+    found = spans(
+        [_sample(0.0, Use.TRAINING, Use.STARTING), _sample(10.0, Use.FREE, Use.ORDINARY)], 14.0
+    )
+    facts = Facts(generations=(_rescale(0.0, 0, 1, 0.7), _rescale(5.0, 1, 2, 0.5)))
+    split = account(found, facts)
+    assert split.harvested == pytest.approx(9.0)  # 10 less 0.5 s of two members; a start is none
+    assert split.lost == pytest.approx(11.0)
+    assert (split.unused, split.ordinary, split.total) == (4.0, 4.0, 28.0)
+    assert split.offered == pytest.approx(24.0)
+
+
+def test_facts_know_resumes_from_starts() -> None:
+    facts = Facts(
+        generations=(_rescale(1.0, 0, 1, 0.0), _rescale(9.0, 0, 2, 0.0)),
+        parks=(Park(trainer_id="t1", at_s=5.0, is_saved=True),),
+    )
+    assert [g.at_s for g in facts.resumes] == [9.0]
+    assert facts.rescales == ()
+
+
+def test_facts_are_read_from_a_journal(tmp_path: Path) -> None:
+    release = {"pilot_id": "p000001", "node": "n1", "reason": "r", "for_job": "17"}
+    idle = {**release, "pilot_id": "p000002", "for_job": ""}
+    what = {
+        "size_before": 1,
+        "size": 2,
+        "pause_s": 0.25,
+        "reason": "planned",
+        "step": 7,
+    }
+    with Journal.open(tmp_path / "j.db", clock=time.time) as journal:
+        journal.begin_incarnation()
+        for _ in range(2):  # the second decision names the pilot that is still leaving
+            journal.append("decision", {"took_ms": 1.5, "plan": {"releases": [release, idle]}})
+        journal.append("rescaled", {"trainer_id": "t1", "what": what})
+        journal.append("parked", {"trainer_id": "t1", "what": {"is_saved": False}})
+        facts = collect(journal.entries())
+    assert [(g.node, g.job_id) for g in facts.give_backs] == [("n1", "17")]
+    assert facts.decisions_ms == (1.5, 1.5)
+    assert [(r.size_before, r.size, r.pause_s) for r in facts.rescales] == [(1, 2, 0.25)]
+    assert [p.is_saved for p in facts.parks] == [False]
+
+
+def test_quantiles_and_background() -> None:
+    assert quantiles([]).p50 is None
+    found = quantiles([float(n) for n in range(1, 101)])
+    assert (found.n, found.p50, found.p95, found.max) == (100, 50.0, 95.0, 100.0)
+    ordinary = background({"1": 0.5, "2": 2.0}, {"1": -0.2, "2": 0.4}, "how")
+    assert (ordinary.jobs, ordinary.delay_s.p50, ordinary.delay_s.max) == (2, 0.0, 0.4)
+
+
+@pytest.mark.parametrize("n_nodes", [2, 6, 17])
+@pytest.mark.parametrize("length_s", [5.0, 60.0])
+def test_workload_fits_the_cluster_and_is_repeatable(n_nodes: int, length_s: float) -> None:
+    workload = demo_workload(n_nodes, length_s, 3)
+    assert workload == demo_workload(n_nodes, length_s, 3)
+    assert workload.items
+    assert all(1 <= item.n_nodes <= n_nodes for item in workload.items)
+    assert all(item.duration_s < item.limit_s for item in workload.items)
+    assert all(item.at_s < length_s for item in workload.items)
+
+
+def test_picture_without_anything_to_show_is_a_picture(tmp_path: Path) -> None:
+    one = Span(node="n1", start_s=0.0, end_s=9.0, use=Use.ORDINARY)
+    for name, shown in (("none", ()), ("one", (one,))):
+        path = tmp_path / f"{name}.png"
+        draw(
+            Story(
+                title="t",
+                subtitle="s",
+                start_s=0.0,
+                end_s=9.0,
+                spans=shown,
+                trainers={"t1": "cnn"},
+                give_backs=(),
+            ),
+            path,
+        )
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_scratch_is_kept_and_named_after_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(BftError) as caught, scratch_directory():
+        raise BftError("BFT-1024", "It failed.", "Read the logs.")
+    [kept] = tmp_path.iterdir()
+    assert caught.value.next_step == f"Read the logs. Logs are kept in {kept}."
+    kept.rmdir()
+    with pytest.raises(KeyboardInterrupt), scratch_directory():
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError) as caught:
+        make_output_directory(tmp_path / "file" / "out")
+    assert caught.value.code == "BFT-1026"
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(UsageError) as caught:
+        models.require_extras()
+    assert caught.value.code == "BFT-1021"
+    with pytest.raises(BftError) as failed:
+        models.demo_trainers(1)
+    assert failed.value.code == "BFT-1023"
