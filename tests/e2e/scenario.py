@@ -1,0 +1,231 @@
+"""The end-to-end run on a real Slurm: one scripted story, told once, checked by many tests.
+
+Two clusters of eight nodes get the same ordinary jobs at the same moments: one with
+bftrainer, one without. The second bears the same processor load, being on the same
+machine; what differs between them is bftrainer.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bftrainer import process
+from bftrainer.api.service import StatusView
+from bftrainer.trainer import TrainerRecord, TrainerSpec
+from milp.problem import Curve
+from slurm_plugins.testcluster.cluster import SlurmTestCluster
+from slurm_plugins.testcluster.config import FAST_CYCLE, ClusterConfig
+from slurm_plugins.testcluster.workload import JobRecord, WorkloadItem, WorkloadRun
+from tests.support.sidecar import Sidecar
+from tests.support.waiting import wait_for
+
+SCRIPT = Path(__file__).with_name("train_digits.py")
+BF_INTERVAL_S = 2
+NETWORKS = ("mlp", "conv", "wide")
+EPOCHS = 40
+CURVE = Curve(sizes=(1, 2, 4, 8), samples_per_s=(100.0, 195.0, 370.0, 680.0))
+POLICY = """\
+poll_interval_s: 0.5
+min_gap_s: 30
+gap_margin_s: 5
+pilot_time_limit_s: 600
+t_fwd_s: 30
+reserve_nodes_per_type: 0
+join_window_s: 0.5
+heartbeat_s: 0.5
+agent_timeout_s: 5
+hold_idle_s: 2
+p_jmax: 3
+"""
+
+
+def ordinary_jobs() -> list[WorkloadItem]:
+    """Return four rounds: small jobs, a 4-node job, and an 8-node job blocked behind it.
+
+    While the 8-node job waits, the other four nodes are unfillable for everybody whose
+    limit is longer than the 4-node job's.
+    """
+    items: list[WorkloadItem] = []
+    for begin in (4.0, 28.0, 52.0, 76.0):
+        items += [
+            WorkloadItem(at_s=begin, n_nodes=1, duration_s=4, limit_s=60),
+            WorkloadItem(at_s=begin + 2, n_nodes=4, duration_s=9, limit_s=240),
+            WorkloadItem(at_s=begin + 4, n_nodes=8, duration_s=2, limit_s=60),
+            WorkloadItem(at_s=begin + 5.5, n_nodes=1, duration_s=3, limit_s=60),
+            WorkloadItem(at_s=begin + 15, n_nodes=2, duration_s=3, limit_s=60),
+            WorkloadItem(at_s=begin + 18, n_nodes=1, duration_s=2, limit_s=60, kind="srun"),
+        ]
+    return items
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """All that the tests look at."""
+
+    trainers: dict[str, TrainerRecord]
+    directories: dict[str, Path]
+    accuracy: dict[str, float]
+    fixed_accuracy: dict[str, float]
+    rescales: list[dict[str, Any]]
+    parked: list[dict[str, Any]]
+    gave_back_for_jobs: list[str]
+    with_us: tuple[JobRecord, ...]
+    without_us: tuple[JobRecord, ...]
+    status: StatusView
+    incarnations: int
+    was_worker_killed: bool
+
+
+def spec(network: str, directory: Path) -> TrainerSpec:
+    """Return the trainer for one network."""
+    return TrainerSpec(
+        name=network,
+        user=getpass.getuser(),
+        script=str(SCRIPT),
+        args=("--network", network, "--out", str(directory), "--sample-ms", "4.0"),
+        cwd=str(directory),
+        interpreter=sys.executable,
+        n_min=1,
+        n_max=8,
+        epochs=EPOCHS,
+        checkpoint_dir=str(directory / "checkpoints"),
+        checkpoint_interval_s=2.0,
+        curve=CURVE,
+        environment=(("OMP_NUM_THREADS", "1"),),
+    )
+
+
+def run_scenario(base: Path) -> Outcome:
+    """Play the story; leaves no process behind whatever happens."""
+    sites = [
+        SlurmTestCluster(
+            ClusterConfig(
+                directory=base / name,
+                n_nodes=8,
+                bf_interval_s=BF_INTERVAL_S,
+                scheduler_parameters=FAST_CYCLE,
+            )
+        )
+        for name in ("with", "without")
+    ]
+    with sites[0] as site, sites[1] as control:
+        sidecar = Sidecar(
+            base / "state",
+            batch_system="slurm",
+            batch_options={"slurm_conf": str(site.config.slurm_conf)},
+            policy=POLICY,
+        )
+        try:
+            return _play(base, sidecar, site, control)
+        finally:
+            sidecar.stop()
+
+
+def _play(
+    base: Path, sidecar: Sidecar, site: SlurmTestCluster, control: SlurmTestCluster
+) -> Outcome:
+    sidecar.start()
+    directories = {}
+    for network in NETWORKS:
+        directories[network] = base / network
+        directories[network].mkdir()
+        sidecar.client.submit(spec(network, directories[network]))
+    fixed = [_start_fixed_size_run(network, base / f"{network}-fixed") for network in NETWORKS]
+    wait_for(lambda: _all_running(sidecar), timeout_s=60, what="all trainers run")
+    items = ordinary_jobs()
+    with WorkloadRun(site, items) as ours, WorkloadRun(control, items) as theirs:
+        was_killed = _kill_a_worker(sidecar)
+        wait_for(lambda: _elapsed(ours) > 40, timeout_s=60, what="the middle of the story")
+        sidecar.kill()
+        sidecar.start()
+        assert ours.wait(240), ours.records()
+        assert theirs.wait(60), theirs.records()
+        with_us, without_us = ours.records(), theirs.records()
+    wait_for(lambda: _all_final(sidecar), timeout_s=240, what="all trainers finish")
+    for child in fixed:
+        assert child.wait(120) == 0
+    status = sidecar.client.status()
+    entries = sidecar.entries()
+    sidecar.stop()
+    return Outcome(
+        trainers={t.record.spec.name: t.record for t in status.trainers},
+        directories=directories,
+        accuracy={n: _accuracy(directories[n]) for n in NETWORKS},
+        fixed_accuracy={n: _accuracy(base / f"{n}-fixed") for n in NETWORKS},
+        rescales=[e.plain() for e in entries if e.kind == "rescaled"],
+        parked=[e.plain() for e in entries if e.kind == "parked"],
+        gave_back_for_jobs=[
+            release["for_job"]
+            for e in entries
+            if e.kind == "decision"
+            for release in e.plain()["plan"]["releases"]
+            if release["for_job"]
+        ],
+        with_us=with_us,
+        without_us=without_us,
+        status=status,
+        incarnations=max(e.incarnation for e in entries),
+        was_worker_killed=was_killed,
+    )
+
+
+def _start_fixed_size_run(network: str, directory: Path) -> subprocess.Popen[bytes]:
+    """The same script, run plainly: one process, no daemon."""
+    directory.mkdir()
+    argv = [sys.executable, str(SCRIPT), "--network", network, "--out", str(directory)]
+    argv += ["--epochs", str(EPOCHS)]
+    with (directory / "log").open("wb") as log:
+        return process.spawn(
+            argv, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log
+        )
+
+
+def _kill_a_worker(sidecar: Sidecar) -> bool:
+    """SIGKILL one worker of a trainer that has at least two."""
+
+    def victim() -> int | None:
+        for view in sidecar.client.trainers():
+            if len(view.observed_nodes) >= 2:
+                return _worker_pid(view.record.trainer_id)
+        return None
+
+    pid = wait_for(victim, timeout_s=60, what="a trainer of size 2 or more")
+    os.kill(pid, signal.SIGKILL)
+    return True
+
+
+def _worker_pid(trainer_id: str) -> int | None:
+    """Find a worker process by the log it writes to."""
+    for entry in Path("/proc").iterdir():
+        try:
+            target = str((entry / "fd" / "1").readlink())
+        except OSError:
+            continue
+        if f"/logs/{trainer_id}-" in target:
+            return int(entry.name)
+    return None
+
+
+def _elapsed(run: WorkloadRun) -> float:
+    return time.time() - (run.began_s or time.time())
+
+
+def _all_running(sidecar: Sidecar) -> bool:
+    return all(t.observed_nodes for t in sidecar.client.trainers())
+
+
+def _all_final(sidecar: Sidecar) -> bool:
+    return all(t.record.state.is_final for t in sidecar.client.trainers())
+
+
+def _accuracy(directory: Path) -> float:
+    return float(json.loads((directory / "result.json").read_text())["accuracy"])

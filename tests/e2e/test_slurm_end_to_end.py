@@ -1,0 +1,84 @@
+"""Idle nodes of a real Slurm train three real models while ordinary jobs come and go."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bftrainer.trainer import TrainerState
+from tests.e2e import records
+from tests.e2e.scenario import BF_INTERVAL_S, EPOCHS, NETWORKS, Outcome, run_scenario
+from tests.e2e.train_digits import N_TRAIN
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def outcome() -> Iterator[Outcome]:
+    """Play the story once for all checks."""
+    base = Path(tempfile.mkdtemp(prefix="bft-e2e-"))
+    base.chmod(0o755)  # ordinary users' jobs must reach the cluster's directory
+    yield run_scenario(base)
+    shutil.rmtree(base)  # kept when the story fails: its logs say why
+
+
+def test_all_trainers_finish(outcome: Outcome) -> None:
+    states = {name: (t.state, t.reason) for name, t in outcome.trainers.items()}
+    assert {s for s, _ in states.values()} == {TrainerState.FINISHED}, states
+    assert set(states) == set(NETWORKS)
+
+
+def test_there_was_enough_to_and_fro(outcome: Outcome) -> None:
+    # A rescale is a change of size; parked is size 0. First starts do not count.
+    changes = [r for r in outcome.rescales if r["what"]["size"] != r["what"]["size_before"]]
+    assert len(changes) - len(NETWORKS) + len(outcome.parked) >= 30
+    assert len(outcome.gave_back_for_jobs) >= 5
+    assert outcome.was_worker_killed
+    assert outcome.incarnations == 2
+
+
+def test_each_trainer_was_parked_and_resumed(outcome: Outcome) -> None:
+    parked = {p["trainer_id"] for p in outcome.parked}
+    resumed = {r["trainer_id"] for r in outcome.rescales if r["what"]["resumed_from"]}
+    ids = {t.trainer_id for t in outcome.trainers.values()}
+    assert parked == ids
+    assert resumed == ids
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_each_sample_is_in_exactly_one_committed_update_per_epoch(
+    outcome: Outcome, network: str
+) -> None:
+    epochs = records.committed_samples(records.read_records(outcome.directories[network]))
+    assert sorted(epochs) == list(range(EPOCHS))
+    for epoch, counts in epochs.items():
+        wrong = {i: counts[i] for i in range(N_TRAIN) if counts[i] != 1}
+        assert not wrong, f"epoch {epoch}: {dict(list(wrong.items())[:5])}"
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_parameters_are_equal_on_all_members(outcome: Outcome, network: str) -> None:
+    lines = records.read_records(outcome.directories[network])
+    assert sum(1 for r in lines if r["kind"] == "hash") >= 10
+    assert records.hash_disagreements(lines) == []
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_accuracy_is_that_of_a_fixed_size_run(outcome: Outcome, network: str) -> None:
+    assert outcome.accuracy[network] >= 0.95
+    assert abs(outcome.accuracy[network] - outcome.fixed_accuracy[network]) <= 0.01
+
+
+def test_ordinary_jobs_do_not_notice(outcome: Outcome) -> None:
+    added = []
+    for ours, theirs in zip(outcome.with_us, outcome.without_us, strict=True):
+        assert ours.wait_s is not None, ours
+        assert theirs.wait_s is not None, theirs
+        added.append(ours.wait_s - theirs.wait_s)
+    assert max(added) <= BF_INTERVAL_S + 1.0, added
+    assert statistics.median(added) <= 0.2, added

@@ -1,0 +1,221 @@
+"""The decision folded over random histories of a small cluster.
+
+After every step: one trainer per node, sizes within bounds, at most one pilot per node,
+claims on free nodes only, a reason for every release, no harm to the head of the queue.
+And when nothing changes any more, nothing is asked for any more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from bftrainer.decide.types import Plan, Settings
+from bftrainer.poll.snapshot import NodeState, Snapshot
+from bftrainer.trainer import TrainerRecord
+from tests.support.sim_cluster import SimCluster
+from tests.support.snapshots import SOURCES, Fold, claimed, record, without
+
+TYPES = {**{f"c{k}": "cpu" for k in range(1, 6)}, "g1": "gpu", "g2": "gpu"}
+CYCLE_S = 30.0
+FREE = {NodeState.IDLE, NodeState.PLANNED}
+
+
+class Decisions(RuleBasedStateMachine):
+    """A fold of ``decide``, the cluster it acts on, and its users."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cluster = SimCluster(types=TYPES)
+        self.trainers: dict[str, TrainerRecord] = {}
+        self.fold = Fold()
+        self.count = 0
+
+    @initialize(
+        reserve=st.integers(0, 2),
+        confirmations=st.integers(1, 2),
+        p_jmax=st.integers(1, 3),
+    )
+    def begin(self, reserve: int, confirmations: int, p_jmax: int) -> None:
+        self.fold = Fold(
+            settings=Settings(
+                reserve_nodes_per_type=reserve,
+                idle_confirmations=confirmations,
+                p_jmax=p_jmax,
+                cycle_s=CYCLE_S,
+                pilot_start_timeout_s=CYCLE_S + 5.0,
+            )
+        )
+        self.decide()
+
+    # ---- the world ---------------------------------------------------------------------
+
+    @rule(
+        n_nodes=st.integers(1, 8),
+        limit_s=st.sampled_from([60.0, 400.0, 4000.0]),
+        is_hopeless=st.sampled_from([False, False, False, True]),
+    )
+    def submit_job(self, n_nodes: int, limit_s: float, *, is_hopeless: bool) -> None:
+        self.cluster.submit(n_nodes, limit_s, is_hopeless=is_hopeless)
+        self.decide()
+
+    @precondition(lambda self: self.cluster.jobs)
+    @rule(pick=st.integers(0, 99))
+    def job_ends(self, pick: int) -> None:
+        ids = sorted(self.cluster.jobs)
+        del self.cluster.jobs[ids[pick % len(ids)]]
+        self.decide()
+
+    @rule(node=st.sampled_from(sorted(TYPES)))
+    def drain_or_resume(self, node: str) -> None:
+        self.cluster.drained ^= {node}
+        self.decide()
+
+    @rule(n_min=st.integers(1, 3), extra=st.integers(0, 4))
+    def submit_trainer(self, n_min: int, extra: int) -> None:
+        self.count += 1
+        self.trainers[f"t{self.count}"] = record(f"t{self.count}", n_min=n_min, n_max=n_min + extra)
+        self.decide()
+
+    @precondition(lambda self: self.trainers)
+    @rule(pick=st.integers(0, 99))
+    def trainer_ends(self, pick: int) -> None:
+        ids = sorted(self.trainers)
+        del self.trainers[ids[pick % len(ids)]]
+        self.decide()
+
+    @rule(seconds=st.sampled_from([1.0, 7.0, 40.0, 500.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.cluster.pass_time(seconds)
+        self.decide()
+
+    @rule(times=st.integers(1, 3))
+    def scheduler_runs(self, times: int) -> None:
+        for _ in range(times):
+            self.cluster.cycle()
+            self.cluster.connect_agents()
+            self.decide()
+            self.cluster.pass_time(CYCLE_S)
+            self.decide()
+
+    @rule()
+    def decide_again(self) -> None:
+        """Asked a second time about the very same, it wants nothing more."""
+        self.decide()
+        plan = self.decide(is_new=False)
+        assert (plan.claims, plan.releases) == ((), ())
+
+    @rule(source=st.sampled_from(SOURCES))
+    def batch_system_is_silent(self, source: str) -> None:
+        before = self.fold.memory
+        self.cluster.pass_time(100.0)
+        blind = without(self.cluster.snapshot(), source)
+        plan = self.fold.decide(
+            blind, self.cluster.views(), tuple(self.trainers.values()), at_s=self.cluster.now_s
+        )
+        assert (plan.claims, plan.releases, plan.memory) == ((), (), before)
+
+    # ---- judgement ------------------------------------------------------------------------
+
+    def decide(self, *, is_new: bool = True) -> Plan:
+        seen = self.cluster.snapshot()
+        plan = self.fold.decide(
+            seen,
+            self.cluster.views(),
+            tuple(self.trainers.values()),
+            at_s=self.cluster.now_s,
+            is_new=is_new,
+        )
+        self._check_assignment(plan)
+        self._check_claims(plan, seen)
+        self._check_releases(plan)
+        self._check_head(plan)
+        self.cluster.carry_out(plan)
+        return plan
+
+    def _check_assignment(self, plan: Plan) -> None:
+        pool = {n.name for n in plan.pool}
+        assert set(plan.assignment) <= pool
+        assert pool | set(plan.not_used) == set(TYPES)
+        assert not pool & set(plan.not_used)
+        sizes = Counter(plan.assignment.values())
+        assert len(sizes) <= self.fold.settings.p_jmax
+        for trainer_id, size in sizes.items():
+            spec = self.trainers[trainer_id].spec
+            assert spec.n_min <= size <= spec.n_max
+
+    def _check_claims(self, plan: Plan, seen: Snapshot) -> None:
+        states = {n.name: n.state for n in seen.nodes or ()}
+        nodes = [c.node for c in plan.claims]
+        assert len(set(nodes)) == len(nodes)
+        assert not set(nodes) & {p.node for p in self.cluster.pilots.values()}
+        limits = self.fold.settings
+        for claim in plan.claims:
+            assert states[claim.node] in FREE
+            assert plan.assignment[claim.node] == claim.for_trainer
+            assert limits.min_gap_s <= claim.time_limit_s <= limits.pilot_time_limit_s
+        for node_type in set(TYPES.values()):
+            free = {n for n in self.cluster.free() if TYPES[n] == node_type}
+            free -= {p.node for p in self.cluster.pilots.values()}
+            if free & claimed(plan):
+                assert len(free - claimed(plan)) >= limits.reserve_nodes_per_type
+
+    def _check_releases(self, plan: Plan) -> None:
+        ids = [r.pilot_id for r in plan.releases]
+        assert len(set(ids)) == len(ids)
+        for release in plan.releases:
+            pilot = self.cluster.pilots[release.pilot_id]
+            assert not pilot.is_leaving
+            assert pilot.node == release.node
+            assert release.reason.endswith(".")
+            assert release.node not in plan.assignment
+            if release.for_job:
+                assert self.cluster.jobs[release.for_job].start_s is None
+                assert release.node in plan.memory.held_off
+
+    def _check_head(self, plan: Plan) -> None:
+        """The first job in the queue finds what it needs, if we are all that is in its way."""
+        head = next(iter(self.cluster.waiting()), None)
+        if head is None:
+            return
+        free = set(self.cluster.free())
+        ours = {
+            p.node
+            for p in self.cluster.pilots.values()
+            if (p.start_s is not None or p.node in free) and p.node not in self.cluster.drained
+        }
+        leaving = {p.node for p in self.cluster.pilots.values() if p.is_leaving}
+        given = {r.node for r in plan.releases} | leaving
+        # A free node with a pilot waiting for it does not hurt: ordinary jobs go first.
+        if len(free | ours) < head.n_nodes or len(free | (ours & given)) >= head.n_nodes:
+            return
+        chance = plan.memory.gave_back.get(head.job_id)
+        ended_s = self.cluster.cycle_ended_s
+        assert chance is not None, "the head of the queue got nothing"
+        assert ended_s is not None
+        assert ended_s >= chance.at_s + 1.0
+
+    # ---- quiescence --------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        self.cluster.is_frozen = True
+        asked: list[int] = []
+        for _ in range(40):
+            self.cluster.cycle()
+            self.cluster.connect_agents()
+            plan = self.decide()
+            self.cluster.pass_time(CYCLE_S)
+            asked.append(len(plan.claims) + len(plan.releases))
+        assert not any(asked[-12:]), asked
+
+
+Decisions.TestCase.settings = settings(
+    max_examples=60,
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+TestDecisions = Decisions.TestCase

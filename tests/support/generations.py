@@ -1,0 +1,216 @@
+"""Drives a generation machine by hand: what workers say goes in, what it wants comes out.
+
+For unit tests of one path each; the property test has a model of workers instead.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import TypeVar
+
+from bftrainer.actuate.generation import GenerationMachine
+from bftrainer.actuate.group import (
+    Announced,
+    Instruction,
+    Kill,
+    NodeOffer,
+    StartWorkerOn,
+    Tell,
+)
+from bftrainer.elastic import protocol
+
+T = TypeVar("T")
+
+
+def offer(node: str, pilot_id: str = "") -> NodeOffer:
+    return NodeOffer(
+        node=node,
+        pilot_id=pilot_id or f"p-{node}",
+        address=f"addr-{node}",
+        agent_endpoint=f"tcp://{node}",
+        agent_public_key=f"key-{node}",
+    )
+
+
+class Driver:
+    """A machine, a clock and everything it has ever asked for."""
+
+    def __init__(
+        self,
+        *,
+        n_min: int = 1,
+        n_max: int = 8,
+        join_window_s: float = 1.0,
+        start_timeout_s: float = 60.0,
+        last_generation: int = 0,
+        incarnation: int = 1,
+    ) -> None:
+        tokens = itertools.count()
+        self.machine = GenerationMachine(
+            "t1",
+            n_min=n_min,
+            n_max=n_max,
+            join_window_s=join_window_s,
+            start_timeout_s=start_timeout_s,
+            last_generation=last_generation,
+            incarnation=incarnation,
+            new_token=lambda: f"token{next(tokens)}",
+        )
+        self.now_s = 100.0
+        self.log: list[Instruction] = []
+        self.new: list[Instruction] = []  # of the last stimulus
+
+    # ---- stimuli -------------------------------------------------------------------
+
+    def _took(self, out: list[Instruction]) -> list[Instruction]:
+        self.new = out
+        self.log += out
+        return out
+
+    def target(self, *nodes: str) -> list[Instruction]:
+        return self._took(self.machine.set_targets([offer(n) for n in nodes], self.now_s))
+
+    def wait(self, seconds: float) -> list[Instruction]:
+        self.now_s += seconds
+        return self._took(self.machine.tick(self.now_s))
+
+    def say(self, worker_id: str, body: protocol.Message) -> list[Instruction]:
+        return self._took(self.machine.on_body(worker_id, body, self.now_s))
+
+    def exit(self, worker_id: str, returncode: int = 0, cause: str = "") -> list[Instruction]:
+        return self._took(self.machine.on_exit(worker_id, returncode, cause, self.now_s))
+
+    def lose_agent(self, node: str) -> list[Instruction]:
+        return self._took(self.machine.on_agent_lost(f"p-{node}", self.now_s))
+
+    # ---- what was asked for ----------------------------------------------------------
+
+    def wanted(self, kind: type[T], among: Iterable[Instruction] | None = None) -> list[T]:
+        return [i for i in (self.new if among is None else among) if isinstance(i, kind)]
+
+    def told(self, kind: type[T], among: Iterable[Instruction] | None = None) -> dict[str, T]:
+        """Worker → the last message of a kind told to it."""
+        return {
+            t.worker_id: body
+            for t in self.wanted(Tell, among)
+            if isinstance(body := protocol.from_body(dict(t.body)), kind)
+        }
+
+    def killed(self, among: Iterable[Instruction] | None = None) -> dict[str, str]:
+        return {k.worker_id: k.reason for k in self.wanted(Kill, among)}
+
+    def on(self, node: str) -> str:
+        """The newest worker that lives on a node."""
+        return [
+            w.worker_id for w in self.machine.workers.values() if w.node == node and w.is_alive
+        ][-1]
+
+    def started(self) -> list[str]:
+        return [s.node for s in self.wanted(StartWorkerOn)]
+
+    def commit(self) -> protocol.Commit:
+        """The last commit announced."""
+        last = list(self.told(protocol.Commit, self.log).values())
+        return max(last, key=lambda c: (c.generation, c.attempt))
+
+    def nodes(self) -> list[str]:
+        """Nodes of the current members, in rank order."""
+        return [self.machine.workers[m].node for m in self.machine.members]
+
+    # ---- whole exchanges -------------------------------------------------------------
+
+    def warm(self, *nodes: str) -> list[Instruction]:
+        """Let the workers on these nodes become warm; return what followed the last."""
+        for node in nodes:
+            self.say(self.on(node), protocol.Warm(warm_up_s=1.0))
+        return self.new
+
+    def ready(self, *, skip: Iterable[str] = ()) -> list[Instruction]:
+        """Answer every open Prepare of the forming generation."""
+        forming = self.machine.forming
+        assert forming is not None
+        for rank, worker_id in enumerate(forming.roster):
+            if self.machine.workers[worker_id].node not in skip:
+                self.say(
+                    worker_id,
+                    protocol.Ready(
+                        generation=forming.generation,
+                        attempt=forming.attempt,
+                        store_port=0 if rank else 4000 + forming.attempt,
+                    ),
+                )
+        return self.new
+
+    def enter(
+        self, *, step: int = 0, skip: Iterable[str] = (), pause_s: float = 0.0, resumed: str = ""
+    ) -> list[Instruction]:
+        """Let those of the committed roster enter; leavers leave and exit first."""
+        commit = self.commit()
+        roster = {m.worker_id for m in commit.members}
+        for worker_id in self.machine.members:
+            worker = self.machine.workers.get(worker_id)
+            if worker is not None and worker.is_alive and worker_id not in roster:
+                self.leave(worker_id, commit.generation, step)
+        for member in commit.members:
+            if member.node not in skip:
+                self.say(
+                    member.worker_id,
+                    protocol.Entered(
+                        generation=commit.generation,
+                        attempt=commit.attempt,
+                        rank=member.rank,
+                        size=len(commit.members),
+                        step=step,
+                        epoch=0,
+                        samples=step * 10,
+                        pause_s=pause_s * (1 + member.rank),
+                        transfer_s=0.0,
+                        resumed_from=resumed if member.rank == 0 else "",
+                    ),
+                )
+        return self.new
+
+    def leave(self, worker_id: str, generation: int, step: int = 0) -> list[Instruction]:
+        first = self.say(worker_id, protocol.Left(generation=generation, step=step))
+        self.new = first + self.exit(worker_id, 0)
+        return self.new
+
+    def form(self, *nodes: str, step: int = 0) -> list[Instruction]:
+        """Bring the trainer onto these nodes, whatever it takes."""
+        self.target(*nodes)
+        for node in nodes:
+            if self.machine.workers[self.on(node)].phase == "starting":
+                self.warm(node)
+        self.ready()
+        return self.enter(step=step)
+
+    def progress(self, node: str, step: int) -> list[Instruction]:
+        return self.say(
+            self.on(node),
+            protocol.Progress(
+                generation=self.machine.generation,
+                step=step,
+                epoch=0,
+                samples=step * 10,
+                step_s=0.1,
+                samples_per_s=100.0,
+            ),
+        )
+
+    def interrupted(self, node: str, generation: int) -> list[Instruction]:
+        return self.say(
+            self.on(node),
+            protocol.Interrupted(generation=generation, attempt=1, step=5, reason="reset by peer"),
+        )
+
+    def finish(self, node: str, step: int = 50) -> list[Instruction]:
+        return self.say(
+            self.on(node),
+            protocol.Finished(
+                generation=self.machine.generation, step=step, epoch=3, samples=step * 10
+            ),
+        )
+
+    def announced(self) -> list[int]:
+        return [a.generation for a in self.wanted(Announced, self.log)]

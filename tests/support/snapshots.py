@@ -1,0 +1,235 @@
+"""Builders for snapshots, pilots and trainers, and a fold that decides step by step.
+
+What a test leaves out takes a value that does not matter. Tests of ``decide`` and of
+whatever shows its plans build their inputs here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from bftrainer.decide.decision import decide
+from bftrainer.decide.types import DecisionInput, Memory, PilotView, Plan, Settings
+from bftrainer.poll.snapshot import (
+    Job,
+    JobState,
+    Node,
+    NodeState,
+    Reservation,
+    SchedulerCycle,
+    Snapshot,
+)
+from bftrainer.trainer import MeasuredCosts, TrainerRecord, TrainerSpec, TrainerState
+from milp.check import check
+from milp.problem import Allocation, Problem
+from milp.solve import solve
+
+T0 = 1_700_000_000.0
+
+
+class ExactPolicy:
+    """The exact solver, every answer judged; keeps the problems it was given."""
+
+    name = "exact"
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+
+    def allocate(self, problem: Problem) -> Allocation:
+        self.problems.append(problem)
+        allocation = solve(problem)
+        check(problem, allocation)
+        return allocation
+
+
+def node(
+    name: str,
+    state: NodeState = NodeState.IDLE,
+    *,
+    reason: str = "",
+    node_type: str = "default",
+    gpus: int = 0,
+    features: tuple[str, ...] = (),
+    partitions: tuple[str, ...] = (),
+) -> Node:
+    return Node(
+        name=name,
+        state=state,
+        reason=reason,
+        node_type=node_type,
+        gpus=gpus,
+        features=features,
+        partitions=partitions,
+    )
+
+
+def idle_nodes(count: int) -> tuple[Node, ...]:
+    """n1 … n<count>, all idle."""
+    return tuple(node(f"n{k}") for k in range(1, count + 1))
+
+
+def with_state(nodes: Sequence[Node], state: NodeState, *names: str) -> tuple[Node, ...]:
+    return tuple(replace(n, state=state) if n.name in names else n for n in nodes)
+
+
+def pending(
+    job_id: str,
+    n_nodes: int,
+    *,
+    limit_s: float | None = 600.0,
+    reason: str = "Resources",
+    priority: float = 0.0,
+    submit_s: float = T0,
+    start_s: float | None = None,
+    planned: tuple[str, ...] = (),
+    required: tuple[str, ...] = (),
+    features: str = "",
+    gpus_per_node: int = 0,
+    partition: str = "batch",
+) -> Job:
+    return Job(
+        job_id=job_id,
+        user="alice",
+        partition=partition,
+        state=JobState.PENDING,
+        n_nodes=n_nodes,
+        time_limit_s=limit_s,
+        reason=reason,
+        priority=priority,
+        submit_s=submit_s,
+        start_s=start_s,
+        planned_nodes=planned,
+        required_nodes=required,
+        features=features,
+        gpus_per_node=gpus_per_node,
+    )
+
+
+def running(job_id: str, *nodes: str, start_s: float = T0) -> Job:
+    return Job(
+        job_id=job_id,
+        user="alice",
+        partition="batch",
+        state=JobState.RUNNING,
+        n_nodes=len(nodes),
+        time_limit_s=3600.0,
+        start_s=start_s,
+        nodes=nodes,
+    )
+
+
+def snapshot(
+    nodes: Sequence[Node],
+    jobs: Sequence[Job] = (),
+    *,
+    at_s: float = T0,
+    cycle_ended_s: float | None = None,
+    reservations: Sequence[Reservation] = (),
+) -> Snapshot:
+    return Snapshot(
+        taken_at_s=at_s,
+        nodes=tuple(nodes),
+        jobs=tuple(jobs),
+        reservations=tuple(reservations),
+        cycle=SchedulerCycle(ended_s=cycle_ended_s),
+    )
+
+
+SOURCES = ("nodes", "jobs", "reservations")
+
+
+def without(seen: Snapshot, source: str) -> Snapshot:
+    """The same look, but one of ``SOURCES`` did not answer."""
+    return Snapshot(
+        taken_at_s=seen.taken_at_s,
+        nodes=None if source == "nodes" else seen.nodes,
+        jobs=None if source == "jobs" else seen.jobs,
+        reservations=None if source == "reservations" else seen.reservations,
+        cycle=seen.cycle,
+        failures=(f"The {source} could not be read.",),
+    )
+
+
+def pilot(
+    node_name: str,
+    *,
+    is_held: bool = True,
+    is_leaving: bool = False,
+    requested_s: float = T0,
+    end_s: float | None = None,
+) -> PilotView:
+    return PilotView(
+        pilot_id=f"p-{node_name}",
+        node=node_name,
+        requested_s=requested_s,
+        is_held=is_held,
+        is_leaving=is_leaving,
+        end_s=end_s,
+    )
+
+
+def held(*names: str) -> tuple[PilotView, ...]:
+    return tuple(pilot(n) for n in names)
+
+
+def record(
+    trainer_id: str = "t1",
+    *,
+    n_min: int = 1,
+    n_max: int = 8,
+    state: TrainerState = TrainerState.QUEUED,
+    reason: str = "",
+    costs: MeasuredCosts | None = None,
+) -> TrainerRecord:
+    return TrainerRecord(
+        trainer_id=trainer_id,
+        spec=TrainerSpec(name=trainer_id, user="bob", script="/s.py", n_min=n_min, n_max=n_max),
+        state=state,
+        submitted_s=T0,
+        reason=reason,
+        costs=costs or MeasuredCosts(),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Fold:
+    """Decides again and again and carries the memory along, as the daemon does."""
+
+    settings: Settings = field(default_factory=lambda: Settings(reserve_nodes_per_type=0))
+    memory: Memory = field(default_factory=Memory)
+    policy: ExactPolicy = field(default_factory=ExactPolicy)
+    now_s: float = T0
+
+    def decide(
+        self,
+        seen: Snapshot,
+        pilots: Sequence[PilotView] = (),
+        trainers: Sequence[TrainerRecord] = (),
+        *,
+        at_s: float | None = None,
+        is_new: bool = True,
+    ) -> Plan:
+        self.now_s = self.now_s if at_s is None else at_s
+        plan = decide(
+            DecisionInput(
+                now_s=self.now_s,
+                snapshot=seen,
+                is_new_snapshot=is_new,
+                pilots=tuple(pilots),
+                trainers=tuple(trainers),
+                settings=self.settings,
+                memory=self.memory,
+            ),
+            self.policy,
+        )
+        self.memory = plan.memory
+        return plan
+
+
+def claimed(plan: Plan) -> set[str]:
+    return {c.node for c in plan.claims}
+
+
+def released(plan: Plan) -> set[str]:
+    return {r.node for r in plan.releases}

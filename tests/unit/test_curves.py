@@ -1,0 +1,89 @@
+"""Throughput curves and costs as the decision gets them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bftrainer.decide.curves import GUESS_EXPONENT, curve_of, problem_trainer
+from bftrainer.decide.types import Settings
+from bftrainer.trainer import MeasuredCosts, TrainerRecord
+from milp.problem import Curve, Objective, Problem
+from milp.validate import validate
+from tests.support.snapshots import record
+
+
+def _measured(points: dict[int, float], n_max: int = 8) -> TrainerRecord:
+    costs = MeasuredCosts(samples_per_s_by_size=tuple(sorted(points.items())))
+    return record(n_max=n_max, costs=costs)
+
+
+def _at(curve: Curve) -> dict[int, float]:
+    return dict(zip(curve.sizes, curve.samples_per_s, strict=True))
+
+
+def test_the_users_curve_is_taken_as_it_is() -> None:
+    own = Curve(sizes=(1, 3), samples_per_s=(10.0, 12.0))
+    told = _measured({1: 99.0})
+    told = replace(told, spec=replace(told.spec, curve=own))
+    assert curve_of(told) is own
+
+
+def test_the_guess_is_concave_and_ends_at_n_max() -> None:
+    curve = curve_of(record(n_max=6))
+    assert curve.sizes == (1, 2, 4, 6)
+    slopes = [
+        (b - a) / (n - m)
+        for m, n, a, b in zip(
+            (0, *curve.sizes), curve.sizes, (0.0, *curve.samples_per_s), curve.samples_per_s,
+            strict=False,
+        )
+    ]  # fmt: skip
+    assert slopes == sorted(slopes, reverse=True)
+    assert curve.samples_per_s[1] == pytest.approx(1.75, abs=0.01)
+
+
+def test_a_trainer_of_one_node_has_one_point() -> None:
+    assert curve_of(record(n_max=1)).sizes == (1,)
+
+
+def test_measured_points_are_kept_and_joined_by_the_guess() -> None:
+    curve = _at(curve_of(_measured({3: 90.0, 8: 120.0})))
+    assert curve[3] == 90.0
+    assert curve[8] == 120.0
+    assert curve[1] == pytest.approx(90.0 * (1 / 3) ** GUESS_EXPONENT)
+    assert curve[4] == pytest.approx(90.0 * (4 / 3) ** GUESS_EXPONENT)
+
+
+@given(
+    st.integers(1, 70),
+    st.dictionaries(st.integers(1, 70), st.floats(1e-3, 1e6), max_size=4),
+    st.sampled_from(Objective),
+)
+def test_every_guess_is_a_problem_the_solver_accepts(
+    n_max: int, points: dict[int, float], objective: Objective
+) -> None:
+    trainer = problem_trainer(_measured(points, n_max), (), Settings())
+    validate(Problem(nodes=(), trainers=(trainer,), t_fwd_s=1.0, p_jmax=1, objective=objective))
+    assert trainer.curve.sizes[0] == 1
+    assert trainer.curve.sizes[-1] >= n_max
+
+
+def test_rescale_costs_are_guessed_until_measured() -> None:
+    settings = Settings(rescale_up_guess_s=0.7, rescale_down_guess_s=0.3)
+    guessed = problem_trainer(record(), ("n1",), settings)
+    assert (guessed.rescale_up_s, guessed.rescale_down_s) == (0.7, 0.3)
+    known = record(costs=MeasuredCosts(rescale_up_s=0.0, rescale_down_s=0.02))
+    taken = problem_trainer(known, ("n1",), settings)
+    assert (taken.rescale_up_s, taken.rescale_down_s) == (0.0, 0.02)
+
+
+def test_the_trainer_is_described_in_full() -> None:
+    given_record = record("t7", n_min=2, n_max=5)
+    told = replace(given_record, spec=replace(given_record.spec, weight=3.0))
+    trainer = problem_trainer(told, ("n2", "n4"), Settings())
+    assert (trainer.trainer_id, trainer.n_min, trainer.n_max) == ("t7", 2, 5)
+    assert (trainer.current, trainer.weight, trainer.owner) == (("n2", "n4"), 3.0, "bob")

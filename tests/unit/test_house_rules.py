@@ -1,0 +1,258 @@
+"""The house rules that no linter knows."""
+
+from __future__ import annotations
+
+import ast
+import io
+import shutil
+import sys
+import tokenize
+import zipfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from bftrainer import process
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("bftrainer", "lsf_adapters", "milp", "slurm_plugins", "trainers")
+MAX_LINES = 500
+MAX_FUNCTION_LINES = 60
+SERIALISERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "shelve", "marshal"}
+PROCESS_MODULES = {"multiprocessing", "pty", "_posixsubprocess"}
+PROCESS_CALLS = {
+    "os": ("system", "popen", "fork", "exec", "spawn", "posix_spawn"),
+    "subprocess": ("Popen", "run", "call", "check_", "getoutput", "getstatusoutput"),
+    "asyncio": ("create_subprocess",),
+}
+# In a user's process and its template there is nothing of ours but bftrainer.elastic.
+MAY_START_PROCESSES = ("bftrainer/process.py", "bftrainer/elastic/")
+
+
+@cache
+def _modules(*tops: str) -> tuple[Path, ...]:
+    found = [p for top in tops for p in (ROOT / top).rglob("*.py")]
+    return tuple(sorted(p for p in found if "__pycache__" not in p.parts))
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def _product() -> tuple[Path, ...]:
+    return _modules(*PACKAGES)
+
+
+def _everything() -> tuple[Path, ...]:
+    return _modules(*PACKAGES, "scripts", "tests")
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and top-level name of every import, wherever it is."""
+    for found in ast.walk(tree):
+        if isinstance(found, ast.Import):
+            yield from ((found.lineno, alias.name.split(".")[0]) for alias in found.names)
+        elif isinstance(found, ast.ImportFrom) and found.module and not found.level:
+            yield found.lineno, found.module.split(".")[0]
+
+
+def test_there_is_something_to_judge() -> None:
+    assert len(_product()) > 50
+    assert {_name(p).split("/")[0] for p in _product()} == set(PACKAGES)
+
+
+def test_no_module_is_longer_than_500_lines() -> None:
+    lengths = {_name(p): len(p.read_text(encoding="utf-8").splitlines()) for p in _everything()}
+    assert {n: k for n, k in lengths.items() if k > MAX_LINES} == {}
+
+
+def test_no_function_is_longer_than_60_lines() -> None:
+    too_long = {
+        f"{_name(path)}:{found.name}": found.end_lineno - found.lineno + 1
+        for path in _product()
+        for found in ast.walk(_tree(path))
+        if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef)
+        and found.end_lineno is not None
+        and found.end_lineno - found.lineno >= MAX_FUNCTION_LINES
+    }
+    assert too_long == {}
+
+
+def test_no_command_goes_through_a_shell() -> None:
+    found = [
+        f"{_name(path)}:{call.lineno}"
+        for path in _everything()
+        for call in ast.walk(_tree(path))
+        if isinstance(call, ast.Call)
+        for keyword in call.keywords
+        if keyword.arg == "shell"
+        and not (isinstance(keyword.value, ast.Constant) and keyword.value.value is False)
+    ]
+    assert found == []
+
+
+def test_no_module_unpickles() -> None:
+    found = [
+        f"{_name(path)}:{line} {name}"
+        for path in _everything()
+        for line, name in _imported(_tree(path))
+        if name in SERIALISERS
+    ]
+    assert found == []
+
+
+def test_one_module_starts_processes() -> None:
+    others = [p for p in _product() if not _name(p).startswith(MAY_START_PROCESSES)]
+    found = [
+        f"{_name(path)}:{line} imports {name}"
+        for path in others
+        for line, name in _imported(_tree(path))
+        if name in PROCESS_MODULES
+    ]
+    found += [f"{_name(path)}:{where}" for path in others for where in _starts(_tree(path))]
+    assert found == []
+
+
+def _starts(tree: ast.Module) -> Iterator[str]:
+    """Calls that start a process, and names imported so that a call would not show."""
+    for found in ast.walk(tree):
+        if isinstance(found, ast.Call) and isinstance(found.func, ast.Attribute):
+            module, name = ast.unparse(found.func.value), found.func.attr
+            if name.startswith(PROCESS_CALLS.get(module, ("\0",))):
+                yield f"{found.lineno} {module}.{name}"
+        elif isinstance(found, ast.ImportFrom) and found.module in PROCESS_CALLS:
+            starters = PROCESS_CALLS[found.module]
+            names = [alias.name for alias in found.names if alias.name.startswith(starters)]
+            yield from (f"{found.lineno} from {found.module} import {name}" for name in names)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "subprocess.run(['ls'])",
+        "subprocess.Popen(argv)",
+        "os.system('ls')",
+        "os.execv(path, argv)",
+        "os.posix_spawn(path, argv, env)",
+        "asyncio.create_subprocess_exec('ls')",
+        "from subprocess import Popen",
+        "from os import fork",
+    ],
+)
+def test_a_start_would_be_seen(line: str) -> None:
+    assert len(list(_starts(ast.parse(line)))) == 1
+
+
+def test_a_type_is_no_start() -> None:
+    harmless = "import subprocess\nx: subprocess.Popen[bytes]\ny = subprocess.STDOUT\nos.kill(1, 2)"
+    assert list(_starts(ast.parse(harmless))) == []
+
+
+def test_no_except_catches_everything_in_silence() -> None:
+    found = [
+        f"{_name(path)}:{handler.lineno}"
+        for path in _everything()
+        for handler in ast.walk(_tree(path))
+        if isinstance(handler, ast.ExceptHandler) and _is_silent_catch_all(handler)
+    ]
+    assert found == []
+
+
+def _is_silent_catch_all(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    is_broad = isinstance(handler.type, ast.Name) and handler.type.id in {
+        "Exception",
+        "BaseException",
+    }
+    return is_broad and all(isinstance(s, ast.Pass | ast.Continue) for s in handler.body)
+
+
+def test_no_work_is_left_in_comments() -> None:
+    found = []
+    for path in _everything():
+        source = io.StringIO(path.read_text(encoding="utf-8"))
+        for token in tokenize.generate_tokens(source.readline):
+            words = set(token.string.replace(":", " ").split())
+            if token.type == tokenize.COMMENT and words & {"TODO", "FIXME", "XXX", "HACK"}:
+                found.append(f"{_name(path)}:{token.start[0]}")
+    assert found == []
+
+
+def test_everything_public_says_what_it_is_for() -> None:
+    found = []
+    for path in (*_product(), *_modules("scripts")):
+        if "migrations" in path.parts:
+            continue  # written by the migration tool's template
+        tree = _tree(path)
+        if not ast.get_docstring(tree) and tree.body:
+            found.append(_name(path))
+        found += [f"{_name(path)}:{where}" for where in _undocumented(tree)]
+    assert found == []
+
+
+def _undocumented(scope: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[str]:
+    for found in scope.body:
+        if not isinstance(found, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if found.name.startswith("_"):
+            continue
+        decorators = {ast.unparse(d).split(".")[-1] for d in found.decorator_list}
+        if not ast.get_docstring(found) and not decorators & {"setter", "overload", "override"}:
+            yield f"{prefix}{found.name}"
+        if isinstance(found, ast.ClassDef):
+            yield from _undocumented(found, f"{prefix}{found.name}.")
+
+
+def test_every_package_is_typed() -> None:
+    assert [p for p in PACKAGES if not (ROOT / p / "py.typed").is_file()] == []
+
+
+def test_every_folder_with_modules_is_a_package() -> None:
+    folders = {p.parent for p in _product()}
+    # Examples are scripts that users copy, not modules that anybody imports.
+    missing = {_name(f) for f in folders if not (f / "__init__.py").is_file()}
+    assert missing <= {"trainers/examples"}
+
+
+def test_the_layers_are_kept() -> None:
+    linter = Path(sys.executable).parent / "lint-imports"
+    done = process.run([str(linter), "--no-cache"], timeout_s=120.0, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 broken" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Names in a wheel built from a copy of the tree."""
+    copy = tmp_path_factory.mktemp("tree")
+    ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for folder in (*PACKAGES, "scripts", "tests"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=ignore)
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy / name)
+    code = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+    out = copy / "dist"
+    done = process.run([sys.executable, "-c", code, str(out)], timeout_s=120.0, cwd=copy)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (built,) = out.glob("*.whl")
+    with zipfile.ZipFile(built) as archive:
+        return archive.namelist()
+
+
+def test_the_wheel_holds_the_product_and_nothing_else(wheel: list[str]) -> None:
+    tops = {name.split("/")[0] for name in wheel}
+    assert {t for t in tops if not t.endswith(".dist-info")} == set(PACKAGES)
+
+
+def test_the_wheel_holds_every_module_and_marker(wheel: list[str]) -> None:
+    expected = {_name(p) for p in _product() if (p.parent / "__init__.py").is_file()}
+    expected |= {f"{p}/py.typed" for p in PACKAGES}
+    assert expected - set(wheel) == set()
