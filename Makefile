@@ -32,8 +32,8 @@ test-long: venv system  ## the long proofs
 	$(BIN)/python -m pytest -m long
 
 lint: venv  ## the house rules as tools
-	$(BIN)/ruff check $(PACKAGES)
-	$(BIN)/ruff format --check $(PACKAGES)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -51,6 +51,7 @@ LOG = logging.getLogger("bftrainer.daemon")
 TICK_S: Final = 0.1
 SIGN_OF_LIFE_S: Final = 1.0
 KEPT_PILOT_DIRECTORIES: Final = 50
+MAX_CLAIM_PAUSE_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +103,9 @@ class Daemon:
         self._is_new_snapshot = False
         self._expected_agents: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._refusals = 0  # of pilots, in a row
+        self.refusal = ""  # why the batch system refused the last one
+        self._no_claims_before_s = 0.0
 
     # ---- life ------------------------------------------------------------------------
 
@@ -248,7 +252,8 @@ class Daemon:
         snapshot = await asyncio.get_running_loop().run_in_executor(
             self._looking, self.system.snapshot
         )
-        if snapshot.failures:
+        before = self.seen.snapshot.failures if self.seen.snapshot else ()
+        if snapshot.failures and snapshot.failures != before:
             LOG.warning("batch system: %s", "; ".join(snapshot.failures))
         self.seen.snapshot = snapshot
         for pilot_id in self.pilots.observe(snapshot, looked_s):
@@ -305,6 +310,7 @@ class Daemon:
             trainers=self.trainers.waiting_and_running(),
             settings=self.settings,
             memory=self.seen.memory,
+            may_claim=time.monotonic() >= self._no_claims_before_s,
             training=self.trainers.observed_assignment(),
         )
         started = time.perf_counter()
@@ -384,10 +390,16 @@ class Daemon:
                 self._acting, self.pilots.launch, pilot, files.argv, files.log, gpus
             )
         except BatchSystemError as problem:
+            self.refusal = problem.cause
+            if time.monotonic() >= self._no_claims_before_s:  # one round of pilots counts once
+                self._refusals += 1
+                pause_s = min(MAX_CLAIM_PAUSE_S, 2.0 ** min(16, self._refusals))
+                self._no_claims_before_s = time.monotonic() + pause_s
             LOG.warning("pilot %s refused: %s", pilot_id, problem)
             self.pilots.end(pilot_id, f"The batch system refused it ({problem.cause})")
             self._pilot_ended(pilot_id)
             return
+        self._refusals, self.refusal = 0, ""
         self.pilots.launched(pilot, job_id)
         if pilot.is_leaving:  # its release overtook the batch system's answer
             await self._cancel_pilots([job_id])

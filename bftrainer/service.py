@@ -44,7 +44,7 @@ class DaemonService:
             started_s=daemon.started_s,
             batch_system=daemon.system.name,
             observed="present" if snapshot and snapshot.is_complete else "unknown",
-            failures=snapshot.failures if snapshot else ("No snapshot has been taken yet.",),
+            failures=self._failures(),
             policy_hash=daemon.policy_hash,
             nodes_total=len(nodes),
             nodes_idle=sum(1 for n in nodes if n.state in _FREE),
@@ -85,8 +85,9 @@ class DaemonService:
             state=record.state.value,
             planned_size=len(view.planned_nodes),
             observed_size=len(view.observed_nodes),
-            sentences=explain_trainer(
-                record, plan, daemon.settings, queue, len(view.observed_nodes)
+            sentences=(
+                *explain_trainer(record, plan, daemon.settings, queue, len(view.observed_nodes)),
+                *(() if record.state.is_final else self._failures()),
             ),
             decision_id=daemon.seen.decision_seq,
             node_price=allocation.node_price if allocation else 0.0,
@@ -149,6 +150,11 @@ class DaemonService:
                 exit_code=ExitCode.NOT_PERMITTED,
             )
         self._daemon.stop()
+
+    def _failures(self) -> tuple[str, ...]:
+        snapshot, refusal = self._daemon.seen.snapshot, self._daemon.refusal
+        found = snapshot.failures if snapshot else ("No snapshot has been taken yet.",)
+        return (*found, f"The batch system refuses our pilots: {refusal}") if refusal else found
 
     # ---- views -------------------------------------------------------------------------
 

@@ -61,8 +61,8 @@ def check_curve(curve: Curve) -> None:
         cause = "The sizes of the curve must be whole numbers from 1, each above the last."
     elif any(rate < 0 or not math.isfinite(rate) for rate in rates):
         cause = "The rates of the curve must be finite and not negative."
-    elif not any(rates):
-        cause = "The rates of the curve are all zero."
+    elif rates[0] == 0:
+        cause = "The first rate of the curve is zero; others are compared with it."
     else:
         return
     raise UsageError(

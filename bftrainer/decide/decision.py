@@ -52,7 +52,9 @@ def decide(given: DecisionInput, policy: Policy) -> Plan:
     memory = _hold_off(memory, sorted(moved.left_to_jobs - memory.held_off.keys()), given.now_s)
     memory = _hold_off(memory, [r.node for r in releases], given.now_s)
     gone = {r.pilot_id for r in releases}
-    releases += [r for r in _late(given) if r.pilot_id not in gone]
+    late = [r for r in _late(given) if r.pilot_id not in gone]
+    releases += late
+    memory = _hold_off(memory, [r.node for r in late], given.now_s)
     pool = _without(given, memory, releases)
     for release in _reserve_releases(pool, given, memory):
         releases.append(release)
@@ -217,8 +219,8 @@ def _of(trainer_id: str, assignment: Mapping[str, str], names: set[str]) -> tupl
 
 
 def _claims(pool: Pool, assignment: Mapping[str, str], given: DecisionInput) -> tuple[Claim, ...]:
-    claims = []
-    for node in pool.nodes:
+    claims: list[Claim] = []
+    for node in pool.nodes if given.may_claim else ():
         if node.pilot_id or node.name not in assignment:
             continue
         limit = given.settings.pilot_time_limit_s

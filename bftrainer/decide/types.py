@@ -80,6 +80,7 @@ class DecisionInput:
     trainers: tuple[TrainerRecord, ...]  # not final ones, in FCFS order
     settings: Settings
     memory: Memory
+    may_claim: bool = True  # False while the batch system keeps refusing pilots
     training: Mapping[str, str] = field(default_factory=dict)  # node -> trainer, observed
     seed: int = 0
 

@@ -98,7 +98,6 @@ def _slurm_conf(config: ClusterConfig, site: Site) -> str:
     parameters = [f"bf_interval={config.bf_interval_s}"]
     if config.scheduler_parameters:
         parameters.append(config.scheduler_parameters)
-    gres = f" Gres=gpu:{config.gpus_per_node}" if config.gpus_per_node else ""
     settings = {
         "ClusterName": config.cluster_name,
         "SlurmctldHost": f"{site.hostname}(127.0.0.1)",
@@ -146,12 +145,17 @@ def _slurm_conf(config: ClusterConfig, site: Site) -> str:
     if config.gpus_per_node:
         settings["GresTypes"] = "gpu"
     lines = [f"{key}={value}" for key, value in settings.items()]
-    lines += [
-        f"NodeName={name} NodeHostname={site.hostname} NodeAddr=127.0.0.1 Port={port}"
-        f" CPUs={config.cpus_per_node} RealMemory={config.memory_mb}{gres} State=UNKNOWN"
-        for name, port in zip(config.node_names, site.node_ports, strict=True)
-    ]
-    lines += [
+    return "\n".join([*lines, *_nodes_and_partitions(config, site)]) + "\n"
+
+
+def _nodes_and_partitions(config: ClusterConfig, site: Site) -> list[str]:
+    gres = f" Gres=gpu:{config.gpus_per_node}" if config.gpus_per_node else ""
+    return [
+        *(
+            f"NodeName={name} NodeHostname={site.hostname} NodeAddr=127.0.0.1 Port={port}"
+            f" CPUs={config.cpus_per_node} RealMemory={config.memory_mb}{gres} State=UNKNOWN"
+            for name, port in zip(config.node_names, site.node_ports, strict=True)
+        ),
         (
             "PartitionName=batch Nodes=ALL Default=YES PriorityTier=10 PreemptMode=OFF"
             " MaxTime=1-00:00:00 DefaultTime=10 State=UP"
@@ -161,4 +165,3 @@ def _slurm_conf(config: ClusterConfig, site: Site) -> str:
             " MaxTime=12:00:00 DefaultTime=10 State=UP"
         ),
     ]
-    return "\n".join(lines) + "\n"
