@@ -1,0 +1,257 @@
+"""Gradients of all workers become one average, overlapped with the backward pass.
+
+Hooks copy each finished gradient, weighted by this worker's share of the global
+batch, into a flat bucket; a full bucket is reduced at once. The last bucket also
+carries every worker's vote to switch to a newer generation, so that all agree on the
+step without waiting for a message. When ``backward()`` returns, ``p.grad`` is the
+average, as with DistributedDataParallel. Used by ``run`` at sizes above 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.autograd import Variable
+
+from bftrainer.elastic import group as groups
+from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.group import Broken, Group
+
+FIRST_BUCKET_BYTES = 1 << 20  # small, so that the first reduction starts early
+BUCKET_BYTES = 25 << 20
+_FLAG_DTYPES = (torch.float32, torch.float64)
+
+
+class Bucket:
+    """A flat tensor that holds the gradients of consecutive parameters."""
+
+    def __init__(self, members: list[int], params: Sequence[torch.Tensor], flags: int) -> None:
+        first = params[members[0]] if members else torch.empty(0)
+        count = sum(params[i].numel() for i in members)
+        self.members = members
+        # Zeros, not empty: touched now, off the critical path.
+        self.flat = torch.zeros(count + flags, dtype=first.dtype, device=first.device)
+        self.flags = self.flat[count:]
+        self.views: dict[int, torch.Tensor] = {}
+        offset = 0
+        for i in members:
+            self.views[i] = self.flat[offset : offset + params[i].numel()].view(params[i].shape)
+            offset += params[i].numel()
+        self.missing = len(members)
+        self.work: Any = None
+
+
+def layout(params: Sequence[torch.Tensor]) -> list[list[int]]:
+    """Return which parameters share a bucket: last ones first, one type per bucket."""
+    buckets: list[list[int]] = []
+    size_bytes = 0
+    limit = FIRST_BUCKET_BYTES
+    for i in reversed(range(len(params))):
+        p = params[i]
+        last = params[buckets[-1][0]] if buckets else None
+        fits = last is not None and (last.dtype, last.device) == (p.dtype, p.device)
+        if not fits or size_bytes >= limit:
+            limit = BUCKET_BYTES if buckets else FIRST_BUCKET_BYTES
+            buckets.append([])
+            size_bytes = 0
+        buckets[-1].append(i)
+        size_bytes += p.numel() * p.element_size()
+    return buckets
+
+
+class Reducer:
+    """Averages the gradients of one model over the members of a generation."""
+
+    def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        self._all = list(parameters)
+        self.group: Group | None = None
+        self.broken: Broken | None = None
+        self.votes = 0
+        self.is_listening = False  # hooks act: in a batch, not under no_sync
+        self.is_finished = True
+        self._vote: Callable[[], bool] = lambda: False
+        self._abandoned: Callable[[], bool] = lambda: False
+        self._weight = 1.0
+        self._haunted = False
+        self._handles: list[Any] = []
+        self._watch()
+
+    def _watch(self) -> None:
+        """Follow the parameters that are trained now; scripts may freeze some later."""
+        self._unhook()
+        self._trained = [p.requires_grad for p in self._all]
+        self.params = [p for p in self._all if p.requires_grad]
+        self._seen = [False] * len(self.params)
+        self._count = 0
+        self._allocate()
+        self._handles = []
+        self._hook()
+
+    def _hook(self) -> None:
+        for i, p in enumerate(self.params):
+            register: Any = p.register_post_accumulate_grad_hook
+            self._handles.append(register(self._hook_of(i)))
+
+    def _unhook(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _allocate(self) -> None:
+        groups = layout(self.params)
+        flags = 1 + len(self.params)
+        own_flags = self.params[groups[-1][0]].dtype not in _FLAG_DTYPES
+        self.buckets = [
+            Bucket(members, self.params, flags if last and not own_flags else 0)
+            for members, last in zip(groups, [*[False] * (len(groups) - 1), True], strict=True)
+        ]
+        if own_flags:  # half precision cannot count votes
+            self.buckets.append(Bucket([], [], flags))
+        slots = {i: (b, b.views[i]) for b in self.buckets for i in b.members}
+        self._slots = [slots[i] for i in range(len(self.params))]
+        self._launched = 0
+
+    def bind(
+        self, group: Group | None, vote: Callable[[], bool], abandoned: Callable[[], bool]
+    ) -> None:
+        """Work for a new generation; ``None`` for one that needs no reduction."""
+        if self._haunted and group is not None:
+            self._allocate()
+            self._haunted = False
+        self.group = group
+        self.broken = None
+        self.votes = 0
+        if group is None:
+            self._unhook()  # alone, a step costs what it costs without us
+        elif not self._handles:
+            self._hook()
+        self._vote = vote
+        self._abandoned = abandoned
+
+    def let_go(self) -> None:
+        """Hold nothing of the old group: its sockets close with the last reference."""
+        self.group = None
+        for bucket in self.buckets:
+            bucket.work = None
+
+    def begin(self, weight: float) -> None:
+        """Start a step in which this worker's gradients count with ``weight``."""
+        if self._trained != [p.requires_grad for p in self._all]:
+            self._watch()
+        self._weight = weight
+        self._seen = [False] * len(self.params)
+        self._count = 0
+        self._launched = 0
+        for bucket in self.buckets:
+            bucket.missing = len(bucket.members)
+            bucket.work = None
+        self.is_finished = False
+        self.is_listening = True
+
+    def _hook_of(self, i: int) -> Callable[[torch.Tensor], None]:
+        def hook(p: torch.Tensor) -> None:
+            if not self.is_listening:
+                return
+            if self._seen[i]:
+                raise ElasticError(
+                    "BFT-1404",
+                    "A second backward pass reached the same parameter within one step.",
+                    "Wrap all but the last backward pass in run.no_sync()"
+                    " (and use checkpoint(..., use_reentrant=False)).",
+                )
+            if self._count == 0:
+                # Runs at the end of this backward pass, as in DistributedDataParallel.
+                Variable._execution_engine.queue_callback(self.finish)  # noqa: SLF001
+            self._count += 1
+            self._seen[i] = True
+            bucket, view = self._slots[i]
+            weigh(p.grad, self._weight, view)
+            bucket.missing -= 1
+            if not bucket.missing:
+                self._launch_ready()
+
+        return hook
+
+    def _launch_ready(self) -> None:
+        # All workers must start the same collectives in the same order.
+        while self._launched < len(self.buckets) and self.buckets[self._launched].missing == 0:
+            bucket = self.buckets[self._launched]
+            if self._launched == len(self.buckets) - 1:
+                self._write_flags(bucket)
+            if self.group is not None:
+                bucket.work = self.group.pg.allreduce([bucket.flat])
+            self._launched += 1
+
+    def _write_flags(self, bucket: Bucket) -> None:
+        bucket.flags.fill_(1.0)
+        bucket.flags[0] = 1.0 if self._vote() else 0.0
+        if self._count < len(self.params):
+            marks = [1.0 if p.grad is not None else 0.0 for p in self.params]
+            marks = [m if self._weight > 0 else 0.0 for m in marks]
+            bucket.flags[1:] = torch.tensor(marks, dtype=bucket.flags.dtype)
+
+    def contribute_nothing(self) -> None:
+        """Take part in a step in which this worker has no samples."""
+        self.begin(0.0)
+        self.is_listening = False
+        for bucket in self.buckets:
+            bucket.flat.zero_()  # not a product with zero: NaN times zero is NaN
+            bucket.missing = 0
+        self._launch_ready()
+        self.finish()
+
+    def finish(self) -> None:
+        """Reduce what is left and wait; ``broken`` and ``votes`` hold the outcome."""
+        if self.is_finished:
+            return
+        self.is_finished = True
+        self.is_listening = False
+        if self._launched < len(self.buckets):
+            for i, seen in enumerate(self._seen):
+                if not seen:
+                    weigh(self.params[i].grad, self._weight, self._slots[i][1])
+            for bucket in self.buckets:
+                bucket.missing = 0
+            self._launch_ready()
+        if self.group is not None:
+            self._await_all()
+
+    def _await_all(self) -> None:
+        for bucket in self.buckets:
+            self.broken = groups.settle(bucket.work, self._abandoned)
+            if self.broken is not None:
+                break
+        # An unfinished collective may write into its bucket at any later time.
+        self._haunted = any(not b.work.is_completed() for b in self.buckets)
+        for bucket in self.buckets:
+            bucket.work = None  # a work keeps its group's sockets open
+        if self.broken is None:
+            self._hand_out()
+        elif self._haunted:
+            for p, (_, view) in zip(self.params, self._slots, strict=True):
+                if p.grad is view:
+                    p.grad = torch.zeros_like(p)
+
+    def _hand_out(self) -> None:
+        votes, *marks = self.buckets[-1].flags.tolist()
+        self.votes = round(votes)
+        for p, mark, (_, view) in zip(self.params, marks, self._slots, strict=True):
+            # A parameter that got no gradient anywhere has none, as without us.
+            if mark:
+                p.grad = view
+
+
+def weigh(grad: torch.Tensor | None, weight: float, into: torch.Tensor) -> None:
+    """Write a gradient's contribution to the average."""
+    if grad is None:
+        into.zero_()
+    elif grad.layout != torch.strided:
+        raise ElasticError(
+            "BFT-1401",
+            "A parameter has a sparse gradient.",
+            "Build the embedding with sparse=False.",
+        )
+    else:
+        torch.mul(grad.detach() if grad.requires_grad else grad, weight, out=into)

@@ -1,0 +1,202 @@
+"""The control thread of a worker: what the agent says comes in, reports go out.
+
+Lines of ``protocol`` arrive on a socket handed over by the template; the newest
+``Commit`` is kept for the training loop, ``Prepare`` is answered from here without
+disturbing it, ``Stop`` and the agent's death end the process. Run plainly there is
+no socket: ``current()`` is then a control that says nothing and hears nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+from bftrainer.elastic import protocol
+from bftrainer.elastic.protocol import Commit, FromWorker, Prepare, Ready, Stop, WorkerConfig
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import TCPStore
+
+log = logging.getLogger("bftrainer.elastic")
+
+T = TypeVar("T")
+Key = tuple[int, int]  # generation, attempt: never used twice
+
+STORE_TIMEOUT_S = 30.0
+
+
+def key_of(message: Commit | Prepare) -> Key:
+    """Return what orders announcements: generation, then attempt."""
+    return (message.generation, message.attempt)
+
+
+class Control:
+    """What this worker knows from its agent; shared by two threads."""
+
+    def __init__(self, config: WorkerConfig, channel: socket.socket | None) -> None:
+        self.config = config
+        self.channel = channel
+        self.started_s = time.monotonic()
+        self.changed = threading.Condition()
+        self.newest: Commit | None = None  # replaced whole, so readable without the lock
+        self.is_over = False  # the loops are done: later commits concern others
+        self.on_script_end: Callable[[], None] | None = None
+        self._incarnation = config.incarnation
+        self._stores: dict[Key, TCPStore] = {}
+        self._sending = threading.Lock()
+        if channel is not None:
+            threading.Thread(target=self._listen, name="bft-control", daemon=True).start()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the script runs without an agent."""
+        return self.channel is None
+
+    # ---- for the training loop ---------------------------------------------------
+
+    def newer_than(self, key: Key) -> Commit | None:
+        """Return the newest commit if it comes after ``key``."""
+        newest = self.newest
+        return newest if newest is not None and key_of(newest) > key else None
+
+    def wait_newer(self, key: Key) -> Commit:
+        """Block until there is a commit after ``key``."""
+        while True:
+            if commit := self.wait_until(lambda: self.newer_than(key), 3600.0):
+                return commit
+
+    def wait_until(self, condition: Callable[[], T | None], timeout_s: float) -> T | None:
+        """Block until ``condition`` is truthy or the time is up; re-checked on change."""
+        deadline = time.monotonic() + timeout_s
+        with self.changed:
+            while not (result := condition()):
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    return None
+                self.changed.wait(left_s)
+            return result
+
+    def notify(self) -> None:
+        """Wake whoever waits: something a condition depends on has changed."""
+        with self.changed:
+            self.changed.notify_all()
+
+    def send(self, message: FromWorker) -> None:
+        """Report to the agent; without one there is nobody to tell."""
+        if self.channel is None:
+            return
+        line = protocol.encode(message)
+        try:
+            with self._sending:
+                self.channel.sendall(line)
+        except OSError:
+            die("the agent is gone", status=1)
+
+    def close_stores(self, before: Key) -> None:
+        """Drop the stores of generations that no member will form any more."""
+        old = [self._stores.pop(key) for key in list(self._stores) if key < before]
+        if old:
+            threading.Thread(target=old.clear, name="bft-drop-store", daemon=True).start()
+
+    def script_ended(self) -> None:
+        """Complete the run if the script left its loops early and ended well."""
+        if self.on_script_end is not None and not self.is_over:
+            self.on_script_end()
+
+    # ---- the control thread --------------------------------------------------------
+
+    def _listen(self) -> None:
+        if self.channel is None:
+            return
+        pending = b""
+        while True:
+            try:
+                chunk = self.channel.recv(1 << 16)
+            except OSError:
+                chunk = b""
+            if not chunk:
+                os._exit(1)  # the agent died: this node is not ours any more
+            *lines, pending = (pending + chunk).split(b"\n")
+            if len(pending) > protocol.MAX_LINE_BYTES:
+                die("the agent sent a line without end", status=1)
+            for line in lines:
+                self._handle(line)
+
+    def _handle(self, line: bytes) -> None:
+        try:
+            message = protocol.decode(line)
+        except protocol.ProtocolError as problem:
+            log.warning("ignored a message: %s", problem)
+            return
+        match message:
+            case Stop():
+                die(f"stopped: {message.reason}", status=0)
+            case Prepare():
+                self._prepare(message)
+            case Commit():
+                self._commit(message)
+            case _:
+                log.warning("ignored a %s: not for a worker", type(message).__name__)
+
+    def _prepare(self, message: Prepare) -> None:
+        port = 0
+        if message.open_store:
+            from torch._C._distributed_c10d import (  # noqa: PLC0415 - torch only here
+                TCPStore,
+            )
+
+            store = TCPStore(
+                self.config.address,
+                0,
+                is_master=True,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=STORE_TIMEOUT_S),
+            )
+            self._stores[key_of(message)] = store
+            port = store.port
+        self.send(Ready(generation=message.generation, attempt=message.attempt, store_port=port))
+
+    def _commit(self, message: Commit) -> None:
+        if message.incarnation < self._incarnation:
+            log.warning("refused a commit of an earlier daemon (%d)", message.incarnation)
+            return
+        self._incarnation = message.incarnation
+        with self.changed:
+            if self.newest is None or key_of(message) > key_of(self.newest):
+                self.newest = message
+                self.changed.notify_all()
+
+
+_current: list[Control] = []
+
+
+def start(config: WorkerConfig, channel: socket.socket) -> Control:
+    """Make this process a worker of the agent behind ``channel``."""
+    _current[:] = [Control(config, channel)]
+    return _current[0]
+
+
+def current() -> Control:
+    """Return this process's control, a mute one when no agent started it."""
+    if not _current:
+        script = sys.argv[0] if sys.argv else ""
+        config = WorkerConfig(trainer_id="", worker_id="local", node="", script=script)
+        _current.append(Control(config, None))
+    return _current[0]
+
+
+def die(reason: str, *, status: int) -> NoReturn:
+    """Leave at once: no clean-up can be trusted to end in time."""
+    log.warning("worker ends: %s", reason)
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)

@@ -1,0 +1,24 @@
+"""Mistakes in the use of the elastic runtime: code, cause, next step.
+
+Raised by ``Run`` and its parts, printed by the worker into its log and sent on as
+``Failed``. Standard library only, like everything a training process imports first.
+
+Codes: 1401 model or optimizer does not fit, 1402 loader or sampler does not fit,
+1403 arguments of ``Run``, 1404 two backward passes in one step, 1405 loops or
+``step()`` out of place, 1406 a batch without ``step()``, 1407 state that cannot be
+encoded, 1408 members built different models, 1409 no torch in the interpreter,
+1410 the script raised, 1411 the script could not be started, 1412 a checkpoint
+refused by the fence, 1413 a checkpoint that cannot be read.
+"""
+
+from __future__ import annotations
+
+
+class ElasticError(Exception):
+    """A failure with a stable code, its cause in one sentence and the next step."""
+
+    def __init__(self, code: str, cause: str, next_step: str) -> None:
+        super().__init__(f"{code}: {cause} {next_step}")
+        self.code = code
+        self.cause = cause
+        self.next_step = next_step

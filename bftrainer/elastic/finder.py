@@ -1,0 +1,58 @@
+"""Makes ``bftrainer.elastic`` importable in an interpreter that does not have it.
+
+The template calls ``ensure_importable`` before anything else. The directory of the
+running ``bftrainer`` comes in; nothing changes where that is what the interpreter
+would import anyway, else a finder serves this one subpackage and nothing beside it,
+so that no other package of ours can shadow one of the user's. Standard library only.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+
+class ElasticFinder:
+    """Serves ``bftrainer`` and ``bftrainer.elastic`` from one directory."""
+
+    def __init__(self, package_dir: Path) -> None:
+        self.package_dir = package_dir
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        """Find our two packages; modules below them are found through their path."""
+        del path, target
+        if fullname == "bftrainer":
+            spec = importlib.util.spec_from_file_location(
+                fullname, self.package_dir / "__init__.py", submodule_search_locations=[]
+            )
+            if spec is not None:
+                # The call above fills in the directory; without it the sidecar's other
+                # parts stay out of reach.
+                spec.submodule_search_locations = []
+            return spec
+        if fullname == "bftrainer.elastic":
+            elastic = self.package_dir / "elastic"
+            return importlib.util.spec_from_file_location(
+                fullname, elastic / "__init__.py", submodule_search_locations=[str(elastic)]
+            )
+        return None
+
+
+def ensure_importable(package_dir: Path) -> bool:
+    """Return whether the finder had to be installed for ``package_dir``."""
+    spec = importlib.util.find_spec("bftrainer")
+    if spec is not None and spec.origin is not None:
+        origin = Path(spec.origin).resolve()
+        if origin == (package_dir / "__init__.py").resolve():
+            return False
+    sys.meta_path.insert(0, ElasticFinder(package_dir))
+    return True

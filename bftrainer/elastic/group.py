@@ -1,0 +1,152 @@
+"""One generation's process group, built and used so that it can be left at any moment.
+
+The torch back end blocks in ways nothing can interrupt (a full mesh towards a dead
+member, a collective with a hung one). So whatever may hang runs in a side thread or is
+waited for in slices, and is simply left behind when a newer ``Commit`` arrives; the
+next group has fresh sockets, a fresh key in a fresh store, and fresh buffers. Used by
+``membership``, ``buckets`` and ``transfer``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+from torch._C._distributed_c10d import (
+    BroadcastOptions,
+    HashStore,
+    PrefixStore,
+    ProcessGroupGloo,
+    Store,
+    TCPStore,
+)
+
+from bftrainer.elastic.control import Control
+from bftrainer.elastic.protocol import Commit
+
+T = TypeVar("T")
+
+GROUP_TIMEOUT_S = 30.0  # last resort: the control plane notices long before
+LEFT_BEHIND = "left behind for a newer generation"
+WAIT_SLICE = timedelta(milliseconds=20)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """A group that did not form, or a collective that did not succeed."""
+
+    reason: str
+
+
+def new_process_group(store: Store, rank: int, size: int, address: str) -> Any:
+    """Make the process group of a generation: the one place that knows the back end.
+
+    A back end for GPUs is chosen here; the rest of the runtime needs allreduce,
+    broadcast, send and recv that return works.
+    """
+    gloo: Any = ProcessGroupGloo  # its type stubs know neither options nor collectives
+    options = gloo._Options()  # noqa: SLF001 - the only way to name the address
+    options._timeout = timedelta(seconds=GROUP_TIMEOUT_S)  # noqa: SLF001
+    options._devices = [gloo.create_device(hostname=address)]  # noqa: SLF001
+    options._threads = 2  # noqa: SLF001
+    return gloo(store, rank, size, options)
+
+
+class Group:
+    """The process group of one generation and attempt."""
+
+    def __init__(self, pg: Any, store: Any, rank: int, size: int) -> None:
+        self.pg = pg
+        self.store = store
+        self.rank = rank
+        self.size = size
+
+    def drop(self) -> None:
+        """Close the sockets without waiting: joining their threads takes up to 80 ms.
+
+        ``abort`` first: it is what lets peers that wait for us fail at once.
+        """
+        self.pg.abort()
+        last = [self.pg, self.store]
+        self.pg = self.store = None
+        threading.Thread(target=last.clear, name="bft-drop-group", daemon=True).start()
+
+
+def build(commit: Commit, rank: int, address: str) -> Group:
+    """Connect to all members of a commit; blocks, so call it in a side thread."""
+    store = TCPStore(
+        commit.store_host,
+        commit.store_port,
+        is_master=False,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=GROUP_TIMEOUT_S),
+    )
+    prefix = f"{commit.generation}.{commit.attempt}.{commit.token}"
+    size = len(commit.members)
+    pg = new_process_group(PrefixStore(prefix, store), rank, size, address)
+    return Group(pg, store, rank, size)
+
+
+def rehearse(address: str) -> None:
+    """Touch everything a first group needs, alone."""
+    pg = new_process_group(HashStore(), 0, 1, address)
+    pg.allreduce([torch.zeros(1)]).wait()
+
+
+def settle(work: Any, abandoned: Callable[[], bool]) -> Broken | None:
+    """Wait until a collective is done; None when it succeeded.
+
+    A wait that times out leaves the collective running, so waiting in slices costs
+    nothing while it runs and lets us go as soon as ``abandoned`` says so.
+    """
+    while True:
+        was_complete = work.is_completed()
+        try:
+            work.wait(WAIT_SLICE)
+        except RuntimeError as problem:
+            # Only the text: the traceback would keep the group's sockets open, and
+            # with them the peers waiting.
+            reason = str(problem).partition("\n")[0][:300]
+        else:
+            return None
+        if was_complete:
+            return Broken(reason=reason)
+        if abandoned():
+            return Broken(reason=LEFT_BEHIND)
+
+
+def broadcast(group: Group, tensor: torch.Tensor, root: int) -> Any:
+    """Start sending ``tensor`` of rank ``root`` to all; return the work."""
+    options = BroadcastOptions()
+    options.rootRank = root
+    return group.pg.broadcast([tensor], options)
+
+
+def in_side_thread(
+    control: Control, abandoned: Callable[[], bool], action: Callable[[], T]
+) -> T | Broken:
+    """Run a blocking action; leave it to itself as soon as ``abandoned`` says so."""
+    outcome: list[T | Broken | Exception] = []
+
+    def run() -> None:
+        result: T | Broken | Exception
+        try:
+            result = action()
+        except RuntimeError as problem:
+            result = Broken(reason=str(problem).partition("\n")[0][:300])
+        except Exception as problem:  # noqa: BLE001 - raised again below, by the caller
+            result = problem
+        outcome.append(result)
+        control.notify()
+
+    threading.Thread(target=run, name="bft-side", daemon=True).start()
+    control.wait_until(lambda: bool(outcome) or abandoned(), 2 * GROUP_TIMEOUT_S)
+    if not outcome:
+        return Broken(reason=LEFT_BEHIND)
+    if isinstance(outcome[0], Exception):
+        raise outcome[0]
+    return outcome[0]

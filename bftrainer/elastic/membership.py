@@ -1,0 +1,413 @@
+"""Which workers train together: entering, changing and leaving generations.
+
+``run`` calls in at step boundaries; ``Commit`` messages come from ``control``. A
+change ends the old generation, forms the new group (leaving any attempt that a newer
+commit overtakes), finds the member with the most committed steps and brings the
+others to its state. What comes out is a group and equal state on all members.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+
+from bftrainer.elastic import group as groups
+from bftrainer.elastic import transfer
+from bftrainer.elastic.buckets import Reducer
+from bftrainer.elastic.checkpoint import Fence
+from bftrainer.elastic.control import Control, Key, die, key_of
+from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.group import Broken, Group, in_side_thread, settle
+from bftrainer.elastic.protocol import Commit, Entered, Interrupted, Left, Member
+from bftrainer.elastic.state import Counters, State, seed_everything
+from bftrainer.elastic.writer import Writer
+
+log = logging.getLogger("bftrainer.elastic")
+
+NO_STATE = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationInfo:
+    """Where a worker stands; what the hooks of ``Run`` are told."""
+
+    generation: int
+    attempt: int
+    step: int
+    epoch: int
+    samples: int
+    rank: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What a member says of itself first thing in a new group."""
+
+    step: int  # committed, or NO_STATE
+    layout: int
+
+
+class Membership:
+    """This worker's part in its trainer's generations."""
+
+    def __init__(self, control: Control, state: State, counters: Counters) -> None:
+        self.control = control
+        self.state = state
+        self.counters = counters
+        self.writer = Writer(control, state)
+        self.reducer: Reducer | None = None
+        self.commit: Commit | None = None  # of the generation entered
+        self.group: Group | None = None
+        self.rank = 0
+        self.size = 1
+        self.has_state = False
+        self.spare: list[torch.Tensor] = []  # the rehearsal's gradients, as memory
+        self.is_torn = False  # an abandoned transfer overwrote parts of the state
+        self.committed_s: float | None = None  # end of the last committed step
+        self.initial: dict[str, Any] | None = None  # light state before the rehearsal
+        self.initial_buffers: list[torch.Tensor] = []
+        self.undo: dict[str, Any] | None = None  # light state when a step failed
+        self.on_generation_end: list[Callable[[GenerationInfo], object]] = []
+        self.on_entered: list[Callable[[GenerationInfo], object]] = []
+        self._seen: Key = (-1, -1)  # the newest commit acted upon
+
+    # ---- what run asks ---------------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """Number of the generation entered."""
+        return 0 if self.commit is None else self.commit.generation
+
+    @property
+    def attempt(self) -> int:
+        """Attempt of the generation entered."""
+        return 0 if self.commit is None else self.commit.attempt
+
+    def info(self) -> GenerationInfo:
+        """Return where this worker stands."""
+        return GenerationInfo(
+            generation=self.generation,
+            attempt=self.attempt,
+            step=self.counters.step,
+            epoch=self.counters.epoch,
+            samples=self.counters.samples,
+            rank=self.rank,
+            size=self.size,
+        )
+
+    def fence(self) -> Fence:
+        """Return what this worker's checkpoints are fenced with."""
+        commit = self.commit
+        return Fence(
+            incarnation=0 if commit is None else commit.incarnation,
+            generation=self.generation,
+            token="" if commit is None else commit.token,
+        )
+
+    def wants_switch(self) -> bool:
+        """Whether this worker holds a commit for a later generation."""
+        return self.control.newer_than(self._seen) is not None
+
+    def must_abandon(self) -> bool:
+        """Whether that commit says that the present group is broken."""
+        newer = self.control.newer_than(self._seen)
+        return newer is not None and newer.abandon
+
+    def switch_due(self) -> Commit | None:
+        """Return the commit to switch to at this boundary, if all members agree."""
+        newer = self.control.newer_than(self._seen)
+        if newer is None:
+            return None
+        votes = 0 if self.reducer is None else self.reducer.votes
+        return newer if self.size == 1 or newer.abandon or votes == self.size else None
+
+    # ---- changes -----------------------------------------------------------------------
+
+    def enter_first(self) -> None:
+        """Join: wait for a commit and enter its generation."""
+        if self.control.is_plain:
+            worker_id = self.control.config.worker_id
+            me = Member(worker_id=worker_id, rank=0, node="", address="127.0.0.1")
+            self.enter(Commit(generation=0, attempt=0, token="", members=(me,)))
+        else:
+            self.enter(self.control.wait_newer(self._seen))
+
+    def recover(self, broken: Broken) -> None:
+        """After a failed collective: report it and enter the next generation."""
+        self._report(broken, self._seen)
+        self.enter(self.control.wait_newer(self._seen))
+
+    def enter(self, commit: Commit) -> None:
+        """End the present generation and enter ``commit``'s, or the one that overtakes it."""
+        if self.undo is not None:
+            self.state.restore_light(self.undo)
+            self.undo = None
+        if self.commit is not None:
+            for hook in self.on_generation_end:
+                hook(self.info())
+        while True:
+            self._seen = key_of(commit)
+            me = next(
+                (m for m in commit.members if m.worker_id == self.control.config.worker_id), None
+            )
+            if me is None:
+                self._leave(commit)
+            self._drop_group()
+            broken = self._form(commit, me)
+            if broken is None:
+                return
+            self._report(broken, key_of(commit))
+            commit = self.control.wait_newer(self._seen)
+
+    def _report(self, broken: Broken, key: Key) -> None:
+        self._drop_group()  # first of all: others may be waiting for us in a collective
+        log.warning("generation %d.%d interrupted: %s", *key, broken.reason)
+        self.control.send(
+            Interrupted(
+                generation=key[0],
+                attempt=key[1],
+                step=self.counters.step,
+                reason=broken.reason,
+            )
+        )
+
+    def _drop_group(self) -> None:
+        if self.reducer is not None:
+            self.reducer.let_go()
+        if self.group is not None:
+            self.group.drop()
+            self.group = None
+
+    def _leave(self, commit: Commit) -> NoReturn:
+        if not commit.members and self.rank == 0 and self.has_state and self.commit is not None:
+            try:
+                self.writer.save_now(self.counters, self.fence())
+            except OSError as problem:
+                log.warning("not saved before parking: %s", problem)
+        step = self.counters.step if self.has_state else NO_STATE
+        self.control.send(Left(generation=commit.generation, step=step))
+        die(f"left before generation {commit.generation}", status=0)
+
+    # ---- forming a generation ------------------------------------------------------------
+
+    def _form(self, commit: Commit, me: Member) -> Broken | None:
+        """Bring this worker into ``commit``'s generation with everybody's state."""
+        size = len(commit.members)
+        group: Group | None = None
+        if size > 1:
+            built = in_side_thread(
+                self.control,
+                self._overtaken(commit),
+                lambda: groups.build(commit, me.rank, me.address or self.control.config.address),
+            )
+            if isinstance(built, Broken):
+                return built
+            self.group = group = built
+        started = time.monotonic()
+        resumed = self._agree(commit, group, me.rank)
+        if isinstance(resumed, Broken):
+            return resumed
+        self._entered(commit, me, size, time.monotonic() - started, resumed)
+        return None
+
+    def _entered(
+        self, commit: Commit, me: Member, size: int, transfer_s: float, resumed: str
+    ) -> None:
+        self.commit, self.rank, self.size = commit, me.rank, size
+        self.has_state, self.is_torn = True, False
+        self.initial, self.initial_buffers, self.spare = None, [], []
+        counters = self.counters
+        seed_everything(counters.seed, commit.generation, commit.attempt, counters.step, me.rank)
+        if self.reducer is None and size > 1:
+            self.reducer = Reducer(self.state.parameters())
+        if self.reducer is not None:
+            self.reducer.bind(self.group, self.wants_switch, self.must_abandon)
+        self.control.close_stores(before=key_of(commit))
+        pause_s = 0.0 if self.committed_s is None else time.monotonic() - self.committed_s
+        self.control.send(
+            Entered(
+                generation=commit.generation,
+                attempt=commit.attempt,
+                rank=me.rank,
+                size=size,
+                step=counters.step,
+                epoch=counters.epoch,
+                samples=counters.samples,
+                pause_s=pause_s,
+                transfer_s=transfer_s,
+                resumed_from=resumed,
+            )
+        )
+        for hook in self.on_entered:
+            hook(self.info())
+
+    def _agree(self, commit: Commit, group: Group | None, rank: int) -> Broken | str:
+        """Give every member the state of the one that is furthest.
+
+        Returns the checkpoint the state came from, if any.
+        """
+        mine = Standing(
+            step=self.counters.step if self.has_state else NO_STATE,
+            layout=self.state.layout() if group is not None else 0,
+        )
+        standings = [mine] if group is None else self._exchange(commit, group, mine)
+        if isinstance(standings, Broken):
+            return standings
+        if any(s.layout != mine.layout for s in standings):
+            raise ElasticError(
+                "BFT-1408",
+                "The workers of this trainer built different models.",
+                "Build the model from arguments that are the same on every node.",
+            )
+        source = choose_source(standings)
+        resumed = ""
+        if standings[source].step == NO_STATE and source == rank:
+            resumed = self._found()
+        if group is None:
+            return resumed
+        best = standings[source]
+        lacking = [
+            r for r, s in enumerate(standings) if r != source and (s != best or s.step == NO_STATE)
+        ]
+        broken = None
+        if lacking:
+            chain = [source, *lacking]
+            broken = self._move_state(group, chain, self._overtaken(commit))
+        if broken is None:
+            broken = self._share_buffers(commit, group, source)
+        return resumed if broken is None else broken
+
+    def _exchange(self, commit: Commit, group: Group, mine: Standing) -> list[Standing] | Broken:
+        table = torch.zeros((group.size, 2), dtype=torch.long)
+        table[group.rank] = torch.tensor([mine.step, mine.layout])
+        broken = settle(group.pg.allreduce([table]), self._overtaken(commit))
+        if broken is not None:
+            return broken
+        return [Standing(step=step, layout=layout) for step, layout in table.tolist()]
+
+    def _overtaken(self, commit: Commit) -> Callable[[], bool]:
+        """Return whether a generation in formation is known to be broken.
+
+        Only a commit that says so counts: members that have entered already would
+        otherwise wait for one that left.
+        """
+        key = key_of(commit)
+
+        def overtaken() -> bool:
+            newer = self.control.newer_than(key)
+            return newer is not None and newer.abandon
+
+        return overtaken
+
+    def _found(self) -> str:
+        """Become the source of a run's first state: a checkpoint, or the script's own."""
+        loaded = self.writer.load(self.state.layout())
+        if loaded is None:
+            if self.is_torn:
+                raise ElasticError(
+                    "BFT-1413",
+                    "The only worker with the trainer's state is gone, and no checkpoint is"
+                    " there to resume from.",
+                    "Start the trainer again; a shorter --checkpoint-interval loses less.",
+                )
+            self._undo_rehearsal()
+            return ""
+        path, structure, tensors = loaded
+        count = len(self.state.model_tensors())
+        self._copy_into_model(tensors[:count])
+        self.counters = self.state.decode_rest(structure, tensors[count:])
+        return str(path)
+
+    def _undo_rehearsal(self) -> None:
+        if self.initial is not None:
+            self.state.restore_light(self.initial)
+            with torch.no_grad():
+                for target, saved in zip(self.state.buffers(), self.initial_buffers, strict=True):
+                    target.copy_(saved)
+
+    # ---- moving state -----------------------------------------------------------------------
+
+    def _move_state(
+        self, group: Group, chain: list[int], abandoned: Callable[[], bool]
+    ) -> Broken | None:
+        """Pass the state down ``chain``, whose first member has it."""
+        link = transfer.link_of(group, chain)
+        if link is None:
+            return None
+        own = self.state.model_tensors()
+        if link.before is None:
+            structure, rest = self.state.encode_rest(self.counters)
+            sent = in_side_thread(
+                self.control,
+                abandoned,
+                lambda: transfer.send(link, structure, [*own, *rest], known=len(own)),
+            )
+            return sent if isinstance(sent, Broken) else None
+        if self.has_state:
+            # What we hold stays whole until what replaces it is complete.
+            landing = [torch.empty_like(t) for t in own]
+        else:
+            landing, self.is_torn = own, True
+        spare, self.spare = self.spare, []
+        received = in_side_thread(
+            self.control, abandoned, lambda: transfer.receive(link, landing, spare)
+        )
+        if isinstance(received, Broken):
+            if self.is_torn:
+                self.state.detach_storages()
+            return received
+        if self.has_state:
+            self._copy_into_model(landing)
+        self.counters = self.state.decode_rest(*received)
+        return None
+
+    def _copy_into_model(self, tensors: list[torch.Tensor]) -> None:
+        with torch.no_grad():
+            for target, value in zip(self.state.model_tensors(), tensors, strict=True):
+                target.copy_(value)
+
+    def _share_buffers(self, commit: Commit, group: Group, source: int) -> Broken | None:
+        """Give all members the source's running averages: each kept its own since."""
+        buffers = [b for b in self.state.buffers() if b.numel()]
+        if not buffers:
+            return None
+        flat = torch.cat([b.detach().cpu().reshape(-1).view(torch.uint8) for b in buffers])
+        work = groups.broadcast(group, flat, source)
+        broken = settle(work, self._overtaken(commit))
+        if broken is not None:
+            return broken
+        offset = 0
+        with torch.no_grad():
+            for target in buffers:
+                end = offset + target.numel() * target.element_size()
+                # A copy, because a view of another type must be aligned.
+                target.copy_(flat[offset:end].clone().view(target.dtype).view(target.shape))
+                offset = end
+        return None
+
+    def note_commit(self) -> None:
+        """Remember that a step is committed here."""
+        self.committed_s = time.monotonic()
+
+    def share_after(self, active: int) -> Broken | bool:
+        """After a step in which only ``active`` members had samples: bring the others along.
+
+        They took part in the average, but what the script does around its update
+        (clipping, schedules) ran only where there were samples, so they take the
+        outcome from rank 0. Returns whether this member was one of them.
+        """
+        if self.group is None:
+            return False
+        moved = self._move_state(self.group, [0, *range(active, self.size)], self.must_abandon)
+        return moved if isinstance(moved, Broken) else self.rank >= active
+
+
+def choose_source(standings: list[Standing]) -> int:
+    """Return the rank whose state all take: most committed steps, then lowest rank."""
+    return max(range(len(standings)), key=lambda r: (standings[r].step, -r))

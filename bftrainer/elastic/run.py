@@ -1,0 +1,435 @@
+"""``Run``: the loops and the step of an elastic training script.
+
+The user's model, optimizer, scheduler, extra state and loader come in; epochs, this
+worker's share of each global batch, and committed updates go out. All changes of
+membership happen inside the generators, where the next batch is fetched: whatever
+the script does after ``step()`` is done before any state is captured.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from bftrainer.elastic import control as control_module
+from bftrainer.elastic import group as groups
+from bftrainer.elastic import sampler
+from bftrainer.elastic.buckets import Reducer
+from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.group import Broken
+from bftrainer.elastic.loader import Loader, View
+from bftrainer.elastic.membership import GenerationInfo, Membership
+from bftrainer.elastic.protocol import Finished, Progress, Warm
+from bftrainer.elastic.state import Counters, State
+
+PROGRESS_INTERVAL_S = 0.5
+Hook = Callable[[GenerationInfo], object]
+
+
+class Run:
+    """One elastic training run; see ``docs/elastic.md``."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loader: DataLoader[Any],
+        *,
+        scheduler: Any = None,
+        extra: Mapping[str, Any] | None = None,
+        epochs: int | None = None,
+        samples: int | None = None,
+    ) -> None:
+        self._control = control = control_module.current()
+        config = control.config
+        overridden = config.epochs is not None or config.samples is not None
+        self._epochs = config.epochs if overridden else epochs
+        self._budget = config.samples if overridden else samples
+        _check_length(self._epochs, self._budget)
+        self._loader = Loader(loader, least_share(model))
+        self._plan = self._loader.plan
+        self._state = State(model, optimizer, scheduler, extra or {})
+        counters = Counters(seed=config.seed or torch.initial_seed() & ((1 << 62) - 1))
+        self._membership = Membership(control, self._state, counters)
+        self._is_entered = False
+        self._is_rehearsing = False
+        self._is_looping = False
+        self._batch: int | None = None  # global size of the batch in the script's hands
+        self._short_batch: int | None = None  # of the last step, if some had no samples
+        self._on_committed: list[Hook] = []
+        self._step_s: deque[float] = deque(maxlen=20)
+        self._last_commit: tuple[float, int] | None = None
+        self._progress_s = 0.0
+        control.on_script_end = self.finish
+
+    # ---- what a script may ask -------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """This worker's rank in the present generation."""
+        return self._membership.rank
+
+    @property
+    def size(self) -> int:
+        """Number of workers in the present generation."""
+        return self._membership.size
+
+    @property
+    def generation(self) -> int:
+        """Number of the present generation; 0 before the first, and without an agent."""
+        return self._membership.generation
+
+    @property
+    def epoch(self) -> int:
+        """The epoch the run is in; in a joiner's first pass the loop variable may lag."""
+        return self._membership.counters.epoch
+
+    @property
+    def step_count(self) -> int:
+        """Committed updates so far."""
+        return self._membership.counters.step
+
+    @property
+    def samples(self) -> int:
+        """Samples in committed updates so far, of all workers, over all epochs."""
+        return self._membership.counters.samples
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, which prints and writes; never while rehearsing."""
+        return self.rank == 0 and not self._is_rehearsing
+
+    @property
+    def rehearsing(self) -> bool:
+        """Whether the batch in hand is a joiner's rehearsal, which changes nothing."""
+        return self._is_rehearsing
+
+    def on_generation_end(self, hook: Hook) -> None:
+        """Call ``hook`` on every member when a generation ends, before state moves."""
+        self._membership.on_generation_end.append(hook)
+
+    def on_entered(self, hook: Hook) -> None:
+        """Call ``hook`` whenever this worker has entered a generation."""
+        self._membership.on_entered.append(hook)
+
+    def on_committed(self, hook: Hook) -> None:
+        """Call ``hook`` after every committed update."""
+        self._on_committed.append(hook)
+
+    # ---- the loops -------------------------------------------------------------------
+
+    def epochs(self) -> Iterator[int]:
+        """Go over the epochs that are left, from the one the trainer is in."""
+        if self._is_looping:
+            raise ElasticError(
+                "BFT-1405", "run.epochs() was called twice.", "Use one loop over run.epochs()."
+            )
+        self._is_looping = True
+        expected = self._before_first_epoch()
+        while not (self._is_entered and self._is_done()):
+            yield self._membership.counters.epoch if self._is_entered else expected
+            if not self._is_entered:
+                raise ElasticError(
+                    "BFT-1405",
+                    "An epoch passed without a batch.",
+                    "Loop over run.batches() inside run.epochs().",
+                )
+            counters = self._membership.counters
+            if not self._is_done():
+                counters.epoch += 1
+                counters.position = 0
+        self.finish()
+
+    def batches(self) -> Iterator[Any]:
+        """Go over this worker's shares of the batches left in the epoch."""
+        if not self._is_looping:
+            raise ElasticError(
+                "BFT-1405",
+                "run.batches() was called outside run.epochs().",
+                "Loop over run.batches() inside run.epochs().",
+            )
+        if not self._is_entered:
+            yield from self._rehearse()
+            self._enter_first()
+        while True:
+            self._boundary()
+            batch = self._next_batch()
+            if batch == 0:
+                return
+            start, stop = self._share(batch, self.rank)
+            self._short_batch = batch if self._active(batch) < self.size else None
+            if start == stop:
+                self._step_without_samples()
+                continue
+            self._begin(batch)
+            yield self._loader.fetch(
+                self._view(), self._membership.counters.position, batch, self._left()
+            )
+            self._require_stepped()
+
+    def step(self) -> bool:
+        """Apply the averaged gradients, in place of ``optimizer.step()``.
+
+        Returns True when the update is committed. False in a rehearsal, and when a
+        member was lost: the same global batch then comes again.
+        """
+        membership = self._membership
+        reducer = membership.reducer
+        if self._batch is None:
+            raise ElasticError(
+                "BFT-1405",
+                "run.step() was called without a batch in hand.",
+                "Call it exactly once for each batch of run.batches().",
+            )
+        batch, self._batch = self._batch, None
+        if reducer is not None and not reducer.is_finished:
+            reducer.finish()  # no backward pass reached us, or all were under no_sync
+        if self._is_rehearsing:
+            return False
+        if membership.size > 1 and reducer is not None and reducer.broken is not None:
+            # What the script still does in this pass belongs to a step that never was.
+            membership.undo = self._state.snapshot_light()
+            return False
+        self._state.optimizer.step()
+        self._commit(batch)
+        return True
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes in here only accumulate; the one after them is averaged."""
+        reducer = self._membership.reducer
+        if reducer is None or not reducer.is_listening:
+            yield
+            return
+        reducer.is_listening = False
+        try:
+            yield
+        finally:
+            reducer.is_listening = not reducer.is_finished
+
+    def finish(self) -> None:
+        """Complete the run: write the final checkpoint, tell the control plane.
+
+        Called at the end of the loops, and at the end of a script that left them early.
+        Only rank 0 returns from it: what a script does after its loops (evaluate, save,
+        print) it does once, as in one process. The others end here, with status 0.
+        """
+        if self._control.is_over or not self._is_entered:
+            return
+        self._control.is_over = True
+        self._loader.close()
+        membership = self._membership
+        for hook in membership.on_generation_end:
+            hook(membership.info())
+        membership.counters.is_complete = True
+        if self.rank == 0:
+            membership.writer.save_now(membership.counters, membership.fence())
+        counters = membership.counters
+        self._control.send(
+            Finished(
+                generation=self.generation,
+                step=counters.step,
+                epoch=counters.epoch,
+                samples=counters.samples,
+            )
+        )
+        if self.rank != 0:
+            raise SystemExit(0)
+
+    # ---- joining ---------------------------------------------------------------------
+
+    def _before_first_epoch(self) -> int:
+        """Enter at once where there is nothing to rehearse; return the likely epoch."""
+        if self._control.is_plain:
+            self._enter_first()
+            return self.epoch
+        known = self._membership.writer.peek()
+        if known.get("is_complete"):
+            # Only the code after the loops is left, and it needs no rehearsal.
+            self._say_warm()
+            self._enter_first()
+        return int(known.get("epoch", 0))
+
+    def _rehearse(self) -> Iterator[Any]:
+        """Do everything a step does, once, while the others train on."""
+        membership = self._membership
+        if self._control.newest is not None:
+            return  # awaited already
+        membership.initial = self._state.snapshot_light()
+        membership.initial_buffers = [b.clone() for b in self._state.buffers()]
+        membership.reducer = Reducer(self._state.parameters())
+        self._is_rehearsing = True
+        samples = max((self._plan.batch + 1) // 2, self._loader.least)
+        self._begin(samples)
+        with warnings.catch_warnings():
+            # No update happens in a rehearsal, so schedulers think they come too early.
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+            yield self._loader.rehearsal(samples)
+        self._require_stepped()
+        self._is_rehearsing = False
+        for p in self._state.parameters():
+            if p.grad is not None:
+                membership.spare.append(p.grad)
+                p.grad = None
+        groups.rehearse(self._control.config.address)
+        self._say_warm()
+
+    def _say_warm(self) -> None:
+        self._control.send(Warm(warm_up_s=time.monotonic() - self._control.started_s))
+
+    def _enter_first(self) -> None:
+        self._membership.enter_first()
+        self._is_entered = True
+
+    # ---- one step --------------------------------------------------------------------
+
+    def _boundary(self) -> None:
+        """Between two steps: whatever concerns more than this worker."""
+        membership = self._membership
+        broken = None if membership.reducer is None else membership.reducer.broken
+        if broken is None and self._short_batch is not None:
+            broken = self._bring_along(self._short_batch)
+        self._short_batch = None
+        if broken is not None:
+            self._forget_pace()
+            membership.recover(broken)
+        elif commit := membership.switch_due():
+            self._forget_pace()
+            membership.enter(commit)
+        if self.rank == 0 and membership.writer.is_due():
+            membership.writer.save_aside(membership.counters, membership.fence())
+        if time.monotonic() - self._progress_s >= PROGRESS_INTERVAL_S:
+            self._report_progress()
+
+    def _begin(self, batch: int) -> None:
+        self._batch = batch
+        reducer = self._membership.reducer
+        if reducer is not None and (self.size > 1 or self._is_rehearsing):
+            start, stop = self._share(batch, self.rank)
+            reducer.begin((stop - start) / batch)
+
+    def _share(self, batch: int, rank: int) -> tuple[int, int]:
+        return sampler.share(batch, self.size, rank, self._loader.least)
+
+    def _active(self, batch: int) -> int:
+        return sampler.active(batch, self.size, self._loader.least)
+
+    def _step_without_samples(self) -> None:
+        reducer = self._membership.reducer
+        if reducer is None:
+            raise RuntimeError("a generation of several members has a reducer")
+        reducer.contribute_nothing()
+
+    def _bring_along(self, batch: int) -> Broken | None:
+        """Give members that had no samples in the last step the state after it."""
+        outcome = self._membership.share_after(self._active(batch))
+        if isinstance(outcome, Broken):
+            return outcome
+        if outcome:
+            self._note_commit(batch)
+        return None
+
+    def _commit(self, batch: int) -> None:
+        counters = self._membership.counters
+        counters.step += 1
+        counters.position += batch
+        counters.samples += batch
+        self._note_commit(batch)
+
+    def _note_commit(self, batch: int) -> None:
+        membership = self._membership
+        membership.note_commit()
+        now = time.monotonic()
+        if self._last_commit is not None:
+            self._step_s.append(now - self._last_commit[0])
+        self._last_commit = (now, batch)
+        for hook in self._on_committed:
+            hook(membership.info())
+
+    def _require_stepped(self) -> None:
+        if self._batch is not None:
+            raise ElasticError(
+                "BFT-1406",
+                "A batch was followed by another one without run.step().",
+                "Call run.step() for every batch; use run.no_sync() to accumulate.",
+            )
+
+    def _forget_pace(self) -> None:
+        self._last_commit = None
+        self._step_s.clear()
+
+    def _report_progress(self) -> None:
+        if self._last_commit is None or not self._step_s:
+            return
+        self._progress_s = time.monotonic()
+        counters = self._membership.counters
+        step_s = median(self._step_s)
+        self._control.send(
+            Progress(
+                generation=self.generation,
+                step=counters.step,
+                epoch=counters.epoch,
+                samples=counters.samples,
+                step_s=step_s,
+                samples_per_s=self._last_commit[1] / step_s if step_s > 0 else 0.0,
+            )
+        )
+
+    # ---- where the run is ----------------------------------------------------------------
+
+    def _left(self) -> int | None:
+        if self._budget is None:
+            return None
+        return self._budget - self._membership.counters.samples
+
+    def _next_batch(self) -> int:
+        counters = self._membership.counters
+        if self._is_done():
+            return 0
+        return self._plan.global_batch(counters.position, self._left())
+
+    def _is_done(self) -> bool:
+        counters = self._membership.counters
+        if counters.is_complete or (self._epochs is not None and counters.epoch >= self._epochs):
+            return True
+        left = self._left()
+        return left is not None and left <= 0
+
+    def _view(self) -> View:
+        counters = self._membership.counters
+        return View(
+            seed=counters.seed,
+            epoch=counters.epoch,
+            generation=self.generation,
+            attempt=self._membership.attempt,
+            rank=self.rank,
+            size=self.size,
+        )
+
+
+def least_share(model: torch.nn.Module) -> int:
+    """Return how many samples a share must have for the model to take it."""
+    needs_two = torch.nn.modules.batchnorm._BatchNorm  # noqa: SLF001 - the common base
+    # Normalising over one sample raises, at the end of an epoch of all places.
+    return 2 if any(isinstance(m, needs_two) for m in model.modules()) else 1
+
+
+def _check_length(epochs: int | None, samples: int | None) -> None:
+    if (epochs is None) == (samples is None):
+        raise ElasticError(
+            "BFT-1403",
+            "The length of the run is not given, or given twice.",
+            "Give Run either epochs or samples (submit --epochs or --samples override both).",
+        )
+    if (epochs is not None and epochs < 1) or (samples is not None and samples < 1):
+        raise ElasticError(
+            "BFT-1403", "The length of the run is not positive.", "Give at least one epoch."
+        )

@@ -1,0 +1,181 @@
+"""Everything of a training run that all members must agree on.
+
+The registered model, optimizer, scheduler and extra objects come in; out go the
+tensors and structures that a joiner or a checkpoint needs, and they are put back the
+same way. Used by ``transfer`` (between members), ``checkpoint`` (disk) and ``run``.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from bftrainer.elastic import codec
+from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.sampler import mix
+
+
+@dataclass(slots=True, kw_only=True)
+class Counters:
+    """Where the run is; equal on all members between two steps."""
+
+    seed: int
+    step: int = 0  # committed updates
+    epoch: int = 0
+    position: int = 0  # samples of this epoch in committed updates
+    samples: int = 0  # the same over all epochs
+    is_complete: bool = False
+
+
+class State:
+    """The registered objects of one script."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Any,
+        extra: Mapping[str, Any],
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.scheduler = scheduler
+        self.extra = dict(extra)
+        self._layout: int | None = None
+        _check(model, optimizer, scheduler, self.extra)
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """Return the model's parameters, each once."""
+        return list(self.model.parameters())
+
+    def buffers(self) -> list[torch.Tensor]:
+        """Return the model's buffers (running averages and the like), each once."""
+        return list(self.model.buffers())
+
+    def model_tensors(self) -> list[torch.Tensor]:
+        """Return parameters and buffers, the part whose layout all members share."""
+        return [*(p.detach() for p in self.parameters()), *self.buffers()]
+
+    def layout(self) -> int:
+        """Return a number that differs when two members built different models."""
+        if self._layout is not None:
+            return self._layout
+        named = [*self.model.named_parameters(), *self.model.named_buffers()]
+        text = ";".join(f"{n}:{t.dtype}:{tuple(t.shape)}" for n, t in named)
+        data = text.encode()
+        self._layout = mix(*(int.from_bytes(data[i : i + 7]) for i in range(0, len(data), 7)))
+        return self._layout
+
+    # ---- the rest: what is not in the model --------------------------------------
+
+    def encode_rest(self, counters: Counters) -> tuple[Any, list[torch.Tensor]]:
+        """Return structure and tensors of everything beside the model, not copied."""
+        tree = {
+            "counters": asdict(counters),
+            "trained": [p.requires_grad for p in self.parameters()],
+            "optimizer": self.optimizer.state_dict(),
+            **self._user_state(),
+        }
+        return codec.encode(tree)
+
+    def decode_rest(self, structure: Any, tensors: list[torch.Tensor]) -> Counters:
+        """Put back what ``encode_rest`` returned, on whatever member."""
+        tree = codec.decode(structure, tensors)
+        for p, is_trained in zip(self.parameters(), tree["trained"], strict=True):
+            p.requires_grad_(is_trained)
+            p.grad = None
+        try:
+            self.optimizer.load_state_dict(tree["optimizer"])
+        except ValueError as problem:
+            raise ElasticError(
+                "BFT-1408",
+                f"The optimizer of this worker does not fit the shared state: {problem}.",
+                "Build the same optimizer in every worker, before Run.",
+            ) from problem
+        self._load_user_state(tree)
+        return Counters(**tree["counters"])
+
+    def snapshot_light(self) -> dict[str, Any]:
+        """Return a copy of what a script changes beside the update: no model, no moments."""
+        groups = self.optimizer.param_groups
+        options = [{k: v for k, v in group.items() if k != "params"} for group in groups]
+        return copy.deepcopy({"groups": options, **self._user_state()})
+
+    def restore_light(self, snapshot: dict[str, Any]) -> None:
+        """Undo what the script did since the snapshot."""
+        tree = copy.deepcopy(snapshot)
+        for group, values in zip(self.optimizer.param_groups, tree["groups"], strict=True):
+            group.update(values)
+        self._load_user_state(tree)
+
+    def _user_state(self) -> dict[str, Any]:
+        return {
+            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            "extra": {name: thing.state_dict() for name, thing in self.extra.items()},
+        }
+
+    def _load_user_state(self, tree: dict[str, Any]) -> None:
+        if self.scheduler is not None and tree["scheduler"] is not None:
+            self.scheduler.load_state_dict(tree["scheduler"])
+        for name, thing in self.extra.items():
+            if name in tree["extra"]:
+                thing.load_state_dict(tree["extra"][name])
+
+    def detach_storages(self) -> None:
+        """Move the model to fresh memory: an abandoned transfer may write to the old."""
+        for tensor in [*self.parameters(), *self.buffers()]:
+            tensor.data = tensor.data.clone()
+
+
+def seed_everything(base: int, generation: int, attempt: int, step: int, rank: int) -> None:
+    """Give each rank of a generation its own random streams, the same on every replay."""
+    seed = mix(base, generation, attempt, step, rank, 2)
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed & 0xFFFFFFFF)
+
+
+def _check(
+    model: Any,
+    optimizer: torch.optim.Optimizer,
+    scheduler: Any,
+    extra: dict[str, Any],
+) -> None:
+    wrappers = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
+    if isinstance(model, wrappers):
+        raise ElasticError(
+            "BFT-1401",
+            f"The model is already wrapped in {type(model).__name__}.",
+            "Give Run the plain model; it averages the gradients itself.",
+        )
+    own = {id(p) for p in model.parameters()}
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    if any(id(p) not in own for p in held):
+        raise ElasticError(
+            "BFT-1401",
+            "The optimizer holds parameters that are not in the model.",
+            "Register one module that holds all parameters of the optimizer.",
+        )
+    if not any(p.requires_grad for p in held):
+        raise ElasticError(
+            "BFT-1401",
+            "The optimizer holds no parameter of the model that requires a gradient.",
+            "Build the optimizer from model.parameters() before Run.",
+        )
+    for name, thing in {"scheduler": scheduler, **extra}.items():
+        if thing is not None and not (
+            hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
+        ):
+            raise ElasticError(
+                "BFT-1401",
+                f"{name!r} is a {type(thing).__name__} without state_dict/load_state_dict.",
+                "Register objects that can give and take their state.",
+            )

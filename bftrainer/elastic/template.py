@@ -1,0 +1,222 @@
+"""A warm process, torch imported, from which an agent forks workers in milliseconds.
+
+Run by the agent in the *user's* interpreter, by path, with a socket it inherits::
+
+    INTERPRETER /abs/path/bftrainer/elastic/template.py FD
+
+``FD`` (or the environment variable ``BFT_TEMPLATE_FD``) is one end of a
+``SOCK_SEQPACKET`` Unix socket pair; every packet is one JSON object with one key.
+
+agent → template
+    ``{"fork": BODY}`` with exactly one descriptor by ``SCM_RIGHTS``. ``BODY`` is the
+    body of ``protocol.WorkerConfig``, the descriptor the worker's end of a
+    ``SOCK_STREAM`` socket pair that carries ``protocol`` lines.
+
+template → agent
+    ``{"ready": {"torch": VERSION, "import_s": SECONDS}}`` once, when forks are cheap;
+    ``{"forked": {"worker_id": ID, "pid": PID}}`` (the pid is also the process group);
+    ``{"exited": {"worker_id": ID, "pid": PID, "returncode": N}}`` at once when a
+    worker ends, ``-N`` for signal ``N``;
+    ``{"failed": {"code": C, "cause": S, "next_step": S}}``, with ``worker_id`` when
+    it concerns one fork only; without, the template exits with status 1.
+
+When the socket closes the template kills its workers and exits. It also dies with
+the *thread* that started it (``PR_SET_PDEATHSIG``): start it from one that stays.
+Nothing here starts a thread, because a process with threads must not fork.
+"""
+
+from __future__ import annotations
+
+import array
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bftrainer.elastic.protocol import WorkerConfig
+
+MAX_PACKET_BYTES = 1 << 20
+PACKAGE_DIR = Path(__file__).resolve().parent.parent
+
+
+class Template:
+    """The loop: fork on request, report every exit."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.channel = channel
+        self.workers: dict[int, str] = {}
+        self.wake_in, self.wake_out = socket.socketpair()
+        self.wake_in.settimeout(0)
+        self.wake_out.settimeout(0)
+        # The handler's only purpose is that the wake-up socket gets a byte.
+        signal.signal(signal.SIGCHLD, lambda _signum, _frame: None)
+        signal.set_wakeup_fd(self.wake_in.fileno(), warn_on_full_buffer=False)
+
+    def send(self, kind: str, **body: Any) -> None:
+        """Send one packet; an agent that is gone is noticed by the next read."""
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self.channel.send(json.dumps({kind: body}).encode())
+
+    def serve(self) -> None:
+        """Work until the agent closes the socket."""
+        import select  # noqa: PLC0415 - after the path is clean
+
+        while True:
+            readable, _, _ = select.select([self.channel, self.wake_out], [], [])
+            if self.wake_out in readable:
+                with suppress(BlockingIOError):
+                    while self.wake_out.recv(4096):
+                        pass
+                self.reap()
+            if self.channel in readable and not self.handle_packet():
+                break
+        for pid in self.workers:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+
+    def reap(self) -> None:
+        """Report every worker that has ended."""
+        for pid, worker_id in list(self.workers.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                del self.workers[pid]
+                self.send(
+                    "exited",
+                    worker_id=worker_id,
+                    pid=pid,
+                    returncode=os.waitstatus_to_exitcode(status),
+                )
+
+    def handle_packet(self) -> bool:
+        """Serve one request; return False when the agent is gone."""
+        fd_bytes = array.array("i").itemsize
+        try:
+            data, ancillary, _, _ = self.channel.recvmsg(
+                MAX_PACKET_BYTES, socket.CMSG_SPACE(4 * fd_bytes), socket.MSG_CMSG_CLOEXEC
+            )
+        except ConnectionResetError:
+            return False
+        if not data:
+            return False
+        fds = array.array("i")
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(payload[: len(payload) - len(payload) % fd_bytes])
+        try:
+            self.fork(data, list(fds))
+        finally:
+            for fd in fds:
+                os.close(fd)
+        return True
+
+    def fork(self, data: bytes, fds: list[int]) -> None:
+        """Fork the worker a request describes."""
+        from bftrainer.elastic import protocol  # noqa: PLC0415 - after the finder
+
+        problem = ""
+        try:
+            config = protocol.from_body({"type": "WorkerConfig", **json.loads(data)["fork"]})
+        except (ValueError, KeyError, TypeError, protocol.ProtocolError) as error:
+            problem = str(error)
+        if problem or not isinstance(config, protocol.WorkerConfig) or len(fds) != 1:
+            problem = problem or "a fork needs a WorkerConfig and one descriptor"
+            self.send(
+                "failed",
+                code="BFT-1411",
+                cause=f"The template refused a request: {problem}.",
+                next_step="Run the same version of bftrainer on all nodes.",
+                worker_id=_worker_id_of(data),
+            )
+            return
+        parent = os.getpid()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            self.become_worker(config, os.dup(fds[0]), parent)
+        self.workers[pid] = config.worker_id
+        self.send("forked", worker_id=config.worker_id, pid=pid)
+
+    def become_worker(self, config: WorkerConfig, channel_fd: int, parent: int) -> None:
+        """In the child: let go of what is the template's, then run the script."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for end in (self.channel, self.wake_in, self.wake_out):
+            end.close()
+        worker = importlib.import_module("bftrainer.elastic.worker")
+        worker.run_worker(config, channel_fd, parent)
+
+
+def _worker_id_of(data: bytes) -> str:
+    try:
+        return str(json.loads(data)["fork"]["worker_id"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def warm_up() -> str:
+    """Import what a worker will need; return torch's version."""
+    torch = importlib.import_module("torch")
+    for name in (
+        "torch.distributed",
+        "torch.utils.data",
+        "bftrainer.elastic.worker",
+        "bftrainer.elastic.run",
+    ):
+        importlib.import_module(name)
+    # The first optimizer pulls in some 800 modules (about 1 s); no thread is started.
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    return str(torch.__version__)
+
+
+def main() -> int:
+    """Warm up, say so, and fork on request."""
+    given = sys.argv[1] if len(sys.argv) > 1 else os.environ.pop("BFT_TEMPLATE_FD", "")
+    # The agent may hold signals blocked; workers must die of them as usual.
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    # As a script our own directory is first: its module names are not for users.
+    here = Path(__file__).resolve().parent
+    sys.path[:] = [p for p in sys.path if Path(p or os.curdir).resolve() != here]
+    channel = socket.socket(fileno=int(given))
+    channel.set_inheritable(False)
+    template = Template(channel)
+    started = time.monotonic()
+    try:
+        _load_finder().ensure_importable(PACKAGE_DIR)
+        importlib.import_module("bftrainer.elastic.worker").die_with_parent()
+        version = warm_up()
+    except ImportError as problem:
+        template.send(
+            "failed",
+            code="BFT-1409",
+            cause=f"The interpreter {sys.executable} cannot import PyTorch: {problem}.",
+            next_step="Name an interpreter that has torch: submit --python PATH.",
+        )
+        return 1
+    template.send("ready", torch=version, import_s=round(time.monotonic() - started, 3))
+    template.serve()
+    return 0
+
+
+def _load_finder() -> Any:
+    import importlib.util  # noqa: PLC0415 - only needed here
+
+    spec = importlib.util.spec_from_file_location(
+        "_bft_finder", PACKAGE_DIR / "elastic" / "finder.py"
+    )
+    if spec is None or spec.loader is None:
+        raise ImportError("the installation of bftrainer lacks elastic/finder.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    sys.exit(main())

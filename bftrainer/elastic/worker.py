@@ -1,0 +1,125 @@
+"""The child side of a fork: becomes one worker and runs the user's script in it.
+
+The template calls ``run_worker`` with the worker's configuration and channel; it
+never returns. What the script printed is in the log, how it ended is the exit
+status, and a script that raised is reported as ``Failed`` with its traceback in
+the log.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import runpy
+import signal
+import socket
+import sys
+import threading
+import traceback
+from typing import NoReturn
+
+from bftrainer.elastic import control as control_module
+from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.protocol import Failed, WorkerConfig
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to SIGKILL this process when the one that started it ends."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+
+
+def run_worker(config: WorkerConfig, channel_fd: int, parent: int) -> NoReturn:
+    """Run the script of ``config`` as one worker, then exit with its status."""
+    os.setsid()
+    die_with_parent()
+    if os.getppid() != parent:  # it died before the line above
+        os._exit(1)
+    control = control_module.start(config, socket.socket(fileno=channel_fd))
+    try:
+        _enter_environment(config)
+    except OSError as problem:
+        control.send(
+            Failed(
+                code="BFT-1411",
+                cause=f"The worker could not be set up: {problem}.",
+                next_step="Check that working directory and log exist on the node.",
+            )
+        )
+        os._exit(1)
+    status = _run_script(config, control)
+    _leave_interpreter(status)
+
+
+def _enter_environment(config: WorkerConfig) -> None:
+    os.environ.update(dict(config.environment))
+    os.environ["BFT_CHECKPOINT_DIR"] = config.checkpoint_dir  # for a script's own results
+    os.chdir(config.cwd)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    if config.log_path:
+        log = os.open(config.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # typed as TextIO
+    if threads := dict(config.environment).get("OMP_NUM_THREADS", ""):
+        import torch  # noqa: PLC0415 - already imported by the template
+
+        if threads.isdecimal() and int(threads) > 0:
+            # OpenMP read its variable when the template imported torch.
+            torch.set_num_threads(int(threads))
+    sys.argv = [config.script, *config.args]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(config.script)))  # noqa: PTH100, PTH120
+
+
+def _run_script(config: WorkerConfig, control: control_module.Control) -> int:
+    failed: Failed | None = None
+    try:
+        runpy.run_path(config.script, run_name="__main__")
+        control.script_ended()
+    except SystemExit as end:
+        if end.code is None or end.code == 0:
+            control.script_ended()
+            return 0
+        if not isinstance(end.code, int):
+            sys.stderr.write(f"{end.code}\n")
+        return end.code if isinstance(end.code, int) else 1
+    except ElasticError as problem:
+        traceback.print_exc()
+        failed = Failed(code=problem.code, cause=problem.cause, next_step=problem.next_step)
+    except BaseException as problem:  # noqa: BLE001 - whatever the user's script raises
+        traceback.print_exc()
+        failed = Failed(
+            code="BFT-1410",
+            cause=f"The script raised {type(problem).__name__}: {str(problem)[:500]}.",
+            next_step="The traceback is in the worker's log.",
+        )
+    if failed is None:
+        return 0
+    control.send(failed)
+    return 1
+
+
+def _leave_interpreter(status: int) -> NoReturn:
+    """End like a script does, minus the teardown that native threads may hang in."""
+    main = threading.current_thread()
+    for thread in threading.enumerate():
+        if thread is not main and not thread.daemon:
+            thread.join()
+    # Their own exit handlers still run: os._exit below would skip them.
+    atexit._run_exitfuncs()  # noqa: SLF001 - the only way to run them by hand
+    flush_output()
+    os._exit(status)
+
+
+def flush_output() -> None:
+    """Write out what the script has printed."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()

@@ -1,0 +1,52 @@
+"""What the workers of ``scripts/train_ids.py`` wrote down, put together.
+
+The journals of all processes come in; which samples each epoch's committed updates
+held, and whether all members agreed, goes out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+Entry = dict[str, Any]
+
+
+def entries(directory: Path, kind: str | None = None) -> list[Entry]:
+    found: list[Entry] = []
+    for path in sorted(directory.glob("journal-*.jsonl")):
+        # The last line of a killed worker may be cut.
+        lines = [line for line in path.read_text().splitlines() if line.endswith("}")]
+        found += [json.loads(line) for line in lines]
+    return [e for e in found if kind is None or e["kind"] == kind]
+
+
+def committed_ids(directory: Path) -> dict[int, Counter[int]]:
+    """Return per epoch how often each sample was in a committed update.
+
+    A step that was redone counts as of the last generation that committed it.
+    """
+    generation_of: dict[int, tuple[int, int]] = {}
+    for e in entries(directory, "commit"):
+        key = (e["generation"], e["attempt"])
+        generation_of[e["step"]] = max(key, generation_of.get(e["step"], key))
+    epochs: dict[int, Counter[int]] = defaultdict(Counter)
+    for e in entries(directory, "try"):
+        if generation_of.get(e["step"]) == (e["generation"], e["attempt"]):
+            epochs[e["epoch"]].update(e["ids"])
+    return dict(epochs)
+
+
+def disagreements(directory: Path, *fields: str) -> list[tuple[Any, set[Any]]]:
+    """Return the generations at whose end members differed, and how."""
+    seen: dict[Any, set[Any]] = defaultdict(set)
+    for e in entries(directory, "end"):
+        seen[(e["generation"], e["attempt"], e["step"])].add(tuple(e[f] for f in fields))
+    return [(key, values) for key, values in seen.items() if len(values) != 1]
+
+
+def result(directory: Path) -> Entry:
+    found: Entry = json.loads((directory / "result.json").read_text())
+    return found

@@ -1,0 +1,38 @@
+"""The example scripts: ordinary but for five lines, and they learn while rescaled."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.elastic.controller import ROOT, Controller, TemplateProcess
+
+EXAMPLES = sorted((ROOT / "trainers" / "examples").glob("digits_*.py"))
+
+
+def test_there_are_three_examples_of_five_changed_lines() -> None:
+    assert len(EXAMPLES) == 3
+    for path in EXAMPLES:
+        text = path.read_text()
+        assert sum("# elastic:" in line for line in text.splitlines()) <= 5
+        marked = [line for line in text.splitlines() if "elastic." in line or "run." in line]
+        code = [line for line in marked if not line.lstrip().startswith(("#", '"', "Run"))]
+        assert all("# elastic:" in line for line in code), code
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+def test_an_example_learns_while_it_is_rescaled(
+    tmp_path: Path, template: TemplateProcess, path: Path
+) -> None:
+    with Controller(tmp_path, template) as c:
+        ids = c.start(path, ["--batch-size", "32"], count=2, epochs=6)
+        c.warm(ids)
+        c.form(ids[:1])
+        c.form(ids)
+        c.finished()
+        assert "test accuracy" in c.workers[ids[0]].log.read_text()
+        assert c.workers[ids[1]].log.read_text() == ""
+    result = json.loads((tmp_path / "checkpoints" / "result.json").read_text())
+    assert result["accuracy"] > 0.85

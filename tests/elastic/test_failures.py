@@ -1,0 +1,135 @@
+"""Members that die, hang or fall behind: what is lost is at most the step in flight."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from bftrainer.elastic.protocol import Interrupted
+from tests.elastic import journal
+from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
+
+TRAIN = SCRIPTS / "train_ids.py"
+
+
+def committed(directory: Path) -> int:
+    return max((e["step"] for e in journal.entries(directory, "commit")), default=0)
+
+
+def progress(c: Controller, steps: int = 5) -> None:
+    before = committed(c.directory)
+    c.until(lambda: committed(c.directory) >= before + steps, f"{steps} more steps")
+
+
+def start(c: Controller, count: int, **settings: object) -> list[str]:
+    settings = {"epochs": 1_000_000, "delay_s": 0.002, **settings}
+    ids = c.start(TRAIN, [json.dumps(settings)], count=count)
+    c.warm(ids)
+    return ids
+
+
+def assert_consistent(directory: Path) -> None:
+    assert journal.disagreements(directory, "hash", "lr", "updates") == []
+    last = max(e["epoch"] for e in journal.entries(directory, "try"))
+    for epoch, count in journal.committed_ids(directory).items():
+        assert set(count.values()) == {1}
+        if epoch < last:
+            assert len(count) == 203
+
+
+def test_killed_hung_and_newborn_dead_members(tmp_path: Path, template: TemplateProcess) -> None:
+    with Controller(tmp_path, template) as c:
+        a, b, d, e = start(c, 4)
+        c.form([a, b, d])
+        progress(c)
+        # The store's and the data's owner, rank 0, dies.
+        c.kill(a)
+        c.until(lambda: c.workers[a].returncode == -signal.SIGKILL, "exit status of a kill")
+        c.form([b, d], abandon=True)
+        progress(c)
+        # A member hangs: nothing closes its sockets, only the commit tells.
+        c.kill(d, signal.SIGSTOP)
+        entered = c.form_without_answer_of([b], stopped=d)
+        assert entered[0].size == 1
+        c.kill(d, signal.SIGKILL)
+        progress(c)
+        # A joiner dies between its Ready and its Entered.
+        port = c.prepare([b, e])
+        c.kill(e)
+        c.until(lambda: c.workers[e].returncode is not None, "e is gone")
+        c.commit([b, e], port)
+        c.until(lambda: c.workers[b].channel.fileno() >= 0, "commit sent")
+        c.form([b], abandon=True)
+        progress(c)
+        (f,) = start(c, 1)
+        c.form([b, f])
+        progress(c)
+        c.park()
+        assert any(w.all(Interrupted) for w in c.workers.values())
+    assert_consistent(tmp_path)
+
+
+@pytest.mark.parametrize("laggard", [0, 1])
+def test_a_member_one_step_behind_gets_the_state_of_the_others(
+    tmp_path: Path, template: TemplateProcess, laggard: int
+) -> None:
+    with Controller(tmp_path, template) as c:
+        ids = start(c, 2, fail_at=[9, laggard])
+        c.form(ids)
+        c.until(lambda: all(c.workers[i].all(Interrupted) for i in ids), "both interrupted")
+        steps = [c.workers[i].all(Interrupted)[0].step for i in ids]
+        assert steps[laggard] == 8
+        assert steps[1 - laggard] == 9
+        entered = c.form(ids, abandon=True)
+        assert [e.step for e in entered] == [9, 9]
+        progress(c, 15)
+        c.form(ids[:1])
+        c.park()
+    assert_consistent(tmp_path)
+
+
+def test_a_retry_of_a_generation_has_its_own_attempt(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    with Controller(tmp_path, template) as c:
+        a, b, d = start(c, 3)
+        c.form([a])
+        progress(c)
+        port = c.prepare([a, b, d])
+        c.kill(d)
+        c.until(lambda: c.workers[d].returncode is not None, "d is gone")
+        c.commit([a, b, d], port)
+        entered = c.form([a, b], abandon=True, is_retry=True)
+        assert {(e.generation, e.attempt) for e in entered} == {(2, 2)}
+        progress(c)
+        c.park()
+    assert_consistent(tmp_path)
+
+
+def test_the_agents_death_ends_its_worker_at_once(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    with Controller(tmp_path, template) as c:
+        (a,) = start(c, 1)
+        c.form([a])
+        progress(c)
+        c.hang_up(a)
+        c.until(lambda: c.workers[a].returncode == 1, "worker exits with 1", timeout_s=5)
+
+
+def test_a_commit_of_an_earlier_daemon_is_refused(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    with Controller(tmp_path, template) as c:
+        (a,) = start(c, 1)
+        port = c.prepare([a])
+        c.commit([a], port, incarnation=3)
+        c.entered([a])
+        c.generation += 1
+        c.commit([], 0, incarnation=2)
+        c.until(lambda: "refused a commit" in c.workers[a].log.read_text(), "refusal in the log")
+        progress(c)
+        assert c.workers[a].returncode is None

@@ -1,0 +1,1 @@
+"""Example training scripts, each elastic by five lines; run one plainly to try it."""
