@@ -15,21 +15,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.protocol import Commit, FromWorker, Prepare, Ready, Stop, WorkerConfig
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import TCPStore
+    from bftrainer.elastic.store import StoreServer
 
 log = logging.getLogger("bftrainer.elastic")
 
 T = TypeVar("T")
 Key = tuple[int, int]  # generation, attempt: never used twice
-
-STORE_TIMEOUT_S = 30.0
 
 
 def key_of(message: Commit | Prepare) -> Key:
@@ -49,7 +46,7 @@ class Control:
         self.is_over = False  # the loops are done: later commits concern others
         self.on_script_end: Callable[[], None] | None = None
         self._incarnation = config.incarnation
-        self._stores: dict[Key, TCPStore] = {}
+        self._stores: dict[Key, StoreServer] = {}
         self._sending = threading.Lock()
         if channel is not None:
             threading.Thread(target=self._listen, name="bft-control", daemon=True).start()
@@ -101,9 +98,8 @@ class Control:
 
     def close_stores(self, before: Key) -> None:
         """Drop the stores of generations that no member will form any more."""
-        old = [self._stores.pop(key) for key in list(self._stores) if key < before]
-        if old:
-            threading.Thread(target=old.clear, name="bft-drop-store", daemon=True).start()
+        for key in [key for key in self._stores if key < before]:
+            self._stores.pop(key).close()
 
     def script_ended(self) -> None:
         """Complete the run if the script left its loops early and ended well."""
@@ -148,19 +144,17 @@ class Control:
     def _prepare(self, message: Prepare) -> None:
         port = 0
         if message.open_store:
-            from torch._C._distributed_c10d import (  # noqa: PLC0415 - torch only here
-                TCPStore,
+            from bftrainer.elastic.store import (  # noqa: PLC0415 - imports torch
+                StoreServer,
             )
 
-            store = TCPStore(
-                self.config.address,
-                0,
-                is_master=True,
-                wait_for_workers=False,
-                timeout=timedelta(seconds=STORE_TIMEOUT_S),
-            )
-            self._stores[key_of(message)] = store
-            port = store.port
+            try:
+                store = StoreServer(self.config.address)
+            except OSError as problem:  # answered with port 0, which ends this worker
+                log.warning("cannot open a store on %s: %s", self.config.address, problem)
+            else:
+                self._stores[key_of(message)] = store
+                port = store.port
         self.send(Ready(generation=message.generation, attempt=message.attempt, store_port=port))
 
     def _commit(self, message: Commit) -> None:

@@ -22,11 +22,11 @@ from torch._C._distributed_c10d import (
     PrefixStore,
     ProcessGroupGloo,
     Store,
-    TCPStore,
 )
 
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.protocol import Commit
+from bftrainer.elastic.store import StoreClient
 
 T = TypeVar("T")
 
@@ -71,6 +71,7 @@ class Group:
         ``abort`` first: it is what lets peers that wait for us fail at once.
         """
         self.pg.abort()
+        self.store.close()
         last = [self.pg, self.store]
         self.pg = self.store = None
         threading.Thread(target=last.clear, name="bft-drop-group", daemon=True).start()
@@ -78,16 +79,14 @@ class Group:
 
 def build(commit: Commit, rank: int, address: str) -> Group:
     """Connect to all members of a commit; blocks, so call it in a side thread."""
-    store = TCPStore(
-        commit.store_host,
-        commit.store_port,
-        is_master=False,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=GROUP_TIMEOUT_S),
-    )
+    store = StoreClient(commit.store_host, commit.store_port, GROUP_TIMEOUT_S)
     prefix = f"{commit.generation}.{commit.attempt}.{commit.token}"
     size = len(commit.members)
-    pg = new_process_group(PrefixStore(prefix, store), rank, size, address)
+    try:
+        pg = new_process_group(PrefixStore(prefix, store), rank, size, address)
+    except BaseException:
+        store.close()
+        raise
     return Group(pg, store, rank, size)
 
 

@@ -149,3 +149,10 @@ def _plan_of(loader: DataLoader[Any]) -> sampler.Plan:
         drop_last=loader.drop_last,
         shuffle=isinstance(loader.sampler, RandomSampler),
     )
+
+
+def least_share(model: torch.nn.Module) -> int:
+    """Return how many samples a share must have for the model to take it."""
+    needs_two = torch.nn.modules.batchnorm._BatchNorm  # noqa: SLF001 - the common base
+    # Normalising over one sample raises, at the end of an epoch of all places.
+    return 2 if any(isinstance(m, needs_two) for m in model.modules()) else 1

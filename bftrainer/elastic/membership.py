@@ -14,22 +14,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-import torch
-
 from bftrainer.elastic import group as groups
-from bftrainer.elastic import transfer
 from bftrainer.elastic.buckets import Reducer
 from bftrainer.elastic.checkpoint import Fence
 from bftrainer.elastic.control import Control, Key, die, key_of
-from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.group import Broken, Group, in_side_thread, settle
+from bftrainer.elastic.group import Broken, Group, in_side_thread
+from bftrainer.elastic.handover import Handover, overtaken
 from bftrainer.elastic.protocol import Commit, Entered, Interrupted, Left, Member
 from bftrainer.elastic.state import Counters, State, seed_everything
 from bftrainer.elastic.writer import Writer
 
 log = logging.getLogger("bftrainer.elastic")
-
-NO_STATE = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,39 +40,31 @@ class GenerationInfo:
     size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """What a member says of itself first thing in a new group."""
-
-    step: int  # committed, or NO_STATE
-    layout: int
-
-
 class Membership:
     """This worker's part in its trainer's generations."""
 
     def __init__(self, control: Control, state: State, counters: Counters) -> None:
         self.control = control
         self.state = state
-        self.counters = counters
         self.writer = Writer(control, state)
+        self.handover = Handover(control, state, counters, self.writer)
         self.reducer: Reducer | None = None
         self.commit: Commit | None = None  # of the generation entered
         self.group: Group | None = None
         self.rank = 0
         self.size = 1
-        self.has_state = False
-        self.spare: list[torch.Tensor] = []  # the rehearsal's gradients, as memory
-        self.is_torn = False  # an abandoned transfer overwrote parts of the state
         self.committed_s: float | None = None  # end of the last committed step
-        self.initial: dict[str, Any] | None = None  # light state before the rehearsal
-        self.initial_buffers: list[torch.Tensor] = []
         self.undo: dict[str, Any] | None = None  # light state when a step failed
         self.on_generation_end: list[Callable[[GenerationInfo], object]] = []
         self.on_entered: list[Callable[[GenerationInfo], object]] = []
         self._seen: Key = (-1, -1)  # the newest commit acted upon
 
     # ---- what run asks ---------------------------------------------------------------
+
+    @property
+    def counters(self) -> Counters:
+        """Where the run is."""
+        return self.handover.counters
 
     @property
     def generation(self) -> int:
@@ -185,13 +172,12 @@ class Membership:
             self.group = None
 
     def _leave(self, commit: Commit) -> NoReturn:
-        if not commit.members and self.rank == 0 and self.has_state and self.commit is not None:
+        if not commit.members and self.rank == 0 and self.commit is not None:
             try:
                 self.writer.save_now(self.counters, self.fence())
             except OSError as problem:
                 log.warning("not saved before parking: %s", problem)
-        step = self.counters.step if self.has_state else NO_STATE
-        self.control.send(Left(generation=commit.generation, step=step))
+        self.control.send(Left(generation=commit.generation, step=self.handover.step))
         die(f"left before generation {commit.generation}", status=0)
 
     # ---- forming a generation ------------------------------------------------------------
@@ -203,14 +189,14 @@ class Membership:
         if size > 1:
             built = in_side_thread(
                 self.control,
-                self._overtaken(commit),
+                overtaken(self.control, commit),
                 lambda: groups.build(commit, me.rank, me.address or self.control.config.address),
             )
             if isinstance(built, Broken):
                 return built
             self.group = group = built
         started = time.monotonic()
-        resumed = self._agree(commit, group, me.rank)
+        resumed = self.handover.agree(commit, group, me.rank)
         if isinstance(resumed, Broken):
             return resumed
         self._entered(commit, me, size, time.monotonic() - started, resumed)
@@ -220,8 +206,7 @@ class Membership:
         self, commit: Commit, me: Member, size: int, transfer_s: float, resumed: str
     ) -> None:
         self.commit, self.rank, self.size = commit, me.rank, size
-        self.has_state, self.is_torn = True, False
-        self.initial, self.initial_buffers, self.spare = None, [], []
+        self.handover.complete()
         counters = self.counters
         seed_everything(counters.seed, commit.generation, commit.attempt, counters.step, me.rank)
         if self.reducer is None and size > 1:
@@ -247,150 +232,6 @@ class Membership:
         for hook in self.on_entered:
             hook(self.info())
 
-    def _agree(self, commit: Commit, group: Group | None, rank: int) -> Broken | str:
-        """Give every member the state of the one that is furthest.
-
-        Returns the checkpoint the state came from, if any.
-        """
-        mine = Standing(
-            step=self.counters.step if self.has_state else NO_STATE,
-            layout=self.state.layout() if group is not None else 0,
-        )
-        standings = [mine] if group is None else self._exchange(commit, group, mine)
-        if isinstance(standings, Broken):
-            return standings
-        if any(s.layout != mine.layout for s in standings):
-            raise ElasticError(
-                "BFT-1408",
-                "The workers of this trainer built different models.",
-                "Build the model from arguments that are the same on every node.",
-            )
-        source = choose_source(standings)
-        resumed = ""
-        if standings[source].step == NO_STATE and source == rank:
-            resumed = self._found()
-        if group is None:
-            return resumed
-        best = standings[source]
-        lacking = [
-            r for r, s in enumerate(standings) if r != source and (s != best or s.step == NO_STATE)
-        ]
-        broken = None
-        if lacking:
-            chain = [source, *lacking]
-            broken = self._move_state(group, chain, self._overtaken(commit))
-        if broken is None:
-            broken = self._share_buffers(commit, group, source)
-        return resumed if broken is None else broken
-
-    def _exchange(self, commit: Commit, group: Group, mine: Standing) -> list[Standing] | Broken:
-        table = torch.zeros((group.size, 2), dtype=torch.long)
-        table[group.rank] = torch.tensor([mine.step, mine.layout])
-        broken = settle(group.pg.allreduce([table]), self._overtaken(commit))
-        if broken is not None:
-            return broken
-        return [Standing(step=step, layout=layout) for step, layout in table.tolist()]
-
-    def _overtaken(self, commit: Commit) -> Callable[[], bool]:
-        """Return whether a generation in formation is known to be broken.
-
-        Only a commit that says so counts: members that have entered already would
-        otherwise wait for one that left.
-        """
-        key = key_of(commit)
-
-        def overtaken() -> bool:
-            newer = self.control.newer_than(key)
-            return newer is not None and newer.abandon
-
-        return overtaken
-
-    def _found(self) -> str:
-        """Become the source of a run's first state: a checkpoint, or the script's own."""
-        loaded = self.writer.load(self.state.layout())
-        if loaded is None:
-            if self.is_torn:
-                raise ElasticError(
-                    "BFT-1413",
-                    "The only worker with the trainer's state is gone, and no checkpoint is"
-                    " there to resume from.",
-                    "Start the trainer again; a shorter --checkpoint-interval loses less.",
-                )
-            self._undo_rehearsal()
-            return ""
-        path, structure, tensors = loaded
-        count = len(self.state.model_tensors())
-        self._copy_into_model(tensors[:count])
-        self.counters = self.state.decode_rest(structure, tensors[count:])
-        return str(path)
-
-    def _undo_rehearsal(self) -> None:
-        if self.initial is not None:
-            self.state.restore_light(self.initial)
-            with torch.no_grad():
-                for target, saved in zip(self.state.buffers(), self.initial_buffers, strict=True):
-                    target.copy_(saved)
-
-    # ---- moving state -----------------------------------------------------------------------
-
-    def _move_state(
-        self, group: Group, chain: list[int], abandoned: Callable[[], bool]
-    ) -> Broken | None:
-        """Pass the state down ``chain``, whose first member has it."""
-        link = transfer.link_of(group, chain)
-        if link is None:
-            return None
-        own = self.state.model_tensors()
-        if link.before is None:
-            structure, rest = self.state.encode_rest(self.counters)
-            sent = in_side_thread(
-                self.control,
-                abandoned,
-                lambda: transfer.send(link, structure, [*own, *rest], known=len(own)),
-            )
-            return sent if isinstance(sent, Broken) else None
-        if self.has_state:
-            # What we hold stays whole until what replaces it is complete.
-            landing = [torch.empty_like(t) for t in own]
-        else:
-            landing, self.is_torn = own, True
-        spare, self.spare = self.spare, []
-        received = in_side_thread(
-            self.control, abandoned, lambda: transfer.receive(link, landing, spare)
-        )
-        if isinstance(received, Broken):
-            if self.is_torn:
-                self.state.detach_storages()
-            return received
-        if self.has_state:
-            self._copy_into_model(landing)
-        self.counters = self.state.decode_rest(*received)
-        return None
-
-    def _copy_into_model(self, tensors: list[torch.Tensor]) -> None:
-        with torch.no_grad():
-            for target, value in zip(self.state.model_tensors(), tensors, strict=True):
-                target.copy_(value)
-
-    def _share_buffers(self, commit: Commit, group: Group, source: int) -> Broken | None:
-        """Give all members the source's running averages: each kept its own since."""
-        buffers = [b for b in self.state.buffers() if b.numel()]
-        if not buffers:
-            return None
-        flat = torch.cat([b.detach().cpu().reshape(-1).view(torch.uint8) for b in buffers])
-        work = groups.broadcast(group, flat, source)
-        broken = settle(work, self._overtaken(commit))
-        if broken is not None:
-            return broken
-        offset = 0
-        with torch.no_grad():
-            for target in buffers:
-                end = offset + target.numel() * target.element_size()
-                # A copy, because a view of another type must be aligned.
-                target.copy_(flat[offset:end].clone().view(target.dtype).view(target.shape))
-                offset = end
-        return None
-
     def note_commit(self) -> None:
         """Remember that a step is committed here."""
         self.committed_s = time.monotonic()
@@ -404,10 +245,5 @@ class Membership:
         """
         if self.group is None:
             return False
-        moved = self._move_state(self.group, [0, *range(active, self.size)], self.must_abandon)
+        moved = self.handover.move(self.group, [0, *range(active, self.size)], self.must_abandon)
         return moved if isinstance(moved, Broken) else self.rank >= active
-
-
-def choose_source(standings: list[Standing]) -> int:
-    """Return the rank whose state all take: most committed steps, then lowest rank."""
-    return max(range(len(standings)), key=lambda r: (standings[r].step, -r))

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from statistics import median
 from typing import Any
 
 import torch
@@ -24,17 +22,16 @@ from bftrainer.elastic import group as groups
 from bftrainer.elastic import sampler
 from bftrainer.elastic.buckets import Reducer
 from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.facts import Facts
 from bftrainer.elastic.group import Broken
-from bftrainer.elastic.loader import Loader, View
-from bftrainer.elastic.membership import GenerationInfo, Membership
-from bftrainer.elastic.protocol import Finished, Progress, Warm
+from bftrainer.elastic.loader import Loader, View, least_share
+from bftrainer.elastic.membership import Membership
+from bftrainer.elastic.pace import Pace
+from bftrainer.elastic.protocol import Finished, Warm
 from bftrainer.elastic.state import Counters, State
 
-PROGRESS_INTERVAL_S = 0.5
-Hook = Callable[[GenerationInfo], object]
 
-
-class Run:
+class Run(Facts):
     """One elastic training run; see ``docs/elastic.md``."""
 
     def __init__(
@@ -58,71 +55,13 @@ class Run:
         self._plan = self._loader.plan
         self._state = State(model, optimizer, scheduler, extra or {})
         counters = Counters(seed=config.seed or torch.initial_seed() & ((1 << 62) - 1))
-        self._membership = Membership(control, self._state, counters)
+        super().__init__(Membership(control, self._state, counters))
         self._is_entered = False
-        self._is_rehearsing = False
         self._is_looping = False
         self._batch: int | None = None  # global size of the batch in the script's hands
         self._short_batch: int | None = None  # of the last step, if some had no samples
-        self._on_committed: list[Hook] = []
-        self._step_s: deque[float] = deque(maxlen=20)
-        self._last_commit: tuple[float, int] | None = None
-        self._progress_s = 0.0
+        self._pace = Pace()
         control.on_script_end = self.finish
-
-    # ---- what a script may ask -------------------------------------------------------
-
-    @property
-    def rank(self) -> int:
-        """This worker's rank in the present generation."""
-        return self._membership.rank
-
-    @property
-    def size(self) -> int:
-        """Number of workers in the present generation."""
-        return self._membership.size
-
-    @property
-    def generation(self) -> int:
-        """Number of the present generation; 0 before the first, and without an agent."""
-        return self._membership.generation
-
-    @property
-    def epoch(self) -> int:
-        """The epoch the run is in; in a joiner's first pass the loop variable may lag."""
-        return self._membership.counters.epoch
-
-    @property
-    def step_count(self) -> int:
-        """Committed updates so far."""
-        return self._membership.counters.step
-
-    @property
-    def samples(self) -> int:
-        """Samples in committed updates so far, of all workers, over all epochs."""
-        return self._membership.counters.samples
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this is rank 0, which prints and writes; never while rehearsing."""
-        return self.rank == 0 and not self._is_rehearsing
-
-    @property
-    def rehearsing(self) -> bool:
-        """Whether the batch in hand is a joiner's rehearsal, which changes nothing."""
-        return self._is_rehearsing
-
-    def on_generation_end(self, hook: Hook) -> None:
-        """Call ``hook`` on every member when a generation ends, before state moves."""
-        self._membership.on_generation_end.append(hook)
-
-    def on_entered(self, hook: Hook) -> None:
-        """Call ``hook`` whenever this worker has entered a generation."""
-        self._membership.on_entered.append(hook)
-
-    def on_committed(self, hook: Hook) -> None:
-        """Call ``hook`` after every committed update."""
-        self._on_committed.append(hook)
 
     # ---- the loops -------------------------------------------------------------------
 
@@ -263,8 +202,7 @@ class Run:
         membership = self._membership
         if self._control.newest is not None:
             return  # awaited already
-        membership.initial = self._state.snapshot_light()
-        membership.initial_buffers = [b.clone() for b in self._state.buffers()]
+        membership.handover.keep_initial()
         membership.reducer = Reducer(self._state.parameters())
         self._is_rehearsing = True
         samples = max((self._plan.batch + 1) // 2, self._loader.least)
@@ -277,7 +215,7 @@ class Run:
         self._is_rehearsing = False
         for p in self._state.parameters():
             if p.grad is not None:
-                membership.spare.append(p.grad)
+                membership.handover.spare.append(p.grad)
                 p.grad = None
         groups.rehearse(self._control.config.address)
         self._say_warm()
@@ -299,15 +237,15 @@ class Run:
             broken = self._bring_along(self._short_batch)
         self._short_batch = None
         if broken is not None:
-            self._forget_pace()
+            self._pace.forget()
             membership.recover(broken)
         elif commit := membership.switch_due():
-            self._forget_pace()
+            self._pace.forget()
             membership.enter(commit)
         if self.rank == 0 and membership.writer.is_due():
             membership.writer.save_aside(membership.counters, membership.fence())
-        if time.monotonic() - self._progress_s >= PROGRESS_INTERVAL_S:
-            self._report_progress()
+        if self._pace.is_due():
+            self._control.send(self._pace.progress(membership.info()))
 
     def _begin(self, batch: int) -> None:
         self._batch = batch
@@ -347,10 +285,7 @@ class Run:
     def _note_commit(self, batch: int) -> None:
         membership = self._membership
         membership.note_commit()
-        now = time.monotonic()
-        if self._last_commit is not None:
-            self._step_s.append(now - self._last_commit[0])
-        self._last_commit = (now, batch)
+        self._pace.note(batch)
         for hook in self._on_committed:
             hook(membership.info())
 
@@ -361,27 +296,6 @@ class Run:
                 "A batch was followed by another one without run.step().",
                 "Call run.step() for every batch; use run.no_sync() to accumulate.",
             )
-
-    def _forget_pace(self) -> None:
-        self._last_commit = None
-        self._step_s.clear()
-
-    def _report_progress(self) -> None:
-        if self._last_commit is None or not self._step_s:
-            return
-        self._progress_s = time.monotonic()
-        counters = self._membership.counters
-        step_s = median(self._step_s)
-        self._control.send(
-            Progress(
-                generation=self.generation,
-                step=counters.step,
-                epoch=counters.epoch,
-                samples=counters.samples,
-                step_s=step_s,
-                samples_per_s=self._last_commit[1] / step_s if step_s > 0 else 0.0,
-            )
-        )
 
     # ---- where the run is ----------------------------------------------------------------
 
@@ -413,13 +327,6 @@ class Run:
             rank=self.rank,
             size=self.size,
         )
-
-
-def least_share(model: torch.nn.Module) -> int:
-    """Return how many samples a share must have for the model to take it."""
-    needs_two = torch.nn.modules.batchnorm._BatchNorm  # noqa: SLF001 - the common base
-    # Normalising over one sample raises, at the end of an epoch of all places.
-    return 2 if any(isinstance(m, needs_two) for m in model.modules()) else 1
 
 
 def _check_length(epochs: int | None, samples: int | None) -> None:

@@ -91,6 +91,30 @@ def test_a_member_one_step_behind_gets_the_state_of_the_others(
     assert_consistent(tmp_path)
 
 
+def test_the_only_member_with_a_state_dies_while_handing_it_over(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    with Controller(tmp_path, template) as c:
+        a, b = start(c, 2, width=400_000)
+        c.form([a])
+        progress(c, 2)
+        port = c.prepare([a, b])
+        c.commit([a, b], port)
+        c.kill(a)
+        c.until(lambda: c.workers[a].returncode is not None, "a is gone")
+        # Without a checkpoint the run starts again, from what b built itself; if the
+        # transfer was quicker than the kill, it goes on.
+        (entered,) = c.form([b], abandon=True)
+        assert entered.step == 0 or entered.step >= 2
+        c.until(
+            lambda: any(
+                e["step"] > entered.step and e["generation"] == c.generation
+                for e in journal.entries(tmp_path, "commit")
+            ),
+            "b trains",
+        )
+
+
 def test_a_retry_of_a_generation_has_its_own_attempt(
     tmp_path: Path, template: TemplateProcess
 ) -> None:

@@ -19,7 +19,7 @@ from bftrainer import process
 from bftrainer.elastic import ElasticError, GenerationInfo, Run
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic.buckets import Reducer, layout
-from bftrainer.elastic.membership import Standing, choose_source
+from bftrainer.elastic.handover import Standing, choose_source
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 

@@ -1,0 +1,73 @@
+"""What a script may ask a ``Run``: where it is, and to be told when that changes.
+
+The part of ``Run`` without behaviour of its own; reads the membership and its counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bftrainer.elastic.membership import GenerationInfo, Membership
+
+Hook = Callable[[GenerationInfo], object]
+
+
+class Facts:
+    """Position and hooks of one training run."""
+
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+        self._is_rehearsing = False
+        self._on_committed: list[Hook] = []
+
+    @property
+    def rank(self) -> int:
+        """This worker's rank in the present generation."""
+        return self._membership.rank
+
+    @property
+    def size(self) -> int:
+        """Number of workers in the present generation."""
+        return self._membership.size
+
+    @property
+    def generation(self) -> int:
+        """Number of the present generation; 0 before the first, and without an agent."""
+        return self._membership.generation
+
+    @property
+    def epoch(self) -> int:
+        """The epoch the run is in; in a joiner's first pass the loop variable may lag."""
+        return self._membership.counters.epoch
+
+    @property
+    def step_count(self) -> int:
+        """Committed updates so far."""
+        return self._membership.counters.step
+
+    @property
+    def samples(self) -> int:
+        """Samples in committed updates so far, of all workers, over all epochs."""
+        return self._membership.counters.samples
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, which prints and writes; never while rehearsing."""
+        return self.rank == 0 and not self._is_rehearsing
+
+    @property
+    def rehearsing(self) -> bool:
+        """Whether the batch in hand is a joiner's rehearsal, which changes nothing."""
+        return self._is_rehearsing
+
+    def on_generation_end(self, hook: Hook) -> None:
+        """Call ``hook`` on every member when a generation ends, before state moves."""
+        self._membership.on_generation_end.append(hook)
+
+    def on_entered(self, hook: Hook) -> None:
+        """Call ``hook`` whenever this worker has entered a generation."""
+        self._membership.on_entered.append(hook)
+
+    def on_committed(self, hook: Hook) -> None:
+        """Call ``hook`` after every committed update."""
+        self._on_committed.append(hook)

@@ -1,0 +1,212 @@
+"""Who has the state, and how the others of a generation get it.
+
+A group that has just formed comes in; equal state on all its members goes out: from
+the member with most committed steps, from the newest checkpoint, or from what rank 0's
+script built. Called by ``membership`` while everybody waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bftrainer.elastic import group as groups
+from bftrainer.elastic import transfer
+from bftrainer.elastic.control import Control, key_of
+from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.group import Broken, Group, in_side_thread, settle
+from bftrainer.elastic.protocol import Commit
+from bftrainer.elastic.state import Counters, State
+from bftrainer.elastic.writer import Writer
+
+NO_STATE = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What a member says of itself first thing in a new group."""
+
+    step: int  # committed, or NO_STATE
+    layout: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Initial:
+    """What a script built, as long as it may be needed."""
+
+    tensors: list[torch.Tensor]
+    light: dict[str, Any]
+
+
+class Handover:
+    """This worker's state among the other members'."""
+
+    def __init__(self, control: Control, state: State, counters: Counters, writer: Writer) -> None:
+        self.control = control
+        self.state = state
+        self.counters = counters
+        self.writer = writer
+        self.has_state = False
+        self.spare: list[torch.Tensor] = []  # the rehearsal's gradients, as memory
+        self.initial: Initial | None = None  # until there is a common state
+
+    @property
+    def step(self) -> int:
+        """Committed steps of the state held here, ``NO_STATE`` without one."""
+        return self.counters.step if self.has_state else NO_STATE
+
+    def complete(self) -> None:
+        """All members have the state: let go of what was kept for other outcomes."""
+        self.has_state = True
+        self.initial, self.spare = None, []
+
+    def keep_initial(self) -> None:
+        """Keep what this script built: the trainer may have to start from it.
+
+        That is so in the very first generation, and when the only member with a state
+        dies while handing it over. Called before a rehearsal or a transfer changes it.
+        """
+        if self.initial is None:
+            self.initial = Initial(
+                tensors=[t.detach().cpu().clone() for t in self.state.model_tensors()],
+                light=self.state.snapshot_light(),
+            )
+
+    def agree(self, commit: Commit, group: Group | None, rank: int) -> Broken | str:
+        """Give every member the state of the one that is furthest.
+
+        Returns the checkpoint the state came from, if any.
+        """
+        mine = Standing(
+            step=self.step,
+            layout=self.state.layout() if group is not None else 0,
+        )
+        standings = [mine] if group is None else self._exchange(commit, group, mine)
+        if isinstance(standings, Broken):
+            return standings
+        if any(s.layout != mine.layout for s in standings):
+            raise ElasticError(
+                "BFT-1408",
+                "The workers of this trainer built different models.",
+                "Build the model from arguments that are the same on every node.",
+            )
+        source = choose_source(standings)
+        resumed = ""
+        if standings[source].step == NO_STATE and source == rank:
+            resumed = self._found()
+        if group is None:
+            return resumed
+        best = standings[source]
+        lacking = [
+            r for r, s in enumerate(standings) if r != source and (s != best or s.step == NO_STATE)
+        ]
+        broken = None
+        if lacking:
+            chain = [source, *lacking]
+            broken = self.move(group, chain, overtaken(self.control, commit))
+        if broken is None:
+            broken = self._share_buffers(commit, group, source)
+        return resumed if broken is None else broken
+
+    def _exchange(self, commit: Commit, group: Group, mine: Standing) -> list[Standing] | Broken:
+        table = torch.zeros((group.size, 2), dtype=torch.long)
+        table[group.rank] = torch.tensor([mine.step, mine.layout])
+        broken = settle(group.pg.allreduce([table]), overtaken(self.control, commit))
+        if broken is not None:
+            return broken
+        return [Standing(step=step, layout=layout) for step, layout in table.tolist()]
+
+    def _found(self) -> str:
+        """Become the source of a run's first state: a checkpoint, or the script's own."""
+        loaded = self.writer.load(self.state.layout())
+        if loaded is None:
+            if self.initial is not None:
+                self._copy_into_model(self.initial.tensors)
+                self.state.restore_light(self.initial.light)
+            return ""
+        path, structure, tensors = loaded
+        count = len(self.state.model_tensors())
+        self._copy_into_model(tensors[:count])
+        self.counters = self.state.decode_rest(structure, tensors[count:])
+        return str(path)
+
+    def move(self, group: Group, chain: list[int], abandoned: Callable[[], bool]) -> Broken | None:
+        """Pass the state down ``chain``, whose first member has it."""
+        link = transfer.link_of(group, chain)
+        if link is None:
+            return None
+        own = self.state.model_tensors()
+        if link.before is None:
+            structure, rest = self.state.encode_rest(self.counters)
+            sent = in_side_thread(
+                self.control,
+                abandoned,
+                lambda: transfer.send(link, structure, [*own, *rest], known=len(own)),
+            )
+            return sent if isinstance(sent, Broken) else None
+        if self.has_state:
+            # What we hold stays whole until what replaces it is complete.
+            landing = [torch.empty_like(t) for t in own]
+        else:
+            self.keep_initial()
+            landing = own
+        spare, self.spare = self.spare, []
+        received = in_side_thread(
+            self.control, abandoned, lambda: transfer.receive(link, landing, spare)
+        )
+        if isinstance(received, Broken):
+            if not self.has_state:
+                self.state.detach_storages()
+            return received
+        if self.has_state:
+            self._copy_into_model(landing)
+        self.counters = self.state.decode_rest(*received)
+        self.has_state = True
+        return None
+
+    def _copy_into_model(self, tensors: list[torch.Tensor]) -> None:
+        with torch.no_grad():
+            for target, value in zip(self.state.model_tensors(), tensors, strict=True):
+                target.copy_(value)
+
+    def _share_buffers(self, commit: Commit, group: Group, source: int) -> Broken | None:
+        """Give all members the source's running averages: each kept its own since."""
+        buffers = [b for b in self.state.buffers() if b.numel()]
+        if not buffers:
+            return None
+        flat = torch.cat([b.detach().cpu().reshape(-1).view(torch.uint8) for b in buffers])
+        work = groups.broadcast(group, flat, source)
+        broken = settle(work, overtaken(self.control, commit))
+        if broken is not None:
+            return broken
+        offset = 0
+        with torch.no_grad():
+            for target in buffers:
+                end = offset + target.numel() * target.element_size()
+                # A copy, because a view of another type must be aligned.
+                target.copy_(flat[offset:end].clone().view(target.dtype).view(target.shape))
+                offset = end
+        return None
+
+
+def choose_source(standings: list[Standing]) -> int:
+    """Return the rank whose state all take: most committed steps, then lowest rank."""
+    return max(range(len(standings)), key=lambda r: (standings[r].step, -r))
+
+
+def overtaken(control: Control, commit: Commit) -> Callable[[], bool]:
+    """Return what tells whether a generation in formation is known to be broken.
+
+    Only a commit that says so counts: members that have entered already would
+    otherwise wait for one that left.
+    """
+    key = key_of(commit)
+
+    def is_overtaken() -> bool:
+        newer = control.newer_than(key)
+        return newer is not None and newer.abandon
+
+    return is_overtaken
