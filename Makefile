@@ -12,6 +12,7 @@ help:  ## list the targets
 
 # torch first and pinned: a range would pull several GB of CUDA packages.
 $(BIN)/.installed: setup.cfg constraints.txt
+	PYTHON=$(PYTHON) scripts/install_system.sh venv
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[torch,demo,dev]'
@@ -20,7 +21,7 @@ $(BIN)/.installed: setup.cfg constraints.txt
 venv: $(BIN)/.installed  ## create .venv with everything development needs
 
 system:  ## install Slurm and MUNGE for the one-host test cluster (Debian, root or sudo)
-	scripts/install_system.sh
+	scripts/install_system.sh slurm
 
 demo: venv  ## three real trainers on the embedded batch system, under 90 s
 	$(BIN)/bftrainer demo --out demo-out

@@ -1,10 +1,27 @@
 #!/usr/bin/env bash
-# Install the Debian packages of the one-host Slurm; nothing to do when they are there.
+# Install Debian packages that are missing: "venv" for the virtual environment, "slurm"
+# for the one-host test cluster. Nothing to do when they are there.
 set -euo pipefail
-packages=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge iproute2)
-if command -v slurmctld slurmd sinfo munged ip >/dev/null; then
-  exit 0
-fi
+
+case "${1:-}" in
+venv)
+  packages=(python3-venv)
+  "${PYTHON:-python3}" -c 'import ensurepip' 2>/dev/null && exit 0
+  ;;
+slurm)
+  packages=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge)
+  missing=0
+  for program in munged slurmctld slurmd sbatch srun squeue scontrol; do
+    PATH="$PATH:/usr/sbin:/sbin" command -v "$program" >/dev/null || missing=1
+  done
+  [ "$missing" -eq 0 ] && exit 0
+  ;;
+*)
+  echo "usage: $0 venv|slurm" >&2
+  exit 2
+  ;;
+esac
+
 sudo=()
 if [ "$(id -u)" -ne 0 ]; then
   if ! command -v sudo >/dev/null; then
@@ -14,6 +31,6 @@ if [ "$(id -u)" -ne 0 ]; then
   fi
   sudo=(sudo)
 fi
-export DEBIAN_FRONTEND=noninteractive
 "${sudo[@]}" apt-get update -qq
-"${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
+"${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
+  apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
