@@ -465,6 +465,7 @@ class GenerationMachine:
             members=(),
             abandon=self.is_broken,
             incarnation=self.incarnation,
+            saver=self._alive_members()[0],
         )
         out: list[Instruction] = [Announced(generation=self.generation)]
         return out + [self._tell(worker_id, commit) for worker_id in self._alive_members()]

@@ -43,7 +43,12 @@ def parse_options(pairs: tuple[str, ...]) -> dict[str, str]:
 @click.option("--policy", "policy_file", type=click.Path(path_type=Path), help="Policy YAML.")
 @click.option("--batch-system", default="slurm", show_default=True, help="slurm, local, ...")
 @click.option("--batch-option", "pairs", multiple=True, metavar="KEY=VALUE")
-@click.option("--bind", "bind_host", default="127.0.0.1", show_default=True, help="For agents.")
+@click.option(
+    "--bind",
+    "bind_host",
+    default="",
+    help="Address agents reach us at.  [default: this host's own; loopback for local]",
+)
 @click.option(
     "--agent-address", default="", help="Data-plane address of agents, when not their own."
 )
@@ -71,12 +76,15 @@ def daemon(
     from bftrainer.policy.load import load_policy  # noqa: PLC0415
     from bftrainer.policy.model import Policy  # noqa: PLC0415
     from bftrainer.poll.batch_system import load_batch_system  # noqa: PLC0415
+    from trainers.agent.config import own_address  # noqa: PLC0415
 
     policy = load_policy(policy_file) if policy_file is not None else Policy()
     configure_logging(policy.log_level, log_file)
+    # A login node that listens on loopback only would never hear from its agents.
+    own = "127.0.0.1" if batch_system == "local" else own_address()
     options = DaemonOptions(
         state_dir=(state_dir or default_state_dir()).absolute(),
-        bind_host=bind_host,
+        bind_host=bind_host or own,
         agent_address=agent_address,
         journal_url=journal_url,
     )

@@ -63,7 +63,7 @@ class DaemonProcess:
             *(sys.executable, "-m", "bftrainer.cli.main", "daemon"),
             *("--state-dir", str(self.state_dir)),
             *("--policy", str(self._policy)),
-            *("--agent-address", "127.0.0.1"),
+            *("--bind", "127.0.0.1", "--agent-address", "127.0.0.1"),
             *("--log-file", str(self.log)),
             *self._system,
         )

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from bftrainer.elastic import protocol
@@ -184,6 +185,16 @@ def current() -> Control:
         config = WorkerConfig(trainer_id="", worker_id="local", node="", script=script)
         _current.append(Control(config, None))
     return _current[0]
+
+
+def step_aside() -> None:
+    """Let everybody else go first from now on.
+
+    Giving back the memory of a large model takes the kernel a good part of a second;
+    survivors on the same node need that time for their next step.
+    """
+    with suppress(OSError):  # some containers forbid it, and then it is no loss
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def die(reason: str, *, status: int) -> NoReturn:

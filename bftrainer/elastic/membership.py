@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from bftrainer.elastic import group as groups
 from bftrainer.elastic.buckets import Reducer
 from bftrainer.elastic.checkpoint import Fence
-from bftrainer.elastic.control import Control, Key, die, key_of
+from bftrainer.elastic.control import Control, Key, die, key_of, step_aside
 from bftrainer.elastic.group import Broken, Group, in_side_thread
 from bftrainer.elastic.handover import Handover, overtaken
 from bftrainer.elastic.protocol import Commit, Entered, Interrupted, Left, Member
@@ -172,12 +172,16 @@ class Membership:
             self.group = None
 
     def _leave(self, commit: Commit) -> NoReturn:
-        if not commit.members and self.rank == 0 and self.commit is not None:
+        is_saver = self.control.config.worker_id == commit.saver or (
+            not commit.saver and self.rank == 0
+        )
+        if not commit.members and is_saver and self.commit is not None:
             try:
                 self.writer.save_now(self.counters, self.fence())
             except OSError as problem:
                 log.warning("not saved before parking: %s", problem)
         self.control.send(Left(generation=commit.generation, step=self.handover.step))
+        step_aside()
         die(f"left before generation {commit.generation}", status=0)
 
     # ---- forming a generation ------------------------------------------------------------

@@ -77,7 +77,8 @@ class Commit:
     """The generation exists: switch to it at the next step boundary.
 
     A receiver that is not in ``members`` leaves at that boundary. No members at
-    all means *park*: rank 0 of the old generation writes a checkpoint first.
+    all means *park*: ``saver`` writes a checkpoint first; "" stands for rank 0, who may
+    be the one that is gone.
     ``abandon``: the old generation is broken (a member is gone), do not wait for a
     boundary; the step in flight is redone if no member committed it.
     """
@@ -90,6 +91,7 @@ class Commit:
     store_port: int = 0
     abandon: bool = False
     incarnation: int = 0
+    saver: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

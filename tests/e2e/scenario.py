@@ -20,12 +20,12 @@ from typing import Any
 
 from bftrainer import process
 from bftrainer.api.service import StatusView
+from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.trainer import TrainerRecord, TrainerSpec
 from milp.problem import Curve
 from slurm_plugins.testcluster.cluster import SlurmTestCluster
 from slurm_plugins.testcluster.config import FAST_CYCLE, ClusterConfig
 from slurm_plugins.testcluster.workload import JobRecord, WorkloadItem, WorkloadRun
-from tests.support.sidecar import Sidecar
 from tests.support.waiting import wait_for
 
 SCRIPT = Path(__file__).with_name("train_digits.py")
@@ -118,7 +118,7 @@ def run_scenario(base: Path) -> Outcome:
         for name in ("with", "without")
     ]
     with sites[0] as site, sites[1] as control:
-        sidecar = Sidecar(
+        sidecar = DaemonProcess(
             base / "state",
             batch_system="slurm",
             batch_options={"slurm_conf": str(site.config.slurm_conf)},
@@ -131,7 +131,7 @@ def run_scenario(base: Path) -> Outcome:
 
 
 def _play(
-    base: Path, sidecar: Sidecar, site: SlurmTestCluster, control: SlurmTestCluster
+    base: Path, sidecar: DaemonProcess, site: SlurmTestCluster, control: SlurmTestCluster
 ) -> Outcome:
     sidecar.start()
     directories = {}
@@ -189,7 +189,7 @@ def _start_fixed_size_run(network: str, directory: Path) -> subprocess.Popen[byt
         )
 
 
-def _kill_a_worker(sidecar: Sidecar) -> bool:
+def _kill_a_worker(sidecar: DaemonProcess) -> bool:
     """SIGKILL one worker of a trainer that has at least two."""
 
     def victim() -> int | None:
@@ -219,11 +219,11 @@ def _elapsed(run: WorkloadRun) -> float:
     return time.time() - (run.began_s or time.time())
 
 
-def _all_running(sidecar: Sidecar) -> bool:
+def _all_running(sidecar: DaemonProcess) -> bool:
     return all(t.observed_nodes for t in sidecar.client.trainers())
 
 
-def _all_final(sidecar: Sidecar) -> bool:
+def _all_final(sidecar: DaemonProcess) -> bool:
     return all(t.record.state.is_final for t in sidecar.client.trainers())
 
 

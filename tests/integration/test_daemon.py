@@ -17,12 +17,12 @@ from bftrainer.canonical import digest
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.decide.types import DecisionRecord
+from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.errors import BftError, ExitCode
 from bftrainer.local.running import LocalServer, start_server
 from bftrainer.trainer import TrainerSpec, TrainerState
 from milp.problem import Curve
 from tests.integration.daemon_scripts import BROKEN, SLOW, write_script
-from tests.support.sidecar import Sidecar
 from tests.support.waiting import wait_for
 
 POLICY = """\
@@ -41,7 +41,7 @@ CURVE = Curve(sizes=(1, 2, 4), samples_per_s=(100.0, 190.0, 350.0))
 class Site:
     """A batch system, a daemon, and a place for trainers."""
 
-    def __init__(self, base: Path, server: LocalServer, sidecar: Sidecar) -> None:
+    def __init__(self, base: Path, server: LocalServer, sidecar: DaemonProcess) -> None:
         self.base, self.server, self.sidecar = base, server, sidecar
         self.client = sidecar.client
         self.prefix = ""
@@ -94,7 +94,7 @@ def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """One site for all tests here: agents stay warm between them (hold_idle_s)."""
     base = tmp_path_factory.mktemp("site")
     server = start_server(base / "local", n_nodes=3, cycle_s=0.5)
-    sidecar = Sidecar(
+    sidecar = DaemonProcess(
         base / "state",
         batch_system="local",
         batch_options={"socket": str(server.socket_path)},

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.trainer import TrainerSpec, TrainerState
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.daemon_scripts import SLOW, write_script
 from tests.integration.slurm_fixtures import slurm_cluster
-from tests.support.sidecar import Sidecar
 from tests.support.waiting import wait_for
 
 __all__ = ["slurm_cluster"]
@@ -37,7 +37,7 @@ def spec(directory: Path) -> TrainerSpec:
 def test_a_site_that_refuses_pilots_is_told_so(
     slurm_cluster: SlurmTestCluster, tmp_path: Path
 ) -> None:
-    sidecar = Sidecar(
+    sidecar = DaemonProcess(
         tmp_path / "state",
         batch_system="slurm",
         batch_options={
@@ -80,6 +80,6 @@ def set_partition(cluster: SlurmTestCluster, state: str) -> None:
     assert done.is_ok, done.stderr
 
 
-def _refusal_times(sidecar: Sidecar) -> list[float]:
+def _refusal_times(sidecar: DaemonProcess) -> list[float]:
     """When rounds of pilots were refused (a round asks for several nodes at once)."""
     return [e.at_s for e in sidecar.entries("pilot-ended") if "refused" in e.pilots[0].reason]

@@ -1,0 +1,242 @@
+"""The sidecar's control plane for a benchmark: real agents, wire, journal, generations.
+
+Everything between a plan and the trainers is the daemon's own (``AgentServer``,
+``AgentBook``, ``TrainerBook`` with its ``GenerationMachine``, the journal); only the
+plan itself comes from the benchmark, by ``set_nodes``. One trainer, agents on
+loopback. Leaving the context ends every process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from bftrainer import process
+from bftrainer.actuate.agents import AgentBook
+from bftrainer.actuate.group import Rescaled
+from bftrainer.actuate.trainers import TrainerBook, log_directory
+from bftrainer.journal.journal import Journal
+from bftrainer.policy.model import Policy
+from bftrainer.trainer import TrainerSpec
+from bftrainer.wire.keys import generate_pair
+from bftrainer.wire.messages import (
+    AgentMessage,
+    Heartbeat,
+    Hello,
+    Leaving,
+    WorkerExited,
+    WorkerSaid,
+    WorkerStarted,
+)
+from bftrainer.wire.server import AgentServer
+
+TICK_S = 0.1  # as the daemon's
+SIGN_OF_LIFE_S = 1.0
+LEASE_S = 60.0  # should this process be killed, the agents end by themselves
+JOIN_WINDOW_S = 30.0  # joiners of one transition join together
+POLL_S = 0.02
+
+T = TypeVar("T")
+
+
+class BenchError(Exception):
+    """The benchmark cannot go on; the text says what did not happen."""
+
+
+class Plane:
+    """One trainer on a few agents of this machine."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        agents: int,
+        script: Path,
+        model: str,
+        environment: dict[str, str],
+    ) -> None:
+        self.directory = directory
+        self.pids: dict[str, int] = {}  # worker id -> pid
+        self.exited: set[str] = set()
+        self._agent_count = agents
+        self._policy = Policy(
+            lease_s=LEASE_S,
+            agent_timeout_s=20.0,
+            join_window_s=JOIN_WINDOW_S,
+            failure_budget=10_000,
+        )
+        self._spec = TrainerSpec(
+            name=model,
+            user="bench",
+            script=str(script),
+            args=(model,),
+            cwd=str(directory),
+            interpreter=sys.executable,
+            n_min=1,
+            n_max=agents,
+            checkpoint_dir=str(directory / "checkpoints"),
+            environment=tuple({"OMP_NUM_THREADS": "1", **environment}.items()),
+        )
+        self._agents: list[subprocess.Popen[bytes]] = []
+        self._background: list[asyncio.Task[None]] = []
+        self._left = contextlib.ExitStack()
+
+    # ---- life ------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stop()
+
+    async def _start(self) -> None:
+        journal = self._left.enter_context(
+            contextlib.closing(Journal.open(self.directory / "journal.db", clock=time.time))
+        )
+        incarnation = journal.begin_incarnation()
+        keys = generate_pair()
+        self._book = AgentBook(
+            state_dir=self.directory, policy=self._policy, incarnation=incarnation, keys=keys
+        )
+        self._server = AgentServer(
+            keys=keys,
+            incarnation=incarnation,
+            agent_timeout_s=self._policy.agent_timeout_s,
+            on_message=self._heard,
+            on_lost=lambda pilot_id, _: self.trainers.on_agent_lost(pilot_id),
+        )
+        self.trainers = TrainerBook(
+            journal=journal,
+            policy=self._policy,
+            incarnation=incarnation,
+            send=self._server.send,
+            clock=time.time,
+            on_change=lambda: None,
+        )
+        self._book.endpoint = await self._server.start("127.0.0.1")
+        self.trainer_id = self.trainers.submit(self._spec).trainer_id
+        for i in range(self._agent_count):
+            self._start_agent(f"p{i}", f"n{i}")
+        self._background = [asyncio.create_task(loop()) for loop in (self._tick, self._live)]
+        await self.until(lambda: len(self._book.connected) == self._agent_count, "agents connect")
+
+    def _start_agent(self, pilot_id: str, node: str) -> None:
+        files = self._book.write_files(pilot_id, node, "127.0.0.1", 0)
+        self._server.register(pilot_id, files.public_key)
+        with files.log.open("ab") as log:
+            self._agents.append(process.spawn(files.argv, stdout=log, stderr=log))
+
+    async def _stop(self) -> None:
+        for agent in self._agents:  # takes its template and workers along
+            with contextlib.suppress(ProcessLookupError):
+                agent.send_signal(signal.SIGTERM)
+        for agent in self._agents:
+            try:
+                agent.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill_group(agent.pid)
+                agent.wait()
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        if hasattr(self, "_server"):
+            await self._server.stop()
+        self._left.close()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.trainers.tick()
+
+    async def _live(self) -> None:
+        while True:
+            for pilot_id in list(self._book.connected):
+                self._server.send(pilot_id, self._book.welcome([self._spec.interpreter]))
+            await asyncio.sleep(SIGN_OF_LIFE_S)
+
+    # ---- what agents say, as in the daemon ----------------------------------------------
+
+    def _heard(self, pilot_id: str, message: AgentMessage) -> None:
+        match message:
+            case Hello():
+                self._book.connected[pilot_id] = message
+                self._server.send(pilot_id, self._book.welcome([self._spec.interpreter]))
+                self.trainers.reconcile(pilot_id, message.workers)
+            case WorkerStarted(worker_id=worker_id, pid=pid):
+                self.pids[worker_id] = pid
+            case WorkerSaid(worker_id=worker_id, body=body):
+                self.trainers.on_body(worker_id, body)
+            case WorkerExited(worker_id=worker_id, returncode=code, cause=cause):
+                self.exited.add(worker_id)
+                self.trainers.on_exit(worker_id, code, cause)
+            case Leaving():
+                self._book.connected.pop(pilot_id, None)
+                self.trainers.on_agent_lost(pilot_id)
+            case Heartbeat():
+                pass
+
+    # ---- what a benchmark does -----------------------------------------------------------
+
+    def set_nodes(self, nodes: Sequence[str]) -> None:
+        """Plan these nodes for the trainer."""
+        offers = [self._book.offer(pilot_id) for pilot_id in self._book.connected]
+        self.trainers.set_targets(
+            {self.trainer_id: [o for o in offers if o is not None and o.node in nodes]}
+        )
+
+    def all_nodes(self) -> list[str]:
+        """Return the names of all nodes."""
+        return [f"n{i}" for i in range(self._agent_count)]
+
+    def members(self) -> list[tuple[str, str]]:
+        """Return (worker id, node) of the current members in rank order."""
+        machine = self.trainers.trainers[self.trainer_id].machine
+        return [(w, machine.workers[w].node) for w in machine.members]
+
+    def rescales(self) -> list[Rescaled]:
+        """Return all generations completed so far."""
+        return [done for _, _, done in self.trainers.rescales]
+
+    def kill_worker(self, worker_id: str) -> float:
+        """SIGKILL a worker; returns the instant, by the monotonic clock."""
+        at_s = time.monotonic()
+        os.kill(self.pids[worker_id], signal.SIGKILL)
+        return at_s
+
+    async def until(self, condition: Callable[[], T], what: str, timeout_s: float = 60.0) -> T:
+        """Wait until ``condition`` is truthy and return that."""
+        deadline = time.monotonic() + timeout_s
+        while not (result := condition()):
+            if self._is_over():
+                raise BenchError(f"the trainer ended while waiting: {what}; {self._last_log()}")
+            if time.monotonic() > deadline:
+                raise BenchError(f"not within {timeout_s:g} s: {what}; {self._last_log()}")
+            await asyncio.sleep(POLL_S)
+        return result
+
+    def _is_over(self) -> bool:
+        return self.trainers.records[self.trainer_id].state.is_final
+
+    def _last_log(self) -> str:
+        logs = sorted(log_directory(self._spec).glob("*.log"), key=lambda p: p.stat().st_mtime)
+        agents = sorted(self.directory.glob("pilots/*/*.log"), key=lambda p: p.stat().st_mtime)
+        return "\n".join(f"--- {p}:\n{p.read_text()[-800:]}" for p in [*logs[-2:], *agents[-1:]])

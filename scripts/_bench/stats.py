@@ -1,0 +1,52 @@
+"""Numbers in, summaries out: quantiles and bootstrap intervals. Pure.
+
+Used by every benchmark script, so that a median or a 95th percentile means the same
+everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from statistics import median
+
+RESAMPLES = 2000
+P95_NEEDS = 20  # below, a 95th percentile is the maximum under another name
+
+
+def quantile(values: Sequence[float], q: float) -> float:
+    """Return the smallest value that at least the share ``q`` of all does not exceed."""
+    if not values:
+        raise ValueError("no values")
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(q * len(ordered)) - 1)]
+
+
+def tail(values: Sequence[float]) -> tuple[str, float]:
+    """Return the name and value of the tail figure: p95, or the maximum of few."""
+    if len(values) < P95_NEEDS:
+        return "max", max(values)
+    return "p95", quantile(values, 0.95)
+
+
+def ratio_interval(
+    a_blocks: Sequence[Sequence[float]], b_blocks: Sequence[Sequence[float]], seed: int = 1
+) -> tuple[float, float, float]:
+    """Return median(a) / median(b) and its 95% interval.
+
+    Block i of ``a`` ran beside block i of ``b``; whole pairs are resampled, because
+    the values inside one block share their disturbances.
+    """
+    if len(a_blocks) != len(b_blocks) or not a_blocks:
+        raise ValueError("blocks come in pairs")
+    chance = random.Random(seed)  # noqa: S311 - statistics, not secrets
+    pairs = list(zip(a_blocks, b_blocks, strict=True))
+    ratios = sorted(_ratio([chance.choice(pairs) for _ in pairs]) for _ in range(RESAMPLES))
+    return _ratio(pairs), quantile(ratios, 0.025), quantile(ratios, 0.975)
+
+
+def _ratio(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
+    a = median(v for block, _ in pairs for v in block)
+    b = median(v for _, block in pairs for v in block)
+    return a / b

@@ -1,0 +1,163 @@
+"""Steady-state step time: the elastic runtime beside plain DistributedDataParallel.
+
+Both arms stand ready at the same size; a gate lets them run in turns, a block of
+steps each, so that what disturbs the machine disturbs both. Out come the step times
+by block. Called by ``bench_rescale``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from _bench.plane import BenchError, Plane
+from bftrainer import process
+
+ARMS = ("elastic", "ddp")
+START_TIMEOUT_S = 120.0
+BLOCK_TIMEOUT_S = 300.0
+SETTLING_STEPS = 3  # first steps of a block: the other arm's data is in the caches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """Step times of both arms; block i of one ran beside block i of the other."""
+
+    elastic: list[list[float]]
+    ddp: list[list[float]]
+
+
+class GateKeeper:
+    """Serves the gates of all workers of both arms."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._workers: dict[tuple[str, int], tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[GateKeeper]:
+        """Listen; at the end all gates close, and what waits at them ends."""
+        server = await asyncio.start_unix_server(self._welcome, self.path)
+        try:
+            yield self
+        finally:
+            server.close()
+            for _, writer in self._workers.values():
+                writer.close()
+            await server.wait_closed()
+
+    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hello = json.loads(await reader.readline())
+        self._workers[hello["arm"], int(hello["rank"])] = (reader, writer)
+
+    def is_complete(self, arm: str, size: int) -> bool:
+        """Whether all workers of an arm stand at their gates."""
+        return all((arm, rank) in self._workers for rank in range(size))
+
+    async def run_block(self, arm: str, steps: int) -> list[float]:
+        """Let one arm run; returns the step times of its rank 0."""
+        mine = [w for (name, _), w in sorted(self._workers.items()) if name == arm]
+        for _, writer in mine:
+            writer.write(json.dumps({"steps": steps}).encode() + b"\n")
+        async with asyncio.timeout(BLOCK_TIMEOUT_S):
+            answers = [json.loads(await reader.readline()) for reader, _ in mine]
+        return list(map(float, answers[0]["step_s"]))
+
+
+async def compare(
+    directory: Path,
+    workloads: Path,
+    model: str,
+    size: int,
+    *,
+    pairs: int,
+    steps: int,
+    note: Callable[[str], None],
+) -> Blocks:
+    """Run the blocks of both arms in turns, the one that begins alternating."""
+    gate = GateKeeper(directory / "gate")
+    environment = {"BENCH_GATE": str(gate.path), "BENCH_SIZE": str(size)}
+    found: dict[str, list[list[float]]] = {arm: [] for arm in ARMS}
+    async with gate.serving():
+        plane = Plane(
+            directory,
+            agents=size,
+            script=workloads / "rescale_elastic.py",
+            model=model,
+            environment=environment,
+        )
+        async with plane:
+            plane.set_nodes(plane.all_nodes())
+            await plane.until(
+                lambda: gate.is_complete("elastic", size),
+                "the elastic arm is ready",
+                START_TIMEOUT_S,
+            )
+            with _ddp(directory, workloads, model, size, gate.path) as ddp:
+                await plane.until(
+                    lambda: gate.is_complete("ddp", size) or ddp.has_ended(),
+                    "the DistributedDataParallel arm is ready",
+                    START_TIMEOUT_S,
+                )
+                if ddp.has_ended():
+                    raise BenchError(f"the DistributedDataParallel arm ended: {ddp.log_text()}")
+                for pair in range(-1, pairs):  # the first one only warms up
+                    for arm in ARMS if pair % 2 == 0 else reversed(ARMS):
+                        times = await gate.run_block(arm, steps + SETTLING_STEPS)
+                        if pair >= 0:
+                            found[arm].append(times[SETTLING_STEPS:])
+                note(f"steady state of {model} at size {size}")
+    return Blocks(elastic=found["elastic"], ddp=found["ddp"])
+
+
+class _Ddp:
+    """The processes of the plain arm."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        self.workers: list[subprocess.Popen[bytes]] = []
+
+    def has_ended(self) -> bool:
+        return any(w.poll() is not None for w in self.workers)
+
+    def log_text(self) -> str:
+        return self.log.read_text()[-1500:]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self.workers:
+            process.kill_group(worker.pid)
+            worker.wait()
+
+
+def _ddp(directory: Path, workloads: Path, model: str, size: int, gate: Path) -> _Ddp:
+    arm = _Ddp(directory / "ddp.log")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with arm.log.open("ab") as log:
+        for rank in range(size):
+            environment = {
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "GLOO_SOCKET_IFNAME": "lo",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "RANK": str(rank),
+                "WORLD_SIZE": str(size),
+                "BENCH_GATE": str(gate),
+            }
+            argv = [sys.executable, str(workloads / "rescale_ddp.py"), model]
+            arm.workers.append(process.spawn(argv, env=environment, stdout=log, stderr=log))
+    return arm

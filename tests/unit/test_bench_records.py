@@ -1,0 +1,80 @@
+"""The arithmetic of ``scripts/_bench``: pauses from records, quantiles, verdicts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+from _bench import records, stats, targets
+
+
+def _write(directory: Path, node: str, pid: int, steps: list[tuple[float, int, int]]) -> None:
+    data = b"".join(
+        records.RECORD.pack(at_s, i, generation, size, pid % 10, 0)
+        for i, (at_s, generation, size) in enumerate(steps)
+    )
+    with (directory / f"{node}-{pid}.steps").open("ab") as file:
+        file.write(data)
+
+
+def test_a_pause_is_the_gap_of_a_survivor_and_not_of_a_joiner(tmp_path: Path) -> None:
+    _write(tmp_path, "n0", 10, [(1.0, 1, 1), (1.1, 1, 1), (1.6, 2, 2), (1.8, 2, 2)])
+    _write(tmp_path, "n1", 21, [(1.7, 2, 2), (1.8, 2, 2)])
+    recorder = records.Recorder(tmp_path)
+    recorder.poll()
+    ((old, new),) = records.survivors(recorder.histories, 2).values()
+    assert (old.at_s, new.at_s, new.size) == (1.1, 1.6, 2)
+    assert {pid: len(s) for pid, s in recorder.of_generation(2).items()} == {10: 2, 21: 2}
+
+
+def test_records_that_grow_are_read_once_and_halves_later(tmp_path: Path) -> None:
+    _write(tmp_path, "n0", 10, [(1.0, 1, 1)])
+    path = tmp_path / "n0-10.steps"
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:7])
+    recorder = records.Recorder(tmp_path)
+    recorder.poll()
+    assert len(recorder.histories[10].steps) == 1
+    path.write_bytes(whole + whole)
+    recorder.poll()
+    assert len(recorder.histories[10].steps) == 2
+
+
+def test_the_usual_step_counts_from_the_tenth_and_falls_back_to_its_size(tmp_path: Path) -> None:
+    slow = [(float(i), 1, 2) for i in range(9)]
+    quick = [(8.0 + 0.1 * i, 1, 2) for i in range(1, 7)]
+    _write(tmp_path, "n0", 10, [*slow, *quick, (20.0, 2, 3), (21.0, 3, 2)])
+    recorder = records.Recorder(tmp_path)
+    recorder.poll()
+    steady = records.steady_by_generation(recorder.histories)
+    assert records.usual_step_s(steady, 2, 1) == pytest.approx(0.1)
+    assert records.usual_step_s(steady, 2, 3) == pytest.approx(0.1)
+
+
+def test_few_values_have_a_maximum_and_many_a_percentile() -> None:
+    assert stats.tail([0.1, 0.9]) == ("max", 0.9)
+    assert stats.tail([float(i) for i in range(1, 101)]) == ("p95", 95.0)
+    with pytest.raises(ValueError, match="no values"):
+        stats.quantile([], 0.5)
+
+
+def test_the_interval_of_a_ratio_holds_it_and_shrinks_for_equal_blocks() -> None:
+    ratio, low, high = stats.ratio_interval([[2.0, 2.0], [2.2, 2.2]], [[1.0, 1.0], [1.0, 1.0]])
+    assert low <= ratio <= high
+    assert (low, high) == (2.0, 2.2)
+    with pytest.raises(ValueError, match="pairs"):
+        stats.ratio_interval([[1.0]], [])
+
+
+def test_one_missed_target_is_a_failure(tmp_path: Path) -> None:
+    met = targets.Target(name="pause", measured=0.1, limit=0.1, relation="<=")
+    missed = targets.Target(name="ratio", measured=9.9, limit=10.0, relation=">=", unit="")
+    assert (met.verdict, missed.verdict) == ("met", "missed")
+    assert targets.exit_code([met]) == 0
+    assert targets.exit_code([met, missed]) == 1
+    targets.write_json(tmp_path / "out" / "r.json", "rescale", {"n": 1}, [met, missed])
+    assert '"verdict": "missed"' in (tmp_path / "out" / "r.json").read_text()
