@@ -8,13 +8,12 @@ and are made from a worker thread of the daemon, one at a time.
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from bftrainer.errors import ExitCode, UsageError
+from bftrainer.plugins import load_plugin
 from bftrainer.poll.snapshot import Presence, Snapshot
 
 ENTRY_POINT_GROUP = "bftrainer.batch_systems"
@@ -73,15 +72,6 @@ def load_batch_system(name: str, options: Mapping[str, Any]) -> BatchSystem:
     Raises:
         UsageError: BFT-1201 when no such plug-in is installed.
     """
-    found = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP, name=name)
-    if not found:
-        known = sorted({e.name for e in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)})
-        raise UsageError(
-            "BFT-1201",
-            f"There is no batch system called {name!r}.",
-            f"Use one of: {', '.join(known) or 'none installed'}.",
-            exit_code=ExitCode.VALIDATION_FAILED,
-        )
-    create = next(iter(found)).load()
+    create = load_plugin(ENTRY_POINT_GROUP, name, what="batch system", code="BFT-1201")
     system: BatchSystem = create(dict(options))
     return system

@@ -6,10 +6,9 @@ Called by ``bftrainer.actuate``; ``trainers.runtimes.torch`` is the built-in one
 
 from __future__ import annotations
 
-import importlib.metadata
 from typing import Protocol
 
-from bftrainer.errors import ExitCode, UsageError
+from bftrainer.plugins import load_plugin
 from bftrainer.trainer import TrainerRecord, TrainerSpec
 from bftrainer.wire.messages import StartWorker
 
@@ -46,14 +45,5 @@ def load_runtime(name: str) -> Runtime:
     Raises:
         UsageError: BFT-1304 when no such plug-in is installed.
     """
-    found = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP, name=name)
-    if not found:
-        known = sorted({e.name for e in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)})
-        raise UsageError(
-            "BFT-1304",
-            f"There is no trainer runtime called {name!r}.",
-            f"Use one of: {', '.join(known) or 'none installed'}.",
-            exit_code=ExitCode.VALIDATION_FAILED,
-        )
-    runtime: Runtime = next(iter(found)).load()
+    runtime: Runtime = load_plugin(ENTRY_POINT_GROUP, name, what="trainer runtime", code="BFT-1304")
     return runtime

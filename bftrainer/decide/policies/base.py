@@ -6,10 +6,10 @@ package declares for it in the entry point group ``bftrainer.policies``.
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from typing import Protocol, runtime_checkable
 
 from bftrainer.errors import UsageError
+from bftrainer.plugins import load_plugin, plugin_names
 from milp.problem import Allocation, Problem
 
 ENTRY_POINT_GROUP = "bftrainer.policies"
@@ -37,29 +37,21 @@ class Policy(Protocol):
 
 def policy_names() -> list[str]:
     """Names of all installed policies, sorted."""
-    return sorted({entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)})
+    return plugin_names(ENTRY_POINT_GROUP)
 
 
 def load_policy(name: str) -> Policy:
     """Load a policy by its name.
 
     Raises:
-        UsageError: no installed package declares that name, or what it declares is no
-            policy.
+        UsageError: BFT-3050, no installed package declares that name; BFT-3051, what it
+            declares is no policy.
     """
-    for entry in entry_points(group=ENTRY_POINT_GROUP):
-        if entry.name != name:
-            continue
-        policy = entry.load()
-        if not isinstance(policy, Policy):
-            raise UsageError(
-                "BFT-3051",
-                f"The policy {name} ({entry.value}) has no name and allocate.",
-                "Correct the package that declares it, or choose another policy.",
-            )
-        return policy
-    raise UsageError(
-        "BFT-3050",
-        f"There is no policy called {name!r}.",
-        f"Choose one of: {', '.join(policy_names())}.",
-    )
+    policy = load_plugin(ENTRY_POINT_GROUP, name, what="policy", code="BFT-3050")
+    if not isinstance(policy, Policy):
+        raise UsageError(
+            "BFT-3051",
+            f"The policy {name} has no name and allocate.",
+            "Correct the package that declares it, or choose another policy.",
+        )
+    return policy
