@@ -22,6 +22,7 @@ from bftrainer.actuate.group import NodeOffer
 from bftrainer.actuate.pilots import Pilot, PilotBook
 from bftrainer.actuate.trainers import TrainerBook
 from bftrainer.api.server import ApiServer
+from bftrainer.api.service import Service
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy as load_allocation_policy
 from bftrainer.decide.settings import settings_of
@@ -33,7 +34,6 @@ from bftrainer.journal.lock import InstanceLock
 from bftrainer.policy.model import Policy, policy_hash
 from bftrainer.poll.batch_system import BatchSystem
 from bftrainer.poll.snapshot import JobState, NodeState, Snapshot
-from bftrainer.service import DaemonService
 from bftrainer.wire.keys import generate_pair, load_pair, save_pair
 from bftrainer.wire.messages import (
     AgentMessage,
@@ -87,8 +87,10 @@ class Daemon:
         policy: Policy,
         system: BatchSystem,
         *,
+        serve: Callable[[Daemon], Service],
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self._serve = serve  # what users see of us; it reads our state
         self.options, self.policy, self.system, self._clock = options, policy, system, clock
         self.seen = Observed()
         self.started_s = clock()
@@ -118,7 +120,7 @@ class Daemon:
             contextlib.closing(Journal.open(url, clock=self._clock)) as journal,
         ):
             await self._start(journal)
-            api = ApiServer(DaemonService(self), state_dir / "daemon.sock")
+            api = ApiServer(self._serve(self), state_dir / "daemon.sock")
             await api.start()
             loops = [
                 asyncio.create_task(loop())

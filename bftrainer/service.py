@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from bftrainer.api.service import (
     Explanation,
@@ -13,14 +12,12 @@ from bftrainer.api.service import (
     StatusView,
     TrainerView,
 )
+from bftrainer.daemon import Daemon
 from bftrainer.errors import BftError, ExitCode, UsageError
 from bftrainer.explain import explain_trainer
 from bftrainer.poll.snapshot import Node, NodeState
 from bftrainer.trainer import TrainerRecord, TrainerSpec
 from trainers.runtimes.base import load_runtime
-
-if TYPE_CHECKING:
-    from bftrainer.daemon import Daemon
 
 _FREE = (NodeState.IDLE, NodeState.PLANNED)
 

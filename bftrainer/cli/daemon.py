@@ -76,6 +76,7 @@ def daemon(
     from bftrainer.policy.load import load_policy  # noqa: PLC0415
     from bftrainer.policy.model import Policy  # noqa: PLC0415
     from bftrainer.poll.batch_system import load_batch_system  # noqa: PLC0415
+    from bftrainer.service import DaemonService  # noqa: PLC0415
     from trainers.agent.config import own_address  # noqa: PLC0415
 
     policy = load_policy(policy_file) if policy_file is not None else Policy()
@@ -91,7 +92,7 @@ def daemon(
     system = load_batch_system(batch_system, parse_options(pairs))
 
     async def serve() -> Any:
-        sidecar = Daemon(options, policy, system)
+        sidecar = Daemon(options, policy, system, serve=DaemonService)
         loop = asyncio.get_running_loop()
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, sidecar.stop)
