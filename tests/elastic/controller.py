@@ -290,7 +290,13 @@ class Controller:
         return ready_of(opener)[0].store_port
 
     def commit(
-        self, members: Sequence[str], port: int, *, abandon: bool = False, incarnation: int = 0
+        self,
+        members: Sequence[str],
+        port: int,
+        *,
+        abandon: bool = False,
+        incarnation: int = 0,
+        saver: str = "",
     ) -> None:
         """Send the commit to the old and the new members."""
         message = Commit(
@@ -304,6 +310,7 @@ class Controller:
             store_host="127.0.0.1",
             store_port=port,
             abandon=abandon,
+            saver=saver,
             incarnation=incarnation,
         )
         for m in dict.fromkeys([*self.members, *members]):
@@ -330,11 +337,12 @@ class Controller:
         self.commit(members, port, abandon=True)
         return self.entered(members)
 
-    def park(self) -> None:
-        """Take all workers away; wait until they have left."""
+    def park(self, *, saver: str = "", lost: str = "") -> None:
+        """Take all workers away; wait until they have left. ``lost`` died before."""
+        self.members = [m for m in self.members if m != lost]
         leaving = list(self.members)
         self.generation += 1
-        self.commit([], 0)
+        self.commit([], 0, abandon=bool(lost), saver=saver)
         self.until(lambda: all(self.workers[m].all(Left) for m in leaving), "all left")
         self.until(
             lambda: all(self.workers[m].returncode is not None for m in leaving), "all exited"

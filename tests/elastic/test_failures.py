@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic.protocol import Interrupted
+from bftrainer.elastic.protocol import Interrupted, Saved
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
@@ -113,6 +113,24 @@ def test_the_only_member_with_a_state_dies_while_handing_it_over(
             ),
             "b trains",
         )
+
+
+def test_a_park_without_rank_0_is_saved_by_the_member_that_is_named(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    with Controller(tmp_path, template) as c:
+        first, *others = start(c, 3)
+        c.form([first, *others])
+        progress(c)
+        c.kill(first)
+        c.until(lambda: c.workers[first].returncode is not None, "death noticed")
+        c.park(saver=others[0], lost=first)
+        [saved] = c.workers[others[0]].all(Saved)
+        assert saved.step >= 5
+        assert not c.workers[others[1]].all(Saved)
+        resumed = c.form(start(c, 1))
+        assert resumed[0].step == saved.step
+    assert_consistent(tmp_path)
 
 
 def test_a_retry_of_a_generation_has_its_own_attempt(
