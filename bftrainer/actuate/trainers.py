@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -39,6 +40,7 @@ from bftrainer.wire.messages import DaemonMessage, KillWorker, TellWorker, Worke
 from trainers.runtimes.base import load_runtime
 
 LOG = logging.getLogger("bftrainer.trainers")
+KEPT_RESCALES = 1000
 
 
 class Send(Protocol):
@@ -78,7 +80,8 @@ class TrainerBook:
         self._on_change = on_change
         self.records: dict[str, TrainerRecord] = {r.trainer_id: r for r in journal.trainers()}
         self.trainers: dict[str, Trainer] = {}
-        self.rescales: list[tuple[str, float, Rescaled]] = []  # (trainer, at_s, what)
+        # The latest only, as (trainer, at_s, what): the journal has them all.
+        self.rescales: deque[tuple[str, float, Rescaled]] = deque(maxlen=KEPT_RESCALES)
         for record in self.records.values():
             if not record.state.is_final:
                 self._open(record)
