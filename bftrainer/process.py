@@ -89,7 +89,7 @@ def _communicate(
         child.stdin.write(stdin)  # short inputs only: batch scripts of a few kB
         child.stdin.close()
     except BrokenPipeError:
-        pass
+        pass  # it ended or closed its input unread: its status and output say why
     buffers: dict[int, bytearray] = {
         child.stdout.fileno(): bytearray(),
         child.stderr.fileno(): bytearray(),

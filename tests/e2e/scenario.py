@@ -82,7 +82,7 @@ class Outcome:
     without_us: tuple[JobRecord, ...]
     status: StatusView
     incarnations: int
-    was_worker_killed: bool
+    killed_workers: list[str]  # as the journal tells it
 
 
 def spec(network: str, directory: Path) -> TrainerSpec:
@@ -143,7 +143,7 @@ def _play(
     wait_for(lambda: _all_running(sidecar), timeout_s=60, what="all trainers run")
     items = ordinary_jobs()
     with WorkloadRun(site, items) as ours, WorkloadRun(control, items) as theirs:
-        was_killed = _kill_a_worker(sidecar)
+        _kill_a_worker(sidecar)
         wait_for(lambda: _elapsed(ours) > 40, timeout_s=60, what="the middle of the story")
         sidecar.kill()
         sidecar.start()
@@ -174,7 +174,11 @@ def _play(
         without_us=without_us,
         status=status,
         incarnations=max(e.incarnation for e in entries),
-        was_worker_killed=was_killed,
+        killed_workers=[
+            e.plain()["what"]["worker_id"]
+            for e in entries
+            if e.kind == "worker-failed" and "signal 9" in e.plain()["what"]["cause"]
+        ],
     )
 
 
@@ -189,7 +193,7 @@ def _start_fixed_size_run(network: str, directory: Path) -> subprocess.Popen[byt
         )
 
 
-def _kill_a_worker(sidecar: DaemonProcess) -> bool:
+def _kill_a_worker(sidecar: DaemonProcess) -> None:
     """SIGKILL one worker of a trainer that has at least two."""
 
     def victim() -> int | None:
@@ -200,7 +204,6 @@ def _kill_a_worker(sidecar: DaemonProcess) -> bool:
 
     pid = wait_for(victim, timeout_s=60, what="a trainer of size 2 or more")
     os.kill(pid, signal.SIGKILL)
-    return True
 
 
 def _worker_pid(trainer_id: str) -> int | None:
