@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from milp.errors import ProblemError
 from milp.problem import (
     Allocation,
+    BatchCurve,
     Curve,
     Marginal,
     Objective,
@@ -35,6 +36,8 @@ def problem_to_dict(problem: Problem) -> dict[str, Any]:
         "t_fwd_s": float(problem.t_fwd_s),
         "p_jmax": problem.p_jmax,
         "objective": problem.objective.value,
+        "swap_s": float(problem.swap_s),
+        "per_node_horizon": problem.per_node_horizon,
     }
 
 
@@ -48,6 +51,8 @@ def allocation_to_dict(allocation: Allocation) -> dict[str, Any]:
             name: _write(allocation.marginals[name]) for name in sorted(allocation.marginals)
         },
         "solver": allocation.solver,
+        "gap": float(allocation.gap),
+        "batches": dict(sorted(allocation.batches.items())),
     }
 
 
@@ -63,6 +68,8 @@ def problem_from_dict(data: Any) -> Problem:
             "t_fwd_s": _float,
             "p_jmax": _int,
             "objective": _objective,
+            "swap_s": _float,
+            "per_node_horizon": _bool,
         },
     )
 
@@ -79,6 +86,8 @@ def allocation_from_dict(data: Any) -> Allocation:
             "node_price": _float,
             "marginals": _mapping_of(_marginal),
             "solver": _str,
+            "gap": _float,
+            "batches": _mapping_of(_int),
         },
     )
 
@@ -95,7 +104,7 @@ def problem_hash(problem: Problem) -> str:
     return hashlib.sha256(canonical_json(problem_to_dict(problem)).encode()).hexdigest()
 
 
-def _write(item: ProblemNode | ProblemTrainer | Curve | Marginal) -> dict[str, Any]:
+def _write(item: ProblemNode | ProblemTrainer | BatchCurve | Marginal) -> dict[str, Any]:
     """The fields of a plain record, with ints in float fields made floats."""
     written: dict[str, Any] = {}
     for field in dataclasses.fields(item):
@@ -106,7 +115,9 @@ def _write(item: ProblemNode | ProblemTrainer | Curve | Marginal) -> dict[str, A
                 "samples_per_s": [float(rate) for rate in value.samples_per_s],
             }
         elif isinstance(value, tuple):
-            written[field.name] = list(value)
+            written[field.name] = [
+                _write(part) if isinstance(part, BatchCurve) else part for part in value
+            ]
         elif isinstance(value, int) and "float" in str(field.type):
             written[field.name] = float(value)
         else:
@@ -149,6 +160,16 @@ def _str(value: Any, where: str) -> str:
 def _int(value: Any, where: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise _refuse(where, "a whole number", value)
+    return value
+
+
+def _int_or_none(value: Any, where: str) -> int | None:
+    return None if value is None else _int(value, where)
+
+
+def _bool(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise _refuse(where, "true or false", value)
     return value
 
 
@@ -201,6 +222,7 @@ def _node(value: Any, where: str) -> ProblemNode:
             "expected_remaining_s": _float_or_none,
             "switch": _str,
             "owner": _str,
+            "claim_s": _float,
         },
     )
 
@@ -209,6 +231,14 @@ def _curve(value: Any, where: str) -> Curve:
     return _read(
         Curve, value, where, {"sizes": _tuple_of(_int), "samples_per_s": _tuple_of(_float)}
     )
+
+
+def _curve_or_none(value: Any, where: str) -> Curve | None:
+    return None if value is None else _curve(value, where)
+
+
+def _batch_curve(value: Any, where: str) -> BatchCurve:
+    return _read(BatchCurve, value, where, {"global_batch": _int, "curve": _curve})
 
 
 def _trainer(value: Any, where: str) -> ProblemTrainer:
@@ -228,6 +258,11 @@ def _trainer(value: Any, where: str) -> ProblemTrainer:
             "eligible": _tuple_of(_str),
             "weight": _float,
             "owner": _str,
+            "warm_up_s": _float,
+            "mixes_classes": _bool,
+            "utility": _curve_or_none,
+            "batch_curves": _tuple_of(_batch_curve),
+            "current_batch": _int_or_none,
         },
     )
 

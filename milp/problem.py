@@ -3,6 +3,17 @@
 Source: Liu et al., "BFTrainer" (arXiv 2106.12091), section 3: nodes N, trainers j
 with N_j in {0} or [Nmin_j, Nmax_j] (eq. 6-10), piecewise-linear O_j (SOS2), and the
 objective of eq. 16: max sum_j T_fwd O_j(N_j) - sum_j O_j(C_j) R_j.
+
+Beyond the paper a node may earn for less than t_fwd: it arrives late or leaves early.
+Trainer j with the nodes S_j, s of them, is then worth
+
+    O_j(s) / s * sum over n in S_j of e_jn - O_j(C_j) R_j,
+    e_jn = max(0, H_n - L_jn)                                   (seconds it trains)
+    H_n  = min(t_fwd_s, expected_remaining_s) with per_node_horizon, else t_fwd_s
+    L_jn = claim_s of n + (warm_up_s of j, unless n is one of its current nodes)
+                        + (swap_s, if n is a current node of another trainer)
+
+each node by its even share of the rate. With those extras at zero this is eq. 16.
 """
 
 from __future__ import annotations
@@ -18,6 +29,7 @@ class Objective(enum.StrEnum):
     THROUGHPUT = "throughput"  # O_j(n) = samples per second at n nodes
     SCALING_EFFICIENCY = "scaling-efficiency"  # O_j(n) / O_j(1)
     WEIGHTED = "weighted"  # weight_j * O_j(n) / O_j(1): priority
+    UTILITY = "utility"  # the trainer's own curve ``utility``, in any unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +46,14 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchCurve:
+    """The throughput a trainer reaches with one of its admissible global batches."""
+
+    global_batch: int  # samples per update, >= 1
+    curve: Curve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemNode:
     """A node of the pool."""
 
@@ -43,6 +63,7 @@ class ProblemNode:
     expected_remaining_s: float | None = None  # None: no end in sight
     switch: str = ""
     owner: str = ""  # whose pilot is on it; "" when nobody's
+    claim_s: float = 0.0  # until an agent can run on it; 0 when a pilot holds it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +81,12 @@ class ProblemTrainer:
     eligible: tuple[str, ...] = ()  # empty: any class
     weight: float = 1.0
     owner: str = ""
+    warm_up_s: float = 0.0  # what a joining node needs before it trains; others go on
+    mixes_classes: bool = False  # may have nodes of several eligible classes at once
+    utility: Curve | None = None  # what Objective.UTILITY maximises
+    # Admissible global batches; the best one per size counts, ``curve`` is then unused.
+    batch_curves: tuple[BatchCurve, ...] = ()
+    current_batch: int | None = None  # the one it trains with now; None: the best
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +98,8 @@ class Problem:
     t_fwd_s: float
     p_jmax: int  # at most this many trainers run at once; FCFS decides which
     objective: Objective = Objective.THROUGHPUT
+    swap_s: float = 0.0  # a node that another trainer gives up starts that much later
+    per_node_horizon: bool = False  # whether expected_remaining_s bounds what a node earns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +119,8 @@ class Allocation:
     node_price: float  # lambda: marginal value of one node over t_fwd_s
     marginals: Mapping[str, Marginal] = field(default_factory=dict)
     solver: str = "exact"
+    gap: float = 0.0  # the optimum is worth at most this much more; 0: this is it
+    batches: Mapping[str, int] = field(default_factory=dict)  # of trainers with batch_curves
 
     def sizes(self) -> dict[str, int]:
         """Number of nodes per trainer that has any."""

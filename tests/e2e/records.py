@@ -38,10 +38,10 @@ def committed_samples(records: list[dict[str, Any]]) -> dict[int, Counter[int]]:
     return epochs
 
 
-def hash_disagreements(records: list[dict[str, Any]]) -> list[tuple[int, int, int]]:
-    """Return (generation, step, distinct hashes) where members of one state differ."""
-    hashes: dict[tuple[int, int], set[str]] = defaultdict(set)
+def state_hashes(records: list[dict[str, Any]]) -> dict[tuple[int, int], list[str]]:
+    """Return per (generation, step) the parameter hashes its members wrote at the end of it."""
+    hashes: dict[tuple[int, int], list[str]] = defaultdict(list)
     for r in records:
         if r["kind"] == "hash":
-            hashes[r["generation"], r["step"]].add(r["hash"])
-    return [(g, s, len(h)) for (g, s), h in sorted(hashes.items()) if len(h) > 1]
+            hashes[r["generation"], r["step"]].append(r["hash"])
+    return hashes

@@ -61,11 +61,16 @@ def test_each_sample_is_in_exactly_one_committed_update_per_epoch(
         assert not wrong, f"epoch {epoch}: {dict(list(wrong.items())[:5])}"
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-def test_parameters_are_equal_on_all_members(outcome: Outcome, network: str) -> None:
-    lines = records.read_records(outcome.directories[network])
-    assert sum(1 for r in lines if r["kind"] == "hash") >= 10
-    assert records.hash_disagreements(lines) == []
+def test_parameters_are_equal_on_all_members(outcome: Outcome) -> None:
+    compared = 0
+    for directory in outcome.directories.values():
+        states = records.state_hashes(records.read_records(directory))
+        assert states, directory
+        differing = {at: h for at, h in states.items() if len(set(h)) > 1}
+        assert not differing, (directory, differing)
+        compared += sum(1 for h in states.values() if len(h) > 1)
+    # How many generations have several members is for the decision; some always do.
+    assert compared >= len(NETWORKS), compared
 
 
 @pytest.mark.parametrize("network", NETWORKS)
