@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -84,8 +84,10 @@ class Found:
 # ---- measuring -----------------------------------------------------------------------
 
 
-async def rescale(directory: Path, model: str, cycles: int, *, is_quick: bool) -> list[Pause]:
-    """Measure our pauses."""
+async def rescale(
+    directory: Path, model: str, cycles: int, found: Found, *, is_quick: bool
+) -> None:
+    """Measure our pauses; what there is counts also when it is stopped."""
     records = directory / "records"
     records.mkdir(parents=True)
     plane = Plane(
@@ -97,22 +99,25 @@ async def rescale(directory: Path, model: str, cycles: int, *, is_quick: bool) -
     )
     async with plane:
         rescaling = Rescaling(plane, records, lambda text: note(f"{model}: {text}"))
-        return await rescaling.run(cycles, is_quick=is_quick)
+        try:
+            await rescaling.run(cycles, is_quick=is_quick)
+        finally:
+            found.pauses = rescaling.pauses()
 
 
-def measure(model: str, parts: Sequence[str], amount: Amount, scratch: Path) -> Found:
-    """Measure everything for one model."""
-    found = Found()
+def measure(model: str, parts: Sequence[str], amount: Amount, scratch: Path, found: Found) -> None:
+    """Measure everything for one model and print each part as soon as it is there."""
     if "rescale" in parts:
-        found.pauses = asyncio.run(
-            rescale(scratch / f"{model}-rescale", model, amount.cycles, is_quick=amount is QUICK)
-        )
+        directory = scratch / f"{model}-rescale"
+        asyncio.run(rescale(directory, model, amount.cycles, found, is_quick=amount is QUICK))
+        print_targets(f"{model}: so far", targets_of(model, found))
     if "torchrun" in parts and amount.torchrun_cycles[model]:
         directory = scratch / f"{model}-torchrun"
         directory.mkdir()
         script = WORKLOADS / "rescale_ddp.py"
         with Torchrun(directory, script, model, lambda text: note(f"{model}: {text}")) as job:
-            found.others = job.run(amount.torchrun_cycles[model])
+            job.run(amount.torchrun_cycles[model], found.others)
+        print_targets(f"{model}: so far", targets_of(model, found))
     for size in SIZES if "steady" in parts else ():
         directory = scratch / f"{model}-steady-{size}"
         directory.mkdir()
@@ -129,7 +134,6 @@ def measure(model: str, parts: Sequence[str], amount: Amount, scratch: Path) -> 
         )
         found.steps[size] = ratio_interval(blocks.elastic, blocks.ddp)
         found.step_s[size] = (_median_of(blocks.elastic), _median_of(blocks.ddp))
-    return found
 
 
 def _median_of(blocks: Iterable[Iterable[float]]) -> float:
@@ -196,7 +200,7 @@ def _target(
 
 def print_pauses(model: str, found: Found) -> None:
     """Print the pauses of both, and the steps between them."""
-    if found.pauses:
+    if found.pauses and all(found.of(kind) for kind in KINDS):
         _print_table(
             f"{model} model: pauses of the worst survivor, s",
             ("transition", "n", "median", "p95/max", "max", "usual step"),
@@ -298,7 +302,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure, print, judge."""
+    """Measure, print, judge; when stopped, say what there is so far."""
     options = parse(argv)
     amount = QUICK if options.quick else FULL
     signal.signal(signal.SIGTERM, _interrupt)
@@ -306,18 +310,33 @@ def main(argv: Sequence[str]) -> int:
     started = time.monotonic()
     memory = Path("/dev/shm")  # noqa: S108 - tmpfs is the point; a private directory in it
     found: dict[str, Found] = {}
+    stopped_by: BaseException | None = None
     with tempfile.TemporaryDirectory(
         prefix="bft-bench-", dir=memory if memory.is_dir() else None
     ) as scratch:
-        for model in options.models.split(","):
-            found[model] = measure(model, options.parts.split(","), amount, Path(scratch))
+        try:
+            for model in options.models.split(","):
+                found[model] = Found()
+                measure(model, options.parts.split(","), amount, Path(scratch), found[model])
+        except (BenchError, KeyboardInterrupt) as problem:
+            stopped_by = problem
+    targets = report(found, amount, options, took_s=time.monotonic() - started)
+    if stopped_by is not None:
+        note(f"not complete: {stopped_by or 'interrupted'}")
+        return 1 if isinstance(stopped_by, BenchError) else 130
+    return exit_code(targets)
+
+
+def report(
+    found: Mapping[str, Found], amount: Amount, options: argparse.Namespace, *, took_s: float
+) -> list[Target]:
+    """Print all that was measured, write it down, return the targets."""
     print_settings(amount)
     targets = []
     for model, one in found.items():
         print_pauses(model, one)
         targets += targets_of(model, one)
     print_targets("Targets", targets)
-    took_s = time.monotonic() - started
     print(f"{took_s:.0f} s")
     if options.json:
         results = {
@@ -327,7 +346,7 @@ def main(argv: Sequence[str]) -> int:
             "models": {model: results_of(one) for model, one in found.items()},
         }
         write_json(options.json, "rescale", results, targets)
-    return exit_code(targets)
+    return targets
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
@@ -335,9 +354,4 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except BenchError as problem:
-        sys.exit(f"the benchmark failed: {problem}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    sys.exit(main(sys.argv[1:]))

@@ -41,6 +41,7 @@ class Bucket:
             offset += params[i].numel()
         self.missing = len(members)
         self.work: Any = None
+        self.is_haunted = False  # an abandoned collective may still write into it
 
 
 def layout(params: Sequence[torch.Tensor]) -> list[list[int]]:
@@ -74,7 +75,6 @@ class Reducer:
         self._vote: Callable[[], bool] = lambda: False
         self._abandoned: Callable[[], bool] = lambda: False
         self._weight = 1.0
-        self._haunted = False
         self._handles: list[Any] = []
         self._watch()
 
@@ -109,6 +109,16 @@ class Reducer:
         ]
         if own_flags:  # half precision cannot count votes
             self.buckets.append(Bucket([], [], flags))
+        self._index()
+
+    def _replace_haunted(self) -> None:
+        self.buckets = [
+            Bucket(b.members, self.params, len(b.flags)) if b.is_haunted else b
+            for b in self.buckets
+        ]
+        self._index()
+
+    def _index(self) -> None:
         slots = {i: (b, b.views[i]) for b in self.buckets for i in b.members}
         self._slots = [slots[i] for i in range(len(self.params))]
         self._launched = 0
@@ -117,9 +127,8 @@ class Reducer:
         self, group: Group | None, vote: Callable[[], bool], abandoned: Callable[[], bool]
     ) -> None:
         """Work for a new generation; ``None`` for one that needs no reduction."""
-        if self._haunted and group is not None:
-            self._allocate()
-            self._haunted = False
+        if group is not None:
+            self._replace_haunted()
         self.group = group
         self.broken = None
         self.votes = 0
@@ -224,15 +233,15 @@ class Reducer:
             if self.broken is not None:
                 break
         # An unfinished collective may write into its bucket at any later time.
-        self._haunted = any(not b.work.is_completed() for b in self.buckets)
         for bucket in self.buckets:
+            bucket.is_haunted = not bucket.work.is_completed()
             bucket.work = None  # a work keeps its group's sockets open
         if self.broken is None:
             self._hand_out()
-        elif self._haunted:
-            for p, (_, view) in zip(self.params, self._slots, strict=True):
-                if p.grad is view:
-                    p.grad = torch.zeros_like(p)
+            return
+        for p, (bucket, view) in zip(self.params, self._slots, strict=True):
+            if bucket.is_haunted and p.grad is view:
+                p.grad = torch.zeros_like(p)
 
     def _hand_out(self) -> None:
         votes, *marks = self.buckets[-1].flags.tolist()

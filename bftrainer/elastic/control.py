@@ -46,6 +46,7 @@ class Control:
         self.newest: Commit | None = None  # replaced whole, so readable without the lock
         self.is_over = False  # the loops are done: later commits concern others
         self.on_script_end: Callable[[], None] | None = None
+        self.on_commit: Callable[[Commit], None] | None = None  # in the control thread
         self._incarnation = config.incarnation
         self._stores: dict[Key, StoreServer] = {}
         self._sending = threading.Lock()
@@ -163,10 +164,13 @@ class Control:
             log.warning("refused a commit of an earlier daemon (%d)", message.incarnation)
             return
         self._incarnation = message.incarnation
+        if self.newest is not None and key_of(message) <= key_of(self.newest):
+            return
         with self.changed:
-            if self.newest is None or key_of(message) > key_of(self.newest):
-                self.newest = message
-                self.changed.notify_all()
+            self.newest = message
+            self.changed.notify_all()
+        if self.on_commit is not None:
+            self.on_commit(message)
 
 
 _current: list[Control] = []

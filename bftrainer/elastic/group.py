@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch._C._distributed_c10d import (
@@ -78,7 +78,7 @@ class Group:
 
 
 def build(commit: Commit, rank: int, address: str) -> Group:
-    """Connect to all members of a commit; blocks, so call it in a side thread."""
+    """Connect to all members of a commit; blocks, so ``Forming`` has a thread for it."""
     store = StoreClient(commit.store_host, commit.store_port, GROUP_TIMEOUT_S)
     prefix = f"{commit.generation}.{commit.attempt}.{commit.token}"
     size = len(commit.members)
@@ -125,27 +125,53 @@ def broadcast(group: Group, tensor: torch.Tensor, root: int) -> Any:
     return group.pg.broadcast([tensor], options)
 
 
+class SideTask(Generic[T]):
+    """A blocking action in a thread of its own, begun at once."""
+
+    def __init__(self, control: Control, action: Callable[[], T]) -> None:
+        self._control = control
+        self._action = action
+        self._lock = threading.Lock()
+        self._outcome: list[T | Broken | Exception] = []
+        self._discard: Callable[[T], object] | None = None
+        threading.Thread(target=self._run, name="bft-side", daemon=True).start()
+
+    def _run(self) -> None:
+        result: T | Broken | Exception
+        try:
+            result = self._action()
+        except RuntimeError as problem:
+            result = Broken(reason=str(problem).partition("\n")[0][:300])
+        except Exception as problem:  # noqa: BLE001 - raised again in wait, by the caller
+            result = problem
+        with self._lock:
+            self._outcome.append(result)
+            discard = self._discard
+        if discard is None:
+            self._control.notify()
+        elif not isinstance(result, Broken | Exception):
+            discard(result)
+
+    def wait(self, abandoned: Callable[[], bool]) -> T | Broken:
+        """Return what came out; leave it to itself as soon as ``abandoned`` says so."""
+        self._control.wait_until(lambda: bool(self._outcome) or abandoned(), 2 * GROUP_TIMEOUT_S)
+        if not self._outcome:
+            return Broken(reason=LEFT_BEHIND)
+        if isinstance(self._outcome[0], Exception):
+            raise self._outcome[0]
+        return self._outcome[0]
+
+    def forgo(self, discard: Callable[[T], object]) -> None:
+        """Have what came out, or still comes out, discarded."""
+        with self._lock:
+            self._discard = discard
+            outcome = list(self._outcome)
+        if outcome and not isinstance(outcome[0], Broken | Exception):
+            discard(outcome[0])
+
+
 def in_side_thread(
     control: Control, abandoned: Callable[[], bool], action: Callable[[], T]
 ) -> T | Broken:
     """Run a blocking action; leave it to itself as soon as ``abandoned`` says so."""
-    outcome: list[T | Broken | Exception] = []
-
-    def run() -> None:
-        result: T | Broken | Exception
-        try:
-            result = action()
-        except RuntimeError as problem:
-            result = Broken(reason=str(problem).partition("\n")[0][:300])
-        except Exception as problem:  # noqa: BLE001 - raised again below, by the caller
-            result = problem
-        outcome.append(result)
-        control.notify()
-
-    threading.Thread(target=run, name="bft-side", daemon=True).start()
-    control.wait_until(lambda: bool(outcome) or abandoned(), 2 * GROUP_TIMEOUT_S)
-    if not outcome:
-        return Broken(reason=LEFT_BEHIND)
-    if isinstance(outcome[0], Exception):
-        raise outcome[0]
-    return outcome[0]
+    return SideTask(control, action).wait(abandoned)

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from bftrainer.elastic import group as groups
 from bftrainer.elastic.buckets import Reducer
 from bftrainer.elastic.checkpoint import Fence
 from bftrainer.elastic.control import Control, Key, die, key_of, step_aside
-from bftrainer.elastic.group import Broken, Group, in_side_thread
+from bftrainer.elastic.forming import Forming
+from bftrainer.elastic.group import Broken, Group
 from bftrainer.elastic.handover import Handover, overtaken
 from bftrainer.elastic.protocol import Commit, Entered, Interrupted, Left, Member
 from bftrainer.elastic.state import Counters, State, seed_everything
@@ -58,6 +58,7 @@ class Membership:
         self.on_generation_end: list[Callable[[GenerationInfo], object]] = []
         self.on_entered: list[Callable[[GenerationInfo], object]] = []
         self._seen: Key = (-1, -1)  # the newest commit acted upon
+        self._forming = Forming(control)
 
     # ---- what run asks ---------------------------------------------------------------
 
@@ -191,11 +192,7 @@ class Membership:
         size = len(commit.members)
         group: Group | None = None
         if size > 1:
-            built = in_side_thread(
-                self.control,
-                overtaken(self.control, commit),
-                lambda: groups.build(commit, me.rank, me.address or self.control.config.address),
-            )
+            built = self._forming.take(commit, overtaken(self.control, commit))
             if isinstance(built, Broken):
                 return built
             self.group = group = built
@@ -218,6 +215,7 @@ class Membership:
         if self.reducer is not None:
             self.reducer.bind(self.group, self.wants_switch, self.must_abandon)
         self.control.close_stores(before=key_of(commit))
+        self._forming.forget(before=key_of(commit))
         pause_s = 0.0 if self.committed_s is None else time.monotonic() - self.committed_s
         self.control.send(
             Entered(

@@ -60,8 +60,8 @@ class Rescaling:
         self._note = note
         self._victims = itertools.cycle(range(4))
 
-    async def run(self, cycles: int, *, is_quick: bool) -> list[Pause]:
-        """Go through the cycles; return the pauses of the measured transitions."""
+    async def run(self, cycles: int, *, is_quick: bool) -> None:
+        """Go through the cycles; ``pauses`` then tells what they cost."""
         await self._resize(1)
         for cycle in range(cycles):
             # Later cycles of a quick run take the usual steps from the first.
@@ -74,17 +74,12 @@ class Rescaling:
             await self._resize(2, steps=steps, kind="4->2")
             await self._resize(1)
             self._note(f"cycle {cycle + 1} of {cycles}")
-        return self.pauses()
 
     def pauses(self) -> list[Pause]:
         """Return the pauses of all transitions so far."""
         self._recorder.poll()
         steady = steady_by_generation(self._recorder.histories)
         return [self._pause(mark, steady) for mark in self._marks]
-
-    def steady_steps(self) -> dict[tuple[int, int], list[float]]:
-        """Return durations of steady steps by (size, generation)."""
-        return steady_by_generation(self._recorder.histories)
 
     # ---- transitions -------------------------------------------------------------------
 

@@ -102,13 +102,11 @@ class Torchrun:
 
     # ---- cycles --------------------------------------------------------------------------
 
-    def run(self, cycles: int) -> list[TorchrunPause]:
-        """Go through the cycles; a job that does not recover is started afresh."""
-        pauses: list[TorchrunPause] = []
+    def run(self, cycles: int, pauses: list[TorchrunPause]) -> None:
+        """Go through the cycles, adding to ``pauses``; a job that is lost is started afresh."""
         for cycle in range(cycles):
             pauses += self._cycle()
             self._note(f"torchrun cycle {cycle + 1} of {cycles}")
-        return pauses
 
     def _cycle(self) -> list[TorchrunPause]:
         self._begin(1)

@@ -1,0 +1,56 @@
+"""Connects the process group of a generation while the script trains on.
+
+A ``Commit`` comes in as soon as the control thread hears of it; its group goes out to
+``membership`` at the switch, by then usually connected. What was begun and is not
+wanted any more is dropped once it is done: nothing can interrupt it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from bftrainer.elastic import group as groups
+from bftrainer.elastic.control import Control, Key, key_of
+from bftrainer.elastic.group import Broken, Group, SideTask
+from bftrainer.elastic.protocol import Commit
+
+
+class Forming:
+    """Groups under way, by commit; shared by the control thread and the training loop."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._lock = threading.Lock()
+        self._tasks: dict[Key, SideTask[Group]] = {}
+        control.on_commit = self.hear
+
+    def hear(self, commit: Commit) -> None:
+        """Begin to connect to the other members of a commit."""
+        worker_id = self._control.config.worker_id
+        me = next((m for m in commit.members if m.worker_id == worker_id), None)
+        if me is None or len(commit.members) == 1 or self._control.is_over:
+            return
+        rank, address = me.rank, me.address or self._control.config.address
+        with self._lock:
+            if key_of(commit) not in self._tasks:
+                self._tasks[key_of(commit)] = SideTask(
+                    self._control, lambda: groups.build(commit, rank, address)
+                )
+
+    def take(self, commit: Commit, abandoned: Callable[[], bool]) -> Group | Broken:
+        """Wait for the group of ``commit``, in which this worker is not alone."""
+        self.hear(commit)
+        with self._lock:
+            task = self._tasks.pop(key_of(commit))
+        outcome = task.wait(abandoned)
+        if isinstance(outcome, Broken):
+            task.forgo(Group.drop)
+        return outcome
+
+    def forget(self, before: Key) -> None:
+        """Drop what was begun for earlier commits than this one: nobody enters them now."""
+        with self._lock:
+            stale = [self._tasks.pop(key) for key in sorted(self._tasks) if key < before]
+        for task in stale:
+            task.forgo(Group.drop)

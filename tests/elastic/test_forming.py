@@ -1,0 +1,135 @@
+"""Groups that connect while the script trains on: taken, forgotten, left behind."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from bftrainer.elastic.control import Control
+from bftrainer.elastic.forming import Forming
+from bftrainer.elastic.group import LEFT_BEHIND, Broken, Group, SideTask, settle
+from bftrainer.elastic.protocol import Commit, Member, WorkerConfig
+from bftrainer.elastic.store import StoreServer
+from tests.support.waiting import wait_for
+
+
+def never() -> bool:
+    return False
+
+
+@pytest.fixture
+def store() -> Iterator[StoreServer]:
+    server = StoreServer("127.0.0.1")
+    yield server
+    server.close()
+
+
+def commit_of(store: StoreServer, generation: int, *worker_ids: str) -> Commit:
+    return Commit(
+        generation=generation,
+        attempt=1,
+        token="of this generation",  # noqa: S106 - no secret
+        members=tuple(
+            Member(worker_id=w, rank=rank, node="n", address="127.0.0.1")
+            for rank, w in enumerate(worker_ids)
+        ),
+        store_host="127.0.0.1",
+        store_port=store.port,
+    )
+
+
+def forming(worker_id: str) -> Forming:
+    config = WorkerConfig(trainer_id="t1", worker_id=worker_id, node="n", script="s.py")
+    return Forming(Control(config, None))
+
+
+def test_a_group_heard_of_is_connected_before_it_is_asked_for(store: StoreServer) -> None:
+    a, b = forming("a"), forming("b")
+    commit = commit_of(store, 1, "a", "b")
+    for one in (a, b):
+        one.hear(commit)
+        one.hear(commit)  # told twice is built once
+    for one in (a, b):
+        outcome = one._tasks[1, 1]._outcome
+        wait_for(functools.partial(list, outcome), timeout_s=30, what="it connects unasked")
+    groups = [one.take(commit, never) for one in (a, b)]
+    works = []
+    tensors = [torch.ones(3), 2 * torch.ones(3)]
+    for group, tensor in zip(groups, tensors, strict=True):
+        assert isinstance(group, Group)
+        works.append(group.pg.allreduce([tensor]))
+    assert [settle(work, never) for work in works] == [None, None]
+    assert [t.tolist() for t in tensors] == [[3.0] * 3] * 2
+    for group in groups:
+        assert isinstance(group, Group)
+        group.drop()
+
+
+def test_a_group_nobody_heard_of_is_built_when_asked_for(store: StoreServer) -> None:
+    a, b = forming("a"), forming("b")
+    commit = commit_of(store, 1, "a", "b")
+    b.hear(commit)
+    group = a.take(commit, never)
+    assert isinstance(group, Group)
+    group.drop()
+    b.forget(before=(2, 0))
+
+
+def test_a_later_commit_does_not_disturb_the_one_being_entered(store: StoreServer) -> None:
+    a, b = forming("a"), forming("b")
+    first, second = commit_of(store, 1, "a", "b"), commit_of(store, 2, "b", "a")
+    for one in (a, b):
+        one.hear(first)
+        one.hear(second)
+    for commit in (first, second):
+        for one in (a, b):
+            group = one.take(commit, never)
+            assert isinstance(group, Group)
+            group.drop()
+
+
+def test_what_is_forgotten_closes_its_connections(store: StoreServer) -> None:
+    a, b = forming("a"), forming("b")
+    commit = commit_of(store, 1, "a", "b")
+    a.hear(commit)
+    group = b.take(commit, never)
+    assert isinstance(group, Group)
+    a.forget(before=(2, 0))
+    broken = settle(group.pg.allreduce([torch.ones(1)]), never)
+    assert isinstance(broken, Broken)
+    group.drop()
+
+
+def test_a_member_that_never_comes_does_not_hold_us(store: StoreServer) -> None:
+    a = forming("a")
+    assert a.take(commit_of(store, 1, "a", "b"), lambda: True) == Broken(reason=LEFT_BEHIND)
+
+
+def test_commits_without_us_or_of_us_alone_build_nothing(store: StoreServer) -> None:
+    a = forming("a")
+    a.hear(commit_of(store, 1, "b", "c"))
+    a.hear(commit_of(store, 2, "a"))
+    assert a._tasks == {}
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_an_outcome_that_is_forgone_is_discarded_once(is_late: bool) -> None:
+    control = forming("a")._control
+    gate, discarded = threading.Event(), list[str]()
+
+    def action() -> str:
+        assert gate.wait(30)
+        return "done"
+
+    task = SideTask(control, action)
+    if not is_late:
+        gate.set()
+        assert task.wait(never) == "done"
+    task.forgo(discarded.append)
+    gate.set()
+    wait_for(lambda: discarded, timeout_s=30, what="it is discarded")
+    assert discarded == ["done"]
