@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from bftrainer.decide.curves import problem_trainer
 from bftrainer.decide.giveback import coming_back, give_back, still_held_off
@@ -24,7 +25,6 @@ from bftrainer.decide.types import (
 )
 from bftrainer.events.idle import observe_idle
 from bftrainer.poll.snapshot import NodeState
-from milp.codec import problem_hash
 from milp.errors import CheckFailed, ProblemError
 from milp.problem import Allocation, Problem, ProblemNode
 
@@ -56,10 +56,10 @@ def decide(given: DecisionInput, policy: Policy) -> Plan:
     releases += late
     memory = _hold_off(memory, [r.node for r in late], given.now_s)
     pool = _without(given, memory, releases)
-    for release in _reserve_releases(pool, given, memory):
-        releases.append(release)
-        memory = _hold_off(memory, [release.node], given.now_s)
-    pool = _without(given, memory, releases)
+    if for_reserve := _reserve_releases(pool, given, memory):
+        releases += for_reserve
+        memory = _hold_off(memory, [r.node for r in for_reserve], given.now_s)
+        pool = _without(given, memory, releases)
     problem = _problem(pool, given, memory)
     allocation, trouble = _allocate(problem, policy)
     assignment = dict(allocation.assignment) if allocation else {}
@@ -77,7 +77,6 @@ def decide(given: DecisionInput, policy: Policy) -> Plan:
         not_used=pool.not_used,
         reserve=pool.reserve,
         allocation=allocation,
-        problem_digest=problem_hash(problem) if problem else "",
         trouble=trouble,
         memory=replace(memory, assignment=assignment, unused_since=unused),
     )
@@ -93,7 +92,6 @@ def _unchanged(given: DecisionInput) -> Plan:
         not_used=dict.fromkeys(given.memory.idle_seen, reason),
         reserve=(),
         allocation=None,
-        problem_digest="",
         memory=given.memory,
     )
 
@@ -107,6 +105,8 @@ def _observe(given: DecisionInput) -> Memory:
 
 
 def _hold_off(memory: Memory, nodes: list[str], now_s: float) -> Memory:
+    if not nodes:
+        return memory
     return replace(memory, held_off={**memory.held_off, **dict.fromkeys(nodes, now_s)})
 
 
@@ -140,6 +140,8 @@ def _late(given: DecisionInput) -> list[Release]:
 
 def _reserve_releases(pool: Pool, given: DecisionInput, memory: Memory) -> list[Release]:
     """Free as many nodes as the reserve lacks, unless nodes are on their way back."""
+    if not pool.reserve_deficit:
+        return []
     coming = coming_back(given.snapshot, given.pilots, memory) | _unconfirmed(given, memory)
     type_of = {n.name: n.node_type for n in given.snapshot.nodes or ()}
     releases: list[Release] = []
@@ -177,23 +179,16 @@ def _problem(pool: Pool, given: DecisionInput, memory: Memory) -> Problem | None
     names = {n.name for n in pool.nodes}
     if not given.trainers or not names:
         return None
-    nodes = tuple(
-        ProblemNode(
-            name=n.name,
-            eligibility=n.node_type,
-            gpus=n.gpus,
-            expected_remaining_s=(
-                None if n.usable_until_s is None else max(0.0, n.usable_until_s - given.now_s)
-            ),
-        )
-        for n in pool.nodes
-    )
+    held: dict[str, list[str]] = {}
+    for name, trainer_id in memory.assignment.items():
+        if name in names:
+            held.setdefault(trainer_id, []).append(name)
     return Problem(
-        nodes=nodes,
+        nodes=tuple([_problem_node(n, given.now_s) for n in pool.nodes]),
         trainers=tuple(
             problem_trainer(
                 record,
-                _of(record.trainer_id, memory.assignment, names),
+                tuple(sorted(held.get(record.trainer_id, ()))),
                 given.settings,
                 _of(record.trainer_id, given.training, names),
             )
@@ -203,6 +198,22 @@ def _problem(pool: Pool, given: DecisionInput, memory: Memory) -> Problem | None
         p_jmax=given.settings.p_jmax,
         objective=given.settings.objective,
     )
+
+
+def _problem_node(node: PoolNode, now_s: float) -> ProblemNode:
+    if node.usable_until_s is None:
+        return _endless_node(node.name, node.node_type, node.gpus)
+    return ProblemNode(
+        name=node.name,
+        eligibility=node.node_type,
+        gpus=node.gpus,
+        expected_remaining_s=max(0.0, node.usable_until_s - now_s),
+    )
+
+
+@lru_cache(maxsize=1 << 16)  # mostly the same nodes, decision after decision
+def _endless_node(name: str, node_type: str, gpus: int) -> ProblemNode:
+    return ProblemNode(name=name, eligibility=node_type, gpus=gpus)
 
 
 def _allocate(problem: Problem | None, policy: Policy) -> tuple[Allocation | None, str]:

@@ -54,6 +54,8 @@ def give_back(
         cost_of: node name -> sort key, cheapest first for the trainers.
     """
     pending = _pending_in_order(snapshot)
+    if not pending:
+        return GiveBack(releases=(), gave_back={}, left_to_jobs=frozenset())
     usable = {n.name: n for n in snapshot.nodes or ()}
     free = {n.name for n in usable.values() if n.state in FREE_STATES}
     out = taken_nodes(snapshot) | {n.name for n in usable.values() if n.state in LOST_STATES}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from bftrainer.decide.types import Memory, PilotView, PoolNode, Settings
 from bftrainer.poll.snapshot import Job, JobState, Node, NodeState, Reservation, Snapshot
@@ -32,14 +33,15 @@ def taken_nodes(snapshot: Snapshot) -> set[str]:
 
     Nodes and jobs are not read in the same instant: a node seen free is free.
     """
-    free = {n.name for n in snapshot.nodes or () if n.state in FREE_STATES}
-    return {
+    taken = {
         node
         for job in snapshot.jobs or ()
         if job.is_ordinary and job.state is not JobState.PENDING
         for node in job.nodes
-        if node not in free
     }
+    if taken:
+        taken -= {n.name for n in snapshot.nodes or () if n.state in FREE_STATES}
+    return taken
 
 
 def gap_ends(
@@ -90,21 +92,30 @@ def build_pool(
         if why:
             not_used[node.name] = why
             continue
-        entry = PoolNode(
-            name=node.name,
-            node_type=node.node_type,
-            gpus=node.gpus,
-            usable_until_s=end,
-            pilot_id=pilot.pilot_id if pilot else "",
-            is_held=bool(pilot and pilot.is_held),
+        if pilot is None:
+            candidates.append(_candidate(node.name, node.node_type, node.gpus, end))
+            continue
+        pool.append(
+            PoolNode(
+                name=node.name,
+                node_type=node.node_type,
+                gpus=node.gpus,
+                usable_until_s=end,
+                pilot_id=pilot.pilot_id,
+                is_held=pilot.is_held,
+            )
         )
-        (pool if pilot else candidates).append(entry)
     reserve, deficit = _split_reserve(candidates, pool, settings)
     for name in reserve:
         not_used[name] = "It is kept free for small and immediate jobs (reserve_nodes_per_type)."
     pool += [c for c in candidates if c.name not in reserve]
     pool.sort(key=lambda n: n.name)
     return Pool(nodes=tuple(pool), reserve=reserve, reserve_deficit=deficit, not_used=not_used)
+
+
+@lru_cache(maxsize=1 << 16)  # mostly the same nodes, decision after decision
+def _candidate(name: str, node_type: str, gpus: int, end_s: float | None) -> PoolNode:
+    return PoolNode(name=name, node_type=node_type, gpus=gpus, usable_until_s=end_s)
 
 
 def _why_not_keep(
@@ -148,6 +159,8 @@ def _split_reserve(
     reserve: list[str] = []
     deficit: dict[str, int] = {}
     wanted = settings.reserve_nodes_per_type
+    if not wanted:
+        return (), {}
     for node_type in sorted({n.node_type for n in (*candidates, *pool)}):
         free = [c.name for c in candidates if c.node_type == node_type]
         chosen = sorted(free)[-wanted:] if wanted else []

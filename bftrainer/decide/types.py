@@ -127,7 +127,6 @@ class Plan:
     not_used: Mapping[str, str]  # node -> why it is not in the pool, one sentence
     reserve: tuple[str, ...]
     allocation: Allocation | None  # None: nothing to allocate or observation unknown
-    problem_digest: str
     memory: Memory
     trouble: str = ""  # why the policy gave no answer; the assignment is then the old one
 

@@ -145,7 +145,6 @@ def test_a_decision_and_its_input_survive_the_round_trip(
         not_used={"n3": "Held off."},
         reserve=("n4",),
         allocation=Allocation(assignment={"n1": "t1"}, objective=1.5, node_price=0.25),
-        problem_digest="d",
         memory=memory,
     )
     assert decode(encode(given_input), DecisionInput) == given_input

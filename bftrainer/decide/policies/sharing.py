@@ -26,7 +26,7 @@ class Shares:
 
     def largest(self, j: int) -> int:
         """Largest size trainer j may have if it were alone in its class."""
-        return self.pool.largest(j, self.classes[j])
+        return self.pool.largest_of_one(j, self.classes[j])
 
     def allocation(self, sizes: Sequence[int], name: str) -> Allocation:
         """The answer; its node price is 0, because nothing was priced."""
