@@ -41,7 +41,7 @@ lint: venv  ## the house rules as tools
 
 bench: venv system  ## every benchmark in full, results in bench-out/
 	mkdir -p bench-out
-	$(BIN)/python scripts/bench_decide.py --json bench-out/decide.json
+	$(BIN)/python scripts/bench_solvers.py --json bench-out/solvers.json --plot bench-out/solvers.png
 	$(BIN)/python scripts/bench_rescale.py --json bench-out/rescale.json
 	$(BIN)/python scripts/bench_harm.py --json bench-out/harm.json
 

@@ -85,33 +85,11 @@ def _communicate(
 ) -> tuple[bytes, bytes, bool, bool]:
     if child.stdin is None or child.stdout is None or child.stderr is None:
         raise RuntimeError("pipes were requested")
-    try:
-        child.stdin.write(stdin)  # short inputs only: batch scripts of a few kB
-        child.stdin.close()
-    except BrokenPipeError:
-        pass  # it ended or closed its input unread: its status and output say why
     buffers: dict[int, bytearray] = {
         child.stdout.fileno(): bytearray(),
         child.stderr.fileno(): bytearray(),
     }
-    timed_out = truncated = False
-    with selectors.DefaultSelector() as selector:
-        for stream in (child.stdout, child.stderr):
-            selector.register(stream, selectors.EVENT_READ)
-        while selector.get_map():
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                timed_out = True
-                break
-            for key, _ in selector.select(remaining):
-                chunk = os.read(key.fd, 1 << 16)
-                if not chunk:
-                    selector.unregister(key.fileobj)
-                    continue
-                buffers[key.fd] += chunk
-            if sum(map(len, buffers.values())) > cap_bytes:
-                truncated = True
-                break
+    timed_out, truncated = _exchange(child.stdin, stdin, buffers, deadline, cap_bytes)
     if not timed_out and not truncated:
         # Both pipes are closed; the command may still linger (or have daemonised).
         try:
@@ -121,9 +99,51 @@ def _communicate(
     if timed_out or truncated:
         kill_group(child.pid)
     out, err = (bytes(buffers[s.fileno()][:cap_bytes]) for s in (child.stdout, child.stderr))
-    child.stdout.close()
-    child.stderr.close()
+    for stream in (child.stdin, child.stdout, child.stderr):
+        stream.close()
     return out, err, timed_out, truncated
+
+
+def _exchange(
+    stdin: IO[bytes],
+    text: bytes,
+    buffers: Mapping[int, bytearray],
+    deadline: float,
+    cap_bytes: int,
+) -> tuple[bool, bool]:
+    """Feed the child and fill the buffers until both outputs end; (timed out, too much)."""
+    unsent = memoryview(text)
+    os.set_blocking(stdin.fileno(), False)  # it may never read
+    with selectors.DefaultSelector() as selector:
+        selector.register(stdin, selectors.EVENT_WRITE)
+        for fd in buffers:
+            selector.register(fd, selectors.EVENT_READ)
+        while selector.get_map():
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return True, False
+            for key, _ in selector.select(remaining):
+                if key.fileobj is stdin:
+                    unsent = _send(key.fd, unsent)
+                    if not unsent:
+                        selector.unregister(stdin)
+                        stdin.close()
+                    continue
+                chunk = os.read(key.fd, 1 << 16)
+                if not chunk:
+                    selector.unregister(key.fileobj)
+                buffers[key.fd].extend(chunk)
+            if sum(map(len, buffers.values())) > cap_bytes:
+                return False, True
+    return False, False
+
+
+def _send(fd: int, unsent: memoryview) -> memoryview:
+    """Write what the pipe takes and return the rest; nothing when nobody reads it."""
+    try:
+        return unsent[os.write(fd, unsent[: 1 << 16]) :] if unsent else unsent
+    except BrokenPipeError:
+        return unsent[:0]  # it ended or closed its input: its status and output say why
 
 
 def kill_group(pgid: int, sig: signal.Signals = signal.SIGKILL) -> None:

@@ -9,45 +9,58 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from milp.exact.column_data import Columns
 from milp.options import Options
-from milp.place import place
+from milp.placing.place import place
 from milp.pool import PoolView
 from milp.problem import Allocation, Marginal, Problem
-from milp.tables import value_table
+from milp.tables import best_batch, value_table
 
 
 def make_allocation(
     problem: Problem,
     pool: PoolView,
-    options: Options,
+    options: Options | Columns,
     *,
     sizes: Sequence[int],
     classes: Sequence[int],
     node_price: float,
     solver: str = "exact",
+    gap: float = 0.0,
+    split: Sequence[Sequence[int]] | None = None,
 ) -> Allocation:
     """Place the nodes and put the numbers beside them.
 
     ``sizes`` and ``classes`` are of the trainers that may run; the others get 0.
+    ``split[j][k]``: nodes of class k, where a trainer mixes classes.
     """
-    values = [float(options.values[j, n]) for j, n in enumerate(sizes)]
-    values += _values_of_stopped(problem)
-    marginals = {
-        trainer.trainer_id: _marginal(pool, options, j, sizes[j], classes[j])
-        for j, trainer in enumerate(pool.trainers)
-    }
-    for trainer in problem.trainers[problem.p_jmax :]:
-        marginals[trainer.trainer_id] = Marginal(gain_of_one_more=None, loss_of_one_fewer=None)
+    if isinstance(options, Columns):
+        worth = _worth_of_columns(options, sizes)
+    else:
+        worth = _worth_of_options(options, pool, sizes, classes)
+    marginals = dict.fromkeys(
+        (trainer.trainer_id for trainer in problem.trainers),
+        Marginal(gain_of_one_more=None, loss_of_one_fewer=None),
+    )
+    for trainer, gain, loss in zip(pool.trainers, worth.gains, worth.losses, strict=True):
+        marginals[trainer.trainer_id] = Marginal(gain_of_one_more=gain, loss_of_one_fewer=loss)
     return Allocation(
-        assignment=place(problem, pool, sizes, classes),
-        objective=math.fsum(values),
+        assignment=place(problem, pool, sizes, classes, split),
+        objective=math.fsum([*worth.values, *_values_of_stopped(problem)]),
         # One node more never hurts; what float noise says against that is cut off.
         node_price=max(node_price, 0.0),
         marginals=marginals,
         solver=solver,
+        gap=gap,
+        batches={
+            trainer.trainer_id: best_batch(trainer, size)
+            for trainer, size in zip(pool.trainers, sizes, strict=True)
+            if size and trainer.batch_curves
+        },
     )
 
 
@@ -65,19 +78,48 @@ def _values_of_stopped(problem: Problem) -> list[float]:
     return values
 
 
-def _marginal(pool: PoolView, options: Options, j: int, size: int, k: int) -> Marginal:
-    """Value of one node more and one fewer for trainer j, all others unchanged.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Worth:
+    """By trainer that may run: what its size is worth, and one node more and one fewer.
 
-    One fewer than n_min is 0; one more than 0 is no size when n_min > 1.
+    All others unchanged. One fewer than n_min is 0; one more than 0 is no size when
+    n_min > 1: None.
     """
-    values, trainer = options.values[j], pool.trainers[j]
-    gain: float | None = None
-    if size + 1 < len(values):
-        may_grow = np.isfinite(options.allowed[:, j, size + 1])
-        if may_grow[k] if size else may_grow.any():
-            gain = float(values[size + 1] - values[size])
-    loss: float | None = None
-    if size:
+
+    values: list[float]
+    gains: list[float | None]
+    losses: list[float | None]
+
+
+def _worth_of_columns(columns: Columns, sizes: Sequence[int]) -> _Worth:
+    now = np.array(sizes, dtype=np.float64)
+    larger, smaller = now + 1, now - 1
+    may_grow = (larger >= columns.n_min) & (larger <= columns.n_max)
+    larger[~may_grow] = 0.0
+    smaller[smaller < columns.n_min] = 0.0
+    values = columns.values_at(now)
+    gains = (columns.values_at(larger) - values).tolist()
+    losses = (values - columns.values_at(smaller)).tolist()
+    return _Worth(
+        values=values.tolist(),
+        gains=[gain if may else None for gain, may in zip(gains, may_grow.tolist(), strict=True)],
+        losses=[loss if size else None for loss, size in zip(losses, sizes, strict=True)],
+    )
+
+
+def _worth_of_options(
+    options: Options, pool: PoolView, sizes: Sequence[int], classes: Sequence[int]
+) -> _Worth:
+    values = [float(options.values[j, n]) for j, n in enumerate(sizes)]
+    gains: list[float | None] = []
+    losses: list[float | None] = []
+    for j, (trainer, size, k) in enumerate(zip(pool.trainers, sizes, classes, strict=True)):
+        row, gain = options.values[j], None
+        if size + 1 < len(row):
+            may_grow = np.isfinite(options.allowed[:, j, size + 1])
+            if may_grow[k] if size else may_grow.any():
+                gain = float(row[size + 1]) - values[j]
+        gains.append(gain)
         fewer = size - 1 if size > trainer.n_min else 0
-        loss = float(values[size] - values[fewer])
-    return Marginal(gain_of_one_more=gain, loss_of_one_fewer=loss)
+        losses.append(values[j] - float(row[fewer]) if size else None)
+    return _Worth(values=values, gains=gains, losses=losses)

@@ -7,10 +7,14 @@ Called by the milp policy on each decision, by tests on every policy's answers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from milp.errors import CheckFailed
-from milp.problem import Allocation, Objective, Problem, ProblemTrainer
+from milp.problem import Allocation, Marginal, Problem, ProblemNode, ProblemTrainer
+from milp.worth import allocation_value, curve_at, map_terms, objective_value
+
+__all__ = ["allocation_value", "check", "find_violations", "objective_value"]
 
 RELATIVE_TOLERANCE = 1e-9
 
@@ -27,132 +31,148 @@ def check(problem: Problem, allocation: Allocation) -> None:
 
 def find_violations(problem: Problem, allocation: Allocation) -> list[str]:
     """One sentence per broken rule, in a fixed order; empty when all is well."""
-    by_trainer: dict[str, list[str]] = {trainer.trainer_id: [] for trainer in problem.trainers}
-    pool = {node.name for node in problem.nodes}
+    pool = {node.name: node for node in problem.nodes}
+    by_trainer: defaultdict[str, list[str]] = defaultdict(list)
+    for name, trainer_id in allocation.assignment.items():
+        by_trainer[trainer_id].append(name)
+    trainer_ids = {trainer.trainer_id for trainer in problem.trainers}
+    before = [pool.keys() & trainer.current for trainer in problem.trainers]
     found: list[str] = []
-    for node, trainer_id in sorted(allocation.assignment.items()):
-        if node not in pool:
-            found.append(f"node {node} of trainer {trainer_id} is not in the pool")
-        if trainer_id in by_trainer:
-            by_trainer[trainer_id].append(node)
-        else:
-            found.append(f"node {node} goes to {trainer_id}, which is no trainer")
-    for rank, trainer in enumerate(problem.trainers):
+    if not (allocation.assignment.keys() <= pool.keys() and by_trainer.keys() <= trainer_ids):
+        found += _strangers(allocation, pool, trainer_ids)
+    for rank, (trainer, held) in enumerate(zip(problem.trainers, before, strict=True)):
         names = by_trainer[trainer.trainer_id]
-        if rank >= problem.p_jmax and names:
+        if names and rank >= problem.p_jmax:
             found.append(
                 f"trainer {trainer.trainer_id} runs, but {problem.p_jmax} trainers come before it"
             )
         found += _bounds(trainer, names)
-        found += _migration(trainer, names, pool)
-    found += _eligibility(problem, by_trainer)
-    found += _numbers(problem, allocation, by_trainer)
+        found += _migration(trainer, names, held)
+    found += _eligibility(problem, by_trainer, pool)
+    terms = map_terms(problem, pool, by_trainer, [len(held) for held in before])
+    found += _worth(allocation, terms)
+    found += _batches(problem, allocation, by_trainer)
+    found += _numbers(allocation, trainer_ids)
     return found
 
 
-def _bounds(trainer: ProblemTrainer, names: list[str]) -> list[str]:
+def _strangers(
+    allocation: Allocation, pool: Mapping[str, ProblemNode], trainer_ids: set[str]
+) -> list[str]:
+    found: list[str] = []
+    for name, trainer_id in sorted(allocation.assignment.items()):
+        if name not in pool:
+            found.append(f"node {name} of trainer {trainer_id} is not in the pool")
+        if trainer_id not in trainer_ids:
+            found.append(f"node {name} goes to {trainer_id}, which is no trainer")
+    return found
+
+
+def _bounds(trainer: ProblemTrainer, names: Sequence[str]) -> list[str]:
     if names and not trainer.n_min <= len(names) <= trainer.n_max:
         bounds = f"{trainer.n_min}..{trainer.n_max}"
         return [f"trainer {trainer.trainer_id} has {len(names)} nodes, outside {bounds}"]
     return []
 
 
-def _migration(trainer: ProblemTrainer, names: list[str], pool: set[str]) -> list[str]:
+def _migration(trainer: ProblemTrainer, names: Sequence[str], before: set[str]) -> list[str]:
     """Eq. 6: nodes are only added or only taken away."""
-    before = {name for name in trainer.current if name in pool}
+    if before.issuperset(names) or before.issubset(names):
+        return []
     after = set(names)
-    added, lost = sorted(after - before), sorted(before - after)
-    if added and lost:
-        moves = f"it loses {', '.join(lost)} and receives {', '.join(added)}"
-        return [f"trainer {trainer.trainer_id} migrates: {moves}"]
-    return []
+    lost, added = ", ".join(sorted(before - after)), ", ".join(sorted(after - before))
+    return [f"trainer {trainer.trainer_id} migrates: it loses {lost} and receives {added}"]
 
 
-def _eligibility(problem: Problem, by_trainer: Mapping[str, list[str]]) -> list[str]:
-    """Nodes of accepted classes only, all of one class.
+def _eligibility(
+    problem: Problem, by_trainer: Mapping[str, Sequence[str]], pool: Mapping[str, ProblemNode]
+) -> list[str]:
+    """Nodes of accepted classes only; all of one class unless the trainer mixes them.
 
     Two classes count as one when every trainer that may run accepts both or neither.
     """
     may_run = problem.trainers[: problem.p_jmax]
-    class_of = {node.name: node.eligibility for node in problem.nodes}
-
-    def accepted_by(node_class: str) -> frozenset[str]:
-        return frozenset(
+    if not any(trainer.eligible for trainer in may_run):
+        return []
+    accepted_by = {
+        node_class: frozenset(
             t.trainer_id for t in may_run if not t.eligible or node_class in t.eligible
         )
-
-    merged = {node_class: accepted_by(node_class) for node_class in set(class_of.values())}
+        for node_class in {node.eligibility for node in problem.nodes}
+    }
     found: list[str] = []
     for trainer in may_run:
-        classes: set[frozenset[str]] = set()
-        for name in by_trainer[trainer.trainer_id]:
-            if name not in class_of:
-                continue
-            who = merged[class_of[name]]
-            classes.add(who)
-            if trainer.trainer_id not in who:
-                found.append(
-                    f"trainer {trainer.trainer_id} does not accept class"
-                    f" {class_of[name]} of node {name}"
-                )
-        if len(classes) > 1:
-            found.append(f"trainer {trainer.trainer_id} has nodes of {len(classes)} classes")
-    return found
+        groups: set[frozenset[str]] = set()
+        names = [name for name in by_trainer[trainer.trainer_id] if name in pool]
+        for node_class in {pool[name].eligibility for name in names}:
+            groups.add(accepted_by[node_class])
+            if trainer.trainer_id not in accepted_by[node_class]:
+                found += [
+                    f"trainer {trainer.trainer_id} does not accept class {node_class} of node {n}"
+                    for n in names
+                    if pool[n].eligibility == node_class
+                ]
+        if len(groups) > 1 and not trainer.mixes_classes:
+            found.append(f"trainer {trainer.trainer_id} has nodes of {len(groups)} classes")
+    return sorted(found) if len(found) > 1 else found
 
 
-def _numbers(
-    problem: Problem, allocation: Allocation, by_trainer: Mapping[str, list[str]]
-) -> list[str]:
-    found: list[str] = []
-    sizes = {trainer_id: len(names) for trainer_id, names in by_trainer.items()}
-    terms = _terms(problem, sizes)
+def _worth(allocation: Allocation, terms: Sequence[float]) -> list[str]:
+    """The stated objective is what the map is worth: the sum of the terms."""
     value = math.fsum(terms)
     # Relative to the terms: a sum near 0 keeps only their rounding.
-    allowed = RELATIVE_TOLERANCE * max(math.fsum(abs(term) for term in terms), 1e-300)
+    allowed = RELATIVE_TOLERANCE * max(math.fsum(map(abs, terms)), 1e-300)
     if not abs(allocation.objective - value) <= allowed:  # also true for NaN
-        found.append(f"the objective is {value!r}, not {allocation.objective!r}")
-    if not 0 <= allocation.node_price < math.inf:
-        found.append(f"the node price is {allocation.node_price!r}")
-    unknown = sorted(set(allocation.marginals) - set(by_trainer))
-    found += [f"marginal values are given for {name}, which is no trainer" for name in unknown]
+        return [f"the objective is {value!r}, not {allocation.objective!r}"]
+    return []
+
+
+def _batches(
+    problem: Problem, allocation: Allocation, by_trainer: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """A batch for every trainer that has a choice and nodes, and no other batch is faster."""
+    choosers = {t.trainer_id: t for t in problem.trainers if t.batch_curves}
+    found = [
+        f"a batch is given for {trainer_id}, which offers none"
+        for trainer_id in sorted(allocation.batches.keys() - choosers.keys())
+    ]
+    for trainer_id, trainer in choosers.items():
+        size = len(by_trainer[trainer_id])
+        batch = allocation.batches.get(trainer_id)
+        reached = {one.global_batch: curve_at(one.curve, size) for one in trainer.batch_curves}
+        if batch is None:
+            if size:
+                found.append(f"trainer {trainer_id} has {size} nodes and no batch")
+        elif batch not in reached:
+            found.append(f"trainer {trainer_id} does not offer the batch {batch}")
+        elif reached[batch] < max(reached.values()) * (1 - RELATIVE_TOLERANCE):
+            best = max(reached, key=lambda one: reached[one])
+            found.append(
+                f"trainer {trainer_id} is slower with batch {batch} than with {best}"
+                f" on {size} nodes"
+            )
     return found
 
 
-def objective_value(problem: Problem, sizes: Mapping[str, int]) -> float:
-    """Eq. 16 for these sizes (missing trainers: 0), in objective units times seconds."""
-    return math.fsum(_terms(problem, sizes))
+def _numbers(allocation: Allocation, trainer_ids: set[str]) -> list[str]:
+    """Price, gap and marginal values are numbers that can be what they claim to be."""
+    found: list[str] = []
+    if not 0 <= allocation.node_price < math.inf:
+        found.append(f"the node price is {allocation.node_price!r}")
+    if not 0 <= allocation.gap < math.inf:
+        found.append(f"the gap is {allocation.gap!r}")
+    found += [
+        f"marginal values are given for {name}, which is no trainer"
+        for name in sorted(allocation.marginals.keys() - trainer_ids)
+    ]
+    found += [
+        f"the marginal values of {name} are {marginal}"
+        for name, marginal in allocation.marginals.items()
+        if not _is_finite(marginal)
+    ]
+    return found
 
 
-def _terms(problem: Problem, sizes: Mapping[str, int]) -> list[float]:
-    """Per trainer what its size earns over t_fwd_s and what its rescale costs."""
-    pool = {node.name for node in problem.nodes}
-    terms: list[float] = []
-    for trainer in problem.trainers:
-        before = sum(name in pool for name in trainer.current)
-        after = sizes.get(trainer.trainer_id, 0)
-        terms.append(problem.t_fwd_s * _rate(trainer, after, problem.objective))
-        if after != before:
-            rescale_s = trainer.rescale_up_s if after > before else trainer.rescale_down_s
-            terms.append(-_rate(trainer, before, problem.objective) * rescale_s)
-    return terms
-
-
-def _rate(trainer: ProblemTrainer, size: int, objective: Objective) -> float:
-    """O_j(size) in the unit of the objective."""
-    rate = _samples_per_s(trainer, size)
-    if objective is Objective.THROUGHPUT:
-        return rate
-    relative = rate / _samples_per_s(trainer, 1)
-    return relative * trainer.weight if objective is Objective.WEIGHTED else relative
-
-
-def _samples_per_s(trainer: ProblemTrainer, size: int) -> float:
-    """The curve at a size: linear between breakpoints, (0, 0) before, flat after."""
-    left_size, left = 0, 0.0
-    for right_size, right in zip(trainer.curve.sizes, trainer.curve.samples_per_s, strict=True):
-        if size <= right_size:
-            # A mean of two values >= 0 loses no digits, however steep the curve falls.
-            span = right_size - left_size
-            return (left * (right_size - size) + right * (size - left_size)) / span
-        left_size, left = right_size, right
-    return left
+def _is_finite(marginal: Marginal) -> bool:
+    gain, loss = marginal.gain_of_one_more, marginal.loss_of_one_fewer
+    return (gain is None or math.isfinite(gain)) and (loss is None or math.isfinite(loss))

@@ -26,6 +26,7 @@ from milp.problem import (
 
 _T = TypeVar("_T")
 _Reader = Callable[[Any, str], Any]
+LARGEST_INT = 2**63
 
 
 def problem_to_dict(problem: Problem) -> dict[str, Any]:
@@ -157,10 +158,19 @@ def _str(value: Any, where: str) -> str:
     return value
 
 
+def _in_range(value: int, where: str) -> int:
+    """Refuse what neither a float nor an array of whole numbers can hold."""
+    if abs(value) >= LARGEST_INT:
+        raise ProblemError(
+            "BFT-3034", f"{where} is beyond 2 to the 63.", "Give a smaller whole number."
+        )
+    return value
+
+
 def _int(value: Any, where: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise _refuse(where, "a whole number", value)
-    return value
+    return _in_range(value, where)
 
 
 def _int_or_none(value: Any, where: str) -> int | None:
@@ -176,7 +186,7 @@ def _bool(value: Any, where: str) -> bool:
 def _float(value: Any, where: str) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise _refuse(where, "a number", value)
-    return float(value)
+    return float(_in_range(value, where) if isinstance(value, int) else value)
 
 
 def _float_or_none(value: Any, where: str) -> float | None:

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from milp.errors import ProblemError
 from milp.problem import Problem, ProblemNode, ProblemTrainer
-
-MAX_CLASSES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +22,7 @@ class PoolView:
     present: tuple[tuple[str, ...], ...]  # [j]: current nodes still in the pool
     held: tuple[tuple[int, ...], ...]  # [j][k]: how many of them are of class k
     accepts: tuple[tuple[bool, ...], ...]  # [j][k]
+    mixes: tuple[bool, ...]  # [j]: has nodes of several classes at once, if it likes
 
     def counts(self) -> tuple[int, ...]:
         """Nodes per class."""
@@ -35,58 +33,75 @@ class PoolView:
 
         A trainer that also holds nodes outside class k cannot grow (no migration:
         growing keeps all it has, and a trainer has nodes of one class), only shrink
-        to what it holds of k.
+        to what it holds of k. For one that mixes classes, all it accepts are one
+        class here: the answer is the same for each of them.
         """
-        trainer = self.trainers[j]
+        if not self.mixes[j]:
+            return self.largest_of_one(j, k, extra=extra)
+        trainer, accepts = self.trainers[j], self.accepts[j]
+        if not accepts[k]:
+            return 0
+        mine = [i for i, is_mine in enumerate(accepts) if is_mine]
+        n_held = sum(self.held[j][i] for i in mine)
+        if n_held == len(self.present[j]):
+            return min(trainer.n_max, sum(len(self.names[i]) for i in mine) + extra)
+        return min(trainer.n_max, n_held)
+
+    def largest_of_one(self, j: int, k: int, *, extra: int = 0) -> int:
+        """The same for a trainer that is to have nodes of class k only, mixing or not."""
+        trainer, n_held = self.trainers[j], self.held[j][k]
         if not self.accepts[j][k]:
             return 0
-        if self.held[j][k] == len(self.present[j]):
+        if n_held == len(self.present[j]):
             return min(trainer.n_max, len(self.names[k]) + extra)
-        return min(trainer.n_max, self.held[j][k])
+        return min(trainer.n_max, n_held)
 
 
 def view_pool(problem: Problem) -> PoolView:
-    """Count the pool; raise ``ProblemError`` beyond three classes."""
+    """Count the pool, one pass over nodes and one over current nodes."""
     trainers = problem.trainers[: problem.p_jmax]
-    pool_names = {node.name for node in problem.nodes}
-    present = tuple(tuple(name for name in t.current if name in pool_names) for t in trainers)
-    groups, accepts_by_group = _merge_classes(problem.nodes, trainers)
-    class_of = {name: k for k, names in enumerate(groups) for name in names}
-    held = tuple(_count(names, class_of, len(groups)) for names in present)
-    accepts = tuple(
-        tuple(accepted[j] for accepted in accepts_by_group) for j in range(len(trainers))
-    )
+    by_class: dict[str, list[ProblemNode]] = {}
+    for node in problem.nodes:
+        members = by_class.get(node.eligibility)
+        if members is None:
+            by_class[node.eligibility] = [node]
+        else:
+            members.append(node)
+    groups, accepted_by = _merge_classes(by_class, trainers)
+    class_of: dict[str, int] = {}
+    for k, names in enumerate(groups):
+        class_of.update(dict.fromkeys(names, k))
+    if len(class_of) == len(problem.nodes):
+        in_pool: set[str] | dict[str, int] = class_of
+    else:
+        in_pool = {node.name for node in problem.nodes}
+    present = tuple(tuple(filter(in_pool.__contains__, t.current)) for t in trainers)
+    if len(groups) == 1 and in_pool is class_of:
+        held: tuple[tuple[int, ...], ...] = tuple((len(names),) for names in present)
+    else:
+        held = tuple(_count(names, class_of, len(groups)) for names in present)
     return PoolView(
         trainers=trainers,
         names=groups,
         class_of=class_of,
         present=present,
         held=held,
-        accepts=accepts,
+        accepts=tuple(zip(*accepted_by, strict=True)) if trainers else (),
+        mixes=tuple(t.mixes_classes for t in trainers),
     )
 
 
 def _merge_classes(
-    nodes: tuple[ProblemNode, ...], trainers: tuple[ProblemTrainer, ...]
+    by_class: dict[str, list[ProblemNode]], trainers: tuple[ProblemTrainer, ...]
 ) -> tuple[tuple[tuple[str, ...], ...], tuple[tuple[bool, ...], ...]]:
     """Group the nodes by who accepts them, in order of first appearance."""
-    by_class: dict[str, list[str]] = {}
-    for node in nodes:
-        by_class.setdefault(node.eligibility, []).append(node.name)
     merged: dict[tuple[bool, ...], list[str]] = {}
     for name, members in by_class.items():
         accepted = tuple(not t.eligible or name in t.eligible for t in trainers)
         if any(accepted):
-            merged.setdefault(accepted, []).extend(members)
-    if len(merged) > MAX_CLASSES:
-        raise ProblemError(
-            "BFT-3020",
-            f"The trainers tell {len(merged)} classes of nodes apart; the exact solution"
-            f" covers {MAX_CLASSES}.",
-            "Name fewer node classes in the trainers' eligibility.",
-        )
+            merged.setdefault(accepted, []).extend([node.name for node in members])
     if not merged:  # an empty pool is one class; nodes nobody accepts are none of it
-        merged = {tuple(not nodes for _ in trainers): []}
+        merged = {tuple(not by_class for _ in trainers): []}
     return tuple(tuple(members) for members in merged.values()), tuple(merged)
 
 

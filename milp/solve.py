@@ -8,14 +8,14 @@ Ties: fewest rescales, then earlier trainers get more. Called by the milp policy
 
 from __future__ import annotations
 
-import numpy as np
-
 from milp.answer import make_allocation
-from milp.classes import solve_classes
-from milp.dual import solve_pool, solve_pool_dense
+from milp.classes.several import solve_classes
 from milp.errors import ProblemError
+from milp.exact.columns import build_columns, solve_sizes
+from milp.exact.dual import solve_pool_dense
+from milp.graded.decomposition import is_graded, solve_graded
 from milp.options import build_options
-from milp.pool import view_pool
+from milp.pool import PoolView, view_pool
 from milp.problem import Allocation, Problem
 from milp.validate import validate
 
@@ -24,30 +24,40 @@ def solve(problem: Problem) -> Allocation:
     """Return the exact optimum; the same problem always has the same answer.
 
     Raises:
-        ProblemError: the problem is malformed or tells more than three classes apart.
+        ProblemError: the problem is malformed.
     """
     validate(problem)
+    if is_graded(problem):
+        return solve_graded(problem)
     pool = view_pool(problem)
+    if len(pool.names) > 1:
+        return _solve_several(problem, pool)
+    columns = build_columns(problem, pool)
+    one = solve_sizes(columns)
+    return make_allocation(
+        problem,
+        pool,
+        columns,
+        sizes=one.sizes.tolist(),
+        classes=[0] * len(one.sizes),
+        node_price=one.value_of_one_more - one.value,
+    )
+
+
+def _solve_several(problem: Problem, pool: PoolView) -> Allocation:
+    """Several classes of nodes: which class a trainer has is part of the question."""
     options = build_options(problem, pool)
-    solver = "exact"
-    if len(pool.names) == 1:
-        one = solve_pool(options.allowed[0], options.current, options.counts[0], options.tolerance)
-        classes, sizes = np.zeros_like(one.sizes), one.sizes
-        price = one.value_of_one_more - one.value
-    else:
-        several = solve_classes(options)
-        classes, sizes = several.classes, several.sizes
-        price = several.price
-        if several.gap > 0:
-            solver = f"bounded: at most {several.gap:.6g} below the optimum"
+    several = solve_classes(options, pool)
     return make_allocation(
         problem,
         pool,
         options,
-        sizes=sizes.tolist(),
-        classes=classes.tolist(),
-        node_price=price,
-        solver=solver,
+        sizes=several.sizes.tolist(),
+        classes=several.classes.tolist(),
+        node_price=several.price,
+        solver="bounded" if several.gap > 0 else "exact",
+        gap=several.gap,
+        split=several.split,
     )
 
 

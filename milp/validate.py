@@ -5,8 +5,8 @@ Takes a Problem, returns nothing, raises ProblemError for the first thing wrong.
 
 from __future__ import annotations
 
-import itertools
-import math
+import operator
+from collections import Counter
 
 from milp.errors import ProblemError
 from milp.problem import Curve, Objective, Problem, ProblemTrainer
@@ -21,6 +21,7 @@ def validate(problem: Problem) -> None:
     A trainer's current node that is not in the pool is no error: it has left.
     """
     _require_number("t_fwd_s", problem.t_fwd_s)
+    _require_number("swap_s", problem.swap_s)
     if problem.p_jmax < 0:
         raise ProblemError(
             "BFT-3001", f"p_jmax is {problem.p_jmax}.", "Give 0 or a positive number of trainers."
@@ -48,21 +49,23 @@ def validate(problem: Problem) -> None:
 
 
 def _validate_nodes(problem: Problem) -> None:
-    names: set[str] = set()
-    for node in problem.nodes:
-        if node.name in names:
-            raise ProblemError(
-                "BFT-3004",
-                f"Node {node.name} is listed twice in nodes.",
-                "List each node once.",
-            )
-        names.add(node.name)
-        if node.expected_remaining_s is not None and math.isnan(node.expected_remaining_s):
+    nodes = problem.nodes
+    if len({node.name for node in nodes}) < len(nodes):
+        counts = Counter(node.name for node in nodes)
+        name = next(node.name for node in nodes if counts[node.name] > 1)
+        raise ProblemError(
+            "BFT-3004", f"Node {name} is listed twice in nodes.", "List each node once."
+        )
+    for node in nodes:
+        remaining_s = node.expected_remaining_s
+        if remaining_s is not None and remaining_s != remaining_s:  # noqa: PLR0124 - NaN is not itself, and a call costs 30 times as much
             raise ProblemError(
                 "BFT-3005",
                 f"Node {node.name}: expected_remaining_s is not a number.",
                 "Give seconds, or None when no end is in sight.",
             )
+        if not 0 <= node.claim_s <= LARGEST_NUMBER:
+            _require_number(f"Node {node.name}: claim_s", node.claim_s)
 
 
 def _validate_trainer(trainer: ProblemTrainer, objective: Objective) -> None:
@@ -77,29 +80,66 @@ def _validate_trainer(trainer: ProblemTrainer, objective: Objective) -> None:
         raise ProblemError(
             "BFT-3007", f"{where}: current names a node twice.", "List each node once."
         )
-    _require_number(f"{where}: rescale_up_s", trainer.rescale_up_s)
-    _require_number(f"{where}: rescale_down_s", trainer.rescale_down_s)
-    _require_number(f"{where}: weight", trainer.weight)
-    _validate_curve(where, trainer.curve, objective)
+    for field in ("rescale_up_s", "rescale_down_s", "warm_up_s", "weight"):
+        value = getattr(trainer, field)
+        if not 0 <= value <= LARGEST_NUMBER:
+            _require_number(f"{where}: {field}", value)
+    if objective is Objective.UTILITY and trainer.utility is None:
+        raise ProblemError(
+            "BFT-3012",
+            f"{where}: the objective utility needs the trainer's utility, and it has none.",
+            "Give the trainer a utility curve, or use another objective.",
+        )
+    _validate_curve(where, "curve", trainer.curve)
+    if trainer.utility is not None:
+        _validate_curve(where, "utility", trainer.utility)
+    _validate_batches(where, trainer)
+    if objective in {Objective.SCALING_EFFICIENCY, Objective.WEIGHTED}:
+        _validate_single(where, trainer, objective)
 
 
-def _validate_curve(where: str, curve: Curve, objective: Objective) -> None:
+def _validate_curve(where: str, name: str, curve: Curve) -> None:
     sizes = curve.sizes
     if not sizes or len(sizes) != len(curve.samples_per_s):
         raise ProblemError(
             "BFT-3008",
-            f"{where}: curve has {len(sizes)} sizes and {len(curve.samples_per_s)} values.",
+            f"{where}: {name} has {len(sizes)} sizes and {len(curve.samples_per_s)} values.",
             "Give at least one size and as many values as sizes.",
         )
-    if sizes[0] < 1 or any(left >= right for left, right in itertools.pairwise(sizes)):
+    if sizes[0] < 1 or not all(map(operator.lt, sizes, sizes[1:])):
         raise ProblemError(
             "BFT-3009",
-            f"{where}: curve sizes are not strictly increasing from 1.",
+            f"{where}: {name} sizes are not strictly increasing from 1.",
             "Sort the sizes, remove repetitions and leave out size 0.",
         )
     for value in curve.samples_per_s:
-        _require_number(f"{where}: curve samples_per_s", value)
-    if objective is not Objective.THROUGHPUT and curve.samples_per_s[0] < SMALLEST_RATE * sizes[0]:
+        if not 0 <= value <= LARGEST_NUMBER:
+            _require_number(f"{where}: {name} samples_per_s", value)
+
+
+def _validate_batches(where: str, trainer: ProblemTrainer) -> None:
+    batches = [batch.global_batch for batch in trainer.batch_curves]
+    if batches and (batches[0] < 1 or not all(map(operator.lt, batches, batches[1:]))):
+        raise ProblemError(
+            "BFT-3013",
+            f"{where}: batch_curves have the global_batch {', '.join(map(str, batches))},"
+            " which do not strictly increase from 1.",
+            "Sort the batches and remove repetitions.",
+        )
+    for batch in trainer.batch_curves:
+        _validate_curve(where, f"batch_curves of global_batch {batch.global_batch}:", batch.curve)
+    if trainer.current_batch is not None and trainer.current_batch not in batches:
+        raise ProblemError(
+            "BFT-3014",
+            f"{where}: current_batch {trainer.current_batch} is none of its batch_curves.",
+            "Give one of the global_batch in batch_curves, or leave current_batch out.",
+        )
+
+
+def _validate_single(where: str, trainer: ProblemTrainer, objective: Objective) -> None:
+    """Refuse what would divide by (almost) 0."""
+    curves = [batch.curve for batch in trainer.batch_curves] or [trainer.curve]
+    if all(curve.samples_per_s[0] < SMALLEST_RATE * curve.sizes[0] for curve in curves):
         raise ProblemError(
             "BFT-3010",
             f"{where}: the objective {objective.value} divides by O(1), which is below"

@@ -23,9 +23,12 @@ VERBS = {
     "explain": ("bftrainer.cli.explain:explain", "Say why a trainer has the size it has."),
     "logs": ("bftrainer.cli.logs:logs", "Print what a trainer's workers wrote."),
     "cancel": ("bftrainer.cli.cancel:cancel", "End trainers."),
+    "solve": ("bftrainer.cli.solve:solve", "Decide one allocation problem from a file."),
     "policy": ("bftrainer.cli.policy:policy", "Check and show the admin's policy."),
     "daemon": ("bftrainer.cli.daemon:daemon", "Run the daemon of this user."),
     "agent": ("bftrainer.cli.agent:agent", "Run the agent of a pilot (started by the daemon)."),
+    "simulate": ("bftrainer.cli.simulate:simulate", "Replay a trace of idle nodes."),
+    "trace": ("bftrainer.cli.trace:trace", "Describe, make and convert traces of idle nodes."),
     "demo": ("bftrainer.cli.demo:demo", "Watch trainers live on the idle nodes of this machine."),
 }
 INTERRUPTED = 128 + 2

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from bftrainer.elastic import protocol
@@ -195,10 +196,12 @@ def step_aside() -> None:
     """Let everybody else go first from now on.
 
     Giving back the memory of a large model takes the kernel a good part of a second;
-    survivors on the same node need that time for their next step.
+    survivors on the same node need that time for their next step. The thread that ends
+    last does it, so all of them step aside, those of the back end too.
     """
-    with suppress(OSError):  # some containers forbid it, and then it is no loss
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended, or a container forbids it: no loss
+            os.sched_setscheduler(int(thread.name), os.SCHED_IDLE, os.sched_param(0))
 
 
 def die(reason: str, *, status: int) -> NoReturn:

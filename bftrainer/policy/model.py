@@ -17,6 +17,14 @@ from bftrainer.canonical import digest
 from milp.problem import Objective
 
 
+class SiteObjective(enum.StrEnum):
+    """What a site may maximise: what follows from the curves every trainer has."""
+
+    THROUGHPUT = Objective.THROUGHPUT.value
+    SCALING_EFFICIENCY = Objective.SCALING_EFFICIENCY.value
+    WEIGHTED = Objective.WEIGHTED.value
+
+
 class LogLevel(enum.StrEnum):
     """Levels of the daemon's log, most talkative first."""
 
@@ -55,8 +63,8 @@ class Policy(BaseModel):
         "fcfs-greedy, or a plug-in of this site.",
         pattern=r"^[a-z][a-z0-9-]{0,63}$",
     )
-    objective: Objective = _setting(
-        Objective.SCALING_EFFICIENCY,
+    objective: SiteObjective = _setting(
+        SiteObjective.SCALING_EFFICIENCY,
         _DECISION,
         "",
         "What the rule maximises over all trainers: samples per second as they are, relative "

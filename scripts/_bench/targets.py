@@ -36,6 +36,10 @@ class Target:
             return self.measured <= self.limit
         return self.measured >= self.limit
 
+    def in_words(self, value: float) -> str:
+        """A value of this target with its unit."""
+        return f"{value:.3g} {self.unit}" if self.unit else f"{value:.4g} x"
+
     @property
     def verdict(self) -> str:
         """``met`` or ``missed``."""
@@ -50,8 +54,8 @@ def print_targets(title: str, targets: list[Target]) -> None:
     for t in targets:
         table.add_row(
             t.name,
-            f"{t.relation} {_number(t.limit, t.unit)}",
-            _number(t.measured, t.unit),
+            f"{t.relation} {t.in_words(t.limit)}",
+            t.in_words(t.measured),
             t.note,
             f"[{'green' if t.is_met else 'bold red'}]{t.verdict}[/]",
         )
@@ -87,7 +91,3 @@ def write_json(
 
 def _cpus() -> int:
     return len(os.sched_getaffinity(0))
-
-
-def _number(value: float, unit: str) -> str:
-    return f"{value:.3g} {unit}" if unit else f"{value:.4g} x"

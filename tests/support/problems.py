@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from milp.check import find_violations, objective_value
 from milp.problem import (
     Allocation,
+    BatchCurve,
     Curve,
     Objective,
     Problem,
@@ -37,11 +38,30 @@ def curves(draw: st.DrawFn) -> Curve:
     return Curve(sizes=tuple(sizes), samples_per_s=(max(rates[0], 0.5), *rates[1:]))
 
 
+def batches() -> st.SearchStrategy[tuple[BatchCurve, ...]]:
+    """No batches, or a family of up to three."""
+    one = st.builds(BatchCurve, global_batch=st.sampled_from([32, 64, 96]), curve=curves())
+    several = st.lists(one, max_size=3, unique_by=lambda batch: batch.global_batch)
+    return several.map(lambda family: tuple(sorted(family, key=lambda b: b.global_batch)))
+
+
 @st.composite
 def problems(
-    draw: st.DrawFn, *, max_nodes: int = 4, max_trainers: int = 3, classes: str = "a"
+    draw: st.DrawFn,
+    *,
+    max_nodes: int = 4,
+    max_trainers: int = 3,
+    classes: str = "a",
+    families: bool = False,
+    mixes: bool = False,
+    extras: bool = False,
 ) -> Problem:
-    """Problems with every feature: gaps below n_min, departed nodes, waiting trainers."""
+    """Problems with every feature: gaps below n_min, departed nodes, waiting trainers.
+
+    ``families`` adds batches, ``mixes`` trainers that mix classes, ``extras`` what makes
+    nodes earn for different times: claims, warm-ups, ends, swaps.
+    """
+    objective = draw(st.sampled_from(list(Objective)))
     owners, switches = st.sampled_from(["", "u", "v"]), st.sampled_from(["s1", "s2"])
     nodes = tuple(
         ProblemNode(
@@ -50,6 +70,7 @@ def problems(
             expected_remaining_s=draw(st.sampled_from([None, 10.0, 60.0])),
             switch=draw(switches),
             owner=draw(owners),
+            claim_s=draw(st.sampled_from([0.0, 0.0, 2.0, 8.0])) if extras else 0.0,
         )
         for i in range(draw(st.integers(0, max_nodes)))
     )
@@ -59,6 +80,7 @@ def problems(
         n_current = draw(st.integers(0, min(len(names), 4)))
         current, names = tuple(names[:n_current]), names[n_current:]
         n_min = draw(st.integers(1, 3))
+        family = draw(batches()) if families else ()
         trainers.append(
             ProblemTrainer(
                 trainer_id=f"t{j}",
@@ -73,6 +95,11 @@ def problems(
                 else (),
                 weight=draw(st.sampled_from([0.0, 1.0, 2.0])),
                 owner=draw(owners),
+                warm_up_s=draw(st.sampled_from([0.0, 0.0, 3.0])) if extras else 0.0,
+                mixes_classes=mixes and draw(st.booleans()),
+                utility=draw(curves()) if objective is Objective.UTILITY else None,
+                batch_curves=family,
+                current_batch=draw(st.sampled_from([None, *(b.global_batch for b in family)])),
             )
         )
     return Problem(
@@ -80,7 +107,9 @@ def problems(
         trainers=tuple(trainers),
         t_fwd_s=draw(st.sampled_from([0.0, 1.0, 5.0, 120.0])),
         p_jmax=draw(st.integers(0, len(trainers) + 1)),
-        objective=draw(st.sampled_from(list(Objective))),
+        objective=objective,
+        swap_s=draw(st.sampled_from([0.0, 5.0])) if extras else 0.0,
+        per_node_horizon=extras and draw(st.booleans()),
     )
 
 
@@ -133,4 +162,15 @@ def with_current(problem: Problem, allocation: Allocation) -> Problem:
             replace(trainer, current=tuple(nodes.get(trainer.trainer_id, ())))
             for trainer in problem.trainers
         ),
+    )
+
+
+def without_extras(problem: Problem) -> Problem:
+    """The same problem with the paper's two costs only."""
+    return replace(
+        problem,
+        nodes=tuple(replace(node, claim_s=0.0) for node in problem.nodes),
+        trainers=tuple(replace(trainer, warm_up_s=0.0) for trainer in problem.trainers),
+        swap_s=0.0,
+        per_node_horizon=False,
     )

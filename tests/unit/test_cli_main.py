@@ -108,7 +108,8 @@ def test_shell_completion_knows_verbs() -> None:
             "COMP_CWORD": "1",
         },
     )
-    assert done.stdout.splitlines() == ["plain,submit", "plain,status"]
+    verbs = ["submit", "status", "solve", "simulate"]
+    assert done.stdout.splitlines() == [f"plain,{verb}" for verb in verbs]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from bftrainer.decide.curves import GUESS_EXPONENT, curve_of, problem_trainer
 from bftrainer.decide.types import Settings
+from bftrainer.policy.model import SiteObjective
 from bftrainer.trainer import MeasuredCosts, TrainerRecord
 from milp.problem import Curve, Objective, Problem
 from milp.validate import validate
@@ -61,7 +62,7 @@ def test_measured_points_are_kept_and_joined_by_the_guess() -> None:
 @given(
     st.integers(1, 70),
     st.dictionaries(st.integers(1, 70), st.floats(1e-3, 1e6), max_size=4),
-    st.sampled_from(Objective),
+    st.sampled_from([Objective(one) for one in SiteObjective]),
 )
 def test_every_guess_is_a_problem_the_solver_accepts(
     n_max: int, points: dict[int, float], objective: Objective

@@ -255,4 +255,5 @@ def test_the_wheel_holds_the_product_and_nothing_else(wheel: list[str]) -> None:
 def test_the_wheel_holds_every_module_and_marker(wheel: list[str]) -> None:
     expected = {_name(p) for p in _product() if (p.parent / "__init__.py").is_file()}
     expected |= {f"{p}/py.typed" for p in PACKAGES}
+    expected |= {f"milp/schema/{kind}.schema.json" for kind in ("problem", "allocation")}
     assert expected - set(wheel) == set()

@@ -6,10 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from milp.check import check, find_violations, objective_value
-from milp.errors import CheckFailed
-from milp.problem import Allocation, Curve, Marginal, Problem, ProblemNode, ProblemTrainer
+from milp.check import allocation_value, check, find_violations, objective_value
+from milp.errors import CheckFailed, ProblemError
+from milp.problem import (
+    Allocation,
+    BatchCurve,
+    Curve,
+    Marginal,
+    Objective,
+    Problem,
+    ProblemNode,
+    ProblemTrainer,
+)
 from milp.solve import solve
+from milp.worth import best_batches
 
 CURVE = Curve(sizes=(1, 4), samples_per_s=(1.0, 3.0))
 
@@ -114,3 +124,149 @@ def test_objective_value_by_hand() -> None:
     assert objective_value(PROBLEM, {"t3": 3}) == pytest.approx(-2.0 + 700.0 / 3)
     # beyond the last breakpoint the curve is flat
     assert objective_value(PROBLEM, {"t3": 9}) == pytest.approx(-2.0 + 300.0)
+
+
+@pytest.mark.parametrize("gap", [-1e-9, float("inf"), float("nan")])
+def test_a_senseless_gap_is_found(gap: float) -> None:
+    with pytest.raises(CheckFailed, match="the gap is"):
+        check(PROBLEM, replace(solve(PROBLEM), gap=gap))
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("nan")])
+def test_senseless_marginals_are_found(number: float) -> None:
+    for marginal in (
+        Marginal(gain_of_one_more=number, loss_of_one_fewer=None),
+        Marginal(gain_of_one_more=None, loss_of_one_fewer=number),
+    ):
+        with pytest.raises(CheckFailed, match="the marginal values of t1 are"):
+            check(PROBLEM, replace(solve(PROBLEM), marginals={"t1": marginal}))
+
+
+def test_a_trainer_that_mixes_may_have_several_classes() -> None:
+    mixes = replace(PROBLEM.trainers[1], mixes_classes=True)
+    problem = replace(PROBLEM, trainers=(PROBLEM.trainers[0], mixes, PROBLEM.trainers[2]))
+    assert judged({"b1": "t2", "a2": "t2"}, problem) == []
+    # But only those it accepts.
+    only_a = replace(mixes, eligible=("a",), current=())
+    problem = replace(problem, trainers=(PROBLEM.trainers[0], only_a, PROBLEM.trainers[2]))
+    found = judged({"a2": "t2", "b1": "t2", "b2": "t2"}, problem)
+    assert found == [
+        "trainer t2 does not accept class b of node b1",
+        "trainer t2 does not accept class b of node b2",
+    ]
+
+
+EXTENDED = Problem(
+    nodes=(
+        ProblemNode(name="mine", expected_remaining_s=60.0),
+        ProblemNode(name="theirs"),
+        ProblemNode(name="free", claim_s=8.0),
+        ProblemNode(name="soon", expected_remaining_s=5.0, claim_s=8.0),
+    ),
+    trainers=(
+        replace(trainer("t1", "mine", n_max=4), warm_up_s=10.0),
+        trainer("t2", "theirs", n_max=4),
+    ),
+    t_fwd_s=100.0,
+    p_jmax=2,
+    swap_s=3.0,
+    per_node_horizon=True,
+)
+
+
+def test_the_extended_objective_by_hand() -> None:
+    # mine 60; theirs 100 - 10 - 3; free 100 - 8 - 10; soon 5 - 8 < 0. O(1) = 1, O(4) = 3.
+    everything = dict.fromkeys(("mine", "theirs", "free", "soon"), "t1")
+    expected = 3.0 / 4 * (60 + 87 + 82 + 0) - 1.0 * 2.0  # t1 grows
+    expected += -1.0 * 1.0  # t2 gives up its node
+    assert allocation_value(EXTENDED, everything) == pytest.approx(expected)
+    # Nothing changes: no pause, no warm-up.
+    unchanged = {"mine": "t1", "theirs": "t2"}
+    assert allocation_value(EXTENDED, unchanged) == pytest.approx(60.0 + 100.0)
+    # Without the horizon the end does not matter.
+    endless = replace(EXTENDED, per_node_horizon=False)
+    assert allocation_value(endless, unchanged) == pytest.approx(200.0)
+
+
+def test_the_checker_judges_by_the_extended_objective() -> None:
+    assignment = {"mine": "t1", "free": "t1", "theirs": "t2"}
+    value = allocation_value(EXTENDED, assignment)
+    check(EXTENDED, Allocation(assignment=assignment, objective=value, node_price=0.0))
+    by_size = objective_value(EXTENDED, {"t1": 2, "t2": 1})
+    assert by_size > value
+    with pytest.raises(CheckFailed, match="the objective is"):
+        check(EXTENDED, Allocation(assignment=assignment, objective=by_size, node_price=0.0))
+
+
+def test_warm_up_is_a_matter_of_sizes() -> None:
+    problem = replace(
+        PROBLEM, trainers=(replace(PROBLEM.trainers[0], warm_up_s=10.0), *PROBLEM.trainers[1:])
+    )
+    # O(2) = 5/3: the old node earns 100 s, the new one 90 s.
+    value = objective_value(problem, {"t1": 2, "t2": 1})
+    assert value == pytest.approx(5 / 3 / 2 * 190 - 2.0 + 100.0)
+    assert allocation_value(problem, {"a1": "t1", "a2": "t1", "b1": "t2"}) == pytest.approx(value)
+    assert objective_value(replace(problem, t_fwd_s=5.0), {"t1": 2}) == pytest.approx(
+        5 / 3 / 2 * 5 - 2.0 - 1.0
+    )
+
+
+def test_zero_extras_are_the_plain_objective_to_the_bit() -> None:
+    for sizes in ({"t1": 3, "t2": 2}, {"t1": 1}, {}):
+        names = iter(("a1", "a2", "a3", "b1", "b2"))
+        assignment = {next(names): t for t, size in sizes.items() for _ in range(size)}
+        assert allocation_value(PROBLEM, assignment) == objective_value(PROBLEM, sizes)
+
+
+BATCHES = (
+    BatchCurve(global_batch=32, curve=Curve(sizes=(1, 4), samples_per_s=(2.0, 3.0))),
+    BatchCurve(global_batch=64, curve=Curve(sizes=(1, 4), samples_per_s=(1.0, 6.0))),
+    BatchCurve(global_batch=128, curve=Curve(sizes=(1, 4), samples_per_s=(1.0, 6.0))),
+)
+CHOOSER = replace(PROBLEM.trainers[0], batch_curves=BATCHES, current_batch=64)
+WITH_BATCHES = replace(PROBLEM, trainers=(CHOOSER, *PROBLEM.trainers[1:]))
+
+
+def test_the_best_batch_counts_and_the_present_one_pays() -> None:
+    assert best_batches(WITH_BATCHES, {"t1": 1, "t2": 1}) == {"t1": 32}
+    assert best_batches(WITH_BATCHES, {"t1": 3}) == {"t1": 64}
+    assert best_batches(WITH_BATCHES, {"t2": 2}) == {}
+    # 3 nodes: 64 reaches 1 + 5 * 2/3; growing costs what 64 earns on one node.
+    value = objective_value(WITH_BATCHES, {"t1": 3, "t2": 1})
+    assert value == pytest.approx(100 * (1 + 10 / 3) - 1.0 * 2.0 + 100.0)
+    # With no batch named, the best one on the present nodes pays.
+    unnamed = replace(WITH_BATCHES, trainers=(replace(CHOOSER, current_batch=None),))
+    assert objective_value(unnamed, {"t1": 3}) == pytest.approx(100 * (1 + 10 / 3) - 2.0 * 2.0)
+    # Another batch on as many nodes costs nothing.
+    assert objective_value(unnamed, {"t1": 1}) == pytest.approx(200.0)
+    # O(1) of the efficiency is that of the best batch.
+    efficient = replace(unnamed, objective=Objective.SCALING_EFFICIENCY)
+    assert objective_value(efficient, {"t1": 1}) == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize(
+    ("batches", "violation"),
+    [
+        ({}, "trainer t1 has 3 nodes and no batch"),
+        ({"t1": 16}, "trainer t1 does not offer the batch 16"),
+        ({"t1": 32}, "trainer t1 is slower with batch 32 than with 64 on 3 nodes"),
+        ({"t1": 64, "t2": 8}, "a batch is given for t2, which offers none"),
+        ({"t1": 64, "t9": 8}, "a batch is given for t9, which offers none"),
+    ],
+)
+def test_wrong_batches_are_named(batches: dict[str, int], violation: str) -> None:
+    assignment = {"a1": "t1", "a2": "t1", "a3": "t1", "b1": "t2", "b2": "t2"}
+    value = allocation_value(WITH_BATCHES, assignment)
+    right = Allocation(assignment=assignment, objective=value, node_price=0.0, batches={"t1": 64})
+    check(WITH_BATCHES, right)
+    check(WITH_BATCHES, replace(right, batches={"t1": 128}))  # as fast
+    assert find_violations(WITH_BATCHES, replace(right, batches=batches)) == [violation]
+
+
+def test_utility_is_what_counts_when_it_is_the_objective() -> None:
+    utility = Curve(sizes=(1, 3), samples_per_s=(10.0, 0.0))
+    useful = tuple(replace(t, utility=utility) for t in PROBLEM.trainers)
+    problem = replace(PROBLEM, trainers=useful, objective=Objective.UTILITY)
+    assert objective_value(problem, {"t1": 2, "t2": 1}) == pytest.approx(500.0 - 20.0 + 1000.0)
+    with pytest.raises(ProblemError, match="BFT-3091: Trainer t1"):
+        objective_value(replace(PROBLEM, objective=Objective.UTILITY), {"t1": 1})

@@ -1,15 +1,25 @@
-"""Which nodes: no migration, then soon-to-leave together, owner, switch, name."""
+"""Which nodes: no migration, then soon-to-leave together, switch, owner, name."""
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 
-from milp.place import place
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+from _bench.placement import draw_placement, placement_gap
+
+from milp.check import find_violations, objective_value
+from milp.placing.cost import PlacementCost, leave_weight, placement_cost
+from milp.placing.place import place
 from milp.pool import view_pool
-from milp.problem import Curve, Problem, ProblemNode, ProblemTrainer
+from milp.problem import Allocation, Curve, Problem, ProblemNode, ProblemTrainer
 from milp.solve import solve
 from tests.support.problems import problems
 
@@ -127,3 +137,160 @@ def test_order_of_the_nodes_in_the_problem_does_not_matter(problem: Problem) -> 
     )
     if len(view_pool(problem).names) == 1:
         assert dict(solve(turned).assignment) == dict(solve(problem).assignment)
+
+
+def test_cost_by_hand() -> None:
+    nodes = (
+        ProblemNode(name="a", expected_remaining_s=30.0, switch="s", owner="ann"),
+        ProblemNode(name="b", expected_remaining_s=30.0, switch="s"),
+        ProblemNode(name="c", switch="t", owner="bob"),
+        ProblemNode(name="d", expected_remaining_s=90.0, switch="t", owner="ann"),
+    )
+    trainers = (
+        replace(trainer("t1", "d", "gone", owner="ann"), settled=("d", "gone")),
+        trainer("t2", owner="bob"),
+    )
+    problem = Problem(nodes=nodes, trainers=trainers, t_fwd_s=10.0, p_jmax=2)
+    cost = placement_cost(problem, {"a": "t1", "b": "t1", "c": "t2"})
+    assert cost == PlacementCost(
+        settled_given_up=1, disturbances=0.25, leaving=0.5, switches=2, pilot_steps=1
+    )
+    both = placement_cost(problem, {"a": "t1", "d": "t1", "b": "t2"})
+    assert both.disturbances == pytest.approx(0.25 + 0.1 + 0.25)
+    assert (both.settled_given_up, both.switches, both.pilot_steps) == (0, 3, 1)
+    assert cost > both  # settled nodes decide first
+
+
+def test_what_leaves_now_weighs_most_and_what_stays_nothing() -> None:
+    ends = [None, float("inf"), 1e6, 60.0, 0.0, -5.0]
+    weights = [leave_weight(end, 60.0) for end in ends]
+    assert weights == sorted(weights)
+    assert weights[:2] == [0.0, 0.0]
+    assert weights[3:] == [0.5, 1.0, 1.0]
+    assert leave_weight(1.0, 0.0) == 0.5  # a problem without forward time has one second
+
+
+def test_a_block_that_leaves_at_once_goes_to_one_trainer() -> None:
+    # Endless nodes are short: whoever needs most does without, from one block.
+    nodes = [
+        ProblemNode(name=f"n{i}", expected_remaining_s=500.0 if i < 5 else 40.0 + i)
+        for i in range(10)
+    ]
+    nodes += [ProblemNode(name=f"x{i}") for i in range(3)]
+    groups = placed(nodes, [trainer("t1"), trainer("t2")], 5, 3)
+    assert groups == {"t1": {f"n{i}" for i in range(5)}, "t2": {"x0", "x1", "x2"}}
+
+
+def test_a_shrinking_trainer_leaves_whole_switches() -> None:
+    nodes = [ProblemNode(name=f"n{i}", switch="big" if i % 3 else "small") for i in range(9)]
+    groups = placed(nodes, [trainer("t1", *(node.name for node in nodes))], 6)
+    assert groups == {"t1": {"n1", "n2", "n4", "n5", "n7", "n8"}}
+
+
+def test_trainers_exchange_nodes_to_leave_a_switch() -> None:
+    nodes = [ProblemNode(name=f"n{i:02}", switch=f"s{i // 4}") for i in range(12)]
+    groups = placed(nodes, [trainer("t1"), trainer("t2"), trainer("t3")], 4, 4, 4)
+    switches = {node.name: node.switch for node in nodes}
+    for names in groups.values():
+        assert len({switches[name] for name in names}) == 1
+
+
+def test_a_split_over_classes_is_kept() -> None:
+    nodes = tuple(
+        ProblemNode(name=f"{kind}{i}", eligibility=kind, switch=f"s{i % 2}")
+        for kind in "ab"
+        for i in range(5)
+    )
+    mixed = replace(trainer("t1", "a0", "b0"), mixes_classes=True, eligible=("a", "b"))
+    shrinks = replace(
+        trainer("t3", "a1", "a2", "b1", "b2"), mixes_classes=True, eligible=("a", "b")
+    )
+    only_a = replace(trainer("t2"), eligible=("a",))
+    problem = Problem(nodes=nodes, trainers=(mixed, only_a, shrinks), t_fwd_s=1.0, p_jmax=3)
+    pool = view_pool(problem)
+    k = {name[0]: pool.class_of[name] for name in ("a0", "b0")}
+    split = [[0, 0], [0, 0], [0, 0]]
+    split[0][k["a"]], split[0][k["b"]] = 2, 3
+    split[1][k["a"]] = 1
+    split[2][k["a"]], split[2][k["b"]] = 1, 1
+    assignment = place(problem, pool, [5, 1, 2], [0, k["a"], 0], split)
+    counts = {
+        (trainer_id, kind): sum(
+            owner == trainer_id and name[0] == kind for name, owner in assignment.items()
+        )
+        for trainer_id in ("t1", "t2", "t3")
+        for kind in "ab"
+    }
+    assert counts == {
+        ("t1", "a"): 2,
+        ("t1", "b"): 3,
+        ("t2", "a"): 1,
+        ("t2", "b"): 0,
+        ("t3", "a"): 1,
+        ("t3", "b"): 1,
+    }
+    value = objective_value(problem, {"t1": 5, "t2": 1, "t3": 2})
+    allocation = Allocation(assignment=assignment, objective=value, node_price=0.0)
+    assert find_violations(problem, allocation) == []
+
+
+def judge(problem: Problem, sizes: list[int]) -> dict[str, str]:
+    """Place, and check that the map has the sizes and breaks no rule."""
+    assignment = place(problem, view_pool(problem), sizes, [0] * len(sizes))
+    by_trainer = dict(zip([t.trainer_id for t in problem.trainers], sizes, strict=True))
+    value = objective_value(problem, by_trainer)
+    allocation = Allocation(assignment=assignment, objective=value, node_price=0.0)
+    assert find_violations(problem, allocation) == []
+    assert allocation.sizes() == {name: size for name, size in by_trainer.items() if size}
+    return assignment
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_every_map_has_the_sizes_and_moves_nobody(seed: int) -> None:
+    problem, sizes = draw_placement(seed)
+    judge(problem, sizes)
+
+
+def test_large_pools_are_placed_by_the_same_rules() -> None:
+    ends = [None, 60.0, 60.0, 900.0]
+    nodes = tuple(
+        ProblemNode(
+            name=f"n{i:03}",
+            switch=f"s{i // 18:02}",
+            expected_remaining_s=ends[i // 36 % 4],
+            owner="uv"[i % 2],
+        )
+        for i in range(400)
+    )
+    names = [node.name for node in nodes]
+    trainers = [trainer(f"t{j}", *names[j * 25 : j * 25 + 20], owner="u") for j in range(12)]
+    problem = Problem(nodes=nodes, trainers=tuple(trainers), t_fwd_s=60.0, p_jmax=12)
+    assignment = judge(problem, [5 if j % 3 == 0 else 40 for j in range(12)])
+    # Beside it: keep and take in the order of the names.
+    by_name: dict[str, str] = {}
+    for t, size in zip(trainers, [5 if j % 3 == 0 else 40 for j in range(12)], strict=True):
+        by_name |= dict.fromkeys(t.current[:size], t.trainer_id)
+    for t in trainers[1::3] + trainers[2::3]:
+        free = [name for name in names if name not in by_name and name not in t.current]
+        by_name |= dict.fromkeys(free[:20], t.trainer_id)
+    cost, plain = placement_cost(problem, assignment), placement_cost(problem, by_name)
+    assert sorted(Counter(by_name.values()).items()) == sorted(Counter(assignment.values()).items())
+    assert cost.disturbances < 0.85 * plain.disturbances
+    assert cost.switches < plain.switches
+
+
+def test_close_to_the_optimum_of_the_rule() -> None:
+    found, least, n_optimal = [0.0] * 5, [0.0] * 5, 0
+    for seed in (0, 3, 4, 7, 8, 11, 12, 14, 19, 23, 25, 27, 30):
+        problem, sizes = draw_placement(seed)
+        gap = placement_gap(problem, judge(problem, sizes))
+        assert gap.is_proven
+        # What the model calls least is no more than what was found.
+        assert all(one <= two + 1e-6 for one, two in zip(gap.least, gap.found, strict=True))
+        found = [one + two for one, two in zip(found, gap.found, strict=True)]
+        least = [one + two for one, two in zip(least, gap.least, strict=True)]
+        n_optimal += gap.is_optimal()
+    assert found[0] == least[0]
+    assert found[1] <= 1.05 * least[1]  # disturbances
+    assert found[3] <= 1.10 * least[3]  # switches
+    assert n_optimal >= 6

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 
 from milp.check import check, objective_value
-from milp.classes import solve_classes
+from milp.classes.several import solve_classes
 from milp.errors import ProblemError
 from milp.options import build_options
 from milp.pool import view_pool
 from milp.problem import (
     Allocation,
+    BatchCurve,
     Curve,
     Objective,
     Problem,
     ProblemNode,
     ProblemTrainer,
 )
-from milp.reference import solve_reference
+from milp.reference.solve import solve_reference
 from milp.solve import solve, solve_dense
 from tests.support.problems import (
     present_sizes,
@@ -52,6 +52,11 @@ def pool_of(n_nodes: int) -> tuple[ProblemNode, ...]:
 
 def problem_of(n_nodes: int, *trainers: ProblemTrainer, t_fwd_s: float = 120.0) -> Problem:
     return Problem(nodes=pool_of(n_nodes), trainers=trainers, t_fwd_s=t_fwd_s, p_jmax=len(trainers))
+
+
+def batches(*global_batches: int) -> tuple[BatchCurve, ...]:
+    curve = Curve(sizes=(1,), samples_per_s=(1.0,))
+    return tuple(BatchCurve(global_batch=batch, curve=curve) for batch in global_batches)
 
 
 def assert_best(problem: Problem, allocation: Allocation) -> None:
@@ -247,40 +252,6 @@ def test_classes_the_same_trainers_accept_are_one_class() -> None:
     assert sizes_of(both, solve(both)) == (2, 1)  # now a trainer has nodes of one class
 
 
-def test_more_than_three_classes_are_refused() -> None:
-    nodes = tuple(ProblemNode(name=f"n{i}", eligibility=c) for i, c in enumerate("abcd"))
-    trainers = tuple(trainer(f"t{c}", {1: 1.0}, eligible=(c,)) for c in "abcd")
-    with pytest.raises(ProblemError, match=r"BFT-3020: .* 4 classes"):
-        solve(Problem(nodes=nodes, trainers=trainers, t_fwd_s=1.0, p_jmax=4))
-
-
-def test_work_limit_gives_a_bounded_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where classes leave too much to compare, the distance to the optimum is stated."""
-    monkeypatch.setattr("milp.vector_search.MAX_COMBINATIONS", 8)
-    rng = np.random.default_rng(16)
-    nodes = tuple(ProblemNode(name=f"n{i}", eligibility="ab"[i % 2]) for i in range(11))
-    trainers = tuple(
-        trainer(
-            f"t{j}",
-            {n: float(rate) for n, rate in zip((2, 3, 5), np.cumsum(rng.random(3)), strict=True)},
-            n_min=2,
-            n_max=5,
-            eligible=eligible,
-        )
-        for j, eligible in enumerate([("a",), ("b",), ("a", "b"), (), ("a",), ("b",)])
-    )
-    problem = Problem(nodes=nodes, trainers=trainers, t_fwd_s=100.0, p_jmax=6)
-    allocation = solve(problem)
-    check(problem, allocation)
-    monkeypatch.undo()
-    best = solve(problem)
-    assert best.solver == "exact"
-    gap = solve_reference(problem).objective - allocation.objective
-    assert gap >= -1e-9
-    assert allocation.solver.startswith("bounded: at most ")
-    assert gap <= float(allocation.solver.split()[3]) * (1 + 1e-5)
-
-
 def test_large_problem_with_classes_fits_and_is_proven() -> None:
     """Trainers that take any class: the pools together decide, and the sizes fit."""
     nodes = tuple(ProblemNode(name=f"n{i}", eligibility="abc"[i % 3]) for i in range(300))
@@ -295,8 +266,57 @@ def test_large_problem_with_classes_fits_and_is_proven() -> None:
     )
     pool = view_pool(problem)
     assert len(pool.names) == 3
-    assert solve_classes(build_options(problem, pool)).gap == 0.0
+    assert solve_classes(build_options(problem, pool), pool).gap == 0.0
     check(problem, solve(problem))
+
+
+def test_best_batch_of_each_size_is_chosen_and_named() -> None:
+    small = BatchCurve(global_batch=32, curve=Curve(sizes=(1, 4), samples_per_s=(5.0, 8.0)))
+    large = BatchCurve(global_batch=256, curve=Curve(sizes=(1, 4), samples_per_s=(2.0, 20.0)))
+    one = trainer("t0", {1: 1.0}, n_max=4, batch_curves=(small, large), current_batch=32)
+    few, many = solve(problem_of(1, one)), solve(problem_of(4, one))
+    assert few.batches == {"t0": 32}
+    assert few.objective == pytest.approx(5.0 * 120)
+    assert many.batches == {"t0": 256}
+    # Growing pauses what it has with the batch it has, 5 samples per second.
+    held = solve(problem_of(4, replace(one, current=("n0",))))
+    assert held.batches == {"t0": 256}
+    assert held.objective == pytest.approx(20.0 * 120 - 5.0 * 20)
+    check(problem_of(4, replace(one, current=("n0",))), held)
+
+
+def test_another_batch_at_the_same_size_costs_nothing() -> None:
+    slow = BatchCurve(global_batch=32, curve=Curve(sizes=(1,), samples_per_s=(5.0,)))
+    fast = BatchCurve(global_batch=64, curve=Curve(sizes=(1,), samples_per_s=(6.0,)))
+    one = trainer(
+        "t0", {1: 1.0}, n_max=1, batch_curves=(slow, fast), current_batch=32, current=("n0",)
+    )
+    allocation = solve(problem_of(1, one))
+    assert allocation.batches == {"t0": 64}
+    assert allocation.objective == pytest.approx(6.0 * 120)
+
+
+def test_utility_decides_when_it_is_the_objective() -> None:
+    curve, utility = {1: 1.0, 4: 4.0}, Curve(sizes=(1, 4), samples_per_s=(1.5, 1.6))
+    eager = trainer("t0", curve, n_max=4, utility=utility)
+    other = trainer("t1", curve, n_max=4, utility=Curve(sizes=(1, 4), samples_per_s=(1.0, 4.0)))
+    problem = problem_of(4, eager, other)
+    assert sizes_of(problem, solve(problem)) == (4, 0)
+    useful = replace(problem, objective=Objective.UTILITY)
+    assert sizes_of(useful, solve(useful)) == (1, 3)
+    check(useful, solve(useful))
+
+
+def test_nodes_that_join_earn_after_the_warm_up() -> None:
+    curve = {1: 10.0, 2: 20.0, 4: 40.0}
+    one = trainer("t0", curve, n_max=4, warm_up_s=30.0, rescale_up_s=0.0, current=("n0", "n1"))
+    problem = problem_of(4, one)
+    allocation = solve(problem)
+    assert sizes_of(problem, allocation) == (4,)
+    assert allocation.objective == pytest.approx(2 * 10.0 * 120 + 2 * 10.0 * 90)
+    check(problem, allocation)
+    endless = problem_of(4, replace(one, warm_up_s=500.0, rescale_up_s=1.0))
+    assert sizes_of(endless, solve(endless)) == (2,)  # nothing to gain before t_fwd is over
 
 
 @pytest.mark.parametrize(
@@ -324,6 +344,25 @@ def test_large_problem_with_classes_fits_and_is_proven() -> None:
         (
             "BFT-3010",
             replace(problem_of(1, trainer("t0", {1: 0.0})), objective=Objective.SCALING_EFFICIENCY),
+        ),
+        (
+            "BFT-3012",
+            replace(problem_of(1, trainer("t0", {1: 1.0})), objective=Objective.UTILITY),
+        ),
+        (
+            "BFT-3008",
+            problem_of(1, trainer("t0", {1: 1.0}, utility=Curve(sizes=(), samples_per_s=()))),
+        ),
+        ("BFT-3011", problem_of(1, trainer("t0", {1: 1.0}, warm_up_s=-1.0))),
+        ("BFT-3011", problem_of(1, trainer("t0", {1: 1.0}, warm_up_s=float("nan")))),
+        ("BFT-3011", replace(problem_of(1), swap_s=float("inf"))),
+        ("BFT-3011", replace(problem_of(0), nodes=(ProblemNode(name="n0", claim_s=-1.0),))),
+        ("BFT-3013", problem_of(1, trainer("t0", {1: 1.0}, batch_curves=batches(64, 32)))),
+        ("BFT-3013", problem_of(1, trainer("t0", {1: 1.0}, batch_curves=batches(0)))),
+        ("BFT-3014", problem_of(1, trainer("t0", {1: 1.0}, current_batch=32))),
+        (
+            "BFT-3014",
+            problem_of(1, trainer("t0", {1: 1.0}, batch_curves=batches(32), current_batch=64)),
         ),
         (
             "BFT-3005",

@@ -145,3 +145,18 @@ def test_a_group_that_is_gone_can_be_killed_again() -> None:
     process.kill_group(child.pid, signal.SIGTERM)
     assert child.wait(30) == -signal.SIGTERM
     process.kill_group(child.pid)
+
+
+def test_a_command_that_never_reads_its_input_is_killed_in_time() -> None:
+    """More than a pipe holds: handing it over must not wait for the reader."""
+    argv = [PYTHON, "-c", "import time; time.sleep(600)"]
+    done = process.run(argv, timeout_s=1.0, stdin="x" * 4_000_000)
+    assert done.timed_out
+    assert done.wall_s < 60
+
+
+def test_a_large_input_arrives_whole() -> None:
+    code = "import sys; text = sys.stdin.read(); print(len(text)); sys.stdout.write(text)"
+    done = _python(code, stdin="y" * 4_000_000)
+    assert done.is_ok
+    assert len(done.stdout) == len("4000000\n") + 4_000_000

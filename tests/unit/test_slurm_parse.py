@@ -342,7 +342,7 @@ def test_garbage_raises_nothing_but_parse_error(reader: Callable[[str], object],
         ("busy.sdiag", parse.backfill_stats),
         ("config", parse.controller_config),
     ],
-    ids=str,
+    ids=["nodes", "jobs", "reservations", "backfill", "config"],
 )
 def test_damaged_real_output_raises_nothing_but_parse_error(
     name: str, reader: Callable[[str], object], damage: list[tuple[int, int, str]]

@@ -1,0 +1,265 @@
+"""``bftrainer solve``: decide one problem with a solver of choice and show the answer.
+
+A problem file (docs/solver.md) comes in; sizes, map and numbers go out as tables or
+JSON. No daemon is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bftrainer.cli.common import json_option, print_json, print_table, shown
+from bftrainer.errors import BftError, ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from milp.errors import CheckFailed, ProblemError
+    from milp.problem import Problem
+    from milp.reference.limited import LimitedAnswer
+
+IN_PROCESS = ("exact", "dense")
+SOLVERS = (*IN_PROCESS, "gurobi", "cbc", "highs")
+SOLVER_MISSING = "BFT-3043"
+LARGEST_FILE_BYTES = 64 * 1024 * 1024
+HEADERS = ("TRAINER", ">NOW", ">SIZE", ">BATCH", ">ONE MORE", ">ONE FEWER", "NODES")
+
+
+def _refuse_nan(_: click.Context, option: click.Parameter, value: float | None) -> float | None:
+    if value is not None and math.isnan(value):
+        raise click.BadParameter("nan is no number of seconds", param=option)
+    return value
+
+
+@click.command()
+@click.argument("file", metavar="PROBLEM.json")
+@click.option(
+    "--solver",
+    type=click.Choice(SOLVERS),
+    default="exact",
+    show_default=True,
+    help="exact and dense are our own; the others solve the paper's node-level model.",
+)
+@click.option(
+    "--time-limit",
+    "time_limit_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True, max=1e6),
+    callback=_refuse_nan,
+    help="For gurobi, cbc and highs: stop and use the best found, or the current map.",
+)
+@click.option(
+    "--dump-dir",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Where the problem is kept when the solver fails.",
+)
+@json_option
+def solve(
+    file: str, *, solver: str, time_limit_s: float | None, dump_dir: Path | None, as_json: bool
+) -> None:
+    """Decide PROBLEM.json ('-': standard input): which trainer gets which node."""
+    from milp.errors import CheckFailed, ProblemError  # noqa: PLC0415 - numpy is slow
+
+    text = _read(file)
+    try:
+        problem = _parse(text, file)
+        decide = _decider(solver, time_limit_s, dump_dir)
+        started_s = time.perf_counter()
+        answer = decide(problem)
+        took_s = time.perf_counter() - started_s
+    except (ProblemError, CheckFailed) as error:
+        raise _as_bft_error(error) from error
+    if answer.failure:
+        click.echo(
+            f"note: {shown(answer.failure)} This is the answer of {answer.allocation.solver}.",
+            err=True,
+        )
+    if as_json:
+        print_json(_document(problem, answer, solver, took_s))
+    else:
+        _print(problem, answer, took_s)
+
+
+def _read(file: str) -> bytes:
+    try:
+        if file == "-":
+            text = sys.stdin.buffer.read(LARGEST_FILE_BYTES + 1)
+        else:
+            with Path(file).open("rb") as stream:
+                text = stream.read(LARGEST_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            "BFT-1017", f"{file} cannot be read: {error}.", "Name a file that you may read."
+        ) from error
+    if len(text) > LARGEST_FILE_BYTES:
+        raise UsageError(
+            "BFT-1017",
+            f"{file} has more than {LARGEST_FILE_BYTES // 2**20} MiB.",
+            "Give a smaller problem.",
+        )
+    return text
+
+
+def _parse(text: bytes, file: str) -> Problem:
+    """The problem; a wrong field is a ProblemError that names it."""
+    from milp.codec import problem_from_dict  # noqa: PLC0415 - numpy is slow
+
+    try:
+        data = json.loads(text, object_pairs_hook=_object)
+    except (ValueError, RecursionError) as error:  # also: not UTF-8, a key given twice
+        raise UsageError(
+            "BFT-1018",
+            f"{file} is not JSON: {error}.",
+            "Write one object with nodes, trainers, t_fwd_s and p_jmax (docs/solver.md).",
+            exit_code=ExitCode.VALIDATION_FAILED,
+        ) from error
+    return problem_from_dict(data)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the field {twice!r} is given twice in one object")
+    return found
+
+
+def _decider(
+    solver: str, time_limit_s: float | None, dump_dir: Path | None
+) -> Callable[[Problem], LimitedAnswer]:
+    """What decides a problem; everything it needs is imported, so that it can be timed."""
+    from milp.check import check  # noqa: PLC0415
+    from milp.reference.backends import ModelStatus, require_installed  # noqa: PLC0415 - numpy is slow
+    from milp.reference.limited import LimitedAnswer  # noqa: PLC0415
+    from milp.solve import solve as solve_exact  # noqa: PLC0415
+    from milp.solve import solve_dense  # noqa: PLC0415
+
+    def in_process(problem: Problem) -> LimitedAnswer:
+        allocation = solve_dense(problem) if solver == "dense" else solve_exact(problem)
+        check(problem, allocation)
+        status = ModelStatus.FEASIBLE if allocation.gap else ModelStatus.OPTIMAL
+        return LimitedAnswer(allocation=allocation, status=status.value)
+
+    if solver in IN_PROCESS:
+        return in_process
+    from bftrainer.solvers.replay import solve_in_child  # noqa: PLC0415
+
+    require_installed(solver)
+    return partial(solve_in_child, solver=solver, time_limit_s=time_limit_s, dump_dir=dump_dir)
+
+
+def _as_bft_error(error: ProblemError | CheckFailed) -> BftError:
+    from milp.errors import ProblemError  # noqa: PLC0415
+
+    if isinstance(error, ProblemError):
+        exit_code = ExitCode.VALIDATION_FAILED
+        if error.code == SOLVER_MISSING:
+            exit_code = ExitCode.USAGE
+        return BftError(error.code, error.cause, error.next_step, exit_code=exit_code)
+    return BftError(
+        error.code,
+        f"The answer breaks its own problem's rules: {'; '.join(error.violations)}.",
+        "Please report this with the problem; it is a defect.",
+    )
+
+
+def _rows(problem: Problem, answer: LimitedAnswer) -> list[dict[str, Any]]:
+    """Per trainer what it has now and gets; FCFS order."""
+    allocation, pool = answer.allocation, {node.name for node in problem.nodes}
+    rows: list[dict[str, Any]] = []
+    for trainer in problem.trainers:
+        name = trainer.trainer_id
+        step = allocation.marginals.get(name)
+        nodes = [node for node, owner in allocation.assignment.items() if owner == name]
+        rows.append(
+            {
+                "trainer_id": name,
+                "now": sum(node in pool for node in trainer.current),
+                "size": len(nodes),
+                "batch": allocation.batches.get(name),
+                "gain_of_one_more": None if step is None else step.gain_of_one_more,
+                "loss_of_one_fewer": None if step is None else step.loss_of_one_fewer,
+                "nodes": sorted(nodes),
+            }
+        )
+    return rows
+
+
+def _document(
+    problem: Problem, answer: LimitedAnswer, solver: str, took_s: float
+) -> dict[str, Any]:
+    allocation = answer.allocation
+    return {
+        "schema": "bftrainer/solve/1",
+        "solver": solver,
+        "answered_by": allocation.solver,
+        "status": answer.status,
+        "failure": answer.failure or None,
+        "objective": allocation.objective,
+        "gap": allocation.gap,
+        "node_price": allocation.node_price,
+        "time_s": took_s,
+        "sizes": {row["trainer_id"]: row["size"] for row in _rows(problem, answer)},
+        "assignment": dict(sorted(allocation.assignment.items())),
+        "trainers": _rows(problem, answer),
+    }
+
+
+def _print(problem: Problem, answer: LimitedAnswer, took_s: float) -> None:
+    allocation = answer.allocation
+    used = len(allocation.assignment)
+    for name, value in (
+        ("solver", f"{allocation.solver} ({answer.status})"),
+        ("objective", f"{allocation.objective:.12g} {problem.objective} x s"),
+        ("gap", "0, this is the optimum" if not allocation.gap else f"{allocation.gap:.6g}"),
+        ("node price", f"{allocation.node_price:.6g} (lambda: one node more)"),
+        ("nodes", f"{used} of {len(problem.nodes)} used"),
+        ("time", f"{took_s * 1e3:.3g} ms"),
+    ):
+        click.echo(f"{name + ':':<12}{shown(value)}")
+    print_table(
+        HEADERS,
+        [
+            (
+                row["trainer_id"],
+                str(row["now"]),
+                str(row["size"]),
+                "-" if row["batch"] is None else str(row["batch"]),
+                _number(row["gain_of_one_more"]),
+                _number(row["loss_of_one_fewer"]),
+                fold(row["nodes"]) or "-",
+            )
+            for row in _rows(problem, answer)
+        ],
+    )
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}"
+
+
+def fold(names: Sequence[str]) -> str:
+    """Return sorted names with runs of numbers in brackets: n[01-14],gpu3."""
+    runs: list[tuple[str, str, str]] = []  # prefix, first number, last number
+    for name in names:
+        prefix, number = re.fullmatch(r"(.*?)([0-9]{0,18})", name, re.DOTALL).groups()  # type: ignore[union-attr]  # matches any text
+        if runs and number and runs[-1][0] == prefix:
+            _, first, last = runs[-1]
+            if last and len(last) == len(number) and int(number) == int(last) + 1:
+                runs[-1] = (prefix, first, number)
+                continue
+        runs.append((prefix, number, number))
+    return ",".join(
+        f"{prefix}{first}" if first == last else f"{prefix}[{first}-{last}]"
+        for prefix, first, last in runs
+    )

@@ -1,0 +1,278 @@
+"""``bftrainer trace``: what a trace of idle nodes is like, make one, convert one.
+
+Files come in, a table, JSON, a picture or another file goes out. No daemon is asked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import click
+
+from bftrainer.cli.common import json_option, print_json, print_table, shown
+
+if TYPE_CHECKING:
+    from bftrainer.simulate.traces.fragments import Fragments
+    from bftrainer.simulate.traces.statistics import TraceStatistics
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+PATIENCE_S = 2.0  # nobody wants a progress bar for less
+
+
+@click.group(name="trace")
+def trace() -> None:
+    """Describe, make and convert traces of idle nodes."""
+
+
+def reading_options(command: Command) -> Command:
+    """Add the options that say how a trace file is read."""
+    for option in (
+        click.option(
+            "--ignore",
+            "ignored",
+            metavar="NAME",
+            multiple=True,
+            help="Partition or queue whose jobs count as idle time, such as that of pilots.",
+        ),
+        click.option(
+            "--year", type=click.IntRange(1990, 2100), help="Of times without one (bhist)."
+        ),
+        click.option(
+            "--time-zone",
+            default="UTC",
+            show_default=True,
+            help="Of local times (sacct, bhist).",
+        ),
+        click.option(
+            "--format",
+            "format_name",
+            default="auto",
+            show_default=True,
+            help="npz, csv, parquet, replayer, swf, sacct, lsb.acct or bhist.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def selection_options(command: Command) -> Command:
+    """Add the options that choose a part of a trace."""
+    for option in (
+        click.option(
+            "--unfillable", "only_unfillable", is_flag=True, help="Only what no job could use."
+        ),
+        click.option("--hours", type=click.FloatRange(min=0, min_open=True), help="How long."),
+        click.option("--start", "start_s", type=float, help="From this second on."),
+        click.option("--nodes", metavar="A:B", default=":", help="Nodes A to B-1, from 0."),
+    ):
+        command = option(command)
+    return command
+
+
+@trace.command(name="info")
+@click.argument("file", type=click.Path(path_type=Path))
+@selection_options
+@reading_options
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw Figs. 1 and 6 as PNG.")
+@json_option
+def info(file: Path, plot: Path | None, *, as_json: bool, **options: Any) -> None:
+    """Say how much is idle in FILE, for how long, and how often that changes."""
+    from bftrainer.simulate.traces.statistics import (  # noqa: PLC0415 - numpy takes 0.1 s
+        as_document,
+        fragment_cdf,
+        statistics,
+    )
+
+    chosen = load(file, **options)
+    if plot is not None:
+        from bftrainer.simulate.traces.plot import draw  # noqa: PLC0415
+
+        draw(chosen, file.name, plot)
+    if as_json:
+        print_json(as_document(chosen, str(file)))
+        return
+    print_table(("WHAT", ">VALUE"), _rows(statistics(chosen)))
+    click.echo()
+    print_table(
+        (">FRAGMENTS UP TO", ">OF FRAGMENTS", ">OF NODE-TIME"),
+        [
+            (
+                f"{row['minutes']:.3g} min",
+                f"{row['by_count']:.1%}",
+                f"{row['by_node_time']:.1%}",
+            )
+            for row in fragment_cdf(chosen)
+        ],
+    )
+    _print_bars(chosen)
+    for note in chosen.notes:
+        click.echo(f"note: {shown(note)}")
+
+
+@trace.command(name="generate")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="File to write.")
+@click.option("--nodes", "n_nodes", type=click.IntRange(1), default=256, show_default=True)
+@click.option("--hours", type=click.FloatRange(min=0, min_open=True), default=48.0,
+              show_default=True)  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
+@click.option("--start", "start_s", type=float, default=0.0, show_default=True,
+              help="First second of the trace.")  # fmt: skip
+@click.option("--machine-nodes", type=click.IntRange(1), help="Machine the nodes are part of "
+              "[default: 4734, Summit's, or --nodes]")  # fmt: skip
+@click.option("--set", "assignments", metavar="NAME=VALUE", multiple=True,
+              help="Another parameter of the generator; see docs/traces.md.")  # fmt: skip
+def generate(out: Path, assignments: tuple[str, ...], **given: Any) -> None:
+    """Make a synthetic trace, like Summit's in February 2021 unless told otherwise."""
+    from bftrainer.simulate.traces import generator, write_trace  # noqa: PLC0415 - numpy
+
+    chosen = {name: value for name, value in given.items() if value is not None}
+    chosen.update(_assigned(assignments, generator.GeneratorParameters()))
+    with LateProgress("making the trace") as progress:
+        made = generator.generate(generator.GeneratorParameters(**chosen), progress.report)
+        write_trace(out, made)
+    click.echo(f"{out}: {len(made):,} fragments of {len(made.names):,} nodes")
+
+
+@trace.command(name="convert")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@selection_options
+@reading_options
+def convert(file: Path, out: Path, **options: Any) -> None:
+    """Read FILE in any format and write the fragments to OUT (.npz, .csv, .csv.gz, .parquet)."""
+    from bftrainer.simulate.traces import write_trace  # noqa: PLC0415 - numpy takes 0.1 s
+
+    chosen = load(file, **options)
+    write_trace(out, chosen)
+    click.echo(f"{out}: {len(chosen):,} fragments of {len(chosen.names):,} nodes")
+    for note in chosen.notes:
+        click.echo(f"note: {shown(note)}")
+
+
+def load(
+    file: Path,
+    *,
+    nodes: str = ":",
+    start_s: float | None = None,
+    hours: float | None = None,
+    only_unfillable: bool = False,
+    format_name: str = "auto",
+    time_zone: str = "UTC",
+    year: int | None = None,
+    ignored: tuple[str, ...] = (),
+) -> Fragments:
+    """Read the part of a trace that the options choose, with a progress bar if it takes long."""
+    from bftrainer.simulate.traces import ReadOptions, read_trace  # noqa: PLC0415
+
+    chosen_nodes = _nodes(nodes)
+    options = ReadOptions(time_zone=time_zone, year=year, ignored=tuple(ignored))
+    with LateProgress(f"reading {file.name}") as progress:
+        whole = read_trace(file, format_name, options=options, progress=progress.report)
+    chosen = whole.restrict(chosen_nodes, start_s=start_s, hours=hours)
+    return chosen.unfillable() if only_unfillable else chosen
+
+
+class LateProgress:
+    """A progress bar on standard error that shows up only when something takes long."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._started_s = time.monotonic()
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def report(self, share: float) -> None:
+        """Take note that ``share`` (0 to 1) is done."""
+        if self._bar is None and time.monotonic() - self._started_s > PATIENCE_S:
+            from rich.console import Console  # noqa: PLC0415 - only who waits pays for it
+            from rich.progress import Progress  # noqa: PLC0415
+
+            self._bar = Progress(console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task(self._what, total=1.0)
+            self._bar.start()
+        if self._bar is not None:
+            self._bar.update(self._task, completed=min(max(share, 0.0), 1.0))
+
+
+def _nodes(text: str) -> slice:
+    first, colon, stop = text.partition(":")
+    if not colon or not all(
+        part == "" or (part.isdecimal() and len(part) < 10) for part in (first, stop)
+    ):
+        raise click.BadParameter(f"{text!r} is not A:B, such as 0:1024.", param_hint="--nodes")
+    return slice(int(first) if first else None, int(stop) if stop else None)
+
+
+def _assigned(assignments: tuple[str, ...], defaults: object) -> dict[str, float]:
+    values: dict[str, float] = {}
+    for assignment in assignments:
+        name, _, text = assignment.partition("=")
+        if not isinstance(getattr(defaults, name, None), float):
+            raise click.BadParameter(f"there is no parameter {name!r}.", param_hint="--set")
+        try:
+            values[name] = float(text)
+        except ValueError:
+            raise click.BadParameter(f"{text!r} is no number.", param_hint="--set") from None
+    return values
+
+
+def _rows(numbers: TraceStatistics) -> list[tuple[str, str]]:
+    def spread(values: dict[str, float], unit: str) -> str:
+        names = [name for name in ("least", "p5", "p50", "mean", "p95", "most") if name in values]
+        return ", ".join(f"{name} {values[name]:,.0f}{unit}" for name in names) or "-"
+
+    unfillable = numbers.unfillable_share
+    return [
+        ("nodes", f"{numbers.n_nodes:,}"),
+        ("observed", f"{numbers.hours:,.2f} h"),
+        ("idle", f"{numbers.node_hours:,.0f} node-hours"),
+        ("equivalent nodes (N_eq)", f"{numbers.eq_nodes:,.1f}"),
+        ("idle share", f"{numbers.idle_share:.2%}"),
+        ("of it unfillable", "not known" if unfillable is None else f"{unfillable:.2%}"),
+        ("fragments", f"{numbers.fragments:,}"),
+        ("fragments under 10 min", f"{numbers.short_share:.1%}"),
+        ("node-time in them", f"{numbers.short_time_share:.1%}"),
+        ("events", f"{numbers.events:,}"),
+        ("events per hour", f"{numbers.events_per_hour:.1f}"),
+        ("nodes join, per hour", f"{numbers.joins_per_hour:.1f}"),
+        ("nodes leave, per hour", f"{numbers.leaves_per_hour:.1f}"),
+        ("pool grows, per hour (INC/h)", f"{numbers.increases_per_hour:.1f}"),
+        ("pool shrinks, per hour (DEC/h)", f"{numbers.decreases_per_hour:.1f}"),
+        ("fragment length", spread(numbers.length_s, " s")),
+        ("time between events", spread(numbers.event_gap_s, " s")),
+        ("pool size", spread(numbers.pool_nodes, "")),
+    ]
+
+
+def _print_bars(chosen: Fragments) -> None:
+    from bftrainer.simulate.traces.statistics import bars  # noqa: PLC0415 - numpy takes 0.1 s
+
+    rows = bars(chosen)
+    click.echo()
+    print_table(
+        (">HOURS", ">EVENTS", ">IDLE"),
+        [
+            (
+                f"{row['from_hour']:.0f}-{row['to_hour']:.4g}",
+                str(row["events"]),
+                f"{row['idle_share']:.1%}",
+            )
+            for row in rows
+        ],
+    )

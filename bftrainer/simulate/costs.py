@@ -1,0 +1,125 @@
+"""What things take in a physical replay: constants or distributions, in seconds.
+
+``measured.json`` is what ``scripts/bench_rescale.py --json`` writes.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from bftrainer.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A duration in seconds: one value, or one drawn from measured values."""
+
+    values_s: tuple[float, ...]
+
+    def draw_s(self, chance: random.Random) -> float:
+        """Return one duration."""
+        return self.values_s[0] if len(self.values_s) == 1 else chance.choice(self.values_s)
+
+    @property
+    def mean_s(self) -> float:
+        """What it takes on average: what the decision is told."""
+        return mean(self.values_s)
+
+
+def constant(value_s: float) -> Quantity:
+    """Return a duration that is always the same."""
+    return Quantity((value_s,))
+
+
+FREE = constant(0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhysicalCosts:
+    """Durations of everything a decision sets going.
+
+    The defaults are zero: what is not given costs nothing.
+    """
+
+    detection: Quantity = FREE  # change of the pool -> the daemon sees it
+    claim: Quantity = FREE  # pilot requested -> its agent is connected
+    warm_up: Quantity = FREE  # node given to a trainer -> its worker can join
+    pause_up: Quantity = FREE  # what members lose when others join
+    pause_down: Quantity = FREE  # what the others lose when members leave
+    pause_loss: Quantity = FREE  # the same when they are lost without notice
+    checkpoint_interval: Quantity = FREE  # losing all nodes costs half of it on average
+    resume: Quantity = FREE  # reading the checkpoint when coming from size 0
+
+
+def costs_from_mapping(data: Mapping[str, Any], where: str) -> PhysicalCosts:
+    """Read durations by name: a number, or a list of measured ones.
+
+    Raises:
+        UsageError: BFT-4101 for an unknown name, BFT-4102 for what is no duration.
+    """
+    known = {f.name for f in fields(PhysicalCosts)}
+    found: dict[str, Quantity] = {}
+    for name, value in data.items():
+        key = name.removesuffix("_s")
+        if key not in known:
+            raise UsageError(
+                "BFT-4101",
+                f"{where}: {name} is no cost.",
+                f"Choose from {', '.join(sorted(known))}.",
+            )
+        values = value if isinstance(value, list) else [value]
+        if not values or not all(_is_duration(v) for v in values):
+            raise UsageError(
+                "BFT-4102",
+                f"{where}: {name} is not a number of seconds, nor a list of them.",
+                "Give seconds >= 0.",
+            )
+        found[key] = Quantity(tuple(map(float, values)))
+    return PhysicalCosts(**found)
+
+
+def _is_duration(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
+
+
+# kind of transition in the benchmark's file -> what it is a measurement of
+_MEASURED = {
+    "1->2": "pause_up",
+    "2->4": "pause_up",
+    "4->2": "pause_down",
+    "rank 0 leaves": "pause_down",
+    "SIGKILL": "pause_loss",
+}
+
+
+def costs_from_file(path: Path) -> PhysicalCosts:
+    """Read a file of durations, or what ``bench_rescale.py --json`` wrote (its big model).
+
+    Raises:
+        UsageError: BFT-4103, the file cannot be read; BFT-4101 and BFT-4102 as above.
+    """
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError) as problem:
+        raise UsageError(
+            "BFT-4103", f"{path} cannot be read: {problem}.", "Give a JSON file of durations."
+        ) from problem
+    if not isinstance(data, dict):
+        raise UsageError("BFT-4102", f"{path} is not a JSON object.", 'Write e.g. {"claim_s": 20}.')
+    if data.get("benchmark") != "rescale":
+        return costs_from_mapping(data, str(path))
+    models = data.get("models", {})
+    pauses: Sequence[Mapping[str, Any]] = models.get("big", models.get("small", {})).get(
+        "pauses", []
+    )
+    found: dict[str, list[float]] = {}
+    for pause in pauses:
+        if name := _MEASURED.get(str(pause.get("kind"))):
+            found.setdefault(name, []).append(max(0.0, float(pause["pause_s"])))
+    return costs_from_mapping(found, str(path))

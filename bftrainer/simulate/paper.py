@@ -1,0 +1,107 @@
+"""The paper's bookkeeping: a rescale is a fine, everything else is instantaneous.
+
+Source: BFTrainer paper, sections 3.4 and 4.1, and its published replayer: progress is
+the integral of the rate; at each event a trainer that loses nodes is fined R_dw times
+its rate before, one that changes size by decision R_up or R_dw times its rate before
+(nothing from size 0). A trainer is seen to be complete at the next event.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from bftrainer.decide.types import PilotView, Plan
+from bftrainer.simulate.tally import Tally
+from bftrainer.simulate.trainers import SimTrainer
+
+
+class PaperBooks:
+    """Progress and costs of the trainers that may run."""
+
+    wakes_at_s = math.inf  # nothing happens between events
+    claims_nodes = False
+    sees_arrivals = False  # before the next event
+
+    def __init__(self, tally: Tally) -> None:
+        self.tally = tally
+        self._now_s = -math.inf
+        self._running: dict[str, SimTrainer] = {}
+        self._holder: dict[str, SimTrainer] = {}
+
+    def begin(self, now_s: float) -> None:
+        """Start the clock."""
+        self._now_s = now_s
+
+    def detection_s(self) -> float:
+        """A change is seen at once."""
+        return 0.0
+
+    def happen(self) -> bool:
+        """Nothing ever happens of itself."""
+        return False
+
+    def admit(self, trainer: SimTrainer) -> None:
+        """Let a trainer take part."""
+        self._running[trainer.trainer_id] = trainer
+
+    def advance(self, now_s: float) -> None:
+        """Train up to ``now_s``."""
+        span_s = now_s - self._now_s
+        self._now_s = now_s
+        for trainer in self._running.values():
+            trainer.done += span_s * trainer.rate
+            self.tally.node_s_used += span_s * len(trainer.nodes)
+
+    def lose(self, nodes: Iterable[str]) -> None:
+        """Nodes go back to the batch system without notice."""
+        losers: dict[str, tuple[SimTrainer, float]] = {}
+        for node in nodes:
+            trainer = self._holder.pop(node, None)
+            if trainer is not None:
+                losers.setdefault(trainer.trainer_id, (trainer, trainer.rate))
+                trainer.nodes.discard(node)
+        for trainer, rate in losers.values():
+            fine = trainer.submission.rescale_down_s * rate
+            trainer.done -= fine
+            trainer.preemptions += 1
+            self.tally.preemption_cost += fine
+
+    def completed(self) -> list[SimTrainer]:
+        """Take out the trainers that are complete."""
+        complete = [t for t in self._running.values() if t.done >= t.submission.samples]
+        for trainer in complete:
+            del self._running[trainer.trainer_id]
+            for node in trainer.nodes:
+                del self._holder[node]
+            trainer.nodes = set()
+            trainer.finished_s = self._now_s
+        return complete
+
+    def follow(self, plan: Plan) -> None:
+        """Give every trainer what the plan says."""
+        assignment = plan.assignment
+        planned: dict[str, set[str]] = {trainer_id: set() for trainer_id in self._running}
+        for node, trainer_id in assignment.items():
+            planned[trainer_id].add(node)
+        for trainer_id, nodes in planned.items():
+            trainer = self._running[trainer_id]
+            if nodes == trainer.nodes:
+                continue
+            grows = len(nodes) > len(trainer.nodes)
+            submission = trainer.submission
+            fine = trainer.rate * (submission.rescale_up_s if grows else submission.rescale_down_s)
+            trainer.done -= fine
+            trainer.rescales += 1
+            trainer.started_s = self._now_s if trainer.started_s is None else trainer.started_s
+            self.tally.rescale_cost += fine
+            trainer.nodes = nodes
+        self._holder = {n: self._running[t] for n, t in assignment.items()}
+
+    def pilots(self) -> tuple[PilotView, ...]:
+        """Nodes need not be claimed."""
+        return ()
+
+    def training(self) -> Mapping[str, str]:
+        """Every node trains at once."""
+        return {}

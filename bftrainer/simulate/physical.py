@@ -1,0 +1,254 @@
+"""Books of a replay in which everything takes the time it takes in the daemon's world.
+
+A node is claimed (a pilot is requested and, after a while, held), given to a trainer (a
+worker warms up while the members train on), joins (the members pause) and leaves (they
+pause less). Progress is made only by members that train. Source: what this project's
+own runtime does (docs/elastic.md, docs/slurm.md); the durations are parameters.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from bftrainer.decide.types import PilotView, Plan
+from bftrainer.simulate.costs import PhysicalCosts
+from bftrainer.simulate.tally import Tally
+from bftrainer.simulate.trainers import SimTrainer
+
+CLOCK_STEP_S = 1e-6  # floats tell seconds since the epoch apart down to about 2e-7
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pilot:
+    """A pilot that has not ended."""
+
+    pilot_id: str
+    node: str
+    requested_s: float
+    held_at_s: float
+    end_s: float  # its time limit strikes
+    is_held: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class _Member:
+    """A trainer that may run: ``nodes`` of its record are those that train."""
+
+    trainer: SimTrainer
+    planned: frozenset[str] = frozenset()
+    warm_at_s: dict[str, float] = field(default_factory=dict)  # joiners
+    resumes_at_s: float = -math.inf  # end of the present pause
+    checkpointed: float = 0.0  # samples that are safe on disk
+    checkpoint_at_s: float = math.inf
+
+    def ends_at_s(self, now_s: float) -> float:
+        """When it will be complete, if nothing changes."""
+        rate = self.trainer.rate
+        if rate <= 0.0:
+            return math.inf
+        left = max(0.0, self.trainer.submission.samples - self.trainer.done)
+        return max(now_s, self.resumes_at_s) + left / rate
+
+
+class PhysicalBooks:
+    """Progress and costs of the trainers that may run, by the clock."""
+
+    claims_nodes = True
+    sees_arrivals = True
+
+    def __init__(self, tally: Tally, costs: PhysicalCosts, *, seed: int) -> None:
+        self.tally = tally
+        self.costs = costs
+        self._chance = random.Random(seed)  # noqa: S311 - a replay, reproducible by its seed
+        self._now_s = 0.0
+        self._members: dict[str, _Member] = {}
+        self._pilots: dict[str, _Pilot] = {}  # by node
+        self._numbers = itertools.count(1)
+
+    # ---- what the replay asks ------------------------------------------------------------
+
+    @property
+    def wakes_at_s(self) -> float:
+        """When something happens of itself next."""
+        times = [p.end_s if p.is_held else min(p.held_at_s, p.end_s) for p in self._pilots.values()]
+        for member in self._members.values():
+            times += member.warm_at_s.values()
+            times.append(member.ends_at_s(self._now_s))
+            times.append(member.checkpoint_at_s)
+        return min(times, default=math.inf)
+
+    def detection_s(self) -> float:
+        """How long the daemon takes to see a change."""
+        return self.costs.detection.draw_s(self._chance)
+
+    def pilots(self) -> tuple[PilotView, ...]:
+        """Pilots as the decision sees them."""
+        return tuple(
+            PilotView(
+                pilot_id=p.pilot_id,
+                node=p.node,
+                requested_s=p.requested_s,
+                is_held=p.is_held,
+                end_s=p.end_s if p.is_held else None,
+            )
+            for p in self._pilots.values()
+        )
+
+    def training(self) -> Mapping[str, str]:
+        """Nodes whose workers train."""
+        return {n: t for t, m in self._members.items() for n in m.trainer.nodes}
+
+    # ---- time ------------------------------------------------------------------------------
+
+    def begin(self, now_s: float) -> None:
+        """Start the clock."""
+        self._now_s = now_s
+
+    def advance(self, now_s: float) -> None:
+        """Train up to ``now_s``, which is not later than ``wakes_at_s``."""
+        span_s = now_s - self._now_s
+        tally = self.tally
+        tally.node_s_held += span_s * sum(p.is_held for p in self._pilots.values())
+        for member in self._members.values():
+            trainer = member.trainer
+            if not trainer.nodes:
+                continue
+            trained_s = min(span_s, max(0.0, now_s - member.resumes_at_s))
+            trainer.done += trained_s * trainer.rate
+            tally.node_s_used += trained_s * len(trainer.nodes)
+            tally.rescale_cost += (span_s - trained_s) * trainer.rate
+        self._now_s = now_s
+
+    def happen(self) -> bool:
+        """Do what is due; whether the decision has to look again."""
+        now_s = self._now_s
+        is_news = False
+        for pilot in list(self._pilots.values()):
+            if not pilot.is_held and pilot.held_at_s <= now_s:
+                pilot.is_held = is_news = True
+            if pilot.end_s <= now_s:
+                self._drop_pilots([pilot.node])
+                is_news = True
+        for member in self._members.values():
+            self._warm_up(member)
+            self._join(member)
+            if member.checkpoint_at_s <= now_s:
+                self._checkpoint(member)
+        return is_news
+
+    # ---- trainers ----------------------------------------------------------------------------
+
+    def admit(self, trainer: SimTrainer) -> None:
+        """Let a trainer take part."""
+        self._members[trainer.trainer_id] = _Member(trainer=trainer)
+
+    def completed(self) -> list[SimTrainer]:
+        """Take out the trainers that are complete."""
+        complete = [
+            m.trainer
+            for m in self._members.values()
+            if m.trainer.done >= m.trainer.submission.samples - CLOCK_STEP_S * m.trainer.rate
+        ]
+        for trainer in complete:
+            del self._members[trainer.trainer_id]
+            trainer.nodes = set()
+            trainer.finished_s = self._now_s
+        return complete
+
+    def _checkpoint(self, member: _Member) -> None:
+        interval_s = self.costs.checkpoint_interval.mean_s
+        member.checkpointed = member.trainer.done
+        member.checkpoint_at_s = self._now_s + interval_s if member.trainer.nodes else math.inf
+
+    # ---- nodes come and go -------------------------------------------------------------------
+
+    def lose(self, nodes: Iterable[str]) -> None:
+        """Nodes go back to the batch system without notice."""
+        self._drop_pilots(nodes)
+
+    def _drop_pilots(self, nodes: Iterable[str]) -> None:
+        gone = {n for n in nodes if self._pilots.pop(n, None) is not None}
+        if not gone:
+            return
+        for member in self._members.values():
+            member.planned -= gone
+            for node in gone & member.warm_at_s.keys():
+                del member.warm_at_s[node]
+            if lost := member.trainer.nodes & gone:
+                member.trainer.preemptions += 1
+                self._shrink(member, lost, self.costs.pause_loss.draw_s(self._chance), told=False)
+
+    def follow(self, plan: Plan) -> None:
+        """Do what the plan says."""
+        now_s = self._now_s
+        for release in plan.releases:
+            self._pilots.pop(release.node, None)
+        for claim in plan.claims:
+            self._pilots[claim.node] = _Pilot(
+                pilot_id=f"p{next(self._numbers)}",
+                node=claim.node,
+                requested_s=now_s,
+                held_at_s=now_s + self.costs.claim.draw_s(self._chance),
+                end_s=now_s + claim.time_limit_s,
+            )
+        planned: dict[str, set[str]] = {}
+        for node, trainer_id in plan.assignment.items():
+            planned.setdefault(trainer_id, set()).add(node)
+        for trainer_id, member in self._members.items():
+            member.planned = frozenset(planned.get(trainer_id, ()))
+            for node in member.warm_at_s.keys() - member.planned:
+                del member.warm_at_s[node]
+            if leaving := member.trainer.nodes - member.planned:
+                member.trainer.rescales += 1
+                self._shrink(member, leaving, self.costs.pause_down.draw_s(self._chance), told=True)
+        for member in self._members.values():
+            self._warm_up(member)
+            self._join(member)
+
+    def _warm_up(self, member: _Member) -> None:
+        """Start workers on nodes that are planned and held."""
+        for node in sorted(member.planned - member.trainer.nodes - member.warm_at_s.keys()):
+            pilot = self._pilots.get(node)
+            if pilot is not None and pilot.is_held:
+                member.warm_at_s[node] = self._now_s + self.costs.warm_up.draw_s(self._chance)
+
+    def _join(self, member: _Member) -> None:
+        """Let the warm ones join, together with those that are about to be."""
+        trainer, now_s = member.trainer, self._now_s
+        warm = {n for n, at_s in member.warm_at_s.items() if at_s <= now_s}
+        if not warm or len(trainer.nodes) + len(warm) < trainer.submission.n_min:
+            return
+        pause_s = 0.0  # its very first start
+        if trainer.nodes:
+            pause_s = self.costs.pause_up.draw_s(self._chance)
+        elif trainer.started_s is not None:
+            pause_s = self.costs.resume.draw_s(self._chance)
+        member.resumes_at_s = max(member.resumes_at_s, now_s + pause_s)
+        if trainer.started_s is None:
+            trainer.started_s = now_s
+        trainer.nodes |= warm
+        trainer.rescales += 1
+        for node in warm:
+            del member.warm_at_s[node]
+        if member.checkpoint_at_s == math.inf and self.costs.checkpoint_interval.mean_s > 0:
+            member.checkpoint_at_s = now_s + self.costs.checkpoint_interval.mean_s
+
+    def _shrink(
+        self, member: _Member, leaving: Iterable[str], pause_s: float, *, told: bool
+    ) -> None:
+        """Members go; below n_min the trainer is parked, its last checkpoint counts."""
+        trainer = member.trainer
+        trainer.nodes -= set(leaving)
+        if len(trainer.nodes) >= trainer.submission.n_min:
+            member.resumes_at_s = max(member.resumes_at_s, self._now_s + pause_s)
+            return
+        trainer.nodes = set()
+        if not told and self.costs.checkpoint_interval.mean_s > 0:
+            self.tally.preemption_cost += trainer.done - member.checkpointed
+            trainer.done = member.checkpointed
+        member.checkpointed = trainer.done
+        member.checkpoint_at_s = math.inf

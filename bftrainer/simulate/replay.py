@@ -1,0 +1,205 @@
+"""Discrete-event replay: a trace in, the daemon's own decisions, what came of it out.
+
+The two ends of the data flow are played (the pool by a history, the trainers by books);
+everything between them is the daemon's code: ``events``, ``decide``, ``milp``.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from bftrainer.decide.decision import decide
+from bftrainer.decide.policies.base import Policy
+from bftrainer.decide.types import DecisionInput, Memory, PilotView, Plan, Settings
+from bftrainer.simulate.tally import Tally
+from bftrainer.simulate.traces.fragments import Fragments
+from bftrainer.simulate.trainers import SimTrainer, make_trainer
+from bftrainer.simulate.workloads.submission import Submission
+from bftrainer.simulate.world import World
+
+
+class Books(Protocol):
+    """How trainers progress and what changes cost them."""
+
+    tally: Tally
+
+    @property
+    def claims_nodes(self) -> bool:
+        """Whether a node has to be claimed before it can train."""
+
+    @property
+    def sees_arrivals(self) -> bool:
+        """Whether a trainer that arrives or completes is an event of its own."""
+
+    @property
+    def wakes_at_s(self) -> float:
+        """When something happens of itself next."""
+
+    def detection_s(self) -> float:
+        """How long it takes until a change of the pool is seen."""
+
+    def begin(self, now_s: float) -> None:
+        """Start the clock."""
+
+    def admit(self, trainer: SimTrainer) -> None:
+        """Let a trainer take part."""
+
+    def advance(self, now_s: float) -> None:
+        """Train up to a time."""
+
+    def happen(self) -> bool:
+        """Do what is due now; whether that calls for a decision."""
+
+    def lose(self, nodes: Iterable[str]) -> None:
+        """Nodes go back to the batch system without notice."""
+
+    def completed(self) -> list[SimTrainer]:
+        """Take out the trainers that are complete."""
+
+    def follow(self, plan: Plan) -> None:
+        """Do what the plan says."""
+
+    def pilots(self) -> tuple[PilotView, ...]:
+        """Pilots as the decision sees them."""
+
+    def training(self) -> Mapping[str, str]:
+        """Nodes whose workers train, as the decision sees them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a replay leaves."""
+
+    trace: Fragments
+    settings: Settings
+    trainers: tuple[SimTrainer, ...]  # all submitted, in FCFS order
+    tally: Tally
+
+
+class Replay:
+    """One replay; ``run`` plays the trace to its end."""
+
+    def __init__(
+        self,
+        trace: Fragments,
+        submissions: Iterable[Submission],
+        *,
+        settings: Settings,
+        policy: Policy,
+        books: Books,
+        on_plan: Callable[[DecisionInput, Plan], None] | None = None,
+    ) -> None:
+        self._trace, self._settings, self._policy = trace, settings, policy
+        self._books, self._on_plan = books, on_plan
+        self._world = World(trace.names)
+        self._begin_s, self._end_s = trace.span_s
+        self._everybody = tuple(
+            make_trainer(s, i, self._begin_s) for i, s in enumerate(submissions, start=1)
+        )
+        self._coming = deque(self._everybody)
+        self._running: list[SimTrainer] = []  # the first p_jmax of the queue
+        self._memory = Memory()
+        self._now_s = self._begin_s
+
+    def run(self) -> Outcome:
+        """Play it."""
+        books, tally, names = self._books, self._books.tally, self._trace.names
+        changes = iter(self._trace.pool_changes())
+        change = next(changes, None)
+        books.begin(self._begin_s)
+        seen_at_s = math.inf  # when the daemon sees what has changed
+        while True:
+            now_s = min(
+                change[0] if change else math.inf,
+                seen_at_s,
+                self._next_arrival_s(),
+                books.wakes_at_s,
+                self._patience_ends_s(),
+            )
+            if now_s > self._end_s or now_s == math.inf:
+                break
+            self._advance(now_s)
+            is_due = books.happen()
+            while change and change[0] <= now_s:
+                joined, left = ([names[i] for i in nodes.tolist()] for nodes in change[1:])
+                books.lose(left)
+                self._world.leave(left)
+                self._world.join(joined)
+                tally.events += 1
+                is_due = is_due or bool(left)
+                seen_at_s = min(seen_at_s, now_s + books.detection_s())
+                change = next(changes, None)
+            if seen_at_s <= now_s:
+                is_due, seen_at_s = True, math.inf
+                self._world.look()
+            is_due = self._turn_over() or is_due or self._patience_ends_s() <= now_s
+            if is_due:
+                self._decide()
+        self._advance(self._end_s)
+        return Outcome(
+            trace=self._trace, settings=self._settings, trainers=self._everybody, tally=tally
+        )
+
+    def _advance(self, now_s: float) -> None:
+        tally = self._books.tally
+        tally.node_s_offered += (now_s - self._now_s) * self._world.n_idle
+        self._books.advance(now_s)
+        self._now_s = now_s
+
+    def _next_arrival_s(self) -> float:
+        """When a trainer arrives that may run at once."""
+        is_room = len(self._running) < self._settings.p_jmax
+        if not (is_room and self._coming and self._books.sees_arrivals):
+            return math.inf
+        return max(self._now_s, self._coming[0].submitted_s)
+
+    def _patience_ends_s(self) -> float:
+        """When a pilot that no trainer wants is to be released."""
+        unused = self._memory.unused_since
+        if not unused:
+            return math.inf
+        # A little later: sums of floats may fall short of what is waited for.
+        return max(self._now_s, min(unused.values()) + self._settings.hold_idle_s + 1e-6)
+
+    def _turn_over(self) -> bool:
+        """Complete trainers leave, waiting ones enter; whether there were any."""
+        complete = self._books.completed()
+        for trainer in complete:
+            self._running.remove(trainer)
+        is_new = bool(complete)
+        while len(self._running) < self._settings.p_jmax and self._coming:
+            if self._coming[0].submitted_s > self._now_s:
+                break
+            trainer = self._coming.popleft()
+            self._running.append(trainer)
+            self._books.admit(trainer)
+            is_new = True
+        return is_new
+
+    def _decide(self) -> None:
+        books, tally = self._books, self._books.tally
+        pilots = books.pilots()
+        given = DecisionInput(
+            now_s=self._now_s,
+            snapshot=self._world.snapshot(self._now_s, {p.node for p in pilots}),
+            is_new_snapshot=True,
+            pilots=pilots,
+            trainers=tuple([t.record for t in self._running]),
+            settings=self._settings,
+            memory=self._memory,
+            training=books.training(),
+            may_claim=books.claims_nodes,
+        )
+        began = time.perf_counter()
+        plan = decide(given, self._policy)
+        tally.decide_s += time.perf_counter() - began
+        tally.decisions += 1
+        self._memory = plan.memory
+        books.follow(plan)
+        if self._on_plan is not None:
+            self._on_plan(given, plan)

@@ -1,0 +1,28 @@
+"""When which node was idle: read from logs and archives, or made from a seed.
+
+``read_trace`` and ``generate`` give ``Fragments``; the simulator and ``bftrainer trace``
+use them. What each format means is in ``docs/traces.md``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bftrainer.simulate.traces.errors import TraceError
+from bftrainer.simulate.traces.fragments import Fragments, PoolChanges, make_fragments
+from bftrainer.simulate.traces.read import FORMATS, ReadOptions, read_trace, write_trace
+
+__all__ = [
+    "FORMATS",
+    "SAMPLE",
+    "Fragments",
+    "PoolChanges",
+    "ReadOptions",
+    "TraceError",
+    "make_fragments",
+    "read_trace",
+    "write_trace",
+]
+
+SAMPLE = Path(__file__).parent / "data" / "sample.npz"
+"""256 nodes for two days, made by ``bftrainer trace generate --nodes 256 --hours 48 --seed 2``."""

@@ -1,0 +1,79 @@
+"""Trainers as a replay knows them: how fast they are, how far they have come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bftrainer.simulate.workloads.submission import Submission
+from bftrainer.trainer import MeasuredCosts, TrainerRecord, TrainerSpec, TrainerState
+from milp.problem import Curve
+
+
+@dataclass(slots=True, kw_only=True)
+class SimTrainer:
+    """One trainer during a replay."""
+
+    submission: Submission
+    submitted_s: float  # on the trace's clock
+    record: TrainerRecord
+    rates: list[float]  # samples per second by size, 0..n_max
+    nodes: set[str] = field(default_factory=set)
+    done: float = 0.0  # samples, less what rescales and preemptions cost
+    started_s: float | None = None
+    finished_s: float | None = None
+    rescales: int = 0
+    preemptions: int = 0
+
+    @property
+    def trainer_id(self) -> str:
+        """Its name in decisions."""
+        return self.record.trainer_id
+
+    @property
+    def rate(self) -> float:
+        """Samples per second at its present size."""
+        return self.rates[len(self.nodes)]
+
+
+def make_trainer(submission: Submission, number: int, begin_s: float) -> SimTrainer:
+    """Return a trainer that has not run yet; its curve and its costs are known.
+
+    Args:
+        submission: what was submitted.
+        number: its place in the FCFS order.
+        begin_s: of the replay, on the trace's clock.
+    """
+    spec = TrainerSpec(
+        name=submission.name,
+        user="",
+        script="",
+        n_min=submission.n_min,
+        n_max=submission.n_max,
+        curve=submission.curve,
+        weight=submission.weight,
+    )
+    costs = MeasuredCosts(
+        rescale_up_s=submission.rescale_up_s, rescale_down_s=submission.rescale_down_s
+    )
+    record = TrainerRecord(
+        trainer_id=f"t{number}",
+        spec=spec,
+        state=TrainerState.QUEUED,
+        submitted_s=begin_s + submission.submit_s,
+        costs=costs,
+    )
+    return SimTrainer(
+        submission=submission,
+        submitted_s=begin_s + submission.submit_s,
+        record=record,
+        rates=rates_of(submission.curve, submission.n_max),
+    )
+
+
+def rates_of(curve: Curve, n_max: int) -> list[float]:
+    """Samples per second at sizes 0..n_max, linear between the curve's points."""
+    xs, ys = (0, *curve.sizes), (0.0, *curve.samples_per_s)
+    rates: list[float] = np.interp(np.arange(n_max + 1), xs, ys).tolist()
+    return rates

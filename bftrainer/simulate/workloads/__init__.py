@@ -1,0 +1,24 @@
+"""Which trainers come when: the paper's experiments, files of others, and our own files.
+
+``by_name`` and ``read_workload`` give a ``Workload``; the simulator replays it.
+"""
+
+from __future__ import annotations
+
+from bftrainer.simulate.workloads.builders import by_name, diverse, hpo, workload_names
+from bftrainer.simulate.workloads.documents import read_workload, write_workload
+from bftrainer.simulate.workloads.networks import NETWORKS, Network
+from bftrainer.simulate.workloads.submission import Submission, Workload
+
+__all__ = [
+    "NETWORKS",
+    "Network",
+    "Submission",
+    "Workload",
+    "by_name",
+    "diverse",
+    "hpo",
+    "read_workload",
+    "workload_names",
+    "write_workload",
+]

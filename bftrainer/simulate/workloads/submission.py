@@ -1,0 +1,98 @@
+"""What a workload is: trainers in the order of their submission.
+
+Builders and readers make these; the simulator turns them into trainers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from milp.problem import Curve
+
+MAX_NODES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """One trainer that somebody submits."""
+
+    submit_s: float  # after the begin of the replay
+    name: str
+    n_min: int
+    n_max: int
+    samples: float  # to process until it is complete
+    curve: Curve  # samples per second by size
+    rescale_up_s: float
+    rescale_down_s: float
+    utility: Curve | None = None  # objective of its own; None: follows from ``curve``
+    weight: float = 1.0
+    network: str = ""  # what it trains, to group results by
+
+    def __post_init__(self) -> None:
+        """Refuse what no trainer can be.
+
+        Raises:
+            ValueError: with the field that is wrong.
+        """
+        numbers = {
+            "submit_s": self.submit_s,
+            "rescale_up_s": self.rescale_up_s,
+            "rescale_down_s": self.rescale_down_s,
+        }
+        for name, value in numbers.items():
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{name} is {value:g}, not a time of 0 s or more")
+        for name, value in (("samples", self.samples), ("weight", self.weight)):
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} is {value:g}, not more than 0")
+        if not 1 <= self.n_min <= self.n_max <= MAX_NODES:
+            raise ValueError(f"n_min {self.n_min} and n_max {self.n_max} are no range of sizes")
+        check_curve(self.curve)
+        if self.utility is not None:
+            check_curve(self.utility)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Trainers by time of submission; those of one instant keep their order (FCFS)."""
+
+    name: str
+    submissions: tuple[Submission, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse an order that is not that of time, and two trainers of one name.
+
+        Raises:
+            ValueError: with what is wrong.
+        """
+        times = [submission.submit_s for submission in self.submissions]
+        if times != sorted(times):
+            raise ValueError("the trainers are not in the order of their submission")
+        if len({submission.name for submission in self.submissions}) != len(times):
+            raise ValueError("two trainers have one name")
+
+    def __len__(self) -> int:
+        """Return the number of trainers."""
+        return len(self.submissions)
+
+    def __iter__(self) -> Iterator[Submission]:
+        """Give the trainers in order."""
+        return iter(self.submissions)
+
+
+def check_curve(curve: Curve) -> None:
+    """Refuse a curve whose sizes or values make no sense.
+
+    Raises:
+        ValueError: with what is wrong.
+    """
+    sizes, values = curve.sizes, curve.samples_per_s
+    if not sizes or len(sizes) != len(values):
+        raise ValueError("a curve needs as many values as sizes, at least one")
+    if sizes[0] < 1 or any(b <= a for a, b in pairwise(sizes)):
+        raise ValueError("the sizes of a curve rise, from 1 on")
+    if not all(math.isfinite(value) and value >= 0 for value in values):
+        raise ValueError("the values of a curve are numbers of 0 or more")

@@ -1,0 +1,48 @@
+"""The batch system as a trace plays it: idle nodes, seen through ordinary snapshots."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterable
+
+from bftrainer.poll.snapshot import Node, NodeState, Snapshot
+
+
+class World:
+    """Which nodes are idle now, and on which of them our pilots are."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        names = list(names)
+        self._free = {n: Node(name=n, state=NodeState.IDLE) for n in names}
+        self._ours = {n: Node(name=n, state=NodeState.ALLOCATED) for n in names}
+        self._idle: list[str] = []  # sorted
+        self._unseen: dict[str, None] = {}
+
+    def join(self, names: Iterable[str]) -> None:
+        """Nodes have become idle; they are not seen yet."""
+        self._unseen.update(dict.fromkeys(names))
+
+    def leave(self, names: Iterable[str]) -> None:
+        """Nodes are taken back. That shows at once: agents tell when they have to go."""
+        for name in names:
+            if name in self._unseen:
+                del self._unseen[name]
+            else:
+                del self._idle[bisect_left(self._idle, name)]
+
+    def look(self) -> None:
+        """See what has become idle."""
+        for name in self._unseen:
+            insort(self._idle, name)
+        self._unseen.clear()
+
+    @property
+    def n_idle(self) -> int:
+        """How many nodes are idle or ours, seen or not."""
+        return len(self._idle) + len(self._unseen)
+
+    def snapshot(self, now_s: float, held: Collection[str]) -> Snapshot:
+        """Return what the last look has shown; nodes that jobs use are left out."""
+        free, ours = self._free, self._ours
+        nodes = tuple([(ours if name in held else free)[name] for name in self._idle])
+        return Snapshot(taken_at_s=now_s, nodes=nodes, jobs=())

@@ -1,0 +1,1 @@
+"""Several classes of nodes: which trainer gets how many of which."""

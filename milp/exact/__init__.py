@@ -1,0 +1,1 @@
+"""One pool of nodes: the best sizes, exactly."""

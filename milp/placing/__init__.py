@@ -1,0 +1,1 @@
+"""From sizes to nodes: who keeps, gives up and receives which."""

@@ -1,0 +1,199 @@
+"""From which switches each trainer takes its nodes: as few switches as possible.
+
+Takes how many nodes of which source each trainer gets (the ends are settled by then)
+and how many there are per source and switch, returns how many of each pair it gets;
+called by placement. Greedy, largest need first; then switches of which a trainer has
+little are emptied by exchanging nodes of the same source.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from milp.tables import IntArray
+
+Cell = tuple[int, int]  # source, switch
+MAX_WORK = 4_000  # bound on the exchanges looked at: deterministic, unlike a clock
+
+
+@dataclass(slots=True, kw_only=True)
+class Taker:
+    """A trainer that takes nodes: how many per source, and its kept nodes' switches."""
+
+    wanted: Mapping[int, int]
+    kept_on: frozenset[int]
+    takes: dict[int, dict[int, int]] = field(default_factory=dict)  # switch -> source -> nodes
+
+    def add(self, source: int, switch: int, n: int) -> None:
+        """Take so many nodes more, or fewer."""
+        at = self.takes.setdefault(switch, {})
+        at[source] = at.get(source, 0) + n
+        if not at[source]:
+            del at[source]
+            if not at:
+                del self.takes[switch]
+
+
+def take_from_switches(
+    takers: Sequence[Taker],
+    supply: IntArray,
+    favoured: IntArray,
+    *,
+    prefers_tight: bool = True,
+    largest_first: bool = True,
+) -> None:
+    """Fill in every taker's ``takes``; ``supply[source, switch]`` counts nodes.
+
+    Among switches that have all a taker needs it goes to the one with fewest to spare,
+    or to the one with most that it favours: ``favoured[taker, switch]`` nodes.
+    """
+    left = supply.copy()
+    order = sorted(range(len(takers)), key=lambda j: (-sum(takers[j].wanted.values()), j))
+    if not largest_first:
+        order.reverse()
+    for j in order:
+        _take_greedily(takers[j], left, favoured[j].tolist(), prefers_tight=prefers_tight)
+    if len(takers) > 1:
+        _exchange(takers, left)
+
+
+def _take_greedily(
+    taker: Taker, left: IntArray, favoured: Sequence[int], *, prefers_tight: bool
+) -> None:
+    """Own switches first; then the best switch that has all, else the one with most."""
+    sources = [source for source, n in taker.wanted.items() if n]
+    wants = [taker.wanted[source] for source in sources]
+    offers: list[list[int]] = left[sources].T.tolist()  # [switch][source]
+
+    def rank(switch: int) -> tuple[bool, int, int, int, int]:
+        reach = sum(map(min, offers[switch], wants))
+        # Fewest nodes to spare: what remains elsewhere stays whole for others.
+        total, few = sum(offers[switch]), -favoured[switch]
+        first, second = (total, few) if prefers_tight else (few, total)
+        return (switch not in taker.kept_on, -reach, first, second, switch)
+
+    has_any = np.flatnonzero(left[sources].any(axis=0)).tolist()
+    ranks = [rank(switch) for switch in has_any]
+    heapq.heapify(ranks)
+    n_missing = sum(wants)
+    while n_missing:
+        if not ranks:
+            raise ValueError(f"{n_missing} nodes more are wanted than there are")
+        # What is left to want only shrinks, so an old rank is never too low.
+        switch = ranks[0][-1]
+        fresh = rank(switch)
+        if fresh > ranks[0]:
+            heapq.heapreplace(ranks, fresh)
+            continue
+        heapq.heappop(ranks)
+        for s, source in enumerate(sources):
+            n = min(offers[switch][s], wants[s])
+            if n:
+                taker.add(source, switch, n)
+                left[source, switch] -= n
+                wants[s] -= n
+                n_missing -= n
+
+
+def _exchange(takers: Sequence[Taker], supply_left: IntArray) -> None:
+    """Empty switches of single takers while that saves one, up to a bound on the work."""
+    state = _Exchange(
+        takers=takers, left=supply_left.tolist(), holders=defaultdict(set), work_left=MAX_WORK
+    )
+    for j, taker in enumerate(takers):
+        for switch, at in taker.takes.items():
+            for source in at:
+                state.holders[source, switch].add(j)
+    has_gained = True
+    while has_gained:
+        has_gained = False
+        for j, taker in enumerate(takers):
+            for switch in sorted(taker.takes, key=lambda s: (sum(taker.takes[s].values()), s)):
+                if switch in taker.kept_on or switch not in taker.takes:
+                    continue
+                if state.work_left <= 0:
+                    return
+                moves = state.moves_off(j, switch)
+                if moves is not None:
+                    state.carry_out(j, switch, moves)
+                    has_gained = True
+
+
+Move = tuple[int, int, int, int]  # source, to switch, partner (-1: nobody), nodes
+
+
+@dataclass(slots=True, kw_only=True)
+class _Exchange:
+    """Who takes what while switches are emptied."""
+
+    takers: Sequence[Taker]
+    left: list[list[int]]  # [source][switch]: nodes nobody takes
+    holders: defaultdict[Cell, set[int]]
+    work_left: int
+
+    def moves_off(self, j: int, switch: int) -> list[Move] | None:
+        """Exchanges that free taker j of a switch at no cost to others, if there are any."""
+        taker = self.takers[j]
+        targets = sorted((taker.kept_on | taker.takes.keys()) - {switch})
+        moves: list[Move] = []
+        for source, n_there in taker.takes[switch].items():
+            missing = n_there
+            self.work_left -= len(targets)
+            left = self.left[source]
+            for target in targets:
+                n = min(missing, left[target])
+                if n:
+                    moves.append((source, target, -1, n))
+                    missing -= n
+            for target in targets:
+                if not missing:
+                    break
+                found = self._partners(j, source, switch, target, missing)
+                moves += found
+                missing -= sum(n for *_, n in found)
+            if missing:
+                return None
+        return moves
+
+    def _partners(self, j: int, source: int, switch: int, target: int, missing: int) -> list[Move]:
+        """Takers that have no more switches after the exchange than before."""
+        moves: list[Move] = []
+        holders = self.holders.get((source, target))
+        if not holders:
+            return moves
+        self.work_left -= len(holders)
+        for i in sorted(holders):
+            partner = self.takers[i]
+            if i == j or not missing:
+                continue
+            at = partner.takes[target]
+            accepts = switch in partner.kept_on or switch in partner.takes
+            leaves = len(at) == 1 and at[source] <= missing and target not in partner.kept_on
+            if accepts or leaves:
+                n = min(missing, at[source])
+                moves.append((source, target, i, n))
+                missing -= n
+        return moves
+
+    def carry_out(self, j: int, switch: int, moves: Sequence[Move]) -> None:
+        """Make the exchanges."""
+        for source, target, i, n in moves:
+            self._shift(j, source, switch, target, n)
+            if i >= 0:
+                self._shift(i, source, target, switch, n)
+            else:
+                self.left[source][target] -= n
+                self.left[source][switch] += n
+
+    def _shift(self, j: int, source: int, origin: int, to: int, n: int) -> None:
+        taker = self.takers[j]
+        taker.add(source, origin, -n)
+        if source not in taker.takes.get(origin, ()):
+            self.holders[source, origin].discard(j)
+        taker.add(source, to, n)
+        self.holders[source, to].add(j)

@@ -1,0 +1,43 @@
+"""The map that stays when a solver finds nothing: the current one, made legal.
+
+A Problem comes in, a map node -> trainer_id goes out that breaks no rule whatever has
+left the pool or changed in the policy (section 3.6 of the paper: "let x be c").
+"""
+
+from __future__ import annotations
+
+from milp.problem import Problem, ProblemTrainer
+from milp.reference.node_model import merged_classes
+
+
+def keep_map(problem: Problem) -> dict[str, str]:
+    """Current nodes that are still there, within the bounds of trainers that may run.
+
+    A trainer above n_max gives up the nodes it settled on last; one below n_min, or
+    beyond p_jmax, gives up all.
+    """
+    eligibility = {node.name: node.eligibility for node in problem.nodes}
+    merged = dict(zip(eligibility, merged_classes(problem), strict=True))
+    return {
+        name: trainer.trainer_id
+        for trainer in problem.trainers[: problem.p_jmax]
+        for name in _kept(trainer, eligibility, merged)
+    }
+
+
+def _kept(
+    trainer: ProblemTrainer, eligibility: dict[str, str], merged: dict[str, str]
+) -> list[str]:
+    names = [
+        name
+        for name in trainer.current
+        if name in eligibility and (not trainer.eligible or eligibility[name] in trainer.eligible)
+    ]
+    if not trainer.mixes_classes:
+        groups: dict[str, list[str]] = {}
+        for name in names:
+            groups.setdefault(merged[name], []).append(name)
+        names = max(groups.values(), key=len, default=[])
+    settled = set(trainer.settled)
+    names = sorted(names, key=lambda name: name not in settled)[: trainer.n_max]
+    return names if len(names) >= trainer.n_min else []

@@ -1,0 +1,279 @@
+"""The paper's node-level MILP (Liu et al., arXiv 2106.12091, eq. 1-16), written once.
+
+A Problem comes in, a model as plain data goes out, and a map comes back from a solver's
+values. Section order: data, variables, constraints, objective, read back. Solved by
+``milp.reference.backends``; the exact solver is held against it and shares no code with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from milp.errors import ProblemError
+from milp.problem import Problem, ProblemTrainer
+from milp.reference.curve_points import Point, held_rate, objective_points
+from milp.reference.linear_model import LinearModel, Terms, negative
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerColumns:
+    """Where the variables of one trainer stand in the model, with its constants."""
+
+    x: tuple[int, ...]  # [n] x_jn: it has node n
+    u: tuple[int, ...]  # [n] u_jn: node n changes hands (x_jn xor c_jn)
+    y_lower: int  # 1: below n_min, so the size is 0 (eq. 4)
+    y_upper: int  # 1: above n_max, so the size is 0 (eq. 4)
+    z: int  # 1: it may only lose nodes (eq. 10)
+    weights: tuple[int, ...]  # [i] w_ji of breakpoint i (eq. 11)
+    grows: int  # zu_j (eq. 15)
+    shrinks: int  # zd_j (eq. 15)
+    classes: Mapping[str, int]  # merged class -> 1 when it has nodes of that class
+    points: tuple[Point, ...]  # (N_ji, O_ji), the first is (0, 0)
+    held: float  # O_j(C_j)
+    present: frozenset[int]  # n with c_jn = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeModel:
+    """The model of a problem and where its variables are."""
+
+    problem: Problem
+    model: LinearModel
+    trainers: tuple[TrainerColumns, ...]
+    node_classes: tuple[str, ...]  # [n] merged class
+
+
+def build_node_model(problem: Problem) -> NodeModel:
+    """Write the model down; the problem must have passed ``milp.validate``.
+
+    Raises:
+        ProblemError: nodes earn for unequal times, which these equations cannot say.
+    """
+    _require_equal_times(problem)
+    # Data: merged classes; eq. 1 (C_j) and the breakpoints of O_j are in the columns
+    node_classes = merged_classes(problem)
+    model = LinearModel()
+    # Variables, in the order of the trainers; x first
+    columns = [
+        _add_variables(model, problem, trainer, node_classes) for trainer in problem.trainers
+    ]
+    # Constraints
+    _one_trainer_per_node(model, columns)
+    for j, (trainer, own) in enumerate(zip(problem.trainers, columns, strict=True)):
+        if j < problem.p_jmax:
+            _bound_size(model, trainer, own)
+            _restrict_classes(model, problem, j, own, node_classes)
+        else:
+            model.equal("p_jmax", _size(own), 0.0)
+        _forbid_migration(model, own)
+        _interpolate_curve(model, own)
+        _tell_rescale(model, own)
+        # Objective
+        _add_objective(model, problem, trainer, own)
+    return NodeModel(
+        problem=problem, model=model, trainers=tuple(columns), node_classes=tuple(node_classes)
+    )
+
+
+# --- Data ---------------------------------------------------------------------------
+
+
+def _require_equal_times(problem: Problem) -> None:
+    """Eq. 16 lets every node earn for t_fwd; anything else is another model."""
+    extras = {
+        "claim_s": any(node.claim_s for node in problem.nodes),
+        "warm_up_s": any(trainer.warm_up_s for trainer in problem.trainers),
+        "swap_s": problem.swap_s != 0,
+        "per_node_horizon": problem.per_node_horizon
+        and any(
+            node.expected_remaining_s is not None and node.expected_remaining_s < problem.t_fwd_s
+            for node in problem.nodes
+        ),
+    }
+    used = [name for name, is_used in extras.items() if is_used]
+    if used:
+        raise ProblemError(
+            "BFT-3045",
+            f"The paper's node-level model knows no {' and no '.join(used)}.",
+            "Use the exact solver, or set them to 0.",
+        )
+
+
+def merged_classes(problem: Problem) -> list[str]:
+    """Class of each node; classes that the same of the running trainers accept are one."""
+    runners = problem.trainers[: problem.p_jmax]
+    merged: dict[str, str] = {}
+    first_of: dict[tuple[bool, ...], str] = {}
+    for node in problem.nodes:
+        if node.eligibility not in merged:
+            accepted = tuple(not t.eligible or node.eligibility in t.eligible for t in runners)
+            merged[node.eligibility] = first_of.setdefault(accepted, node.eligibility)
+    return [merged[node.eligibility] for node in problem.nodes]
+
+
+# --- Variables ----------------------------------------------------------------------
+
+
+def _add_variables(
+    model: LinearModel, problem: Problem, trainer: ProblemTrainer, node_classes: Sequence[str]
+) -> TrainerColumns:
+    n_nodes = len(problem.nodes)
+    names = frozenset(trainer.current)
+    present = frozenset(n for n, node in enumerate(problem.nodes) if node.name in names)
+    points = objective_points(trainer, problem.objective, n_nodes)
+    classes = [] if trainer.mixes_classes else sorted(set(node_classes))
+    return TrainerColumns(
+        x=tuple(model.binary("x") for _ in range(n_nodes)),
+        u=tuple(model.binary("u") for _ in range(n_nodes)),
+        y_lower=model.binary("y"),
+        y_upper=model.binary("y"),
+        z=model.binary("z"),
+        weights=tuple(model.column("w", 0.0, 1.0) for _ in points),
+        grows=model.binary("zu"),
+        shrinks=model.binary("zd"),
+        classes={name: model.binary("class") for name in classes},
+        points=points,
+        held=held_rate(trainer, problem.objective, len(present)),
+        present=present,
+    )
+
+
+def _size(own: TrainerColumns) -> Terms:
+    """Eq. 2: N_j is the sum of x_jn over the nodes."""
+    return [(column, 1.0) for column in own.x]
+
+
+# --- Constraints --------------------------------------------------------------------
+
+
+def _bound_size(model: LinearModel, trainer: ProblemTrainer, own: TrainerColumns) -> None:
+    """Eq. 3 as eq. 4: size 0, or n_min..n_max."""
+    size, n_nodes = _size(own), len(own.x)
+    n_min = min(trainer.n_min, n_nodes + 1)  # more cannot be had in any case
+    big = float(n_nodes + 1)
+    model.row("eq. 4", [*size, (own.y_lower, big)], at_least=n_min)
+    model.row("eq. 4", [*size, (own.y_lower, big)], at_most=big)
+    model.row("eq. 4", [*size, (own.y_upper, -big)], at_most=trainer.n_max)
+    model.row("eq. 4", [*size, (own.y_upper, big)], at_most=big)
+
+
+def _one_trainer_per_node(model: LinearModel, columns: Sequence[TrainerColumns]) -> None:
+    """Eq. 5."""
+    for claims in zip(*(own.x for own in columns), strict=True):
+        model.row("eq. 5", [(column, 1.0) for column in claims], at_most=1.0)
+
+
+def _forbid_migration(model: LinearModel, own: TrainerColumns) -> None:
+    """Eq. 6 as eq. 9 and 10: as many nodes change hands as the size changes by."""
+    for n, (x, u) in enumerate(zip(own.x, own.u, strict=True)):
+        c = float(n in own.present)
+        model.row("eq. 9", [(u, 1.0), (x, -1.0)], at_most=c)
+        model.row("eq. 9", [(u, 1.0), (x, -1.0)], at_least=-c)
+        model.row("eq. 9", [(u, 1.0), (x, 1.0)], at_least=c)
+        model.row("eq. 9", [(u, 1.0), (x, 1.0)], at_most=2.0 - c)
+    size, n_present, big = _size(own), float(len(own.present)), float(2 * len(own.x) + 1)
+    changes: Terms = [(column, 1.0) for column in own.u]
+    model.row("eq. 10", [*size, *negative(changes), (own.z, big)], at_least=n_present)
+    model.row("eq. 10", [*size, *changes, (own.z, big)], at_most=n_present + big)
+
+
+def _interpolate_curve(model: LinearModel, own: TrainerColumns) -> None:
+    """Eq. 11: the weights are an SOS2 set whose mean breakpoint is the size."""
+    model.equal("eq. 11", [(w, 1.0) for w in own.weights], 1.0)
+    mean: Terms = [(w, float(n)) for w, (n, _) in zip(own.weights, own.points, strict=True)]
+    model.equal("eq. 11", [*mean, *negative(_size(own))], 0.0)
+    if len(own.weights) > 2:
+        model.sos2.append(own.weights)
+
+
+def _tell_rescale(model: LinearModel, own: TrainerColumns) -> None:
+    """Eq. 13 as eq. 15: whether the trainer grows or shrinks."""
+    size, n_present, big = _size(own), float(len(own.present)), float(len(own.x) + 1)
+    model.row("eq. 15", [*size, (own.grows, n_present - big)], at_most=n_present)
+    model.row("eq. 15", [*size, (own.grows, -(n_present + 1.0))], at_least=0.0)
+    model.row("eq. 15", [*size, (own.shrinks, big - (n_present - 1.0))], at_most=big)
+    model.row("eq. 15", [*size, (own.shrinks, n_present)], at_least=n_present)
+
+
+def _restrict_classes(
+    model: LinearModel, problem: Problem, j: int, own: TrainerColumns, node_classes: Sequence[str]
+) -> None:
+    """Beyond the paper: accepted nodes only, of one class unless the trainer mixes them."""
+    accepted = problem.trainers[j].eligible
+    for x, node in zip(own.x, problem.nodes, strict=True):
+        if accepted and node.eligibility not in accepted:
+            model.row("eligibility", [(x, 1.0)], at_most=0.0)
+    if len(own.classes) > 1:
+        model.row("one class", [(c, 1.0) for c in own.classes.values()], at_most=1.0)
+        for x, name in zip(own.x, node_classes, strict=True):
+            model.row("one class", [(x, 1.0), (own.classes[name], -1.0)], at_most=0.0)
+
+
+# --- Objective ----------------------------------------------------------------------
+
+
+def _add_objective(
+    model: LinearModel, problem: Problem, trainer: ProblemTrainer, own: TrainerColumns
+) -> None:
+    """Eq. 16 with O_j by eq. 12 and R_j by eq. 14."""
+    for weight, (_, rate) in zip(own.weights, own.points, strict=True):
+        model.costs[weight] = problem.t_fwd_s * rate
+    model.costs[own.grows] = -own.held * trainer.rescale_up_s
+    model.costs[own.shrinks] = -own.held * trainer.rescale_down_s
+
+
+# --- Read back, and the way in ------------------------------------------------------
+
+
+def read_map(node_model: NodeModel, values: Sequence[float]) -> dict[str, str]:
+    """The map node -> trainer_id in a solver's values."""
+    problem = node_model.problem
+    return {
+        problem.nodes[n].name: trainer.trainer_id
+        for trainer, own in zip(problem.trainers, node_model.trainers, strict=True)
+        for n, column in enumerate(own.x)
+        if values[column] > 0.5
+    }
+
+
+def values_of_map(node_model: NodeModel, assignment: Mapping[str, str]) -> list[float]:
+    """Values of all variables for a map: where a solver may start, and a way to check.
+
+    A map that keeps every rule breaks no row, and its worth is its objective.
+    """
+    problem = node_model.problem
+    values = [0.0] * len(node_model.model.costs)
+    for trainer, own in zip(problem.trainers, node_model.trainers, strict=True):
+        has = {
+            n
+            for n, node in enumerate(problem.nodes)
+            if assignment.get(node.name) == trainer.trainer_id
+        }
+        for n in has:
+            values[own.x[n]] = 1.0
+        for n in has ^ own.present:
+            values[own.u[n]] = 1.0
+        for name in {node_model.node_classes[n] for n in has} & set(own.classes):
+            values[own.classes[name]] = 1.0
+        values[own.y_lower] = values[own.y_upper] = float(not has)
+        values[own.z] = float(len(has) < len(own.present))
+        values[own.grows] = float(len(has) > len(own.present))
+        values[own.shrinks] = float(len(has) < len(own.present))
+        for weight, share in zip(own.weights, _shares(own.points, len(has)), strict=True):
+            values[weight] = share
+    return values
+
+
+def _shares(points: Sequence[Point], size: int) -> list[float]:
+    """Weights of the two neighbouring breakpoints that a size lies between."""
+    shares = [0.0] * len(points)
+    for i, (n, _) in enumerate(points):
+        if n >= size:
+            before = points[i - 1][0] if i else n
+            part = (n - size) / (n - before) if i else 0.0
+            shares[i] = 1.0 - part
+            if i:
+                shares[i - 1] = part
+            return shares
+    raise ValueError(f"size {size} lies beyond the last breakpoint")

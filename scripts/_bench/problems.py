@@ -1,0 +1,250 @@
+"""Random allocation problems for the benchmarks: a family, two sizes, a seed. Pure.
+
+The same arguments always give the same problem. The large ones are for timing, by
+family; the small ones have every feature of the problem, so that solvers can be compared.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from milp.problem import (
+    BatchCurve,
+    Curve,
+    Objective,
+    Problem,
+    ProblemNode,
+    ProblemTrainer,
+)
+
+CURVE_SIZES = (1, 2, 4, 8, 16, 32, 64)
+# Thousands of samples per second on 1..64 Summit nodes (BFTrainer, Table 2).
+KILO_SAMPLES_PER_S = {
+    "AlexNet": (7.1, 13.1, 21.1, 40.5, 74.0, 130.8, 202.1),
+    "ResNet18": (5.2, 10.6, 20.4, 39.6, 78.0, 144.8, 262.7),
+    "MnasNet": (3.2, 6.0, 11.5, 23.1, 43.9, 83.5, 160.5),
+    "MobileNets": (3.0, 5.9, 11.4, 22.0, 42.5, 82.3, 155.2),
+    "ShuffleNet": (2.8, 5.3, 10.0, 20.4, 38.9, 74.1, 145.1),
+    "VGG-16": (1.2, 2.4, 4.7, 9.3, 18.3, 36.2, 70.2),
+    "DenseNet": (1.0, 2.0, 3.8, 7.6, 15.0, 28.8, 57.8),
+}
+# What each family is hard for. "mixed" is the paper's set of models; "wide" has no cap
+# on the size; "N classes" tells N node types apart; "mixes" lets trainers mix three. Nodes
+# of "ends" leave at different times, those of "graded" also earn accordingly.
+ADVERSARIAL = ("equal", "gaps", "spikes", "parity")
+FAMILIES = (
+    "mixed",
+    *ADVERSARIAL,
+    "wide",
+    "2 classes",
+    "3 classes",
+    "6 classes",
+    "mixes",
+    "ends",
+    "graded",
+)
+T_FWD_S = 120.0
+RESCALE_UP_S, RESCALE_DOWN_S = 18.0, 12.0
+HORIZONS_S = (None, None, 30.0, 60.0, 90.0, 300.0, 900.0)
+_SMALL_T_FWD_S = (1.0, 5.0, 120.0)
+
+
+def draw_problem(n_trainers: int, n_nodes: int, family: str, seed: int) -> Problem:
+    """Draw a problem of one of ``FAMILIES``."""
+    if family not in FAMILIES:
+        raise ValueError(f"no family {family!r}; there are {', '.join(FAMILIES)}")
+    chance = random.Random(f"{family} {n_trainers} {n_nodes} {seed}")  # noqa: S311 - a benchmark
+    if family == "parity":
+        n_nodes -= 1 - n_nodes % 2  # odd, and every size is even: the pool cannot be filled
+    classes = _classes_of(family)
+    nodes = tuple(
+        ProblemNode(name=f"n{i:05}", eligibility=chance.choice(classes), switch=f"s{i // 18}")
+        for i in range(n_nodes)
+    )
+    is_graded = family == "graded"
+    if is_graded or family == "ends":
+        nodes = tuple(_with_end(node, chance, claim_s=8.0 * is_graded) for node in nodes)
+    idle: dict[str, list[str]] = {c: [n.name for n in nodes if n.eligibility == c] for c in classes}
+    trainers: list[ProblemTrainer] = []
+    for j in range(n_trainers):
+        trainer = _draw_trainer(f"t{j}", family, n_nodes, chance)
+        home = chance.choice(classes)
+        most = min(64, trainer.n_max, 2 * n_nodes // n_trainers, len(idle[home]))
+        n_current = chance.randint(0, most)
+        n_current = n_current if n_current >= trainer.n_min else 0
+        current, idle[home] = idle[home][:n_current], idle[home][n_current:]
+        others = {c for c in classes if chance.random() < 0.5}
+        trainers.append(
+            replace(
+                trainer,
+                current=tuple(current),
+                eligible=tuple(sorted({home} | others)) if len(classes) > 1 else (),
+            )
+        )
+    return Problem(
+        nodes=_held(nodes, trainers) if is_graded else nodes,
+        trainers=tuple(trainers),
+        t_fwd_s=T_FWD_S,
+        p_jmax=n_trainers,
+        swap_s=5.0 if is_graded else 0.0,
+        per_node_horizon=is_graded,
+    )
+
+
+def without_current(problem: Problem) -> Problem:
+    """The same problem on a pool of which nobody holds anything yet."""
+    return replace(problem, trainers=tuple(replace(t, current=()) for t in problem.trainers))
+
+
+def _classes_of(family: str) -> str:
+    if family.endswith("classes"):
+        return "abcdefghi"[: int(family[0])]
+    return "abc" if family == "mixes" else "a"
+
+
+def _with_end(node: ProblemNode, chance: random.Random, claim_s: float) -> ProblemNode:
+    """Give a node an end and, when nobody's pilot is on it, the time to claim it."""
+    is_held = chance.random() < 0.6
+    return replace(
+        node,
+        expected_remaining_s=chance.choice(HORIZONS_S),
+        owner=chance.choice("uv") if is_held else "",
+        claim_s=0.0 if is_held else claim_s,
+    )
+
+
+def _held(
+    nodes: tuple[ProblemNode, ...], trainers: list[ProblemTrainer]
+) -> tuple[ProblemNode, ...]:
+    """The nodes once more: one that a trainer has now need not be claimed."""
+    has_pilot = {name for trainer in trainers for name in trainer.current}
+    return tuple(
+        replace(node, owner=node.owner or "u", claim_s=0.0) if node.name in has_pilot else node
+        for node in nodes
+    )
+
+
+def _draw_trainer(name: str, family: str, n_nodes: int, chance: random.Random) -> ProblemTrainer:
+    """Draw a trainer without nodes: bounds and curve are what the families differ in."""
+    curve = _summit_curve(chance.choice(list(KILO_SAMPLES_PER_S)))
+    n_min, n_max = chance.choice([1, 1, 2, 4, 8, 16, 32]), 64
+    if family == "equal":
+        curve, n_min = _summit_curve("ShuffleNet"), 1
+    elif family == "gaps":
+        n_min = chance.randint(17, 60)  # nothing between 0 and n_min
+        n_max = min(64, n_min + chance.randint(0, 7))
+    elif family == "spikes":
+        curve = _spiky_curve(chance)
+    elif family == "parity":
+        n_min = n_max = 2 * chance.randint(1, 32)
+    elif family == "wide":
+        n_max = max(n_nodes, n_min)
+        curve = Curve(
+            sizes=(*curve.sizes, 256, 1024, 4096),
+            samples_per_s=(
+                *curve.samples_per_s,
+                *(curve.samples_per_s[-1] * factor for factor in (3.2, 9.0, 20.0)),
+            ),
+        )
+    return ProblemTrainer(
+        trainer_id=name,
+        n_min=n_min,
+        n_max=n_max,
+        curve=curve,
+        rescale_up_s=RESCALE_UP_S,
+        rescale_down_s=RESCALE_DOWN_S,
+        warm_up_s=6.0 if family == "graded" else 0.0,
+        mixes_classes=family == "mixes" and chance.random() < 0.5,
+    )
+
+
+def _summit_curve(model: str) -> Curve:
+    return Curve(
+        sizes=CURVE_SIZES, samples_per_s=tuple(1000 * rate for rate in KILO_SAMPLES_PER_S[model])
+    )
+
+
+def _spiky_curve(chance: random.Random) -> Curve:
+    """Good at a few sizes only, bad right beside them: neither concave nor rising."""
+    base = chance.choice(list(KILO_SAMPLES_PER_S.values()))
+    rates: dict[int, float] = {1: 1000 * base[0]}
+    for size, rate in list(zip(CURVE_SIZES, base, strict=True))[1:]:
+        rates[size] = 1000 * rate * chance.uniform(0.8, 1.0)
+        rates[size + 1] = rates[size] * chance.uniform(0.5, 0.9)
+    return Curve(sizes=tuple(sorted(rates)), samples_per_s=tuple(rates[n] for n in sorted(rates)))
+
+
+# ---- small ones with every feature ---------------------------------------------------
+
+
+def draw_small(seed: int, *, classes: str = "a", extras: bool = False) -> Problem:
+    """Draw a problem of at most 8 nodes and 4 trainers that covers every constraint.
+
+    Gaps below n_min, departed nodes, trainers that p_jmax stops, curves of any shape,
+    every objective, batches; with several ``classes`` also mixes; with ``extras`` late
+    arrivals, early ends and swaps.
+    """
+    chance = random.Random(f"small {classes} {extras} {seed}")  # noqa: S311 - a benchmark
+    nodes = tuple(
+        ProblemNode(
+            name=f"n{i}",
+            eligibility=chance.choice(classes),
+            expected_remaining_s=chance.choice([None, 10.0, 60.0]),
+            owner=chance.choice(["", "u", "v"]),
+            switch=chance.choice(["s1", "s2"]),
+            claim_s=chance.choice([0.0, 0.0, 8.0]) if extras else 0.0,
+        )
+        for i in range(chance.randint(1, 8))
+    )
+    free = [*(node.name for node in nodes), "departed"]
+    chance.shuffle(free)
+    trainers: list[ProblemTrainer] = []
+    for j in range(chance.randint(1, 4)):
+        trainer = _draw_small_trainer(f"t{j}", classes, chance)
+        n_current = min(len(free), chance.choice([0, 0, 1, 2, 3, 4]))
+        trainer = replace(trainer, current=tuple(free[:n_current]))
+        if extras:
+            trainer = replace(trainer, warm_up_s=chance.choice([0.0, 3.0]))
+        trainers.append(trainer)
+        free = free[n_current:]
+    return Problem(
+        nodes=nodes,
+        trainers=tuple(trainers),
+        t_fwd_s=120.0 if extras else chance.choice(_SMALL_T_FWD_S),
+        p_jmax=chance.choice([len(trainers), len(trainers), 1, 2]),
+        objective=chance.choice(list(Objective)),
+        swap_s=chance.choice([0.0, 5.0]) if extras else 0.0,
+        per_node_horizon=extras and chance.random() < 0.7,
+    )
+
+
+def _draw_small_trainer(name: str, classes: str, chance: random.Random) -> ProblemTrainer:
+    n_min = chance.choice([1, 1, 2, 3])
+    batches = tuple(
+        BatchCurve(global_batch=batch, curve=_small_curve(chance))
+        for batch in sorted(chance.sample([32, 64, 128, 256], chance.choice([0, 0, 0, 1, 3])))
+    )
+    accepted = tuple(sorted(chance.sample(classes, chance.randint(1, len(classes)))))
+    return ProblemTrainer(
+        trainer_id=name,
+        n_min=n_min,
+        n_max=n_min + chance.randint(0, 5),
+        curve=_small_curve(chance),
+        rescale_up_s=chance.choice([0.0, 1.0, 2.5, 18.0]),
+        rescale_down_s=chance.choice([0.0, 1.0, 2.5, 12.0]),
+        eligible=accepted if len(classes) > 1 else (),
+        weight=chance.choice([0.5, 1.0, 2.0]),
+        owner=chance.choice(["", "u", "v"]),
+        mixes_classes=len(classes) > 1 and chance.random() < 0.3,
+        utility=_small_curve(chance),
+        batch_curves=batches,
+        current_batch=chance.choice([None, *(b.global_batch for b in batches)]),
+    )
+
+
+def _small_curve(chance: random.Random) -> Curve:
+    """Any shape; positive at its first size."""
+    sizes = sorted(chance.sample(range(1, 9), chance.randint(1, 4)))
+    rates = [round(chance.uniform(0, 6), chance.choice([0, 1, 6])) for _ in sizes]
+    return Curve(sizes=tuple(sizes), samples_per_s=(max(rates[0], 0.5), *rates[1:]))

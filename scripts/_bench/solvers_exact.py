@@ -1,0 +1,182 @@
+"""How long the exact solution takes: sizes alone, the whole decision, the first call.
+
+Sizes are what the targets speak of: from the trainers' data in columns to the best sizes,
+value tables included. The whole decision adds reading the problem, checking it, choosing
+the nodes and the marginal values. The dense program is timed beside both, in the same run.
+"""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from _bench.problems import ADVERSARIAL, draw_problem
+from _bench.targets import Target
+from _bench.timing import Part, Row, best_of, max_target, median_target, note, summary
+from bftrainer import process
+from bftrainer.decide.policies.milp import POLICY
+from milp.check import check
+from milp.codec import canonical_json, problem_hash, problem_to_dict
+from milp.exact.columns import build_columns, solve_sizes, solve_sizes_dense
+from milp.problem import Problem
+from milp.solve import solve, solve_dense
+
+SIZES_TARGET_S: Final[Mapping[tuple[int, int], float]] = {
+    (10, 100): 0.00015,
+    (30, 800): 0.0003,
+    (100, 4000): 0.001,
+    (1000, 10000): 0.002,
+}
+MAX_OVER_MEDIAN: Final = 3.0
+DECISION_TARGET_S: Final = {(10, 100): 0.001, (30, 800): 0.010, (100, 4000): 0.150}
+ADVERSARIAL_TARGET_S: Final = 0.035
+WIDE_SIZE, WIDE_TARGET_S = (100, 4000), 0.020
+FIRST_CALL_TARGET_S: Final = 0.050
+MEMORY_TARGET_MB: Final = 16.0
+FIRST_CALL = """
+import json, sys, time
+started = time.perf_counter()
+from milp.codec import problem_from_dict
+from milp.solve import solve
+imported = time.perf_counter()
+problem = problem_from_dict(json.load(sys.stdin))
+before = time.perf_counter()
+solve(problem)
+print(imported - started, time.perf_counter() - before)
+"""
+
+
+def measure_sizes(runs: int, *, is_quick: bool) -> Part:
+    """Time the sizes alone on every family, and compare them with the dense program's.
+
+    That one takes seconds at the largest size: two problems there, none when quick.
+    """
+    rows: list[Row] = []
+    targets: list[Target] = []
+    for size, limit_s in SIZES_TARGET_S.items():
+        is_large = size == max(SIZES_TARGET_S)
+        dense_runs = (0 if is_quick else 2) if is_large else max(runs // 10, 2)
+        for family in ("mixed", *ADVERSARIAL):
+            note(f"exact, sizes: {family} {size[0]} x {size[1]}")
+            problems = [draw_problem(*size, family, seed) for seed in range(runs)]
+            row, *dense = _sizes(family, size, problems, dense_runs)
+            rows += [row, *dense]
+            if family == "mixed":
+                targets += _size_targets(row, limit_s)
+            else:
+                targets.append(max_target(f"sizes, {family}", row, ADVERSARIAL_TARGET_S))
+    problems = [draw_problem(*WIDE_SIZE, "wide", seed) for seed in range(runs)]
+    row, *dense = _sizes("wide", WIDE_SIZE, problems, dense_runs=0 if is_quick else 1)
+    rows += [row, *dense]
+    targets.append(median_target("sizes, n_max = N", row, WIDE_TARGET_S))
+    return Part(title="Sizes", rows=tuple(rows), targets=tuple(targets))
+
+
+def measure_decisions(runs: int, *, is_quick: bool) -> Part:
+    """Time the whole decision: solve, and what the daemon does around it."""
+    rows: list[Row] = []
+    for size in ((5, 20), *SIZES_TARGET_S):
+        note(f"whole decision: {size[0]} x {size[1]}")
+        is_large = size == max(SIZES_TARGET_S)
+        count = 2 if is_quick and is_large else runs
+        problems = [draw_problem(*size, "mixed", seed) for seed in range(count)]
+        times_s: dict[str, list[float]] = {}
+        for problem in problems:
+            took_s, allocation = best_of(solve, problem)
+            times_s.setdefault("exact, whole decision", []).append(took_s)
+            check(problem, allocation)
+            took_s, _ = best_of(build_columns, problem)
+            times_s.setdefault("... columns from the problem", []).append(took_s)
+            took_s, _ = best_of(_decide, problem)
+            times_s.setdefault("... checked and hashed", []).append(took_s)
+        dense_runs = (0 if is_quick else 1) if is_large else max(runs // 10, 2)
+        for problem in problems[:dense_runs]:
+            took_s, allocation = best_of(solve_dense, problem)
+            times_s.setdefault("dense, whole decision", []).append(took_s)
+        rows += [summary(what, "mixed", size, found) for what, found in times_s.items()]
+    targets = [
+        median_target("whole decision", row, DECISION_TARGET_S[row.trainers, row.nodes])
+        for row in rows
+        if row.what == "exact, whole decision" and (row.trainers, row.nodes) in DECISION_TARGET_S
+    ]
+    return Part(title="Whole decision", rows=tuple(rows), targets=tuple(targets))
+
+
+def _decide(problem: Problem) -> str:
+    """Decide as the daemon does: the policy with its checker, and the problem's hash."""
+    POLICY.allocate(problem)
+    return problem_hash(problem)
+
+
+def measure_memory() -> Part:
+    """Peak of what finding the sizes allocates, at the largest size."""
+    size = max(SIZES_TARGET_S)
+    targets: list[Target] = []
+    for family in ("mixed", *ADVERSARIAL):
+        columns = build_columns(draw_problem(*size, family, 1))
+        tracemalloc.start()
+        solve_sizes(columns)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        targets.append(
+            Target(
+                name=f"memory, {family}, {size[0]} x {size[1]}",
+                measured=peak_bytes / 1e6,
+                limit=MEMORY_TARGET_MB,
+                relation="<=",
+                unit="MB",
+                note="peak of one call",
+            )
+        )
+    return Part(title="Memory", targets=tuple(targets))
+
+
+def measure_first_call() -> Part:
+    """The first call in a fresh interpreter, where nothing is imported or warm yet."""
+    text = canonical_json(problem_to_dict(draw_problem(30, 800, "mixed", 1)))
+    found: list[tuple[float, float]] = []
+    for _ in range(3):
+        done = process.run([sys.executable, "-c", FIRST_CALL], timeout_s=60.0, stdin=text)
+        if not done.is_ok:
+            raise SystemExit(f"the first call failed: {done.stderr[-500:]}")
+        import_s, first_s = map(float, done.stdout.split())
+        found.append((first_s, import_s))
+    first_s, import_s = min(found)
+    target = Target(
+        name="first call after import, 30 x 800",
+        measured=first_s,
+        limit=FIRST_CALL_TARGET_S,
+        relation="<=",
+        note=f"best of 3; import takes {import_s:.2f} s",
+    )
+    return Part(title="First call", targets=(target,))
+
+
+def _sizes(
+    family: str, size: tuple[int, int], problems: Sequence[Problem], dense_runs: int
+) -> list[Row]:
+    """Lines of the exact sizes and, if it runs, of the dense program, which has to agree."""
+    exact_s: list[float] = []
+    dense_s: list[float] = []
+    for i, problem in enumerate(problems):
+        columns = build_columns(problem)
+        took_s, answer = best_of(solve_sizes, columns)
+        exact_s.append(took_s)
+        if i < dense_runs:
+            took_s, dense = best_of(solve_sizes_dense, columns)
+            dense_s.append(took_s)
+            if answer.sizes.tolist() != dense.sizes.tolist():
+                raise SystemExit(f"exact and dense differ on {family} {size}, seed {i}: a bug")
+    rows = [summary("exact, sizes", family, size, exact_s, "optimal")]
+    if dense_s:
+        rows.append(summary("dense, sizes", family, size, dense_s, "the same sizes"))
+    return rows
+
+
+def _size_targets(row: Row, limit_s: float) -> list[Target]:
+    return [
+        median_target("sizes", row, limit_s),
+        max_target("sizes", row, MAX_OVER_MEDIAN * limit_s),
+    ]

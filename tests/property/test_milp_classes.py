@@ -1,0 +1,247 @@
+"""Several node classes: the exact sizes and classes, against every split of the nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import milp.classes.several
+from milp.check import check
+from milp.classes.menus import Buyers, Priced, build_instance
+from milp.classes.prices import find_prices
+from milp.classes.several import ClassesAnswer, solve_classes
+from milp.options import build_options
+from milp.pool import PoolView, view_pool
+from milp.problem import Curve, Problem, ProblemNode, ProblemTrainer
+from milp.solve import solve
+from tests.support.every_split import draw, try_every_split
+
+
+def solved(problem: Problem) -> tuple[PoolView, ClassesAnswer] | None:
+    """The answer, where there is more than one class; its split is legal."""
+    pool = view_pool(problem)
+    if len(pool.names) == 1:
+        return None
+    answer = solve_classes(build_options(problem, pool), pool)
+    split = np.array(answer.split)
+    assert (split.sum(axis=1) == answer.sizes).all()
+    assert (split.sum(axis=0) <= pool.counts()).all()
+    for j, row in enumerate(answer.split):
+        held, size = pool.held[j], int(answer.sizes[j])
+        assert all(pool.accepts[j][k] for k, n in enumerate(row) if n)
+        assert pool.mixes[j] or sum(n > 0 for n in row) <= 1
+        if size > len(pool.present[j]):
+            assert all(n >= n_held for n, n_held in zip(row, held, strict=True))
+        else:
+            assert all(n <= n_held for n, n_held in zip(row, held, strict=True))
+        assert answer.classes[j] == next((k for k, n in enumerate(row) if n), 0)
+    return pool, answer
+
+
+def value_of(problem: Problem, pool: PoolView, answer: ClassesAnswer) -> float:
+    options = build_options(problem, pool)
+    return float(options.values[np.arange(len(answer.sizes)), answer.sizes].sum())
+
+
+@pytest.mark.parametrize(("n_classes", "n_problems"), [(2, 1500), (3, 2000), (5, 600)])
+def test_is_the_best_of_every_split(n_classes: int, n_problems: int) -> None:
+    n_solved = 0
+    for seed in range(n_problems):
+        problem = draw(seed, n_classes)
+        found = solved(problem)
+        if found is not None:
+            _, answer = found
+            assert answer.gap == 0.0, seed
+            assert tuple(answer.sizes.tolist()) == try_every_split(problem)[1], seed
+            n_solved += 1
+    assert n_solved > n_problems / 3
+
+
+def test_the_search_alone_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the pools taken together, which decide most of the small problems."""
+    monkeypatch.setattr("milp.classes.several._fit", lambda _instance, _sizes: None)
+    for seed in range(5000, 6200):
+        problem = draw(seed, 3, share_of_mixes=0.3 * (seed % 2))
+        found = solved(problem)
+        if found is not None:
+            assert found[1].gap == 0.0, seed
+            assert tuple(found[1].sizes.tolist()) == try_every_split(problem)[1], seed
+
+
+def test_putting_off_inner_sizes_finds_the_same_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It decides where too many answers lose little; here it has to decide everything."""
+    search_within = milp.classes.several._search_within
+
+    def put_off(*args: Any, **_: Any) -> Any:
+        return search_within(*args, puts_off=True)
+
+    monkeypatch.setattr("milp.classes.several._search_within", put_off)
+    monkeypatch.setattr("milp.classes.several._fit", lambda _instance, _sizes: None)
+    for seed in range(40_000, 40_800):
+        problem = draw(seed, 2 + seed % 3, share_of_mixes=0.5 * (seed % 2))
+        found = solved(problem)
+        if found is not None:
+            best, _ = try_every_split(problem)
+            assert found[1].gap == 0.0, seed
+            assert value_of(problem, *found) == pytest.approx(best, rel=1e-9, abs=1e-9), seed
+
+
+def test_equal_trainers_that_choose_are_proven() -> None:
+    """Many exchanges to no loss and sizes that do not fill the classes."""
+    chance = np.random.default_rng(1)
+    nodes = tuple(ProblemNode(name=f"n{i}", eligibility="abc"[i % 3]) for i in range(151))
+    curve = Curve(sizes=(1, 4, 16, 64), samples_per_s=(1.0, 3.5, 10.0, 30.0))
+    trainers = tuple(
+        ProblemTrainer(
+            trainer_id=f"t{j}",
+            n_min=8,
+            n_max=64,
+            curve=curve,
+            rescale_up_s=1.0,
+            rescale_down_s=1.0,
+            eligible=tuple(name for name in "abc" if chance.random() < 0.6),
+        )
+        for j in range(14)
+    )
+    problem = Problem(nodes=nodes, trainers=trainers, t_fwd_s=120.0, p_jmax=14)
+    pool, answer = solved(problem) or pytest.fail("one class only")
+    assert len(pool.names) == 3
+    assert answer.gap == 0.0
+    # Nobody loses by what others may not have: never more than all classes as one pool.
+    one_pool = replace(problem, trainers=tuple(replace(t, eligible=()) for t in trainers))
+    assert solve(problem).objective <= solve(one_pool).objective * (1 + 1e-12)
+
+
+def test_hitting_the_limit_of_work_gives_a_bounded_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer is legal, and the optimum is worth at most the gap more."""
+    monkeypatch.setattr("milp.classes.several._fit", lambda _instance, _sizes: None)
+    monkeypatch.setattr("milp.classes.several._improve", lambda _instance, _prices, plan: plan)
+    monkeypatch.setattr("milp.classes.several.WORK", (1, 2))
+    monkeypatch.setattr("milp.classes.several.WORK_BEYOND", (1,))
+    n_bounded = n_best = 0
+    for seed in range(9000, 9700):
+        problem = draw(seed, 3 + seed % 3, share_of_mixes=0.4 * (seed % 2))
+        found = solved(problem)
+        if found is None:
+            continue
+        pool, answer = found
+        best, _ = try_every_split(problem)
+        value = value_of(problem, pool, answer)
+        slack = 1e-9 * (1.0 + abs(best))
+        assert value <= best + slack, seed
+        assert best <= value + answer.gap + slack, seed
+        n_bounded += answer.gap > 0
+        n_best += value >= best - slack
+    assert n_bounded > 20
+    assert n_best > 200
+
+
+def test_moves_improve_what_the_search_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("milp.classes.several.WORK_BEYOND", (200,))
+    problem = large_problem(6, seed=3)
+    pool, moved = solved(problem) or pytest.fail("one class only")
+    monkeypatch.setattr("milp.classes.several._improve", lambda _instance, _prices, plan: plan)
+    _, unmoved = solved(problem) or pytest.fail("one class only")
+    assert value_of(problem, pool, moved) > value_of(problem, pool, unmoved)
+    assert 0 < moved.gap < unmoved.gap
+
+
+def large_problem(n_classes: int, *, seed: int, share_of_mixes: float = 0.0) -> Problem:
+    """20 trainers of equal curves and even sizes on 300 nodes."""
+    chance = np.random.default_rng(seed)
+    classes = "abcdef"[:n_classes]
+    nodes = tuple(
+        ProblemNode(name=f"n{i}", eligibility=str(chance.choice(list(classes)))) for i in range(300)
+    )
+    curve = Curve(sizes=(1, 4, 16, 64), samples_per_s=(1.0, 3.5, 10.0, 30.0))
+    trainers = tuple(
+        ProblemTrainer(
+            trainer_id=f"t{j}",
+            n_min=size,
+            n_max=size,
+            curve=curve,
+            rescale_up_s=1.0,
+            rescale_down_s=1.0,
+            eligible=tuple(name for name in classes if chance.random() < 0.5),
+            mixes_classes=bool(chance.random() < share_of_mixes),
+        )
+        for j, size in enumerate((2 * chance.integers(4, 20, size=20)).tolist())
+    )
+    return Problem(nodes=nodes, trainers=trainers, t_fwd_s=120.0, p_jmax=20)
+
+
+@pytest.mark.parametrize("share_of_mixes", [0.0, 0.4])
+def test_large_problems_are_proven(share_of_mixes: float) -> None:
+    for seed in range(6):
+        problem = large_problem(3, seed=seed, share_of_mixes=share_of_mixes)
+        pool, answer = solved(problem) or pytest.fail("one class only")
+        assert answer.gap == 0.0
+        allocation = solve(problem)
+        check(problem, allocation)
+        assert allocation.sizes() == {
+            t.trainer_id: size
+            for t, size in zip(pool.trainers, answer.sizes.tolist(), strict=True)
+            if size
+        }
+
+
+def test_more_than_three_classes_are_solved() -> None:
+    problem = large_problem(6, seed=1)
+    allocation = solve(problem)
+    check(problem, allocation)
+    assert (allocation.solver == "bounded") == (allocation.gap > 0)
+    assert allocation.gap < 0.1 * allocation.objective
+
+
+def test_same_problem_same_answer() -> None:
+    problem = large_problem(5, seed=2, share_of_mixes=0.3)
+    assert solve(problem) == solve(problem)
+
+
+def test_prices_minimise_the_bound() -> None:
+    """The bound is convex in the prices: no step from the minimum makes it lower."""
+    chance = np.random.default_rng(7)
+    for seed in range(20):
+        problem = large_problem(3, seed=seed, share_of_mixes=0.3 * (seed % 2))
+        pool = view_pool(problem)
+        instance = build_instance(build_options(problem, pool), pool)
+        at_nothing = float(instance.totals[:, 0].sum())
+        prices = find_prices(Buyers(instance).take, at_nothing, pool.counts(), 0.0)
+        bound = Priced(instance, prices).bound
+        for _ in range(30):
+            step = chance.normal(size=3) * 10.0 ** chance.uniform(-4, 1)
+            moved = np.maximum(prices + step, 0.0)
+            assert Priced(instance, moved).bound >= bound - 1e-6 * bound
+
+
+def test_largest_sizes_of_a_pool() -> None:
+    nodes = tuple(ProblemNode(name=f"n{i}", eligibility="aabbbc"[i]) for i in range(6))
+    curve = Curve(sizes=(1, 8), samples_per_s=(1.0, 8.0))
+    one = ProblemTrainer(
+        trainer_id="one",
+        n_min=1,
+        n_max=8,
+        curve=curve,
+        rescale_up_s=0.0,
+        rescale_down_s=0.0,
+        current=("n0", "n2"),
+        eligible=("a", "b"),
+    )
+    mixing = replace(one, trainer_id="mixing", current=("n3",), mixes_classes=True)
+    stuck = replace(mixing, trainer_id="stuck", current=("n4", "n5"))
+    picky = replace(one, trainer_id="picky", current=(), eligible=("a", "c"))
+    problem = Problem(nodes=nodes, trainers=(one, mixing, stuck, picky), t_fwd_s=1.0, p_jmax=4)
+    pool = view_pool(problem)
+    assert pool.counts() == (2, 3, 1)
+    assert pool.held == ((1, 1, 0), (0, 1, 0), (0, 1, 1), (0, 0, 0))
+    # It holds two classes and may only have one: it shrinks to the nodes of that one.
+    assert [pool.largest(0, k) for k in range(3)] == [1, 1, 0]
+    assert [pool.largest(1, k) for k in range(3)] == [5, 5, 0]
+    assert [pool.largest(1, k, extra=1) for k in range(3)] == [6, 6, 0]
+    assert [pool.largest_of_one(1, k) for k in range(3)] == [0, 3, 0]
+    # It holds a node it no longer accepts, which a grower would have to keep.
+    assert [pool.largest(2, k, extra=1) for k in range(3)] == [1, 1, 0]
+    assert [pool.largest(3, k, extra=1) for k in range(3)] == [3, 0, 2]

@@ -1,0 +1,4 @@
+"""A solver whose import never ends: its request stays unread."""
+
+while True:
+    pass
