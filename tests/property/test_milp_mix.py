@@ -9,8 +9,8 @@ from milp.classes.packing import Demand, meet, pack
 from milp.pool import view_pool
 from milp.problem import Curve, Problem, ProblemNode, ProblemTrainer
 from milp.solve import solve
-from tests.support.every_split import draw, try_every_split
 from tests.property.test_milp_classes import solved
+from tests.support.every_split import draw, try_every_split
 
 
 def test_is_the_best_of_every_split() -> None:

@@ -26,11 +26,11 @@ from bftrainer.policy import (
 )
 from bftrainer.policy.document import read_document
 from bftrainer.policy.load import MAX_BYTES
+from bftrainer.policy.model import SiteObjective
 from bftrainer.policy.problems import MAX_PROBLEMS
 from bftrainer.policy.render import render_markdown, render_yaml, write
 from bftrainer.policy.schema import json_schema, yaml_value
 from bftrainer.process import run
-from milp.problem import Objective
 
 ROOT = Path(__file__).parents[2]
 EVERY_MISTAKE = """\
@@ -115,7 +115,7 @@ def test_values_of_every_type_are_read(written: Callable[[str], Path]) -> None:
     )
     assert loaded.policy == Policy(
         policy="equal-share",
-        objective=Objective.SCALING_EFFICIENCY,
+        objective=SiteObjective.SCALING_EFFICIENCY,
         t_fwd_s=60,
         p_jmax=16,
         log_level=LogLevel.DEBUG,
