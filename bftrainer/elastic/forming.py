@@ -23,17 +23,23 @@ class Forming:
         self._control = control
         self._lock = threading.Lock()
         self._tasks: dict[Key, SideTask[Group]] = {}
+        self._begun: set[Key] = set()  # also those taken: a second group would confuse peers
         control.on_commit = self.hear
 
     def hear(self, commit: Commit) -> None:
-        """Begin to connect to the other members of a commit."""
+        """Begin to connect to the other members of a commit, once.
+
+        The training loop may learn of a commit and take its group before the control
+        thread, which announced it, comes to this.
+        """
         worker_id = self._control.config.worker_id
         me = next((m for m in commit.members if m.worker_id == worker_id), None)
         if me is None or len(commit.members) == 1 or self._control.is_over:
             return
         rank, address = me.rank, me.address or self._control.config.address
         with self._lock:
-            if key_of(commit) not in self._tasks:
+            if key_of(commit) not in self._begun:
+                self._begun.add(key_of(commit))
                 self._tasks[key_of(commit)] = SideTask(
                     self._control, lambda: groups.build(commit, rank, address)
                 )
@@ -52,5 +58,6 @@ class Forming:
         """Drop what was begun for earlier commits than this one: nobody enters them now."""
         with self._lock:
             stale = [self._tasks.pop(key) for key in sorted(self._tasks) if key < before]
+            self._begun = {key for key in self._begun if key >= before}
         for task in stale:
             task.forgo(Group.drop)

@@ -79,6 +79,18 @@ def test_a_group_nobody_heard_of_is_built_when_asked_for(store: StoreServer) -> 
     b.forget(before=(2, 0))
 
 
+def test_a_group_that_is_taken_is_not_built_again(store: StoreServer) -> None:
+    a, b = forming("a"), forming("b")
+    commit = commit_of(store, 1, "a", "b")
+    b.hear(commit)
+    group = a.take(commit, never)
+    assert isinstance(group, Group)
+    a.hear(commit)  # the control thread was slower than the training loop
+    assert a._tasks == {}
+    group.drop()
+    b.forget(before=(2, 0))
+
+
 def test_a_later_commit_does_not_disturb_the_one_being_entered(store: StoreServer) -> None:
     a, b = forming("a"), forming("b")
     first, second = commit_of(store, 1, "a", "b"), commit_of(store, 2, "b", "a")

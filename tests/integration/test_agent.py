@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ from tests.integration.agent_harness import (
     until,
     write_executable,
 )
+from trainers.agent.templates import HUGE_PAGES
 
 # Lives until it is killed or told to stop; its control thread answers by itself.
 WAITING = """
@@ -78,6 +80,31 @@ print("steps", run.step_count, "size", run.size)
 
 def commit(generation: int, *members: Member) -> dict[str, object]:
     return to_body(Commit(generation=generation, attempt=0, token="t", members=members))  # noqa: S106
+
+
+START = """
+import sys
+from pathlib import Path
+environ = Path("/proc/self/environ").read_bytes().decode().split("\\0")
+Path(sys.argv[1]).write_text("\\n".join(v for v in environ if v.startswith("GLIBC_TUNABLES=")))
+"""
+
+
+def test_workers_start_with_huge_pages_unless_the_trainer_says_otherwise(tmp_path: Path) -> None:
+    async def scenario(lab: Lab) -> None:
+        daemon = await lab.start_daemon(interpreters=(sys.executable,))
+        lab.start_agent()
+        await until(lambda: daemon.of(Hello), "hello")
+        script = lab.script("start.py", START)
+        own = (("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0"),)
+        for worker_id, environment in (("w1", ()), ("w2", own)):
+            out = str(tmp_path / worker_id)
+            daemon.send(lab.order(worker_id, script, args=(out,), environment=environment))
+        for worker_id, value in (("w1", HUGE_PAGES), ("w2", "glibc.malloc.hugetlb=0")):
+            await until(partial(daemon.exited, worker_id), "exit")
+            assert (tmp_path / worker_id).read_text() == f"GLIBC_TUNABLES={value}"
+
+    in_lab(tmp_path, scenario)
 
 
 def test_a_workers_life(tmp_path: Path) -> None:
