@@ -23,7 +23,6 @@ from typing import Self
 
 from _bench.records import History, Recorder, Step, durations
 from bftrainer import process
-from trainers.agent.templates import HUGE_PAGES
 
 TIMEOUT_S = 60.0  # no recovery within this counts as this
 SNAPSHOT_STEPS = 10
@@ -42,7 +41,6 @@ RENDEZVOUS = {
 }
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
-    "GLIBC_TUNABLES": HUGE_PAGES,  # as our agents do
     "GLOO_SOCKET_IFNAME": "lo",
     # Without this every growth hangs (torch 2.13): rank 0 tells the address of its store
     # in its first round only, and a newcomer waits for it in a later round's keys.

@@ -36,7 +36,6 @@ from tests.integration.agent_harness import (
     until,
     write_executable,
 )
-from trainers.agent.templates import HUGE_PAGES
 
 # Lives until it is killed or told to stop; its control thread answers by itself.
 WAITING = """
@@ -90,19 +89,19 @@ Path(sys.argv[1]).write_text("\\n".join(v for v in environ if v.startswith("GLIB
 """
 
 
-def test_workers_start_with_huge_pages_unless_the_trainer_says_otherwise(tmp_path: Path) -> None:
+def test_workers_start_with_what_their_trainer_says(tmp_path: Path) -> None:
     async def scenario(lab: Lab) -> None:
         daemon = await lab.start_daemon(interpreters=(sys.executable,))
         lab.start_agent()
         await until(lambda: daemon.of(Hello), "hello")
         script = lab.script("start.py", START)
-        own = (("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0"),)
+        own = (("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),)
         for worker_id, environment in (("w1", ()), ("w2", own)):
             out = str(tmp_path / worker_id)
             daemon.send(lab.order(worker_id, script, args=(out,), environment=environment))
-        for worker_id, value in (("w1", HUGE_PAGES), ("w2", "glibc.malloc.hugetlb=0")):
+        for worker_id, value in (("w1", ""), ("w2", "GLIBC_TUNABLES=glibc.malloc.hugetlb=1")):
             await until(partial(daemon.exited, worker_id), "exit")
-            assert (tmp_path / worker_id).read_text() == f"GLIBC_TUNABLES={value}"
+            assert (tmp_path / worker_id).read_text() == value
 
     in_lab(tmp_path, scenario)
 
