@@ -26,9 +26,11 @@ system:  ## install Slurm and MUNGE for the one-host test cluster (Debian, root 
 demo: venv  ## three real trainers on the embedded batch system, under 90 s
 	$(BIN)/bftrainer demo --out demo-out
 
-# Most tests wait for a scheduler or a process: three at a time do not fill two cores.
+# Most tests wait for a scheduler or a process: three at a time do not fill two cores. The
+# end-to-end run is by itself, because it compares when ordinary jobs start.
 test: venv system  ## all tests, a real Slurm among them
-	$(BIN)/python -m pytest -m "not long" -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not long" tests/e2e
+	$(BIN)/python -m pytest -m "not long" -n 3 --dist loadfile --ignore=tests/e2e
 
 test-long: venv system  ## the long proofs
 	$(BIN)/python -m pytest -m long
