@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bftrainer.errors import BatchSystemError
+from bftrainer.hostlist import ParseError
 from bftrainer.poll.batch_system import PilotObservation, PilotRequest
 from bftrainer.poll.snapshot import Presence
 from slurm_plugins import commands, parse, states
 from slurm_plugins.commands import SlurmCommands, why_failed
-from slurm_plugins.hostlist import ParseError
 
 FORCE_AFTER_S = 2.0
 """A pilot asked to leave this long ago is ended by Slurm when asked again."""

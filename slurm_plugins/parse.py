@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from bftrainer.hostlist import ParseError, expand
 from bftrainer.poll.snapshot import Job, Node, Reservation, SchedulerCycle
 from slurm_plugins import states
-from slurm_plugins.hostlist import ParseError, expand
 
 RECORD = "\x1e"
 FIELD = "\x1f"

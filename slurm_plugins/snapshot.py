@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from bftrainer.hostlist import ParseError
 from bftrainer.poll.snapshot import (
     Job,
     JobState,
@@ -24,7 +25,6 @@ from bftrainer.poll.snapshot import (
 )
 from slurm_plugins import commands, parse
 from slurm_plugins.commands import SlurmCommands, is_controller_away, why_failed
-from slurm_plugins.hostlist import ParseError
 
 T = TypeVar("T")
 

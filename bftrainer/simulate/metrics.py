@@ -59,7 +59,7 @@ def measure(outcome: Outcome) -> Metrics:
     a_s = static_outcome(outcome, n_eq, span_s)
     complete = [t for t in outcome.trainers if t.finished_s is not None]
     started = [t for t in outcome.trainers if t.started_s is not None]
-    jct = [t.finished_s - t.submitted_s for t in complete if t.finished_s is not None]
+    jct = [t.finished_s - t.record.submitted_s for t in complete if t.finished_s is not None]
     slowdowns = _slowdowns(complete, n_eq / outcome.settings.p_jmax)
     offered = max(tally.node_s_offered, 1e-9)
     lost = tally.preemption_cost + tally.rescale_cost
@@ -81,7 +81,7 @@ def measure(outcome: Outcome) -> Metrics:
         submitted=len(outcome.trainers),
         completed=len(complete),
         runtime_mean_s=_mean([_runtime_s(t) for t in complete]),
-        queue_time_mean_s=_mean([(t.started_s or 0.0) - t.submitted_s for t in started]),
+        queue_time_mean_s=_mean([(t.started_s or 0.0) - t.record.submitted_s for t in started]),
         jct_mean_s=_mean(jct),
         jct_median_s=median(jct) if jct else None,
         jain_index=_jain(started, end_s),

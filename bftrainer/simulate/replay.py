@@ -156,7 +156,7 @@ class Replay:
         is_room = len(self._running) < self._settings.p_jmax
         if not (is_room and self._coming and self._books.sees_arrivals):
             return math.inf
-        return max(self._now_s, self._coming[0].submitted_s)
+        return max(self._now_s, self._coming[0].record.submitted_s)
 
     def _patience_ends_s(self) -> float:
         """When a pilot that no trainer wants is to be released."""
@@ -173,7 +173,7 @@ class Replay:
             self._running.remove(trainer)
         is_new = bool(complete)
         while len(self._running) < self._settings.p_jmax and self._coming:
-            if self._coming[0].submitted_s > self._now_s:
+            if self._coming[0].record.submitted_s > self._now_s:
                 break
             trainer = self._coming.popleft()
             self._running.append(trainer)

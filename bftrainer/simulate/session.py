@@ -29,7 +29,6 @@ class Choices:
     objective: Objective = Objective.THROUGHPUT
     t_fwd_s: float = 120.0
     p_jmax: int = 10
-    reserve_nodes: int = 0
     costs: PhysicalCosts | None = None  # None: the paper's bookkeeping
     seed: int = 1
 
@@ -45,7 +44,7 @@ def settings_of(choices: Choices) -> Settings:
         objective=choices.objective,
         t_fwd_s=choices.t_fwd_s,
         p_jmax=choices.p_jmax,
-        reserve_nodes_per_type=choices.reserve_nodes,
+        reserve_nodes_per_type=0,
         min_gap_s=0.0,
         gap_margin_s=0.0,
         pilot_time_limit_s=7 * 86400.0,

@@ -16,7 +16,6 @@ class SimTrainer:
     """One trainer during a replay."""
 
     submission: Submission
-    submitted_s: float  # on the trace's clock
     record: TrainerRecord
     rates: list[float]  # samples per second by size, 0..n_max
     nodes: set[str] = field(default_factory=set)
@@ -66,7 +65,6 @@ def make_trainer(submission: Submission, number: int, begin_s: float) -> SimTrai
     )
     return SimTrainer(
         submission=submission,
-        submitted_s=begin_s + submission.submit_s,
         record=record,
         rates=rates_of(submission.curve, submission.n_max),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from bftrainer.simulate.workloads.networks import NETWORKS
 from milp.problem import (
     BatchCurve,
     Curve,
@@ -18,17 +19,6 @@ from milp.problem import (
     ProblemTrainer,
 )
 
-CURVE_SIZES = (1, 2, 4, 8, 16, 32, 64)
-# Thousands of samples per second on 1..64 Summit nodes (BFTrainer, Table 2).
-KILO_SAMPLES_PER_S = {
-    "AlexNet": (7.1, 13.1, 21.1, 40.5, 74.0, 130.8, 202.1),
-    "ResNet18": (5.2, 10.6, 20.4, 39.6, 78.0, 144.8, 262.7),
-    "MnasNet": (3.2, 6.0, 11.5, 23.1, 43.9, 83.5, 160.5),
-    "MobileNets": (3.0, 5.9, 11.4, 22.0, 42.5, 82.3, 155.2),
-    "ShuffleNet": (2.8, 5.3, 10.0, 20.4, 38.9, 74.1, 145.1),
-    "VGG-16": (1.2, 2.4, 4.7, 9.3, 18.3, 36.2, 70.2),
-    "DenseNet": (1.0, 2.0, 3.8, 7.6, 15.0, 28.8, 57.8),
-}
 # What each family is hard for. "mixed" is the paper's set of models; "wide" has no cap
 # on the size; "N classes" tells N node types apart; "mixes" lets trainers mix three. Nodes
 # of "ends" leave at different times, those of "graded" also earn accordingly.
@@ -127,10 +117,10 @@ def _held(
 
 def _draw_trainer(name: str, family: str, n_nodes: int, chance: random.Random) -> ProblemTrainer:
     """Draw a trainer without nodes: bounds and curve are what the families differ in."""
-    curve = _summit_curve(chance.choice(list(KILO_SAMPLES_PER_S)))
+    curve = chance.choice(list(NETWORKS.values())).curve
     n_min, n_max = chance.choice([1, 1, 2, 4, 8, 16, 32]), 64
     if family == "equal":
-        curve, n_min = _summit_curve("ShuffleNet"), 1
+        curve, n_min = NETWORKS["shufflenet"].curve, 1
     elif family == "gaps":
         n_min = chance.randint(17, 60)  # nothing between 0 and n_min
         n_max = min(64, n_min + chance.randint(0, 7))
@@ -159,18 +149,13 @@ def _draw_trainer(name: str, family: str, n_nodes: int, chance: random.Random) -
     )
 
 
-def _summit_curve(model: str) -> Curve:
-    return Curve(
-        sizes=CURVE_SIZES, samples_per_s=tuple(1000 * rate for rate in KILO_SAMPLES_PER_S[model])
-    )
-
-
 def _spiky_curve(chance: random.Random) -> Curve:
     """Good at a few sizes only, bad right beside them: neither concave nor rising."""
-    base = chance.choice(list(KILO_SAMPLES_PER_S.values()))
-    rates: dict[int, float] = {1: 1000 * base[0]}
-    for size, rate in list(zip(CURVE_SIZES, base, strict=True))[1:]:
-        rates[size] = 1000 * rate * chance.uniform(0.8, 1.0)
+    base = chance.choice(list(NETWORKS.values())).curve
+    (_, first), *others = zip(base.sizes, base.samples_per_s, strict=True)
+    rates: dict[int, float] = {1: first}
+    for size, rate in others:
+        rates[size] = rate * chance.uniform(0.8, 1.0)
         rates[size + 1] = rates[size] * chance.uniform(0.5, 0.9)
     return Curve(sizes=tuple(sorted(rates)), samples_per_s=tuple(rates[n] for n in sorted(rates)))
 

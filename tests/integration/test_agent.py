@@ -99,7 +99,12 @@ def test_workers_start_with_what_their_trainer_says(tmp_path: Path) -> None:
         for worker_id, environment in (("w1", ()), ("w2", own)):
             out = str(tmp_path / worker_id)
             daemon.send(lab.order(worker_id, script, args=(out,), environment=environment))
-        for worker_id, value in (("w1", ""), ("w2", "GLIBC_TUNABLES=glibc.malloc.hugetlb=1")):
+        usual = os.environ.get("GLIBC_TUNABLES")
+        inherited = "" if usual is None else f"GLIBC_TUNABLES={usual}"
+        for worker_id, value in (
+            ("w1", inherited),
+            ("w2", "GLIBC_TUNABLES=glibc.malloc.hugetlb=1"),
+        ):
             await until(partial(daemon.exited, worker_id), "exit")
             assert (tmp_path / worker_id).read_text() == value
 

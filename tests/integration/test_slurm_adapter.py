@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from bftrainer.errors import BatchSystemError, UsageError
+from bftrainer.hostlist import expand
 from bftrainer.poll.batch_system import PilotObservation, PilotRequest, load_batch_system
 from bftrainer.poll.snapshot import Node, NodeState, Presence
 from slurm_plugins.adapter import SlurmBatchSystem, create
-from slurm_plugins.hostlist import expand
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.slurm_fixtures import slurm_cluster, slurm_system
 from tests.support.waiting import wait_for

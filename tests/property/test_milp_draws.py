@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from _bench.problems import FAMILIES, draw_problem, draw_small
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-
-from _bench.problems import FAMILIES, draw_problem, draw_small
 
 from milp.check import check
 from milp.solve import solve

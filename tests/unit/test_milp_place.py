@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-
 from _bench.placement import draw_placement, placement_gap
+from hypothesis import given, settings
 
 from milp.check import find_violations, objective_value
 from milp.placing.cost import PlacementCost, leave_weight, placement_cost

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bftrainer.hostlist import MAX_NAMES, ParseError, expand
 from bftrainer.poll.snapshot import JobState, NodeState, Presence
 from slurm_plugins import parse, states
-from slurm_plugins.hostlist import MAX_NAMES, ParseError, expand
 from slurm_plugins.launcher import batch_script
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "slurm"
