@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,9 +25,10 @@ NO_MARGINAL = Marginal(gain_of_one_more=None, loss_of_one_fewer=None)
 def make_graded_allocation(problem: Problem, grades: Grades, found: Found) -> Allocation:
     """Name the nodes and put the numbers beside them."""
     marginals = {trainer.trainer_id: NO_MARGINAL for trainer in problem.trainers}
+    assignment = _name_nodes(grades, found)
     values: list[float] = []
     for j, trainer in enumerate(grades.trainers):
-        share = _Share(problem, grades, found, j)
+        share = _Share(problem, grades, found, j, _idle_nodes(grades, assignment, j))
         values.append(share.value)
         marginals[trainer.trainer_id] = Marginal(
             gain_of_one_more=share.gain_of_one_more(), loss_of_one_fewer=share.loss_of_one_fewer()
@@ -37,7 +39,7 @@ def make_graded_allocation(problem: Problem, grades: Grades, found: Found) -> Al
         values.append(-_rescale_cost(problem, trainer, n_present, 0))
     sizes = found.rows.size.tolist()
     return Allocation(
-        assignment=_name_nodes(grades, found),
+        assignment=assignment,
         objective=math.fsum(values),
         node_price=float(found.prices.max(initial=0.0)),
         marginals=marginals,
@@ -58,10 +60,28 @@ def _rescale_cost(problem: Problem, trainer: ProblemTrainer, present: int, size:
     return held_rate(trainer, present, problem.objective) * pause_s
 
 
+def _idle_nodes(grades: Grades, assignment: dict[str, str], j: int) -> _Idle:
+    left = [
+        [holder for node, holder in pairs if node.name not in assignment] for pairs in grades.nodes
+    ]
+    return _Idle(
+        of_any=np.array([bool(holders) for holders in left], dtype=np.bool_),
+        of_own=np.array([j in holders for holders in left], dtype=np.bool_),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Idle:
+    """Grades [g] with nodes that nobody gets."""
+
+    of_any: BoolArray
+    of_own: BoolArray  # among them nodes that the trainer held
+
+
 class _Share:
     """What one trainer has, and what it would be worth with another node."""
 
-    def __init__(self, problem: Problem, grades: Grades, found: Found, j: int) -> None:
+    def __init__(self, problem: Problem, grades: Grades, found: Found, j: int, idle: _Idle) -> None:
         self._problem, self._trainer = problem, grades.trainers[j]
         self._present, self._size = int(grades.present[j]), int(found.rows.size[j])
         self._own, self._used = grades.own[j], found.map.used[j]
@@ -70,7 +90,7 @@ class _Share:
         self._kept_s = grades.kept_s
         self._chosen_s = grades.joined_s[j] if self._keeps_all else grades.kept_s
         self._seconds = float(fixed @ grades.kept_s + self._used @ self._chosen_s)
-        self._idle = grades.counts - (found.rows.fixed + found.map.used).sum(axis=0)
+        self._idle = idle
         self._menu: BoolArray = grades.accepts[j][grades.class_of]
         if self._size and not self._trainer.mixes_classes:
             self._menu = grades.class_of == found.rows.menu[j]
@@ -93,11 +113,12 @@ class _Share:
         size = self._size + 1
         if not self._trainer.n_min <= size <= self._trainer.n_max:
             return None
-        choice = self._menu & (self._own > self._used)
-        if self._keeps_all:
-            choice = self._menu & (self._idle > 0)
-            if not choice.any():
-                choice = self._menu
+        idle, any_of_them = self._idle.of_any, self._menu
+        if not self._keeps_all:
+            idle, any_of_them = self._idle.of_own, self._menu & (self._own > self._used)
+        choice = self._menu & idle
+        if not choice.any():
+            choice = any_of_them
         if not choice.any():
             return None
         return self._at(size, self._seconds + float(self._chosen_s[choice].max())) - self.value

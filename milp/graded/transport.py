@@ -92,14 +92,25 @@ def transport(rows: Rows, counts: IntArray) -> Transport | None:
     used = flow.used[:-1]
     value = float(rows.constant.sum() + (used * np.where(used > 0, rows.profit, 0.0)).sum())
     has_idle = bool(flow.used[-1].any())
-    n_holders = len(worth)
-    wanted = flow.used[:n_holders] < flow.limit[:n_holders]
-    bids = np.where(wanted, flow.profit[:n_holders] - worth[:, None], FORBIDDEN)
-    prices = bids.max(axis=0, initial=FORBIDDEN)
-    is_wanted = prices > NEVER
-    floor = float(prices[is_wanted].min(initial=np.inf))
-    prices = np.where(is_wanted, prices - floor, 0.0)
+    prices = _price(flow, worth)
     return Transport(used=used, value=value, prices=prices, has_idle=has_idle)
+
+
+def _price(flow: _Flow, worth: FloatArray) -> FloatArray:
+    """Prices by grade, the least 0, at which nobody would choose other nodes.
+
+    No lower than what whoever wants one would pay. A grade that nobody wants (who may have
+    it has all of it) at what its holders would pay at most. 0 where nothing is to be had.
+    """
+    used, limit = flow.used[: len(worth)], flow.limit[: len(worth)]
+    paid = flow.profit[: len(worth)] - worth[:, None]
+    bids = np.where(used < limit, paid, FORBIDDEN).max(axis=0, initial=FORBIDDEN)
+    asks = np.where(used > 0, paid, np.inf).min(axis=0, initial=np.inf)
+    prices: FloatArray = np.where(bids > NEVER, bids, asks)
+    is_priced = np.isfinite(prices)
+    prices[is_priced] -= prices[is_priced].min(initial=np.inf)
+    prices[~is_priced] = 0.0
+    return prices
 
 
 def _choose_in_turn(flow: _Flow, rows: Rows) -> IntArray:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 
 from milp.check import check, find_violations
 from milp.graded.decomposition import is_graded, solve_graded
@@ -18,6 +18,7 @@ from milp.graded.transport import transport
 from milp.problem import (
     Allocation,
     Curve,
+    Objective,
     Problem,
     ProblemNode,
     ProblemTrainer,
@@ -126,7 +127,22 @@ def test_ends_beyond_t_fwd_change_nothing(problem: Problem) -> None:
     assert solve(horizons) == solve(without_extras(horizons))
 
 
+# Whoever may have a class or the node with a claim has all of it: nobody bids for those.
+TAKEN_BY_ALL_WHO_MAY = problem_of(
+    (
+        *(node(name, eligibility="a") for name in ("n0", "n1")),
+        *(node(name, eligibility="b") for name in ("n2", "n3")),
+        node("n4", eligibility="a", claim_s=2.0),
+    ),
+    trainer("t0", n_max=2, eligible=("b",), utility=Curve(sizes=(1,), samples_per_s=(0.5,))),
+    trainer("t1", n_max=3, mixes_classes=True, utility=Curve(sizes=(1,), samples_per_s=(0.1,))),
+    t_fwd_s=1.0,
+    objective=Objective.UTILITY,
+)
+
+
 @QUICK
+@example(TAKEN_BY_ALL_WHO_MAY)
 @given(problems(max_nodes=8, max_trainers=4, classes="ab", mixes=True, extras=True))
 def test_the_transport_is_proven_by_its_prices(problem: Problem) -> None:
     """No map of the same sizes is worth more than what the prices add up to."""

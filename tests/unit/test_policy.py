@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from bftrainer.cli.policy import policy as policy_group
+from bftrainer.cli.main import cli
 from bftrainer.errors import BftError, ExitCode
 from bftrainer.policy import (
     LogLevel,
@@ -347,9 +347,9 @@ def test_the_default_file_says_what_the_model_says(tmp_path: Path) -> None:
 
 def test_check_accepts_a_good_file(written: Callable[[str], Path]) -> None:
     path = written("p_jmax: 3\n")
-    result = CliRunner().invoke(policy_group, ["check", str(path)])
+    result = CliRunner().invoke(cli, ["policy", "check", str(path)])
     assert (result.exit_code, result.stdout) == (0, f"{path}: ok\n")
-    result = CliRunner().invoke(policy_group, ["check", str(path), "--json"])
+    result = CliRunner().invoke(cli, ["policy", "check", str(path), "--json"])
     answer = json.loads(result.stdout)
     assert answer["schema"] == "bftrainer/policy-check/1"
     assert (answer["ok"], answer["problems"]) == (True, [])
@@ -358,14 +358,14 @@ def test_check_accepts_a_good_file(written: Callable[[str], Path]) -> None:
 
 def test_check_prints_every_mistake_and_exits_8(written: Callable[[str], Path]) -> None:
     path = written(EVERY_MISTAKE)
-    result = CliRunner().invoke(policy_group, ["check", str(path)])
+    result = CliRunner().invoke(cli, ["policy", "check", str(path)])
     assert result.exit_code == 8
     assert result.stdout == ""
     lines = result.stderr.splitlines()
     assert [line.split(": ")[:2] for line in lines] == [
         [f"{path}:{line}:{column}", code] for line, column, code in EVERY_PLACE
     ]
-    result = CliRunner().invoke(policy_group, ["check", str(path), "--json"])
+    result = CliRunner().invoke(cli, ["policy", "check", str(path), "--json"])
     assert result.exit_code == 8
     problems = json.loads(result.stdout)["problems"]
     assert [(p["line"], p["column"], p["code"]) for p in problems] == EVERY_PLACE
@@ -391,7 +391,7 @@ print(next(l for l in Path("/proc/self/status").read_text().splitlines() if "VmH
 
 def test_show_names_the_origin_of_every_value(written: Callable[[str], Path]) -> None:
     path = written("# mine\np_jmax: 3\n")
-    result = CliRunner().invoke(policy_group, ["show", str(path)])
+    result = CliRunner().invoke(cli, ["policy", "show", str(path)])
     assert result.exit_code == 0
     shown = dict(line.split("#") for line in result.stdout.splitlines())
     assert {key.strip(): origin.strip() for key, origin in shown.items()} == {
@@ -407,7 +407,7 @@ def test_what_show_prints_can_be_used_as_a_file(written: Callable[[str], Path]) 
 
 
 def test_show_without_a_file_shows_the_defaults_as_json_too() -> None:
-    result = CliRunner().invoke(policy_group, ["show", "--json"])
+    result = CliRunner().invoke(cli, ["policy", "show", "--json"])
     answer = json.loads(result.stdout)
     assert answer["file"] is None
     assert answer["settings"]["t_fwd_s"] == {"value": 120.0, "origin": "default"}
@@ -415,11 +415,11 @@ def test_show_without_a_file_shows_the_defaults_as_json_too() -> None:
 
 
 def test_show_refuses_a_bad_file_as_check_does(written: Callable[[str], Path]) -> None:
-    result = CliRunner().invoke(policy_group, ["show", str(written("p_jmax: 0"))])
+    result = CliRunner().invoke(cli, ["policy", "show", str(written("p_jmax: 0"))])
     assert isinstance(result.exception, BftError)
     assert result.exception.exit_code is ExitCode.VALIDATION_FAILED
 
 
 def test_the_schema_can_be_printed() -> None:
-    result = CliRunner().invoke(policy_group, ["schema"])
+    result = CliRunner().invoke(cli, ["policy", "schema"])
     assert json.loads(result.stdout) == json_schema()
