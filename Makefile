@@ -32,8 +32,12 @@ test: venv system  ## all tests, a real Slurm among them
 	$(BIN)/python -m pytest -m "not long" tests/e2e
 	$(BIN)/python -m pytest -m "not long" -n 3 --dist loadfile --ignore=tests/e2e
 
-test-long: venv system  ## the long proofs
+test-long: venv system  ## the long proofs, and ten times fresh examples for the property tests
 	$(BIN)/python -m pytest -m long
+	for i in {1..10}; do \
+		$(BIN)/python -m pytest -m "not long" --hypothesis-profile=fresh -n 2 --dist loadfile \
+			$$(grep -rlE '^ *@given' tests) || exit 1; \
+	done
 
 lint: venv  ## the house rules as tools
 	$(BIN)/ruff check .
