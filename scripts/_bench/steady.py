@@ -21,6 +21,7 @@ from typing import Self
 
 from _bench.plane import BenchError, Plane
 from bftrainer import process
+from trainers.agent.templates import KEEP_FREED_MEMORY
 
 ARMS = ("elastic", "ddp")
 START_TIMEOUT_S = 120.0
@@ -151,6 +152,7 @@ def _ddp(directory: Path, workloads: Path, model: str, size: int, gate: Path) ->
             environment = {
                 **os.environ,
                 "OMP_NUM_THREADS": "1",
+                **KEEP_FREED_MEMORY,  # as our agents do: what is compared is the rest
                 "GLOO_SOCKET_IFNAME": "lo",
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(port),

@@ -23,6 +23,7 @@ from typing import Self
 
 from _bench.records import History, Recorder, Step, durations
 from bftrainer import process
+from trainers.agent.templates import KEEP_FREED_MEMORY
 
 TIMEOUT_S = 60.0  # no recovery within this counts as this
 SNAPSHOT_STEPS = 10
@@ -41,6 +42,7 @@ RENDEZVOUS = {
 }
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
+    **KEEP_FREED_MEMORY,  # as our agents do
     "GLOO_SOCKET_IFNAME": "lo",
     # Without this every growth hangs (torch 2.13): rank 0 tells the address of its store
     # in its first round only, and a newcomer waits for it in a later round's keys.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -36,6 +37,7 @@ from tests.integration.agent_harness import (
     until,
     write_executable,
 )
+from trainers.agent.templates import KEEP_FREED_MEMORY
 
 # Lives until it is killed or told to stop; its control thread answers by itself.
 WAITING = """
@@ -82,10 +84,12 @@ def commit(generation: int, *members: Member) -> dict[str, object]:
 
 
 START = """
+import json
+import os
 import sys
 from pathlib import Path
-environ = Path("/proc/self/environ").read_bytes().decode().split("\\0")
-Path(sys.argv[1]).write_text("\\n".join(v for v in environ if v.startswith("GLIBC_TUNABLES=")))
+environ = [v for v in Path("/proc/self/environ").read_bytes().decode().split("\\0") if v]
+Path(sys.argv[1]).write_text(json.dumps(dict(v.split("=", 1) for v in environ)))
 """
 
 
@@ -95,18 +99,18 @@ def test_workers_start_with_what_their_trainer_says(tmp_path: Path) -> None:
         lab.start_agent()
         await until(lambda: daemon.of(Hello), "hello")
         script = lab.script("start.py", START)
-        own = (("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),)
-        for worker_id, environment in (("w1", ()), ("w2", own)):
+        own = {"MALLOC_TRIM_THRESHOLD_": "1000000", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+        for worker_id, environment in (("w1", {}), ("w2", own)):
             out = str(tmp_path / worker_id)
-            daemon.send(lab.order(worker_id, script, args=(out,), environment=environment))
-        usual = os.environ.get("GLIBC_TUNABLES")
-        inherited = "" if usual is None else f"GLIBC_TUNABLES={usual}"
-        for worker_id, value in (
-            ("w1", inherited),
-            ("w2", "GLIBC_TUNABLES=glibc.malloc.hugetlb=1"),
-        ):
+            daemon.send(
+                lab.order(worker_id, script, args=(out,), environment=tuple(environment.items()))
+            )
+        usual = {**KEEP_FREED_MEMORY, **os.environ}
+        for worker_id, expected in (("w1", usual), ("w2", {**usual, **own})):
             await until(partial(daemon.exited, worker_id), "exit")
-            assert (tmp_path / worker_id).read_text() == value
+            started = json.loads((tmp_path / worker_id).read_text())
+            for name in ("GLIBC_TUNABLES", *KEEP_FREED_MEMORY):
+                assert started.get(name) == expected.get(name), name
 
     in_lab(tmp_path, scenario)
 
