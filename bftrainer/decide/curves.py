@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from bftrainer.decide.types import Settings
 from bftrainer.trainer import TrainerRecord
 from milp.problem import Curve, ProblemTrainer
@@ -50,6 +52,43 @@ def problem_trainer(
     settled: tuple[str, ...] = (),
 ) -> ProblemTrainer:
     """Return the trainer as the allocation problem sees it."""
+    key = (id(record), id(settings))
+    known = _KNOWN.get(key)
+    if (
+        known is not None
+        and known.record is record
+        and known.settings is settings
+        and known.made.current == current
+        and known.made.settled == settled
+    ):
+        return known.made
+    made = _make(record, current, settings, settled)
+    if len(_KNOWN) >= _MOST_KNOWN:
+        _KNOWN.clear()
+    _KNOWN[key] = _Known(record, settings, made)
+    return made
+
+
+class _Known(NamedTuple):
+    """What was made last of a record: most trainers are the same at the next decision."""
+
+    record: TrainerRecord
+    settings: Settings
+    made: ProblemTrainer
+
+
+_MOST_KNOWN = 1024
+# By identity, because hashing a whole record costs more than making the trainer. The
+# records in it are alive, so that no other object can have their identity.
+_KNOWN: dict[tuple[int, int], _Known] = {}
+
+
+def _make(
+    record: TrainerRecord,
+    current: tuple[str, ...],
+    settings: Settings,
+    settled: tuple[str, ...],
+) -> ProblemTrainer:
     spec, costs = record.spec, record.costs
     limit = settings.max_nodes_per_trainer
     up, down = costs.rescale_up_s, costs.rescale_down_s

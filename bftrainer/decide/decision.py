@@ -47,7 +47,8 @@ def decide(given: DecisionInput, policy: Policy) -> Plan:
         cost_of=lambda node: _cost(node, memory, given),
     )
     releases = list(moved.releases)
-    memory = replace(memory, gave_back=moved.gave_back)
+    if moved.gave_back or memory.gave_back:
+        memory = replace(memory, gave_back=moved.gave_back)
     # Nodes a job is about to start on are its own for as long as those given back for it.
     memory = _hold_off(memory, sorted(moved.left_to_jobs - memory.held_off.keys()), given.now_s)
     memory = _hold_off(memory, [r.node for r in releases], given.now_s)
@@ -98,10 +99,13 @@ def _unchanged(given: DecisionInput) -> Plan:
 
 def _observe(given: DecisionInput) -> Memory:
     """Bring the memory up to the snapshot: idle counts and hold-offs."""
-    memory = given.memory
-    if given.is_new_snapshot:
-        memory = replace(memory, idle_seen=observe_idle(memory.idle_seen, given.snapshot))
-    return replace(memory, held_off=still_held_off(memory.held_off, given.snapshot, given.settings))
+    memory, snapshot = given.memory, given.snapshot
+    seen = memory.idle_seen
+    return replace(
+        memory,
+        idle_seen=observe_idle(seen, snapshot) if given.is_new_snapshot else seen,
+        held_off=still_held_off(memory.held_off, snapshot, given.settings),
+    )
 
 
 def _hold_off(memory: Memory, nodes: list[str], now_s: float) -> Memory:
@@ -179,25 +183,34 @@ def _problem(pool: Pool, given: DecisionInput, memory: Memory) -> Problem | None
     names = {n.name for n in pool.nodes}
     if not given.trainers or not names:
         return None
-    held: dict[str, list[str]] = {}
-    for name, trainer_id in memory.assignment.items():
-        if name in names:
-            held.setdefault(trainer_id, []).append(name)
+    held = _by_trainer(memory.assignment, names)
+    training = _by_trainer(given.training, names)
+    nobody: tuple[str, ...] = ()
     return Problem(
         nodes=tuple([_problem_node(n, given.now_s) for n in pool.nodes]),
         trainers=tuple(
-            problem_trainer(
-                record,
-                tuple(sorted(held.get(record.trainer_id, ()))),
-                given.settings,
-                _of(record.trainer_id, given.training, names),
-            )
-            for record in given.trainers
+            [
+                problem_trainer(
+                    record,
+                    held.get(record.trainer_id, nobody),
+                    given.settings,
+                    training.get(record.trainer_id, nobody),
+                )
+                for record in given.trainers
+            ]
         ),
         t_fwd_s=given.settings.t_fwd_s,
         p_jmax=given.settings.p_jmax,
         objective=given.settings.objective,
     )
+
+
+def _by_trainer(assignment: Mapping[str, str], names: set[str]) -> dict[str, tuple[str, ...]]:
+    """Each trainer's nodes among ``names``, sorted."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(assignment.keys() & names):
+        found.setdefault(assignment[name], []).append(name)
+    return {trainer_id: tuple(own) for trainer_id, own in found.items()}
 
 
 def _problem_node(node: PoolNode, now_s: float) -> ProblemNode:
@@ -223,10 +236,6 @@ def _allocate(problem: Problem | None, policy: Policy) -> tuple[Allocation | Non
         return policy.allocate(problem), ""
     except (ProblemError, CheckFailed) as failure:
         return None, f"Policy {policy.name} gave no usable answer: {failure}"
-
-
-def _of(trainer_id: str, assignment: Mapping[str, str], names: set[str]) -> tuple[str, ...]:
-    return tuple(sorted(n for n, t in assignment.items() if t == trainer_id and n in names))
 
 
 def _claims(pool: Pool, assignment: Mapping[str, str], given: DecisionInput) -> tuple[Claim, ...]:
@@ -256,12 +265,10 @@ def _unwanted(
             unused[node.name] = since
             if given.now_s - since >= given.settings.hold_idle_s or not node.is_held:
                 releases.append(_release(node, "No trainer wants it."))
-    ended = {p.pilot_id: p for p in given.pilots if _has_struck(p, given)}
-    releases += [
-        Release(pilot_id=p.pilot_id, node=p.node, reason=pool.not_used[p.node])
-        for p in ended.values()
-        if p.node in pool.not_used and not p.is_leaving
-    ]
+    for pilot in _struck(given):
+        if pilot.node in pool.not_used and not pilot.is_leaving:
+            reason = pool.not_used[pilot.node]
+            releases.append(Release(pilot_id=pilot.pilot_id, node=pilot.node, reason=reason))
     return unused, releases
 
 
@@ -269,13 +276,20 @@ def _release(node: PoolNode, reason: str) -> Release:
     return Release(pilot_id=node.pilot_id, node=node.name, reason=reason)
 
 
-def _has_struck(pilot: PilotView, given: DecisionInput) -> bool:
-    """Whether a node must be left for a reason of its own (limit, drain, taken)."""
-    node = next((n for n in given.snapshot.nodes or () if n.name == pilot.node), None)
-    if node is None:
-        return False  # vanished from the snapshot: the batch system will end the pilot
-    near_end = (
-        pilot.end_s is not None and given.now_s >= pilot.end_s - given.settings.end_margin_s / 2
-    )
-    is_taken = not pilot.is_held and node.name in taken_nodes(given.snapshot)
-    return near_end or is_taken or node.state in {NodeState.DRAINED, NodeState.RESERVED}
+def _struck(given: DecisionInput) -> list[PilotView]:
+    """Pilots whose node must be left for a reason of its own (limit, drain, taken)."""
+    if not given.pilots:
+        return []
+    nodes = {n.name: n for n in given.snapshot.nodes or ()}
+    taken = taken_nodes(given.snapshot)
+    ends_by_s = given.now_s + given.settings.end_margin_s / 2
+
+    def has_struck(pilot: PilotView) -> bool:
+        node = nodes.get(pilot.node)
+        if node is None:
+            return False  # vanished from the snapshot: the batch system will end the pilot
+        near_end = pilot.end_s is not None and pilot.end_s <= ends_by_s
+        is_taken = not pilot.is_held and node.name in taken
+        return near_end or is_taken or node.state in {NodeState.DRAINED, NodeState.RESERVED}
+
+    return [p for p in given.pilots if has_struck(p)]

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 
 from bftrainer.decide.types import Memory, PilotView, PoolNode, Settings
 from bftrainer.poll.snapshot import Job, JobState, Node, NodeState, Reservation, Snapshot
 
 FREE_STATES = (NodeState.IDLE, NodeState.PLANNED)
+_NAME = attrgetter("name")
 LOST_STATES = (NodeState.DRAINED, NodeState.DOWN, NodeState.RESERVED)  # of no use to anybody
 
 
@@ -76,46 +78,71 @@ def build_pool(
     ends = gap_ends(snapshot.jobs or (), snapshot.reservations or (), now_s)
     by_node = {p.node: p for p in pilots}
     taken = taken_nodes(snapshot)
+    told_of = by_node.keys() | ends.keys() | memory.held_off.keys()
+    types, seen = settings.eligible_node_types, memory.idle_seen
     pool: list[PoolNode] = []
     candidates: list[PoolNode] = []
     not_used: dict[str, str] = {}
-    for node in sorted(nodes, key=lambda n: n.name):
-        pilot = by_node.get(node.name)
-        end = ends.get(node.name)
+    for node in sorted(nodes, key=_NAME):
+        name = node.name
+        if (
+            name not in told_of
+            and node.state in FREE_STATES
+            and (not types or node.node_type in types)
+            and seen.get(name, 0) >= settings.idle_confirmations
+        ):  # most nodes of most pools: nothing more has to be asked
+            candidates.append(_candidate(name, node.node_type, node.gpus, None))
+            continue
+        pilot = by_node.get(name)
+        end = ends.get(name)
         if pilot is not None:
-            why = _why_not_keep(node, pilot, settings, now_s, is_taken=node.name in taken)
+            why = _why_not_keep(node, pilot, settings, now_s, is_taken=name in taken)
             # A plan that moves over a held pilot does not end it: what is planned is
             # served by give-back when it can start; the pilot's own limit is the gap.
             end = pilot.end_s if pilot.end_s is not None else end
         else:
             why = _why_not_take(node, end, memory, settings, now_s)
         if why:
-            not_used[node.name] = why
-            continue
-        if pilot is None:
-            candidates.append(_candidate(node.name, node.node_type, node.gpus, end))
-            continue
-        pool.append(
-            PoolNode(
-                name=node.name,
-                node_type=node.node_type,
-                gpus=node.gpus,
-                usable_until_s=end,
-                pilot_id=pilot.pilot_id,
-                is_held=pilot.is_held,
+            not_used[name] = why
+        elif pilot is None:
+            candidates.append(_candidate(name, node.node_type, node.gpus, end))
+        else:
+            pool.append(
+                _with_pilot(name, node.node_type, node.gpus, end, pilot.pilot_id, pilot.is_held)
             )
-        )
     reserve, deficit = _split_reserve(candidates, pool, settings)
     for name in reserve:
         not_used[name] = "It is kept free for small and immediate jobs (reserve_nodes_per_type)."
-    pool += [c for c in candidates if c.name not in reserve]
-    pool.sort(key=lambda n: n.name)
+    pool += [c for c in candidates if c.name not in reserve] if reserve else candidates
+    pool.sort(key=_NAME)
     return Pool(nodes=tuple(pool), reserve=reserve, reserve_deficit=deficit, not_used=not_used)
 
 
-@lru_cache(maxsize=1 << 16)  # mostly the same nodes, decision after decision
+# Mostly the same nodes, decision after decision: objects are made once.
+
+
+@lru_cache(maxsize=1 << 16)
 def _candidate(name: str, node_type: str, gpus: int, end_s: float | None) -> PoolNode:
     return PoolNode(name=name, node_type=node_type, gpus=gpus, usable_until_s=end_s)
+
+
+@lru_cache(maxsize=1 << 16)
+def _with_pilot(
+    name: str,
+    node_type: str,
+    gpus: int,
+    end_s: float | None,
+    pilot_id: str,
+    is_held: bool,  # noqa: FBT001 - keyword arguments cost the cache half of what it saves
+) -> PoolNode:
+    return PoolNode(
+        name=name,
+        node_type=node_type,
+        gpus=gpus,
+        usable_until_s=end_s,
+        pilot_id=pilot_id,
+        is_held=is_held,
+    )
 
 
 def _why_not_keep(

@@ -44,5 +44,8 @@ class World:
     def snapshot(self, now_s: float, held: Collection[str]) -> Snapshot:
         """Return what the last look has shown; nodes that jobs use are left out."""
         free, ours = self._free, self._ours
-        nodes = tuple([(ours if name in held else free)[name] for name in self._idle])
+        if held:
+            nodes = tuple([(ours if name in held else free)[name] for name in self._idle])
+        else:
+            nodes = tuple(map(free.__getitem__, self._idle))
         return Snapshot(taken_at_s=now_s, nodes=nodes, jobs=())

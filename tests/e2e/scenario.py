@@ -21,6 +21,7 @@ from typing import Any
 from bftrainer import process
 from bftrainer.api.service import StatusView
 from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.simulate.recorded import Again, take_again
 from bftrainer.trainer import TrainerRecord, TrainerSpec
 from milp.problem import Curve
 from slurm_plugins.testcluster.cluster import SlurmTestCluster
@@ -83,6 +84,7 @@ class Outcome:
     status: StatusView
     incarnations: int
     killed_workers: list[str]  # as the journal tells it
+    decisions: list[Again]  # of the journal, taken again
 
 
 def spec(network: str, directory: Path) -> TrainerSpec:
@@ -154,8 +156,8 @@ def _play(
     for child in fixed:
         assert child.wait(120) == 0
     status = sidecar.client.status()
-    entries = sidecar.entries()
     sidecar.stop()
+    entries = sidecar.entries()
     return Outcome(
         trainers={t.record.spec.name: t.record for t in status.trainers},
         directories=directories,
@@ -179,6 +181,7 @@ def _play(
             for e in entries
             if e.kind == "worker-failed" and "signal 9" in e.plain()["what"]["cause"]
         ],
+        decisions=list(take_again(entries)),
     )
 
 

@@ -87,3 +87,9 @@ def test_ordinary_jobs_do_not_notice(outcome: Outcome) -> None:
         added.append(ours.wait_s - theirs.wait_s)
     assert max(added) <= BF_INTERVAL_S + 1.0, added
     assert statistics.median(added) <= 0.2, added
+
+
+def test_every_decision_comes_out_the_same_when_taken_again(outcome: Outcome) -> None:
+    differing = [again for again in outcome.decisions if not again.is_equal]
+    assert not differing, differing[:3]
+    assert len(outcome.decisions) >= 30

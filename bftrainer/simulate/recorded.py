@@ -1,0 +1,62 @@
+"""A daemon's journal → the same decisions taken again, and whether they come out alike.
+
+Every journalled decision holds its full input, so nothing else is needed. Called by
+``bftrainer simulate --journal`` and by the end-to-end tests: that every plan is equal, to
+the hash, shows that daemon and simulator decide alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from bftrainer.canonical import digest
+from bftrainer.decide.decision import decide
+from bftrainer.decide.policies.base import load_policy
+from bftrainer.decide.types import DecisionRecord, Plan
+from bftrainer.journal.records import JournalEntry
+
+KIND = "decision"  # of the entries that hold decisions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """One decision, as it was and as it is now."""
+
+    seq: int  # of the journal's entry
+    at_s: float
+    recorded_sha256: str  # of the plan
+    sha256: str  # of the plan taken again
+    differing: tuple[str, ...]  # fields of the plan
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether it is the same plan."""
+        return self.sha256 == self.recorded_sha256
+
+
+def take_again(entries: Iterable[JournalEntry]) -> Iterator[Again]:
+    """Take every recorded decision again, in order; other entries are passed over.
+
+    Raises:
+        UsageError: BFT-3050, a policy of then is not installed.
+        CanonicalError: BFT-2220, an entry is of a form this release does not read.
+    """
+    for entry in entries:
+        if entry.kind != KIND:
+            continue
+        record = entry.payload_as(DecisionRecord)
+        plan = decide(record.input, load_policy(record.input.settings.policy))
+        recorded, now = digest(record.plan), digest(plan)
+        yield Again(
+            seq=entry.seq,
+            at_s=record.input.now_s,
+            recorded_sha256=recorded,
+            sha256=now,
+            differing=() if now == recorded else _differing(record.plan, plan),
+        )
+
+
+def _differing(one: Plan, other: Plan) -> tuple[str, ...]:
+    names = Plan.__dataclass_fields__
+    return tuple(n for n in names if digest(replace(one, **{n: getattr(other, n)})) != digest(one))

@@ -1,0 +1,71 @@
+"""Decisions of a journal, taken again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bftrainer.decide.types import DecisionInput, DecisionRecord, Plan
+from bftrainer.journal.journal import Journal
+from bftrainer.simulate.costs import costs_from_mapping
+from bftrainer.simulate.recorded import KIND, Again, take_again
+from bftrainer.simulate.session import Choices, play
+from bftrainer.simulate.traces.generator import GeneratorParameters, generate
+from bftrainer.simulate.workloads.builders import by_name
+
+SHORT = GeneratorParameters(n_nodes=128, hours=2.0, seed=3)
+COSTS = costs_from_mapping({"claim_s": 5.0, "warm_up_s": [8.0, 12.0], "pause_up_s": 0.2}, "test")
+
+
+@pytest.fixture(scope="module", params=["milp", "equal-share"])
+def records(request: pytest.FixtureRequest) -> list[DecisionRecord]:
+    """what a daemon would have written down."""
+    found: list[DecisionRecord] = []
+
+    def note(given: DecisionInput, plan: Plan) -> None:
+        found.append(
+            DecisionRecord(event=None, input=given, policy_hash="x", plan=plan, took_ms=1.0)
+        )
+
+    choices = Choices(policy=request.param, p_jmax=4, costs=COSTS)
+    play(generate(SHORT), by_name("hpo-shufflenet", n_trainers=8), choices, on_plan=note)
+    assert len(found) > 20
+    return found
+
+
+Retake = Callable[[list[DecisionRecord]], list[Again]]
+
+
+@pytest.fixture
+def retake(tmp_path: Path) -> Retake:
+    """Through a journal on disk and back."""
+
+    def run(records: list[DecisionRecord]) -> list[Again]:
+        with Journal.open(tmp_path / "journal.db", clock=lambda: 5.0) as journal:
+            journal.begin_incarnation()
+            for record in records:
+                journal.append(KIND, record)
+                journal.append("remark", {"text": "not a decision"})
+            return list(take_again(journal.entries()))
+
+    return run
+
+
+def test_every_plan_is_equal(records: list[DecisionRecord], retake: Retake) -> None:
+    again = retake(records)
+    assert len(again) == len(records)
+    assert [a for a in again if not a.is_equal] == []
+    assert [a.at_s for a in again] == [r.input.now_s for r in records]
+
+
+def test_a_plan_that_was_another_is_named(records: list[DecisionRecord], retake: Retake) -> None:
+    at = next(i for i, r in enumerate(records) if r.plan.assignment)
+    other = replace(records[at].plan, assignment={}, trouble="It was otherwise.")
+    changed = [*records[:at], replace(records[at], plan=other), *records[at + 1 :]]
+    again = retake(changed)
+    assert [i for i, a in enumerate(again) if not a.is_equal] == [at]
+    assert again[at].differing == ("assignment", "trouble")
+    assert again[at].sha256 != again[at].recorded_sha256
