@@ -32,6 +32,7 @@ from bftrainer.events.change import Event, Situation, event_between
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.lock import InstanceLock
 from bftrainer.policy.model import Policy, policy_hash
+from bftrainer.poll.announcer import UNSEEN_S, Announced, Announcement
 from bftrainer.poll.batch_system import BatchSystem
 from bftrainer.poll.snapshot import JobState, NodeState, Snapshot
 from bftrainer.wire.keys import generate_pair, load_pair, save_pair
@@ -100,6 +101,8 @@ class Daemon:
         self._looking = ThreadPoolExecutor(1, "look")
         self._acting = ThreadPoolExecutor(1, "act")
         self._wanted = asyncio.Event()
+        self._look_wanted = asyncio.Event()
+        self._announced = Announced()
         self._stopping = asyncio.Event()
         self._is_adopting = True
         self._is_new_snapshot = False
@@ -241,23 +244,57 @@ class Daemon:
     # ---- poll ----------------------------------------------------------------------------
 
     async def _poll_loop(self) -> None:
-        while True:
-            started = time.monotonic()
-            await self.poll_once()
-            took_s = time.monotonic() - started
-            # Never more than a fifth of the time inside the controller.
-            await asyncio.sleep(max(self.policy.poll_interval_s - took_s, 4.0 * took_s, 0.05))
+        """Look every so often; seldom where the batch system tells us, and when it did."""
+        announcer = self.system.open_announcer()
+        self._background(self._warn_of_settings())
+        interval_s = self.policy.poll_interval_s
+        if announcer is not None:
+            interval_s = max(interval_s, self.policy.poll_interval_with_hook_s)
+            asyncio.get_running_loop().add_reader(
+                announcer.fileno(), lambda: self._on_announced(announcer.read())
+            )
+        try:
+            while True:
+                self._look_wanted.clear()
+                started = time.monotonic()
+                await self.poll_once()
+                took_s = time.monotonic() - started
+                # Never more than a fifth of the time inside the controller.
+                rest_s = max(4.0 * took_s, 0.05)
+                await asyncio.sleep(rest_s)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(max(0.0, interval_s - took_s - rest_s)):
+                        await self._look_wanted.wait()
+                        await asyncio.sleep(UNSEEN_S)  # what comes in a burst is looked at once
+        finally:
+            if announcer is not None:
+                asyncio.get_running_loop().remove_reader(announcer.fileno())
+                announcer.close()
+
+    async def _warn_of_settings(self) -> None:
+        loop = asyncio.get_running_loop()
+        for found in await loop.run_in_executor(self._looking, self.system.findings):
+            LOG.warning("%s %s: %s", found.code, found.setting, found.cost)
+
+    def _on_announced(self, announcements: tuple[Announcement, ...]) -> None:
+        """Give back before any look, for a job that is not even in the queue yet."""
+        if not announcements:
+            return
+        if self._announced.hear(announcements) and self.seen.snapshot is not None:
+            self.seen.snapshot = self._announced.add_to(self.seen.snapshot)
+            self.decide_soon()
+        self._look_wanted.set()
 
     async def poll_once(self) -> None:
         """Look at the batch system and take the look over."""
-        looked_s = self._clock()
+        looked_s, began = self._clock(), self._announced.look_begins()
         snapshot = await asyncio.get_running_loop().run_in_executor(
             self._looking, self.system.snapshot
         )
         before = self.seen.snapshot.failures if self.seen.snapshot else ()
         if snapshot.failures and snapshot.failures != before:
             LOG.warning("batch system: %s", "; ".join(snapshot.failures))
-        self.seen.snapshot = snapshot
+        self.seen.snapshot = self._announced.add_to(snapshot, began)
         for pilot_id in self.pilots.observe(snapshot, looked_s):
             self._pilot_ended(pilot_id)
         overdue = self.pilots.overdue()

@@ -47,6 +47,7 @@ class TrainerSpec:
     curve: Curve | None = None  # None: auto (concave guess until measured)
     runtime: str = "torch"
     weight: float = 1.0
+    utility: Curve | None = None  # what the objective "utility" maximises; the simulator's
     environment: tuple[tuple[str, str], ...] = ()
 
 

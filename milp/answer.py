@@ -14,17 +14,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from milp.exact.column_data import Columns
+from milp.exact.worths import Worths
 from milp.options import Options
 from milp.placing.place import place
 from milp.pool import PoolView
 from milp.problem import Allocation, Marginal, Problem
 from milp.tables import best_batch, value_table
 
+NO_MARGINAL = Marginal(gain_of_one_more=None, loss_of_one_fewer=None)
+
 
 def make_allocation(
     problem: Problem,
     pool: PoolView,
-    options: Options | Columns,
+    options: Options | Columns | Worths,
     *,
     sizes: Sequence[int],
     classes: Sequence[int],
@@ -38,19 +41,22 @@ def make_allocation(
     ``sizes`` and ``classes`` are of the trainers that may run; the others get 0.
     ``split[j][k]``: nodes of class k, where a trainer mixes classes.
     """
-    if isinstance(options, Columns):
+    if isinstance(options, Worths):
+        worth = _worth_of_table(options, sizes)
+    elif isinstance(options, Columns):
         worth = _worth_of_columns(options, sizes)
     else:
         worth = _worth_of_options(options, pool, sizes, classes)
-    marginals = dict.fromkeys(
-        (trainer.trainer_id for trainer in problem.trainers),
-        Marginal(gain_of_one_more=None, loss_of_one_fewer=None),
-    )
-    for trainer, gain, loss in zip(pool.trainers, worth.gains, worth.losses, strict=True):
-        marginals[trainer.trainer_id] = Marginal(gain_of_one_more=gain, loss_of_one_fewer=loss)
+    marginals = {
+        trainer.trainer_id: Marginal(gain_of_one_more=gain, loss_of_one_fewer=loss)
+        for trainer, gain, loss in zip(pool.trainers, worth.gains, worth.losses, strict=True)
+    }
+    if stopped := problem.trainers[problem.p_jmax :]:
+        marginals |= dict.fromkeys((trainer.trainer_id for trainer in stopped), NO_MARGINAL)
+        worth.values.extend(_values_of_stopped(problem))
     return Allocation(
         assignment=place(problem, pool, sizes, classes, split),
-        objective=math.fsum([*worth.values, *_values_of_stopped(problem)]),
+        objective=math.fsum(worth.values),
         # One node more never hurts; what float noise says against that is cut off.
         node_price=max(node_price, 0.0),
         marginals=marginals,
@@ -89,6 +95,29 @@ class _Worth:
     values: list[float]
     gains: list[float | None]
     losses: list[float | None]
+
+
+def _worth_of_table(worths: Worths, sizes: Sequence[int]) -> _Worth:
+    allowed = worths.allowed
+    now = np.arange(0, allowed.size, allowed.shape[1])
+    now += np.array(sizes, dtype=np.int64)
+    triples = zip(
+        sizes,
+        allowed.take(now).tolist(),
+        allowed.take(now + 1).tolist(),
+        allowed.take(now - 1).tolist(),  # of size 0: nothing that is read
+        allowed[:, 0].tolist(),
+        strict=True,
+    )
+    values: list[float] = []
+    gains: list[float | None] = []
+    losses: list[float | None] = []
+    for size, value, larger, smaller, nothing in triples:
+        values.append(value)
+        gains.append(None if larger == -math.inf else larger - value)
+        fewer = nothing if smaller == -math.inf else smaller
+        losses.append(value - fewer if size else None)
+    return _Worth(values=values, gains=gains, losses=losses)
 
 
 def _worth_of_columns(columns: Columns, sizes: Sequence[int]) -> _Worth:

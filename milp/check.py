@@ -32,13 +32,16 @@ def check(problem: Problem, allocation: Allocation) -> None:
 def find_violations(problem: Problem, allocation: Allocation) -> list[str]:
     """One sentence per broken rule, in a fixed order; empty when all is well."""
     pool = {node.name: node for node in problem.nodes}
+    in_pool = pool.keys()
     by_trainer: defaultdict[str, list[str]] = defaultdict(list)
     for name, trainer_id in allocation.assignment.items():
         by_trainer[trainer_id].append(name)
     trainer_ids = {trainer.trainer_id for trainer in problem.trainers}
-    before = [pool.keys() & trainer.current for trainer in problem.trainers]
+    before = [
+        in_pool & trainer.current if trainer.current else set() for trainer in problem.trainers
+    ]
     found: list[str] = []
-    if not (allocation.assignment.keys() <= pool.keys() and by_trainer.keys() <= trainer_ids):
+    if not (allocation.assignment.keys() <= in_pool and by_trainer.keys() <= trainer_ids):
         found += _strangers(allocation, pool, trainer_ids)
     for rank, (trainer, held) in enumerate(zip(problem.trainers, before, strict=True)):
         names = by_trainer[trainer.trainer_id]
@@ -46,8 +49,12 @@ def find_violations(problem: Problem, allocation: Allocation) -> list[str]:
             found.append(
                 f"trainer {trainer.trainer_id} runs, but {problem.p_jmax} trainers come before it"
             )
-        found += _bounds(trainer, names)
-        found += _migration(trainer, names, held)
+        if names and not trainer.n_min <= len(names) <= trainer.n_max:
+            bounds = f"{trainer.n_min}..{trainer.n_max}"
+            found.append(f"trainer {trainer.trainer_id} has {len(names)} nodes, outside {bounds}")
+        # Eq. 6: nodes are only added or only taken away.
+        if not (held.issuperset(names) or held.issubset(names)):
+            found.append(_migration(trainer, set(names), held))
     found += _eligibility(problem, by_trainer, pool)
     terms = map_terms(problem, pool, by_trainer, [len(held) for held in before])
     found += _worth(allocation, terms)
@@ -68,20 +75,9 @@ def _strangers(
     return found
 
 
-def _bounds(trainer: ProblemTrainer, names: Sequence[str]) -> list[str]:
-    if names and not trainer.n_min <= len(names) <= trainer.n_max:
-        bounds = f"{trainer.n_min}..{trainer.n_max}"
-        return [f"trainer {trainer.trainer_id} has {len(names)} nodes, outside {bounds}"]
-    return []
-
-
-def _migration(trainer: ProblemTrainer, names: Sequence[str], before: set[str]) -> list[str]:
-    """Eq. 6: nodes are only added or only taken away."""
-    if before.issuperset(names) or before.issubset(names):
-        return []
-    after = set(names)
+def _migration(trainer: ProblemTrainer, after: set[str], before: set[str]) -> str:
     lost, added = ", ".join(sorted(before - after)), ", ".join(sorted(after - before))
-    return [f"trainer {trainer.trainer_id} migrates: it loses {lost} and receives {added}"]
+    return f"trainer {trainer.trainer_id} migrates: it loses {lost} and receives {added}"
 
 
 def _eligibility(
@@ -132,6 +128,8 @@ def _batches(
 ) -> list[str]:
     """A batch for every trainer that has a choice and nodes, and no other batch is faster."""
     choosers = {t.trainer_id: t for t in problem.trainers if t.batch_curves}
+    if not (choosers or allocation.batches):
+        return []
     found = [
         f"a batch is given for {trainer_id}, which offers none"
         for trainer_id in sorted(allocation.batches.keys() - choosers.keys())
@@ -161,10 +159,11 @@ def _numbers(allocation: Allocation, trainer_ids: set[str]) -> list[str]:
         found.append(f"the node price is {allocation.node_price!r}")
     if not 0 <= allocation.gap < math.inf:
         found.append(f"the gap is {allocation.gap!r}")
-    found += [
-        f"marginal values are given for {name}, which is no trainer"
-        for name in sorted(allocation.marginals.keys() - trainer_ids)
-    ]
+    if not allocation.marginals.keys() <= trainer_ids:
+        found += [
+            f"marginal values are given for {name}, which is no trainer"
+            for name in sorted(allocation.marginals.keys() - trainer_ids)
+        ]
     found += [
         f"the marginal values of {name} are {marginal}"
         for name, marginal in allocation.marginals.items()

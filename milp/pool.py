@@ -60,13 +60,13 @@ class PoolView:
 def view_pool(problem: Problem) -> PoolView:
     """Count the pool, one pass over nodes and one over current nodes."""
     trainers = problem.trainers[: problem.p_jmax]
+    classes = {node.eligibility for node in problem.nodes}
     by_class: dict[str, list[ProblemNode]] = {}
-    for node in problem.nodes:
-        members = by_class.get(node.eligibility)
-        if members is None:
-            by_class[node.eligibility] = [node]
-        else:
-            members.append(node)
+    if len(classes) == 1:  # as a rule, and quicker
+        by_class[classes.pop()] = list(problem.nodes)
+    else:
+        for node in problem.nodes:
+            by_class.setdefault(node.eligibility, []).append(node)
     groups, accepted_by = _merge_classes(by_class, trainers)
     class_of: dict[str, int] = {}
     for k, names in enumerate(groups):
@@ -75,11 +75,12 @@ def view_pool(problem: Problem) -> PoolView:
         in_pool: set[str] | dict[str, int] = class_of
     else:
         in_pool = {node.name for node in problem.nodes}
-    present = tuple(tuple(filter(in_pool.__contains__, t.current)) for t in trainers)
+    is_there = in_pool.__contains__
+    present = tuple([tuple(filter(is_there, t.current)) for t in trainers])
     if len(groups) == 1 and in_pool is class_of:
-        held: tuple[tuple[int, ...], ...] = tuple((len(names),) for names in present)
+        held: tuple[tuple[int, ...], ...] = tuple([(len(names),) for names in present])
     else:
-        held = tuple(_count(names, class_of, len(groups)) for names in present)
+        held = tuple([_count(names, class_of, len(groups)) for names in present])
     return PoolView(
         trainers=trainers,
         names=groups,
@@ -87,7 +88,7 @@ def view_pool(problem: Problem) -> PoolView:
         present=present,
         held=held,
         accepts=tuple(zip(*accepted_by, strict=True)) if trainers else (),
-        mixes=tuple(t.mixes_classes for t in trainers),
+        mixes=tuple([t.mixes_classes for t in trainers]),
     )
 
 
@@ -97,7 +98,7 @@ def _merge_classes(
     """Group the nodes by who accepts them, in order of first appearance."""
     merged: dict[tuple[bool, ...], list[str]] = {}
     for name, members in by_class.items():
-        accepted = tuple(not t.eligible or name in t.eligible for t in trainers)
+        accepted = tuple([not t.eligible or name in t.eligible for t in trainers])
         if any(accepted):
             merged.setdefault(accepted, []).extend([node.name for node in members])
     if not merged:  # an empty pool is one class; nodes nobody accepts are none of it

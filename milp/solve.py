@@ -11,8 +11,9 @@ from __future__ import annotations
 from milp.answer import make_allocation
 from milp.classes.several import solve_classes
 from milp.errors import ProblemError
-from milp.exact.columns import build_columns, solve_sizes
+from milp.exact.columns import Columns, build_columns, solve_sizes
 from milp.exact.dual import solve_pool_dense
+from milp.exact.worths import Worths, build_worths, is_small
 from milp.graded.decomposition import is_graded, solve_graded
 from milp.options import build_options
 from milp.pool import PoolView, view_pool
@@ -32,7 +33,11 @@ def solve(problem: Problem) -> Allocation:
     pool = view_pool(problem)
     if len(pool.names) > 1:
         return _solve_several(problem, pool)
-    columns = build_columns(problem, pool)
+    largest = [pool.largest(j, 0, extra=1) for j in range(len(pool.trainers))]
+    if is_small(pool, largest):
+        columns: Columns | Worths = build_worths(problem, pool, largest)
+    else:
+        columns = build_columns(problem, pool)
     one = solve_sizes(columns)
     return make_allocation(
         problem,

@@ -5,8 +5,10 @@ Takes a Problem, returns nothing, raises ProblemError for the first thing wrong.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections import Counter
+from collections.abc import Sequence
 
 from milp.errors import ProblemError
 from milp.problem import Curve, Objective, Problem, ProblemTrainer
@@ -20,6 +22,58 @@ def validate(problem: Problem) -> None:
 
     A trainer's current node that is not in the pool is no error: it has left.
     """
+    if not _is_plainly_sound(problem):
+        _look_closely(problem)
+
+
+def _is_plainly_sound(problem: Problem) -> bool:
+    """Whether a quick look finds nothing wrong; what it doubts need not be wrong.
+
+    Every decision pays for it, so that it looks at many numbers at once: a sum of numbers
+    is no number when one of them is not.
+    """
+    nodes, trainers = problem.nodes, problem.trainers
+    ends = {node.expected_remaining_s for node in nodes}
+    if not (
+        0 <= problem.t_fwd_s <= LARGEST_NUMBER
+        and 0 <= problem.swap_s <= LARGEST_NUMBER
+        and problem.p_jmax >= 0
+        and problem.objective is not Objective.UTILITY
+        and len({node.name for node in nodes}) == len(nodes)
+        and len({trainer.trainer_id for trainer in trainers}) == len(trainers)
+        and _are_plain([node.claim_s for node in nodes])
+        and not math.isnan(sum([end for end in ends if end is not None]))
+    ):
+        return False
+    current: set[str] = set()
+    current.update(*[trainer.current for trainer in trainers])
+    return len(current) == sum([len(trainer.current) for trainer in trainers]) and all(
+        map(_is_plain, trainers)
+    )
+
+
+def _is_plain(trainer: ProblemTrainer) -> bool:
+    sizes, rates = trainer.curve.sizes, trainer.curve.samples_per_s
+    numbers = (trainer.rescale_up_s, trainer.rescale_down_s, trainer.warm_up_s, trainer.weight)
+    return (
+        1 <= trainer.n_min <= trainer.n_max
+        and _are_plain(numbers)
+        and 0 < len(sizes) == len(rates)
+        and sizes[0] >= 1
+        and all(map(operator.lt, sizes, sizes[1:]))
+        and _are_plain(rates)
+        and rates[0] >= SMALLEST_RATE * sizes[0]
+        and trainer.utility is None
+        and not trainer.batch_curves
+        and trainer.current_batch is None
+    )
+
+
+def _are_plain(numbers: Sequence[float]) -> bool:
+    return not numbers or (min(numbers) >= 0 and sum(numbers) <= LARGEST_NUMBER)
+
+
+def _look_closely(problem: Problem) -> None:
     _require_number("t_fwd_s", problem.t_fwd_s)
     _require_number("swap_s", problem.swap_s)
     if problem.p_jmax < 0:

@@ -68,6 +68,7 @@ class Found:
     """Everything measured for one model."""
 
     pauses: list[Pause] = field(default_factory=list)
+    warm_up_s: list[float] = field(default_factory=list)  # of joiners, while others train
     others: list[TorchrunPause] = field(default_factory=list)
     steps: dict[int, tuple[float, float, float]] = field(default_factory=dict)  # ratio, low, high
     step_s: dict[int, tuple[float, float]] = field(default_factory=dict)  # elastic, ddp
@@ -103,6 +104,7 @@ async def rescale(
             await rescaling.run(cycles, is_quick=is_quick)
         finally:
             found.pauses = rescaling.pauses()
+            found.warm_up_s = plane.warm_up_s
 
 
 def measure(model: str, parts: Sequence[str], amount: Amount, scratch: Path, found: Found) -> None:
@@ -212,6 +214,8 @@ def print_pauses(model: str, found: Found) -> None:
             "SIGKILL to the first committed step, nothing subtracted:"
             f" median {median(gaps):.3f} s, {name} {value:.3f} s"
         )
+        warm = found.warm_up_s
+        print(f"warm-up of a joiner, while the others train: median {median(warm):.2f} s")
     if found.others:
         _print_table(
             f"{model} model: the same under elastic torchrun, s",
@@ -262,6 +266,7 @@ def results_of(found: Found) -> dict[str, Any]:
     """Return everything measured for one model, for the JSON file."""
     return {
         "pauses": [asdict(p) for p in found.pauses],
+        "warm_up_s": found.warm_up_s,
         "p95_s": {k: quantile(found.of(k), 0.95) for k in KINDS if found.of(k)},
         "torchrun": [asdict(p) for p in found.others],
         "step_ratio": {

@@ -9,9 +9,12 @@ venv)
   "${PYTHON:-python3}" -c 'import ensurepip' 2>/dev/null && exit 0
   ;;
 slurm)
-  packages=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge)
+  # The database without its service: the test cluster starts its own (--accounting).
+  packages=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
+            slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core)
   missing=0
-  for program in munged slurmctld slurmd sbatch srun squeue scontrol; do
+  for program in munged slurmctld slurmd sbatch srun squeue scontrol \
+      slurmdbd mariadbd mariadb-install-db my_print_defaults sacct sacctmgr; do
     PATH="$PATH:/usr/sbin:/sbin" command -v "$program" >/dev/null || missing=1
   done
   [ "$missing" -eq 0 ] && exit 0
@@ -33,4 +36,4 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 "${sudo[@]}" apt-get update -qq
 "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
-  apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
+  apt-get install -y -qq --no-remove --no-install-recommends "${packages[@]}" >/dev/null

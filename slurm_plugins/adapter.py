@@ -15,9 +15,13 @@ from typing import Any
 import pydantic
 
 from bftrainer.errors import ExitCode, UsageError
+from bftrainer.poll.announcer import Announcer
 from bftrainer.poll.batch_system import PilotObservation, PilotRequest
-from bftrainer.poll.snapshot import Snapshot
+from bftrainer.poll.finding import Finding
+from bftrainer.poll.snapshot import JobState, Snapshot
+from slurm_plugins import commands, doctor, parse
 from slurm_plugins.commands import DEFAULT_TIMEOUT_S, SlurmCommands
+from slurm_plugins.hook.watch import HookFile
 from slurm_plugins.launcher import PilotLauncher
 from slurm_plugins.snapshot import SnapshotReader
 
@@ -39,6 +43,7 @@ class SlurmOptions(pydantic.BaseModel):
     qos: str | None = None
     user: str | None = None  # whose pilots are ours; default: who runs the daemon
     environment: dict[str, str] = {}  # for the commands, e.g. a PATH
+    hook_file: Path | None = None  # what the site's scripts append to (docs/slurm.md)
 
 
 class SlurmBatchSystem:
@@ -55,6 +60,8 @@ class SlurmBatchSystem:
             timeout_s=options.command_timeout_s,
             extra_environment=options.environment,
         )
+        self._hook_file, self._pilot_partition = options.hook_file, options.pilot_partition
+        self._cpus_per_node = 0
         self._reader = SnapshotReader(
             commands=self.commands,
             user=options.user or pwd.getpwuid(os.geteuid()).pw_name,
@@ -79,6 +86,8 @@ class SlurmBatchSystem:
         snapshot = self._reader.read()
         if snapshot.jobs is not None:
             self._launcher.running = self._reader.running_pilots
+        if snapshot.nodes:
+            self._cpus_per_node = max(node.cpus for node in snapshot.nodes)
         if self._reader.config is not None:
             self.cycle_s = self._reader.config.bf_interval_s
         return snapshot
@@ -96,6 +105,42 @@ class SlurmBatchSystem:
     def pilot_states(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
         """Observe each id; ended and unheard-of ids are absent."""
         return self._launcher.observe(job_ids)
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Look at Slurm's settings; what cannot be read is a finding, too."""
+        config = self.commands.query(commands.CONFIG)
+        partitions = self.commands.query(doctor.PARTITION_ARGV)
+        queue = self.commands.query(commands.SQUEUE)
+        for done in (config, partitions, queue):
+            if not done.is_ok:
+                return (doctor.unknown(commands.why_failed(done)),)
+        name = self._pilot_partition
+        waiting = [
+            job
+            for job in parse.jobs(queue.stdout)
+            if job.state is JobState.PENDING and job.partition != name
+        ]
+        snapshot = self._reader.read()
+        qos, flags = doctor.qos_of(partitions.stdout, name), ""
+        if qos:  # fails without a database, and then there are no such flags
+            flags = self.commands.query(doctor.qos_argv(qos)).stdout
+        return doctor.findings(
+            doctor.Settings(
+                config=config.stdout,
+                partitions=partitions.stdout,
+                pilot_partition=name,
+                queue_length=len(waiting),
+                n_nodes=len(snapshot.nodes or ()),
+                has_hook=self._hook_file is not None,
+                qos_flags=flags,
+            )
+        )
+
+    def open_announcer(self) -> Announcer | None:
+        """Listen to the site's scripts, if the policy names their file; may raise BFT-1231."""
+        if self._hook_file is None:
+            return None
+        return HookFile(self._hook_file, self._pilot_partition, lambda: self._cpus_per_node)
 
     def close(self) -> None:
         """Nothing is held open between two commands."""

@@ -25,10 +25,14 @@ VERBS = {
     "cancel": ("bftrainer.cli.cancel:cancel", "End trainers."),
     "solve": ("bftrainer.cli.solve:solve", "Decide one allocation problem from a file."),
     "policy": ("bftrainer.cli.policy:policy", "Check and show the admin's policy."),
+    "doctor": ("bftrainer.cli.doctor:doctor", "Name settings that would hurt ordinary jobs."),
     "daemon": ("bftrainer.cli.daemon:daemon", "Run the daemon of this user."),
     "agent": ("bftrainer.cli.agent:agent", "Run the agent of a pilot (started by the daemon)."),
     "simulate": ("bftrainer.cli.simulate:simulate", "Replay a trace of idle nodes."),
+    "replay": ("bftrainer.cli.replay:replay", "Take a journal's decisions again and compare."),
+    "reproduce": ("bftrainer.cli.reproduce:reproduce", "Run a paper's evaluation again."),
     "trace": ("bftrainer.cli.trace:trace", "Describe, make and convert traces of idle nodes."),
+    "whatif": ("bftrainer.cli.whatif:whatif", "Say what a machine's idle time is worth."),
     "demo": ("bftrainer.cli.demo:demo", "Watch trainers live on the idle nodes of this machine."),
 }
 INTERRUPTED = 128 + 2

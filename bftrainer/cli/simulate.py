@@ -1,26 +1,33 @@
 """``bftrainer simulate``: replay a trace with the daemon's own decisions.
 
-A trace and a workload come in; one JSON object, CSV or a table of figures goes out. With
-several policies they are replayed side by side. No daemon is asked.
+A trace and a workload come in; one JSON object, CSV, a table of figures or a page goes
+out. With several policies they are replayed side by side. No daemon is asked.
 """
 
 from __future__ import annotations
 
-import csv
 import dataclasses
+import shlex
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from bftrainer.cli.common import json_option, print_json, print_table
 from bftrainer.cli.trace import LateProgress, load, reading_options, selection_options
 
 if TYPE_CHECKING:
+    from bftrainer.decide.types import DecisionInput, Plan
     from bftrainer.simulate.costs import PhysicalCosts
-    from bftrainer.simulate.metrics import Metrics
+    from bftrainer.simulate.session import Choices, OnPlan, Run
+    from bftrainer.simulate.traces.fragments import Fragments
+    from bftrainer.simulate.workloads.submission import Workload
 
 SHIPPED = "sample"
+STEPS = 500  # of a progress bar: more would be drawing, not replaying
 
 
 @click.command()
@@ -38,72 +45,165 @@ SHIPPED = "sample"
     help="Name (hpo-NETWORK, diverse) or JSON file; see docs/traces.md.",
 )  # fmt: skip
 @click.option("--policy", "policies", multiple=True, default=("milp",), show_default=True,
+              metavar="NAME[,NAME...]",
               help="Decision rule; several are replayed side by side.")  # fmt: skip
-@click.option("--objective", default="throughput", show_default=True,
-              type=click.Choice(["throughput", "scaling-efficiency", "weighted"]))  # fmt: skip
+@click.option(
+    "--objective", default="throughput", show_default=True,
+    type=click.Choice(["throughput", "scaling-efficiency", "weighted", "utility"]),
+)  # fmt: skip
 @click.option("--t-fwd", "t_fwd_s", type=click.FloatRange(0), default=120.0, show_default=True,
               help="Forward-looking time in seconds.")  # fmt: skip
 @click.option("--p-jmax", type=click.IntRange(1), default=10, show_default=True,
               help="How many trainers run at once.")  # fmt: skip
+@click.option("--job-nodes", type=click.IntRange(1),
+              help="Nodes a job of no-rescale asks for [default: N_eq / P_jmax].")  # fmt: skip
 @click.option("--costs", default="paper", show_default=True,
               help="paper, physical, or a file of durations (bench_rescale's).")  # fmt: skip
 @click.option("--cost", "given", multiple=True, metavar="NAME=SECONDS",
               help="One duration of the physical model, such as claim=5.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
 @click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Also write a table.")
+@click.option("--report", "report_file", type=click.Path(path_type=Path),
+              metavar="FILE.html|FILE.png", help="Also write a page with figures.")  # fmt: skip
 @json_option
+@click.pass_context
 def simulate(
+    context: click.Context,
+    /,
     file: str,
     workload: str,
-    policies: tuple[str, ...],
-    objective: str,
     costs: str,
-    given: tuple[str, ...],
     csv_file: Path | None,
+    report_file: Path | None,
     *,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Replay a trace of idle nodes and say what it would have been good for."""
-    from bftrainer.simulate.session import Choices, play  # noqa: PLC0415 - numpy takes 0.1 s
+    from bftrainer.simulate.report.setup import Setup  # noqa: PLC0415 - numpy takes 0.1 s
+    from bftrainer.simulate.report.tables import (  # noqa: PLC0415
+        check_place,
+        comparison,
+        document,
+        write_csv,
+    )
     from bftrainer.simulate.traces import SAMPLE  # noqa: PLC0415
     from bftrainer.simulate.workloads import by_name, read_workload  # noqa: PLC0415
-    from milp.problem import Objective  # noqa: PLC0415
 
-    t_fwd_s, p_jmax, seed = (options.pop(name) for name in ("t_fwd_s", "p_jmax", "seed"))
+    chosen = _choices(costs, options)
+    if csv_file is not None:
+        check_place(csv_file)
+    if report_file is not None:
+        from bftrainer.simulate.report.page import check_destination, write_report  # noqa: PLC0415
+
+        check_destination(report_file)
     trace = load(SAMPLE if file == SHIPPED else Path(file), **options)
     path = Path(workload)
-    chosen = read_workload(path) if path.is_file() else by_name(workload, seed=seed)
-    physical = _costs(costs, given)
-    found: list[dict[str, Any]] = []
-    begin_s, end_s = trace.span_s
-    for policy in dict.fromkeys(policies):
-        choices = Choices(
-            policy=policy,
-            objective=Objective(objective),
-            t_fwd_s=t_fwd_s,
-            p_jmax=p_jmax,
-            costs=physical,
-            seed=seed,
-        )
-        with LateProgress(f"replaying with {policy}") as progress:
-            _, metrics = play(
-                trace,
-                chosen,
-                choices,
-                on_plan=lambda given, _: progress.report(
-                    (given.now_s - begin_s) / (end_s - begin_s)
-                ),
-            )
-        found.append(_document(file, chosen.name, costs, choices.seed, policy, metrics, options))
-        found[-1] |= {"t_fwd_s": t_fwd_s, "p_jmax": p_jmax, "objective": objective}
+    trainers = read_workload(path) if path.is_file() else by_name(workload, seed=chosen[0].seed)
+    runs = _replay(trace, trainers, chosen)
+    setup = Setup(trace=file, workload=trainers.name, costs=costs, command=command_line(context))
+    documents = [document(run, setup, options) for run in runs]
     if csv_file is not None:
-        _write_csv(csv_file, found)
+        write_csv(csv_file, documents)
+    if report_file is not None:
+        with _Bar("drawing") as bar:
+            write_report(report_file, runs, setup, bar.report)
     if as_json:
-        print_json(found[0] if len(found) == 1 else {"replays": found})
+        print_json(documents[0] if len(documents) == 1 else {"runs": documents})
         return
-    names = [name for name in found[0] if name != "selection"]
-    print_table(("", *[f">{r['policy']}" for r in found]), [_row(name, found) for name in names])
+    click.echo(setup.sentence(runs))
+    print_table(("", *[f">{run.choices.policy}" for run in runs]), comparison(runs))
+
+
+def _choices(costs: str, options: dict[str, Any]) -> list[Choices]:
+    """One per policy, in the order of the command line; takes what it needs out of options.
+
+    Raises:
+        UsageError: BFT-3050, there is no such policy; BFT-4101 to 4103, wrong costs.
+    """
+    from bftrainer.decide.policies.base import load_policy  # noqa: PLC0415
+    from bftrainer.simulate.session import Choices  # noqa: PLC0415 - numpy takes 0.1 s
+    from milp.problem import Objective  # noqa: PLC0415
+
+    names = [name.strip() for text in options.pop("policies") for name in text.split(",")]
+    for name in names:
+        load_policy(name)  # before the first of them is replayed
+    given = options.pop("given")
+    common = Choices(
+        objective=Objective(options.pop("objective")),
+        t_fwd_s=options.pop("t_fwd_s"),
+        p_jmax=options.pop("p_jmax"),
+        job_nodes=options.pop("job_nodes"),
+        seed=options.pop("seed"),
+        costs=_costs(costs, given),
+    )
+    return [dataclasses.replace(common, policy=name) for name in dict.fromkeys(names)]
+
+
+def _replay(trace: Fragments, workload: Workload, chosen: list[Choices]) -> list[Run]:
+    """Replay with each of the choices, with one progress bar for all."""
+    from bftrainer.simulate.session import record  # noqa: PLC0415 - numpy takes 0.1 s
+
+    runs: list[Run] = []
+    names = ", ".join(choices.policy for choices in chosen)
+    with _Bar(f"replaying with {names}") as bar:
+        for choices in chosen:
+            tell = _teller(trace.span_s, len(runs), len(chosen), bar.report)
+            on_plan = tell if bar.is_shown else None
+            runs.append(record(trace, workload, choices, on_plan=on_plan))
+    return runs
+
+
+def _teller(
+    span_s: tuple[float, float], done: int, n_runs: int, report: Callable[[float], None]
+) -> OnPlan:
+    """Return what to call after each decision; it reports now and then."""
+    begin_s, end_s = span_s
+    step_s = (end_s - begin_s) * n_runs / STEPS
+    next_s = begin_s
+
+    def tell(given: DecisionInput, _: Plan) -> None:
+        nonlocal next_s
+        now_s = given.now_s
+        if now_s >= next_s:
+            next_s = now_s + step_s
+            report((done + (now_s - begin_s) / (end_s - begin_s)) / n_runs)
+
+    return tell
+
+
+class _Bar(LateProgress):
+    """A late progress bar, on terminals only."""
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether there is anybody to look at it."""
+        return sys.stderr.isatty()
+
+    def report(self, share: float) -> None:
+        """Take note that ``share`` (0 to 1) is done."""
+        if self.is_shown:
+            super().report(share)
+
+
+def command_line(context: click.Context) -> str:
+    """Return the command that was given: what a shell needs to do the same again."""
+    words = ["bftrainer", context.info_name or "simulate"]
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        value = context.params[name]
+        for one in value if isinstance(value, tuple) else (value,):
+            words.append(parameter.opts[0])
+            words += [] if one is True else [_word(one)]
+    return shlex.join(words)
+
+
+def _word(value: object) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
 
 
 def _costs(costs: str, given: tuple[str, ...]) -> PhysicalCosts | None:
@@ -126,36 +226,3 @@ def _costs(costs: str, given: tuple[str, ...]) -> PhysicalCosts | None:
     read = costs_from_file(Path(costs))
     named = {name.removesuffix("_s") for name in durations}
     return dataclasses.replace(read, **{name: getattr(own, name) for name in named})
-
-
-def _document(
-    file: str,
-    workload: str,
-    costs: str,
-    seed: int,
-    policy: str,
-    metrics: Metrics,
-    selection: dict[str, Any],
-) -> dict[str, Any]:
-    return {
-        "policy": policy,
-        "trace": file,
-        "workload": workload,
-        "costs": costs,
-        "seed": seed,
-        "selection": {k: v for k, v in selection.items() if v not in (None, (), False)},
-        **dataclasses.asdict(metrics),
-    }
-
-
-def _row(name: str, found: list[dict[str, Any]]) -> tuple[str, ...]:
-    cells = [replay[name] for replay in found]
-    return (name, *[f"{c:,.4g}" if isinstance(c, float) else str(c) for c in cells])
-
-
-def _write_csv(path: Path, found: list[dict[str, Any]]) -> None:
-    names = [name for name in found[0] if name != "selection"]
-    with path.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, names, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(found)

@@ -104,4 +104,5 @@ def _make(
         settled=settled,
         weight=spec.weight,
         owner=spec.user,
+        utility=spec.utility,
     )

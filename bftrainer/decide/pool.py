@@ -133,7 +133,7 @@ def _with_pilot(
     gpus: int,
     end_s: float | None,
     pilot_id: str,
-    is_held: bool,  # noqa: FBT001 - keyword arguments cost the cache half of what it saves
+    is_held: bool,
 ) -> PoolNode:
     return PoolNode(
         name=name,

@@ -13,6 +13,7 @@ from typing import Any
 from bftrainer.errors import BatchSystemError, ExitCode, UsageError
 from bftrainer.local.client import LocalClient
 from bftrainer.poll.batch_system import PilotObservation, PilotRequest
+from bftrainer.poll.finding import Finding
 from bftrainer.poll.snapshot import (
     Job,
     JobState,
@@ -87,6 +88,13 @@ class LocalBatchSystem:
             return {job_id: _observation(seen[job_id]) for job_id in job_ids}
         except (BatchSystemError, KeyError, TypeError):
             return {job_id: PilotObservation(presence=Presence.UNKNOWN) for job_id in job_ids}
+
+    def findings(self) -> tuple[Finding, ...]:
+        """It has no settings that could be wrong."""
+        return ()
+
+    def open_announcer(self) -> None:
+        """It tells nothing by itself; a look costs next to nothing."""
 
     def close(self) -> None:
         """Nothing is kept open between calls."""

@@ -60,7 +60,7 @@ class Policy(BaseModel):
         _DECISION,
         "",
         "Rule that turns a problem into an allocation: milp (the exact optimum), equal-share, "
-        "fcfs-greedy, or a plug-in of this site.",
+        "fcfs-greedy, no-rescale (jobs of fixed sizes, to compare), or a plug-in of this site.",
         pattern=r"^[a-z][a-z0-9-]{0,63}$",
     )
     objective: SiteObjective = _setting(
@@ -233,6 +233,15 @@ class Policy(BaseModel):
         _DAEMON,
         "s",
         "Time between two looks at the batch system.",
+        ge=0.05,
+        le=3_600,
+    )
+    poll_interval_with_hook_s: float = _setting(
+        20.0,
+        _DAEMON,
+        "s",
+        "The same where the batch system tells of submitted and ended jobs by itself; each "
+        "burst of them is followed by one look.",
         ge=0.05,
         le=3_600,
     )

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bftrainer.plugins import load_plugin
+from bftrainer.poll.announcer import Announcer
+from bftrainer.poll.finding import Finding
 from bftrainer.poll.snapshot import Presence, Snapshot
 
 ENTRY_POINT_GROUP = "bftrainer.batch_systems"
@@ -61,6 +63,16 @@ class BatchSystem(Protocol):
 
     def pilot_states(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
         """Observe each id; a controller that does not answer gives ``UNKNOWN``."""
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Look for settings of the site that cost ordinary jobs or us something."""
+
+    def open_announcer(self) -> Announcer | None:
+        """Return what tells of changes between two looks; None: there is no such thing.
+
+        Raises:
+            BatchSystemError: one is configured and cannot be used.
+        """
 
     def close(self) -> None:
         """Release what the adapter holds; the cluster itself is untouched."""

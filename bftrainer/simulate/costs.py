@@ -115,10 +115,11 @@ def costs_from_file(path: Path) -> PhysicalCosts:
     if data.get("benchmark") != "rescale":
         return costs_from_mapping(data, str(path))
     models = data.get("models", {})
-    pauses: Sequence[Mapping[str, Any]] = models.get("big", models.get("small", {})).get(
-        "pauses", []
-    )
+    model: Mapping[str, Any] = models.get("big", models.get("small", {}))
+    pauses: Sequence[Mapping[str, Any]] = model.get("pauses", [])
     found: dict[str, list[float]] = {}
+    if warm_up := model.get("warm_up_s"):
+        found["warm_up"] = list(map(float, warm_up))
     for pause in pauses:
         if name := _MEASURED.get(str(pause.get("kind"))):
             found.setdefault(name, []).append(max(0.0, float(pause["pause_s"])))

@@ -3,7 +3,8 @@
 Source: BFTrainer paper, section 4.1: resource integral (eq. 17), N_eq (eq. 18), A_e (what
 was processed on the fragments), A_s (what N_eq nodes, always there and shared equally by
 P_jmax trainers, would have processed), U = A_e / A_s. Samples beyond a trainer's end
-do not count. Fairness: R. Jain et al., DEC-TR-301 (1984).
+do not count. Fairness: R. Jain et al., DEC-TR-301 (1984). Formulas and units of every
+figure are in docs/simulate.md.
 """
 
 from __future__ import annotations
@@ -11,17 +12,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import mean, median
+from statistics import mean
 
 import numpy as np
 
 from bftrainer.simulate.replay import Outcome
 from bftrainer.simulate.trainers import SimTrainer
+from milp.problem import Curve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """Figures of merit of one replay; times in seconds, amounts in samples."""
+    """Figures of merit of one replay; times in seconds, amounts in samples.
+
+    ``None`` where there is nothing to take a mean of. Beside the times of decisions, which
+    are the wall clock's, everything is the same in every replay of the same choices.
+    """
 
     utilization: float  # U = a_e / a_s
     n_eq: float
@@ -40,27 +46,33 @@ class Metrics:
     submitted: int
     completed: int
     runtime_mean_s: float | None  # first start to end, of the completed
+    runtime_median_s: float | None
     queue_time_mean_s: float | None  # submission to first start, of those that started
+    queue_time_max_s: float | None
     jct_mean_s: float | None  # submission to end, of the completed
     jct_median_s: float | None
-    jain_index: float | None  # of the mean rates of trainers that ran, by their best rate
+    jct_p90_s: float | None
+    jain_index: float | None  # of the mean rates of trainers that ran, by their rate on one node
     slowdown_mean: float | None  # runtime over runtime at the equal static share
     slowdown_max: float | None
     decision_ms_mean: float
+    decision_ms_p50: float | None
+    decision_ms_p99: float | None
+    decision_ms_max: float | None
 
 
-def measure(outcome: Outcome) -> Metrics:
-    """Add up one replay."""
+def measure(outcome: Outcome, *, decision_s: Sequence[float] = ()) -> Metrics:
+    """Add up one replay; ``decision_s`` is what each decision took, where it was noted."""
     tally = outcome.tally
     begin_s, end_s = outcome.trace.span_s
     span_s = end_s - begin_s
     n_eq = tally.node_s_offered / span_s
     a_e = sum(min(t.done, t.submission.samples) for t in outcome.trainers)
     a_s = static_outcome(outcome, n_eq, span_s)
-    complete = [t for t in outcome.trainers if t.finished_s is not None]
-    started = [t for t in outcome.trainers if t.started_s is not None]
-    jct = [t.finished_s - t.record.submitted_s for t in complete if t.finished_s is not None]
-    slowdowns = _slowdowns(complete, n_eq / outcome.settings.p_jmax)
+    runtimes = [r for t in outcome.trainers if (r := runtime_s(t)) is not None]
+    queued = [q for t in outcome.trainers if (q := queue_time_s(t)) is not None]
+    jct = completion_times_s(outcome)
+    slowdowns = _slowdowns(outcome.trainers, n_eq / outcome.settings.p_jmax)
     offered = max(tally.node_s_offered, 1e-9)
     lost = tally.preemption_cost + tally.rescale_cost
     return Metrics(
@@ -79,15 +91,21 @@ def measure(outcome: Outcome) -> Metrics:
         rescales=sum(t.rescales for t in outcome.trainers),
         preemptions=sum(t.preemptions for t in outcome.trainers),
         submitted=len(outcome.trainers),
-        completed=len(complete),
-        runtime_mean_s=_mean([_runtime_s(t) for t in complete]),
-        queue_time_mean_s=_mean([(t.started_s or 0.0) - t.record.submitted_s for t in started]),
+        completed=len(jct),
+        runtime_mean_s=_mean(runtimes),
+        runtime_median_s=_quantile(runtimes, 0.5),
+        queue_time_mean_s=_mean(queued),
+        queue_time_max_s=max(queued, default=None),
         jct_mean_s=_mean(jct),
-        jct_median_s=median(jct) if jct else None,
-        jain_index=_jain(started, end_s),
+        jct_median_s=_quantile(jct, 0.5),
+        jct_p90_s=_quantile(jct, 0.9),
+        jain_index=_jain(outcome.trainers, end_s),
         slowdown_mean=_mean(slowdowns),
         slowdown_max=max(slowdowns, default=None),
         decision_ms_mean=1e3 * tally.decide_s / max(1, tally.decisions),
+        decision_ms_p50=_ms(_quantile(decision_s, 0.5)),
+        decision_ms_p99=_ms(_quantile(decision_s, 0.99)),
+        decision_ms_max=_ms(max(decision_s, default=None)),
     )
 
 
@@ -99,37 +117,64 @@ def static_outcome(outcome: Outcome, n_eq: float, span_s: float) -> float:
     p_jmax = outcome.settings.p_jmax
     took_part = [t for t in outcome.trainers if t.started_s is not None] or outcome.trainers
     curves = Counter(t.submission.curve for t in took_part)
-    rate = sum(
-        count * float(np.interp(n_eq / p_jmax, (0, *c.sizes), (0.0, *c.samples_per_s)))
-        for c, count in curves.items()
-    ) / max(1, len(took_part))
-    return rate * p_jmax * span_s
+    rate = sum(count * _rate(c, n_eq / p_jmax) for c, count in curves.items())
+    return rate / max(1, len(took_part)) * p_jmax * span_s
 
 
-def _runtime_s(trainer: SimTrainer) -> float:
-    return (trainer.finished_s or 0.0) - (trainer.started_s or 0.0)
+def completion_times_s(outcome: Outcome) -> list[float]:
+    """Submission to end of every trainer that is complete, in FCFS order (JCT)."""
+    return [
+        t.finished_s - t.record.submitted_s for t in outcome.trainers if t.finished_s is not None
+    ]
 
 
-def _slowdowns(complete: Sequence[SimTrainer], share: float) -> list[float]:
+def runtime_s(trainer: SimTrainer) -> float | None:
+    """First start to end; none while it is not complete."""
+    if trainer.finished_s is None or trainer.started_s is None:
+        return None
+    return trainer.finished_s - trainer.started_s
+
+
+def queue_time_s(trainer: SimTrainer) -> float | None:
+    """Submission to first start; none while it has not started."""
+    return None if trainer.started_s is None else trainer.started_s - trainer.record.submitted_s
+
+
+def _slowdowns(trainers: Sequence[SimTrainer], share: float) -> list[float]:
+    """Runtime of the complete ones over that at an equal static share of the nodes."""
     found = []
-    for t in complete:
-        c = t.submission.curve
-        rate = float(np.interp(share, (0, *c.sizes), (0.0, *c.samples_per_s)))
-        if rate > 0:
-            found.append(_runtime_s(t) / (t.submission.samples / rate))
+    for trainer in trainers:
+        ran_s, rate = runtime_s(trainer), _rate(trainer.submission.curve, share)
+        if ran_s is not None and rate > 0:
+            found.append(ran_s * rate / trainer.submission.samples)
     return found
 
 
-def _jain(started: Sequence[SimTrainer], end_s: float) -> float | None:
+def _jain(trainers: Sequence[SimTrainer], end_s: float) -> float | None:
     """Fairness of the mean rates, each relative to its trainer's rate on one node."""
     shares = []
-    for t in started:
-        ran_s = (t.finished_s or end_s) - (t.started_s or end_s)
+    for t in trainers:
+        if t.started_s is None:
+            continue
+        ran_s = (end_s if t.finished_s is None else t.finished_s) - t.started_s
         if ran_s > 0 and t.rates[1] > 0:
             shares.append(min(t.done, t.submission.samples) / ran_s / t.rates[1])
     square = sum(s * s for s in shares)
     return sum(shares) ** 2 / (len(shares) * square) if square else None
 
 
+def _rate(curve: Curve, size: float) -> float:
+    """Samples per second at a size that need not be whole, linear from (0, 0) on."""
+    return float(np.interp(size, (0, *curve.sizes), (0.0, *curve.samples_per_s)))
+
+
 def _mean(values: Sequence[float]) -> float | None:
     return mean(values) if values else None
+
+
+def _quantile(values: Sequence[float], share: float) -> float | None:
+    return float(np.quantile(values, share)) if values else None
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else 1e3 * seconds

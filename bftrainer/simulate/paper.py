@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from bftrainer.decide.types import PilotView, Plan
 from bftrainer.simulate.tally import Tally
 from bftrainer.simulate.trainers import SimTrainer
+from bftrainer.simulate.workloads.submission import Submission
+from bftrainer.trainer import MeasuredCosts
 
 
 class PaperBooks:
@@ -32,6 +34,12 @@ class PaperBooks:
     def begin(self, now_s: float) -> None:
         """Start the clock."""
         self._now_s = now_s
+
+    def known_costs(self, submission: Submission) -> MeasuredCosts:
+        """The fines of the workload."""
+        return MeasuredCosts(
+            rescale_up_s=submission.rescale_up_s, rescale_down_s=submission.rescale_down_s
+        )
 
     def detection_s(self) -> float:
         """A change is seen at once."""

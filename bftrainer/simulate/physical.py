@@ -18,6 +18,8 @@ from bftrainer.decide.types import PilotView, Plan
 from bftrainer.simulate.costs import PhysicalCosts
 from bftrainer.simulate.tally import Tally
 from bftrainer.simulate.trainers import SimTrainer
+from bftrainer.simulate.workloads.submission import Submission
+from bftrainer.trainer import MeasuredCosts
 
 CLOCK_STEP_S = 1e-6  # floats tell seconds since the epoch apart down to about 2e-7
 
@@ -76,10 +78,19 @@ class PhysicalBooks:
         """When something happens of itself next."""
         times = [p.end_s if p.is_held else min(p.held_at_s, p.end_s) for p in self._pilots.values()]
         for member in self._members.values():
-            times += member.warm_at_s.values()
+            # Who is warm and still waits (for n_min) is let in by what happens to others.
+            times += [at_s for at_s in member.warm_at_s.values() if at_s > self._now_s]
             times.append(member.ends_at_s(self._now_s))
             times.append(member.checkpoint_at_s)
         return min(times, default=math.inf)
+
+    def known_costs(self, submission: Submission) -> MeasuredCosts:
+        """The mean pauses, as the daemon measures them; not what the workload says."""
+        del submission  # every trainer rescales alike
+        costs = self.costs
+        return MeasuredCosts(
+            rescale_up_s=costs.pause_up.mean_s, rescale_down_s=costs.pause_down.mean_s
+        )
 
     def detection_s(self) -> float:
         """How long the daemon takes to see a change."""

@@ -1,7 +1,7 @@
 """A daemon's journal → the same decisions taken again, and whether they come out alike.
 
 Every journalled decision holds its full input, so nothing else is needed. Called by
-``bftrainer simulate --journal`` and by the end-to-end tests: that every plan is equal, to
+``bftrainer replay`` and by the end-to-end tests: that every plan is equal, to
 the hash, shows that daemon and simulator decide alike.
 """
 

@@ -21,6 +21,7 @@ from bftrainer.simulate.traces.fragments import Fragments
 from bftrainer.simulate.trainers import SimTrainer, make_trainer
 from bftrainer.simulate.workloads.submission import Submission
 from bftrainer.simulate.world import World
+from bftrainer.trainer import MeasuredCosts
 
 
 class Books(Protocol):
@@ -39,6 +40,9 @@ class Books(Protocol):
     @property
     def wakes_at_s(self) -> float:
         """When something happens of itself next."""
+
+    def known_costs(self, submission: Submission) -> MeasuredCosts:
+        """What decisions are told that a trainer's rescales cost."""
 
     def detection_s(self) -> float:
         """How long it takes until a change of the pool is seen."""
@@ -99,7 +103,8 @@ class Replay:
         self._world = World(trace.names)
         self._begin_s, self._end_s = trace.span_s
         self._everybody = tuple(
-            make_trainer(s, i, self._begin_s) for i, s in enumerate(submissions, start=1)
+            make_trainer(s, i, self._begin_s, books.known_costs(s))
+            for i, s in enumerate(submissions, start=1)
         )
         self._coming = deque(self._everybody)
         self._running: list[SimTrainer] = []  # the first p_jmax of the queue

@@ -1,13 +1,15 @@
 """One replay from plain choices: what the command line and the reproduction call.
 
-A trace, a workload and ``Choices`` come in, an ``Outcome`` with its ``Metrics`` goes out.
+A trace, a workload and ``Choices`` come in; ``play`` gives an ``Outcome`` with its
+``Metrics``, ``record`` a ``Run`` that also tells how it went over time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from bftrainer.decide.policies import no_rescale
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.decide.types import DecisionInput, Plan, Settings
 from bftrainer.simulate.costs import PhysicalCosts
@@ -15,10 +17,14 @@ from bftrainer.simulate.metrics import Metrics, measure
 from bftrainer.simulate.paper import PaperBooks
 from bftrainer.simulate.physical import PhysicalBooks
 from bftrainer.simulate.replay import Books, Outcome, Replay
+from bftrainer.simulate.report.history import History, Recorder
 from bftrainer.simulate.tally import Tally
 from bftrainer.simulate.traces.fragments import Fragments
+from bftrainer.simulate.trainers import SimTrainer
 from bftrainer.simulate.workloads.submission import Submission
 from milp.problem import Objective
+
+OnPlan = Callable[[DecisionInput, Plan], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +37,17 @@ class Choices:
     p_jmax: int = 10
     costs: PhysicalCosts | None = None  # None: the paper's bookkeeping
     seed: int = 1
+    job_nodes: int | None = None  # what a job of no-rescale asks for; None: the static share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One replay and everything there is to say about it."""
+
+    choices: Choices
+    outcome: Outcome
+    metrics: Metrics
+    history: History
 
 
 def settings_of(choices: Choices) -> Settings:
@@ -57,24 +74,102 @@ def play(
     workload: Iterable[Submission],
     choices: Choices,
     *,
-    on_plan: Callable[[DecisionInput, Plan], None] | None = None,
+    on_plan: OnPlan | None = None,
 ) -> tuple[Outcome, Metrics]:
     """Replay a trace with a workload.
 
     Raises:
         UsageError: BFT-3050, there is no such policy.
     """
-    books: Books = (
-        PaperBooks(Tally())
-        if choices.costs is None
-        else PhysicalBooks(Tally(), choices.costs, seed=choices.seed)
-    )
+    run = record(trace, workload, choices, on_plan=on_plan)
+    return run.outcome, run.metrics
+
+
+def record(
+    trace: Fragments,
+    workload: Iterable[Submission],
+    choices: Choices,
+    *,
+    on_plan: OnPlan | None = None,
+) -> Run:
+    """Replay a trace with a workload and keep how it went.
+
+    Raises:
+        UsageError: BFT-3050, there is no such policy.
+    """
+    tally, admitted = Tally(), list[SimTrainer]()
+    recorder = Recorder(tally, admitted, trace.span_s)
+
+    def decided(given: DecisionInput, plan: Plan) -> None:
+        recorder.decided(given.now_s)
+        if on_plan is not None:
+            on_plan(given, plan)
+
     outcome = Replay(
         trace,
-        workload,
+        _submitted(trace, workload, choices),
         settings=settings_of(choices),
         policy=load_policy(choices.policy),
-        books=books,
-        on_plan=on_plan,
+        books=_books(choices, tally, admitted),
+        on_plan=decided,
     ).run()
-    return outcome, measure(outcome)
+    history = recorder.history()
+    metrics = measure(outcome, decision_s=history.decision_s)
+    return Run(choices=choices, outcome=outcome, metrics=metrics, history=history)
+
+
+def job_nodes(trace: Fragments, choices: Choices) -> int:
+    """Return how many nodes a job of the no-rescale policy asks for.
+
+    Unless it is chosen: what a trainer has of N_eq nodes shared equally, the size at which
+    A_s counts it.
+    """
+    if choices.job_nodes is not None:
+        return choices.job_nodes
+    return max(1, round(trace.equivalent_nodes() / choices.p_jmax))
+
+
+def _submitted(
+    trace: Fragments, workload: Iterable[Submission], choices: Choices
+) -> Iterable[Submission]:
+    """The workload; under no-rescale as jobs of a batch queue, each of exactly one size."""
+    if choices.policy != no_rescale.POLICY.name:
+        return workload
+    wanted = job_nodes(trace, choices)
+    return [_of_size(s, max(s.n_min, min(s.n_max, wanted))) for s in workload]
+
+
+def _of_size(submission: Submission, nodes: int) -> Submission:
+    return replace(submission, n_min=nodes, n_max=nodes)
+
+
+def _books(choices: Choices, tally: Tally, admitted: list[SimTrainer]) -> Books:
+    if choices.costs is None:
+        return _Paper(tally, admitted)
+    return _Physical(tally, choices.costs, choices.seed, admitted)
+
+
+class _Paper(PaperBooks):
+    """The paper's books, and a list of who was admitted."""
+
+    def __init__(self, tally: Tally, admitted: list[SimTrainer]) -> None:
+        super().__init__(tally)
+        self._admitted = admitted
+
+    def admit(self, trainer: SimTrainer) -> None:
+        super().admit(trainer)
+        self._admitted.append(trainer)
+
+
+class _Physical(PhysicalBooks):
+    """The physical books, and a list of who was admitted."""
+
+    def __init__(
+        self, tally: Tally, costs: PhysicalCosts, seed: int, admitted: list[SimTrainer]
+    ) -> None:
+        super().__init__(tally, costs, seed=seed)
+        self._admitted = admitted
+
+    def admit(self, trainer: SimTrainer) -> None:
+        super().admit(trainer)
+        self._admitted.append(trainer)

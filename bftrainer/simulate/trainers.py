@@ -36,13 +36,16 @@ class SimTrainer:
         return self.rates[len(self.nodes)]
 
 
-def make_trainer(submission: Submission, number: int, begin_s: float) -> SimTrainer:
+def make_trainer(
+    submission: Submission, number: int, begin_s: float, costs: MeasuredCosts
+) -> SimTrainer:
     """Return a trainer that has not run yet; its curve and its costs are known.
 
     Args:
         submission: what was submitted.
         number: its place in the FCFS order.
         begin_s: of the replay, on the trace's clock.
+        costs: what decisions take its rescales to cost.
     """
     spec = TrainerSpec(
         name=submission.name,
@@ -52,9 +55,7 @@ def make_trainer(submission: Submission, number: int, begin_s: float) -> SimTrai
         n_max=submission.n_max,
         curve=submission.curve,
         weight=submission.weight,
-    )
-    costs = MeasuredCosts(
-        rescale_up_s=submission.rescale_up_s, rescale_down_s=submission.rescale_down_s
+        utility=submission.utility,
     )
     record = TrainerRecord(
         trainer_id=f"t{number}",

@@ -2,7 +2,8 @@
 
 Takes the trainers' columns, returns sizes, their value and that of one node more. Called
 by ``milp.solve``; the simulator and the daemon may call it on columns of their own.
-Steps: (1) the price of a node, which bounds what any sizes are worth; (2) if the sizes
+Small problems become one table, of which few sizes matter as a rule (``few``). Steps for the
+others: (1) the price of a node, which bounds what any sizes are worth; (2) if the sizes
 that are best at the price fill the pool, the best of these; (3) else a search among the
 sizes that lose little against the price, with what may be lost doubled until the answer
 is proven: all that was left out loses more than that.
@@ -17,9 +18,11 @@ import numpy as np
 from milp.exact.column_data import TOLERANCE, Columns, build_columns, lay_out
 from milp.exact.core import CoreChoice, solve_core
 from milp.exact.dual import solve_pool_dense
-from milp.exact.near import Near, Setting
+from milp.exact.few import solve_few
+from milp.exact.near import Near, Setting, is_small
 from milp.exact.price import find_price
 from milp.exact.ties import NEVER, choose_reachable, choose_tied, reachable
+from milp.exact.worths import Worths, tabulate
 from milp.tables import BoolArray, FloatArray, IntArray
 
 __all__ = ["Columns", "SizesAnswer", "build_columns", "lay_out", "solve_sizes", "solve_sizes_dense"]
@@ -37,12 +40,16 @@ class SizesAnswer:
     undecided: int  # trainers the price did not settle
 
 
-def solve_sizes(columns: Columns) -> SizesAnswer:
+def solve_sizes(columns: Columns | Worths) -> SizesAnswer:
     """Maximise the sum of values under the capacity."""
     if not len(columns.present):
         nothing = np.zeros(0, dtype=np.int64)
         return SizesAnswer(sizes=nothing, value=0.0, value_of_one_more=0.0, undecided=0)
+    if isinstance(columns, Worths):
+        return _solve_table(columns, columns.find_price())
     setting = _set_price(columns)
+    if is_small(columns):
+        return _solve_table(tabulate(columns, setting.tolerance), setting.price)
     bound = float(setting.best.sum()) + setting.price * columns.capacity
     gap = setting.price * FIRST_GAP
     near = Near(setting, gap)
@@ -54,7 +61,7 @@ def solve_sizes(columns: Columns) -> SizesAnswer:
             sizes, loss = found.sizes, found.loss
         if not fills_larger and found.has_larger:
             fills_larger, more = True, more - found.loss_of_larger
-        gap = 1.25 * near.least if near.least > gap else 2 * gap
+        gap = 1.25 * near.least if near.least > gap else max(2 * gap, setting.price * FIRST_GAP)
         if sizes is None or not fills_larger:
             near = Near(setting, gap)
     return SizesAnswer(
@@ -98,6 +105,48 @@ def _set_price(columns: Columns) -> Setting:
         picks=picks,
         left=columns.capacity - int(picks.sum()),
         tolerance=tolerance,
+    )
+
+
+def _solve_table(worths: Worths, price: float) -> SizesAnswer:
+    """Where the values of all sizes are at hand: few of them matter, or the program decides."""
+    few = solve_few(worths, price)
+    if few is not None:
+        sizes, value, more = few
+    else:
+        setting = _price_worths(worths, price)
+        near = Near(setting, price * FIRST_GAP)
+        near.adapt(setting)
+        while True:
+            found = near.decide(setting)
+            if found.sizes is not None and found.has_larger:
+                break
+            near.gap = 2 * near.gap + near.noise
+        bound = float(setting.best.sum()) + price * worths.capacity
+        sizes, value = found.sizes.astype(np.int64), bound - found.loss
+        more = bound + price - found.loss_of_larger
+    return SizesAnswer(
+        sizes=sizes, value=value, value_of_one_more=max(more, value), undecided=len(sizes)
+    )
+
+
+def _price_worths(worths: Worths, price: float) -> Setting:
+    allowed = worths.allowed
+    n_rows, width = allowed.shape
+    reduced = allowed - price * np.arange(width)
+    best = reduced.max(axis=1)
+    # Of sizes that are equally good the smallest: what is left over is filled best.
+    picks = (reduced >= (best - worths.tolerance)[:, None]).argmax(axis=1)
+    spots = picks + np.arange(0, n_rows * width, width)
+    return Setting(
+        columns=worths,
+        price=price,
+        reduced=reduced,
+        best=best,
+        spots=spots,
+        picks=picks.astype(np.float64),
+        left=worths.capacity - int(picks.sum()),
+        tolerance=worths.tolerance,
     )
 
 

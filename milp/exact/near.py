@@ -14,9 +14,11 @@ import numpy as np
 from milp.exact.column_data import Columns
 from milp.exact.core import CoreChoice, solve_core
 from milp.exact.detours import Detours, Ways, find_detours
+from milp.exact.few import first_gap
+from milp.exact.worths import Worths
 from milp.tables import BoolArray, FloatArray, IntArray
 
-SMALL_CELLS = 1 << 12  # so few sizes of all trainers are quicker computed than ruled out
+SMALL_CELLS = 1 << 12  # see ``is_small``
 MANY_SIZES, MANY_TRAINERS = 150, 24  # from so many on it pays to look what can matter
 SHARES = (0.0, 0.1, 0.2, 0.4, 0.7, 1.0)  # of the way from the bound to the gap, tried in turn
 
@@ -25,9 +27,9 @@ SHARES = (0.0, 0.1, 0.2, 0.4, 0.7, 1.0)  # of the way from the bound to the gap,
 class Setting:
     """A price, what the trainers pick at it, and what is lost against it."""
 
-    columns: Columns
+    columns: Columns | Worths
     price: float
-    reduced: FloatArray  # [j, m]: value less price times size, of the candidates
+    reduced: FloatArray  # [j, m]: value less price times size, of candidates or of all sizes
     best: FloatArray  # [j]: the largest of it
     spots: IntArray  # [j]: the candidate, in all of them, that is worth that
     picks: FloatArray  # [j]: a size that is worth that
@@ -46,19 +48,39 @@ class Found:
     loss_of_larger: float = 0.0
 
 
+def is_small(columns: Columns) -> bool:
+    """Whether the losses of all sizes are quicker computed than most of them ruled out."""
+    return len(columns.present) * (1 + float(columns.n_max.max())) <= SMALL_CELLS
+
+
 class Near:
     """Sizes that lose at most ``gap``; whatever else there is loses more."""
 
     def __init__(self, setting: Setting, gap: float) -> None:
         columns = setting.columns
         # A rescale more loses a tolerance more: what is equally good is told apart by it.
-        self.gap = gap + setting.tolerance * (len(columns.present) + 2)
+        self.noise = setting.tolerance * (len(columns.present) + 2)
+        self.gap = gap + self.noise
         self.least = 0.0  # nothing loses less, as far as is known
-        if len(columns.present) * (1 + columns.n_max.max()) <= SMALL_CELLS:
-            self.rows: IntArray = np.arange(len(columns.present))
-        else:
-            self.rows = _undecided(setting, self.gap).nonzero()[0]
+        self.rows: IntArray = np.arange(len(columns.present))
+        if isinstance(columns, Worths):
+            self.losses: FloatArray = setting.best[:, None] - setting.reduced
+            return
+        self.rows = _undecided(setting, columns, self.gap).nonzero()[0]
         self.losses = columns.losses(self.rows, setting.price, setting.best)
+
+    def adapt(self, setting: Setting) -> None:
+        """Set the gap to what an answer near the picks loses, where all losses are at hand."""
+        steps = np.arange(self.losses.shape[1]) - setting.picks.astype(np.int64)[:, None]
+        gap = first_gap(self.losses, steps, setting.price, setting.left, setting.tolerance)
+        if gap < np.inf:
+            self.gap = gap + self.noise
+
+    def decide(self, setting: Setting) -> Found:
+        """The sizes that lose least by the program over what is within the gap."""
+        rows, sizes = (self.losses <= self.gap).nonzero()
+        options = _options(setting, self, rows, sizes)
+        return self.found(setting, *options.decide(setting, (self.gap, self.gap)))
 
     def search(self, setting: Setting) -> Found:
         """The sizes that lose least."""
@@ -203,13 +225,13 @@ def _options(setting: Setting, near: Near, rows: IntArray, sizes: IntArray) -> _
     return _Options(rows, steps, losses, len(near.rows))
 
 
-def _undecided(setting: Setting, gap: float) -> BoolArray:
+def _undecided(setting: Setting, columns: Columns, gap: float) -> BoolArray:
     """Trainers that can have two sizes within the gap.
 
     A size within it is a candidate, or lies on a line with another candidate that is, or
     its line begins or ends at the best candidate and rises about as steeply as the price.
     """
-    columns, price = setting.columns, setting.price
+    price = setting.price
     several: BoolArray = (setting.reduced >= (setting.best - gap)[:, None]).sum(axis=1) > 1
     line = columns.lines.take(setting.spots)
     gain = columns.slopes.take(line) * columns.scale

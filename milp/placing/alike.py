@@ -19,9 +19,10 @@ def are_alike(problem: Problem) -> bool:
         return True
     first = nodes[0]
     end, switch, owner = first.expected_remaining_s, first.switch, first.owner
-    return all(
-        n.expected_remaining_s == end and n.switch == switch and n.owner == owner for n in nodes
-    )
+    for node in nodes:  # every decision pays for this look: no calls, no generator
+        if node.switch != switch or node.owner != owner or node.expected_remaining_s != end:
+            return False
+    return True
 
 
 def place_alike(
@@ -33,22 +34,27 @@ def place_alike(
     """Who shrinks gives up what does not train yet first; all else goes by name and order."""
     assignment: dict[str, str] = {}
     wants: list[list[tuple[str, int]]] = [[] for _ in pool.names]  # [k]: trainer, nodes
-    for j, trainer in enumerate(pool.trainers):
-        size, trainer_id, present = sizes[j], trainer.trainer_id, pool.present[j]
+    for j, (trainer, size, present) in enumerate(
+        zip(pool.trainers, sizes, pool.present, strict=True)
+    ):
+        if not size:
+            continue
+        trainer_id = trainer.trainer_id
         if size < len(present):
             settled = set(trainer.settled)
             ordered = sorted(present, key=lambda name: (name not in settled, name))
             for k, count in _counts(j, size, classes, split):
                 own = [name for name in ordered if pool.class_of.get(name) == k]
                 assignment.update(dict.fromkeys(own[:count], trainer_id))
-        elif size:
-            assignment.update(dict.fromkeys(present, trainer_id))
+            continue
+        assignment.update(dict.fromkeys(present, trainer_id))
+        if size > len(present):
             for k, count in _counts(j, size, classes, split):
                 if count > pool.held[j][k]:
                     wants[k].append((trainer_id, count - pool.held[j][k]))
     for names, takers in zip(pool.names, wants, strict=True):
         if takers:
-            free = sorted(name for name in names if name not in assignment)
+            free = sorted([name for name in names if name not in assignment])
             at = 0
             for trainer_id, count in takers:
                 assignment.update(dict.fromkeys(free[at : at + count], trainer_id))

@@ -267,9 +267,9 @@ def _match_owners(
         buckets[node.owner].append(node)
     left = {j: n for j, _, n in shares}
     for turn in range(3):
+        everybody = sorted(buckets) if turn == 2 else [""]
         for j, own, _ in shares:
-            owners = ([own], [""], sorted(buckets))[turn]
-            for owner in owners:
+            for owner in everybody if turn else [own]:
                 bucket = buckets.get(owner, [])
                 while bucket and left[j]:
                     yield j, bucket.pop()

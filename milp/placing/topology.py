@@ -68,17 +68,20 @@ def _take_greedily(
     """Own switches first; then the best switch that has all, else the one with most."""
     sources = [source for source, n in taker.wanted.items() if n]
     wants = [taker.wanted[source] for source in sources]
-    offers: list[list[int]] = left[sources].T.tolist()  # [switch][source]
+    there = left[sources]
+    offers: list[list[int]] = there.T.tolist()  # [switch][source]
 
-    def rank(switch: int) -> tuple[bool, int, int, int, int]:
-        reach = sum(map(min, offers[switch], wants))
+    def order(switch: int, reach: int, total: int) -> tuple[bool, int, int, int, int]:
         # Fewest nodes to spare: what remains elsewhere stays whole for others.
-        total, few = sum(offers[switch]), -favoured[switch]
+        few = -favoured[switch]
         first, second = (total, few) if prefers_tight else (few, total)
         return (switch not in taker.kept_on, -reach, first, second, switch)
 
-    has_any = np.flatnonzero(left[sources].any(axis=0)).tolist()
-    ranks = [rank(switch) for switch in has_any]
+    totals = there.sum(axis=0)
+    reaches = np.minimum(there, np.array(wants, dtype=np.int64)[:, None]).sum(axis=0).tolist()
+    has_any = totals.nonzero()[0].tolist()
+    totals_at = totals.tolist()
+    ranks = [order(switch, reaches[switch], totals_at[switch]) for switch in has_any]
     heapq.heapify(ranks)
     n_missing = sum(wants)
     while n_missing:
@@ -86,7 +89,7 @@ def _take_greedily(
             raise ValueError(f"{n_missing} nodes more are wanted than there are")
         # What is left to want only shrinks, so an old rank is never too low.
         switch = ranks[0][-1]
-        fresh = rank(switch)
+        fresh = order(switch, sum(map(min, offers[switch], wants)), sum(offers[switch]))
         if fresh > ranks[0]:
             heapq.heapreplace(ranks, fresh)
             continue

@@ -24,6 +24,7 @@ from bftrainer import process
 from bftrainer.actuate.agents import AgentBook
 from bftrainer.actuate.group import Rescaled
 from bftrainer.actuate.trainers import TrainerBook, log_directory
+from bftrainer.elastic import protocol
 from bftrainer.journal.journal import Journal
 from bftrainer.policy.model import Policy
 from bftrainer.trainer import TrainerSpec
@@ -65,6 +66,7 @@ class Plane:
         environment: dict[str, str],
     ) -> None:
         self.directory = directory
+        self.warm_up_s: list[float] = []  # start of a worker to ready to join
         self.pids: dict[str, int] = {}  # worker id -> pid
         self.exited: set[str] = set()
         self._agent_count = agents
@@ -184,6 +186,9 @@ class Plane:
             case WorkerStarted(worker_id=worker_id, pid=pid):
                 self.pids[worker_id] = pid
             case WorkerSaid(worker_id=worker_id, body=body):
+                said = protocol.from_body(body)
+                if isinstance(said, protocol.Warm):
+                    self.warm_up_s.append(said.warm_up_s)
                 self.trainers.on_body(worker_id, body)
             case WorkerExited(worker_id=worker_id, returncode=code, cause=cause):
                 self.exited.add(worker_id)

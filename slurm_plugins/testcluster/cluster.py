@@ -24,14 +24,15 @@ from typing import Self
 from bftrainer import process
 from bftrainer.errors import BatchSystemError, UsageError
 from slurm_plugins.commands import why_failed
-from slurm_plugins.testcluster import processes
+from slurm_plugins.hook import scripts
+from slurm_plugins.testcluster import accounting, processes
 from slurm_plugins.testcluster.config import ClusterConfig, Site, gpu_devices, render
 from slurm_plugins.testcluster.jobs import ORDINARY, JobRunner, Kind
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol")
 _ATTEMPTS = 3
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_SUBDIRECTORIES = ("etc", "state", "log", "run", "spool", "ev")
+_SUBDIRECTORIES = ("etc", "state", "log", "run", "spool", "ev", accounting.DATABASE)
 
 
 class SlurmTestCluster:
@@ -44,6 +45,7 @@ class SlurmTestCluster:
         self.env = {"SLURM_CONF": str(config.slurm_conf)}
         self._full_env = {"PATH": _PATH, "LC_ALL": "C", **self.env}
         self.jobs = JobRunner(directory=config.directory, env=self._full_env)
+        self._accounting_port = 0
         self.up_s: float | None = None  # how long it took
         self.down_s: float | None = None
 
@@ -111,7 +113,7 @@ class SlurmTestCluster:
         self.jobs.end_srun()
         # A slurmd waits for its jobs; those that have not obeyed by now never will.
         processes.kill(self._processes(jobs_only=True))
-        daemons = [self._pid("slurmctld"), self._pid("munged")]
+        daemons = [self._pid(name) for name in ("slurmctld", "slurmdbd", "munged")]
         daemons += [self._pid("slurmd", name) for name in self.config.node_names]
         processes.end([pid for pid in daemons if pid is not None], patience_s=2)
         processes.kill(self._processes())
@@ -133,16 +135,26 @@ class SlurmTestCluster:
             (self.directory / name).mkdir()
             (self.directory / name).chmod(0o755)
         self.directory.chmod(0o755)
-        ports = free_ports(config.n_nodes + 1)
+        self._accounting_port, *ports = free_ports(config.n_nodes + 2)
+        user = pwd.getpwuid(os.geteuid()).pw_name
         site = Site(
             hostname=socket.gethostname().partition(".")[0],
-            user=pwd.getpwuid(os.geteuid()).pw_name,
+            user=user,
             controller_port=ports[0],
-            node_ports=ports[1:],
+            node_ports=tuple(ports[1:]),
             gpu_devices=gpu_devices(config, own_devices=self._make_devices()),
+            accounting=accounting.slurm_settings(config, self._accounting_port)
+            if config.accounting
+            else {},
         )
         for name, text in render(config, site).items():
             (self.directory / "etc" / name).write_text(text)
+        if config.has_hook:
+            scripts.install(self.directory / "etc", config.hook_file)
+        if config.accounting:
+            slurmdbd = self.directory / "etc" / "slurmdbd.conf"
+            slurmdbd.touch(mode=0o600)  # slurmdbd insists
+            slurmdbd.write_text(accounting.render(config, user, self._accounting_port))
         key = self.directory / "etc" / "munge.key"
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_bytes(128))
@@ -170,10 +182,19 @@ class SlurmTestCluster:
             f"--log-file={self.directory}/log/munged.log",
             f"--seed-file={run}/munged.seed",
         )
+        self._start_accounting()
         conf = str(self.config.slurm_conf)
         self._start("slurmctld", "-f", conf, "-c")
         for name in self.config.node_names:
             self._start("slurmd", "-f", conf, "-N", name)
+
+    def _start_accounting(self) -> None:
+        if not self.config.accounting:
+            return
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        behind = accounting.Accounting(config=self.config, user=user, env=self._full_env)
+        if problem := behind.start(self._accounting_port):
+            raise not_up(problem)
 
     def _start(self, *argv: str) -> None:
         """Start a daemon, which leaves its pid in a file and goes to the background."""
@@ -296,10 +317,14 @@ def not_up(why: str) -> BatchSystemError:
 def check_host(config: ClusterConfig) -> None:
     """Refuse what cannot work here, before anything is started."""
     missing = [name for name in PROGRAMS if shutil.which(name, path=_PATH) is None]
+    packages = "slurmctld slurmd slurm-client munge"
+    if config.accounting:
+        missing += accounting.missing(_PATH)
+        packages += f" {accounting.PACKAGES}"
     problem = next_step = ""
     if missing:
         problem = f"These programs are not installed: {', '.join(missing)}."
-        next_step = "On Debian: apt-get install slurmctld slurmd slurm-client munge."
+        next_step = f"On Debian: apt-get install {packages}."
     elif not _is_ours(config.directory):
         problem = f"{config.directory} holds something that is no test cluster of yours."
         next_step = "Choose a new directory, or one that an earlier cluster was in."

@@ -9,9 +9,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from slurm_plugins.hook import scripts
 
 FAST_CYCLE = "batch_sched_delay=0,sched_min_interval=0"
 """Scheduler parameters for tests that must not wait; use with ``bf_interval_s=2``."""
@@ -34,6 +37,8 @@ class ClusterConfig:
     kill_wait_s: int = 5
     message_timeout_s: int = 10  # Slurm's default; commands give up a second earlier
     up_timeout_s: float = 60.0
+    accounting: bool = False  # slurmdbd on a database of its own, so that sacct works
+    has_hook: bool = False  # the scripts of slurm_plugins.hook, which append to hook_file
 
     @property
     def cluster_name(self) -> str:
@@ -44,6 +49,11 @@ class ClusterConfig:
     def slurm_conf(self) -> Path:
         """The file commands are pointed to."""
         return self.directory / "etc" / "slurm.conf"
+
+    @property
+    def hook_file(self) -> Path:
+        """What the hook's scripts append to, if somebody has made it."""
+        return self.directory / "run" / "hook"
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -71,6 +81,7 @@ class Site:
     controller_port: int
     node_ports: tuple[int, ...]
     gpu_devices: tuple[str, ...]
+    accounting: Mapping[str, object] = field(default_factory=dict)  # settings of slurm.conf
 
 
 def render(config: ClusterConfig, site: Site) -> dict[str, str]:
@@ -98,7 +109,7 @@ def _slurm_conf(config: ClusterConfig, site: Site) -> str:
     parameters = [f"bf_interval={config.bf_interval_s}"]
     if config.scheduler_parameters:
         parameters.append(config.scheduler_parameters)
-    settings = {
+    settings: dict[str, object] = {
         "ClusterName": config.cluster_name,
         "SlurmctldHost": f"{site.hostname}(127.0.0.1)",
         "SlurmctldPort": site.controller_port,
@@ -144,6 +155,9 @@ def _slurm_conf(config: ClusterConfig, site: Site) -> str:
     }
     if config.gpus_per_node:
         settings["GresTypes"] = "gpu"
+    settings |= site.accounting
+    if config.has_hook:
+        settings |= scripts.settings(config.slurm_conf.parent)
     lines = [f"{key}={value}" for key, value in settings.items()]
     return "\n".join([*lines, *_nodes_and_partitions(config, site)]) + "\n"
 

@@ -66,6 +66,7 @@ def main() -> None:
 @click.option("--bf-interval", type=click.IntRange(1), default=30, show_default=True)
 @click.option("--scheduler-parameters", default="", help="Added to bf_interval.")
 @click.option("--kill-wait", type=click.IntRange(0), default=5, show_default=True)
+@click.option("--accounting", is_flag=True, help="With slurmdbd, so that sacct works.")
 @_reported
 def up(
     directory: Path,
@@ -75,6 +76,8 @@ def up(
     bf_interval: int,
     scheduler_parameters: str,
     kill_wait: int,
+    *,
+    accounting: bool,
 ) -> None:
     """Bring a cluster up; prints the line that points Slurm's commands to it."""
     cluster = SlurmTestCluster(
@@ -86,6 +89,7 @@ def up(
             bf_interval_s=bf_interval,
             scheduler_parameters=scheduler_parameters,
             kill_wait_s=kill_wait,
+            accounting=accounting,
         )
     )
     cluster.up()

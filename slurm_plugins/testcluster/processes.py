@@ -12,7 +12,9 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-_DAEMONS = frozenset({"munged", "slurmctld", "slurmscriptd", "slurmd", "slurmstepd"})
+_DAEMONS = frozenset(
+    {"munged", "mariadbd", "slurmdbd", "slurmctld", "slurmscriptd", "slurmd", "slurmstepd"}
+)
 
 
 def is_alive(pid: int) -> bool:

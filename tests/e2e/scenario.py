@@ -64,6 +64,7 @@ def ordinary_jobs() -> list[WorkloadItem]:
             WorkloadItem(at_s=begin + 5.5, n_nodes=1, duration_s=3, limit_s=60),
             WorkloadItem(at_s=begin + 15, n_nodes=2, duration_s=3, limit_s=60),
             WorkloadItem(at_s=begin + 18, n_nodes=1, duration_s=2, limit_s=60, kind="srun"),
+            WorkloadItem(at_s=begin + 21, n_nodes=2, duration_s=2, limit_s=60),
         ]
     return items
 

@@ -33,6 +33,8 @@ def small(directory: Path, **settings: int) -> ClusterConfig:
         n_nodes=settings.pop("n_nodes", 2),
         bf_interval_s=2,
         scheduler_parameters=FAST_CYCLE,
+        accounting=False,
+        has_hook=False,
         **settings,
     )
 

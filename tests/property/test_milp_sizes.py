@@ -8,8 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from milp.exact.column_data import FAR
+from milp.exact.column_data import FAR, TOLERANCE
 from milp.exact.columns import Columns, build_columns, lay_out, solve_sizes, solve_sizes_dense
+from milp.exact.worths import Worths, build_worths, is_small
+from milp.pool import view_pool
 from milp.problem import (
     BatchCurve,
     Curve,
@@ -111,16 +113,47 @@ def try_all_sizes(columns: Columns) -> tuple[float, float, tuple[int, ...]]:
     return best, best_of_larger, tuple(int(n) for n in np.unravel_index(last, shape))
 
 
+def worths_of(columns: Columns) -> Worths:
+    """The same trainers as one table; the steps of a row are found edge by edge."""
+    allowed = np.pad(
+        columns.tables(np.arange(len(columns.present))), ((0, 0), (0, 1)), constant_values=-np.inf
+    )
+    falls: list[float] = []
+    lengths: list[int] = []
+    for row in allowed.tolist():
+        at = 0
+        while True:
+            slopes = [(row[n] - row[at]) / (n - at) for n in range(at + 1, len(row))]
+            if max(slopes, default=0.0) <= 0:
+                break
+            length = 1 + slopes.index(max(slopes))
+            falls.append(-max(slopes))
+            lengths.append(length)
+            at += length
+    magnitude = np.abs(np.where(np.isfinite(allowed), allowed, 0.0)).max(axis=1)
+    return Worths(
+        capacity=columns.capacity,
+        present=columns.present,
+        allowed=allowed,
+        falls=np.array(falls),
+        lengths=np.array(lengths, dtype=np.int64),
+        tolerance=TOLERANCE * float(magnitude.sum()) or 1.0,
+    )
+
+
 def test_is_the_best_of_all_sizes_of_many_tiny_problems() -> None:
     chance = random.Random(3)  # noqa: S311 - a test
     for trial in range(TINY):
         columns = tiny_columns(chance)
-        answer = solve_sizes(columns)
         best, best_of_larger, sizes = try_all_sizes(columns)
         near = 1e-9 * (1 + abs(best) + abs(best_of_larger))
-        assert tuple(answer.sizes.tolist()) == sizes, (trial, columns)
-        assert abs(answer.value - best) <= near, (trial, columns)
-        assert abs(answer.value_of_one_more - best_of_larger) <= near, (trial, columns)
+        answers = [solve_sizes(columns)]
+        if trial % 4 == 0:
+            answers.append(solve_sizes(worths_of(columns)))
+        for answer in answers:
+            assert tuple(answer.sizes.tolist()) == sizes, (trial, columns)
+            assert abs(answer.value - best) <= near, (trial, columns)
+            assert abs(answer.value_of_one_more - best_of_larger) <= near, (trial, columns)
 
 
 # ---- against the dense program -----------------------------------------------------------
@@ -197,6 +230,21 @@ def test_agrees_with_the_dense_program(family: str, n_trainers: int, n_nodes: in
         assert answer.value_of_one_more == pytest.approx(dense.value_of_one_more, rel=1e-12)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("n_trainers", "n_nodes"), [(8, 61), (25, 240)])
+def test_a_table_of_values_gives_the_same(family: str, n_trainers: int, n_nodes: int) -> None:
+    for seed in range(30, 60):
+        problem = drawn(family, n_trainers, n_nodes, seed)
+        pool = view_pool(problem)
+        largest = [pool.largest(j, 0, extra=1) for j in range(n_trainers)]
+        assert is_small(pool, largest)
+        answer = solve_sizes(build_worths(problem, pool, largest))
+        dense = solve_sizes_dense(build_columns(problem))
+        assert answer.sizes.tolist() == dense.sizes.tolist(), (family, seed)
+        assert answer.value == pytest.approx(dense.value, rel=1e-12)
+        assert answer.value_of_one_more == pytest.approx(dense.value_of_one_more, rel=1e-12)
+
+
 @pytest.mark.parametrize(
     "limits",
     [
@@ -212,8 +260,11 @@ def test_agrees_with_the_dense_program(family: str, n_trainers: int, n_nodes: in
             "near.MANY_SIZES": MANY,
             "near.MANY_TRAINERS": MANY,
         },
+        {"few.MAX_WORK": 0, "core.FEW_CHOICES": 0},  # the program over a table
+        {"near.SMALL_CELLS": 0},  # no tables: what ties first
+        {"near.SMALL_CELLS": 0, "core.FEW_CHOICES": 0, "near.MANY_SIZES": MANY},
     ],
-    ids=["detours", "program", "program in little memory"],
+    ids=["detours", "program", "program in little memory", "tables", "ties", "large"],
 )
 def test_every_way_of_searching_gives_the_same(
     limits: dict[str, int], monkeypatch: pytest.MonkeyPatch
@@ -222,10 +273,14 @@ def test_every_way_of_searching_gives_the_same(
         monkeypatch.setattr(f"milp.exact.{name}", limit)
     for seed in range(100, 125):
         for family in FAMILIES:
-            columns = build_columns(drawn(family, 15, 100, seed))
-            answer, dense = solve_sizes(columns), solve_sizes_dense(columns)
-            assert answer.sizes.tolist() == dense.sizes.tolist(), (family, seed)
-            assert answer.value_of_one_more == pytest.approx(dense.value_of_one_more, rel=1e-12)
+            problem = drawn(family, 15, 100, seed)
+            pool, columns = view_pool(problem), build_columns(problem)
+            worths = build_worths(problem, pool, columns.n_max.astype(np.int64).tolist())
+            dense = solve_sizes_dense(columns)
+            for answer in (solve_sizes(columns), solve_sizes(worths)):
+                assert answer.sizes.tolist() == dense.sizes.tolist(), (family, seed)
+                more = pytest.approx(dense.value_of_one_more, rel=1e-12)
+                assert answer.value_of_one_more == more
 
 
 def test_large_problem_is_solved_in_little_memory_and_fills_the_pool() -> None:

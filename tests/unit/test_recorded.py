@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bftrainer.cli.main import main
 from bftrainer.decide.types import DecisionInput, DecisionRecord, Plan
 from bftrainer.journal.journal import Journal
 from bftrainer.simulate.costs import costs_from_mapping
@@ -69,3 +71,22 @@ def test_a_plan_that_was_another_is_named(records: list[DecisionRecord], retake:
     assert [i for i, a in enumerate(again) if not a.is_equal] == [at]
     assert again[at].differing == ("assignment", "trouble")
     assert again[at].sha256 != again[at].recorded_sha256
+
+
+def test_the_verb_tells_of_both(
+    records: list[DecisionRecord], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "journal.db"
+    with Journal.open(path, clock=lambda: 5.0) as journal:
+        journal.begin_incarnation()
+        for record in records:
+            journal.append(KIND, record)
+    assert main(["replay", str(path)]) == 0
+    assert f"{len(records)} of {len(records)} plans" in capsys.readouterr().out
+    other = replace(records[-1], plan=replace(records[-1].plan, trouble="It was otherwise."))
+    with Journal.open(path, clock=lambda: 6.0) as journal:
+        journal.append(KIND, other)
+    assert main(["replay", str(path), "--json"]) == 8
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["decisions"], answer["equal"]) == (len(records) + 1, len(records))
+    assert answer["differing"][0]["differing"] == ["trouble"]

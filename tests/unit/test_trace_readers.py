@@ -49,6 +49,19 @@ def test_sacct_steps_requeues_running_pending_and_pilots() -> None:
     assert ("n4", 600, 1860, True) in _rows(with_pilots)  # the pilot makes it too short for 101
 
 
+def test_sacct_a_node_that_only_pilots_used_was_idle(tmp_path: Path) -> None:
+    header, *rows = (FIXTURES / "sacct.txt").read_text().splitlines()
+    columns = header.split("|")
+    pilot = next(r for r in rows if "|bf|" in r and "." not in r.split("|")[0]).split("|")
+    pilot[columns.index("JobID")] = "9999"
+    pilot[columns.index("NodeList")] = "n77"
+    path = tmp_path / "sacct.txt"
+    path.write_text("\n".join([header, *rows, "|".join(pilot)]) + "\n")
+    trace = read_trace(path, options=OPTIONS)
+    spans = [(start, end) for name, start, end, _ in _rows(trace) if name == "n77"]
+    assert sum(end - start for start, end in spans) == 7200
+
+
 def test_sacct_times_are_those_of_the_cluster() -> None:
     options = ReadOptions(time_zone="Europe/Berlin", ignored=("bf",))
     utc = read_trace(FIXTURES / "sacct.txt", options=OPTIONS)

@@ -96,17 +96,27 @@ def _row(reader: _Reader, number: int, cells: list[str]) -> None:
     job_id = cell("JobID")
     if not job_id[:1].isdigit():
         raise malformed(reader.path, number, f"{job_id[:40]!r} is no job id")
-    if "." in job_id or cell("Partition") in reader.ignored - {""}:
-        reader.n_ignored += "." not in job_id
-        return  # a step, or a pilot
+    if "." in job_id:
+        return  # a step
+    is_ignored = cell("Partition") in reader.ignored - {""}
     key = (job_id, cell("Submit"), cell("Start"), cell("End"))
     if key in reader.seen:
         return  # the same run once more, as files put together have it
     reader.seen.add(key)
     try:
-        _take(reader, number, cell)
+        if is_ignored:
+            _pass_over(reader, cell)
+        else:
+            _take(reader, number, cell)
     except (ValueError, OverflowError) as problem:
         raise malformed(reader.path, number, str(problem)) from problem
+
+
+def _pass_over(reader: _Reader, cell: Callable[[str], str]) -> None:
+    """A pilot: its time is idle time, but its nodes are there."""
+    reader.n_ignored += 1
+    if cell("NodeList") not in _NO_NODES:
+        _ranges(reader, cell("NodeList"))
 
 
 def _take(reader: _Reader, number: int, cell: Callable[[str], str]) -> None:

@@ -1,0 +1,92 @@
+"""How a replay went over time, noted at its decisions without slowing them.
+
+``session.record`` hands a ``Recorder`` the sums of a replay and everybody who was admitted;
+after each plan it notes how long the decision took and, now and then, how far the sums
+have come. ``History`` goes out; the report draws it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bftrainer.simulate.tally import Tally
+from bftrainer.simulate.trainers import SimTrainer
+
+MAX_NOTES = 2000  # of a replay: more than a figure can show
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Sums from the begin of the replay up to one instant."""
+
+    at_s: float
+    processed: float  # samples; those beyond a trainer's end do not count
+    node_s_offered: float
+    node_s_training: float
+    lost_to_preemptions: float  # samples
+    lost_to_rescales: float  # samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """The course of one replay."""
+
+    notes: tuple[Note, ...]  # in order of time, the last one at the end of the replay
+    decision_s: tuple[float, ...]  # what each decision took, by the wall clock
+
+
+class Recorder:
+    """Writes a history; ``decided`` is called after each decision."""
+
+    def __init__(
+        self, tally: Tally, admitted: list[SimTrainer], span_s: tuple[float, float]
+    ) -> None:
+        begin_s, end_s = span_s
+        self._tally, self._admitted = tally, admitted
+        self._every_s = (end_s - begin_s) / MAX_NOTES
+        self._next_s = begin_s
+        self._end_s = end_s
+        self._decide_s = 0.0
+        self._decision_s: list[float] = []
+        self._notes: list[Note] = []
+        self._processed_by_the_completed = 0.0
+
+    def decided(self, now_s: float) -> None:
+        """Take note of a decision that has been carried out."""
+        total_s = self._tally.decide_s
+        self._decision_s.append(total_s - self._decide_s)
+        self._decide_s = total_s
+        if now_s >= self._next_s:
+            self._next_s = now_s + self._every_s
+            self._note(now_s)
+
+    def history(self) -> History:
+        """Return it, when the replay has been played to its end."""
+        self._note(self._end_s)
+        return History(notes=tuple(self._notes), decision_s=tuple(self._decision_s))
+
+    def _note(self, now_s: float) -> None:
+        tally = self._tally
+        self._notes.append(
+            Note(
+                at_s=now_s,
+                processed=self._processed(),
+                node_s_offered=tally.node_s_offered,
+                node_s_training=tally.node_s_used,
+                lost_to_preemptions=tally.preemption_cost,
+                lost_to_rescales=tally.rescale_cost,
+            )
+        )
+
+    def _processed(self) -> float:
+        """Samples so far. The completed are added up once: only few run at a time."""
+        running, so_far = [], 0.0
+        for trainer in self._admitted:
+            processed = min(trainer.done, trainer.submission.samples)
+            if trainer.finished_s is None:
+                running.append(trainer)
+                so_far += processed
+            else:
+                self._processed_by_the_completed += processed
+        self._admitted[:] = running
+        return so_far + self._processed_by_the_completed

@@ -1,0 +1,38 @@
+"""What was replayed, in the words a caption needs; the same for all runs of one report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bftrainer.simulate.session import Run, job_nodes
+from bftrainer.simulate.traces.fragments import HOUR_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """Where the runs come from."""
+
+    trace: str  # as the user named it
+    workload: str
+    costs: str
+    command: str  # that gives these runs again
+
+    def sentence(self, runs: Sequence[Run]) -> str:
+        """Say trace, workload and choices."""
+        run = runs[0]
+        outcome, choices = run.outcome, run.choices
+        name, trace = Path(self.trace).name, outcome.trace
+        text = (
+            f"Trace {name}: {len(trace.names):,} nodes, {trace.duration_s / HOUR_S:,.4g} h, "
+            f"{run.metrics.events:,} events, N_eq {run.metrics.n_eq:,.1f}. "
+            f"Workload {self.workload}: {len(outcome.trainers):,} trainers, P_jmax "
+            f"{choices.p_jmax}, T_fwd {choices.t_fwd_s:g} s, objective {choices.objective.value}, "
+            f"costs {self.costs}, seed {choices.seed}."
+        )
+        jobs = [r for r in runs if r.choices.policy == "no-rescale"]
+        if jobs:
+            nodes = job_nodes(trace, jobs[0].choices)
+            text += f" A job of no-rescale asks for {nodes} node{'s' * (nodes > 1)}."
+        return text

@@ -1,0 +1,69 @@
+"""A replay in windows of time: utilization and nodes, from its history and its trace.
+
+Takes a ``Run`` and the edges of windows, returns a numpy column; the figures draw them. As
+in Fig. 10 of the BFTrainer paper a window has a U of its own: what was processed in it,
+over what as many nodes as were idle in it on average would have processed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bftrainer.simulate.metrics import static_outcome
+from bftrainer.simulate.report.history import Note
+from bftrainer.simulate.session import Run
+from bftrainer.simulate.traces.fragments import HOUR_S, Fragments, Times
+
+WIDTHS_H = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 6.0, 12.0, 24.0)  # what people count time in
+
+
+def window_h(trace: Fragments, most: int) -> float:
+    """Return a width that people count time in and that gives no more windows than that."""
+    hours = trace.duration_s / HOUR_S
+    return next((width for width in WIDTHS_H if hours <= width * most), hours / most)
+
+
+def edges_of(trace: Fragments, hours: float) -> Times:
+    """Return the edges of windows of so many hours; the last one may be shorter."""
+    begin_s, end_s = trace.span_s
+    edges: Times = np.append(np.arange(begin_s, end_s - 1e-6, hours * HOUR_S), end_s)
+    return edges
+
+
+def hours_of(edges_s: Times) -> Times:
+    """Return edges in hours from the begin."""
+    hours: Times = (edges_s - edges_s[0]) / HOUR_S
+    return hours
+
+
+def nodes_offered(trace: Fragments, edges_s: Times) -> Times:
+    """Return the mean size of the pool in each window."""
+    changes = trace.pool_changes()
+    at_s = np.append(changes.at_s, trace.span_s[1])
+    so_far = np.concatenate(([0.0], np.cumsum(changes.pool_sizes() * np.diff(at_s))))
+    offered: Times = np.diff(np.interp(edges_s, at_s, so_far)) / np.diff(edges_s)
+    return offered
+
+
+def nodes_training(run: Run, edges_s: Times) -> Times:
+    """Return how many nodes trained in each window, on average."""
+    return _gained(run, edges_s, [n.node_s_training for n in run.history.notes]) / np.diff(edges_s)
+
+
+def utilization(run: Run, edges_s: Times) -> Times:
+    """Return U of each window; NaN where no node was idle."""
+    processed = _gained(run, edges_s, [n.processed for n in run.history.notes])
+    offered, width_s = nodes_offered(run.outcome.trace, edges_s), np.diff(edges_s)
+    found = np.full(len(processed), np.nan)
+    for k, (n_eq, span_s) in enumerate(zip(offered.tolist(), width_s.tolist(), strict=True)):
+        static = static_outcome(run.outcome, n_eq, span_s)
+        if static > 0:
+            found[k] = processed[k] / static
+    return found
+
+
+def _gained(run: Run, edges_s: Times, sums: list[float]) -> Times:
+    """What sums grew by in each window, evenly between two notes."""
+    notes: tuple[Note, ...] = run.history.notes
+    at_s = [run.outcome.trace.span_s[0], *(note.at_s for note in notes)]
+    return np.diff(np.interp(edges_s, at_s, [0.0, *sums]))

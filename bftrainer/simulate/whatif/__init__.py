@@ -1,0 +1,13 @@
+"""What a site would gain: its idle time, sensible settings, and what they would harvest.
+
+``study`` takes a trace and ``Assumptions`` and returns a ``Study``; ``as_document`` and
+``page`` turn that into JSON and HTML. ``bftrainer whatif`` calls them; see docs/whatif.md.
+"""
+
+from __future__ import annotations
+
+from bftrainer.simulate.whatif.assumptions import MEASURED, Assumptions
+from bftrainer.simulate.whatif.document import as_document
+from bftrainer.simulate.whatif.study import Study, study
+
+__all__ = ["MEASURED", "Assumptions", "Study", "as_document", "study"]

@@ -1,0 +1,121 @@
+"""Replays of stretches of a trace under one setting, each played once.
+
+``study`` asks for settings; what a setting gave on each stretch comes back, in the same
+order, so that two settings can be compared stretch by stretch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bftrainer.simulate.costs import PhysicalCosts
+from bftrainer.simulate.session import Choices, play
+from bftrainer.simulate.traces.fragments import Fragments
+from bftrainer.simulate.whatif.assumptions import Assumptions
+from bftrainer.simulate.whatif.idle import held_down
+from bftrainer.simulate.whatif.sampling import Stretch
+from bftrainer.simulate.workloads.builders import hpo
+from bftrainer.simulate.workloads.submission import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a replay is played with."""
+
+    policy: str
+    t_fwd_s: float
+    p_jmax: int
+    hold_down_s: float
+    costs: PhysicalCosts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """What one stretch gave."""
+
+    seconds: float
+    offered_node_s: float  # idle, before any hold-down time
+    harvested_node_s: float  # of members that trained
+    samples: float
+
+
+class Replays:
+    """The replays of some stretches, each setting played once."""
+
+    def __init__(
+        self,
+        trace: Fragments,
+        stretches: Sequence[Stretch],
+        given: Assumptions,
+        on_played: Callable[[], None],
+    ) -> None:
+        self._trace = trace
+        self._stretches = tuple(stretches)
+        self._given = given
+        self._on_played = on_played
+        self._held: dict[float, Fragments] = {}
+        self._known: dict[Setting, tuple[Played, ...]] = {}
+
+    def __len__(self) -> int:
+        """Return the number of stretches."""
+        return len(self._stretches)
+
+    @property
+    def hours(self) -> float:
+        """How much time they cover together."""
+        return sum(s.of(self._trace).duration_s for s in self._stretches) / 3600.0
+
+    def of(self, setting: Setting) -> tuple[Played, ...]:
+        """Return what each stretch gives."""
+        if setting not in self._known:
+            self._known[setting] = tuple(self._play(s, setting) for s in self._stretches)
+        return self._known[setting]
+
+    def _play(self, stretch: Stretch, setting: Setting) -> Played:
+        idle = stretch.of(self._trace)
+        part = stretch.of(self._after(setting.hold_down_s))
+        choices = Choices(
+            policy=setting.policy,
+            t_fwd_s=setting.t_fwd_s,
+            p_jmax=setting.p_jmax,
+            costs=setting.costs,
+            seed=self._given.seed,
+        )
+        outcome, found = play(part, endless(part, setting, self._given), choices)
+        self._on_played()
+        return Played(
+            seconds=part.duration_s,
+            offered_node_s=idle.node_seconds(),
+            harvested_node_s=outcome.tally.node_s_used,
+            samples=found.a_e,
+        )
+
+    def _after(self, hold_s: float) -> Fragments:
+        # On the whole trace: a stretch may begin in the middle of an idle time.
+        if hold_s not in self._held:
+            self._held[hold_s] = held_down(self._trace, hold_s)
+        return self._held[hold_s]
+
+
+def endless(trace: Fragments, setting: Setting, given: Assumptions) -> Workload:
+    """Return more trainers than the trace can complete."""
+    curve = given.network.curve
+    best = max(v / n for n, v in zip(curve.sizes, curve.samples_per_s, strict=True))
+    most = trace.node_seconds() * best / given.samples
+    made = hpo(
+        given.network,
+        n_trainers=math.ceil(most) + setting.p_jmax + 1,
+        samples=given.samples,
+        rescale_up_s=setting.costs.pause_up.mean_s,
+        rescale_down_s=setting.costs.pause_down.mean_s,
+        n_max=given.n_max,
+    )
+    if given.n_min == 1:
+        return made
+    return dataclasses.replace(
+        made,
+        submissions=tuple(dataclasses.replace(s, n_min=given.n_min) for s in made.submissions),
+    )

@@ -1,0 +1,261 @@
+"""From a trace to the business case: figures, settings, harvest, what a second costs.
+
+``bftrainer whatif`` calls ``study``. A coarse sample of the trace is replayed for every
+value tried, a finer one for the expected harvest and for the price of a second.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from bftrainer.decide.policies.base import load_policy
+from bftrainer.errors import ExitCode, UsageError
+from bftrainer.simulate.costs import PhysicalCosts, Quantity
+from bftrainer.simulate.traces.fragments import Fragments
+from bftrainer.simulate.traces.statistics import statistics
+from bftrainer.simulate.whatif import estimate as figures
+from bftrainer.simulate.whatif.advice import (
+    Sweep,
+    p_jmax_values,
+    sweep_hold_down,
+    sweep_p_jmax,
+    sweep_t_fwd,
+)
+from bftrainer.simulate.whatif.assumptions import Assumptions
+from bftrainer.simulate.whatif.estimate import Estimate, estimate, times
+from bftrainer.simulate.whatif.idle import IdleTime, describe, uninterrupted
+from bftrainer.simulate.whatif.replays import Replays, Setting
+from bftrainer.simulate.whatif.sampling import some_nodes, stretches
+
+# Events to replay per value tried, and for the expected harvest: about a minute in all.
+COARSE_EVENTS, COARSE_EACH = 400.0, 80.0
+FINE_EVENTS, FINE_EACH = 1500.0, 190.0
+LARGE_POOL = "p99"  # of the pool's size over time
+CLAIM_STEP_S, PAUSE_STEP_S = 5.0, 2.0  # of the finite differences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What one policy would harvest with the recommended settings."""
+
+    policy: str
+    utilization: Estimate  # U, against the full N_eq
+    harvested_share: Estimate  # of the idle node-time
+    node_hours_per_day: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecondMore:
+    """What one second more costs."""
+
+    name: str
+    share_of_work: Estimate  # of the samples
+    node_hours_per_day: Estimate  # that share of the harvest
+    step_s: float  # of the finite difference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """How much of the trace the replays cover."""
+
+    nodes: int
+    part_of_idle: float  # of the idle node-time of all nodes, while replayed
+    coarse_stretches: int
+    coarse_hours: float
+    fine_stretches: int
+    fine_hours: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """The whole business case."""
+
+    idle: IdleTime
+    sweeps: tuple[Sweep, ...]  # P_jmax, T_fwd, hold-down time
+    t_fwd_s: float  # recommended
+    p_jmax: int  # recommended, for the whole machine
+    hold_down_s: float  # recommended
+    expected: tuple[Expected, ...]  # one per policy
+    seconds: tuple[SecondMore, ...]
+    replayed: Replayed
+    assumptions: Assumptions
+    notes: tuple[str, ...]  # of the trace's source
+
+
+def study(
+    trace: Fragments, given: Assumptions, progress: Callable[[float], None] = lambda _: None
+) -> Study:
+    """Return the business case.
+
+    Args:
+        trace: of a machine's idle time.
+        given: what is assumed and tried.
+        progress: told which share is done, 0 to 1.
+
+    Raises:
+        UsageError: BFT-4140 when no node is ever idle, BFT-4141 when the machine is said to
+            have fewer nodes than the trace names, BFT-3050 for an unknown policy.
+    """
+    _check(trace, given)
+    idle = describe(trace, given.n_nodes)
+    part, share = some_nodes(uninterrupted(trace), given.seed)
+    coarse = stretches(part, events_each=COARSE_EACH, events=COARSE_EVENTS, seed=given.seed)
+    fine = stretches(part, events_each=FINE_EACH, events=FINE_EVENTS, seed=given.seed)
+    tried = p_jmax_values(given, idle.eq_nodes, statistics(trace).pool_nodes[LARGE_POOL])
+    n_coarse = len(tried) + len(given.t_fwd_s) + len(given.hold_down_s)
+    count = _Count(len(coarse) * n_coarse + len(fine) * (len(given.policies) + 2), progress)
+    quick = Replays(part, coarse, given, count.one_more)
+    sweeps, best = _settings(quick, given, tried, share)
+    count.skip_to(len(coarse) * n_coarse)
+    careful = Replays(part, fine, given, count.one_more)
+    expected = tuple(
+        _expected(careful, dataclasses.replace(best, policy=policy), given, idle)
+        for policy in given.policies
+    )
+    return Study(
+        idle=idle,
+        sweeps=sweeps,
+        t_fwd_s=best.t_fwd_s,
+        p_jmax=int(sweeps[0].chosen),
+        hold_down_s=best.hold_down_s,
+        expected=expected,
+        seconds=_seconds(careful, best, given, expected[0].node_hours_per_day),
+        replayed=Replayed(
+            nodes=len(part.names),
+            part_of_idle=share,
+            coarse_stretches=len(quick),
+            coarse_hours=quick.hours,
+            fine_stretches=len(careful),
+            fine_hours=careful.hours,
+        ),
+        assumptions=given,
+        notes=trace.notes,
+    )
+
+
+def _check(trace: Fragments, given: Assumptions) -> None:
+    for policy in given.policies:
+        load_policy(policy)
+    if not trace.node_seconds() > 0:
+        raise UsageError(
+            "BFT-4140",
+            "No node is ever idle in this trace: there is nothing to harvest.",
+            "Choose another part of it, or leave --unfillable out.",
+            exit_code=ExitCode.VALIDATION_FAILED,
+        )
+    if given.n_nodes is not None and given.n_nodes < len(trace.names):
+        raise UsageError(
+            "BFT-4141",
+            f"The trace names {len(trace.names)} nodes, more than the {given.n_nodes} given.",
+            "Give the number of nodes of the whole machine, or leave --nodes out.",
+            exit_code=ExitCode.VALIDATION_FAILED,
+        )
+
+
+class _Count:
+    """How many stretches have been played, of how many."""
+
+    def __init__(self, total: int, progress: Callable[[float], None]) -> None:
+        self._total, self._done, self._progress = total, 0, progress
+
+    def one_more(self) -> None:
+        """Take note of one."""
+        self.skip_to(self._done + 1)
+
+    def skip_to(self, done: int) -> None:
+        """Take note that so many are played, or need not be."""
+        self._done = done
+        self._progress(min(1.0, done / self._total))
+
+
+def _settings(
+    replays: Replays, given: Assumptions, p_jmax: tuple[int, ...], share: float
+) -> tuple[tuple[Sweep, ...], Setting]:
+    """Sweep one setting after the other, each from the best of those before.
+
+    P_jmax is the whole machine's; the part that is replayed has its share of the trainers.
+    """
+
+    def of_part(n_trainers: float) -> int:
+        return max(1, round(n_trainers * share))
+
+    best = Setting(
+        policy=given.policies[0],
+        t_fwd_s=given.t_fwd_s[len(given.t_fwd_s) // 2],
+        p_jmax=of_part(p_jmax[0]),
+        hold_down_s=given.hold_down_s[0],
+        costs=given.costs,
+    )
+
+    def used(setting: Setting) -> float:
+        figure = partial(figures.utilization, curve=given.network.curve, p_jmax=setting.p_jmax)
+        return figures.point(figure, replays.of(setting))
+
+    trainers = sweep_p_jmax(p_jmax, lambda n: used(dataclasses.replace(best, p_jmax=of_part(n))))
+    best = dataclasses.replace(best, p_jmax=of_part(trainers.chosen))
+    forward = sweep_t_fwd(given.t_fwd_s, lambda s: used(dataclasses.replace(best, t_fwd_s=s)))
+    best = dataclasses.replace(best, t_fwd_s=forward.chosen)
+    hold = sweep_hold_down(
+        given.hold_down_s, lambda s: used(dataclasses.replace(best, hold_down_s=s))
+    )
+    return (trainers, forward, hold), dataclasses.replace(best, hold_down_s=hold.chosen)
+
+
+def _expected(replays: Replays, setting: Setting, given: Assumptions, idle: IdleTime) -> Expected:
+    played = replays.of(setting)
+    use = partial(figures.utilization, curve=given.network.curve, p_jmax=setting.p_jmax)
+    share = estimate(figures.harvested_share, played, seed=given.seed)
+    return Expected(
+        policy=setting.policy,
+        utilization=estimate(use, played, seed=given.seed),
+        harvested_share=share,
+        node_hours_per_day=times(share, idle.node_hours_per_day),
+    )
+
+
+def _seconds(
+    replays: Replays, best: Setting, given: Assumptions, harvest: Estimate
+) -> tuple[SecondMore, ...]:
+    """What one second more of each kind costs, by finite differences on the same stretches.
+
+    The decision knows what a pause costs, as the daemon does, and moves fewer nodes when it
+    costs more.
+    """
+    costs = best.costs
+    claim = dataclasses.replace(costs, claim=_plus(costs.claim, CLAIM_STEP_S))
+    found = []
+    for name, dearer, step_s in (
+        ("claim latency", claim, CLAIM_STEP_S),
+        ("pause", _longer_pauses(costs, PAUSE_STEP_S), PAUSE_STEP_S),
+    ):
+        lost = estimate(
+            partial(figures.lost_share_per_second, step_s=step_s),
+            replays.of(best),
+            replays.of(dataclasses.replace(best, costs=dearer)),
+            seed=given.seed,
+        )
+        found.append(
+            SecondMore(
+                name=name,
+                node_hours_per_day=times(lost, harvest.value),
+                share_of_work=lost,
+                step_s=step_s,
+            )
+        )
+    return tuple(found)
+
+
+def _longer_pauses(costs: PhysicalCosts, step_s: float) -> PhysicalCosts:
+    return dataclasses.replace(
+        costs,
+        pause_up=_plus(costs.pause_up, step_s),
+        pause_down=_plus(costs.pause_down, step_s),
+        pause_loss=_plus(costs.pause_loss, step_s),
+    )
+
+
+def _plus(quantity: Quantity, step_s: float) -> Quantity:
+    return Quantity(tuple(value_s + step_s for value_s in quantity.values_s))

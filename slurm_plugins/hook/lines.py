@@ -1,0 +1,85 @@
+"""Lines of the hook's file → announcements.
+
+``watch`` calls in with whole lines. A line that is not ours, or cut short, is none.
+"""
+
+from __future__ import annotations
+
+import math
+import pwd
+
+from bftrainer.hostlist import ParseError, expand
+from bftrainer.poll.announcer import Announcement
+from bftrainer.poll.snapshot import Job, JobState
+from slurm_plugins.parse import gpus_of
+
+N_SUBMIT, N_END = 16, 5  # fields
+_ID = "announced-"
+
+
+def announcement(line: str, number: int, cpus_per_node: int = 0) -> Announcement | None:
+    """Read one line.
+
+    Args:
+        line: without its end.
+        number: becomes part of the job's stand-in id.
+        cpus_per_node: turns processors asked for into nodes; 0: not known.
+    """
+    fields = line.split("\t")
+    try:
+        if fields[0] == "submit" and len(fields) == N_SUBMIT:
+            job = _job(fields, number, cpus_per_node)
+            return Announcement(at_s=float(int(fields[1])), partition=job.partition, job=job)
+        if fields[0] == "end" and len(fields) == N_END:
+            return Announcement(at_s=float(int(fields[1])), partition=fields[3])
+    except (ValueError, ParseError):
+        return None
+    return None
+
+
+def _job(fields: list[str], number: int, cpus_per_node: int) -> Job:
+    (at_s, uid, partition, nodes, tasks, cpus_per_task, cpus, minutes) = fields[1:9]
+    (features, required, gres, _immediate, begin_s, dependency, priority) = fields[9:]
+    return Job(
+        job_id=f"{_ID}{number}",
+        user=_user(uid),
+        partition=partition,  # "": the default one
+        state=JobState.PENDING,
+        n_nodes=_n_nodes(nodes, tasks, cpus_per_task, cpus, cpus_per_node),
+        time_limit_s=60.0 * int(minutes) if minutes else None,
+        reason=_why_later(begin_s, at_s, dependency, priority),
+        submit_s=float(int(at_s)),
+        # Behind all whose turn is known; the next look says it properly.
+        priority=0.0,
+        required_nodes=expand(required),
+        features=features,
+        gpus_per_node=gpus_of(gres.replace("gres:", ""))[0],
+    )
+
+
+def _n_nodes(nodes: str, tasks: str, cpus_per_task: str, cpus: str, cpus_per_node: int) -> int:
+    """Nodes asked for, or as many as the processors asked for need."""
+    if nodes:
+        return max(1, int(nodes))
+    if not cpus_per_node:
+        return 1
+    wanted = max(int(tasks or 1) * int(cpus_per_task or 1), int(cpus or 1))
+    return max(1, math.ceil(wanted / cpus_per_node))
+
+
+def _why_later(begin_s: str, now_s: str, dependency: str, priority: str) -> str:
+    """The reason for which it cannot start yet, in Slurm's words."""
+    if priority == "0":
+        return "JobHeldUser"
+    if dependency:
+        return "Dependency"
+    if begin_s and int(begin_s) > int(now_s):
+        return "BeginTime"
+    return ""
+
+
+def _user(uid: str) -> str:
+    try:
+        return pwd.getpwuid(int(uid)).pw_name
+    except (KeyError, OverflowError):
+        return uid

@@ -1,0 +1,142 @@
+"""The hook in a real Slurm: give-back before any look at the queue."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import select
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from bftrainer.cli.main import cli
+from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.trainer import TrainerSpec
+from slurm_plugins.hook.watch import HookFile
+from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster
+from tests.integration.daemon_scripts import SLOW, write_script
+from tests.integration.slurm_fixtures import enterable_directory, need_slurm, remove_cluster
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.slurm
+
+N_NODES = 4
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmTestCluster]:
+    """Four nodes with Slurm's own slow cycle: nothing here is found by waiting for it."""
+    need_slurm()
+    config = ClusterConfig(directory=enterable_directory(), n_nodes=N_NODES, has_hook=True)
+    cluster = SlurmTestCluster(config)
+    try:
+        cluster.up()
+        yield cluster
+    finally:
+        remove_cluster(cluster)
+
+
+def test_jobs_are_submitted_as_ever_while_no_daemon_wants_to_know(
+    cluster: SlurmTestCluster,
+) -> None:
+    job_id = cluster.submit(n_nodes=1, duration_s=0)
+    assert int(job_id) > 0
+    assert not cluster.config.hook_file.exists()
+
+
+def test_what_is_said_of_a_job(cluster: SlurmTestCluster) -> None:
+    file = HookFile(cluster.config.hook_file, "bf", lambda: 4)
+    try:
+        cluster.submit(n_nodes=2, duration_s=0, limit_s=120)
+        select.select([file], [], [], 20)
+        (said,) = file.read()
+        assert said.job is not None
+        assert (said.job.n_nodes, said.job.time_limit_s) == (2, 120.0)
+        assert said.job.reason == ""
+        select.select([file], [], [], 60)
+        (ended,) = file.read()
+        assert ended.job is None
+        assert ended.partition == "batch"
+    finally:
+        file.close()
+
+
+def test_nodes_are_given_back_for_a_job_that_no_look_has_shown(
+    cluster: SlurmTestCluster, tmp_path: Path
+) -> None:
+    sidecar = DaemonProcess(
+        tmp_path / "state",
+        batch_system="slurm",
+        batch_options={
+            "slurm_conf": str(cluster.config.slurm_conf),
+            "hook_file": str(cluster.config.hook_file),
+        },
+        policy="reserve_nodes_per_type: 0\nmin_gap_s: 30\ngap_margin_s: 5\n",
+    )
+    directory = tmp_path / "slow"
+    spec = TrainerSpec(
+        name="slow",
+        user=getpass.getuser(),
+        script=str(write_script(directory, SLOW)),
+        cwd=str(directory),
+        interpreter=sys.executable,
+        n_min=1,
+        n_max=N_NODES,
+        epochs=1000,
+        checkpoint_dir=str(directory / "checkpoints"),
+    )
+    try:
+        sidecar.start()
+        trainer = sidecar.client.submit(spec).record.trainer_id
+        wait_for(
+            lambda: len(sidecar.client.trainer(trainer).observed_nodes) == N_NODES,
+            timeout_s=120,
+            what="all nodes train",
+        )
+        job_id = cluster.submit(n_nodes=2, duration_s=1, limit_s=60)
+        released = wait_for(
+            lambda: [
+                release
+                for entry in sidecar.entries("decision")
+                for release in entry.plain()["plan"]["releases"]
+                if release["for_job"]
+            ],
+            what="nodes are given back",
+        )
+        # Not for the job by its id, as a look would have shown it.
+        assert {release["for_job"].partition("-")[0] for release in released} == {"announced"}
+        assert len(released) == 2
+        wait_for(
+            lambda: cluster.started_s(job_id) is not None,
+            timeout_s=60,
+            what="the job starts",
+        )
+        sidecar.client.cancel(trainer)
+    finally:
+        sidecar.stop()
+    assert not cluster.config.hook_file.exists(), "nobody is told any more"
+
+
+def test_the_doctor_looks_at_the_real_settings(cluster: SlurmTestCluster) -> None:
+    option = f"slurm_conf={cluster.config.slurm_conf}"
+    hook = f"hook_file={cluster.config.hook_file}"
+
+    def ask() -> dict[str, str]:
+        argv = ["doctor", "--batch-option", option, "--batch-option", hook, "--json"]
+        answer = json.loads(CliRunner().invoke(cli, argv).stdout)
+        assert answer["is_safe"] == (not answer["findings"])
+        return {f["code"]: f["setting"] for f in answer["findings"]}
+
+    def change(setting: str) -> None:
+        done = cluster.command("scontrol", "update", "PartitionName=bf", setting)
+        assert done.is_ok, done.stderr
+
+    assert ask() == {}
+    change("GraceTime=30")
+    try:
+        assert ask() == {"BFT-1265": "GraceTime=30"}
+    finally:
+        change("GraceTime=0")

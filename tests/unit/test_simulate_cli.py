@@ -1,0 +1,125 @@
+"""``bftrainer simulate``: what users type and what they get."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from bftrainer.cli import simulate as simulate_module
+from bftrainer.cli import trace as trace_module
+from bftrainer.cli.main import main
+from bftrainer.errors import ExitCode
+from bftrainer.simulate.report.words import WORDS
+
+Output = pytest.CaptureFixture[str]
+SHORT = ["simulate", "--nodes", "0:64", "--hours", "3", "--p-jmax", "4"]
+FOUR = "milp,equal-share,fcfs-greedy,no-rescale"
+
+
+def document(capsys: Output, *more: str) -> dict[str, object]:
+    assert main([*SHORT, *more, "--json"]) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_one_policy_is_one_object(capsys: Output) -> None:
+    found = document(capsys)
+    assert found["policy"] == "milp"
+    assert {"utilization", "n_eq", "events", "decisions", "rescales", "completed"} <= set(found)
+    assert "runs" not in found
+
+
+def test_several_policies_are_a_list_of_the_same_objects(capsys: Output, tmp_path: Path) -> None:
+    table = tmp_path / "runs.csv"
+    runs = document(capsys, "--policy", FOUR, "--csv", str(table))["runs"]
+    assert isinstance(runs, list)
+    assert [run["policy"] for run in runs] == FOUR.split(",")
+    assert len({run["events"] for run in runs}) == 1
+    one = document(capsys, "--policy", "no-rescale")
+    timeless = [name for name in one if not name.startswith("decision_ms")]
+    assert {n: one[n] for n in timeless} == {n: runs[3][n] for n in timeless}
+    with table.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [float(row["utilization"]) for row in rows] == [run["utilization"] for run in runs]
+
+
+def test_policies_may_be_repeated_or_joined(capsys: Output) -> None:
+    found = document(capsys, "--policy", "milp, fcfs-greedy", "--policy", "milp")["runs"]
+    assert isinstance(found, list)
+    assert [run["policy"] for run in found] == ["milp", "fcfs-greedy"]
+
+
+def test_the_table_compares_every_figure(capsys: Output) -> None:
+    assert main([*SHORT, "--policy", "milp,no-rescale", "--job-nodes", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Trace sample: 64 nodes, 3 h")
+    assert "A job of no-rescale asks for 2 nodes." in lines[0]
+    assert lines[1].split() == ["milp", "no-rescale"]
+    assert len(lines) == 2 + len(WORDS)
+
+
+def test_a_report_names_the_command_that_makes_it_again(tmp_path: Path, capsys: Output) -> None:
+    pytest.importorskip("matplotlib", reason="reports need matplotlib (extra demo)")
+    report = tmp_path / "a report.html"
+    argv = [*SHORT, "--start", "3600", "--policy", "milp,no-rescale", "--report", str(report)]
+    assert main(argv) == 0
+    command = f"bftrainer {shlex.join(argv)}"
+    text = report.read_text()
+    start = text.index("<code>") + len("<code>")
+    given = text[start : text.index("</code>")].replace("&#x27;", "'")
+    assert sorted(shlex.split(given)) == sorted(shlex.split(command))
+    assert main(shlex.split(given)[1:]) == 0
+    assert _pictures(report.read_text()) == _pictures(text) != []
+    capsys.readouterr()
+
+
+def _pictures(page: str) -> list[str]:
+    return re.findall(r'base64,([^"]+)', page)
+
+
+@pytest.mark.parametrize(
+    ("argv", "exit_code", "code"),
+    [
+        (["--policy", "milp,magic"], ExitCode.VALIDATION_FAILED, "BFT-3050"),
+        (["--policy", "milp,"], ExitCode.VALIDATION_FAILED, "BFT-3050"),
+        (["--report", "week.pdf"], ExitCode.USAGE, "BFT-4110"),
+        (["--csv", "/no/such/place.csv"], ExitCode.VALIDATION_FAILED, "BFT-4002"),
+        (["--cost", "claim=5"], ExitCode.USAGE, "BFT-1000"),
+        (["--costs", "physical", "--cost", "coffee=5"], ExitCode.USAGE, "BFT-4101"),
+        (["--workload", "knitting"], ExitCode.VALIDATION_FAILED, "BFT-4011"),
+    ],
+)
+def test_mistakes_have_a_code_and_a_next_step(
+    capsys: Output, argv: list[str], exit_code: ExitCode, code: str
+) -> None:
+    assert main([*SHORT, *argv]) == exit_code
+    said = capsys.readouterr()
+    assert f"error {code}: " in said.err
+    assert "\nnext: " in said.err
+    assert said.out == ""
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_progress_bar_is_for_terminals(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool
+) -> None:
+    monkeypatch.setattr(trace_module, "PATIENCE_S", -1.0)
+    monkeypatch.setattr(
+        simulate_module._Bar, "is_shown", property(lambda _: is_terminal), raising=True
+    )
+    shown: list[float] = []
+    monkeypatch.setattr(trace_module.LateProgress, "report", lambda _, share: shown.append(share))
+    assert main([*SHORT, "--policy", "milp,equal-share", "--json"]) == 0
+    json.loads(capsys.readouterr().out)
+    # Reading the trace may report; replaying does so between 0 and 1, on terminals only.
+    replaying = [share for share in shown if 0 < share < 1]
+    assert bool(replaying) is is_terminal
+    assert replaying == sorted(replaying)
+    if is_terminal:
+        assert min(replaying) < 0.1
+        assert max(replaying) > 0.9

@@ -1,0 +1,116 @@
+"""Settings of a site, and what is said of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bftrainer.poll.finding import Weight
+from slurm_plugins.doctor import Settings, findings, qos_of
+
+CONFIG = """\
+Configuration data as of 2026-11-20T10:00:00
+AccountingStorageType   = (null)
+KillWait                = 10 sec
+PreemptMode             = CANCEL
+PreemptType             = preempt/partition_prio
+PreemptExemptTime       = 00:00:00
+SchedulerParameters     = bf_interval=30,bf_max_job_test=1000
+"""
+BATCH = "PartitionName=batch QoS=N/A GraceTime=0 PreemptMode=OFF PriorityTier=10 State=UP\n"
+PILOTS = "PartitionName=bf QoS=N/A GraceTime=0 PreemptMode=CANCEL PriorityTier=1 State=UP\n"
+GOOD = Settings(
+    config=CONFIG,
+    partitions=BATCH + PILOTS,
+    pilot_partition="bf",
+    queue_length=100,
+    n_nodes=64,
+    has_hook=True,
+)
+
+
+def codes(settings: Settings) -> dict[str, Weight]:
+    return {f.code: f.weight for f in findings(settings)}
+
+
+def configured(**values: str) -> Settings:
+    lines = [
+        f"{line.split()[0]} = {values.pop(line.split()[0])}" if line.split()[0] in values else line
+        for line in CONFIG.splitlines()
+    ]
+    assert not values
+    return replace(GOOD, config="\n".join(lines) + "\n")
+
+
+def test_a_site_that_is_as_it_should_be() -> None:
+    assert findings(GOOD) == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "weight"),
+    [
+        (replace(GOOD, partitions=BATCH), "BFT-1261", Weight.LOSS),
+        (configured(PreemptType="preempt/none"), "BFT-1262", Weight.HARM),
+        (
+            replace(GOOD, partitions=BATCH + PILOTS.replace("CANCEL", "REQUEUE")),
+            "BFT-1263",
+            Weight.HARM,
+        ),
+        (
+            replace(GOOD, partitions=BATCH + PILOTS.replace("CANCEL", "GANG,SUSPEND")),
+            "BFT-1263",
+            Weight.HARM,
+        ),
+        (
+            replace(GOOD, partitions=BATCH.replace("Tier=10", "Tier=1") + PILOTS),
+            "BFT-1264",
+            Weight.HARM,
+        ),
+        (
+            replace(GOOD, partitions=BATCH + PILOTS.replace("GraceTime=0", "GraceTime=30")),
+            "BFT-1265",
+            Weight.HARM,
+        ),
+        (configured(PreemptExemptTime="00:00:20"), "BFT-1266", Weight.HARM),
+        (configured(KillWait="30 sec"), "BFT-1267", Weight.LOSS),
+        (configured(SchedulerParameters="bf_max_job_test=1000,defer"), "BFT-1268", Weight.HARM),
+        (configured(SchedulerParameters="bf_max_job_test=163"), "BFT-1269", Weight.LOSS),
+        (
+            configured(AccountingStorageType="accounting_storage/slurmdbd"),
+            "BFT-1270",
+            Weight.HARM,
+        ),
+        (replace(GOOD, has_hook=False), "BFT-1271", Weight.HARM),
+    ],
+)
+def test_each_wrong_setting_has_a_finding(settings: Settings, code: str, weight: Weight) -> None:
+    assert codes(settings) == {code: weight}
+    (found,) = findings(settings)
+    assert found.setting
+    assert found.cost.endswith(".")
+    assert found.remedy
+
+
+def test_depth_counts_the_queue_and_the_pilots_behind_it() -> None:
+    assert codes(configured(SchedulerParameters="bf_max_job_test=164")) == {}
+    assert codes(replace(configured(SchedulerParameters="x=1"), queue_length=436)) == {}
+    deep = replace(configured(SchedulerParameters="x=1"), queue_length=437)
+    assert "BFT-1269" in codes(deep), "Slurm's own default is 500"
+
+
+def test_no_reserve_is_a_flag_of_the_partitions_qos() -> None:
+    partitions = BATCH + PILOTS.replace("QoS=N/A", "QoS=bfqos")
+    assert qos_of(partitions, "bf") == "bfqos"
+    assert qos_of(GOOD.partitions, "bf") == ""
+    site = replace(
+        configured(AccountingStorageType="accounting_storage/slurmdbd"),
+        partitions=partitions,
+        qos_flags="DenyOnLimit,NoReserve\n",
+    )
+    assert codes(site) == {}
+
+
+def test_what_hurts_others_comes_first() -> None:
+    site = replace(configured(KillWait="30 sec"), has_hook=False)
+    assert [f.weight for f in findings(site)] == [Weight.HARM, Weight.LOSS]

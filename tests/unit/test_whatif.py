@@ -1,0 +1,330 @@
+"""The business case: figures that can be added up by hand, choices, documents."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from bftrainer.cli.main import cli
+from bftrainer.errors import BftError, UsageError
+from bftrainer.simulate.costs import PhysicalCosts, constant
+from bftrainer.simulate.session import Choices, play
+from bftrainer.simulate.traces.fragments import Fragments, make_fragments
+from bftrainer.simulate.traces.generator import GeneratorParameters, generate
+from bftrainer.simulate.whatif import Assumptions, advice, as_document, estimate, page, study
+from bftrainer.simulate.whatif.idle import describe, held_down, uninterrupted
+from bftrainer.simulate.whatif.replays import Played, Replays, Setting, endless
+from bftrainer.simulate.whatif.sampling import Stretch, some_nodes, stretches
+
+HOUR_S = 3600.0
+
+
+def trace(*spans: tuple[int, float, float], n_nodes: int = 3, end_s: float = 1000.0) -> Fragments:
+    return make_fragments(
+        names=[f"n{i}" for i in range(n_nodes)],
+        node=[n for n, _, _ in spans],
+        start_s=[s for _, s, _ in spans],
+        end_s=[e for _, _, e in spans],
+        span_s=(0.0, end_s),
+    )
+
+
+def blinking(
+    n_cycles: int, *, idle_s: float = 1000.0, busy_s: float = 1000.0, n_nodes: int = 1
+) -> Fragments:
+    """Nodes that are idle and busy in turns, all at once."""
+    period_s = idle_s + busy_s
+    return trace(
+        *(
+            (n, k * period_s, k * period_s + idle_s)
+            for n in range(n_nodes)
+            for k in range(n_cycles)
+        ),
+        n_nodes=n_nodes,
+        end_s=n_cycles * period_s,
+    )
+
+
+class TestIdleTime:
+    def test_figures_of_a_trace_that_can_be_added_up(self) -> None:
+        found = describe(trace((0, 0, 50), (0, 100, 300), (1, 0, 400)), n_nodes=5)
+        assert (found.n_nodes, found.n_named, found.fragments) == (5, 3, 3)
+        assert found.eq_nodes == pytest.approx(0.65)
+        assert found.idle_share == pytest.approx(0.13)
+        assert found.node_hours_per_day == pytest.approx(0.65 * 24)
+        assert found.length_s["p50"] == 200.0
+        assert found.length_s["longest"] == 400.0
+        under_minute, under_5_min = found.shorter[:2]
+        assert under_minute.of_fragments == pytest.approx(1 / 3)
+        assert under_minute.of_node_time == pytest.approx(50 / 650)
+        assert under_5_min.of_fragments == pytest.approx(2 / 3)
+        assert found.unfillable_share is None
+
+    def test_parts_of_one_idle_time_are_one_fragment(self) -> None:
+        cut = make_fragments(
+            names=["a", "b"],
+            node=[0, 0, 0, 1],
+            start_s=[0, 100, 300, 300],
+            end_s=[100, 200, 400, 500],
+            span_s=(0.0, 1000.0),
+            is_unfillable=[True, False, True, True],
+        )
+        whole = uninterrupted(cut)
+        assert whole.start_s.tolist() == [0, 300, 300]
+        assert whole.end_s.tolist() == [200, 400, 500]
+        found = describe(cut)
+        assert found.fragments == 3
+        assert found.unfillable_share == pytest.approx(400 / 500)
+
+    def test_a_hold_down_time_takes_the_begin_of_each_idle_time(self) -> None:
+        cut = trace((0, 0, 30), (0, 30, 100), (0, 200, 240), (1, 0, 41))
+        held = held_down(cut, 40.0)
+        assert list(zip(held.node.tolist(), held.start_s, held.end_s, strict=True)) == [
+            (0, 40, 100),
+            (1, 40, 41),
+        ]
+        assert held_down(cut, 0.0) is cut
+
+
+class TestSampling:
+    def test_stretches_are_spread_and_do_not_overlap(self) -> None:
+        given = generate(GeneratorParameters(n_nodes=64, hours=168.0, seed=1, start_s=1e9))
+        found = stretches(given, events_each=50, events=400, seed=3)
+        assert found == stretches(given, events_each=50, events=400, seed=3)
+        assert found != stretches(given, events_each=50, events=400, seed=4)
+        assert len(found) >= 6
+        begins = [s.start_s for s in found if s.start_s is not None]
+        (length_s,) = {s.length_s for s in found if s.length_s is not None}
+        assert all(b - a >= length_s for a, b in pairwise(begins))
+        assert max(begins) - min(begins) > given.duration_s / 2
+        n_events = sum(len(s.of(given).pool_changes()) for s in found)
+        assert 200 < n_events < 800
+        assert {round(s.of(given).duration_s) for s in found} == {round(length_s)}
+
+    def test_a_short_trace_is_one_stretch(self) -> None:
+        given = blinking(3)
+        (whole,) = stretches(given, events_each=1, events=10, seed=1)
+        assert whole == Stretch()
+        assert whole.of(given) is given
+
+    def test_a_large_pool_is_represented_by_neighbours(self) -> None:
+        given = trace(*((n, 0, 1000) for n in range(400)), n_nodes=1000)
+        part, share = some_nodes(given, seed=2)
+        assert 0 < len(part.names) < 1000
+        assert share == pytest.approx(part.node_seconds() / given.node_seconds())
+        small = trace((0, 0, 1000))
+        assert some_nodes(small, seed=2) == (small, 1.0)
+
+
+class TestEstimates:
+    def test_u_is_the_simulator_s(self) -> None:
+        given = generate(GeneratorParameters(n_nodes=32, hours=6.0, seed=3))
+        assumed = Assumptions()
+        setting = Setting(
+            policy="milp", t_fwd_s=120.0, p_jmax=3, hold_down_s=0.0, costs=assumed.costs
+        )
+        played = Replays(given, [Stretch()], assumed, lambda: None).of(setting)
+        choices = Choices(p_jmax=3, t_fwd_s=120.0, costs=assumed.costs, seed=assumed.seed)
+        _, found = play(given, endless(given, setting, assumed), choices)
+        ours = estimate.point(
+            lambda sums: estimate.utilization(sums, curve=assumed.network.curve, p_jmax=3), played
+        )
+        assert ours == pytest.approx(found.utilization, rel=1e-9)
+        assert found.submitted > found.completed + 3  # the queue never ran dry
+        share = estimate.point(estimate.harvested_share, played)
+        assert share == pytest.approx(found.node_share_training)
+
+    def test_the_interval_holds_the_value_and_needs_stretches(self) -> None:
+        chance = np.random.Generator(np.random.PCG64(5))
+        played = [
+            Played(seconds=HOUR_S, offered_node_s=1000.0, harvested_node_s=h, samples=1.0)
+            for h in chance.uniform(700, 900, size=40)
+        ]
+        found = estimate.estimate(estimate.harvested_share, played, seed=1)
+        assert found.low is not None
+        assert found.high is not None
+        assert found.low < found.value < found.high
+        # 40 uniform values: the standard error of their mean is 0.0091.
+        assert 0.02 < found.high - found.low < 0.05
+        assert found == estimate.estimate(estimate.harvested_share, played, seed=1)
+        assert estimate.estimate(estimate.harvested_share, played[:3], seed=1).low is None
+
+
+class TestAdvice:
+    def test_the_fewest_trainers_that_do(self) -> None:
+        used = {2: 0.90, 5: 0.96, 10: 0.968, 20: 0.969}
+        assert advice.sweep_p_jmax(list(used), used.__getitem__).chosen == 5
+
+    def test_the_usual_forward_time_unless_another_is_better(self) -> None:
+        used = {10.0: 0.9505, 120.0: 0.950, 1200.0: 0.940}
+        assert advice.sweep_t_fwd(list(used), used.__getitem__).chosen == 120.0
+        used[1200.0] = 0.96
+        assert advice.sweep_t_fwd(list(used), used.__getitem__).chosen == 1200.0
+
+    def test_the_longest_hold_down_that_costs_nothing(self) -> None:
+        used = {0.0: 0.950, 10.0: 0.949, 30.0: 0.940}
+        assert advice.sweep_hold_down(list(used), used.__getitem__).chosen == 10.0
+
+    def test_what_is_tried_follows_from_the_pool(self) -> None:
+        assert advice.p_jmax_values(Assumptions(), 80.0, 200.0) == (5, 10, 20, 40)
+        # Eight trainers of 64 nodes are needed for a pool of 500.
+        assert advice.p_jmax_values(Assumptions(), 80.0, 500.0) == (8, 10, 20, 40)
+        assert advice.p_jmax_values(Assumptions(), 0.3, 1.0) == (1,)
+        assert advice.p_jmax_values(Assumptions(p_jmax=(7,)), 80.0, 500.0) == (7,)
+
+    def test_the_hold_down_time_in_looks(self) -> None:
+        assert advice.idle_confirmations(0.0, 1.0) == 1
+        assert advice.idle_confirmations(30.0, 2.0) == 16
+        assert advice.idle_confirmations(120.0, 0.5) == 100  # the policy's bound
+
+
+class TestStudy:
+    def test_a_second_costs_what_can_be_counted(self) -> None:
+        """One node, idle for 1,000 s of every 2,000 s: a second of claim is lost each time."""
+        given = Assumptions(
+            t_fwd_s=(120.0,), p_jmax=(1,), hold_down_s=(0.0,),
+            costs=PhysicalCosts(claim=constant(20.0), warm_up=constant(5.0)),
+        )  # fmt: skip
+        found = study(blinking(40), given)
+        claim, pause = found.seconds
+        per_day = 86400 / 2000
+        assert claim.node_hours_per_day.value == pytest.approx(per_day / 3600, rel=1e-3)
+        assert claim.share_of_work.value == pytest.approx(1 / 975, rel=1e-3)
+        # Alone on its node it never pauses: it is parked and comes back.
+        assert pause.node_hours_per_day.value == pytest.approx(0.0, abs=1e-9)
+        (expected,) = found.expected
+        assert expected.harvested_share.value == pytest.approx(0.975, rel=1e-3)
+        assert expected.node_hours_per_day.value == pytest.approx(12 * 0.975, rel=1e-3)
+
+    def test_a_pause_is_lost_on_all_members(self) -> None:
+        # Two nodes always there, a third one comes and goes: two pauses per period.
+        n, period_s = 40, 2000.0
+        given = trace(
+            (0, 0, n * period_s), (1, 0, n * period_s),
+            *((2, k * period_s + 500, k * period_s + 1500) for k in range(n)), end_s=n * period_s,
+        )  # fmt: skip
+        found = study(
+            given,
+            Assumptions(
+                t_fwd_s=(120.0,), p_jmax=(1,), hold_down_s=(0.0,), costs=PhysicalCosts(),
+            ),
+        )  # fmt: skip
+        _, pause = found.seconds
+        # Joining, three members pause for a second; losing one, two do.
+        assert pause.node_hours_per_day.value == pytest.approx(
+            5 / 3600 * 86400 / period_s, rel=0.02
+        )
+
+    def test_the_same_again_and_everything_in_the_document(self) -> None:
+        given = generate(GeneratorParameters(n_nodes=8, hours=9.0, seed=4))
+        assumed = Assumptions(
+            policies=("milp", "equal-share"), t_fwd_s=(10.0, 120.0), p_jmax=(1, 2),
+            hold_down_s=(0.0, 60.0),
+        )  # fmt: skip
+        shares: list[float] = []
+        found = study(given, assumed, shares.append)
+        document = as_document(found, "here")
+        assert document == as_document(study(given, assumed), "here")
+        json.dumps(document, allow_nan=False)
+        assert shares == sorted(shares)
+        assert shares[-1] == 1.0
+        assert [one["policy"] for one in document["expected"]] == ["milp", "equal-share"]
+        for one in document["expected"]:
+            assert 0.5 < one["harvested_share"]["value"] <= 1.0
+            assert one["utilization"]["low"] <= one["utilization"]["value"]
+        assert document["recommended"]["p_jmax"] in (1, 2)
+        hold = document["sweeps"][2]["points"]
+        assert hold[0]["utilization"] > hold[1]["utilization"]  # a minute of idleness is lost
+
+    def test_nothing_to_harvest_and_too_few_nodes(self) -> None:
+        with pytest.raises(UsageError) as caught:
+            study(trace(), Assumptions())
+        assert caught.value.code == "BFT-4140"
+        with pytest.raises(UsageError) as caught:
+            study(blinking(2, n_nodes=3), Assumptions(n_nodes=2))
+        assert caught.value.code == "BFT-4141"
+
+    def test_the_page_shows_no_tags_of_others(self) -> None:
+        assumed = Assumptions(t_fwd_s=(120.0,), p_jmax=(1, 2), hold_down_s=(0.0,))
+        text = page.page(study(blinking(4, n_nodes=2), assumed), "<b>x</b>", "bftrainer <i>")
+        assert "<b>x" not in text
+        assert "<i>" not in text
+        assert text.count("<svg") == 1  # one sweep with more than one value
+        assert "http" not in text
+
+
+SACCT = """\
+JobID|JobName|Submit|Eligible|Start|End|NNodes|NodeList|State|Partition|Timelimit
+1|a|0|0|0|100|2|n[1-2]|COMPLETED|batch|00:10:00
+2|p000001|100|100|110|4000|1|n1|PREEMPTED|bf|01:00:00
+3|b|4000|4000|4000|8000|1|n1|COMPLETED|batch|02:00:00
+4|c|8000|8000|8000|8100|2|n[1-2]|COMPLETED|batch|00:10:00
+"""
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["whatif", *arguments])
+
+
+class TestCommandLine:
+    def test_sacct_with_pilots_in_it(self, tmp_path: Path) -> None:
+        file = tmp_path / "export.txt"
+        file.write_text(SACCT)
+        report = tmp_path / "page.html"
+        fixed = ("--t-fwd=120", "--p-jmax=1", "--hold-down=0", f"--report={report}")
+        done = call(f"--sacct={file}", "--json", *fixed)
+        assert done.exit_code == 0, done.output
+        document = json.loads(done.stdout)
+        # n1 is idle from 100 to 4000, n2 to 8000: the pilot does not count.
+        assert document["idle"]["fragments"] == 2
+        assert document["idle"]["eq_nodes"] == pytest.approx((3900 + 7900) / 8100)
+        assert any("partition bf" in note for note in document["notes"])
+        assert "<h1>" in report.read_text()
+        text = call(f"--sacct={file}", *fixed)
+        assert text.exit_code == 0
+        assert "t_fwd_s" in text.stdout
+        assert "too short for intervals" in text.stdout
+
+    def test_costs_come_from_defaults_file_and_options(self, tmp_path: Path) -> None:
+        file = tmp_path / "export.txt"
+        file.write_text(SACCT)
+        costs = tmp_path / "costs.json"
+        costs.write_text('{"claim_s": 3, "warm_up": [1, 2]}')
+        done = call(
+            f"--sacct={file}", "--json", f"--costs={costs}", "--cost=claim=4", "--t-fwd=120",
+            "--p-jmax=1", "--hold-down=0", "--nodes=7", "--trainer-nodes=1:2",
+        )  # fmt: skip
+        assert done.exit_code == 0, done.output
+        document = json.loads(done.stdout)
+        assert document["costs_s"]["claim"] == [4.0]
+        assert document["costs_s"]["warm_up"] == [1.0, 2.0]
+        assert document["costs_s"]["pause_up"] == [0.3]
+        assert document["idle"]["n_nodes"] == 7
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            (),
+            ("--trace=a", "--swf=b"),
+            ("--trace=sample.npz", "--network=coffee"),
+            ("--trace=sample.npz", "--trainer-nodes=4:2"),
+            ("--trace=sample.npz", "--cost=claim=soon"),
+        ],
+    )
+    def test_wrong_options(self, arguments: tuple[str, ...], tmp_path: Path) -> None:
+        sample = tmp_path / "sample.csv"
+        sample.write_text("node,start_s,end_s\na,0,100\n")
+        given = [a.replace("sample.npz", str(sample)) for a in arguments]
+        assert call(*given).exit_code == 2
+
+    def test_a_policy_nobody_has(self, tmp_path: Path) -> None:
+        file = tmp_path / "export.txt"
+        file.write_text(SACCT)
+        done = call(f"--sacct={file}", "--policy=astrology")
+        assert isinstance(done.exception, BftError)
+        assert done.exception.code == "BFT-3050"
