@@ -9,7 +9,6 @@ figure are in docs/simulate.md.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean
@@ -112,13 +111,20 @@ def measure(outcome: Outcome, *, decision_s: Sequence[float] = ()) -> Metrics:
 def static_outcome(outcome: Outcome, n_eq: float, span_s: float) -> float:
     """Return A_s in samples: N_eq nodes shared equally by P_jmax trainers over the span.
 
-    Different curves count with the share of trainers that took part.
+    Trainers of different curves do their own work there, one after the other in P_jmax
+    places, so that slow ones take more of the time: the harmonic mean of the rates, by the
+    samples of each trainer that took part.
     """
-    p_jmax = outcome.settings.p_jmax
     took_part = [t for t in outcome.trainers if t.started_s is not None] or outcome.trainers
-    curves = Counter(t.submission.curve for t in took_part)
-    rate = sum(count * _rate(c, n_eq / p_jmax) for c, count in curves.items())
-    return rate / max(1, len(took_part)) * p_jmax * span_s
+    share = n_eq / outcome.settings.p_jmax
+    works: dict[Curve, float] = {}
+    for t in took_part:
+        works[t.submission.curve] = works.get(t.submission.curve, 0.0) + t.submission.samples
+    rates = {curve: _rate(curve, share) for curve in works}
+    if not works or not all(rates.values()):
+        return 0.0
+    time_s = sum(samples / rates[c] for c, samples in works.items())
+    return sum(works.values()) / time_s * outcome.settings.p_jmax * span_s
 
 
 def completion_times_s(outcome: Outcome) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,16 @@ class TestPaper:
     def test_a_trainer_waits_for_its_submission(self) -> None:
         outcome, _ = run(trace((0, 0, 1000), (1, 200, 300)), trial("t", submit_s=100.0))
         assert outcome.trainers[0].started_s == 200.0  # the first event after it
+
+
+class TestStatic:
+    def test_slow_trainers_take_more_of_the_static_nodes_time(self) -> None:
+        # One node, one place: 10 samples per second, or 5. Equal work, a third and two thirds.
+        quick = replace(trial("q"), n_max=1)
+        slow = replace(quick, name="s", curve=Curve(sizes=(1,), samples_per_s=(5.0,)))
+        _, found = run(trace((0, 0, 1000), (1, 0, 1000)), quick, slow, p_jmax=2)
+        assert found.n_eq == pytest.approx(2.0)
+        assert found.a_s == pytest.approx(2 * 1000 * 2 / (1 / 10 + 1 / 5))
 
 
 class TestPhysical:

@@ -160,7 +160,7 @@ def utilization(record: Record) -> float:
 
     There every trainer has N_eq / P_jmax nodes and processes as many samples as any other, so
     slow networks run longer: their rates count by time, which is the harmonic mean. (The U of
-    a replay counts them by number, which is the same for one network only.)
+    a replay does so for the trainers that took part; here it is all networks alike.)
     """
     found = record.metrics
     share = found.n_eq / record.run.p_jmax
