@@ -20,7 +20,7 @@ from bftrainer.simulate.report.words import WORDS
 from bftrainer.simulate.session import Choices, Run, play, record
 from bftrainer.simulate.traces.errors import TraceError
 from bftrainer.simulate.traces.generator import GeneratorParameters, generate
-from tests.unit.test_simulate import trace, trial
+from tests.simulate.test_simulate import trace, trial
 
 DOCS = Path(__file__).parents[2] / "docs"
 SETUP = Setup(trace="T <b>", workload="w", costs="paper", command="bftrainer simulate --seed 1")

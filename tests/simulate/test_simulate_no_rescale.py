@@ -13,7 +13,7 @@ from bftrainer.simulate.traces.generator import GeneratorParameters, generate
 from milp.problem import ProblemNode
 from tests.support.problems import sizes_of
 from tests.unit.test_policies import PolicyConformance, problem_of, sizes, trainer
-from tests.unit.test_simulate import trace, trial
+from tests.simulate.test_simulate import trace, trial
 
 NAME = "no-rescale"
 
