@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bftrainer.decide.remaining import forward_time_s
 from bftrainer.decide.types import Plan, Settings
 from bftrainer.trainer import TrainerRecord, TrainerState
 
@@ -66,7 +67,7 @@ def _size_sentences(
     sentences = [
         (
             f"The pool has {pool} nodes; {planned} of them are worth most here"
-            f" over the next {settings.t_fwd_s:.0f} s."
+            f" over the next {forward_time_s(settings.t_fwd_s, plan.memory.joins):.0f} s."
         )
     ]
     marginal = allocation.marginals.get(record.trainer_id)

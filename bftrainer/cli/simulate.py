@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from bftrainer.simulate.workloads.submission import Workload
 
 SHIPPED = "sample"
+LONGEST_T_FWD_S = 1e9
 STEPS = 500  # of a progress bar: more would be drawing, not replaying
 
 
@@ -51,8 +52,8 @@ STEPS = 500  # of a progress bar: more would be drawing, not replaying
     "--objective", default="throughput", show_default=True,
     type=click.Choice(["throughput", "scaling-efficiency", "weighted", "utility"]),
 )  # fmt: skip
-@click.option("--t-fwd", "t_fwd_s", type=click.FloatRange(0), default=120.0, show_default=True,
-              help="Forward-looking time in seconds.")  # fmt: skip
+@click.option("--t-fwd", "t_fwd", default="120", show_default=True, metavar="SECONDS|auto",
+              help="Forward-looking time; auto: the mean time between joins.")  # fmt: skip
 @click.option("--p-jmax", type=click.IntRange(1), default=10, show_default=True,
               help="How many trainers run at once.")  # fmt: skip
 @click.option("--job-nodes", type=click.IntRange(1),
@@ -131,13 +132,26 @@ def _choices(costs: str, options: dict[str, Any]) -> list[Choices]:
     given = options.pop("given")
     common = Choices(
         objective=Objective(options.pop("objective")),
-        t_fwd_s=options.pop("t_fwd_s"),
+        t_fwd_s=_forward_time_s(options.pop("t_fwd")),
         p_jmax=options.pop("p_jmax"),
         job_nodes=options.pop("job_nodes"),
         seed=options.pop("seed"),
         costs=_costs(costs, given),
     )
     return [dataclasses.replace(common, policy=name) for name in dict.fromkeys(names)]
+
+
+def _forward_time_s(text: str) -> float | None:
+    """Seconds, or None where it is to be learnt."""
+    if text == "auto":
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0.0 <= seconds <= LONGEST_T_FWD_S:
+        raise click.BadParameter(f"{text!r} is no time in seconds.", param_hint="--t-fwd")
+    return seconds
 
 
 def _replay(trace: Fragments, workload: Workload, chosen: list[Choices]) -> list[Run]:

@@ -14,6 +14,7 @@ from bftrainer.decide.curves import problem_trainer
 from bftrainer.decide.giveback import coming_back, give_back, still_held_off
 from bftrainer.decide.policies.base import Policy
 from bftrainer.decide.pool import FREE_STATES, Pool, build_pool, taken_nodes
+from bftrainer.decide.remaining import forward_time_s, look
 from bftrainer.decide.types import (
     Claim,
     DecisionInput,
@@ -99,12 +100,18 @@ def _unchanged(given: DecisionInput) -> Plan:
 
 def _observe(given: DecisionInput) -> Memory:
     """Bring the memory up to the snapshot: idle counts and hold-offs."""
-    memory, snapshot = given.memory, given.snapshot
+    memory, snapshot, joins = given.memory, given.snapshot, given.memory.joins
     seen = memory.idle_seen
+    if given.is_new_snapshot:
+        seen = observe_idle(seen, snapshot)
+        if given.settings.t_fwd_s is None:
+            ours = {p.node for p in given.pilots}
+            joins = look(joins, seen.keys() | ours, given.now_s)
     return replace(
         memory,
-        idle_seen=observe_idle(seen, snapshot) if given.is_new_snapshot else seen,
+        idle_seen=seen,
         held_off=still_held_off(memory.held_off, snapshot, given.settings),
+        joins=joins,
     )
 
 
@@ -199,7 +206,7 @@ def _problem(pool: Pool, given: DecisionInput, memory: Memory) -> Problem | None
                 for record in given.trainers
             ]
         ),
-        t_fwd_s=given.settings.t_fwd_s,
+        t_fwd_s=forward_time_s(given.settings.t_fwd_s, memory.joins),
         p_jmax=given.settings.p_jmax,
         objective=given.settings.objective,
     )

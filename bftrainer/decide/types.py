@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bftrainer.decide.remaining import Joins
 from bftrainer.events.change import Event
 from bftrainer.poll.snapshot import Snapshot
 from bftrainer.trainer import TrainerRecord
@@ -21,7 +22,7 @@ class Settings:
 
     policy: str = "milp"
     objective: Objective = Objective.SCALING_EFFICIENCY
-    t_fwd_s: float = 120.0
+    t_fwd_s: float | None = 120.0  # None: what remaining.py has learnt
     p_jmax: int = 10
     reserve_nodes_per_type: int = 1
     idle_confirmations: int = 1
@@ -67,6 +68,7 @@ class Memory:
     held_off: Mapping[str, float] = field(default_factory=dict)  # node -> since when
     gave_back: Mapping[str, GaveBack] = field(default_factory=dict)  # ordinary job id ->
     unused_since: Mapping[str, float] = field(default_factory=dict)  # held node no one wants
+    joins: Joins = field(default_factory=Joins)  # kept only where T_fwd is learnt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

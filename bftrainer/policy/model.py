@@ -71,11 +71,12 @@ class Policy(BaseModel):
         "to each trainer's own on one node, or that times the trainer's weight.",
         strict=False,
     )
-    t_fwd_s: float = _setting(
+    t_fwd_s: float | None = _setting(
         120.0,
         _DECISION,
         "s",
-        "Forward-looking time: a rescale is worth it when it pays back within this.",
+        "Forward-looking time: a rescale is worth it when it pays back within this; null: the "
+        "mean time between joins of the last hours (docs/forward-time.md).",
         ge=1,
         le=86_400,
     )

@@ -33,7 +33,7 @@ class Choices:
 
     policy: str = "milp"
     objective: Objective = Objective.THROUGHPUT
-    t_fwd_s: float = 120.0
+    t_fwd_s: float | None = 120.0  # None: learnt on the way
     p_jmax: int = 10
     costs: PhysicalCosts | None = None  # None: the paper's bookkeeping
     seed: int = 1

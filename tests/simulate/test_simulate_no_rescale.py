@@ -11,9 +11,9 @@ from bftrainer.simulate.costs import PhysicalCosts, constant
 from bftrainer.simulate.session import Choices, job_nodes, play
 from bftrainer.simulate.traces.generator import GeneratorParameters, generate
 from milp.problem import ProblemNode
+from tests.simulate.test_simulate import trace, trial
 from tests.support.problems import sizes_of
 from tests.unit.test_policies import PolicyConformance, problem_of, sizes, trainer
-from tests.simulate.test_simulate import trace, trial
 
 NAME = "no-rescale"
 

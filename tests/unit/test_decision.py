@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from bftrainer import canonical
+from bftrainer.decide.remaining import Joins, until_next_join_s
 from bftrainer.decide.types import DecisionInput, Memory, Plan, Settings
 from bftrainer.poll.snapshot import NodeState, Reservation, Snapshot
 from tests.support.snapshots import (
@@ -425,3 +426,22 @@ def test_requests_and_give_backs_do_not_chase_each_other() -> None:
     pilots = [pilot("n1", is_held=False)]
     plan = fold.decide(snapshot(nodes, jobs), pilots, [record(n_max=1)])
     assert (released(plan), plan.claims) == ({"n1"}, ())
+
+
+def test_t_fwd_is_learnt_where_none_is_set() -> None:
+    fixed = Fold(settings=Settings(reserve_nodes_per_type=0, t_fwd_s=77.0))
+    learnt = Fold(settings=Settings(reserve_nodes_per_type=0, t_fwd_s=None))
+    for step, count in enumerate((1, 2, 2, 3, 4)):
+        seen = snapshot(idle_nodes(count))
+        for fold in (fixed, learnt):
+            fold.decide(seen, trainers=[record()], at_s=T0 + 30.0 * step)
+    assert fixed.memory.joins == Joins()
+    joins = learnt.memory.joins
+    assert joins.present == set(_names(4))
+    assert joins.joins == pytest.approx(4.0, rel=0.02)  # the one assumed, and three seen
+    assert until_next_join_s(joins) == pytest.approx((120 + 4 * 30) / 4, rel=0.02)
+    # A node of ours that looks busy has not gone and does not join again.
+    ours = with_state(idle_nodes(4), NodeState.ALLOCATED, "n4")
+    learnt.decide(snapshot(ours), pilots=held("n4"), at_s=T0 + 150.0)
+    learnt.decide(snapshot(idle_nodes(4)), at_s=T0 + 180.0)
+    assert learnt.memory.joins.joins == pytest.approx(joins.joins, rel=0.02)

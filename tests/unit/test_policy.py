@@ -145,7 +145,9 @@ def test_a_single_mistake_is_the_error_itself(written: Callable[[str], Path]) ->
     path = written("\n  t_fwd_s: 0.5\n")
     errors = refused(path)
     assert errors.code == "BFT-2112"
-    assert errors.cause == (f"{path}:2:12: t_fwd_s is 0.5, but must be a number from 1 to 86400 s.")
+    assert errors.cause == (
+        f"{path}:2:12: t_fwd_s is 0.5, but must be a number from 1 to 86400 s or null."
+    )
     assert errors.next_step == "The default is 120."
 
 

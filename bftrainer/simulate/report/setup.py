@@ -28,7 +28,8 @@ class Setup:
             f"Trace {name}: {len(trace.names):,} nodes, {trace.duration_s / HOUR_S:,.4g} h, "
             f"{run.metrics.events:,} events, N_eq {run.metrics.n_eq:,.1f}. "
             f"Workload {self.workload}: {len(outcome.trainers):,} trainers, P_jmax "
-            f"{choices.p_jmax}, T_fwd {choices.t_fwd_s:g} s, objective {choices.objective.value}, "
+            f"{choices.p_jmax}, T_fwd {_forward_time(choices.t_fwd_s)}, "
+            f"objective {choices.objective.value}, "
             f"costs {self.costs}, seed {choices.seed}."
         )
         jobs = [r for r in runs if r.choices.policy == "no-rescale"]
@@ -36,3 +37,7 @@ class Setup:
             nodes = job_nodes(trace, jobs[0].choices)
             text += f" A job of no-rescale asks for {nodes} node{'s' * (nodes > 1)}."
         return text
+
+
+def _forward_time(t_fwd_s: float | None) -> str:
+    return "learnt" if t_fwd_s is None else f"{t_fwd_s:g} s"
