@@ -174,8 +174,9 @@ def test_ordinary_jobs_get_their_nodes_and_the_trainer_resumes(site: Site) -> No
     job = site.server.client.submit(n_nodes=3, limit_s=60, duration_s=2, user="alice")
     site.in_state(trainer, TrainerState.PARKED)
     site.observed(trainer, 2)
-    entry = [e.plain() for e in site.sidecar.entries("rescaled")][-1]
-    assert entry["what"]["resumed_from"]
+    # Its second node may come a moment after the first: then it resumed one rescale earlier.
+    rescales = [e.plain()["what"] for e in site.sidecar.entries("rescaled")]
+    assert any(rescale["resumed_from"] for rescale in rescales)
     [record] = [h for h in site.server.client.history() if h["job_id"] == job]
     assert record["start_s"] - record["submit_s"] < 5
 
