@@ -83,6 +83,8 @@ REGIMES: Final[dict[str, Regime]] = {
     "pause 1 s, endless": Regime(is_endless=True, pause_s=1.0),
 }
 
+QUICK_REGIMES = ("paper, endless", "5 times faster, endless", "pause 0.3 s, endless")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
@@ -143,10 +145,12 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a day of two traces of each kind")
+    parser.add_argument("--quick", action="store_true",
+                        help="what is kept and fixed T_fwd, three regimes, a day of two traces of "
+                        "each kind")  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write results to FILE")
     parser.add_argument("--hours", type=float, help="length of each replay (168; --quick: 24)")
-    parser.add_argument("--regimes", nargs="+", choices=list(REGIMES), default=list(REGIMES))
+    parser.add_argument("--regimes", nargs="+", choices=list(REGIMES))
     parser.add_argument("--arms", nargs="+", help="only these (and T 120)")
     parser.add_argument("--units", nargs="+", help="only these, such as summit-0")
     parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE",
@@ -168,9 +172,10 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 def _replay_all(options: argparse.Namespace) -> Iterator[Result]:
     hours = options.hours or (24.0 if options.quick else 168.0)
-    known = [*(_fixed_name(t) for t in FIXED_S), *RULES]
-    arms = [a for a in known if options.arms is None or a in options.arms or a == BASE]
-    for name in options.regimes:
+    fixed = [_fixed_name(t) for t in FIXED_S]
+    chosen = options.arms or ([*fixed, KEPT] if options.quick else [*fixed, *RULES])
+    arms = [a for a in (*fixed, *RULES) if a in chosen or a == BASE]
+    for name in options.regimes or (QUICK_REGIMES if options.quick else REGIMES):
         regime = REGIMES[name]
         for unit in _units(2 if options.quick else N_REAL, hours, regime.n_nodes, options.units):
             for arm in arms:

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from bftrainer.cli.main import cli
 from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.poll.announcer import Announcement
 from bftrainer.trainer import TrainerSpec
 from slurm_plugins.hook.watch import HookFile
 from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster
@@ -49,17 +50,24 @@ def test_jobs_are_submitted_as_ever_while_no_daemon_wants_to_know(
 
 def test_what_is_said_of_a_job(cluster: SlurmTestCluster) -> None:
     file = HookFile(cluster.config.hook_file, "bf", lambda: 4)
+    heard: list[Announcement] = []
+
+    def told(*, is_submitted: bool) -> list[Announcement]:
+        select.select([file], [], [], 0.2)
+        heard.extend(file.read())
+        return [a for a in heard if (a.job is not None) == is_submitted]
+
     try:
         cluster.submit(n_nodes=2, duration_s=0, limit_s=120)
-        select.select([file], [], [], 20)
-        (said,) = file.read()
+        (said,) = wait_for(lambda: told(is_submitted=True), what="a job is announced")
         assert said.job is not None
         assert (said.job.n_nodes, said.job.time_limit_s) == (2, 120.0)
         assert said.job.reason == ""
-        select.select([file], [], [], 60)
-        (ended,) = file.read()
-        assert ended.job is None
-        assert ended.partition == "batch"
+        # Jobs of the test before may end now, too.
+        ended = wait_for(
+            lambda: told(is_submitted=False), timeout_s=60, what="its end is announced"
+        )
+        assert {a.partition for a in ended} == {"batch"}
     finally:
         file.close()
 
