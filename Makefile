@@ -50,6 +50,7 @@ bench: venv system  ## every benchmark in full, results in bench-out/
 	$(BIN)/python scripts/bench_solvers.py --json bench-out/solvers.json --plot bench-out/solvers.png
 	$(BIN)/python scripts/bench_rescale.py --json bench-out/rescale.json
 	$(BIN)/python scripts/bench_harm.py --json bench-out/harm.json
+	$(BIN)/python scripts/bench_t_fwd.py --quick --json bench-out/t_fwd.json
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) build dist demo-out bench-out *.egg-info .pytest_cache .mypy_cache .ruff_cache
