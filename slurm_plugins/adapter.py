@@ -19,7 +19,7 @@ from bftrainer.poll.announcer import Announcer
 from bftrainer.poll.batch_system import PilotObservation, PilotRequest
 from bftrainer.poll.finding import Finding
 from bftrainer.poll.snapshot import JobState, Snapshot
-from slurm_plugins import commands, doctor, parse
+from slurm_plugins import commands, doctor
 from slurm_plugins.commands import DEFAULT_TIMEOUT_S, SlurmCommands
 from slurm_plugins.hook.watch import HookFile
 from slurm_plugins.launcher import PilotLauncher
@@ -110,17 +110,13 @@ class SlurmBatchSystem:
         """Look at Slurm's settings; what cannot be read is a finding, too."""
         config = self.commands.query(commands.CONFIG)
         partitions = self.commands.query(doctor.PARTITION_ARGV)
-        queue = self.commands.query(commands.SQUEUE)
-        for done in (config, partitions, queue):
+        for done in (config, partitions):
             if not done.is_ok:
                 return (doctor.unknown(commands.why_failed(done)),)
-        name = self._pilot_partition
-        waiting = [
-            job
-            for job in parse.jobs(queue.stdout)
-            if job.state is JobState.PENDING and job.partition != name
-        ]
-        snapshot = self._reader.read()
+        snapshot, name = self._reader.read(), self._pilot_partition
+        if snapshot.jobs is None:
+            return (doctor.unknown(" ".join(snapshot.failures)),)
+        waiting = [j for j in snapshot.jobs if j.is_ordinary and j.state is JobState.PENDING]
         qos, flags = doctor.qos_of(partitions.stdout, name), ""
         if qos:  # fails without a database, and then there are no such flags
             flags = self.commands.query(doctor.qos_argv(qos)).stdout

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import getpass
+import sys
 from pathlib import Path
+
+from bftrainer.trainer import TrainerSpec
 
 SLOW = """\
 import json, os, time
@@ -37,3 +41,19 @@ def write_script(directory: Path, text: str) -> Path:
     path = directory / "train.py"
     path.write_text(text)
     return path
+
+
+def trainer_spec(directory: Path, text: str, **changes: object) -> TrainerSpec:
+    """A trainer of this user with the script in a directory of its own."""
+    fields: dict[str, object] = {
+        "name": "slow",
+        "user": getpass.getuser(),
+        "script": str(write_script(directory, text)),
+        "cwd": str(directory),
+        "interpreter": sys.executable,
+        "n_min": 1,
+        "n_max": 2,
+        "epochs": 1000,
+        "checkpoint_dir": str(directory / "checkpoints"),
+    }
+    return TrainerSpec(**{**fields, **changes})  # type: ignore[arg-type]  # test values

@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-import getpass
-import sys
 from pathlib import Path
 
 import pytest
 
 from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.trainer import TrainerSpec, TrainerState
+from bftrainer.trainer import TrainerState
 from slurm_plugins.testcluster import SlurmTestCluster
-from tests.integration.daemon_scripts import SLOW, write_script
+from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.integration.slurm_fixtures import slurm_cluster
 from tests.support.waiting import wait_for
 
 __all__ = ["slurm_cluster"]
 
 pytestmark = pytest.mark.slurm
-
-
-def spec(directory: Path) -> TrainerSpec:
-    return TrainerSpec(
-        name="slow",
-        user=getpass.getuser(),
-        script=str(write_script(directory, SLOW)),
-        cwd=str(directory),
-        interpreter=sys.executable,
-        n_min=1,
-        n_max=2,
-        epochs=1000,
-        checkpoint_dir=str(directory / "checkpoints"),
-    )
 
 
 def test_a_site_that_refuses_pilots_is_told_so(
@@ -48,7 +32,7 @@ def test_a_site_that_refuses_pilots_is_told_so(
     set_partition(slurm_cluster, "INACTIVE")
     try:
         sidecar.start()
-        trainer = sidecar.client.submit(spec(tmp_path / "slow")).record.trainer_id
+        trainer = sidecar.client.submit(trainer_spec(tmp_path / "slow", SLOW)).record.trainer_id
         sentence = wait_for(
             lambda: next(
                 (s for s in sidecar.client.explain(trainer).sentences if "refuses our pilots" in s),

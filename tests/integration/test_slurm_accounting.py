@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import shutil
 import stat
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,7 +23,7 @@ from bftrainer.trainer import TrainerSpec
 from milp.problem import Curve
 from slurm_plugins.testcluster import FAST_CYCLE, ClusterConfig, SlurmTestCluster, accounting
 from slurm_plugins.testcluster.workload import WorkloadItem, WorkloadRun
-from tests.integration.daemon_scripts import SLOW, write_script
+from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.integration.slurm_fixtures import enterable_directory, need_slurm, remove_cluster
 from tests.support.waiting import wait_for
 
@@ -208,16 +206,10 @@ def test_the_predicted_harvest_is_what_the_daemon_harvested(
 
 def spec(directory: Path) -> TrainerSpec:
     """A trainer that is worth more on more nodes: its time is in its samples."""
-    return TrainerSpec(
-        name="slow",
-        user=getpass.getuser(),
-        script=str(write_script(directory, SCALING)),
-        cwd=str(directory),
-        interpreter=sys.executable,
-        n_min=1,
+    return trainer_spec(
+        directory,
+        SCALING,
         n_max=N_NODES,
-        epochs=1000,
-        checkpoint_dir=str(directory / "checkpoints"),
         curve=Curve(sizes=(1, 2, 4), samples_per_s=(240.0, 470.0, 900.0)),
         environment=(("OMP_NUM_THREADS", "1"),),
     )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import select
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,10 +13,9 @@ from click.testing import CliRunner
 from bftrainer.cli.main import cli
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.poll.announcer import Announcement
-from bftrainer.trainer import TrainerSpec
 from slurm_plugins.hook.watch import HookFile
 from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster
-from tests.integration.daemon_scripts import SLOW, write_script
+from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.integration.slurm_fixtures import enterable_directory, need_slurm, remove_cluster
 from tests.support.waiting import wait_for
 
@@ -84,18 +81,7 @@ def test_nodes_are_given_back_for_a_job_that_no_look_has_shown(
         },
         policy="reserve_nodes_per_type: 0\nmin_gap_s: 30\ngap_margin_s: 5\n",
     )
-    directory = tmp_path / "slow"
-    spec = TrainerSpec(
-        name="slow",
-        user=getpass.getuser(),
-        script=str(write_script(directory, SLOW)),
-        cwd=str(directory),
-        interpreter=sys.executable,
-        n_min=1,
-        n_max=N_NODES,
-        epochs=1000,
-        checkpoint_dir=str(directory / "checkpoints"),
-    )
+    spec = trainer_spec(tmp_path / "slow", SLOW, n_max=N_NODES)
     try:
         sidecar.start()
         trainer = sidecar.client.submit(spec).record.trainer_id

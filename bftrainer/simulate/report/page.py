@@ -2,13 +2,12 @@
 
 ``Run``s and their ``Setup`` come in, one file goes out; ``bftrainer simulate --report``
 calls it. The HTML holds everything: its pictures are in it, it loads nothing and runs
-nothing. The only module of the report that needs matplotlib.
+nothing.
 """
 
 from __future__ import annotations
 
 import base64
-import importlib
 import io
 import textwrap
 from collections.abc import Callable, Sequence
@@ -18,13 +17,15 @@ from typing import Any
 
 from bftrainer import __version__
 from bftrainer.errors import UsageError
+from bftrainer.simulate.canvas import matplotlib, new_canvas
 from bftrainer.simulate.report.figures import FIGURES, Figure
 from bftrainer.simulate.report.setup import Setup
 from bftrainer.simulate.report.tables import check_place
 from bftrainer.simulate.report.words import WORDS, label_of, shown_value
 from bftrainer.simulate.session import Run
-from bftrainer.simulate.traces.errors import TraceError, unreadable
+from bftrainer.simulate.traces.errors import unreadable
 
+OTHERWISE = "leave --report out"
 ENDINGS = (".html", ".png")
 STYLE = (
     "body{font:16px/1.45 sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#222}"
@@ -49,7 +50,7 @@ def check_destination(path: Path) -> None:
             f"{path}: a report is HTML or a picture.",
             f"End the name in {' or '.join(ENDINGS)}.",
         )
-    _matplotlib("figure")
+    matplotlib("figure", OTHERWISE)
     check_place(path)
 
 
@@ -95,7 +96,7 @@ def _as_html(runs: Sequence[Run], setup: Setup, progress: Callable[[float], None
 
 
 def _figure_html(figure: Figure, number: int, runs: Sequence[Run], setup: Setup) -> str:
-    canvas = _canvas((8.0, 4.5))
+    canvas = new_canvas((8.0, 4.5), OTHERWISE)
     figure.draw(canvas.add_subplot(), runs)
     picture = base64.b64encode(_saved(canvas, "svg")).decode()
     return (
@@ -119,7 +120,7 @@ def _table_html(runs: Sequence[Run]) -> str:
 
 
 def _as_png(runs: Sequence[Run], setup: Setup, progress: Callable[[float], None]) -> bytes:
-    canvas = _canvas((13.0, 15.5))
+    canvas = new_canvas((13.0, 15.5), OTHERWISE)
     grid = canvas.subplots(3, 2).flat
     words = [setup.sentence(runs), f"Made by bftrainer {__version__} with: {setup.command}"]
     for number, (axes, figure) in enumerate(zip(grid, FIGURES, strict=False), start=1):
@@ -134,26 +135,9 @@ def _as_png(runs: Sequence[Run], setup: Setup, progress: Callable[[float], None]
     return _saved(canvas, "png")
 
 
-def _canvas(inches: tuple[float, float]) -> Any:
-    figure = _matplotlib("figure").Figure(figsize=inches, dpi=120, layout="constrained")
-    _matplotlib("backends.backend_agg").FigureCanvasAgg(figure)
-    return figure
-
-
 def _saved(figure: Any, form: str) -> bytes:
     """The same figure is the same file: no date, no random names."""
     stream = io.BytesIO()
-    with _matplotlib("").rc_context({"svg.hashsalt": "bftrainer"}):
+    with matplotlib("", OTHERWISE).rc_context({"svg.hashsalt": "bftrainer"}):
         figure.savefig(stream, format=form, metadata={"Date": None} if form == "svg" else None)
     return stream.getvalue()
-
-
-def _matplotlib(module: str) -> Any:
-    try:
-        return importlib.import_module(f"matplotlib.{module}" if module else "matplotlib")
-    except ImportError:
-        raise TraceError(
-            "BFT-4004",
-            "Reports need the package matplotlib, which is not installed.",
-            "Install bftrainer[demo], or leave --report out.",
-        ) from None

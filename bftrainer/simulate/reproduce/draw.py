@@ -1,14 +1,14 @@
-"""Charts of findings → PNG files. The only module of the reproduction that needs matplotlib."""
+"""Charts of findings → PNG files."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from bftrainer.simulate.canvas import new_canvas
 from bftrainer.simulate.reproduce.findings import Chart
-from bftrainer.simulate.traces.errors import TraceError, unreadable
+from bftrainer.simulate.traces.errors import unreadable
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # told apart by the colour-blind, too
 PAPER_COLOURS = ("#56B4E9", "#E69F00", "#999999", "#000000")
@@ -20,19 +20,9 @@ def draw_all(charts: Iterable[Chart], folder: Path) -> dict[str, str]:
     Raises:
         TraceError: BFT-4004, matplotlib is not installed; BFT-4002, no file can be written.
     """
-    try:
-        agg = importlib.import_module("matplotlib.backends.backend_agg")
-        figure_class = importlib.import_module("matplotlib.figure").Figure
-    except ImportError:
-        raise TraceError(
-            "BFT-4004",
-            "Pictures need the package matplotlib, which is not installed.",
-            "Install bftrainer[demo], or leave --out out and use --json.",
-        ) from None
     files = {}
     for chart in charts:
-        figure = figure_class(figsize=(7.0, 4.0), dpi=120, layout="constrained")
-        agg.FigureCanvasAgg(figure)
+        figure = new_canvas((7.0, 4.0), "leave --out out and use --json")
         _draw(figure.subplots(), chart)
         path = folder / f"{chart.name}.png"
         try:

@@ -1,17 +1,16 @@
 """Figures 1 and 6 of the paper for any trace, the pool over time and the gaps between events.
 
-``Fragments`` come in, one PNG goes out; ``bftrainer trace info --plot`` calls it. The
-only module of the traces that needs matplotlib.
+``Fragments`` come in, one PNG goes out; ``bftrainer trace info --plot`` calls it.
 """
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bftrainer.simulate.canvas import new_canvas
 from bftrainer.simulate.traces.errors import TraceError, unreadable
 from bftrainer.simulate.traces.fragments import HOUR_S, Fragments
 from bftrainer.simulate.traces.statistics import bars, statistics
@@ -27,17 +26,7 @@ def draw(trace: Fragments, title: str, path: Path) -> None:
     Raises:
         TraceError: BFT-4004, matplotlib is not installed; BFT-4002, no file can be written.
     """
-    try:
-        agg = importlib.import_module("matplotlib.backends.backend_agg")
-        figure_class = importlib.import_module("matplotlib.figure").Figure
-    except ImportError:
-        raise TraceError(
-            "BFT-4004",
-            "Pictures need the package matplotlib, which is not installed.",
-            "Install bftrainer[demo], or leave --plot out.",
-        ) from None
-    figure = figure_class(figsize=(12.0, 8.0), dpi=120, layout="constrained")
-    agg.FigureCanvasAgg(figure)
+    figure = new_canvas((12.0, 8.0), "leave --plot out")
     ((upper_left, upper_right), (lower_left, lower_right)) = figure.subplots(2, 2)
     numbers = statistics(trace)
     figure.suptitle(
