@@ -31,7 +31,7 @@ from milp.tables import FloatArray, IntArray
 
 FIRST_GAP = 1 / 32  # of the highest price; most answers lose less than one node's worth
 GAP_GROWTH = 4
-WORK = (300_000, 1_500_000, 8_000_000)  # vectors looked at in one search, all steps
+WORK = (300_000, 1_500_000, 8_000_000, 16_000_000)  # vectors looked at in one search, all steps
 WORK_ON_TIES = 1_000_000  # the same where only the preference among equals is open
 WORK_BEYOND = (100_000, 400_000)  # the same with more classes
 MOST_AT_ONCE = 1_000_000  # vectors of one step: bounds memory

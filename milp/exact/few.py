@@ -20,6 +20,7 @@ from milp.tables import FloatArray, IntArray
 
 MAX_WORK = 1500  # sizes combined; beyond, arrays are quicker
 MAX_CHANGES = 4  # trainers that leave their picks in a first answer
+MAX_CELLS = 256  # sizes looked at for that
 
 # Sizes taken, the first trainer's first: (size, those of the trainers after it).
 Way: TypeAlias = tuple[int, "Way"] | None
@@ -81,43 +82,52 @@ def first_gap(
     ``steps`` lead from the picks to the sizes. Of the answer for ``left`` nodes and that for
     one more it is what loses more.
     """
-    gains = price * steps - losses
-    is_tied = losses <= tolerance
-    tied = (is_tied.sum(axis=1) > 1).nonzero()[0].tolist() if left > 0 else []
+    gains = price * steps
+    gains -= losses
+    cells = ((gains > 0) & (steps <= left + 1)).ravel().nonzero()[0]
+    if len(cells) > MAX_CELLS:  # any changes make an answer, and the largest gains a good one
+        cells = cells[gains.take(cells).argpartition(-MAX_CELLS)[-MAX_CELLS:]]
+        cells.sort()
+    rows, ways = (cells // gains.shape[1]).tolist(), steps.take(cells).tolist()
+    free = (losses.take(cells) <= tolerance).tolist() if left > 0 else []
+    tied: dict[int, list[int]] = {}
+    for row, step, costs_nothing in zip(rows, ways, free, strict=False):
+        if costs_nothing:
+            tied.setdefault(row, []).append(step)
+    changes = sorted(zip(gains.take(cells).tolist(), ways, rows, strict=True), reverse=True)
     gap = 0.0
     for nodes in (left, left + 1):
-        missing, here = nodes, gains
-        if tied:  # first what costs nothing
-            here = gains.copy()
-            for row in tied:
-                fitting = (is_tied[row] & (steps[row] <= missing)).nonzero()[0]
-                missing -= int(steps[row, fitting[-1]])
-                here[row] = -np.inf
-                if not missing:
-                    break
-        lost = _change(here, steps, price, missing) if missing else 0.0
-        if tied and lost > 0:
-            lost = min(lost, _change(gains, steps, price, nodes))
+        missing, moved = nodes, set[int]()
+        for row, to in tied.items():  # first what costs nothing
+            if fitting := [step for step in to if step <= missing]:
+                missing -= fitting[-1]
+                moved.add(row)
+            if not missing:
+                break
+        lost = _change(changes, price, missing, set(moved)) if missing else 0.0
+        if moved and lost > 0:
+            lost = min(lost, _change(changes, price, nodes, set()))
         gap = max(gap, lost)
     return gap
 
 
-def _change(gains: FloatArray, steps: IntArray, price: float, missing: int) -> float:
-    """What is lost in the end when the largest gain that fits is taken, a few times."""
-    lost = price * missing
-    for turn in range(MAX_CHANGES):
-        fitting = np.where(steps <= missing, gains, -np.inf)
-        best = int(fitting.argmax())
-        gain = float(fitting.take(best))
-        if gain <= 0 and missing >= 0:
-            break
-        lost -= gain
-        missing -= int(steps.take(best))
-        if missing <= 0:
-            break
-        if not turn:
-            gains = gains.copy()
-        gains[best // gains.shape[1]] = -np.inf
+def _change(
+    changes: Sequence[tuple[float, int, int]], price: float, missing: int, moved: set[int]
+) -> float:
+    """What is lost in the end when the largest gain that fits is taken, a few times.
+
+    ``changes`` are gains, steps and rows, the largest gain first: what does not fit once
+    never will, as ever fewer nodes are missing.
+    """
+    lost, turns = price * missing, MAX_CHANGES
+    for gain, step, row in changes:
+        if step <= missing and row not in moved:
+            lost -= gain
+            missing -= step
+            turns -= 1
+            if not (missing and turns):
+                break
+            moved.add(row)
     return lost
 
 
