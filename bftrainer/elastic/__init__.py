@@ -8,27 +8,42 @@ Importing this package is cheap: torch is imported with ``Run``, not before.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from bftrainer.elastic.errors import ElasticError
 
 if TYPE_CHECKING:
+    from bftrainer.elastic.batch import GlobalBatch, LogicalWorkers, PerWorkerBatch, Terms
     from bftrainer.elastic.membership import GenerationInfo
     from bftrainer.elastic.run import Run
+    from bftrainer.elastic.sharded import Sharded
 
-__all__ = ["ElasticError", "GenerationInfo", "Run"]
+__all__ = [
+    "ElasticError",
+    "GenerationInfo",
+    "GlobalBatch",
+    "LogicalWorkers",
+    "PerWorkerBatch",
+    "Run",
+    "Sharded",
+    "Terms",
+]
+
+
+_HOMES = {
+    "GenerationInfo": "membership",
+    "GlobalBatch": "batch",
+    "LogicalWorkers": "batch",
+    "PerWorkerBatch": "batch",
+    "Run": "run",
+    "Sharded": "sharded",
+    "Terms": "batch",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import what needs torch on its first use."""
-    if name == "Run":
-        from bftrainer.elastic.run import Run  # noqa: PLC0415 - imports torch
-
-        return Run
-    if name == "GenerationInfo":
-        from bftrainer.elastic.membership import (  # noqa: PLC0415 - imports torch
-            GenerationInfo,
-        )
-
-        return GenerationInfo
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

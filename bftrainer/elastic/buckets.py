@@ -4,7 +4,8 @@ Hooks copy each finished gradient, weighted by this worker's share of the global
 batch, into a flat bucket; a full bucket is reduced at once. The last bucket also
 carries every worker's vote to switch to a newer generation, so that all agree on the
 step without waiting for a message. When ``backward()`` returns, ``p.grad`` is the
-average, as with DistributedDataParallel. Used by ``run`` at sizes above 1.
+average, as with DistributedDataParallel. A step may have several passes; all but the
+last only add up. Used by ``run`` at sizes above 1, and alone where a step is parted.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Bucket:
         for i in members:
             self.views[i] = self.flat[offset : offset + params[i].numel()].view(params[i].shape)
             offset += params[i].numel()
+        self.count = count
+        self.carry: torch.Tensor | None = None  # of the step's earlier passes
         self.missing = len(members)
         self.work: Any = None
         self.is_haunted = False  # an abandoned collective may still write into it
@@ -65,8 +68,23 @@ def layout(params: Sequence[torch.Tensor]) -> list[list[int]]:
 class Reducer:
     """Averages the gradients of one model over the members of a generation."""
 
-    def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+    overlaps = True  # reduces while the backward pass goes on
+
+    def __init__(
+        self,
+        parameters: Sequence[torch.nn.Parameter],
+        *,
+        works_alone: bool = False,
+        measures: bool = False,
+    ) -> None:
         self._all = list(parameters)
+        self.works_alone = works_alone  # also at size 1: a step may have several passes
+        self.squares: tuple[float, float] | None = None  # see _measure
+        self._measures = measures
+        self._square = 0.0
+        self._is_bound = False
+        self._is_last = True  # this pass ends the step
+        self._has_carry = False
         self.group: Group | None = None
         self.broken: Broken | None = None
         self.votes = 0
@@ -84,6 +102,7 @@ class Reducer:
         self._trained = [p.requires_grad for p in self._all]
         self.params = [p for p in self._all if p.requires_grad]
         self._seen = [False] * len(self.params)
+        self._carried = [False] * len(self.params)
         self._count = 0
         self._allocate()
         self._handles = []
@@ -101,7 +120,7 @@ class Reducer:
 
     def _allocate(self) -> None:
         groups = layout(self.params)
-        flags = 1 + len(self.params)
+        flags = 1 + len(self.params) + self._measures
         own_flags = self.params[groups[-1][0]].dtype not in _FLAG_DTYPES
         self.buckets = [
             Bucket(members, self.params, flags if last and not own_flags else 0)
@@ -127,12 +146,13 @@ class Reducer:
         self, group: Group | None, vote: Callable[[], bool], abandoned: Callable[[], bool]
     ) -> None:
         """Work for a new generation; ``None`` for one that needs no reduction."""
-        if group is not None:
+        if group is not None or self.works_alone:
             self._replace_haunted()
         self.group = group
         self.broken = None
         self.votes = 0
-        if group is None:
+        self._is_bound = True
+        if group is None and not self.works_alone:
             self._unhook()  # alone, a step costs what it costs without us
         elif not self._handles:
             self._hook()
@@ -145,11 +165,20 @@ class Reducer:
         for bucket in self.buckets:
             bucket.work = None
 
-    def begin(self, weight: float) -> None:
-        """Start a step in which this worker's gradients count with ``weight``."""
+    def begin(self, weight: float, number: int = 0, passes: Sequence[int] = (1,)) -> None:
+        """Start pass ``number`` of a step, whose gradients count with ``weight``.
+
+        ``passes``: in how many passes each rank works its share off.
+        """
         if self._trained != [p.requires_grad for p in self._all]:
             self._watch()
+        rank = 0 if self.group is None else self.group.rank
+        self._is_last = number >= passes[rank] - 1
+        if number == 0 and self._has_carry:
+            self._has_carry = False
+            self._carried = [False] * len(self.params)
         self._weight = weight
+        self._square = 0.0
         self._seen = [False] * len(self.params)
         self._count = 0
         self._launched = 0
@@ -175,6 +204,8 @@ class Reducer:
                 Variable._execution_engine.queue_callback(self.finish)  # noqa: SLF001
             self._count += 1
             self._seen[i] = True
+            if not (self._is_last and self.overlaps):
+                return  # collected when the pass is complete
             bucket, view = self._slots[i]
             weigh(p.grad, self._weight, view)
             bucket.missing -= 1
@@ -187,6 +218,10 @@ class Reducer:
         # All workers must start the same collectives in the same order.
         while self._launched < len(self.buckets) and self.buckets[self._launched].missing == 0:
             bucket = self.buckets[self._launched]
+            if self._has_carry and bucket.carry is not None:
+                bucket.flat[: bucket.count].add_(bucket.carry)
+            if self._measures:
+                self._square += _square_of(bucket)
             if self._launched == len(self.buckets) - 1:
                 self._write_flags(bucket)
             if self.group is not None:
@@ -197,13 +232,23 @@ class Reducer:
         bucket.flags.fill_(1.0)
         bucket.flags[0] = 1.0 if self._vote() else 0.0
         if self._count < len(self.params):
-            marks = [1.0 if p.grad is not None else 0.0 for p in self.params]
-            marks = [m if self._weight > 0 else 0.0 for m in marks]
-            bucket.flags[1:] = torch.tensor(marks, dtype=bucket.flags.dtype)
+            bucket.flags[1 : 1 + len(self.params)] = torch.tensor(
+                self._marks(), dtype=bucket.flags.dtype
+            )
+        if self._measures:
+            own = self._square / self._weight**2 if self._weight > 0 else 0.0
+            bucket.flags[1 + len(self.params)] = own
 
-    def contribute_nothing(self) -> None:
+    def _marks(self) -> list[float]:
+        """Return 1 for each parameter that got a gradient from this worker in this step."""
+        if self._weight <= 0:
+            return [0.0] * len(self.params)
+        pairs = zip(self.params, self._carried, strict=True)
+        return [1.0 if p.grad is not None or carried else 0.0 for p, carried in pairs]
+
+    def contribute_nothing(self, passes: Sequence[int] = (1,)) -> None:
         """Take part in a step in which this worker has no samples."""
-        self.begin(0.0)
+        self.begin(0.0, passes=passes)
         self.is_listening = False
         for bucket in self.buckets:
             bucket.flat.zero_()  # not a product with zero: NaN times zero is NaN
@@ -217,6 +262,9 @@ class Reducer:
             return
         self.is_finished = True
         self.is_listening = False
+        if not self._is_last:
+            self._carry()
+            return
         if self._launched < len(self.buckets):
             for i, seen in enumerate(self._seen):
                 if not seen:
@@ -226,6 +274,24 @@ class Reducer:
             self._launch_ready()
         if self.group is not None:
             self._await_all()
+        elif self._is_bound:
+            self._hand_out()
+
+    def _carry(self) -> None:
+        """Add the gradients of a pass to those of the step's earlier ones."""
+        for bucket in self.buckets:
+            for i in bucket.members:
+                weigh(self.params[i].grad, self._weight, bucket.views[i])
+            own = bucket.flat[: bucket.count]
+            if bucket.carry is None:
+                bucket.carry = own.clone()
+            elif self._has_carry:
+                bucket.carry.add_(own)
+            else:
+                bucket.carry.copy_(own)
+        self._has_carry = True
+        for i, p in enumerate(self.params):
+            self._carried[i] |= p.grad is not None
 
     def _await_all(self) -> None:
         for bucket in self.buckets:
@@ -246,10 +312,18 @@ class Reducer:
     def _hand_out(self) -> None:
         votes, *marks = self.buckets[-1].flags.tolist()
         self.votes = round(votes)
-        for p, mark, (_, view) in zip(self.params, marks, self._slots, strict=True):
+        if self._measures:
+            mean = sum(_square_of(bucket) for bucket in self.buckets)
+            self.squares = (marks[len(self.params)], mean)
+        for p, mark, (_, view) in zip(self.params, marks, self._slots, strict=False):
             # A parameter that got no gradient anywhere has none, as without us.
             if mark:
                 p.grad = view
+
+
+def _square_of(bucket: Bucket) -> float:
+    own = bucket.flat[: bucket.count]
+    return float(torch.linalg.vector_norm(own, dtype=torch.float64)) ** 2
 
 
 def weigh(grad: torch.Tensor | None, weight: float, into: torch.Tensor) -> None:

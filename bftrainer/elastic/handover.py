@@ -19,7 +19,7 @@ from bftrainer.elastic.control import Control, key_of
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Broken, Group, in_side_thread, settle
 from bftrainer.elastic.protocol import Commit
-from bftrainer.elastic.state import Counters, State
+from bftrainer.elastic.state import Counters, State, pack, unpack
 from bftrainer.elastic.writer import Writer
 
 NO_STATE = -1
@@ -177,18 +177,12 @@ class Handover:
         buffers = [b for b in self.state.buffers() if b.numel()]
         if not buffers:
             return None
-        flat = torch.cat([b.detach().cpu().reshape(-1).view(torch.uint8) for b in buffers])
+        flat = pack(buffers)
         work = groups.broadcast(group, flat, source)
         broken = settle(work, overtaken(self.control, commit))
         if broken is not None:
             return broken
-        offset = 0
-        with torch.no_grad():
-            for target in buffers:
-                end = offset + target.numel() * target.element_size()
-                # A copy, because a view of another type must be aligned.
-                target.copy_(flat[offset:end].clone().view(target.dtype).view(target.shape))
-                offset = end
+        unpack(flat, buffers)
         return None
 
 

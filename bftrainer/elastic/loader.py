@@ -2,26 +2,33 @@
 
 A loader comes in once; for each step a position comes in and this worker's share of
 the global batch goes out, fetched and collated as the user's loader would. With
-``num_workers`` a loader over the rest of the epoch is built per generation.
+``num_workers`` its processes read ahead over the rest of the epoch, from the position
+and the seat at which a generation begins; with ``persistent_workers`` they stay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils.data import (
     DataLoader,
+    Dataset,
+    DistributedSampler,
     IterableDataset,
     RandomSampler,
+    Sampler,
     SequentialSampler,
 )
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from bftrainer.elastic import sampler
+from bftrainer.elastic.batch import Cutting, Piece
 from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.sharded import Key, Sharded
+from bftrainer.elastic.state import seed_everything
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,75 +46,154 @@ class View:
 class Loader:
     """Serves shares of global batches from a user's ``DataLoader``."""
 
-    def __init__(self, loader: DataLoader[Any], least: int = 1) -> None:
+    def __init__(self, loader: DataLoader[Any], cutting: Cutting | None = None) -> None:
         self.loader = loader
-        self.least = least  # samples in a share, see sampler.active
+        self.cutting = cutting or Cutting()
         self.plan = _plan_of(loader)
         self._order_of: tuple[int, int] | None = None
         self._order = torch.empty(0, dtype=torch.long)
-        self._stream_of: tuple[View, int] | None = None
+        self._ahead: DataLoader[Any] | None = None  # reads ahead in other processes
+        self._asked = _Asked()
+        self._stream_of: tuple[View, int, int] | None = None
         self._stream: Iterator[Any] | None = None
 
-    def fetch(self, view: View, position: int, batch: int, budget: int | None) -> Any:
-        """Return this rank's share of the global batch that starts at ``position``.
+    def global_batch(self, size: int, position: int, budget: int | None) -> int:
+        """Return the size of the global batch at ``position``, 0 at the end of the epoch."""
+        return self.plan.global_batch(position, budget, self.cutting.workers(size))
 
-        The caller skips positions at which this rank has no share.
+    def fetch(
+        self, view: View, position: int, batch: int, budget: int | None, number: int = 0
+    ) -> Any:
+        """Return piece ``number`` of this rank of the global batch at ``position``.
+
+        The caller skips positions at which this rank has no piece.
         """
+        pieces = self.cutting.pieces(batch, view.size, view.rank)
         if self.loader.num_workers == 0:
-            return self._collate(self._indices(view, position, batch))
-        if self._stream is None or self._stream_of != (view, position):
-            self._stream = iter(self._worker_loader(view, position, budget))
+            (keys,) = self._keys(view, position, batch, pieces[number : number + 1])
+            return self._collate(keys)
+        if self._stream is None or self._stream_of != (view, position, number):
+            self._stream = self._read_ahead(view, position, budget, number)
         data = next(self._stream)
-        self._stream_of = (view, position + batch)
+        if number + 1 < len(pieces):
+            self._stream_of = (view, position, number + 1)
+        else:
+            self._stream_of = (view, position + batch, 0)
         return data
 
     def rehearsal(self, samples: int) -> Any:
         """Return a batch of the first ``samples`` samples."""
-        return self._collate(list(range(min(samples, self.plan.samples))))
+        indices = list(range(min(samples, self.plan.samples)))
+        return self._collate(self._keys_of(indices, epoch=0, seed=0))
 
     def close(self) -> None:
         """End the loader's worker processes."""
-        self._stream = None
+        self._stream = self._ahead = None
         self._stream_of = None
 
-    def _indices(self, view: View, position: int, batch: int) -> list[int]:
+    def _keys(
+        self, view: View, position: int, batch: int, pieces: Sequence[Piece]
+    ) -> list[list[Any]]:
+        """Return what to ask the dataset for, one list for each piece."""
         if self._order_of != (view.seed, view.epoch):
-            self._order = sampler.order(self.plan, view.seed, view.epoch)
+            self._order = self._order_for(view)
             self._order_of = (view.seed, view.epoch)
-        start, stop = sampler.share(batch, view.size, view.rank, self.least)
-        indices: list[int] = self._order[position + start : position + stop].tolist()
-        return indices
+        whole = self._order[position : position + batch]
+        if isinstance(self.loader.dataset, Sharded):
+            # Neighbours in a shard go to the same worker: it reads few shards, in order.
+            whole = whole.sort().values
+        return [
+            self._keys_of(
+                whole[p.start : p.stop].tolist(),
+                epoch=view.epoch,
+                seed=sampler.mix(view.seed, view.epoch, position, p.logical, 5),
+            )
+            for p in pieces
+        ]
 
-    def _collate(self, indices: list[int]) -> Any:
-        dataset: Any = self.loader.dataset
-        if hasattr(dataset, "__getitems__") and dataset.__getitems__:
-            samples = dataset.__getitems__(indices)
-        else:
-            samples = [dataset[i] for i in indices]
-        data = self.loader.collate_fn(samples)
+    def _order_for(self, view: View) -> torch.Tensor:
+        dataset = self.loader.dataset
+        if isinstance(dataset, Sharded):
+            seed = sampler.mix(view.seed, view.epoch, 1) if self.plan.shuffle else None
+            return dataset.order(seed)
+        return sampler.order(self.plan, view.seed, view.epoch)
+
+    def _keys_of(self, indices: list[int], *, epoch: int, seed: int) -> list[Any]:
+        keys: list[Any] = indices
+        if isinstance(self.loader.dataset, Sharded):
+            keys = [Key(epoch=epoch, number=i) for i in indices]
+        return [(seed, keys)] if self.cutting.logical else keys
+
+    @property
+    def _dataset(self) -> Any:
+        # Bitwise: what a dataset draws at random may not depend on who reads it.
+        return _Seeded(self.loader.dataset) if self.cutting.logical else self.loader.dataset
+
+    def _collate(self, keys: list[Any]) -> Any:
+        data = self.loader.collate_fn(_samples(self._dataset, keys))
         if self.loader.pin_memory and torch.cuda.is_available():
             return pin_memory(data)
         return data
 
-    def _worker_loader(self, view: View, position: int, budget: int | None) -> DataLoader[Any]:
-        shares: list[list[int]] = []
-        while batch := self.plan.global_batch(position, budget):
-            indices = self._indices(view, position, batch)
-            if indices:
-                shares.append(indices)
+    def _read_ahead(
+        self, view: View, position: int, budget: int | None, number: int
+    ) -> Iterator[Any]:
+        """Have the loader's processes read this rank's pieces of the rest of the epoch."""
+        asked: list[list[Any]] = []
+        while batch := self.global_batch(view.size, position, budget):
+            pieces = self.cutting.pieces(batch, view.size, view.rank)
+            asked += self._keys(view, position, batch, pieces[number:])
+            number = 0
             position += batch
             budget = None if budget is None else budget - batch
-        return DataLoader(
-            self.loader.dataset,
-            batch_sampler=shares,
-            num_workers=self.loader.num_workers,
-            collate_fn=self.loader.collate_fn,
-            pin_memory=self.loader.pin_memory,
-            timeout=self.loader.timeout,
-            worker_init_fn=self.loader.worker_init_fn,
-            prefetch_factor=self.loader.prefetch_factor,
-            multiprocessing_context=self.loader.multiprocessing_context,
-        )
+        self._asked.batches = asked
+        if self._ahead is None or not self.loader.persistent_workers:
+            self._ahead = DataLoader(
+                self._dataset,
+                batch_sampler=self._asked,
+                num_workers=self.loader.num_workers,
+                collate_fn=self.loader.collate_fn,
+                pin_memory=self.loader.pin_memory,
+                timeout=self.loader.timeout,
+                worker_init_fn=self.loader.worker_init_fn,
+                prefetch_factor=self.loader.prefetch_factor,
+                multiprocessing_context=self.loader.multiprocessing_context,
+                persistent_workers=self.loader.persistent_workers,
+            )
+        # With persistent workers this drops what they had read for another seat.
+        return iter(self._ahead)
+
+
+class _Asked(Sampler[list[Any]]):
+    """The batches a reading loader is asked for; exchanged between two iterations."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[Any]] = []
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+class _Seeded(Dataset[Any]):
+    """A dataset that reads each piece with the random streams that belong to the piece."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __getitems__(self, asked: list[tuple[int, list[Any]]]) -> list[Any]:
+        ((seed, keys),) = asked
+        seed_everything(seed)
+        return _samples(self.dataset, keys)
+
+
+def _samples(dataset: Any, keys: list[Any]) -> list[Any]:
+    if getattr(dataset, "__getitems__", None):
+        samples: list[Any] = dataset.__getitems__(keys)
+        return samples
+    return [dataset[key] for key in keys]
 
 
 def _plan_of(loader: DataLoader[Any]) -> sampler.Plan:
@@ -121,7 +207,8 @@ def _plan_of(loader: DataLoader[Any]) -> sampler.Plan:
         raise ElasticError(
             "BFT-1402",
             "The loader reads an IterableDataset, whose samples have no index.",
-            "Use a dataset with __getitem__ and __len__.",
+            "Use a dataset with __getitem__ and __len__, or declare how it is cut into"
+            " shards: elastic.Sharded.",
         )
     if loader.batch_size is None:
         raise ElasticError(
@@ -129,6 +216,8 @@ def _plan_of(loader: DataLoader[Any]) -> sampler.Plan:
             "The loader has its own batch_sampler or no batch size.",
             "Give the DataLoader a batch_size; it is the global batch of all workers.",
         )
+    if isinstance(loader.sampler, DistributedSampler) and loader.sampler.num_replicas == 1:
+        return _plan(loader, shuffle=loader.sampler.shuffle)
     if type(loader.sampler) not in (RandomSampler, SequentialSampler):
         raise ElasticError(
             "BFT-1402",
@@ -143,11 +232,15 @@ def _plan_of(loader: DataLoader[Any]) -> sampler.Plan:
             "The loader's RandomSampler draws with replacement or a subset.",
             "Use shuffle=True, which serves each sample exactly once per epoch.",
         )
+    return _plan(loader, shuffle=isinstance(loader.sampler, RandomSampler))
+
+
+def _plan(loader: DataLoader[Any], *, shuffle: bool) -> sampler.Plan:
     return sampler.Plan(
         samples=len(loader.dataset),  # type: ignore[arg-type]  # Sized, checked by DataLoader
-        batch=loader.batch_size,
+        batch=loader.batch_size or 1,
         drop_last=loader.drop_last,
-        shuffle=isinstance(loader.sampler, RandomSampler),
+        shuffle=shuffle,
     )
 
 

@@ -9,11 +9,13 @@ others to its state. What comes out is a group and equal state on all members.
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from bftrainer.elastic.batch import Terms, in_words
 from bftrainer.elastic.buckets import Reducer
 from bftrainer.elastic.checkpoint import Fence
 from bftrainer.elastic.control import Control, Key, die, key_of, step_aside
@@ -38,13 +40,27 @@ class GenerationInfo:
     samples: int
     rank: int
     size: int
+    terms: Terms = Terms()  # noqa: RUF009 - frozen; batch, shares and learning rate
 
 
 class Membership:
     """This worker's part in its trainer's generations."""
 
-    def __init__(self, control: Control, state: State, counters: Counters) -> None:
+    def __init__(
+        self,
+        control: Control,
+        state: State,
+        counters: Counters,
+        *,
+        terms_of: Callable[[int], Terms] = lambda _size: Terms(),
+        new_reducer: Callable[[], Reducer] | None = None,
+        reduces_alone: bool = False,
+    ) -> None:
         self.control = control
+        self.terms = Terms()
+        self.new_reducer = new_reducer or (lambda: Reducer(state.parameters()))
+        self._terms_of = terms_of
+        self._reduces_alone = reduces_alone
         self.state = state
         self.writer = Writer(control, state)
         self.handover = Handover(control, state, counters, self.writer)
@@ -87,6 +103,7 @@ class Membership:
             samples=self.counters.samples,
             rank=self.rank,
             size=self.size,
+            terms=self.terms,
         )
 
     def fence(self) -> Fence:
@@ -209,9 +226,11 @@ class Membership:
         self.commit, self.rank, self.size = commit, me.rank, size
         self.handover.complete()
         counters = self.counters
-        seed_everything(counters.seed, commit.generation, commit.attempt, counters.step, me.rank)
-        if self.reducer is None and size > 1:
-            self.reducer = Reducer(self.state.parameters())
+        # Each rank its own streams, the same on every replay.
+        seed_everything(counters.seed, *key_of(commit), counters.step, me.rank, 2)
+        self.terms = self._terms_of(size)
+        if self.reducer is None and (size > 1 or self._reduces_alone):
+            self.reducer = self.new_reducer()
         if self.reducer is not None:
             self.reducer.bind(self.group, self.wants_switch, self.must_abandon)
         self.control.close_stores(before=key_of(commit))
@@ -229,8 +248,14 @@ class Membership:
                 pause_s=pause_s,
                 transfer_s=transfer_s,
                 resumed_from=resumed,
+                batch=self.terms.batch,
+                lr_factor=self.terms.lr_factor,
+                shares=self.terms.shares if me.rank == 0 else (),  # once is enough
             )
         )
+        if me.rank == 0 and not self.control.is_plain:
+            attempt = f"{commit.generation}.{commit.attempt}"
+            sys.stderr.write(f"bftrainer: {in_words(self.terms, attempt)}\n")
         for hook in self.on_entered:
             hook(self.info())
 

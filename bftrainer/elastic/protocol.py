@@ -134,6 +134,9 @@ class Entered:
     pause_s: float  # since the end of its last committed step; 0 for a joiner
     transfer_s: float
     resumed_from: str = ""  # checkpoint file, when the state came from disk
+    batch: int = 0  # effective global batch of this generation
+    lr_factor: float = 1.0  # on the optimizer's learning rate, at its beginning
+    shares: tuple[int, ...] = ()  # samples of each rank in a full batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +233,8 @@ def from_body(body: Any) -> Message:
     try:
         if cls is Commit:
             fields["members"] = tuple(Member(**m) for m in fields["members"])
+        if cls is Entered:
+            fields["shares"] = tuple(fields.get("shares", ()))
         if cls is WorkerConfig:
             fields["args"] = tuple(fields.get("args", ()))
             fields["environment"] = tuple((k, v) for k, v in fields.get("environment", ()))

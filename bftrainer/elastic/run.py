@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,16 +19,25 @@ from torch.utils.data import DataLoader
 
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic import group as groups
-from bftrainer.elastic import sampler
+from bftrainer.elastic.batch import (
+    GlobalBatch,
+    LogicalWorkers,
+    PerWorkerBatch,
+    Piece,
+    cutting_of,
+)
 from bftrainer.elastic.buckets import Reducer
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.facts import Facts
+from bftrainer.elastic.fold import FoldReducer
 from bftrainer.elastic.group import Broken
 from bftrainer.elastic.loader import Loader, View, least_share
 from bftrainer.elastic.membership import Membership
 from bftrainer.elastic.pace import Pace
 from bftrainer.elastic.protocol import Finished, Warm
-from bftrainer.elastic.state import Counters, State
+from bftrainer.elastic.rates import KEY, Rates, Updater
+from bftrainer.elastic.state import Counters, State, seed_everything
+from bftrainer.elastic.unwrap import unwrap
 
 
 class Run(Facts):
@@ -44,6 +53,8 @@ class Run(Facts):
         extra: Mapping[str, Any] | None = None,
         epochs: int | None = None,
         samples: int | None = None,
+        batch: GlobalBatch | PerWorkerBatch | None = None,
+        bitwise: LogicalWorkers | None = None,
     ) -> None:
         self._control = control = control_module.current()
         config = control.config
@@ -51,14 +62,34 @@ class Run(Facts):
         self._epochs = config.epochs if overridden else epochs
         self._budget = config.samples if overridden else samples
         _check_length(self._epochs, self._budget)
-        self._loader = Loader(loader, least_share(model))
+        model = unwrap(model, self.no_sync)
+        self._loader = Loader(loader)
         self._plan = self._loader.plan
-        self._state = State(model, optimizer, scheduler, extra or {})
+        self._cutting = cutting = cutting_of(
+            batch, bitwise, loader_batch=self._plan.batch, least=least_share(model)
+        )
+        self._loader.cutting = cutting
+        self._rates = Rates(cutting.rule)
+        registered = dict(extra or {})
+        self._updater = Updater(optimizer, registered)
+        if self._rates.measures:
+            registered[KEY] = self._rates
+        self._state = State(model, optimizer, scheduler, registered)
         counters = Counters(seed=config.seed or torch.initial_seed() & ((1 << 62) - 1))
-        super().__init__(Membership(control, self._state, counters))
+        membership = Membership(
+            control,
+            self._state,
+            counters,
+            terms_of=lambda size: cutting.terms(self._plan.batch, size, self._rates.factor(size)),
+            new_reducer=self._new_reducer,
+            reduces_alone=cutting.is_parted,
+        )
+        super().__init__(membership)
         self._is_entered = False
         self._is_looping = False
         self._batch: int | None = None  # global size of the batch in the script's hands
+        self._is_last_pass = True  # over that batch
+        self._undo: dict[str, Any] | None = None  # light state before what a pass may spoil
         self._short_batch: int | None = None  # of the last step, if some had no samples
         self._pace = Pace()
         control.on_script_end = self.finish
@@ -103,22 +134,23 @@ class Run(Facts):
             batch = self._next_batch()
             if batch == 0:
                 return
-            start, stop = self._share(batch, self.rank)
-            self._short_batch = batch if self._active(batch) < self.size else None
-            if start == stop:
-                self._step_without_samples()
-                continue
-            self._begin(batch)
-            yield self._loader.fetch(
-                self._view(), self._membership.counters.position, batch, self._left()
-            )
-            self._require_stepped()
+            pieces = self._cutting.pieces(batch, self.size, self.rank)
+            is_short = self._cutting.active(batch, self.size) < self.size
+            self._short_batch = batch if is_short else None
+            if not pieces:
+                self._step_without_samples(batch)
+            elif len(pieces) == 1:
+                yield self._begin(batch, pieces)
+                self._require_stepped()
+            else:
+                yield from self._passes(batch, pieces)
 
     def step(self) -> bool:
         """Apply the averaged gradients, in place of ``optimizer.step()``.
 
-        Returns True when the update is committed. False in a rehearsal, and when a
-        member was lost: the same global batch then comes again.
+        Returns True when the update is committed. False in a rehearsal, after a pass that
+        is not the last over its global batch, and when a member was lost: the same global
+        batch then comes again.
         """
         membership = self._membership
         reducer = membership.reducer
@@ -132,12 +164,21 @@ class Run(Facts):
         if reducer is not None and not reducer.is_finished:
             reducer.finish()  # no backward pass reached us, or all were under no_sync
         if self._is_rehearsing:
+            self._updater.forget()
+            return False
+        if not self._is_last_pass:
+            self._end_pass()
             return False
         if membership.size > 1 and reducer is not None and reducer.broken is not None:
             # What the script still does in this pass belongs to a step that never was.
+            self._updater.forget()
             membership.undo = self._state.snapshot_light()
             return False
-        self._state.optimizer.step()
+        if self._cutting.logical:
+            self._seed(self._cutting.logical)  # what an update draws, all must draw
+        if self._rates.measures:
+            self._measure(batch)
+        self._updater.apply(self._rates.factor(membership.size))
         self._commit(batch)
         return True
 
@@ -203,13 +244,12 @@ class Run(Facts):
         if self._control.newest is not None:
             return  # awaited already
         membership.handover.keep_initial()
-        membership.reducer = Reducer(self._state.parameters())
+        membership.reducer = self._new_reducer()
         self._is_rehearsing = True
-        samples = max((self._plan.batch + 1) // 2, self._loader.least)
-        self._begin(samples)
-        with warnings.catch_warnings():
-            # No update happens in a rehearsal, so schedulers think they come too early.
-            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+        samples = self._cutting.rehearsal(self._plan.batch)
+        self._batch = samples
+        membership.reducer.begin(1.0)
+        with _quiet_schedulers():
             yield self._loader.rehearsal(samples)
         self._require_stepped()
         self._is_rehearsing = False
@@ -247,28 +287,80 @@ class Run(Facts):
         if self._pace.is_due():
             self._control.send(self._pace.progress(membership.info()))
 
-    def _begin(self, batch: int) -> None:
+    def _new_reducer(self) -> Reducer:
+        parameters = self._state.parameters()
+        if self._cutting.logical:
+            return FoldReducer(parameters, self._state.buffers)
+        is_parted, measures = self._cutting.is_parted, self._rates.measures
+        return Reducer(parameters, works_alone=is_parted, measures=measures)
+
+    def _passes(self, batch: int, pieces: Sequence[Piece]) -> Iterator[Any]:
+        """Work a share off piece by piece; only the last pass updates."""
+        for number in range(len(pieces)):
+            data = self._begin(batch, pieces, number)
+            try:
+                if number < len(pieces) - 1:
+                    with _quiet_schedulers():
+                        yield data
+                else:
+                    yield data
+            finally:  # also when the script leaves its loop here
+                if self._undo is not None:
+                    self._state.restore_light(self._undo)
+                    self._undo = None
+            self._require_stepped()
+
+    def _begin(self, batch: int, pieces: Sequence[Piece], number: int = 0) -> Any:
+        """Begin a pass and return its samples."""
         self._batch = batch
-        reducer = self._membership.reducer
-        if reducer is not None and (self.size > 1 or self._is_rehearsing):
-            start, stop = self._share(batch, self.rank)
-            reducer.begin((stop - start) / batch)
+        self._is_last_pass = number == len(pieces) - 1
+        membership = self._membership
+        reducer = membership.reducer
+        if reducer is not None and (membership.size > 1 or reducer.works_alone):
+            weight = pieces[number].samples / batch
+            reducer.begin(weight, number, self._pass_counts(batch))
+        position = membership.counters.position
+        data = self._loader.fetch(self._view(), position, batch, self._left(), number)
+        if self._cutting.logical:
+            self._seed(pieces[number].logical)
+        return data
 
-    def _share(self, batch: int, rank: int) -> tuple[int, int]:
-        return sampler.share(batch, self.size, rank, self._loader.least)
+    def _end_pass(self) -> None:
+        # A script's own code after an update (schedules, averages) follows every pass
+        # and shall count once: after the last one.
+        self._updater.forget()
+        self._undo = self._state.snapshot_light()
+        for p in self._state.parameters():
+            p.grad = None
 
-    def _active(self, batch: int) -> int:
-        return sampler.active(batch, self.size, self._loader.least)
+    def _pass_counts(self, batch: int) -> Sequence[int]:
+        if not self._cutting.is_parted:
+            return [1] * self.size
+        return [len(self._cutting.pieces(batch, self.size, r)) for r in range(self.size)]
 
-    def _step_without_samples(self) -> None:
+    def _seed(self, logical: int) -> None:
+        """Bitwise: the streams of a logical worker in this step, whoever is it now."""
+        counters = self._membership.counters
+        seed_everything(counters.seed, counters.epoch, counters.position, logical, 6)
+
+    def _measure(self, batch: int) -> None:
+        """Learn how noisy gradients are, if all workers had the same share."""
+        reducer, size = self._membership.reducer, self.size
+        if size == 1 or reducer is None or reducer.squares is None or batch % size:
+            return
+        unit = self._updater.scale**2
+        of_all, of_mean = reducer.squares
+        self._rates.observe(size, of_all / unit, of_mean / unit)
+
+    def _step_without_samples(self, batch: int) -> None:
         reducer = self._membership.reducer
         if reducer is None:
             raise RuntimeError("a generation of several members has a reducer")
-        reducer.contribute_nothing()
+        reducer.contribute_nothing(self._pass_counts(batch))
 
     def _bring_along(self, batch: int) -> Broken | None:
         """Give members that had no samples in the last step the state after it."""
-        outcome = self._membership.share_after(self._active(batch))
+        outcome = self._membership.share_after(self._cutting.active(batch, self.size))
         if isinstance(outcome, Broken):
             return outcome
         if outcome:
@@ -308,7 +400,7 @@ class Run(Facts):
         counters = self._membership.counters
         if self._is_done():
             return 0
-        return self._plan.global_batch(counters.position, self._left())
+        return self._loader.global_batch(self.size, counters.position, self._left())
 
     def _is_done(self) -> bool:
         counters = self._membership.counters
@@ -327,6 +419,14 @@ class Run(Facts):
             rank=self.rank,
             size=self.size,
         )
+
+
+@contextmanager
+def _quiet_schedulers() -> Iterator[None]:
+    """Schedulers that are stepped before a first update think they come too early."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+        yield
 
 
 def _check_length(epochs: int | None, samples: int | None) -> None:

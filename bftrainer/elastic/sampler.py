@@ -39,12 +39,13 @@ class Plan:
         """Samples one epoch consumes."""
         return self.samples - self.samples % self.batch if self.drop_last else self.samples
 
-    def global_batch(self, position: int, budget: int | None = None) -> int:
+    def global_batch(self, position: int, budget: int | None = None, workers: int = 1) -> int:
         """Size of the batch that starts after ``position`` samples; 0 at the end.
 
-        ``budget`` caps it: samples the whole run may still consume.
+        ``budget`` caps it: samples the whole run may still consume. ``workers``: how many
+        times the loader's batch makes the global one.
         """
-        left = min(self.batch, self.epoch_samples - position)
+        left = min(self.batch * workers, self.epoch_samples - position)
         return max(0, left if budget is None else min(left, budget))
 
 

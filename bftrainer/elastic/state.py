@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -133,9 +133,25 @@ class State:
             tensor.data = tensor.data.clone()
 
 
-def seed_everything(base: int, generation: int, attempt: int, step: int, rank: int) -> None:
-    """Give each rank of a generation its own random streams, the same on every replay."""
-    seed = mix(base, generation, attempt, step, rank, 2)
+def pack(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Return the bytes of tensors, one after the other."""
+    return torch.cat([t.detach().cpu().reshape(-1).view(torch.uint8) for t in tensors])
+
+
+def unpack(flat: torch.Tensor, into: Iterable[torch.Tensor]) -> None:
+    """Write back what ``pack`` made of tensors of the same types and shapes."""
+    offset = 0
+    with torch.no_grad():
+        for target in into:
+            end = offset + target.numel() * target.element_size()
+            # A copy, because a view of another type must be aligned.
+            target.copy_(flat[offset:end].clone().view(target.dtype).view(target.shape))
+            offset = end
+
+
+def seed_everything(*numbers: int) -> None:
+    """Give this process the random streams that belong to these numbers."""
+    seed = mix(*numbers)
     torch.manual_seed(seed)
     random.seed(seed)
     numpy = sys.modules.get("numpy")
@@ -149,13 +165,6 @@ def _check(
     scheduler: Any,
     extra: dict[str, Any],
 ) -> None:
-    wrappers = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
-    if isinstance(model, wrappers):
-        raise ElasticError(
-            "BFT-1401",
-            f"The model is already wrapped in {type(model).__name__}.",
-            "Give Run the plain model; it averages the gradients itself.",
-        )
     own = {id(p) for p in model.parameters()}
     held = [p for group in optimizer.param_groups for p in group["params"]]
     if any(id(p) not in own for p in held):

@@ -7,9 +7,12 @@ generation. The tests put these together.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import json
 import os
+import random
 import sys
 import time
 from collections.abc import Callable
@@ -17,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from bftrainer import elastic
 from bftrainer.elastic import group as groups
@@ -31,8 +34,19 @@ settings: dict[str, Any] = {
     "dropout": 0.0,
     "norm": False,
     "optimizer": "adam",
+    "lr": 0.05,
     "delay_s": 0.0,
     "loader_workers": 0,
+    "persistent": False,  # the loader's workers stay
+    "shards": 0,  # the samples come as a stream in so many shards
+    "noisy": False,  # the dataset draws at random
+    "logical": 0,  # bitwise mode
+    "max_per_worker": None,
+    "rule": None,  # the batch is each worker's, with this rule
+    "amp": False,  # mixed precision with a scaled loss
+    "overflow_at": None,  # in this step the gradients of rank 0 are infinite
+    "passes": 1,  # backward passes over each batch, all but the last under no_sync
+    "guarded": False,  # the average is updated after a committed update only
     "fail_at": None,  # [step, rank]: that rank's collective fails where others' succeed
     **json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}"),
 }
@@ -63,6 +77,9 @@ class Average:
         for mean, p in zip(self.tensors, module.parameters(), strict=True):
             mean.lerp_(p.detach(), 0.1)
 
+    def digest(self) -> str:
+        return hashlib.sha256(str([t.tolist() for t in self.tensors]).encode()).hexdigest()
+
     def state_dict(self) -> dict[str, Any]:
         return {"tensors": self.tensors, "updates": self.updates}
 
@@ -75,11 +92,46 @@ torch.manual_seed(3)
 ids = torch.arange(settings["samples"])
 features = torch.randn(settings["samples"], 8)
 targets = features @ torch.randn(8, 1) + 0.1 * torch.randn(settings["samples"], 1)
+
+
+class Noisy(Dataset[Any]):
+    """Samples with noise from all the random streams a script may use."""
+
+    def __len__(self) -> int:
+        return len(ids)
+
+    def __getitem__(self, i: int) -> Any:
+        noise = torch.randn(8) * random.random()  # noqa: S311 - no secret
+        return ids[i], features[i] + 0.1 * noise, targets[i]
+
+
+class Stream:
+    """The samples in shards of different lengths."""
+
+    def shard_lengths(self) -> list[int]:
+        count, total = settings["shards"], len(ids)
+        cuts = [total * i * (i + 1) // (count * (count + 1)) for i in range(count + 1)]
+        return [b - a for a, b in itertools.pairwise(cuts)]
+
+    def read_shard(self, shard: int, skip: int, epoch: int) -> Any:
+        start = sum(self.shard_lengths()[:shard])
+        order = list(range(start, start + self.shard_lengths()[shard]))
+        random.Random(epoch).shuffle(order)  # noqa: S311 - no secret
+        for i in order[skip:]:
+            yield ids[i], features[i], targets[i]
+
+
+dataset: Dataset[Any] = TensorDataset(ids, features, targets)
+if settings["noisy"]:
+    dataset = Noisy()
+if settings["shards"]:
+    dataset = elastic.Sharded(Stream(), drop=2)
 loader = DataLoader(
-    TensorDataset(ids, features, targets),
+    dataset,
     batch_size=settings["batch"],
     shuffle=True,
     num_workers=settings["loader_workers"],
+    persistent_workers=settings["persistent"],
 )
 width = settings["width"]
 layers: list[torch.nn.Module] = [torch.nn.Linear(8, width)]
@@ -91,17 +143,23 @@ optimizer: torch.optim.Optimizer
 if settings["optimizer"] == "adam":
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 else:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=settings["lr"], momentum=0.9)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=7, gamma=0.97)
 average = Average(model)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=5, enabled=settings["amp"])
+batch: Any = elastic.GlobalBatch(max_per_worker=settings["max_per_worker"])
+if settings["rule"]:
+    batch = elastic.PerWorkerBatch(rule=settings["rule"])
 
 run = elastic.Run(
     model,
     optimizer,
     loader,
     scheduler=scheduler,
-    extra={"average": average},
+    extra={"average": average, "scaler": scaler},
     epochs=settings["epochs"],
+    batch=batch,
+    bitwise=elastic.LogicalWorkers(settings["logical"]) if settings["logical"] else None,
 )
 
 
@@ -125,7 +183,16 @@ attempt = 0
 def entered(info: elastic.GenerationInfo) -> None:
     global attempt  # noqa: PLW0603 - a script's module level
     attempt = info.attempt
-    note("entered", generation=info.generation, attempt=attempt, rank=info.rank, size=info.size)
+    note(
+        "entered",
+        generation=info.generation,
+        attempt=attempt,
+        rank=info.rank,
+        size=info.size,
+        batch=info.terms.batch,
+        shares=info.terms.shares,
+        lr_factor=info.terms.lr_factor,
+    )
 
 
 @run.on_generation_end
@@ -140,6 +207,9 @@ def generation_end(info: elastic.GenerationInfo) -> None:
         lr=optimizer.param_groups[0]["lr"],
         updates=average.updates,
         moments=len(optimizer.state),
+        average=average.digest(),
+        scale=scaler.get_scale(),
+        buffers=[b.flatten().tolist() for b in model.buffers()],
     )
 
 
@@ -155,12 +225,28 @@ for epoch in run.epochs():
                 ids=number.tolist(),
             )
         optimizer.zero_grad()
-        loss = torch.nn.functional.mse_loss(model(x), y)
-        loss.backward()
-        if run.step():
-            note("commit", generation=run.generation, attempt=attempt, step=run.step_count)
-        scheduler.step()
-        average.update(model)
+        for last in [False] * (settings["passes"] - 1) + [True]:
+            with torch.autocast("cpu", torch.bfloat16, enabled=settings["amp"]):
+                loss = torch.nn.functional.mse_loss(model(x).float(), y) / settings["passes"]
+            if run.rank == 0 and run.step_count + 1 == settings["overflow_at"]:
+                loss = loss * float("inf")
+            with contextlib.nullcontext() if last else run.no_sync():
+                scaler.scale(loss).backward()
+        if settings["amp"]:
+            scaler.unscale_(optimizer)
+        is_committed = run.step()
+        if is_committed:
+            note(
+                "commit",
+                generation=run.generation,
+                attempt=attempt,
+                step=run.step_count,
+                hash=digest(model),
+                scale=scaler.get_scale(),
+            )
+        if is_committed or not settings["guarded"]:
+            scheduler.step()
+            average.update(model)
         if settings["delay_s"]:
             time.sleep(settings["delay_s"])
     note("epoch", epoch=run.epoch, loop=epoch, rank=run.rank)

@@ -1,0 +1,224 @@
+"""What a script declares about its batch, and how a global batch is cut accordingly.
+
+A script gives ``Run`` one of ``GlobalBatch`` and ``PerWorkerBatch``, and perhaps
+``LogicalWorkers``; for every step the size of the global batch and each worker's pieces
+of it go out. Pure arithmetic, without torch; called by ``run`` and ``loader``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from bftrainer.elastic import sampler
+from bftrainer.elastic.errors import ElasticError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlobalBatch:
+    """The loader's ``batch_size`` is the batch of all workers together, at every size.
+
+    A worker whose share exceeds ``max_per_worker`` samples works it off in several
+    passes whose gradients add up.
+    """
+
+    max_per_worker: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerWorkerBatch:
+    """The loader's ``batch_size`` is each worker's; ``rule`` says what the size does to lr.
+
+    The optimizer's learning rate was chosen for ``base_workers`` workers. With S workers
+    for each of these it is multiplied by S (``linear``), by its root (``sqrt``), or by
+    the gain that the noise of the gradients allows (``adascale``), between 1 and S.
+    """
+
+    rule: Literal["linear", "sqrt", "adascale"] = "linear"
+    base_workers: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalWorkers:
+    """Bitwise mode: the global batch is always that of ``count`` workers, however many there are.
+
+    Each has its own share and random streams; gradients are added in their order.
+    """
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a generation trains with; printed when it begins."""
+
+    batch: int = 0  # effective global batch
+    lr_factor: float = 1.0  # at the beginning; adascale moves on from it
+    shares: tuple[int, ...] = ()  # samples of each rank in a full batch
+    passes: tuple[int, ...] = ()  # in how many passes each rank works its share off
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Samples of a global batch that one worker takes in one pass."""
+
+    start: int
+    stop: int
+    logical: int = 0  # the logical worker they belong to
+
+    @property
+    def samples(self) -> int:
+        """How many there are."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cutting:
+    """Cuts global batches for one run."""
+
+    rule: GlobalBatch | PerWorkerBatch = GlobalBatch()
+    logical: int = 0  # logical workers, 0 = not in bitwise mode
+    least: int = 1  # samples in a piece, see sampler.active
+
+    @property
+    def is_parted(self) -> bool:
+        """Whether a step may have several passes."""
+        return bool(self.logical) or (
+            isinstance(self.rule, GlobalBatch) and self.rule.max_per_worker is not None
+        )
+
+    def workers(self, size: int) -> int:
+        """Return how many times the loader's batch makes the global batch."""
+        return size if isinstance(self.rule, PerWorkerBatch) else 1
+
+    def active(self, batch: int, size: int) -> int:
+        """Return how many of ``size`` workers get samples: the first ones."""
+        if self.logical:
+            return min(size, sampler.active(batch, self.logical, self.least))
+        return sampler.active(batch, size, self.least)
+
+    def pieces(self, batch: int, size: int, rank: int) -> tuple[Piece, ...]:
+        """Return what ``rank`` takes of a global batch, pass by pass."""
+        return _pieces(self, batch, size, rank)
+
+    def terms(self, batch: int, size: int, lr_factor: float) -> Terms:
+        """Return what a generation of ``size`` workers trains with; ``batch``: the loader's."""
+        whole = batch * self.workers(size)
+        cut = [self.pieces(whole, size, rank) for rank in range(size)]
+        return Terms(
+            batch=whole,
+            lr_factor=lr_factor,
+            shares=tuple(sum(p.samples for p in pieces) for pieces in cut),
+            passes=tuple(len(pieces) for pieces in cut),
+        )
+
+    def rehearsal(self, batch: int) -> int:
+        """Return with how many samples a joiner rehearses."""
+        samples = (batch + 1) // 2
+        if self.logical:
+            samples = -(-batch // self.logical)
+        elif isinstance(self.rule, PerWorkerBatch):
+            samples = batch
+        elif self.rule.max_per_worker is not None:
+            samples = min(samples, self.rule.max_per_worker)
+        return max(samples, self.least)
+
+
+@lru_cache(maxsize=4096)  # a step asks several times for the same
+def _pieces(cutting: Cutting, batch: int, size: int, rank: int) -> tuple[Piece, ...]:
+    least = cutting.least
+    if cutting.logical:
+        count = sampler.active(batch, cutting.logical, least)
+        first, last = sampler.share(count, size, rank)
+        ranges = [(k, *sampler.share(batch, cutting.logical, k, least)) for k in range(first, last)]
+        return tuple(Piece(start=a, stop=b, logical=k) for k, a, b in ranges)
+    start, stop = sampler.share(batch, size, rank, least)
+    if start == stop:
+        return ()
+    rule = cutting.rule
+    most = rule.max_per_worker if isinstance(rule, GlobalBatch) else None
+    passes = 1 if most is None else -(-(stop - start) // most)
+    cuts = [sampler.share(stop - start, passes, i, least) for i in range(passes)]
+    return tuple(Piece(start=start + a, stop=start + b) for a, b in cuts if a < b)
+
+
+def in_words(terms: Terms, attempt: str) -> str:
+    """Return the line that says what a generation trains with."""
+    size = len(terms.shares)
+    text = f"generation {attempt}: {size} worker{'s' if size > 1 else ''}"
+    text += f", global batch {terms.batch} = {_runs(terms.shares)}"
+    if max(terms.passes, default=1) > 1:
+        text += f", in passes {_runs(terms.passes)}"
+    return f"{text}, learning rate x {terms.lr_factor:.4g}"
+
+
+def _runs(numbers: tuple[int, ...]) -> str:
+    """Return numbers with equal neighbours put together."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][0] == number:
+            runs[-1][1] += 1
+        else:
+            runs.append([number, 1])
+    return " + ".join(f"{n} x {number}" if n > 1 else f"{number}" for number, n in runs)
+
+
+def cutting_of(batch: object, bitwise: object, *, loader_batch: int, least: int) -> Cutting:
+    """Return how to cut what a script declared; raise when it cannot be."""
+    rule = GlobalBatch() if batch is None else batch
+    if not isinstance(rule, GlobalBatch | PerWorkerBatch):
+        raise _refused(
+            f"batch is a {type(rule).__name__}",
+            "Give elastic.GlobalBatch(...) or elastic.PerWorkerBatch(...)",
+        )
+    if bitwise is not None and not isinstance(bitwise, LogicalWorkers):
+        raise _refused(
+            f"bitwise is a {type(bitwise).__name__}", "Give elastic.LogicalWorkers(COUNT)"
+        )
+    logical = 0 if bitwise is None else bitwise.count
+    _check(rule, bitwise, loader_batch, least)
+    return Cutting(rule=rule, logical=logical, least=least)
+
+
+def _check(
+    rule: GlobalBatch | PerWorkerBatch,
+    bitwise: LogicalWorkers | None,
+    loader_batch: int,
+    least: int,
+) -> None:
+    if isinstance(rule, PerWorkerBatch):
+        if rule.rule not in ("linear", "sqrt", "adascale") or rule.base_workers < 1:
+            raise _refused(
+                f"PerWorkerBatch cannot have rule={rule.rule!r}, base_workers={rule.base_workers}",
+                "Use linear, sqrt or adascale, and at least one worker",
+            )
+        if bitwise is not None:
+            raise _refused(
+                "bitwise=LogicalWorkers needs the same global batch at every size",
+                "Use it with batch=GlobalBatch()",
+            )
+        return
+    most = rule.max_per_worker
+    if most is not None and most < 2 * least - 1:
+        # Cutting n samples into pieces of at most `most` must leave none below `least`.
+        raise _refused(
+            f"max_per_worker={most} is too small for this model", f"Allow at least {2 * least - 1}"
+        )
+    if bitwise is None:
+        return
+    if bitwise.count < 1 or bitwise.count * least > loader_batch:
+        raise _refused(
+            f"A batch of {loader_batch} cannot be cut for {bitwise.count} logical workers",
+            f"Use 1 to {max(1, loader_batch // least)} of them",
+        )
+    share = -(-loader_batch // bitwise.count)
+    if most is not None and share > most:
+        raise _refused(
+            f"A logical worker's share of {share} samples exceeds max_per_worker={most}",
+            "Use more logical workers: their shares may not depend on the size",
+        )
+
+
+def _refused(cause: str, next_step: str) -> ElasticError:
+    return ElasticError("BFT-1403", f"{cause}.", f"{next_step}.")

@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""Whether trainings end where they would have ended had nobody rescaled them.
+
+Three models on real handwritten digits (the example scripts), several seeds each: run
+at a fixed size, and with 30 rescales at random steps to random nodes under the daemon's
+own control plane. Statistic: the mean accuracy of the rescaled runs may differ from
+that of the fixed ones by no more than these spread over the seeds (largest minus
+smallest, two of the 360 test samples at least). Exits 1 when it does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import mean
+from types import FrameType
+from typing import Final
+
+from _bench.convergence import Outcome, Pair, fixed_run, outcomes_of, rescaled_run
+from _bench.machine import machine
+from _bench.plane import BenchError
+from _bench.targets import Target, console, exit_code, print_targets, write_json
+from rich.table import Table
+
+EPOCHS: Final = {"mlp": 30, "cnn": 15, "transformer": 30}
+QUICK_EPOCHS: Final = 10
+BEGIN, END = "<!-- numbers: bench_convergence -->", "<!-- numbers: end -->"
+HEADINGS: Final = (
+    "model", "runs", "rescales per run", "fixed: mean", "smallest to largest",
+    "rescaled: mean", "smallest to largest", "difference", "spread",
+)  # fmt: skip
+
+
+def measure(
+    models: Sequence[str], seeds: int, rescales: int, pairs: list[Pair], *, is_quick: bool
+) -> None:
+    """Train everything; what there is counts also when it is stopped."""
+    for model in models:
+        epochs = QUICK_EPOCHS if is_quick else EPOCHS[model]
+        for seed in range(seeds):
+            with tempfile.TemporaryDirectory(prefix="bft-bench-") as scratch:
+                pairs.append(_pair(Path(scratch), model, seed, epochs, rescales))
+
+
+def _pair(where: Path, model: str, seed: int, epochs: int, rescales: int) -> Pair:
+    name = f"{model}, seed {seed}"
+    fixed = fixed_run(where / "fixed", model, seed, epochs)
+    note(f"{name}: fixed {fixed:.4f}")
+    rescaled, count = asyncio.run(
+        rescaled_run(
+            where / "rescaled", model, seed, epochs, rescales, lambda text: note(f"{name}: {text}")
+        )
+    )
+    note(f"{name}: rescaled {count} times {rescaled:.4f}")
+    return Pair(
+        model=model, epochs=epochs, seed=seed, fixed=fixed, rescaled=rescaled, rescales=count
+    )
+
+
+def note(text: str) -> None:
+    """Say where we are, on standard error."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def targets_of(outcomes: Sequence[Outcome], rescales: int) -> list[Target]:
+    """Return what is to be reached, with what was measured."""
+    targets = []
+    for o in outcomes:
+        targets += [
+            Target(
+                name=f"{o.model}: final accuracy, rescaled beside fixed",
+                measured=100 * abs(o.difference),
+                limit=100 * o.spread,
+                relation="<=",
+                unit="points",
+                note=f"means of {len(o.seeds)} seeds; spread of the fixed runs",
+            ),
+            Target(
+                name=f"{o.model}: rescales in a run",
+                measured=min(o.rescales),
+                limit=rescales,
+                relation=">=",
+                unit="rescales",
+                note=f"fewest of {len(o.seeds)}",
+            ),
+        ]
+    return targets
+
+
+def cells(o: Outcome) -> list[str]:
+    """Return a model's line of the table; accuracies in percent."""
+
+    def span(values: Sequence[float]) -> str:
+        return f"{100 * min(values):.2f} to {100 * max(values):.2f}"
+
+    return [
+        o.model,
+        f"{len(o.seeds)}",
+        f"{min(o.rescales)}",
+        f"{100 * mean(o.fixed):.2f} %",
+        span(o.fixed),
+        f"{100 * mean(o.rescaled):.2f} %",
+        span(o.rescaled),
+        f"{100 * o.difference:+.2f}",
+        f"{100 * o.spread:.2f}",
+    ]
+
+
+def print_outcomes(outcomes: Sequence[Outcome]) -> None:
+    """Print the table."""
+    table = Table(title="Final accuracy on 360 test samples", title_justify="left")
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if heading == "model" else "right")
+    for o in outcomes:
+        table.add_row(*cells(o))
+    console().print(table)
+
+
+def write_docs(path: Path, outcomes: Sequence[Outcome], targets: Sequence[Target]) -> None:
+    """Replace what stands between the marks of a document by the table."""
+    before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    lines = [BEGIN, "", *_table(outcomes), ""]
+    lines += [f"* {t.name}: {t.in_words(t.measured)}, {t.verdict}." for t in targets]
+    text = before + "\n".join([*lines, "", f"{machine()}.", "", END]) + after
+    path.write_text(text, encoding="utf-8")
+
+
+def _table(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    yield f"| {' | '.join(HEADINGS)} |"
+    yield f"| --- |{' ---: |' * (len(HEADINGS) - 1)}"
+    for o in outcomes:
+        yield f"| {' | '.join(cells(o))} |"
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Return the options."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="1 model, 2 seeds, 6 rescales")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
+    parser.add_argument("--docs", type=Path, metavar="FILE", help="put the table between marks")
+    parser.add_argument("--models", default="", help=f"of: {','.join(EPOCHS)}")
+    parser.add_argument("--seeds", type=int, default=0)
+    parser.add_argument("--rescales", type=int, default=0)
+    options = parser.parse_args(argv)
+    if options.docs and BEGIN not in options.docs.read_text(encoding="utf-8"):
+        parser.error(f"{options.docs} lacks the marks {BEGIN} and {END}")
+    return options
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure, print, judge."""
+    options = parse(argv)
+    logging.getLogger("bftrainer").setLevel(logging.ERROR)
+    models = (
+        options.models.split(",") if options.models else list(EPOCHS)[: 1 if options.quick else 3]
+    )
+    seeds = options.seeds or (2 if options.quick else 5)
+    rescales = options.rescales or (6 if options.quick else 30)
+    started = time.monotonic()
+    signal.signal(signal.SIGTERM, _interrupt)
+    pairs: list[Pair] = []
+    stopped_by: BaseException | None = None
+    try:
+        measure(models, seeds, rescales, pairs, is_quick=options.quick)
+    except (BenchError, KeyboardInterrupt) as problem:
+        stopped_by = problem
+    outcomes = outcomes_of(pairs)
+    targets = targets_of(outcomes, rescales)
+    print_outcomes(outcomes)
+    print_targets("Targets", targets)
+    print(f"{time.monotonic() - started:.0f} s")
+    if options.json:
+        results = {
+            "quick": options.quick,
+            "took_s": time.monotonic() - started,
+            "outcomes": [asdict(o) for o in outcomes],
+        }
+        write_json(options.json, "convergence", results, targets)
+    if options.docs:
+        write_docs(options.docs, outcomes, targets)
+    if stopped_by is not None:
+        note(f"not complete: {stopped_by or 'interrupted'}")
+        return 1 if isinstance(stopped_by, BenchError) else 130
+    return exit_code(targets)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
