@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bftrainer import process
 from slurm_plugins.commands import why_failed
-from slurm_plugins.testcluster.config import ClusterConfig
+from slurm_plugins.testcluster.config import PILOT_QOS, ClusterConfig
 
 PROGRAMS = (
     *("mariadbd", "mariadb-install-db", "my_print_defaults"),
@@ -106,7 +106,22 @@ class Accounting:
             env=self.env,
             cwd=Path("/"),
         )
-        return "" if added.is_ok else why_failed(added)
+        if not added.is_ok:
+            return why_failed(added)
+        return self._add_qos() if self.config.preempt_type == "qos" else ""
+
+    def _add_qos(self) -> str:
+        """Make the QOS of pilots before the controller reads of it in slurm.conf."""
+        orders = (
+            f"add qos {PILOT_QOS} Priority=0 UsageFactor=0 Flags=NoReserve",
+            f"modify qos normal set Priority=1000 Preempt={PILOT_QOS}",
+        )
+        for order in orders:
+            argv = ("sacctmgr", "--immediate", *order.split())
+            done = process.run(argv, timeout_s=20, env=self.env, cwd=Path("/"))
+            if not done.is_ok:
+                return why_failed(done)
+        return ""
 
     def _is_reached(self, place: Path | int) -> bool:
         """Wait until somebody listens on a socket or a port of this machine."""

@@ -12,12 +12,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from slurm_plugins.hook import scripts
 
 FAST_CYCLE = "batch_sched_delay=0,sched_min_interval=0"
 """Scheduler parameters for tests that must not wait; use with ``bf_interval_s=2``."""
+
+PILOT_QOS = "bfqos"
+"""Pilots ask for it where ``preempt_type`` is qos; QOS normal preempts it."""
 
 # Character devices every machine has, for users who may not make their own.
 _STAND_IN_GPUS = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
@@ -39,6 +42,8 @@ class ClusterConfig:
     up_timeout_s: float = 60.0
     accounting: bool = False  # slurmdbd on a database of its own, so that sacct works
     has_hook: bool = False  # the scripts of slurm_plugins.hook, which append to hook_file
+    grace_time_s: int = 0  # of the pilots' partition
+    preempt_type: Literal["partition_prio", "qos"] = "partition_prio"  # qos: needs accounting
 
     @property
     def cluster_name(self) -> str:
@@ -140,7 +145,7 @@ def _slurm_conf(config: ClusterConfig, site: Site) -> str:
         "SchedulerType": "sched/backfill",
         "SchedulerParameters": ",".join(parameters),
         "EnforcePartLimits": "ANY",  # a job that could never run is refused, not queued
-        "PreemptType": "preempt/partition_prio",
+        "PreemptType": f"preempt/{config.preempt_type}",
         "PreemptMode": "CANCEL",
         "PriorityType": "priority/multifactor",
         "KillWait": config.kill_wait_s,
@@ -153,6 +158,8 @@ def _slurm_conf(config: ClusterConfig, site: Site) -> str:
         "TreeWidth": 65533,
         "MaxJobCount": 20000,
     }
+    if config.preempt_type == "qos":
+        settings["PriorityWeightQOS"] = 100_000  # else pilots would rank with everybody
     if config.gpus_per_node:
         settings["GresTypes"] = "gpu"
     settings |= site.accounting
@@ -160,6 +167,11 @@ def _slurm_conf(config: ClusterConfig, site: Site) -> str:
         settings |= scripts.settings(config.slurm_conf.parent)
     lines = [f"{key}={value}" for key, value in settings.items()]
     return "\n".join([*lines, *_nodes_and_partitions(config, site)]) + "\n"
+
+
+def _rank_of_pilots(config: ClusterConfig) -> str:
+    """By partition, or by quality of service: then the partitions are of one tier."""
+    return f"PriorityTier=10 QOS={PILOT_QOS}" if config.preempt_type == "qos" else "PriorityTier=1"
 
 
 def _nodes_and_partitions(config: ClusterConfig, site: Site) -> list[str]:
@@ -175,7 +187,7 @@ def _nodes_and_partitions(config: ClusterConfig, site: Site) -> list[str]:
             " MaxTime=1-00:00:00 DefaultTime=10 State=UP"
         ),
         (
-            "PartitionName=bf Nodes=ALL PriorityTier=1 PreemptMode=CANCEL GraceTime=0"
-            " MaxTime=12:00:00 DefaultTime=10 State=UP"
+            f"PartitionName=bf Nodes=ALL {_rank_of_pilots(config)} PreemptMode=CANCEL"
+            f" GraceTime={config.grace_time_s} MaxTime=12:00:00 DefaultTime=10 State=UP"
         ),
     ]

@@ -21,6 +21,7 @@ from typing import Literal
 
 from bftrainer import process
 from bftrainer.errors import BatchSystemError
+from bftrainer.hostlist import expand
 from slurm_plugins.commands import why_failed
 from slurm_plugins.testcluster import processes
 
@@ -33,7 +34,7 @@ ORDINARY = "ordinary"
 JOB_SCRIPT = """\
 #!/bin/bash
 export LC_ALL=C
-note() { echo "$EPOCHREALTIME $1 $SLURMD_NODENAME" >>"$events/$SLURM_JOB_ID"; }
+note() { echo "$EPOCHREALTIME $1 $SLURMD_NODENAME $SLURM_JOB_NODELIST" >>"$events/$SLURM_JOB_ID"; }
 events=$1
 if [ "${SLURM_PROCID:-0}" = 0 ]; then
   note START
@@ -134,15 +135,21 @@ class JobRunner:
 
     def noted_s(self, job_id: str, word: Literal["START", "END"]) -> float | None:
         """When the job itself noted its start or end; ``None`` while it has not."""
+        noted = self._noted(job_id, word)
+        return None if noted is None else float(noted[0])
+
+    def noted_nodes(self, job_id: str) -> tuple[str, ...]:
+        """All nodes of a job that has started."""
+        noted = self._noted(job_id, "START")
+        return () if noted is None else expand(noted[3])
+
+    def _noted(self, job_id: str, word: str) -> list[str] | None:
         try:
             text = (self.directory / "ev" / job_id).read_text()
         except FileNotFoundError:
             return None
-        for line in text.splitlines():
-            moment, _, rest = line.partition(" ")
-            if rest.split()[:1] == [word]:
-                return float(moment)
-        return None
+        lines = (line.split() for line in text.splitlines())
+        return next((words for words in lines if words[1:2] == [word]), None)
 
     def end_srun(self) -> None:
         """End every srun that still waits for its job."""

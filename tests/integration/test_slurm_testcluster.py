@@ -35,6 +35,7 @@ def small(directory: Path, **settings: int) -> ClusterConfig:
         scheduler_parameters=FAST_CYCLE,
         accounting=False,
         has_hook=False,
+        preempt_type="partition_prio",
         **settings,
     )
 

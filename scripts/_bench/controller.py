@@ -1,0 +1,197 @@
+"""Storms of submissions on a large test cluster, with bftrainer and without.
+
+``Site`` is one cluster on which the arms take turns; what slurmctld says of its own load
+during a storm goes out. Called by ``bench_controller``. Agents and daemon are real, the
+trainers' workers sleep (``scripts/workloads/light_interpreter.py``): no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+from _bench.sdiag import Load, parse
+from _bench.zero_harm.arm import RESERVE, light_trainers, wait_for_nodes
+from bftrainer.demo.sidecar import DaemonProcess
+from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster
+
+Arm = Literal["with", "without"]
+ARMS: tuple[Arm, ...] = ("with", "without")
+BF_INTERVAL_S = 10
+N_TRAINERS = 4
+COMMANDS_AT_ONCE = 8
+PATIENCE_S = 180.0
+# A cluster of this size starts cold in a minute; gaps here are as long as anybody likes.
+POLICY = f"reserve_nodes_per_type: {RESERVE}\nmin_gap_s: 60\ngap_margin_s: 10\n"
+
+
+class ControllerError(Exception):
+    """The benchmark cannot go on; the text says what did not happen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How large everything is."""
+
+    n_nodes: int
+    submissions: int  # as fast as possible, about a second
+    queue: int  # jobs that wait behind one that has all nodes
+    array: int
+    window_s: float  # in which slurmctld is watched, from the storm's begin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """slurmctld during one storm."""
+
+    storm: str
+    arm: Arm
+    repeat: int
+    submitted_in_s: float
+    held: int  # nodes that trained when it began
+    load: Load
+    cpu_s: float  # of slurmctld
+
+
+class Site:
+    """The cluster and what runs beside it; a context manager."""
+
+    def __init__(self, scale: Scale) -> None:
+        self._scale = scale
+        self._directory = Path(tempfile.mkdtemp(prefix="bft-ctld-", dir="/tmp"))
+        self._directory.chmod(0o755)
+        config = ClusterConfig(
+            directory=self._directory / "c",
+            n_nodes=scale.n_nodes,
+            gpus_per_node=0,
+            bf_interval_s=BF_INTERVAL_S,
+            scheduler_parameters="bf_max_job_test=3000,default_queue_depth=1000",
+            has_hook=True,
+            up_timeout_s=120.0,
+        )
+        self._cluster = SlurmTestCluster(config)
+        self._sidecar = DaemonProcess(
+            self._directory / "state",
+            batch_system="slurm",
+            batch_options={
+                "slurm_conf": str(config.slurm_conf),
+                "hook_file": str(config.hook_file),
+            },
+            policy=POLICY,
+        )
+        self._has_trainers = False
+        self.storms: dict[str, Callable[[], None]] = {
+            f"{scale.submissions} at once": self._submissions,
+            f"a queue of {scale.queue}": self._queue,
+            f"an array of {scale.array:,}": self._array,
+        }
+
+    def __enter__(self) -> Self:
+        self._cluster.up()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._sidecar.stop()
+        self._cluster.down()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def become(self, arm: Arm) -> None:
+        """Start bftrainer and let it take the nodes, or end it and all it holds."""
+        if arm == "without":
+            self._sidecar.stop()
+            self._clear()
+            return
+        self._sidecar.start()
+        if not self._has_trainers:
+            for spec in light_trainers(self._directory, N_TRAINERS, self._scale.n_nodes):
+                self._sidecar.client.submit(spec)
+            self._has_trainers = True
+
+    def sample(self, storm: str, arm: Arm, repeat: int) -> Sample:
+        """Let everything settle, raise one storm and watch slurmctld."""
+        held = 0
+        if arm == "with":
+            held = self._scale.n_nodes - RESERVE
+            wait_for_nodes(self._sidecar, held)
+        self._command("sdiag", "--reset")
+        cpu_before_s, began_s = self._cpu_s(), time.monotonic()
+        self.storms[storm]()
+        submitted_in_s = time.monotonic() - began_s
+        time.sleep(max(0.0, self._scale.window_s - submitted_in_s))
+        load, cpu_s = parse(self._command("sdiag")), self._cpu_s() - cpu_before_s
+        self._clear(partition="batch")
+        return Sample(
+            storm=storm,
+            arm=arm,
+            repeat=repeat,
+            submitted_in_s=submitted_in_s,
+            held=held,
+            load=load,
+            cpu_s=cpu_s,
+        )
+
+    # -- storms ----------------------------------------------------------------------
+
+    def _submissions(self) -> None:
+        self._submit_all([(1, 2.0)] * self._scale.submissions)
+
+    def _queue(self) -> None:
+        self._cluster.submit(n_nodes=self._scale.n_nodes, duration_s=600, limit_s=1200)
+        self._submit_all([(1 + n % 4, 5.0) for n in range(self._scale.queue)])
+
+    def _array(self) -> None:
+        self._cluster.submit(
+            n_nodes=1,
+            duration_s=1.0,
+            limit_s=60,
+            extra_args=(f"--array=1-{self._scale.array}",),
+        )
+
+    def _submit_all(self, jobs: list[tuple[int, float]]) -> None:
+        with ThreadPoolExecutor(COMMANDS_AT_ONCE) as pool:
+            waiting = [
+                pool.submit(self._cluster.submit, n_nodes=n, duration_s=s, limit_s=60)
+                for n, s in jobs
+            ]
+            for one in waiting:
+                one.result()
+
+    # -- the cluster -----------------------------------------------------------------
+
+    def _clear(self, partition: str = "") -> None:
+        """End all jobs (of a partition) and wait until they are gone."""
+        which = ("-p", partition) if partition else ()
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            listed = self._command("squeue", "-h", "-a", *which, "-o", "%A").split()
+            if not listed:
+                return
+            if time.monotonic() > deadline:
+                raise ControllerError(f"{len(listed)} jobs do not end")
+            self._cluster.command("scancel", "-f", *sorted(set(listed)))
+            time.sleep(0.5)
+
+    def _command(self, *argv: str) -> str:
+        done = self._cluster.command(*argv)
+        if not done.is_ok:
+            raise ControllerError(f"{argv[0]}: {done.stderr.strip()[:200]}")
+        return done.stdout
+
+    def _cpu_s(self) -> float:
+        """Processor time of slurmctld so far."""
+        pid = int((self._cluster.directory / "run" / "slurmctld.pid").read_text())
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,184 @@
+"""One run: a fresh cluster, perhaps with bftrainer, the workload, what came of it.
+
+Called by ``bench_zero_harm``. The moment at which the workload starts has a fixed phase
+after a backfill cycle, so that each job of every arm meets the scheduler as its twins do.
+Leaves no process and no directory behind.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from _bench.zero_harm import cycles, idle, journal
+from _bench.zero_harm.cells import Cell, Settings
+from _bench.zero_harm.runs import Run
+from _bench.zero_harm.submit import Submitter
+from _bench.zero_harm.workload import PlannedJob
+from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.trainer import TrainerSpec
+from milp.problem import Curve
+from slurm_plugins.testcluster import SlurmTestCluster
+
+PHASE = 0.4  # of a bf_interval, after the begin of a cycle
+SHIFT_S = 1.37  # neither a whole tick of the main scheduler nor a half
+RESERVE = 1
+MIN_GAP_S = 60.0
+GAP_MARGIN_S = 10.0
+SETTLE_PATIENCE_S = 180.0
+N_TRAINERS = 2
+# Defaults but for the two that are minutes on a machine where jobs run for hours.
+POLICY = f"""\
+reserve_nodes_per_type: {RESERVE}
+min_gap_s: {MIN_GAP_S:g}
+gap_margin_s: {GAP_MARGIN_S:g}
+"""
+LIGHT = Path(__file__).resolve().parents[2] / "workloads" / "light_interpreter.py"
+Say = Callable[[str], None]
+
+
+class ArmError(Exception):
+    """The run could not be made; the text says what did not happen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What all runs of one call share."""
+
+    jobs: tuple[PlannedJob, ...]
+    n_nodes: int
+    deadline_s: float  # after the start of a run
+    ticks: str  # of the main scheduler: parameters of all clusters
+    say: Say
+
+
+def play(
+    stage: Stage, settings: Settings, name: str, cell: Cell | None, shift_s: float = 0.0
+) -> Run:
+    """Run the workload once; ``cell``: with bftrainer as this cell has it.
+
+    ``shift_s`` moves the whole workload against the scheduler's phase.
+
+    Raises:
+        ArmError, CycleError, BftError: the run did not come to its end.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="bft-zero-", dir="/tmp"))
+    directory.chmod(0o755)  # ordinary users' jobs must reach the cluster's directory
+    config = settings.cluster(directory / "c", stage.n_nodes, stage.ticks)
+    try:
+        with SlurmTestCluster(config) as cluster:
+            log = cycles.note(cluster)
+            if cell is None:
+                return _run(stage, cluster, log, name, shift_s)[0]
+            with _sidecar(directory, cluster, cell, stage) as sidecar:
+                run, origin_s = _run(stage, cluster, log, name, shift_s)
+                sidecar.stop()
+                return _with_journal(run, sidecar, origin_s)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _run(
+    stage: Stage, cluster: SlurmTestCluster, log: Path, name: str, shift_s: float
+) -> tuple[Run, float]:
+    """Run the workload; also when it started (epoch)."""
+    interval_s = cluster.config.bf_interval_s
+    origin_s = cycles.wait_for_next(cluster, log) + PHASE * interval_s + shift_s
+    stage.say(f"{name}: {len(stage.jobs)} jobs, last one submitted {stage.jobs[-1].at_s:.0f} s in")
+    began_s, busy_before_s = time.time(), _busy_s()
+    outcomes, problem = Submitter(cluster, stage.jobs, origin_s).run(stage.deadline_s)
+    wall_s = time.time() - began_s
+    busy_s = _busy_s() - busy_before_s
+    run = Run(
+        name=name,
+        nodes=cluster.config.node_names,
+        bf_interval_s=interval_s,
+        jobs=outcomes,
+        cycles_s=tuple(at_s - origin_s for at_s in cycles.read(log)),
+        cpu_share=busy_s / (wall_s * (os.cpu_count() or 1)),
+        problem=problem,
+    )
+    return run, origin_s
+
+
+@contextmanager
+def _sidecar(
+    directory: Path, cluster: SlurmTestCluster, cell: Cell, stage: Stage
+) -> Iterator[DaemonProcess]:
+    """A daemon whose trainers already hold every node but the reserve."""
+    sidecar = DaemonProcess(
+        directory / "state",
+        batch_system="slurm",
+        batch_options=cell.batch_options(cluster.config),
+        policy=POLICY,
+    )
+    try:
+        sidecar.start()
+        for trainer in light_trainers(directory, N_TRAINERS, stage.n_nodes):
+            sidecar.client.submit(trainer)
+        wait_for_nodes(sidecar, stage.n_nodes - RESERVE)
+        yield sidecar
+    finally:
+        sidecar.stop()
+
+
+def light_trainers(directory: Path, count: int, n_nodes: int) -> Iterator[TrainerSpec]:
+    """Trainers that sleep: what they would compute has no bearing on ordinary jobs."""
+    interpreter = directory / "interpreter"
+    interpreter.write_text(
+        f'#!/bin/sh\nexec {shlex.join((sys.executable, "-I", "-S", str(LIGHT)))} "$@"\n'
+    )
+    interpreter.chmod(0o755)
+    sizes = tuple(sorted({1, n_nodes}))
+    for number in range(count):
+        yield TrainerSpec(
+            name=f"light{number}",
+            user=getpass.getuser(),
+            script="/dev/null",
+            cwd=str(directory),
+            interpreter=str(interpreter),
+            n_min=1,
+            n_max=n_nodes,
+            checkpoint_dir=str(directory / f"light{number}"),
+            curve=Curve(sizes=sizes, samples_per_s=tuple(100.0 * n for n in sizes)),
+        )
+
+
+def wait_for_nodes(sidecar: DaemonProcess, n_nodes: int) -> None:
+    """Wait until trainers train on so many nodes."""
+    deadline = time.monotonic() + SETTLE_PATIENCE_S
+    while True:
+        training = sum(len(t.observed_nodes) for t in sidecar.client.trainers())
+        if training >= n_nodes:
+            return
+        if time.monotonic() > deadline or not sidecar.is_running():
+            tail = sidecar.log.read_text(errors="replace")[-1000:]
+            raise ArmError(f"{training} of {n_nodes} nodes train; the daemon's log ends:\n{tail}")
+        time.sleep(0.5)
+
+
+def _with_journal(run: Run, sidecar: DaemonProcess, origin_s: float) -> Run:
+    read = journal.read(sidecar.entries(), origin_s, origin_s + run.makespan_s)
+    busy = idle.busy_spans(run)
+    return replace(
+        run,
+        sidecar=replace(
+            read, held=idle.without(read.held, busy), training=idle.without(read.training, busy)
+        ),
+    )
+
+
+def _busy_s() -> float:
+    """Processor time this machine has spent so far on anything but idling."""
+    words: Sequence[str] = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()
+    ticks = [int(word) for word in words[1:9]]
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")

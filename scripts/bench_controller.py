@@ -1,0 +1,143 @@
+"""What does bftrainer cost the batch system's controller?
+
+On a real 64-node Slurm, real agents on every node, storms of submissions: 100 at once,
+500 jobs in the queue, an array of 1,000. The arms, with bftrainer and without, take
+turns; slurmctld itself says (``sdiag``) how many requests it served and how long its
+schedulers' cycles took. Ratios are with over without, repeat by repeat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Literal, NoReturn
+
+from _bench.controller import ARMS, Arm, ControllerError, Sample, Scale, Site
+from _bench.stats import ratio_interval
+from _bench.targets import Target, console, exit_code, print_targets, write_json
+from _bench.zero_harm.arm import ArmError
+from rich.table import Table
+
+from bftrainer.errors import BftError
+
+FULL = Scale(n_nodes=64, submissions=100, queue=500, array=1000, window_s=30.0)
+QUICK = Scale(n_nodes=16, submissions=20, queue=40, array=60, window_s=12.0)
+MAX_RATIO = 1.05
+Scheduler = Literal["main", "backfill"]
+SCHEDULERS: tuple[Scheduler, ...] = ("main", "backfill")
+
+
+def main() -> int:
+    """Run everything; return 0 when every target is met."""
+    arguments = _arguments()
+    signal.signal(signal.SIGTERM, _leave)
+    scale = QUICK if arguments.quick else FULL
+    repeats = arguments.repeats or (1 if arguments.quick else 5)
+    try:
+        samples = _measure(scale, repeats)
+    except (ArmError, ControllerError, BftError) as problem:
+        console().print(f"[bold red]{problem}[/]")
+        return 1
+    targets = _targets(samples)
+    _print_samples(samples)
+    print_targets("A scheduling cycle, with over without", targets)
+    if arguments.json:
+        results = {"scale": asdict(scale), "samples": [asdict(s) for s in samples]}
+        write_json(arguments.json, "controller", results, targets)
+    return exit_code(targets)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="16 nodes, small storms, one repeat")
+    parser.add_argument("--repeats", type=int, help="of every storm and arm (default 5, quick 1)")
+    parser.add_argument("--json", type=Path, help="write samples and verdicts here")
+    return parser.parse_args()
+
+
+def _measure(scale: Scale, repeats: int) -> list[Sample]:
+    chance = random.Random(1)  # noqa: S311 - an order, not a secret
+    samples: list[Sample] = []
+    with Site(scale) as site:
+        for repeat in range(repeats):
+            for arm in chance.sample(ARMS, len(ARMS)):
+                site.become(arm)
+                for storm in site.storms:
+                    samples.append(site.sample(storm, arm, repeat))
+                    print(f"{time.strftime('%H:%M:%S')} repeat {repeat + 1} of {repeats}, {arm}: "
+                          f"{storm}", file=sys.stderr, flush=True)  # fmt: skip
+    return samples
+
+
+def _of(samples: Sequence[Sample], storm: str, arm: Arm) -> list[Sample]:
+    return [s for s in samples if (s.storm, s.arm) == (storm, arm)]
+
+
+def _cycle_us(sample: Sample, scheduler: Scheduler) -> float:
+    cycles = sample.load.main if scheduler == "main" else sample.load.backfill
+    return cycles.mean_us
+
+
+def _targets(samples: Sequence[Sample]) -> list[Target]:
+    targets = []
+    for storm in dict.fromkeys(s.storm for s in samples):
+        for scheduler in SCHEDULERS:
+            cycles = [
+                [[us] for s in _of(samples, storm, arm) if (us := _cycle_us(s, scheduler))]
+                for arm in ARMS
+            ]
+            if not cycles[0] or len(cycles[0]) != len(cycles[1]):
+                continue  # no cycle of this kind within the window: nothing to compare
+            ratio, low, high = ratio_interval(cycles[0], cycles[1])
+            targets.append(
+                Target(
+                    name=f"{storm}: {scheduler}",
+                    measured=ratio,
+                    limit=MAX_RATIO,
+                    relation="<=",
+                    unit="",
+                    note=f"{len(cycles[0])} pairs, 95%: {low:.2f} to {high:.2f}",
+                )
+            )
+    return targets
+
+
+def _print_samples(samples: Sequence[Sample]) -> None:
+    title = "slurmctld, medians over repeats; cycles of main and backfill scheduler, ms"
+    table = Table(title=title, title_justify="left")
+    headings = ("storm", "bftrainer", "requests", "CPU s", "main", "mean", "max", "sum",
+                "backfill", "mean", "max")  # fmt: skip
+    for n, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if n < 2 else "right")
+    for storm in dict.fromkeys(s.storm for s in samples):
+        for arm in ARMS:
+            found = _of(samples, storm, arm)
+            columns: list[list[float]] = [
+                [sum(s.load.rpcs.values()) for s in found],
+                [s.cpu_s for s in found],
+                [s.load.main.count for s in found],
+                [s.load.main.mean_us / 1000 for s in found],
+                [s.load.main.max_us / 1000 for s in found],
+                [s.load.main.count * s.load.main.mean_us / 1000 for s in found],
+                [s.load.backfill.count for s in found],
+                [s.load.backfill.mean_us / 1000 for s in found],
+                [s.load.backfill.max_us / 1000 for s in found],
+            ]
+            table.add_row(storm, arm, *(f"{median(column):.3g}" for column in columns))
+    console().print(table)
+
+
+def _leave(_signum: int, _frame: object) -> NoReturn:
+    """End like a failure, so that the cluster is taken down."""
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,201 @@
+"""Do ordinary jobs notice bftrainer? The proof, on real nodes.
+
+Runs one mix of ordinary jobs on fresh Slurm clusters: without bftrainer (A), again
+without (A', the control) and with it (B), for several settings of Slurm. Prints what B
+added to each job's start beside what A' did, who was overtaken, and how much of the idle
+time was used, beside an oracle under the same rules. Runs are kept: a later call with the
+same arguments goes on where this one stopped. docs/zero-harm.md has the method.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import NoReturn
+
+from _bench.machine import machine, versions
+from _bench.targets import Target, console, exit_code, print_targets, write_json
+from _bench.zero_harm import arm, idle, report, verdict
+from _bench.zero_harm.arm import ArmError, Stage
+from _bench.zero_harm.cells import CELLS, Cell, Settings
+from _bench.zero_harm.cycles import CycleError
+from _bench.zero_harm.runs import Run, Shelf
+from _bench.zero_harm.workload import Demand, PlannedJob, fingerprint, generate, load_of, read
+
+from bftrainer.errors import BftError
+from slurm_plugins.testcluster import FAST_CYCLE
+
+SHIFTED = "A shifted"
+QUICK_CELLS = "tier-bf5"  # a cycle of 30 s would take minutes to lock to
+RULES = idle.Rules(
+    reserve=arm.RESERVE, shortest_gap_s=arm.MIN_GAP_S + arm.GAP_MARGIN_S, start_s=0.0
+)
+
+
+def main() -> int:
+    """Run what is missing, then report; return 0 when every target is met."""
+    arguments = _arguments()
+    signal.signal(signal.SIGTERM, _leave)
+    demand = Demand(
+        n_jobs=arguments.jobs or (40 if arguments.quick else 320),
+        n_nodes=arguments.nodes or (8 if arguments.quick else 16),
+        minutes=arguments.minutes or (0.8 if arguments.quick else 20.0),
+        load=arguments.load,
+        seed=arguments.seed,
+    )
+    cells = _cells(arguments.cells or (QUICK_CELLS if arguments.quick else "all"))
+    if arguments.docs:
+        report.require_marks(arguments.docs)
+    try:
+        jobs = read(arguments.workload, demand) if arguments.workload else generate(demand)
+    except (OSError, ValueError) as problem:
+        console().print(f"[bold red]{problem}[/]")
+        return 2
+    ticks = "" if arguments.default_ticks else FAST_CYCLE
+    shelf = Shelf(arguments.keep / fingerprint(jobs, [demand.n_nodes, arm.POLICY, ticks]))
+    _say(f"{len(jobs)} jobs on {demand.n_nodes} nodes, load {load_of(jobs, demand.n_nodes):.2f}; "
+         f"runs are kept in {shelf.directory}")  # fmt: skip
+    stage = Stage(
+        jobs=jobs,
+        n_nodes=demand.n_nodes,
+        deadline_s=90.0 * demand.minutes + 120.0,
+        ticks=ticks,
+        say=_say,
+    )
+    failed = _run_all(stage, cells, shelf, is_shifted=arguments.shifted)
+    results = _judge(cells, shelf)
+    targets = [target for result in results for target in verdict.targets(result)]
+    report.print_results(results)
+    print_targets("Zero harm", targets)
+    for name, why in failed.items():
+        console().print(f"[bold red]run {name} failed:[/] {why}")
+    _write(arguments, demand, jobs, results, targets, failed)
+    return 1 if failed else exit_code(targets)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="tier-bf5 on 8 nodes, 40 jobs, 3 min")
+    parser.add_argument("--cells", help=f"of {', '.join(c.name for c in CELLS)}; default all")
+    parser.add_argument("--minutes", type=float, help="of one run (default 20)")
+    parser.add_argument("--jobs", type=int, help="default 320, quick 40")
+    parser.add_argument("--nodes", type=int, help="default 16, quick 8")
+    parser.add_argument("--load", type=float, default=0.68, help="share of node-seconds asked for")
+    parser.add_argument(
+        "--default-ticks",
+        action="store_true",
+        help="leave Slurm's main scheduler its passes of up to 3 s (not compressed)",
+    )
+    parser.add_argument(
+        "--shifted",
+        action="store_true",
+        help="one more run without bftrainer, at another phase of the scheduler: what chance does",
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workload", type=Path, help="jobs from a JSON list or an SWF log")
+    parser.add_argument("--keep", type=Path, default=Path("bench-out/zero-harm"))
+    parser.add_argument("--json", type=Path, help="write results and verdicts here")
+    parser.add_argument("--docs", type=Path, help="write the tables into this document")
+    return parser.parse_args()
+
+
+def _cells(names: str) -> tuple[Cell, ...]:
+    if names == "all":
+        return CELLS
+    wanted = names.split(",")
+    if unknown := set(wanted) - {cell.name for cell in CELLS}:
+        raise SystemExit(f"no such cells: {', '.join(sorted(unknown))}")
+    return tuple(cell for cell in CELLS if cell.name in wanted)
+
+
+def _name(settings: Settings, run: str) -> str:
+    return f"{settings.name} {run}"
+
+
+def _run_all(
+    stage: Stage, cells: Sequence[Cell], shelf: Shelf, *, is_shifted: bool
+) -> dict[str, str]:
+    """Make the runs that are missing; return those that failed, and why."""
+    failed: dict[str, str] = {}
+    for settings in dict.fromkeys(cell.settings for cell in cells):
+        own = [cell for cell in cells if cell.settings == settings]
+        # A first, A' last: should the machine change meanwhile, the control shows it.
+        order: list[tuple[str, Cell | None]] = [("A", None)]
+        order += [(f"B {cell.name}", cell) for cell in own]
+        order.append(("A2", None))
+        if is_shifted:
+            order.append((SHIFTED, None))
+        for run, cell in order:
+            name = _name(settings, run)
+            if shelf.get(name) is not None:
+                _say(f"{name}: kept from an earlier call")
+                continue
+            began = time.monotonic()
+            try:
+                shift_s = arm.SHIFT_S if run == SHIFTED else 0.0
+                made = arm.play(stage, settings, name, cell, shift_s)
+            except (ArmError, CycleError, BftError, OSError) as problem:
+                failed[name] = str(problem)
+                _say(f"{name}: FAILED: {problem}")
+                continue
+            shelf.put(made)
+            if made.problem:
+                failed[name] = made.problem
+            _say(f"{name}: {made.problem or 'done'} after {time.monotonic() - began:.0f} s, "
+                 f"makespan {made.makespan_s:.0f} s")  # fmt: skip
+    return failed
+
+
+def _judge(cells: Sequence[Cell], shelf: Shelf) -> list[verdict.Result]:
+    results = []
+    for cell in cells:
+        found = [shelf.get(_name(cell.settings, r)) for r in ("A", "A2", f"B {cell.name}")]
+        runs: list[Run] = [run for run in found if run is not None]
+        if len(runs) == len(found):
+            a, again, b = runs
+            shifted = shelf.get(_name(cell.settings, SHIFTED))
+            results.append(verdict.judge(cell, a, again, b, RULES, shifted))
+    return results
+
+
+def _write(
+    arguments: argparse.Namespace,
+    demand: Demand,
+    jobs: Sequence[PlannedJob],
+    results: Sequence[verdict.Result],
+    targets: list[Target],
+    failed: dict[str, str],
+) -> None:
+    if arguments.json:
+        body = {
+            "demand": asdict(demand),
+            "jobs": [job.model_dump() for job in jobs],
+            "cells": report.as_values(results),
+            "failed": failed,
+        }
+        write_json(arguments.json, "zero_harm", body, targets)
+    if arguments.docs and results:
+        measured_on = (
+            f"{len(jobs)} jobs on {demand.n_nodes} nodes, {demand.minutes:g} minutes a run, load "
+            f"{load_of(jobs, demand.n_nodes):.2f}, seed {demand.seed}; {machine()}, "
+            f"Python {versions()['Python']}"
+        )
+        report.write_document(arguments.docs, results, targets, measured_on)
+
+
+def _leave(_signum: int, _frame: object) -> NoReturn:
+    """End like a failure, so that the cluster of the run in progress is taken down."""
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

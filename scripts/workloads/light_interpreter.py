@@ -1,0 +1,152 @@
+"""Stands in for a user's interpreter where sixteen nodes share two processors.
+
+Run by agents as ``INTERPRETER TEMPLATE FD``. It is the template of ``bftrainer.elastic``
+itself, without torch: nothing is imported that takes long, and the workers it forks
+speak the protocol of real ones (they join, enter generations, report, leave and park)
+but sleep instead of computing. Their steps follow the clock, so a joiner has everybody's
+state at once. Called by ``bench_zero_harm`` and ``bench_controller`` only.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+sys.path.insert(0, str(Path(sys.argv[1]).resolve().parents[2]))
+
+from bftrainer.elastic import protocol
+from bftrainer.elastic.template import Template
+
+STEP_S = 0.1
+REPORT_S = 2.0
+
+
+class Sleeper:
+    """A worker that does nothing but belong to a trainer."""
+
+    def __init__(self, config: protocol.WorkerConfig, channel: socket.socket) -> None:
+        self._config = config
+        self._channel = channel
+        self._unread = b""
+        self._commit: protocol.Commit | None = None
+
+    def run(self) -> NoReturn:
+        """Obey until told to leave."""
+        self._send(protocol.Warm(warm_up_s=0.0))
+        while True:
+            readable, _, _ = select.select([self._channel], [], [], REPORT_S)
+            if readable:
+                self._read()
+            elif self._commit is not None:
+                self._report(self._commit)
+
+    def _read(self) -> None:
+        chunk = self._channel.recv(1 << 16)
+        if not chunk:
+            os._exit(1)  # the agent is gone
+        *lines, self._unread = (self._unread + chunk).split(b"\n")
+        for line in lines:
+            self._obey(protocol.decode(line))
+
+    def _obey(self, message: protocol.Message) -> None:
+        match message:
+            case protocol.Prepare(generation=generation, attempt=attempt, open_store=opens):
+                # Nobody will connect to the store: there is no gradient to share.
+                port = 1 if opens else 0
+                self._send(protocol.Ready(generation=generation, attempt=attempt, store_port=port))
+            case protocol.Commit():
+                self._switch(message)
+            case protocol.Stop():
+                os._exit(0)
+
+    def _switch(self, commit: protocol.Commit) -> None:
+        old = self._commit
+        if old is not None and (commit.generation, commit.attempt) <= (
+            old.generation,
+            old.attempt,
+        ):
+            return
+        me = next((m for m in commit.members if m.worker_id == self._config.worker_id), None)
+        if me is None:
+            self._leave(commit)
+        self._commit = commit
+        self._send(
+            protocol.Entered(
+                generation=commit.generation,
+                attempt=commit.attempt,
+                rank=me.rank,
+                size=len(commit.members),
+                step=_step(),
+                epoch=0,
+                samples=_step(),
+                pause_s=0.0,
+                transfer_s=0.0,
+            )
+        )
+
+    def _leave(self, commit: protocol.Commit) -> NoReturn:
+        saver = commit.saver or self._config.worker_id
+        if not commit.members and saver == self._config.worker_id:
+            generation = commit.generation - 1
+            step = _step()
+            self._send(
+                protocol.Saved(
+                    generation=generation, step=step, samples=step, path="none", wall_s=0.0
+                )
+            )
+        self._send(protocol.Left(generation=commit.generation, step=_step()))
+        os._exit(0)
+
+    def _report(self, commit: protocol.Commit) -> None:
+        self._send(
+            protocol.Progress(
+                generation=commit.generation,
+                step=_step(),
+                epoch=0,
+                samples=_step(),
+                step_s=STEP_S,
+                samples_per_s=len(commit.members) / STEP_S,
+            )
+        )
+
+    def _send(self, message: protocol.FromWorker) -> None:
+        self._channel.sendall(protocol.encode(message))
+
+
+class LightTemplate(Template):
+    """The template's loop around workers that sleep."""
+
+    def become_worker(self, config: protocol.WorkerConfig, channel_fd: int, parent: int) -> None:
+        """In the child: let go of what is the template's, then belong."""
+        del parent  # should it end, the agent ends with it, and then the channel
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for end in (self.channel, self.wake_in, self.wake_out):
+            end.close()
+        Sleeper(config, socket.socket(fileno=channel_fd)).run()
+
+
+def main() -> int:
+    """Say that forks are cheap, and fork on request."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    channel = socket.socket(fileno=int(sys.argv[2]))
+    channel.set_inheritable(False)
+    template = LightTemplate(channel)
+    template.send("ready", torch="none", import_s=0.0)
+    template.serve()
+    return 0
+
+
+def _step() -> int:
+    return int(time.time() / STEP_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

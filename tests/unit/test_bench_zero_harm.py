@@ -1,0 +1,430 @@
+"""The pure parts of the zero-harm and controller benchmarks: jobs, pairing, oracle, verdict."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _bench import sdiag
+from _bench.zero_harm import cycles, idle, journal, report, verdict
+from _bench.zero_harm.arm import LIGHT
+from _bench.zero_harm.cells import CELLS, TIER
+from _bench.zero_harm.compare import compare, late, odd_order
+from _bench.zero_harm.runs import JobOutcome, NodeSpan, PlanSeen, Run, Shelf, Sidecar, length_s
+from _bench.zero_harm.workload import Demand, fingerprint, generate, load_of, read
+
+import bftrainer.elastic
+from bftrainer import process
+from bftrainer.elastic import protocol
+from bftrainer.journal.records import JournalEntry, PilotRecord, PilotState
+
+DEMAND = Demand(n_jobs=320, n_nodes=16, minutes=20.0, load=0.65, seed=1)
+NODES = ("n1", "n2")
+RULES = idle.Rules(reserve=0, shortest_gap_s=0.0, start_s=1.0)
+
+
+def job(number: int, at_s: float, start_s: float, end_s: float, *nodes: str) -> JobOutcome:
+    return JobOutcome(
+        number=number,
+        n_nodes=len(nodes),
+        planned_s=at_s,
+        submitted_s=at_s,
+        job_id=str(number),
+        started_s=start_s,
+        ended_s=end_s,
+        nodes=nodes,
+    )
+
+
+def run(*jobs: JobOutcome, name: str = "A", sidecar: Sidecar | None = None) -> Run:
+    return Run(
+        name=name,
+        nodes=NODES,
+        bf_interval_s=30,
+        jobs=jobs,
+        cycles_s=(-15.0, 15.0, 45.0, 75.0),
+        cpu_share=0.1,
+        sidecar=sidecar,
+    )
+
+
+def starting(*starts_s: float, name: str = "A") -> Run:
+    return run(*(job(i, 0.0, s, s + 1.0, "n1") for i, s in enumerate(starts_s)), name=name)
+
+
+# ---- jobs ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("minutes", [6.0, 20.0])
+def test_jobs_ask_for_the_load_wanted_within_the_run(minutes: float) -> None:
+    demand = replace(DEMAND, minutes=minutes)
+    jobs = generate(demand)
+    assert len(jobs) == 320
+    assert load_of(jobs, 16) == pytest.approx(0.65, abs=0.05)
+    assert max(j.at_s for j in jobs) <= demand.span_s
+    assert all(60 * j.limit_min > j.run_s for j in jobs)
+    assert {j.kind for j in jobs} == {"sbatch", "srun", "immediate"}
+    assert max(j.n_nodes for j in jobs) == 12
+    assert all(j.n_nodes == 1 for j in jobs if j.kind == "immediate")
+
+
+def test_a_seed_is_a_workload() -> None:
+    assert generate(DEMAND) == generate(DEMAND)
+    other = generate(replace(DEMAND, seed=2))
+    assert other != generate(DEMAND)
+    assert fingerprint(other, []) != fingerprint(generate(DEMAND), [])
+
+
+def test_jobs_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.json"
+    late_one = {"at_s": 5, "n_nodes": 2, "run_s": 3, "limit_min": 1}
+    file.write_text(json.dumps([late_one, {**late_one, "at_s": 1, "kind": "srun"}]))
+    assert [j.at_s for j in read(file, DEMAND)] == [1.0, 5.0]
+    file.write_text(json.dumps([{**late_one, "n_nodes": 20}]))
+    with pytest.raises(ValueError, match="more than 16 nodes"):
+        read(file, DEMAND)
+
+
+def test_jobs_of_a_log_are_compressed(tmp_path: Path) -> None:
+    file = tmp_path / "log.swf"
+    lines = [
+        f"{n} {100 * n} 5 {600 if n % 2 else 60} {64 * (n % 4 + 1)} -1 -1 -1 7200 -1" + " -1" * 8
+        for n in range(1, 101)
+    ]
+    file.write_text("; Computer: x\n" + "\n".join(lines) + "\n")
+    demand = replace(DEMAND, n_jobs=50)
+    jobs = read(file, demand)
+    assert len(jobs) == 50
+    assert jobs[-1].at_s == pytest.approx(demand.span_s)
+    assert {j.n_nodes for j in jobs} == {3, 6, 9, 12}
+    assert load_of(jobs, 16) == pytest.approx(0.65, abs=0.05)
+    file.write_text("1 2 3\n")
+    with pytest.raises(ValueError, match="fewer than 9"):
+        read(file, demand)
+
+
+# ---- pairing -------------------------------------------------------------------------
+
+
+def test_what_the_control_shows_as_well_is_not_harm() -> None:
+    a, again = starting(1.0, 2.0, 30.0), starting(1.0, 2.0, 60.0)
+    found = compare(a, again, starting(1.0, 2.0, 60.0, name="B"))
+    assert found.harm.added.max_s == found.control.added.max_s == 30.0
+    assert found.p99_beyond_s == 0.0
+    assert found.harm.lost_a_cycle == ()  # the control started as late
+
+
+def test_a_job_that_waits_a_cycle_more_than_ever_is_found() -> None:
+    a, again = starting(1.0, 2.0, 30.0), starting(1.1, 2.0, 30.2)
+    found = compare(a, again, starting(1.0, 32.0, 30.1, name="B"))
+    assert found.harm.lost_a_cycle == (1,)
+    assert [j.beyond_both_s for j in found.jobs] == pytest.approx([-0.1, 30.0, -0.1])
+    assert found.harm.overtaken == (1,)
+    assert found.harm.moved_behind == (1,)
+    assert found.control.moved_behind == ()
+    assert found.lost_cycle_share == pytest.approx(1 / 3)
+    assert found.p95_beyond_s > 29.0
+
+
+def test_who_is_passed_by_a_job_that_starts_sooner_is_not_moved() -> None:
+    a, again = starting(10.0, 20.0), starting(10.0, 20.0)
+    found = compare(a, again, starting(10.0, 5.0, name="B"))
+    assert found.harm.overtaken == (0,)
+    assert found.harm.moved_behind == ()
+
+
+def test_starts_of_one_pass_have_no_order() -> None:
+    assert odd_order([7, 8], [2.0, 1.5], [1.0, 1.5], [1.0, 1.5]) == ()
+    assert odd_order([7, 8], [5.0, 1.5], [1.0, 3.5], [1.0, 3.5]) == (7,)
+    assert late([7, 8], [5.0, 1.5], [1.0, 3.5], [4.5, 3.5], 1.0) == ()
+
+
+# ---- the oracle ----------------------------------------------------------------------
+
+
+def test_idle_intervals_end_with_the_last_job() -> None:
+    one = run(job(0, 0.0, 10.0, 20.0, "n1"), job(1, 0.0, 10.0, 40.0, "n2"))
+    found = [(g.node, g.start_s, g.end_s) for g in idle.idle_intervals(one)]
+    assert found == [("n1", 0.0, 10.0), ("n1", 20.0, 40.0), ("n2", 0.0, 10.0)]
+
+
+def test_with_an_empty_queue_the_oracle_waits_for_slurm_alone() -> None:
+    one = run(job(0, 0.0, 0.0, 20.0, "n1"), job(1, 35.0, 35.0, 60.0, "n2"))
+    # n1 a second after it fell idle, n2 from the begin to the job's submission.
+    assert idle.oracle_node_s(one, RULES) == pytest.approx(39.0 + 35.0)
+
+
+def test_the_reserve_stays_unborrowed() -> None:
+    one = run(job(0, 10.0, 10.0, 40.0, "n2"))
+    # Two idle nodes, one of them borrowed, until n2 is taken; then n1 is the reserve.
+    assert idle.oracle_node_s(one, replace(RULES, reserve=1)) == pytest.approx(10.0)
+
+
+def test_while_somebody_waits_a_node_is_slurms_until_the_next_cycle() -> None:
+    one = run(job(0, 0.0, 0.0, 20.0, "n1"), job(1, 5.0, 70.0, 80.0, "n2"), job(2, 60, 70, 80, "n1"))
+    # Job 1 waits: n1 is taken at the cycle after 20 s and given back for job 2, which could
+    # start at 60 s; n2 is given back for job 1 at 5 s, whatever Slurm does then.
+    assert idle.oracle_node_s(one, RULES) == pytest.approx(15.0 + 5.0)
+
+
+def test_a_job_too_large_costs_nothing_until_its_last_node_is_idle() -> None:
+    one = run(job(0, 0.0, 0.0, 20.0, "n1"), job(1, 5.0, 22.0, 80.0, "n1", "n2"))
+    assert idle.oracle_node_s(one, RULES) == pytest.approx(20.0)  # n2, until n1 ends
+
+
+def test_a_node_planned_too_soon_is_not_taken() -> None:
+    ends = (("n1", 50.0),)
+    seen = Sidecar(
+        plans=(PlanSeen(at_s=0.0, starts_s=ends), PlanSeen(at_s=25.0, starts_s=())),
+    )
+    one = run(job(0, 40.0, 40.0, 60.0, "n1", "n2"), sidecar=seen)
+    free = idle.oracle_node_s(one, RULES)
+    assert free == pytest.approx(40.0 + 40.0)
+    bound = idle.oracle_node_s(one, replace(RULES, shortest_gap_s=70.0))
+    assert bound == pytest.approx(15.0 + 40.0)  # n1 only once the plan has moved
+
+
+def test_slurms_own_delay_is_that_of_jobs_that_found_nodes() -> None:
+    one = run(
+        job(0, 10.0, 12.0, 20.0, "n1"),  # alone: 2 s
+        job(1, 30.0, 31.0, 50.0, "n1", "n2"),  # alone: 1 s
+        job(2, 40.0, 60.0, 70.0, "n1"),  # behind it
+        job(3, 41.0, 60.0, 90.0, "n2"),
+    )
+    assert idle.start_delay_s(one) == pytest.approx(1.5)
+
+
+def test_spans_lose_what_an_ordinary_job_had() -> None:
+    spans = [NodeSpan(node="n1", start_s=0.0, end_s=10.0)]
+    taken = [NodeSpan(node="n1", start_s=4.0, end_s=6.0), NodeSpan(node="n2", start_s=0, end_s=9)]
+    left = idle.without(spans, taken)
+    assert [(s.start_s, s.end_s) for s in left] == [(0.0, 4.0), (6.0, 10.0)]
+    assert length_s(left) == 8.0
+    assert idle.without(spans, [NodeSpan(node="n1", start_s=0.0, end_s=10.0)]) == ()
+
+
+# ---- the journal ---------------------------------------------------------------------
+
+
+def entry(seq: int, at_s: float, kind: str, payload: Any, *pilots: PilotRecord) -> JournalEntry:
+    return JournalEntry(
+        seq=seq,
+        at_s=at_s,
+        incarnation=1,
+        kind=kind,
+        payload=json.dumps(payload),
+        trainers=(),
+        pilots=pilots,
+        sha256="",
+    )
+
+
+def pilot(state: PilotState, pilot_id: str = "p000001", node: str = "n1") -> PilotRecord:
+    return PilotRecord(
+        pilot_id=pilot_id,
+        node=node,
+        job_id="5",
+        public_key="",
+        requested_s=0.0,
+        time_limit_s=600.0,
+        owner="u",
+        state=state,
+    )
+
+
+def test_a_node_is_held_from_hello_to_give_back() -> None:
+    waiting = {"pilot_id": None, "state": "pending", "start_s": 160.0, "planned_nodes": ["n2"]}
+    given = {"now_s": 104.0, "snapshot": {"jobs": [waiting]}}
+    plan = {"releases": [{"for_job": "7"}, {"for_job": ""}]}
+    rescaled = {"trainer_id": "t1", "what": {"nodes": ["n1"]}}
+    found = journal.read(
+        [
+            entry(1, 90.0, "pilot-requested", {}, pilot(PilotState.REQUESTED)),
+            entry(2, 95.0, "pilot-updated", {}, pilot(PilotState.RUNNING)),
+            entry(3, 97.0, "rescaled", rescaled),
+            entry(4, 104.0, "decision", {"input": given, "plan": plan}),
+            entry(5, 105.0, "pilot-updated", {}, pilot(PilotState.CANCELLED)),
+            entry(6, 105.5, "parked", {"trainer_id": "t1", "what": {}}),
+            entry(7, 106.0, "pilot-ended", {}, pilot(PilotState.ENDED)),
+            entry(8, 107.0, "pilot-updated", {}, pilot(PilotState.RUNNING, "p000002", "n2")),
+            entry(9, 109.0, "pilot-ended", {}, pilot(PilotState.ENDED, "p000002", "n2")),
+            entry(10, 109.0, "pilot-updated", {}, pilot(PilotState.RUNNING, "p000003", "n2")),
+        ],
+        origin_s=100.0,
+        end_s=112.0,
+    )
+    assert [(s.node, s.start_s, s.end_s) for s in found.held] == [
+        ("n1", 0.0, 5.0), ("n2", 7.0, 9.0), ("n2", 9.0, 12.0)
+    ]  # fmt: skip
+    assert [(s.start_s, s.end_s) for s in found.training] == [(0.0, 5.5)]
+    assert found.plans == (PlanSeen(at_s=4.0, starts_s=(("n2", 60.0),)),)
+    assert (found.pilots, found.give_backs, found.preemptions) == (2, 1, 1)
+
+
+# ---- verdict and report --------------------------------------------------------------
+
+
+def results() -> list[verdict.Result]:
+    jobs = [job(0, 10.0, 10.0, 40.0, "n2")]
+    seen = Sidecar(held=(NodeSpan(node="n1", start_s=1.0, end_s=40.0),), pilots=1)
+    a = run(*jobs)
+    b = run(*jobs, name="B", sidecar=seen)
+    return [verdict.judge(cell, a, a, b, RULES, a) for cell in CELLS]
+
+
+def test_only_the_first_cells_are_judged() -> None:
+    judged = {r.cell.name: [t.verdict for t in verdict.targets(r)] for r in results()}
+    assert judged["tier"] == ["met", "met", "met", "met", "missed"]
+    assert judged["polling"] == ["met"]
+    assert judged["grace"] == judged["defer"] == []
+    harvest = results()[0].harvest
+    assert harvest.held_s == 39.0
+    assert harvest.of_oracle == pytest.approx(39.0 / 50.0)
+    assert harvest.of_idle == pytest.approx(39.0 / 50.0)
+
+
+def test_a_document_gets_the_tables_between_its_marks(tmp_path: Path) -> None:
+    file = tmp_path / "doc.md"
+    file.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    report.require_marks(file)
+    found = results()
+    report.write_document(file, found, verdict.targets(found[0]), "320 jobs")
+    text = file.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+    assert "old" not in text
+    assert "| tier | B | 0.00 |" in text
+    assert [row[0] for row in report.worst_rows(found)] == [c.name for c in CELLS]
+    assert json.loads(json.dumps(report.as_values(found)))[0]["sidecar"]["pilots"] == 1
+    (tmp_path / "bare.md").write_text("nothing\n")
+    with pytest.raises(SystemExit, match="lacks the marks"):
+        report.require_marks(tmp_path / "bare.md")
+
+
+def test_a_finished_run_is_kept_and_a_broken_one_made_again(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "kept")
+    seen = Sidecar(plans=(PlanSeen(at_s=0.0, starts_s=(("n1", 2.0),)),))
+    made = run(job(0, 1.0, 2.0, 3.0, *NODES), name="tier-bf30 B tier", sidecar=seen)
+    assert shelf.get(made.name) is None
+    shelf.put(made)
+    assert shelf.get(made.name) == made
+    shelf.put(replace(made, problem="3 jobs had not ended in time"))
+    assert shelf.get(made.name) is None
+
+
+def test_cells_with_equal_settings_share_their_runs_without_us() -> None:
+    assert [c.settings for c in CELLS if c.name in ("tier", "polling")] == [TIER, TIER]
+    assert len({c.settings for c in CELLS}) == 5
+    assert [c.name for c in CELLS if c.must_pass] == ["tier", "qos", "tier-bf5"]
+
+
+def test_cycles_are_read_to_the_millisecond(tmp_path: Path) -> None:
+    log = tmp_path / "slurmctld.log"
+    log.write_text(
+        "[2026-11-20T17:56:38.275] debug:  sched/backfill: _attempt_backfill: beginning\n"
+        "[2026-11-20T17:56:38.275] debug:  sched/backfill: _attempt_backfill: no jobs\n"
+        "[2026-11-20T17:57:08.300] debug:  sched/backfill: _attempt_backfill: beginning\n"
+    )
+    first, second = cycles.read(log)
+    assert second - first == pytest.approx(30.025)
+
+
+# ---- slurmctld's load ----------------------------------------------------------------
+
+SDIAG = """\
+Main schedule statistics (microseconds):
+\tLast cycle:   278
+\tMax cycle:    4006
+\tTotal cycles: 3
+\tMean cycle:   1768
+\tMean depth cycle:  1
+
+Backfilling stats
+\tTotal backfilled jobs (since last slurm start): 7
+\tTotal cycles: 2
+\tLast cycle: 90
+\tMax cycle:  110
+\tMean cycle: 100
+
+Remote Procedure Call statistics by message type
+\tREQUEST_PARTITION_INFO                  ( 2009) count:15     ave_time:185    total_time:2776
+\tREQUEST_SUBMIT_BATCH_JOB                ( 4003) count:1      ave_time:873    total_time:873
+
+Remote Procedure Call statistics by user
+\troot            (       0) count:38     ave_time:430    total_time:16346
+"""
+
+
+def test_sdiag_in_numbers() -> None:
+    load = sdiag.parse(SDIAG)
+    assert asdict(load.main) == {"count": 3, "mean_us": 1768, "max_us": 4006}
+    assert asdict(load.backfill) == {"count": 2, "mean_us": 100, "max_us": 110}
+    assert load.rpcs == {"REQUEST_PARTITION_INFO": 15, "REQUEST_SUBMIT_BATCH_JOB": 1}
+    assert load.rpc_us == 3649
+    assert sdiag.parse("").backfill.count == 0
+
+
+# ---- the stand-in for an interpreter ---------------------------------------------------
+
+
+@pytest.fixture
+def template() -> Iterator[socket.socket]:
+    """The agent's end of a template without torch."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    program = Path(bftrainer.elastic.__file__).with_name("template.py")
+    fd = theirs.fileno()
+    argv = (sys.executable, "-I", "-S", str(LIGHT), str(program), str(fd))
+    child = process.spawn(argv, pass_fds=(fd,))
+    theirs.close()
+    ours.settimeout(20)
+    yield ours
+    ours.close()
+    child.wait(20)
+
+
+def packet(channel: socket.socket) -> tuple[str, dict[str, Any]]:
+    [(kind, body)] = json.loads(channel.recv(1 << 16)).items()
+    return kind, body
+
+
+def said(end: socket.socket) -> Iterator[protocol.Message]:
+    """What a worker says."""
+    unread = b""
+    while chunk := end.recv(1 << 16):
+        *whole, unread = (unread + chunk).split(b"\n")
+        yield from (protocol.decode(line) for line in whole)
+
+
+def test_a_light_worker_joins_enters_and_parks(template: socket.socket) -> None:
+    assert packet(template)[0] == "ready"
+    end, worker_end = socket.socketpair()
+    end.settimeout(20)
+    config = protocol.WorkerConfig(trainer_id="t1", worker_id="w1", node="n1", script="/dev/null")
+    body = protocol.to_body(config)
+    del body["type"]
+    with worker_end:
+        socket.send_fds(template, [json.dumps({"fork": body}).encode()], [worker_end.fileno()])
+        kind, _ = packet(template)
+    assert kind == "forked"
+    answers = said(end)
+    assert next(answers) == protocol.Warm(warm_up_s=0.0)
+    end.sendall(protocol.encode(protocol.Prepare(generation=1, attempt=1, open_store=True)))
+    assert next(answers) == protocol.Ready(generation=1, attempt=1, store_port=1)
+    me = protocol.Member(worker_id="w1", rank=0, node="n1", address="127.0.0.1")
+    commit = protocol.Commit(generation=1, attempt=1, token=config.worker_id, members=(me,))
+    end.sendall(protocol.encode(commit))
+    entered = next(answers)
+    assert isinstance(entered, protocol.Entered)
+    assert (entered.generation, entered.rank, entered.size) == (1, 0, 1)
+    park = replace(commit, generation=2, members=())
+    end.sendall(protocol.encode(park))
+    kinds = [type(m).__name__ for m in answers if not isinstance(m, protocol.Progress)]
+    assert kinds == ["Saved", "Left"]
+    assert packet(template)[1]["returncode"] == 0
+    end.close()
