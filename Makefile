@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := bftrainer milp trainers slurm_plugins lsf_adapters scripts tests
 
-.PHONY: help venv system demo test test-long lint bench clean
+.PHONY: help venv system demo test test-long lint bench horovod clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -50,7 +50,16 @@ bench: venv system  ## every benchmark in full, results in bench-out/
 	$(BIN)/python scripts/bench_solvers.py --json bench-out/solvers.json --plot bench-out/solvers.png
 	$(BIN)/python scripts/bench_rescale.py --json bench-out/rescale.json
 	$(BIN)/python scripts/bench_harm.py --json bench-out/harm.json
+	$(BIN)/python scripts/bench_claim.py --json bench-out/claim.json
+	$(BIN)/python scripts/bench_giveback.py --json bench-out/giveback.json
+	$(BIN)/python scripts/bench_zero_harm.py --cells tier,qos,tier-bf5 --json bench-out/zero_harm.json
+	$(BIN)/python scripts/bench_controller.py --json bench-out/controller.json
+	$(BIN)/python scripts/bench_convergence.py --json bench-out/convergence.json
+	$(BIN)/python scripts/bench_profiler.py --json bench-out/profiler.json
 	$(BIN)/python scripts/bench_t_fwd.py --quick --json bench-out/t_fwd.json
+
+horovod: venv  ## build Horovod against the torch of .venv and install it there (5 minutes)
+	scripts/build_horovod.sh $(VENV)
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) build dist demo-out bench-out *.egg-info .pytest_cache .mypy_cache .ruff_cache

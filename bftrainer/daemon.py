@@ -19,7 +19,8 @@ from typing import Any, Final
 
 from bftrainer.actuate.agents import AgentBook, AgentFiles
 from bftrainer.actuate.group import NodeOffer
-from bftrainer.actuate.pilots import Pilot, PilotBook
+from bftrainer.actuate.pilots import FORCE_AFTER_S, Pilot, PilotBook
+from bftrainer.actuate.remembered import remembered
 from bftrainer.actuate.trainers import TrainerBook
 from bftrainer.api.server import ApiServer
 from bftrainer.api.service import Service
@@ -27,14 +28,18 @@ from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy as load_allocation_policy
 from bftrainer.decide.settings import settings_of
 from bftrainer.decide.types import Claim, DecisionInput, DecisionRecord, Memory, Plan
+from bftrainer.decide.waiting import waits_for_cycle
 from bftrainer.errors import BatchSystemError
 from bftrainer.events.change import Event, Situation, event_between
+from bftrainer.harm.monitor import HarmMonitor
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.lock import InstanceLock
+from bftrainer.observability.metrics import Metrics
 from bftrainer.policy.model import Policy, policy_hash
-from bftrainer.poll.announcer import UNSEEN_S, Announced, Announcement
+from bftrainer.poll.announcer import Announced, Announcement
 from bftrainer.poll.batch_system import BatchSystem
 from bftrainer.poll.snapshot import JobState, NodeState, Snapshot
+from bftrainer.polling import END_SEEN_S, Poller
 from bftrainer.wire.keys import generate_pair, load_pair, save_pair
 from bftrainer.wire.messages import (
     AgentMessage,
@@ -50,6 +55,7 @@ from bftrainer.wire.server import AgentServer
 
 LOG = logging.getLogger("bftrainer.daemon")
 TICK_S: Final = 0.1
+TOLD_PATIENCE_S: Final = 0.3  # an agent that is told leaves within a tenth of this
 SIGN_OF_LIFE_S: Final = 1.0
 KEPT_PILOT_DIRECTORIES: Final = 50
 MAX_CLAIM_PAUSE_S: Final = 300.0
@@ -97,12 +103,19 @@ class Daemon:
         self.started_s = clock()
         self.policy_hash = policy_hash(policy)
         self.settings = settings_of(policy, system)
+        self.metrics = Metrics()
         self._allocate = load_allocation_policy(policy.policy)
         self._looking = ThreadPoolExecutor(1, "look")
         self._acting = ThreadPoolExecutor(1, "act")
         self._wanted = asyncio.Event()
-        self._look_wanted = asyncio.Event()
         self._announced = Announced()
+        self.poller = Poller(
+            system,
+            policy,
+            look=self.poll_once,
+            hear=self._on_announced,
+            waits_for_cycle=self._waits_for_cycle,
+        )
         self._stopping = asyncio.Event()
         self._is_adopting = True
         self._is_new_snapshot = False
@@ -127,8 +140,9 @@ class Daemon:
             await api.start()
             loops = [
                 asyncio.create_task(loop())
-                for loop in (self._poll_loop, self._decide_loop, self._tick_loop, self._life_loop)
+                for loop in (self.poller.run, self._decide_loop, self._tick_loop, self._life_loop)
             ]
+            self._background(self._warn_of_settings())
             try:
                 on_ready()
                 await self._until_stopped(loops)
@@ -162,6 +176,7 @@ class Daemon:
             save_pair(generate_pair(), key_file)
         keys = load_pair(key_file)
         self.pilots = PilotBook(journal, self.system, getpass.getuser(), self._clock)
+        self.harm = HarmMonitor(journal, self.policy, self._clock, self.metrics.settled)
         self.agents = AgentBook(
             state_dir=self.options.state_dir,
             policy=self.policy,
@@ -210,6 +225,8 @@ class Daemon:
             case WorkerExited(worker_id=worker_id, returncode=code, cause=cause):
                 self.trainers.on_exit(worker_id, code, cause)
             case Leaving(reason=reason):
+                if (pilot := self.pilots.pilots.get(pilot_id)) is not None:
+                    self.harm.left(pilot_id, pilot.record.node, message)
                 self.pilots.agent_left(pilot_id, reason)
                 self._forget_agent(pilot_id)
             case Heartbeat() | WorkerStarted():
@@ -235,6 +252,7 @@ class Daemon:
     def _forget_agent(self, pilot_id: str) -> None:
         self.agents.connected.pop(pilot_id, None)
         self.trainers.on_agent_lost(pilot_id)
+        self.poller.call(END_SEEN_S)  # the node may be idle, and nobody announces that
         self.decide_soon()
 
     def _interpreters(self) -> list[str]:
@@ -243,33 +261,9 @@ class Daemon:
 
     # ---- poll ----------------------------------------------------------------------------
 
-    async def _poll_loop(self) -> None:
-        """Look every so often; seldom where the batch system tells us, and when it did."""
-        announcer = self.system.open_announcer()
-        self._background(self._warn_of_settings())
-        interval_s = self.policy.poll_interval_s
-        if announcer is not None:
-            interval_s = max(interval_s, self.policy.poll_interval_with_hook_s)
-            asyncio.get_running_loop().add_reader(
-                announcer.fileno(), lambda: self._on_announced(announcer.read())
-            )
-        try:
-            while True:
-                self._look_wanted.clear()
-                started = time.monotonic()
-                await self.poll_once()
-                took_s = time.monotonic() - started
-                # Never more than a fifth of the time inside the controller.
-                rest_s = max(4.0 * took_s, 0.05)
-                await asyncio.sleep(rest_s)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(max(0.0, interval_s - took_s - rest_s)):
-                        await self._look_wanted.wait()
-                        await asyncio.sleep(UNSEEN_S)  # what comes in a burst is looked at once
-        finally:
-            if announcer is not None:
-                asyncio.get_running_loop().remove_reader(announcer.fileno())
-                announcer.close()
+    def _waits_for_cycle(self) -> bool:
+        pilots = self.pilots.views(self.agents.connected)
+        return waits_for_cycle(self.seen.memory, pilots, self.seen.snapshot)
 
     async def _warn_of_settings(self) -> None:
         loop = asyncio.get_running_loop()
@@ -278,19 +272,17 @@ class Daemon:
 
     def _on_announced(self, announcements: tuple[Announcement, ...]) -> None:
         """Give back before any look, for a job that is not even in the queue yet."""
-        if not announcements:
-            return
         if self._announced.hear(announcements) and self.seen.snapshot is not None:
             self.seen.snapshot = self._announced.add_to(self.seen.snapshot)
             self.decide_soon()
-        self._look_wanted.set()
 
-    async def poll_once(self) -> None:
+    async def poll_once(self, *, wants_cycle: bool) -> None:
         """Look at the batch system and take the look over."""
         looked_s, began = self._clock(), self._announced.look_begins()
         snapshot = await asyncio.get_running_loop().run_in_executor(
-            self._looking, self.system.snapshot
+            self._looking, lambda: self.system.snapshot(wants_cycle=wants_cycle)
         )
+        self.poller.saw(snapshot)
         before = self.seen.snapshot.failures if self.seen.snapshot else ()
         if snapshot.failures and snapshot.failures != before:
             LOG.warning("batch system: %s", "; ".join(snapshot.failures))
@@ -333,14 +325,15 @@ class Daemon:
         if self._expected_agents and time.monotonic() < self.adopt_deadline_s:
             return False
         self.trainers.adopt_all(self._offers())
-        self.seen.memory = Memory(assignment=self.trainers.observed_assignment())
+        observed = self.trainers.observed_assignment()
+        self.seen.memory = remembered(self.journal, self.settings, observed)
         self._is_adopting = False
         return True
 
     def _decide(self, snapshot: Snapshot) -> None:
         is_new, self._is_new_snapshot = self._is_new_snapshot, False
         # The batch system tells its own cycle only once it has been asked something.
-        self.settings = settings_of(self.policy, self.system)
+        self.settings = self.harm.applied(settings_of(self.policy, self.system))
         given = DecisionInput(
             now_s=self._clock(),
             snapshot=snapshot,
@@ -372,7 +365,9 @@ class Daemon:
             )
             self.seen.decision_seq = self.journal.append("decision", record)
         self.seen.plan, self.seen.memory = plan, plan.memory
-        self._actuate(plan)
+        self._actuate(plan)  # before the rest: somebody waits for it
+        self.metrics.decision_seconds.observe(took_ms / 1000.0)
+        self.harm.decided(given, plan, took_ms / 1000.0)
 
     def _event(self, given: DecisionInput) -> Event | None:
         nodes, jobs = given.snapshot.nodes or (), given.snapshot.jobs or ()
@@ -391,13 +386,18 @@ class Daemon:
     # ---- actuate -------------------------------------------------------------------------
 
     def _actuate(self, plan: Plan) -> None:
-        for release in plan.releases:
-            if release.pilot_id in self.agents.connected:
-                # Fastest way out, without a request to the controller.
-                self.server.send(release.pilot_id, Leave(reason=release.reason))
-        job_ids = self.pilots.release(plan.releases)
+        # The fastest way out, without a request to the controller.
+        told = {
+            r.pilot_id
+            for r in plan.releases
+            if r.pilot_id in self.agents.connected
+            and self.server.send(r.pilot_id, Leave(reason=r.reason))
+        }
+        job_ids = self.pilots.release(plan.releases, told)
         if job_ids:
             self._background(self._cancel_pilots(job_ids))
+        if told:
+            self._background(self._see_off(told))
         offers = self._offers()
         targets: dict[str, list[NodeOffer]] = {}
         by_node = {o.node: o for o in offers.values()}
@@ -417,7 +417,9 @@ class Daemon:
         pilot_id = self.journal.next_pilot_id()
         gpus = next((n.gpus for n in plan.pool if n.name == claim.node), 0)
         address = self.options.agent_address
-        files = self.agents.write_files(pilot_id, claim.node, address, gpus)
+        record = self.trainers.records.get(claim.for_trainer)
+        interpreter = record.spec.interpreter if record else ""
+        files = self.agents.write_files(pilot_id, claim.node, address, gpus, interpreter)
         pilot = self.pilots.open(pilot_id, claim.node, claim.time_limit_s, files.public_key)
         self.server.register(pilot_id, files.public_key)
         self._background(self._launch_pilot(pilot, files, gpus))
@@ -442,6 +444,15 @@ class Daemon:
         self.pilots.launched(pilot, job_id)
         if pilot.is_leaving:  # its release overtook the batch system's answer
             await self._cancel_pilots([job_id])
+
+    async def _see_off(self, told: set[str]) -> None:
+        """Cancel the pilots that were told to leave and whose agents are still there."""
+        for patience_s, force in ((TOLD_PATIENCE_S, False), (FORCE_AFTER_S, True)):
+            await asyncio.sleep(patience_s)
+            stuck = self.pilots.job_ids(told & self.agents.connected.keys())
+            if not stuck:
+                return
+            await self._cancel_pilots(stuck, force=force)
 
     async def _cancel_pilots(self, job_ids: list[str], *, force: bool = False) -> None:
         await asyncio.get_running_loop().run_in_executor(
@@ -470,6 +481,8 @@ class Daemon:
     async def _life_loop(self) -> None:
         while True:
             await asyncio.sleep(SIGN_OF_LIFE_S)
+            if self.poller.is_told:
+                self.decide_soon()  # looks are seldom then, and time passes between them, too
             message = self.agents.welcome(self._interpreters())
             for pilot_id in list(self.agents.connected):
                 self.server.send(pilot_id, message)

@@ -7,7 +7,7 @@ and exits with ``exit_code``; a traceback is reserved for bugs.
 Code ranges: 10xx command line and submission, 11xx daemon and API, 12xx batch
 systems, 13xx wire and agents, 14xx trainers and elastic runtime (defined in
 ``bftrainer.elastic``, which stands alone), 20xx-21xx policy files, 22xx journal,
-30xx decision, 40xx traces and workloads, 41xx simulator.
+30xx decision, 40xx traces and workloads, 41xx simulator, 42xx profiler.
 """
 
 from __future__ import annotations

@@ -15,7 +15,12 @@ from bftrainer.api.service import (
 from bftrainer.daemon import Daemon
 from bftrainer.errors import BftError, ExitCode, UsageError
 from bftrainer.explain import explain_trainer
+from bftrainer.harm.backoff import sentence
+from bftrainer.harm.views import HarmReport
+from bftrainer.observability.figures import Extras, daemon_figures
+from bftrainer.observability.metrics import Figure
 from bftrainer.poll.snapshot import Node, NodeState
+from bftrainer.restart_words import restart_sentences
 from bftrainer.trainer import TrainerRecord, TrainerSpec
 from trainers.runtimes.base import load_runtime
 
@@ -27,6 +32,7 @@ class DaemonService:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
+        daemon.metrics.add(self._figures)
 
     def status(self) -> StatusView:
         """Return the daemon's state."""
@@ -54,6 +60,8 @@ class DaemonService:
             give_backs=pilots.give_backs,
             preemptions=pilots.preemptions,
             trainers=self.trainers(),
+            polling=daemon.poller.figures(),
+            back_off=sentence(daemon.harm.state),
         )
 
     def nodes(self) -> tuple[NodeView, ...]:
@@ -84,6 +92,7 @@ class DaemonService:
             observed_size=len(view.observed_nodes),
             sentences=(
                 *explain_trainer(record, plan, daemon.settings, queue, len(view.observed_nodes)),
+                *restart_sentences(record),
                 *(() if record.state.is_final else self._failures()),
             ),
             decision_id=daemon.seen.decision_seq,
@@ -96,6 +105,14 @@ class DaemonService:
         """Name its log files, oldest first."""
         self._record(trainer_id)
         return self._daemon.trainers.log_files(trainer_id)
+
+    def harm(self, since_s: float | None) -> HarmReport:
+        """Sum up what ordinary jobs noticed since then; None: since ever."""
+        return self._daemon.harm.report(since_s)
+
+    def metrics(self) -> str:
+        """Return everything in Prometheus' text format."""
+        return self._daemon.metrics.text()
 
     def submit(self, spec: TrainerSpec, peer: Peer) -> TrainerView:
         """Accept a trainer; durable before this returns."""
@@ -147,6 +164,17 @@ class DaemonService:
                 exit_code=ExitCode.NOT_PERMITTED,
             )
         self._daemon.stop()
+
+    def _figures(self) -> tuple[Figure, ...]:
+        daemon = self._daemon
+        plan, trainers = daemon.seen.plan, daemon.trainers
+        extras = Extras(
+            pool_nodes=len(plan.pool) if plan else 0,
+            pauses=trainers.pauses,
+            paused_s=trainers.paused_s,
+            back_off_level=daemon.harm.state.level,
+        )
+        return daemon_figures(self.status(), extras)
 
     def _failures(self) -> tuple[str, ...]:
         snapshot, refusal = self._daemon.seen.snapshot, self._daemon.refusal

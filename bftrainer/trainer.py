@@ -28,6 +28,24 @@ class TrainerState(enum.StrEnum):
         return self in (TrainerState.FINISHED, TrainerState.FAILED, TrainerState.CANCELLED)
 
 
+class Launch(enum.StrEnum):
+    """Where a program of its own is started."""
+
+    EVERY = "every"  # once on every node of the trainer
+    FIRST = "first"  # on the first only; it reaches the others by itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointContract:
+    """How a program that is resized by restart is asked for its checkpoint (docs/command.md)."""
+
+    launch: Launch = Launch.EVERY
+    stop_signal: str = "USR1"  # write a checkpoint and end; "none": the control file alone
+    save_signal: str = "none"  # write a checkpoint and go on
+    saved_status: int = 85  # exit status: the checkpoint is written, start me again
+    grace_s: float = 60.0  # at most so long from the request to the end; then SIGKILL
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerSpec:
     """What the user asked for; never changes after submission."""
@@ -49,6 +67,7 @@ class TrainerSpec:
     weight: float = 1.0
     utility: Curve | None = None  # what the objective "utility" maximises; the simulator's
     environment: tuple[tuple[str, str], ...] = ()
+    contract: CheckpointContract | None = None  # of programs that are resized by restart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +84,37 @@ class TrainerProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SizeThroughput:
+    """Statistics of the throughput at one size (``bftrainer.profile.measure``)."""
+
+    size: int
+    count: float = 0.0  # observations in the window, less what has faded
+    mean_samples_per_s: float = 0.0
+    m2: float = 0.0  # sum of squared deviations from the mean, same window
+    seen_s: float = 0.0  # when the last one was taken
+    told_count: float = 0.0  # what there was when decisions were last told
+    told_error: float = 1.0  # relative standard error then
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartCosts:
+    """What stopping and starting took, of a trainer that is resized by restart."""
+
+    stop_s: float | None = None  # from the request for a checkpoint to the last exit
+    start_s: float | None = None  # from there until all say that they run
+    unsaved: int = 0  # stops in which some program wrote no checkpoint
+    unsaved_reason: str = ""  # of the last of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredCosts:
     """Rescale costs and throughput as observed; empty until known."""
 
     rescale_up_s: float | None = None
     rescale_down_s: float | None = None
-    samples_per_s_by_size: tuple[tuple[int, float], ...] = ()
+    samples_per_s_by_size: tuple[tuple[int, float], ...] = ()  # what decisions are told
+    throughput: tuple[SizeThroughput, ...] = ()  # what is behind it, by size
+    restart: RestartCosts | None = None  # None: resized in place, or never started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,9 +81,13 @@ class SlurmBatchSystem:
         """Commands sent to the controller so far."""
         return self.commands.requests
 
-    def snapshot(self) -> Snapshot:
+    def request_counts(self) -> Mapping[str, int]:
+        """Count the commands sent to the controller so far, by kind."""
+        return self.commands.request_counts()
+
+    def snapshot(self, *, wants_cycle: bool = True) -> Snapshot:
         """Look once; a failing source is ``None`` in the snapshot."""
-        snapshot = self._reader.read()
+        snapshot = self._reader.read(wants_cycle=wants_cycle)
         if snapshot.jobs is not None:
             self._launcher.running = self._reader.running_pilots
         if snapshot.nodes:
@@ -113,7 +117,7 @@ class SlurmBatchSystem:
         for done in (config, partitions):
             if not done.is_ok:
                 return (doctor.unknown(commands.why_failed(done)),)
-        snapshot, name = self._reader.read(), self._pilot_partition
+        snapshot, name = self._reader.read(wants_cycle=False), self._pilot_partition
         if snapshot.jobs is None:
             return (doctor.unknown(" ".join(snapshot.failures)),)
         waiting = [j for j in snapshot.jobs if j.is_ordinary and j.state is JobState.PENDING]

@@ -9,23 +9,34 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bftrainer import process
-from slurm_plugins.parse import FIELD, RECORD
+from slurm_plugins import asked
+from slurm_plugins.parse import FIELD, NODE_FIELDS, RECORD
 
-NODE_FORMAT = RECORD + FIELD.join(("%N", "%T", "%R", "%G", "%c", "%m", "%f", "%E"))
+
+def _long(fields: Sequence[str]) -> str:
+    """Write a format for ``-O``: no width, and what divides the fields is their suffix."""
+    return ",".join((*(f"{name}:{FIELD}" for name in fields[:-1]), f"{fields[-1]}:{RECORD}"))
+
+
 JOB_FORMAT = RECORD + FIELD.join(
-    ("%i", "%P", "%T", "%r", "%S", "%l", "%Y", "%N", "%D", "%V", "%u", "%f", "%b", "%Q", "%n")
+    (
+        *("%i", "%P", "%T", "%r", "%S", "%l", "%Y", "%N", "%D", "%V", "%u", "%f", "%b", "%Q"),
+        *("%n", "%x", "%E"),
+    )
 )
 # Names are the one text a user chooses freely: they are read for our own jobs only.
 NAME_FORMAT = RECORD + FIELD.join(("%i", "%j"))
 PILOT_FORMAT = RECORD + FIELD.join(("%i", "%T", "%r", "%S", "%N"))
 
-SINFO = ("sinfo", "-h", "-N", "-a", "--noconvert", "-o", NODE_FORMAT)
-# -r: every waiting task of an array is a job of its own, as it is for the scheduler.
-SQUEUE = ("squeue", "-h", "-a", "-r", "--noconvert", "-o", JOB_FORMAT)
+# Only -O knows how much memory and how many GPUs of a node are taken.
+SINFO = ("sinfo", "-h", "-N", "-a", "--noconvert", "-O", _long(NODE_FIELDS))
+SQUEUE = ("squeue", "-h", "-a", "--noconvert", "-o", JOB_FORMAT)
+ASKED = ("squeue", "-h", "-a", "-t", "PD", "--noconvert", "-O", _long(asked.FIELDS))
 RESERVATIONS = ("scontrol", "-o", "show", "reservations")
 SDIAG = ("sdiag",)
 CONFIG = ("scontrol", "show", "config")
@@ -33,6 +44,7 @@ CONFIG = ("scontrol", "show", "config")
 DEFAULT_TIMEOUT_S = 15.0
 """A command blocks 9 s by itself when the controller is away; then it says so."""
 
+_KINDS = {"sinfo": "nodes", "sdiag": "cycle", "sbatch": "submit", "scancel": "cancel"}
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "HOME", "USER", "LOGNAME", "SLURM_CONF")
 
 
@@ -54,8 +66,18 @@ class SlurmCommands:
     slurm_conf: str | None = None
     timeout_s: float = DEFAULT_TIMEOUT_S
     extra_environment: Mapping[str, str] = field(default_factory=dict)
-    requests: int = 0
+    counts: Counter[str] = field(default_factory=Counter)  # requests so far, by kind
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def requests(self) -> int:
+        """Of all kinds."""
+        return sum(self.request_counts().values())
+
+    def request_counts(self) -> dict[str, int]:
+        """Return a copy, consistent in itself."""
+        with self._lock:
+            return dict(self.counts)
 
     def base_environment(self) -> dict[str, str]:
         """Return what every command and every pilot gets: where things are, no settings."""
@@ -68,6 +90,7 @@ class SlurmCommands:
     def query(self, argv: Sequence[str]) -> process.Completed:
         """Run a command whose output is parsed: fixed language, UTC, epoch seconds."""
         fixed = {"LC_ALL": "C", "TZ": "UTC0", "SLURM_TIME_FORMAT": "%s"}
+        fixed["SLURM_BITSTR_LEN"] = "0"  # arrays in full
         return self.run(argv, {**self.base_environment(), **fixed})
 
     def run(
@@ -75,8 +98,17 @@ class SlurmCommands:
     ) -> process.Completed:
         """Run one command with exactly this environment."""
         with self._lock:
-            self.requests += 1
+            self.counts[kind_of(argv)] += 1
         return process.run(argv, timeout_s=self.timeout_s, env=environment, cwd=None, stdin=stdin)
+
+
+def kind_of(argv: Sequence[str]) -> str:
+    """Name what a command asks of the controller; "submit" and "cancel" are orders."""
+    if argv[0] in _KINDS:
+        return _KINDS[argv[0]]
+    if argv[0] == "squeue":
+        return "jobs" if tuple(argv) in (SQUEUE, ASKED) else "pilots"
+    return {RESERVATIONS: "reservations", CONFIG: "configuration"}.get(tuple(argv), "settings")
 
 
 def is_controller_away(done: process.Completed) -> bool:

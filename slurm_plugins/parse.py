@@ -12,15 +12,33 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from bftrainer.hostlist import ParseError, expand
-from bftrainer.poll.snapshot import Job, Node, Reservation, SchedulerCycle
+from bftrainer.poll.snapshot import (
+    Job,
+    Node,
+    NodeLeft,
+    NodeState,
+    Partition,
+    Reservation,
+    SchedulerCycle,
+)
 from slurm_plugins import states
+from slurm_plugins.arrays import written_out
 
 RECORD = "\x1e"
 FIELD = "\x1f"
 
-_NOTHING = frozenset({"", "(null)", "N/A", "NONE", "None", "none", "Unknown", "n/a"})
+NODE_FIELDS = (
+    *("NodeList", "StateLong", "PartitionName", "Gres", "CPUs", "Memory", "Features"),
+    *("CPUsState", "AllocMem", "GresUsed"),
+    *("Available", "Time", "Size", "PriorityTier", "OverSubscribe", "Reason"),
+)
+
+NOTHING = frozenset({"", "(null)", "N/A", "NONE", "None", "none", "Unknown", "n/a"})
+_MEGABYTES = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
+_MEMORY = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMGTP]?)")
 _WHOLE = re.compile(r"[0-9]{1,18}")
 _LIMIT = re.compile(r"(?:(\d{1,6})-)?(\d{1,6})(?::(\d{1,2}))?(?::(\d{1,2}))?")
 _GRES = re.compile(r"(?:gres[:/])?gpu(?::([A-Za-z][^:,(=]*))?(?:[:=]([0-9]{1,6}))?(?:\([^)]*\))?")
@@ -33,6 +51,7 @@ class NodeRow:
 
     partition: str
     node: Node
+    allows: Partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +69,18 @@ class ControllerConfig:
     version: str
     scheduler_parameters: dict[str, str]
     kill_wait_s: float
+    select_type: str = ""
+    select_parameters: str = ""
+
+    @property
+    def are_nodes_shared(self) -> bool:
+        """Whether two jobs may be on one node at all."""
+        return self.select_type in ("select/cons_tres", "select/cons_res")
+
+    @property
+    def is_memory_counted(self) -> bool:
+        """Whether jobs on one node have to share its memory, too."""
+        return "MEMORY" in self.select_parameters.upper()
 
     @property
     def bf_interval_s(self) -> float:
@@ -58,6 +89,14 @@ class ControllerConfig:
             return float(self.scheduler_parameters.get("bf_interval", "30"))
         except ValueError:
             return 30.0
+
+    @property
+    def bf_window_s(self) -> float:
+        """How far ahead backfill plans; a day is Slurm's default, it is set in minutes."""
+        try:
+            return 60.0 * float(self.scheduler_parameters.get("bf_window", "1440"))
+        except ValueError:
+            return 86_400.0
 
 
 def records(text: str, n_fields: int) -> Iterator[list[str]]:
@@ -74,39 +113,81 @@ def records(text: str, n_fields: int) -> Iterator[list[str]]:
         yield [field.strip() for field in fields]
 
 
+def long_records(text: str, n_fields: int) -> Iterator[list[str]]:
+    """Split the output of one of our ``-O`` formats: every record ends with the separator."""
+    *rows, rest = text.split(RECORD + "\n")
+    if rest:
+        raise ParseError(f"a record was cut off: {rest[-80:]!r}")
+    for row in rows:
+        fields = row.split(FIELD)
+        if len(fields) != n_fields:
+            raise ParseError(f"{len(fields)} fields instead of {n_fields}: {row[:80]!r}")
+        yield [field.strip() for field in fields]
+
+
 def node_rows(text: str) -> tuple[NodeRow, ...]:
-    """Parse ``sinfo -N`` in ``NODE_FORMAT``."""
-    return tuple(_node_row(fields) for fields in records(text, 8))
+    """Parse ``sinfo -N`` in ``NODE_FIELDS``."""
+    return tuple(_node_row(fields) for fields in long_records(text, len(NODE_FIELDS)))
 
 
 def _node_row(fields: Sequence[str]) -> NodeRow:
-    name, state, partition, gres, cpus, memory, features, reason = fields
+    (name, state, partition, gres, cpus, memory, features) = fields[:7]
+    (cpus_by_state, memory_used, gres_used, *allows, reason) = fields[7:]
     if not name or not partition:
         raise ParseError("a node without a name or a partition")
     gpus, gpu_type = gpus_of(gres)
+    known_state = states.node_state(state)
+    left = None
+    if known_state is NodeState.ALLOCATED:
+        left = _left(cpus_by_state, memory, memory_used, gpus - gpus_of(gres_used)[0])
     return NodeRow(
         partition=partition,
+        allows=_partition(partition, *allows),
         node=Node(
             name=name,
-            state=states.node_state(state),
-            reason="" if reason in _NOTHING else reason,
+            state=known_state,
+            left=left,
+            reason="" if reason in NOTHING else reason,
             node_type=gpu_type,
             gpus=gpus,
-            cpus=_whole(cpus),
-            memory_mb=_whole(memory),
-            features=() if features in _NOTHING else tuple(features.split(",")),
+            cpus=whole(cpus),
+            memory_mb=whole(memory),
+            features=() if features in NOTHING else tuple(features.split(",")),
         ),
+    )
+
+
+def _left(cpus_by_state: str, memory: str, memory_used: str, gpus: int) -> NodeLeft | None:
+    """What nobody has of a node, of which processors are allocated/idle/other/total."""
+    counts = cpus_by_state.split("/")
+    if len(counts) != 4:
+        raise ParseError(f"not processors by state: {cpus_by_state[:40]!r}")
+    idle = whole(counts[1])
+    memory_mb = max(0, whole(memory) - whole(memory_used))
+    return NodeLeft(cpus=idle, memory_mb=memory_mb, gpus=max(0, gpus)) if idle else None
+
+
+@lru_cache(maxsize=1024)  # said again for every node
+def _partition(name: str, state: str, limit: str, size: str, tier: str, sharing: str) -> Partition:
+    largest = size.rpartition("-")[2]
+    return Partition(
+        name=name,
+        can_start=state in ("up", "drain"),  # "drain" only takes no new jobs
+        time_limit_s=None if limit == "infinite" else duration_s(limit),
+        n_nodes_max=None if largest == "infinite" else whole(largest),
+        tier=whole(tier),
+        is_exclusive=sharing == "EXCLUSIVE",
     )
 
 
 def jobs(text: str) -> tuple[Job, ...]:
     """Parse ``squeue`` in ``JOB_FORMAT``; pilots are marked later, by name."""
-    return tuple(_job(fields) for fields in records(text, 15))
+    return written_out([_job(fields) for fields in records(text, 17)])
 
 
 def _job(fields: Sequence[str]) -> Job:
     (job_id, partition, state, reason, start, limit, planned, nodes, n_nodes) = fields[:9]
-    (submit, user, features, gres, priority, required) = fields[9:]
+    (submit, user, features, gres, priority, required, excluded, waits_for) = fields[9:]
     if not job_id:
         raise ParseError("a job without an id")
     return Job(
@@ -114,16 +195,18 @@ def _job(fields: Sequence[str]) -> Job:
         user=user,
         partition=partition,
         state=states.job_state(state),
-        n_nodes=_whole(n_nodes.partition("-")[0]),
+        n_nodes=whole(n_nodes.partition("-")[0]),
         time_limit_s=duration_s(limit),
-        reason="" if reason in _NOTHING else reason,
-        priority=float(_whole(priority)),
+        reason="" if reason in NOTHING else reason,
+        priority=float(whole(priority)),
         submit_s=time_s(submit),
         start_s=time_s(start),
         nodes=expand(nodes),
         planned_nodes=expand(planned),
         required_nodes=expand(required),
-        features="" if features in _NOTHING else features,
+        excluded_nodes=expand(excluded),
+        waits_for="" if waits_for in NOTHING else waits_for,
+        features="" if features in NOTHING else features,
         gpus_per_node=gpus_of(gres)[0],
     )
 
@@ -157,6 +240,7 @@ def _reservation(line: str) -> Reservation:
         start_s=start,
         end_s=end,
         nodes=expand(values.get("Nodes", "")),
+        is_maintenance="MAINT" in values.get("Flags", "").split(","),
     )
 
 
@@ -173,14 +257,14 @@ def backfill_stats(text: str) -> BackfillStats:
     if "Last cycle when" not in values:
         raise ParseError("sdiag does not say when backfill ran last")
     when = re.search(r"\(([0-9]{1,18})\)", values["Last cycle when"])
-    length_us = _whole(values.get("Last cycle", "0"))
+    length_us = whole(values.get("Last cycle", "0"))
     began_s = float(when[1]) if when else 0.0
     return BackfillStats(
         cycle=SchedulerCycle(
             ended_s=began_s + length_us / 1e6 if began_s > 0 else None,
             began_s=began_s if began_s > 0 else None,  # rounded down to whole seconds
-            depth=_whole(values.get("Last depth cycle", "0")),
-            queue_length=_whole(values.get("Last queue length", "0")),
+            depth=whole(values.get("Last depth cycle", "0")),
+            queue_length=whole(values.get("Last queue length", "0")),
         ),
         is_in_progress="middle of" in found[1],
     )
@@ -194,13 +278,15 @@ def controller_config(text: str) -> ControllerConfig:
     parameters: dict[str, str] = {}
     for item in values.get("SchedulerParameters", "").split(","):
         key, _, value = item.strip().partition("=")
-        if key and key not in _NOTHING:
+        if key and key not in NOTHING:
             parameters[key] = value
     kill_wait = _WHOLE.match(values.get("KillWait", "30"))
     return ControllerConfig(
         version=values["SLURM_VERSION"].strip(),
         scheduler_parameters=parameters,
         kill_wait_s=float(kill_wait[0]) if kill_wait else 30.0,
+        select_type=values.get("SelectType", "").strip(),
+        select_parameters=values.get("SelectTypeParameters", "").strip(),
     )
 
 
@@ -219,6 +305,14 @@ def gpus_of(gres: str) -> tuple[int, str]:
         if count:
             kinds.append(":".join(filter(None, ("gpu", found[1], str(count)))))
     return total, ",".join(kinds) or "cpu"
+
+
+def memory_mb_of(text: str) -> int:
+    """Parse an amount of memory, ``500M`` or ``1.50G``; without a unit it is megabytes."""
+    found = _MEMORY.fullmatch(text)
+    if found is None:
+        raise ParseError(f"not an amount of memory: {text[:40]!r}")
+    return int(float(found[1]) * _MEGABYTES[found[2]])
 
 
 def duration_s(text: str) -> float | None:
@@ -240,7 +334,7 @@ def duration_s(text: str) -> float | None:
 
 def time_s(text: str) -> float | None:
     """Parse a point in time: epoch seconds, or ISO in UTC from versions that insist on it."""
-    if text in _NOTHING:
+    if text in NOTHING:
         return None
     if _WHOLE.fullmatch(text):
         # Slurm prints its "no value" and 0 for times it does not know.
@@ -256,7 +350,7 @@ def time_s(text: str) -> float | None:
     return value
 
 
-def _whole(text: str) -> int:
+def whole(text: str) -> int:
     """Parse a count; sinfo marks a smallest of several with ``+``."""
     found = _WHOLE.fullmatch(text.strip().removesuffix("+"))
     if found is None:

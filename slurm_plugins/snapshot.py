@@ -19,11 +19,12 @@ from bftrainer.poll.snapshot import (
     JobState,
     Node,
     NodeState,
+    Partition,
     Reservation,
     SchedulerCycle,
     Snapshot,
 )
-from slurm_plugins import commands, parse
+from slurm_plugins import asked, commands, parse
 from slurm_plugins.commands import SlurmCommands, is_controller_away, why_failed
 
 T = TypeVar("T")
@@ -43,6 +44,8 @@ class SnapshotReader:
     config: parse.ControllerConfig | None = None
     running_pilots: frozenset[str] = frozenset()  # job ids, as last seen
     _names: dict[str, str] = field(default_factory=dict)
+    _asked: asked.AskedFor = field(default_factory=asked.AskedFor)
+    _partitions: tuple[Partition, ...] = ()
     _reservations: tuple[Reservation, ...] | None = None
     _reservations_read_s: float = -float("inf")
     _config_read_s: float = -float("inf")
@@ -53,8 +56,11 @@ class SnapshotReader:
         """Note a pilot that was just launched: its name need not be asked for."""
         self._names[job_id] = pilot_id
 
-    def read(self) -> Snapshot:
-        """Look once. Nodes are read before jobs, so that no job is on an "idle" node."""
+    def read(self, *, wants_cycle: bool = True) -> Snapshot:
+        """Look once. Nodes are read before jobs, so that no job is on an "idle" node.
+
+        Without ``wants_cycle`` the cycle is the one known last, without a request.
+        """
         taken_at_s = time.time()
         failures: list[str] = []
         self._is_unreachable = False
@@ -63,6 +69,8 @@ class SnapshotReader:
         jobs = self._read(commands.SQUEUE, parse.jobs, failures)
         if jobs is not None:
             jobs = self._mark_pilots(jobs, failures)
+        if jobs is not None:
+            jobs = self._complete(jobs, failures)
         if nodes is not None and jobs is not None:
             nodes = _reconcile(nodes, jobs)
         return Snapshot(
@@ -70,8 +78,10 @@ class SnapshotReader:
             nodes=nodes,
             jobs=jobs,
             reservations=self._read_reservations(failures),
-            cycle=self._read_cycle(failures),
+            cycle=self._read_cycle(failures) if wants_cycle else self._last_cycle,
+            plan_window_s=self.config.bf_window_s if self.config is not None else None,
             failures=tuple(failures),
+            partitions=self._partitions,
         )
 
     def _read(
@@ -94,9 +104,12 @@ class SnapshotReader:
         """Merge the lines of a node's partitions; keep the nodes a pilot could hold."""
         nodes: dict[str, Node] = {}
         partitions: dict[str, list[str]] = {}
+        allows: dict[str, Partition] = {}
         for row in parse.node_rows(text):
             nodes[row.node.name] = row.node
+            allows[row.partition] = row.allows
             partitions.setdefault(row.node.name, []).append(row.partition)
+        self._partitions = tuple(allows[name] for name in sorted(allows))
         needed = {self.pilot_partition}
         if self.partition is not None:
             needed.add(self.partition)
@@ -131,6 +144,14 @@ class SnapshotReader:
             dataclasses.replace(job, pilot_id=self._names[job.job_id]) if job.job_id in own else job
             for job in jobs
         )
+
+    def _complete(self, jobs: tuple[Job, ...], failures: list[str]) -> tuple[Job, ...]:
+        """Add what pending jobs ask for; what cannot be read now is asked for again."""
+        if self._asked.lacks(jobs):
+            found = self._read(commands.ASKED, asked.rows, failures)
+            if found is not None:
+                self._asked.learn(jobs, found)
+        return self._asked.complete(jobs, self.config)
 
     def _read_reservations(self, failures: list[str]) -> tuple[Reservation, ...] | None:
         now = time.monotonic()

@@ -11,4 +11,6 @@ settings.register_profile("same", derandomize=True)
 settings.register_profile("fresh", derandomize=False)
 settings.load_profile("same")
 
-pytest.register_assert_rewrite("tests.conformance.batch_system", "tests.conformance.words")
+pytest.register_assert_rewrite(
+    "tests.conformance.batch_system", "tests.conformance.runtime", "tests.conformance.words"
+)

@@ -44,8 +44,18 @@ class AgentBook:
         self.endpoint = ""
         self.connected: dict[str, Hello] = {}
 
-    def write_files(self, pilot_id: str, node: str, address: str, gpus: int) -> AgentFiles:
-        """Make the directory of a new pilot; ``address``: "" lets the agent find its own."""
+    def write_files(
+        self, pilot_id: str, node: str, address: str, gpus: int, interpreter: str = ""
+    ) -> AgentFiles:
+        """Make the directory of a new pilot.
+
+        Args:
+            pilot_id: whose.
+            node: where it will be.
+            address: of its data plane; "" lets the agent find its own.
+            gpus: of the node.
+            interpreter: what it most likely has to run, so that it begins at once.
+        """
         directory = self._pilots_dir / pilot_id
         directory.mkdir(parents=True, mode=0o700)
         pair = generate_pair()
@@ -62,6 +72,7 @@ class AgentBook:
             heartbeat_s=self._policy.heartbeat_s,
             lease_s=self._policy.lease_s,
             gpus=gpus,
+            interpreters=(interpreter,) if interpreter else (),
         )
         config.save(directory / "agent.json")
         return AgentFiles(

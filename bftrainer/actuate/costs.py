@@ -1,7 +1,9 @@
 """Rescales and progress as observed → the costs the next decision uses.
 
 A new measurement replaces a known one only when it differs enough: decisions must
-not oscillate with the noise of a measurement.
+not oscillate with the noise of a measurement. Of the throughput, statistics are kept by
+size (``bftrainer.profile.measure``); decisions are told a mean when it is first known,
+when it has moved by more than noise, and when it has become twice as precise.
 """
 
 from __future__ import annotations
@@ -9,13 +11,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bftrainer.actuate.group import Rescaled
-from bftrainer.trainer import MeasuredCosts
+from bftrainer.elastic.protocol import Progress
+from bftrainer.profile.measure import MAX_SIZES, Watch, add, error_of, heard
+from bftrainer.trainer import MeasuredCosts, RestartCosts, TrainerRecord
 
-NOISE = 0.25  # relative change that counts
+NOISE = 0.25  # relative change of a pause that counts
+FIRST_COUNT = 3.0  # observations until a size counts as known
+TOLD_SHARE = 0.02  # relative change of a throughput that counts
+TOLD_ERRORS = 3.0  # the same in standard errors
+PRECISER = 4.0  # so many times the observations: half the error
 
 
 def learn_rescale(costs: MeasuredCosts, done: Rescaled) -> MeasuredCosts:
     """Take over the pause of a grow or a shrink; a start and a loss teach nothing."""
+    if done.is_restart:
+        return _learn_restart(costs, done)
     if done.reason != "planned" or not done.size_before:
         return costs
     if done.size > done.size_before:
@@ -25,13 +35,100 @@ def learn_rescale(costs: MeasuredCosts, done: Rescaled) -> MeasuredCosts:
     return costs
 
 
-def learn_throughput(costs: MeasuredCosts, size: int, samples_per_s: float) -> MeasuredCosts:
-    """Take over the throughput a generation reached at its size."""
-    if samples_per_s <= 0.0:
+def _learn_restart(costs: MeasuredCosts, done: Rescaled) -> MeasuredCosts:
+    """Take over what stopping and starting took: either direction costs both.
+
+    Before the first resize the start alone is known; the cost is at least that.
+    """
+    known = costs.restart or RestartCosts()
+    if not done.size_before:
+        start_s = _blend(known.start_s, done.formation_s)
+        restart = replace(known, start_s=start_s)
+        if known.stop_s is not None:
+            return replace(costs, restart=restart)
+        return replace(costs, restart=restart, rescale_up_s=start_s, rescale_down_s=start_s)
+    if done.unsaved:
+        known = replace(known, unsaved=known.unsaved + 1, unsaved_reason=done.unsaved)
+    if done.reason != "planned":
+        return replace(costs, restart=known)
+    restart = replace(
+        known,
+        stop_s=_blend(known.stop_s, done.stop_s),
+        start_s=_blend(known.start_s, done.pause_s - done.stop_s),
+    )
+    both_s = (restart.stop_s or 0.0) + (restart.start_s or 0.0)
+    return replace(costs, restart=restart, rescale_up_s=both_s, rescale_down_s=both_s)
+
+
+def learn_progress(
+    watch: Watch | None, record: TrainerRecord, said: Progress, n_members: int, now_s: float
+) -> tuple[Watch | None, MeasuredCosts]:
+    """Take in a member's report; returns how the observation stands and what is known."""
+    progress = record.progress
+    if watch is None:
+        # A daemon that has just started: the generation goes on under it.
+        if said.generation != progress.generation or not 0 < progress.size == n_members:
+            return None, record.costs
+        watch = Watch(
+            generation=said.generation,
+            size=progress.size,
+            step=said.step,
+            samples=said.samples,
+            at_s=now_s,
+        )
+        return watch, record.costs
+    watch, observed = heard(
+        watch, generation=said.generation, step=said.step, samples=said.samples, now_s=now_s
+    )
+    if observed is None:
+        return watch, record.costs
+    return watch, learn_throughput(record.costs, watch.size, observed, now_s)
+
+
+def learn_throughput(
+    costs: MeasuredCosts, size: int, samples_per_s: float, now_s: float
+) -> MeasuredCosts:
+    """Take in one observation at a size."""
+    if samples_per_s <= 0.0 or size < 1:
         return costs
-    known = dict(costs.samples_per_s_by_size)
-    known[size] = _blend(known.get(size), samples_per_s)
-    return replace(costs, samples_per_s_by_size=tuple(sorted(known.items())))
+    costs = replace(costs, throughput=add(costs.throughput, size, samples_per_s, now_s))
+    return _tell(costs, size, at_least=FIRST_COUNT)
+
+
+def learn_leaving(
+    costs: MeasuredCosts, size: int, samples_per_s: float, now_s: float
+) -> MeasuredCosts:
+    """Take over what is known of a size that is left, however little.
+
+    ``samples_per_s`` is the last report; it counts where no observation was completed.
+    """
+    if all(one.size != size for one in costs.throughput):
+        costs = learn_throughput(costs, size, samples_per_s, now_s)
+    return _tell(costs, size, at_least=1.0)
+
+
+def _tell(costs: MeasuredCosts, size: int, *, at_least: float) -> MeasuredCosts:
+    """Let decisions know what is known of a size, where that is news."""
+    known = next((one for one in costs.throughput if one.size == size), None)
+    if known is None or known.count < at_least:
+        return costs
+    told = dict(costs.samples_per_s_by_size)
+    before, error = told.get(size), error_of(known)
+    if before is not None and known.told_count > 0.0:
+        moved = abs(known.mean_samples_per_s / before - 1.0)
+        is_news = moved > max(TOLD_SHARE, TOLD_ERRORS * error)
+        if not is_news and known.count < PRECISER * known.told_count:
+            return costs
+    told[size] = known.mean_samples_per_s
+    if len(told) > MAX_SIZES:  # decisions forget what the statistics have forgotten
+        kept = {one.size for one in costs.throughput}
+        told = {n: rate for n, rate in told.items() if n in kept}
+    fresh = replace(known, told_count=known.count, told_error=error)
+    return replace(
+        costs,
+        samples_per_s_by_size=tuple(sorted(told.items())),
+        throughput=tuple(fresh if one.size == size else one for one in costs.throughput),
+    )
 
 
 def _blend(known: float | None, measured: float) -> float:

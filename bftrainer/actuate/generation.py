@@ -62,10 +62,8 @@ class GenerationMachine:
         self.members: tuple[str, ...] = ()  # roster of the current generation
         self.forming: Forming | None = None
         self.step = self.epoch = self.samples = 0
-        self.is_parking = False
-        self.is_saved = False
-        self.is_broken = False
-        self.is_ended = False
+        self.is_parking = self.is_saved = self.is_broken = self.is_ended = False
+        self.leave_patience_s = LEAVE_PATIENCE_S
         self.interrupted_s: float | None = None
         self.failures_in_row = 0
         self._not_before_s = 0.0
@@ -277,7 +275,7 @@ class GenerationMachine:
             return False
         if worker.leaving_since_s is None:
             worker.leaving_since_s = now_s
-        return now_s - worker.leaving_since_s > LEAVE_PATIENCE_S
+        return now_s - worker.leaving_since_s > self.leave_patience_s
 
     def _start(self, offer: NodeOffer, now_s: float) -> StartWorkerOn:
         self._started_workers += 1

@@ -140,6 +140,9 @@ class Rescaled:
     samples: int
     nodes: tuple[str, ...]
     resumed_from: str
+    is_restart: bool = False  # programs were stopped and started, no process survived
+    stop_s: float = 0.0  # of the pause: until the last process had ended
+    unsaved: str = ""  # why a program wrote no checkpoint when it was asked to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

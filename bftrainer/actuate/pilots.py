@@ -7,7 +7,7 @@ daemon that dies in between finds its pilots again by their ids.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -110,8 +110,13 @@ class PilotBook:
         pilot.submitted_s = self._clock()
         self._update(pilot, job_id=job_id)
 
-    def release(self, releases: Sequence[Release]) -> list[str]:
-        """Mark pilots as asked to leave and return the job ids to cancel."""
+    def release(self, releases: Sequence[Release], told: Collection[str] = ()) -> list[str]:
+        """Mark pilots as asked to leave and return the job ids to cancel.
+
+        Args:
+            releases: of a plan.
+            told: pilots whose agents have been told; they leave by themselves.
+        """
         job_ids = []
         for release in releases:
             pilot = self.pilots.get(release.pilot_id)
@@ -121,9 +126,14 @@ class PilotBook:
             pilot.left_s = self._clock()
             self.give_backs += bool(release.for_job)
             self._update(pilot, state=PilotState.CANCELLED, reason=release.reason)
-            if pilot.record.job_id is not None:
+            if pilot.record.job_id is not None and release.pilot_id not in told:
                 job_ids.append(pilot.record.job_id)
         return job_ids
+
+    def job_ids(self, pilot_ids: Iterable[str]) -> list[str]:
+        """Return the batch system's ids of those that have one."""
+        found = (self.pilots.get(pilot_id) for pilot_id in sorted(pilot_ids))
+        return [p.record.job_id for p in found if p is not None and p.record.job_id is not None]
 
     def cancel(self, job_ids: Sequence[str], *, force: bool = False) -> None:
         """Ask the batch system (blocking); what fails is tried again by ``overdue``."""

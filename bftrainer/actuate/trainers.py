@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bftrainer.actuate.adoption import adopt
-from bftrainer.actuate.costs import learn_rescale, learn_throughput
+from bftrainer.actuate.costs import learn_leaving, learn_progress, learn_rescale
 from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.group import (
     Announced,
@@ -31,13 +31,15 @@ from bftrainer.actuate.group import (
     WorkerFailed,
     WorkerPhase,
 )
+from bftrainer.actuate.restarting import RestartMachine
 from bftrainer.api.service import LogFile
 from bftrainer.elastic import protocol
 from bftrainer.journal.journal import Journal
 from bftrainer.policy.model import Policy
-from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.profile.measure import Watch
+from bftrainer.trainer import CheckpointContract, TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.wire.messages import DaemonMessage, KillWorker, TellWorker, WorkerReport
-from trainers.runtimes.base import load_runtime
+from trainers.runtimes.base import Resize, load_runtime, resize_of
 
 LOG = logging.getLogger("bftrainer.trainers")
 KEPT_RESCALES = 1000
@@ -57,6 +59,7 @@ class Trainer:
     record: TrainerRecord
     machine: GenerationMachine
     reported: list[tuple[str, WorkerReport]] = field(default_factory=list)  # (pilot_id, report)
+    watch: Watch | None = None  # of the throughput of the present generation
 
 
 class TrainerBook:
@@ -82,6 +85,7 @@ class TrainerBook:
         self.trainers: dict[str, Trainer] = {}
         # The latest only, as (trainer, at_s, what): the journal has them all.
         self.rescales: deque[tuple[str, float, Rescaled]] = deque(maxlen=KEPT_RESCALES)
+        self.pauses, self.paused_s = 0, 0.0  # since the daemon started
         for record in self.records.values():
             if not record.state.is_final:
                 self._open(record)
@@ -107,19 +111,20 @@ class TrainerBook:
 
     def _open(self, record: TrainerRecord) -> Trainer:
         spec = record.spec
-        trainer = self.trainers[record.trainer_id] = Trainer(
-            record=record,
-            machine=GenerationMachine(
-                record.trainer_id,
-                n_min=spec.n_min,
-                n_max=spec.n_max,
-                join_window_s=self._policy.join_window_s,
-                start_timeout_s=self._policy.start_timeout_s,
-                last_generation=record.last_generation,
-                incarnation=self._incarnation,
-                new_token=lambda: secrets.token_hex(16),
-            ),
+        restarts = resize_of(spec.runtime) is Resize.RESTART
+        machine = (RestartMachine if restarts else GenerationMachine)(
+            record.trainer_id,
+            n_min=spec.n_min,
+            n_max=spec.n_max,
+            join_window_s=self._policy.join_window_s,
+            start_timeout_s=self._policy.start_timeout_s,
+            last_generation=record.last_generation,
+            incarnation=self._incarnation,
+            new_token=lambda: secrets.token_hex(16),
         )
+        if isinstance(machine, RestartMachine):
+            machine.keep_grace((spec.contract or CheckpointContract()).grace_s)
+        trainer = self.trainers[record.trainer_id] = Trainer(record=record, machine=machine)
         return trainer
 
     def nodes_of(self, trainer_id: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -251,8 +256,12 @@ class TrainerBook:
         record = trainer.record
         if said.step < record.progress.step and said.generation <= record.progress.generation:
             return
+        now_s, n_members = self._clock(), len(trainer.machine.members)
+        watch, costs = learn_progress(trainer.watch, record, said, n_members, now_s)
+        trainer.watch = watch
         self._replace(
             trainer,
+            costs=costs,
             progress=replace(
                 record.progress,
                 generation=said.generation,
@@ -260,7 +269,7 @@ class TrainerBook:
                 epoch=said.epoch,
                 samples=said.samples,
                 samples_per_s=said.samples_per_s,
-                reported_s=self._clock(),
+                reported_s=now_s,
             ),
         )
 
@@ -308,7 +317,15 @@ class TrainerBook:
         record, now_s = trainer.record, self._clock()
         costs = learn_rescale(record.costs, done)
         if done.size_before:
-            costs = learn_throughput(costs, done.size_before, record.progress.samples_per_s)
+            rate = record.progress.samples_per_s
+            costs = learn_leaving(costs, done.size_before, rate, now_s)
+        trainer.watch = Watch(
+            generation=done.generation,
+            size=done.size,
+            step=done.step,
+            samples=done.samples,
+            at_s=now_s,
+        )
         self._replace(
             trainer,
             state=TrainerState.RUNNING,
@@ -328,6 +345,9 @@ class TrainerBook:
             ),
         )
         self.rescales.append((record.trainer_id, now_s, done))
+        if done.size_before:
+            self.pauses += 1
+            self.paused_s += done.pause_s
         self._write(trainer, "rescaled", done)
         self._on_change()
 

@@ -21,6 +21,7 @@ from bftrainer.api.codec import CodecError, encode, parse
 from bftrainer.api.documents import error_of, schema, view_of, views_of
 from bftrainer.api.service import Explanation, LogFile, NodeView, StatusView, TrainerView
 from bftrainer.errors import BftError, ExitCode
+from bftrainer.harm.views import HarmReport
 from bftrainer.trainer import TrainerSpec
 
 DEFAULT_TIMEOUT_S = 30.0
@@ -74,6 +75,18 @@ class Client:
         """Name its log files, oldest first."""
         return self._views(LogFile, "logs", f"{_path(trainer_id)}/logs")
 
+    def harm(self, since_s: float | None) -> HarmReport:
+        """Sum up what ordinary jobs noticed since then; None: since ever."""
+        query = "" if since_s is None else f"?since_s={since_s:.3f}"
+        return self._view(HarmReport, "harm", f"/v1/harm{query}")
+
+    def metrics(self) -> str:
+        """Return the metrics in Prometheus' text format."""
+        status, text = self._exchange("GET", "/metrics", None)
+        if status != http.client.OK:
+            raise _error_in(status, text)
+        return text.decode(errors="replace")
+
     def submit(self, spec: TrainerSpec) -> TrainerView:
         """Hand over a trainer; it is durable when this returns."""
         body = {"schema": schema("submit"), "spec": encode(spec)}
@@ -113,8 +126,7 @@ class Client:
             raise _not_understood(problem) from problem
         if status < http.client.BAD_REQUEST:
             return answer
-        error = error_of(answer)
-        raise error or _not_understood(CodecError("", f"is an error {status} without a code"))
+        raise _error_of(status, answer)
 
     def _exchange(self, method: str, path: str, body: Any) -> tuple[int, bytes]:
         self._check_path()
@@ -190,6 +202,19 @@ def _path(trainer_id: str) -> str:
             exit_code=ExitCode.NOT_FOUND,
         )
     return f"/v1/trainers/{trainer_id}"
+
+
+def _error_of(status: int, answer: Any) -> BftError:
+    return error_of(answer) or _not_understood(
+        CodecError("", f"is an error {status} without a code")
+    )
+
+
+def _error_in(status: int, text: bytes) -> BftError:
+    try:
+        return _error_of(status, parse(text))
+    except CodecError as problem:
+        return _not_understood(problem)
 
 
 def _busy(socket_path: Path) -> BftError:

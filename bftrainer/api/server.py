@@ -1,13 +1,15 @@
 """The daemon's HTTP API on a Unix socket.
 
 A ``Service`` comes in and is served under /v1 until ``stop``: views and errors go out
-as the documents of ``documents``. Started by the daemon inside its own asyncio loop;
-the service is called in that loop, one call at a time.
+as the documents of ``documents``; beside it, /metrics for Prometheus. Started by the
+daemon inside its own asyncio loop; the service is called in that loop, one call at a
+time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
 from collections.abc import Callable
@@ -17,7 +19,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
 
 from bftrainer.api import paths
@@ -30,6 +32,7 @@ from bftrainer.errors import BftError, ExitCode, UsageError
 from bftrainer.trainer import TrainerSpec
 
 MAX_BODY_BYTES = 1024 * 1024
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # Prometheus' text format
 _STATUS_OF_EXIT_CODE = {
     ExitCode.USAGE: 400,
     ExitCode.VALIDATION_FAILED: 400,
@@ -157,7 +160,9 @@ def make_app(service: Service) -> Starlette:
         Route(one, api.cancel, methods=["DELETE"]),
         Route(f"{one}/explain", api.explain, methods=["GET"]),
         Route(f"{one}/logs", api.logs, methods=["GET"]),
+        Route("/v1/harm", api.harm, methods=["GET"]),
         Route("/v1/shutdown", api.shutdown, methods=["POST"]),
+        Route("/metrics", api.metrics, methods=["GET"]),  # where Prometheus looks
     ]
     handlers: dict[Any, Callable[[Request, Exception], JSONResponse]] = {
         BftError: _answer_error,
@@ -193,6 +198,13 @@ class _Routes:
         trainer_id = _trainer_id(request)
         return JSONResponse(listing("logs", self._service.logs(trainer_id), trainer_id=trainer_id))
 
+    async def harm(self, request: Request) -> JSONResponse:
+        return JSONResponse(document("harm", self._service.harm(_since_s(request))))
+
+    async def metrics(self, _: Request) -> PlainTextResponse:
+        headers = {"Content-Type": METRICS_TYPE}
+        return PlainTextResponse(self._service.metrics(), headers=headers)
+
     async def submit(self, request: Request) -> JSONResponse:
         body = check_schema("submit", parse(await _body(request)))
         if unknown := sorted(set(body) - {"schema", "spec"}):
@@ -215,6 +227,19 @@ class _Routes:
 
 def _trainer_id(request: Request) -> str:
     return str(request.path_params["trainer_id"])
+
+
+def _since_s(request: Request) -> float | None:
+    text = request.query_params.get("since_s")
+    if text is None:
+        return None
+    try:
+        since_s = float(text)
+    except ValueError:
+        since_s = math.nan
+    if not math.isfinite(since_s):
+        raise CodecError("since_s", "must be seconds since the epoch")
+    return since_s
 
 
 def _peer(request: Request) -> Peer:

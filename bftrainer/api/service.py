@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from bftrainer.harm.views import HarmReport
 from bftrainer.trainer import TrainerRecord, TrainerSpec
 
 
@@ -47,6 +48,29 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCount:
+    """How often the controller was asked for something."""
+
+    kind: str
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollingView:
+    """What looking at the batch system costs its controller, and what it may cost."""
+
+    mode: str  # "hook": told of changes | "polling"
+    interval_s: float  # between two looks that nothing called for, at least
+    requests_per_minute: int  # allowed, of looks that nothing called for
+    total_per_minute: int  # allowed, of all looks
+    requests_last_minute: int  # of looks and orders
+    looks: int
+    called_looks: int  # because of something announced
+    last_look_s: float  # how long it took
+    requests: tuple[RequestCount, ...]  # so far, by kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatusView:
     """The daemon in one look."""
 
@@ -68,6 +92,8 @@ class StatusView:
     give_backs: int  # nodes handed back before being asked
     preemptions: int  # nodes the batch system had to take
     trainers: tuple[TrainerView, ...]
+    polling: PollingView | None = None
+    back_off: str = ""  # one sentence while the daemon backs off (docs/harm.md)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +142,12 @@ class Service(Protocol):
 
     def logs(self, trainer_id: str) -> tuple[LogFile, ...]:
         """Name its log files, oldest first."""
+
+    def harm(self, since_s: float | None) -> HarmReport:
+        """Sum up what ordinary jobs noticed since then; None: since ever."""
+
+    def metrics(self) -> str:
+        """Return everything in Prometheus' text format."""
 
     def submit(self, spec: TrainerSpec, peer: Peer) -> TrainerView:
         """Accept a trainer; durable before this returns."""

@@ -43,7 +43,7 @@ def _script_refusal(script: str, reason: str) -> UsageError:
 def check_here(spec: TrainerSpec) -> tuple[str, ...]:
     """Check everything that a spec names on this machine; change nothing."""
     return (
-        check_script(spec.script),
+        check_script(spec.script) if spec.interpreter else _check_program(spec.script),
         _check_cwd(spec.cwd),
         _check_runtime(spec),
         _check_interpreter(spec),
@@ -68,8 +68,21 @@ def _check_runtime(spec: TrainerSpec) -> str:
     return f"runtime {spec.runtime} takes it"
 
 
+def _check_program(program: str) -> str:
+    check_script(program)
+    if not os.access(program, os.X_OK):
+        raise UsageError(
+            "BFT-1001",
+            f"The program {program} may not be executed.",
+            "Make it executable, or name what runs it with --interpreter.",
+        )
+    return f"program {program} can be run"
+
+
 def _check_interpreter(spec: TrainerSpec) -> str:
     advice = "Name the Python that has your packages with --interpreter or --venv."
+    if not spec.interpreter:
+        return "no interpreter is needed"
     path = Path(spec.interpreter)
     if not path.is_file() or not os.access(path, os.X_OK):
         cause = f"The interpreter {path} does not exist or cannot be run."

@@ -6,8 +6,10 @@ object for ``--dry-run`` and for the daemon.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,10 +19,11 @@ from bftrainer.api.admission import check_curve, check_string
 from bftrainer.api.codec import CodecError, decode, parse
 from bftrainer.api.peer import user_name
 from bftrainer.errors import UsageError
-from bftrainer.trainer import TrainerSpec
+from bftrainer.trainer import CheckpointContract, Launch, TrainerSpec
 from milp.problem import Curve
 
 MAX_CURVE_BYTES = 1024 * 1024
+COMMAND = "command"  # the runtime whose script is any program
 
 
 def build_spec(
@@ -28,19 +31,25 @@ def build_spec(
 ) -> TrainerSpec:
     """Make the spec; paths become absolute, nothing is resolved or created."""
     path = _absolute("the script", script)
+    interpreter, args = _interpreter(values, environ), tuple(args)
+    contract = _contract(values)
     name = values["name"] or Path(path).stem
     cwd = _absolute("the working directory", values["cwd"] or ".")
     checkpoint_dir = values["checkpoint_dir"]
     if checkpoint_dir is None:
         checkpoint_dir = str(Path(cwd) / f"bft-{_file_name(name)}")
     n_min, n_max = values["sizes"]
+    if values["runtime"] == COMMAND:
+        if values["interpreter"] or values["venv"]:
+            path, args = interpreter, (path, *args)
+        interpreter = ""  # the command says what runs it
     return TrainerSpec(
         name=name,
         user=user_name(os.geteuid()),
         script=path,
-        args=tuple(args),
+        args=args,
         cwd=cwd,
-        interpreter=_interpreter(values, environ),
+        interpreter=interpreter,
         n_min=n_min,
         n_max=n_max,
         epochs=values["epochs"],
@@ -51,7 +60,26 @@ def build_spec(
         runtime=values["runtime"],
         weight=values["weight"],
         environment=tuple(dict(values["environment"]).items()),
+        contract=contract,
     )
+
+
+def find_command(name: str, environ: Mapping[str, str]) -> str:
+    """Return the path of a command that is named as in a shell."""
+    if os.sep in name or os.path.lexists(name):
+        return name
+    return shutil.which(name, path=environ.get("PATH")) or name
+
+
+def _contract(values: Mapping[str, Any]) -> CheckpointContract | None:
+    """Return what a command keeps to; None where nothing was said and nothing is needed."""
+    names = [f.name for f in dataclasses.fields(CheckpointContract)]
+    said = {name: values[name] for name in names if values.get(name) is not None}
+    if not said and values["runtime"] != COMMAND:
+        return None
+    if "launch" in said:
+        said["launch"] = Launch(said["launch"])
+    return CheckpointContract(**said)
 
 
 def _absolute(what: str, path: str) -> str:

@@ -25,6 +25,7 @@ from bftrainer.cli.common import (
     socket_option,
     trainer_id_argument,
 )
+from bftrainer.restart_words import restart_sentences
 
 ENDED_SHOWN = 10  # ended trainers that the table still shows
 HEADERS = (
@@ -94,6 +95,8 @@ def _print_status(view: StatusView, *, show_all: bool) -> None:
         f"so far      {view.rescales} rescales, {view.give_backs} nodes given back, "
         f"{view.preemptions} taken by the batch system"
     )
+    if view.back_off:
+        click.echo(f"back-off    {shown(view.back_off)}")
     for failure in view.failures:
         click.echo(f"failure     {shown(failure)}")
     ended = [item for item in view.trainers if item.record.state.is_final]
@@ -153,6 +156,7 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
         ("rescales", f"{record.rescales}, generation {record.last_generation}"),
         ("failures", str(record.failures)),
         ("pause", _costs(view)),
+        *(("restart", sentence) for sentence in restart_sentences(record)),
         ("submitted", clock(record.submitted_s)),
         ("started", clock(record.started_s)),
         ("ended", clock(record.ended_s)),

@@ -27,7 +27,7 @@ from bftrainer.cli.checks import (
 )
 from bftrainer.cli.common import connect, json_option, print_json, shown, socket_option
 from bftrainer.cli.directives import given, merge, read_directives
-from bftrainer.cli.spec import build_spec
+from bftrainer.cli.spec import COMMAND, build_spec, find_command
 from bftrainer.cli.submit_options import spec_options
 from bftrainer.errors import BftError, ExitCode
 from bftrainer.trainer import TrainerSpec, TrainerState
@@ -68,13 +68,15 @@ def submit(
     as_json: bool,
     **_: Any,
 ) -> int:
-    """Hand the training script SCRIPT with its ARGS to the daemon.
+    """Hand the training script SCRIPT (or any program, see --runtime) to the daemon.
 
     Lines "#BFT OPTIONS" at the head of the script are read as if they stood on the
     command line, which wins.
     """
     if (dry_run and (wait or parsable)) or (as_json and parsable):
         raise click.UsageError("--dry-run, --wait, --parsable and --json do not all go together")
+    if ctx.params["runtime"] == COMMAND:
+        script = find_command(script, os.environ)
     check_script(script)
     spec = build_spec(script, args, _values(ctx, script), os.environ)
     check_spec(spec)

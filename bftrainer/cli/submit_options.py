@@ -13,8 +13,9 @@ import click
 
 from bftrainer.api.admission import check_sizes
 from bftrainer.errors import UsageError
+from bftrainer.trainer import Launch
 
-_SIZES = re.compile(r"(\d{1,9})(?:[:-](\d{1,9}))?\Z", re.ASCII)
+_SIZES = re.compile(r"(\d{1,9})(?:(?:[:-]|\.\.)(\d{1,9}))?\Z", re.ASCII)
 
 
 def parse_sizes(text: str) -> tuple[int, int]:
@@ -63,7 +64,7 @@ def spec_options() -> list[click.Option]:
             ["--curve"],
             default="auto",
             metavar="FILE|auto",
-            help="Throughput by size as JSON, or auto: a cautious guess until it is measured.",
+            help="Throughput by size as JSON, or auto: a guess until it is measured.",
         ),
         click.Option(["-D", "--chdir", "cwd"], metavar="DIR", help="Working directory."),
         click.Option(["--interpreter"], metavar="PATH", help="Python that runs the script."),
@@ -102,6 +103,40 @@ def spec_options() -> list[click.Option]:
             default="torch",
             show_default=True,
             metavar="NAME",
-            help="How workers are launched.",
+            help="How workers are launched: torch, or command for any program.",
+        ),
+        *_contract_options(),
+    ]
+
+
+def _contract_options() -> list[click.Option]:
+    """Return how a program of runtime command is asked for its checkpoint."""
+    return [
+        click.Option(
+            ["--launch"],
+            type=click.Choice([str(launch) for launch in Launch]),
+            help="Start the command on every node or on the first only.  [default: every]",
+        ),
+        click.Option(
+            ["--checkpoint-signal", "stop_signal"],
+            metavar="NAME|none",
+            help="Asks a command to write its checkpoint and end.  [default: USR1]",
+        ),
+        click.Option(
+            ["--save-signal"],
+            metavar="NAME|none",
+            help="Asks it to write a checkpoint and go on.  [default: none]",
+        ),
+        click.Option(
+            ["--checkpoint-status", "saved_status"],
+            type=int,
+            metavar="N",
+            help="Its exit status when the checkpoint is written.  [default: 85]",
+        ),
+        click.Option(
+            ["--checkpoint-grace", "grace_s"],
+            type=float,
+            metavar="SECONDS",
+            help="Time it may take for that at most, then SIGKILL.  [default: 60]",
         ),
     ]

@@ -1,48 +1,41 @@
-"""Trainer records → throughput curves and rescale costs the decision can use."""
+"""Trainer records → throughput curves and rescale costs the decision can use.
+
+The curve is fitted to what was measured (``bftrainer.profile.fit``); a user's own curve is
+taken as it is until measurements contradict it, and corrected then.
+Called by ``decision`` and ``exploring``.
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from bftrainer.decide.types import Settings
-from bftrainer.trainer import TrainerRecord
+from bftrainer.profile.fit import CAUTIOUS, USUAL, Fitted, Point, correct, fit
+from bftrainer.trainer import MeasuredCosts, TrainerRecord
 from milp.problem import Curve, ProblemTrainer
 
-# Conservative concave guess for an unmeasured trainer: each doubling of the size
-# brings 1.75 times the throughput (Table 2 of the BFTrainer paper: most networks
-# scale better than that up to 64 nodes).
-GUESS_EXPONENT = 0.807
+OLD_ERROR = 0.05  # relative, of throughputs that come without statistics
 
 
-def curve_of(record: TrainerRecord) -> Curve:
-    """Return the user's curve, else the measured points joined by the guess."""
-    spec = record.spec
-    if spec.curve is not None:
-        return spec.curve
-    sizes = sorted({1, *_powers_of_two(spec.n_max), spec.n_max})
-    measured = dict(record.costs.samples_per_s_by_size)
-    if not measured:
-        return Curve(
-            sizes=tuple(sizes), samples_per_s=tuple(float(n) ** GUESS_EXPONENT for n in sizes)
-        )
-    known = sorted(measured)
-    points = sorted({*sizes, *known})
-    return Curve(
-        sizes=tuple(points),
-        samples_per_s=tuple(_through(n, known, measured) for n in points),
+def curve_of(record: TrainerRecord, settings: Settings) -> Curve:
+    """Return the curve that decisions take to be the trainer's."""
+    return fitted(record, settings).curve
+
+
+def fitted(record: TrainerRecord, settings: Settings) -> Fitted:
+    """Return the curve and how well it is known."""
+    points, n_max, own = points_of(record.costs), record.spec.n_max, record.spec.curve
+    guess = USUAL if settings.explore_budget > 0.0 else CAUTIOUS
+    return fit(points, n_max, guess) if own is None else correct(own, points, n_max, guess)
+
+
+def points_of(costs: MeasuredCosts) -> tuple[Point, ...]:
+    """Return what decisions have been told of the throughput, with its error."""
+    errors = {one.size: one.told_error for one in costs.throughput}
+    return tuple(
+        Point(size, rate, min(1.0, errors.get(size, OLD_ERROR)))
+        for size, rate in costs.samples_per_s_by_size
     )
-
-
-def _through(n: int, known: list[int], measured: dict[int, float]) -> float:
-    """Value at ``n``: measured, or the guess through the nearest measured size."""
-    if n in measured:
-        return measured[n]
-    nearest = min(known, key=lambda k: (abs(k - n), k))
-    return float(measured[nearest] * (n / nearest) ** GUESS_EXPONENT)
-
-
-def _powers_of_two(limit: int) -> list[int]:
-    return [1 << k for k in range(limit.bit_length()) if 1 << k <= limit]
 
 
 def problem_trainer(
@@ -97,7 +90,7 @@ def _make(
         n_min=spec.n_min,
         # Never below n_min: submissions are checked, a policy may have changed since.
         n_max=spec.n_max if limit is None else max(spec.n_min, min(spec.n_max, limit)),
-        curve=curve_of(record),
+        curve=curve_of(record, settings),
         rescale_up_s=settings.rescale_up_guess_s if up is None else up,
         rescale_down_s=settings.rescale_down_guess_s if down is None else down,
         current=current,

@@ -10,8 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
+from bftrainer.decide import claims, reserve
 from bftrainer.decide.curves import problem_trainer
+from bftrainer.decide.exploring import Exploring
 from bftrainer.decide.giveback import coming_back, give_back, still_held_off
+from bftrainer.decide.limit import hold_at_most
 from bftrainer.decide.policies.base import Policy
 from bftrainer.decide.pool import FREE_STATES, Pool, build_pool, taken_nodes
 from bftrainer.decide.remaining import forward_time_s, look
@@ -23,7 +26,9 @@ from bftrainer.decide.types import (
     Plan,
     PoolNode,
     Release,
+    Settings,
 )
+from bftrainer.decide.victims import CheapestForTrainers
 from bftrainer.events.idle import observe_idle
 from bftrainer.poll.snapshot import NodeState
 from milp.errors import CheckFailed, ProblemError
@@ -39,13 +44,14 @@ def decide(given: DecisionInput, policy: Policy) -> Plan:
     if not given.snapshot.is_complete:
         return _unchanged(given)
     memory = _observe(given)
+    given = replace(given, settings=_learnt(given, memory))
     moved = give_back(
         given.snapshot,
         given.pilots,
         memory,
         given.settings,
         given.now_s,
-        cost_of=lambda node: _cost(node, memory, given),
+        CheapestForTrainers(given, memory),
     )
     releases = list(moved.releases)
     if moved.gave_back or memory.gave_back:
@@ -62,8 +68,10 @@ def decide(given: DecisionInput, policy: Policy) -> Plan:
         releases += for_reserve
         memory = _hold_off(memory, [r.node for r in for_reserve], given.now_s)
         pool = _without(given, memory, releases)
+    pool, beyond = hold_at_most(pool, given.settings, lambda node: _cost(node, memory, given))
+    releases += beyond
     problem = _problem(pool, given, memory)
-    allocation, trouble = _allocate(problem, policy)
+    allocation, trouble = _allocate(problem, Exploring(policy, given))
     assignment = dict(allocation.assignment) if allocation else {}
     if trouble:  # a rule that fails leaves everybody what they have
         kept = {n.name for n in pool.nodes}
@@ -107,12 +115,49 @@ def _observe(given: DecisionInput) -> Memory:
         if given.settings.t_fwd_s is None:
             ours = {p.node for p in given.pilots}
             joins = look(joins, seen.keys() | ours, given.now_s)
-    return replace(
+    memory = replace(
         memory,
         idle_seen=seen,
         held_off=still_held_off(memory.held_off, snapshot, given.settings),
         joins=joins,
     )
+    return _learn(given, memory)
+
+
+def _learn(given: DecisionInput, memory: Memory) -> Memory:
+    """Bring up to date what settings are learnt from, where the policy says so."""
+    settings, now_s = given.settings, given.now_s
+    if settings.learns_min_gap:
+        costs = claims.look(
+            memory.claim_costs, given.pilots, memory.assignment, given.training, now_s
+        )
+        memory = replace(memory, claim_costs=costs)
+    if settings.learns_reserve and given.is_new_snapshot:
+        seen = reserve.look(
+            memory.small_jobs, given.snapshot, memory.gave_back, settings.cycle_s, now_s
+        )
+        memory = replace(memory, small_jobs=seen)
+    return memory
+
+
+def _learnt(given: DecisionInput, memory: Memory) -> Settings:
+    """The settings of this decision, with what was learnt in place of what is usual."""
+    settings = given.settings
+    if not settings.learns_min_gap:
+        return settings
+    shortest_s = claims.shortest_gap_s(
+        settings.min_gap_s,
+        memory.claim_costs,
+        given.trainers,
+        settings.rescale_up_guess_s,
+        settings.rescale_down_guess_s,
+    )
+    return _with_min_gap(settings, shortest_s)
+
+
+@lru_cache(maxsize=16)  # the same object while nothing new is learnt: others go by identity
+def _with_min_gap(settings: Settings, min_gap_s: float) -> Settings:
+    return replace(settings, min_gap_s=min_gap_s)
 
 
 def _hold_off(memory: Memory, nodes: list[str], now_s: float) -> Memory:
@@ -193,6 +238,7 @@ def _problem(pool: Pool, given: DecisionInput, memory: Memory) -> Problem | None
     held = _by_trainer(memory.assignment, names)
     training = _by_trainer(given.training, names)
     nobody: tuple[str, ...] = ()
+    t_fwd_s = forward_time_s(given.settings.t_fwd_s, memory.joins)
     return Problem(
         nodes=tuple([_problem_node(n, given.now_s) for n in pool.nodes]),
         trainers=tuple(
@@ -206,10 +252,16 @@ def _problem(pool: Pool, given: DecisionInput, memory: Memory) -> Problem | None
                 for record in given.trainers
             ]
         ),
-        t_fwd_s=forward_time_s(given.settings.t_fwd_s, memory.joins),
+        t_fwd_s=t_fwd_s,
+        per_node_horizon=_ends_before(pool, given.now_s + t_fwd_s),
         p_jmax=given.settings.p_jmax,
         objective=given.settings.objective,
     )
+
+
+def _ends_before(pool: Pool, at_s: float) -> bool:
+    """Whether a gap is over before that: only then do ends change what nodes earn."""
+    return any(n.usable_until_s is not None and n.usable_until_s < at_s for n in pool.nodes)
 
 
 def _by_trainer(assignment: Mapping[str, str], names: set[str]) -> dict[str, tuple[str, ...]]:
@@ -247,13 +299,15 @@ def _allocate(problem: Problem | None, policy: Policy) -> tuple[Allocation | Non
 
 def _claims(pool: Pool, assignment: Mapping[str, str], given: DecisionInput) -> tuple[Claim, ...]:
     claims: list[Claim] = []
+    longest = given.settings.pilot_time_limit_s
+    if given.snapshot.plan_window_s is not None:  # nothing is known of what comes after
+        longest = min(longest, given.snapshot.plan_window_s)
     for node in pool.nodes if given.may_claim else ():
         if node.pilot_id or node.name not in assignment:
             continue
-        limit = given.settings.pilot_time_limit_s
+        limit = longest
         if node.usable_until_s is not None:
-            gap = node.usable_until_s - given.now_s - given.settings.gap_margin_s
-            limit = min(limit, gap)
+            limit = min(limit, node.usable_until_s - given.now_s)
         claims.append(Claim(node=node.name, time_limit_s=limit, for_trainer=assignment[node.name]))
     return tuple(claims)
 
@@ -272,7 +326,7 @@ def _unwanted(
             unused[node.name] = since
             if given.now_s - since >= given.settings.hold_idle_s or not node.is_held:
                 releases.append(_release(node, "No trainer wants it."))
-    for pilot in _struck(given):
+    for pilot in _struck(given, pool):
         if pilot.node in pool.not_used and not pilot.is_leaving:
             reason = pool.not_used[pilot.node]
             releases.append(Release(pilot_id=pilot.pilot_id, node=pilot.node, reason=reason))
@@ -283,8 +337,8 @@ def _release(node: PoolNode, reason: str) -> Release:
     return Release(pilot_id=node.pilot_id, node=node.name, reason=reason)
 
 
-def _struck(given: DecisionInput) -> list[PilotView]:
-    """Pilots whose node must be left for a reason of its own (limit, drain, taken)."""
+def _struck(given: DecisionInput, pool: Pool) -> list[PilotView]:
+    """Pilots whose node must be left for a reason of its own (limit, plan, drain, taken)."""
     if not given.pilots:
         return []
     nodes = {n.name: n for n in given.snapshot.nodes or ()}
@@ -295,6 +349,8 @@ def _struck(given: DecisionInput) -> list[PilotView]:
         node = nodes.get(pilot.node)
         if node is None:
             return False  # vanished from the snapshot: the batch system will end the pilot
+        if node.name in pool.due:
+            return True
         near_end = pilot.end_s is not None and pilot.end_s <= ends_by_s
         is_taken = not pilot.is_held and node.name in taken
         return near_end or is_taken or node.state in {NodeState.DRAINED, NodeState.RESERVED}

@@ -1,5 +1,8 @@
 """Pending ordinary jobs → pilots to cancel now, before the scheduler has to preempt.
 
+``feasible`` judges which jobs could start, ``victims`` chooses the nodes; this module
+knows which nodes are free, coming back or ours, and remembers who had a chance.
+
 Why: a job that only backfill can start waits one further whole backfill interval
 when backfill must preempt for it (+30.0 s in 5 of 5 runs measured on Slurm 22.05
 with bf_interval=30), and not at all when the nodes are free by then. A false
@@ -9,21 +12,17 @@ release costs one short pause; so when in doubt, give back.
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from bftrainer.decide.feasible import Verdict, judge
+from bftrainer.decide.nodesets import NodeSets
 from bftrainer.decide.pool import FREE_STATES, LOST_STATES, taken_nodes
+from bftrainer.decide.requests import ASKS, Site, jobs_in_queue, why_it_waits
 from bftrainer.decide.types import GaveBack, Memory, PilotView, Release, Settings
-from bftrainer.poll.snapshot import Job, JobState, Node, Snapshot
-
-# Reasons with which a pending job cannot start whatever is free (squeue manual page,
-# release 22.05, "JOB REASON CODES"). Limits of accounts come as Assoc* and QOS*.
-_CANNOT_START = (
-    "Dependency", "JobHeld", "JobHold", "BeginTime", "Reservation", "JobArrayTaskLimit",
-    "Assoc", "QOS", "Account", "Invalid", "Partition", "Licenses", "BadConstraints",
-)  # fmt: skip
-_PLAIN_FEATURES = re.compile(r"[\w.:+-]+(&[\w.:+-]+)*")  # "a" or "a&b": all of them
+from bftrainer.decide.victims import Offer, Pick, give
+from bftrainer.poll.snapshot import Job, JobState, Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +32,7 @@ class GiveBack:
     releases: tuple[Release, ...]
     gave_back: Mapping[str, GaveBack]
     left_to_jobs: frozenset[str]  # free nodes on which a waiting job is about to start
+    verdicts: tuple[Verdict, ...] = ()  # of every pending ordinary job, in the queue's order
 
 
 def give_back(
@@ -41,7 +41,7 @@ def give_back(
     memory: Memory,
     settings: Settings,
     now_s: float,
-    cost_of: Callable[[str], tuple[float, str]],
+    pick: Pick,
 ) -> GiveBack:
     """Choose the pilots in the way of ordinary jobs that could start now.
 
@@ -51,43 +51,61 @@ def give_back(
         memory: of the decision fold.
         settings: policy.
         now_s: batch system's clock.
-        cost_of: node name -> sort key, cheapest first for the trainers.
+        pick: chooses among the nodes of trainers.
     """
-    pending = _pending_in_order(snapshot)
+    pending = _in_order(_pending(snapshot), snapshot)
     if not pending:
         return GiveBack(releases=(), gave_back={}, left_to_jobs=frozenset())
-    usable = {n.name: n for n in snapshot.nodes or ()}
-    free = {n.name for n in usable.values() if n.state in FREE_STATES}
-    out = taken_nodes(snapshot) | {n.name for n in usable.values() if n.state in LOST_STATES}
-    ours = {p.node: p for p in pilots if p.node in usable.keys() - out and not p.is_leaving}
-    free -= set(ours)  # a node with a pilot pending for it is counted with the pilots
-    coming = coming_back(snapshot, pilots, memory)
-    situation = _situation(pending, snapshot, free | set(ours) | coming)
-    remembered = {k: v for k, v in memory.gave_back.items() if k in {j.job_id for j in pending}}
-    releases: list[Release] = []
-    available = free | coming
-    left_to_jobs: set[str] = set()
-    head: Job | None = None  # the first job that cannot start: later ones must not delay it
-    for job in pending:
-        fit_free = {n for n in available if _fits(job, usable[n], head, now_s)}
-        fit_ours = {n for n in ours if _fits(job, usable[n], head, now_s)}
-        if len(fit_free) + len(fit_ours) < job.n_nodes:
-            head = head or job
-            continue
+    sets = NodeSets.of(snapshot.nodes or ())
+    out = taken_nodes(snapshot)
+    lost = {n.name for n in sets.nodes if n.state in LOST_STATES}
+    ours = {
+        p.node: p
+        for p in pilots
+        if p.node in sets.bit_of and p.node not in out and p.node not in lost and not p.is_leaving
+    }
+    # A node with a pilot pending for it is counted with the pilots.
+    free = {n.name for n in sets.nodes if n.state in FREE_STATES} - ours.keys()
+    back = coming_back(snapshot, pilots, memory)
+    site = Site.of(snapshot, sets, sets.named(free | back | ours.keys()), now_s)
+    waiting = [j for j in pending if not why_it_waits(j, now_s, site.in_queue)]
+    situation = _situation(waiting, snapshot, free | back | ours.keys())
+    remembered = {k: memory.gave_back[k] for j in waiting if (k := j.job_id) in memory.gave_back}
+
+    def had_its_chance(job: Job) -> bool:
         known = remembered.get(job.job_id)
         if known is None or known.situation != situation:
             remembered[job.job_id] = GaveBack(at_s=now_s, situation=situation)
-        elif _cycle_passed(known.at_s, snapshot, settings):
-            continue  # it had its chance, and nothing has changed since
-        taken = set(sorted(fit_free)[: job.n_nodes])
-        missing = job.n_nodes - len(taken)
-        available -= taken
-        left_to_jobs |= taken & free
-        victims = sorted(fit_ours, key=lambda n: (_rank(ours[n]), *cost_of(n)))[:missing]
-        releases += [_release(ours.pop(n), job) for n in victims]
+            return False
+        return _cycle_passed(known.at_s, snapshot, settings)
+
+    outcome = judge(pending, site, sets.named(free | back), had_its_chance)
+    offer = _offer(sets, free | back, ours, memory)
+    shares = give(outcome.placed, sets, offer, pick) if outcome.placed else []
+    releases: list[Release] = []
+    taken = 0
+    for job, share in shares:
+        taken |= share
+        for tier in (*offer.at_no_cost, offer.of_trainers):
+            releases += [_release(ours[n.name], job) for n in sets.members(share & tier)]
     return GiveBack(
-        releases=tuple(releases), gave_back=remembered, left_to_jobs=frozenset(left_to_jobs)
+        releases=tuple(releases),
+        gave_back=remembered,
+        left_to_jobs=frozenset(n.name for n in sets.members(taken & sets.named(free))),
+        verdicts=tuple(outcome.verdicts),
     )
+
+
+def _offer(
+    sets: NodeSets, free: AbstractSet[str], ours: Mapping[str, PilotView], memory: Memory
+) -> Offer:
+    """Sort our nodes by what they are to the trainers."""
+    # First those nobody has yet and nobody wants; last those that trainers have.
+    tiers: list[list[str]] = [[], [], [], []]
+    for name, pilot in ours.items():
+        tiers[2 * (name in memory.assignment) + pilot.is_held].append(name)
+    *at_no_cost, of_trainers = [sets.named(names) for names in tiers]
+    return Offer(free=sets.named(free), at_no_cost=at_no_cost, of_trainers=of_trainers)
 
 
 def _release(pilot: PilotView, job: Job) -> Release:
@@ -103,12 +121,13 @@ def still_held_off(
     held_off: Mapping[str, float], snapshot: Snapshot, settings: Settings
 ) -> dict[str, float]:
     """Drop nodes for which a whole scheduler cycle has passed since the give-back."""
-    if not _pending_in_order(snapshot):
+    if not _waits_for_nodes(snapshot):
         return {}  # nobody waits: there is no one to keep them free for
+    more_s = (settings.hold_off_cycles - 1.0) * settings.cycle_s  # of a daemon that backs off
     return {
         node: since
         for node, since in held_off.items()
-        if not _cycle_passed(since, snapshot, settings)
+        if not _cycle_passed(since + more_s, snapshot, settings)
     }
 
 
@@ -120,35 +139,29 @@ def coming_back(snapshot: Snapshot, pilots: Sequence[PilotView], memory: Memory)
     return (given_back & present) - taken_nodes(snapshot) - kept
 
 
-def _pending_in_order(snapshot: Snapshot) -> list[Job]:
-    jobs = [
-        j
-        for j in snapshot.jobs or ()
-        if j.is_ordinary and j.state is JobState.PENDING and not j.reason.startswith(_CANNOT_START)
-    ]
-    return sorted(jobs, key=lambda j: (-j.priority, j.submit_s or 0.0, j.job_id))
+def _pending(snapshot: Snapshot) -> list[Job]:
+    return [j for j in snapshot.jobs or () if j.is_ordinary and j.state is JobState.PENDING]
 
 
-def _fits(job: Job, node: Node, head: Job | None, now_s: float) -> bool:
-    if job.required_nodes and node.name not in job.required_nodes:
-        return False
-    if node.partitions and job.partition and job.partition not in node.partitions:
-        return False
-    if job.gpus_per_node > node.gpus:
-        return False
-    asked = job.features.split("&") if _PLAIN_FEATURES.fullmatch(job.features) else ()
-    if node.features and not set(asked) <= set(node.features):
-        return False
-    return head is None or _spares(job, node.name, head, now_s)
+def _in_order(jobs: list[Job], snapshot: Snapshot) -> list[Job]:
+    """Sort jobs as the scheduler takes them: tier, priority, age."""
+    tiers = {partition.name: partition.tier for partition in snapshot.partitions}
+
+    def tier(job: Job) -> int:
+        if len(tiers) == 0:
+            return 0
+        return max(tiers.get(name, 0) for name in job.partition.split(","))
+
+    return sorted(jobs, key=lambda j: (-tier(j), -j.priority, j.submit_s or 0.0, j.job_id))
 
 
-def _spares(job: Job, node: str, head: Job, now_s: float) -> bool:
-    """Backfill's condition: a node planned for the blocked head job is free by then."""
-    if head.planned_nodes and node not in head.planned_nodes:
-        return True
-    if head.start_s is None or job.time_limit_s is None:
-        return True  # not planned yet: in doubt, give back
-    return now_s + job.time_limit_s <= head.start_s
+def _waits_for_nodes(snapshot: Snapshot) -> bool:
+    """Whether there is a job that might start if it had nodes."""
+    pending = _pending(snapshot)
+    if not pending:
+        return False
+    in_queue = jobs_in_queue(snapshot)
+    return any(not why_it_waits(job, snapshot.taken_at_s, in_queue) for job in pending)
 
 
 def _cycle_passed(since_s: float, snapshot: Snapshot, settings: Settings) -> bool:
@@ -161,19 +174,13 @@ def _cycle_passed(since_s: float, snapshot: Snapshot, settings: Settings) -> boo
     return cycle.ended_s >= since_s + 1.0  # a pass takes less than that, its clock rounds
 
 
-def _rank(pilot: PilotView) -> int:
-    return 1 if pilot.is_held else 0
-
-
-def _situation(pending: Sequence[Job], snapshot: Snapshot, usable: set[str]) -> str:
+def _situation(pending: Sequence[Job], snapshot: Snapshot, usable: AbstractSet[str]) -> str:
     """Digest of job queue and usable nodes: when it changes, everything is open again."""
     running = sorted(
         j.job_id for j in snapshot.jobs or () if j.is_ordinary and j.state is not JobState.PENDING
     )
-    # In order of priority; its value grows with age and says nothing new.
-    queue = [
-        (j.job_id, j.n_nodes, j.time_limit_s, j.partition, j.required_nodes, j.features)
-        for j in pending
-    ]
+    # In order of priority; its value grows with age and says nothing new, nor do the
+    # reason and the plan, which every pass of the scheduler writes anew.
+    queue = [(job.job_id, ASKS(job)) for job in pending]
     text = repr((queue, running, sorted(usable)))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -2,18 +2,23 @@
 
 A node is *usable* when a pilot of ours holds it or has been requested for it, or
 when it is a candidate: idle in enough snapshots, passed over by the scheduler, with
-a gap long enough. Some candidates stay unborrowed as the reserve.
+a gap long enough. Some candidates stay unborrowed as the reserve. A node is left when
+what is planned on it (``gaps``) comes nearer than the margin.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
 
+from bftrainer.decide import reserve as reserves
+from bftrainer.decide.gaps import GapEnd, Then, gap_ends
 from bftrainer.decide.types import Memory, PilotView, PoolNode, Settings
-from bftrainer.poll.snapshot import Job, JobState, Node, NodeState, Reservation, Snapshot
+from bftrainer.poll.snapshot import JobState, Node, NodeState, Snapshot
 
 FREE_STATES = (NodeState.IDLE, NodeState.PLANNED)
 _NAME = attrgetter("name")
@@ -28,6 +33,7 @@ class Pool:
     reserve: tuple[str, ...]
     reserve_deficit: Mapping[str, int]  # node type -> nodes missing from the reserve
     not_used: Mapping[str, str]
+    due: frozenset[str] = frozenset()  # nodes to leave now, because of what is planned on them
 
 
 def taken_nodes(snapshot: Snapshot) -> set[str]:
@@ -46,26 +52,6 @@ def taken_nodes(snapshot: Snapshot) -> set[str]:
     return taken
 
 
-def gap_ends(
-    jobs: Sequence[Job], reservations: Sequence[Reservation], now_s: float
-) -> dict[str, float]:
-    """Return for each named node when the batch system plans to use it.
-
-    Source: planned starts and nodes of pending ordinary jobs (Slurm: squeue %S and
-    %Y) and reservations that are still to come.
-    """
-    ends: dict[str, float] = {}
-    for job in jobs:
-        if job.is_ordinary and job.state is JobState.PENDING and job.start_s is not None:
-            for node in job.planned_nodes:
-                ends[node] = min(ends.get(node, job.start_s), job.start_s)
-    for reservation in reservations:
-        if reservation.end_s > now_s:
-            for node in reservation.nodes:
-                ends[node] = min(ends.get(node, reservation.start_s), reservation.start_s)
-    return ends
-
-
 def build_pool(
     snapshot: Snapshot,
     pilots: Sequence[PilotView],
@@ -75,14 +61,14 @@ def build_pool(
 ) -> Pool:
     """Sort every node of a complete snapshot into pool, reserve and not used."""
     nodes = snapshot.nodes or ()
-    ends = gap_ends(snapshot.jobs or (), snapshot.reservations or (), now_s)
     by_node = {p.node: p for p in pilots}
+    ends = gap_ends(snapshot, now_s, settings.cycle_s, by_node.keys())
     taken = taken_nodes(snapshot)
     told_of = by_node.keys() | ends.keys() | memory.held_off.keys()
     types, seen = settings.eligible_node_types, memory.idle_seen
     pool: list[PoolNode] = []
     candidates: list[PoolNode] = []
-    not_used: dict[str, str] = {}
+    not_used, due = dict[str, str](), set[str]()
     for node in sorted(nodes, key=_NAME):
         name = node.name
         if (
@@ -95,27 +81,35 @@ def build_pool(
             continue
         pilot = by_node.get(name)
         end = ends.get(name)
+        until_s = None if end is None else end.at_s - settings.gap_margin_s
         if pilot is not None:
             why = _why_not_keep(node, pilot, settings, now_s, is_taken=name in taken)
-            # A plan that moves over a held pilot does not end it: what is planned is
-            # served by give-back when it can start; the pilot's own limit is the gap.
-            end = pilot.end_s if pilot.end_s is not None else end
+            if end is None or end.then is Then.UNKNOWN or until_s is None:
+                until_s = pilot.end_s  # what is planned there is mostly our own pilot
+            elif _is_due(node, pilot, until_s, now_s):
+                why = end.sentence(now_s)
+                due.add(name)
+            else:
+                until_s = min(until_s, pilot.end_s or math.inf)
         else:
             why = _why_not_take(node, end, memory, settings, now_s)
         if why:
             not_used[name] = why
         elif pilot is None:
-            candidates.append(_candidate(name, node.node_type, node.gpus, end))
+            candidates.append(_candidate(name, node.node_type, node.gpus, until_s))
         else:
-            pool.append(
-                _with_pilot(name, node.node_type, node.gpus, end, pilot.pilot_id, pilot.is_held)
-            )
-    reserve, deficit = _split_reserve(candidates, pool, settings)
+            what = name, node.node_type, node.gpus
+            pool.append(_with_pilot(*what, until_s, pilot.pilot_id, pilot.is_held))
+    wanted = _wanted_reserve(nodes, memory, settings, now_s)
+    reserve, lacks = _split_reserve(candidates, pool, wanted, now_s)
     for name in reserve:
         not_used[name] = "It is kept free for small and immediate jobs (reserve_nodes_per_type)."
     pool += [c for c in candidates if c.name not in reserve] if reserve else candidates
     pool.sort(key=_NAME)
-    return Pool(nodes=tuple(pool), reserve=reserve, reserve_deficit=deficit, not_used=not_used)
+    going = frozenset(due)
+    return Pool(
+        nodes=tuple(pool), reserve=reserve, reserve_deficit=lacks, not_used=not_used, due=going
+    )
 
 
 # Mostly the same nodes, decision after decision: objects are made once.
@@ -159,8 +153,13 @@ def _why_not_keep(
     return ""
 
 
+def _is_due(node: Node, pilot: PilotView, until_s: float, now_s: float) -> bool:
+    """Whether the pilot goes because of what is planned, also if it is about to end anyhow."""
+    return now_s >= until_s and not pilot.is_leaving and node.state not in LOST_STATES
+
+
 def _why_not_take(
-    node: Node, end: float | None, memory: Memory, settings: Settings, now_s: float
+    node: Node, end: GapEnd | None, memory: Memory, settings: Settings, now_s: float
 ) -> str:
     if node.state not in FREE_STATES:
         return f"It is {node.state.value}{_because(node)}."
@@ -168,8 +167,8 @@ def _why_not_take(
         return f"Policy does not use nodes of type {node.node_type}."
     if node.name in memory.held_off:
         return "It is left to the queue until a whole scheduler cycle has passed."
-    if end is not None and end - now_s - settings.gap_margin_s < settings.min_gap_s:
-        return f"The batch system plans to use it in {max(0.0, end - now_s):.0f} s."
+    if end is not None and end.at_s - now_s - settings.gap_margin_s < settings.min_gap_s:
+        return end.sentence(now_s)
     if memory.idle_seen.get(node.name, 0) < settings.idle_confirmations:
         return "It has not been idle in enough snapshots yet (idle_confirmations)."
     return ""
@@ -179,20 +178,35 @@ def _because(node: Node) -> str:
     return f" ({node.reason})" if node.reason else ""
 
 
+def _wanted_reserve(
+    nodes: Sequence[Node], memory: Memory, settings: Settings, now_s: float
+) -> Callable[[str], int] | None:
+    """Return how many nodes of a type are to be in reserve; None: there is no reserve."""
+    fixed = settings.reserve_nodes_per_type + settings.reserve_extra_nodes
+    if not settings.learns_reserve:
+        return (lambda _: fixed) if fixed else None
+    counts = Counter(n.node_type for n in nodes)
+    seen, extra = memory.small_jobs, settings.reserve_extra_nodes
+    return lambda t: reserves.wanted(seen, t, counts[t], now_s) + extra
+
+
 def _split_reserve(
-    candidates: Sequence[PoolNode], pool: Sequence[PoolNode], settings: Settings
+    candidates: Sequence[PoolNode],
+    pool: Sequence[PoolNode],
+    wanted: Callable[[str], int] | None,
+    now_s: float,
 ) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Choose the reserve per node type: last by name, so that it seldom moves."""
+    """Choose the reserve per node type, and count what it lacks."""
     reserve: list[str] = []
     deficit: dict[str, int] = {}
-    wanted = settings.reserve_nodes_per_type
-    if not wanted:
+    if wanted is None:
         return (), {}
     for node_type in sorted({n.node_type for n in (*candidates, *pool)}):
-        free = [c.name for c in candidates if c.node_type == node_type]
-        chosen = sorted(free)[-wanted:] if wanted else []
-        reserve += chosen
+        size = wanted(node_type)
+        free = [c for c in candidates if c.node_type == node_type]
+        chosen = reserves.choose(free, size, now_s)
+        reserve += sorted(n.name for n in chosen)
         held = sum(1 for n in pool if n.node_type == node_type)
-        if missing := min(wanted - len(chosen), held):
+        if missing := min(size - len(chosen), held):
             deficit[node_type] = missing
     return tuple(reserve), deficit

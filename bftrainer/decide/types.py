@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bftrainer.decide.claims import ClaimCosts
 from bftrainer.decide.remaining import Joins
+from bftrainer.decide.reserve import SmallJobs
 from bftrainer.events.change import Event
 from bftrainer.poll.snapshot import Snapshot
 from bftrainer.trainer import TrainerRecord
@@ -25,9 +27,11 @@ class Settings:
     t_fwd_s: float | None = 120.0  # None: what remaining.py has learnt
     p_jmax: int = 10
     reserve_nodes_per_type: int = 1
+    learns_reserve: bool = False  # as many as reserve.py has learnt, instead
     idle_confirmations: int = 1
     pilot_time_limit_s: float = 14400.0
     min_gap_s: float = 120.0
+    learns_min_gap: bool = False  # min_gap_s only until claims.py has learnt the break-even
     gap_margin_s: float = 60.0
     end_margin_s: float = 20.0  # a node stops being usable this long before its pilot ends
     cycle_s: float = 30.0
@@ -37,6 +41,11 @@ class Settings:
     rescale_down_guess_s: float = 0.2
     max_nodes_per_trainer: int | None = None
     eligible_node_types: tuple[str, ...] = ()  # empty: all
+    # Of a daemon that backs off (bftrainer.harm.backoff); the defaults change nothing.
+    max_held_nodes: int | None = None
+    hold_off_cycles: float = 1.0  # until a node given back may be taken again
+    reserve_extra_nodes: int = 0  # beyond reserve_nodes_per_type
+    explore_budget: float = 0.0  # share of the objective; 0: sizes are never explored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +78,8 @@ class Memory:
     gave_back: Mapping[str, GaveBack] = field(default_factory=dict)  # ordinary job id ->
     unused_since: Mapping[str, float] = field(default_factory=dict)  # held node no one wants
     joins: Joins = field(default_factory=Joins)  # kept only where T_fwd is learnt
+    claim_costs: ClaimCosts = field(default_factory=ClaimCosts)  # only where min_gap_s is
+    small_jobs: SmallJobs = field(default_factory=SmallJobs)  # only where the reserve is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +124,7 @@ class PoolNode:
     name: str
     node_type: str
     gpus: int
-    usable_until_s: float | None
+    usable_until_s: float | None  # when we must be off it, margins taken off
     pilot_id: str = ""  # "" while it is only a candidate
     is_held: bool = False
 

@@ -46,7 +46,7 @@ poll_interval_s: {poll_interval_s}
 """
 LOCAL_POLICY = POLICY.format(min_gap_s=25, poll_interval_s=0.25)
 # Slurm's shortest time limit is a minute.
-SLURM_POLICY = POLICY.format(min_gap_s=62, poll_interval_s=0.5)
+SLURM_POLICY = POLICY.format(min_gap_s=62, poll_interval_s=0.5) + "requests_per_minute: 1000\n"
 See = Callable[[Frame], None]
 Say = Callable[[str], None]
 

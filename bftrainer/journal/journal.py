@@ -191,6 +191,14 @@ class Journal:
             after_seq = rows[-1]["seq"]
             left = None if left is None else left - len(rows)
 
+    def latest(self, kind: str) -> JournalEntry | None:
+        """Return the last entry of a kind."""
+        table = schema.entries
+        query = select(table).where(table.c.kind == kind).order_by(table.c.seq.desc()).limit(1)
+        with self._transaction(is_reading=True) as connection:
+            row = connection.execute(query).mappings().first()
+        return None if row is None else _entry(dict(row))
+
     def verify(self) -> int:
         """Check pages, hash chain and state tables; return the number of entries.
 

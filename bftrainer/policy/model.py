@@ -46,6 +46,7 @@ def _setting(default: Any, group: str, unit: str, meaning: str, **bounds: Any) -
 _NodeType = Annotated[str, Field(min_length=1, max_length=255)]
 _DECISION, _NODES, _PILOTS = "Decision", "Nodes", "Pilots and agents"
 _TRAINERS, _DAEMON = "Trainers", "Daemon"
+_HARM = "Ordinary jobs"
 
 
 class Policy(BaseModel):
@@ -104,12 +105,23 @@ class Policy(BaseModel):
         ge=0,
         le=3_600,
     )
-    reserve_nodes_per_type: int = _setting(
+    explore_budget: float = _setting(
+        0.02,
+        _DECISION,
+        "share",
+        "The share of the objective that a decision may forgo so that a trainer which is "
+        "rescaled anyway goes to a size whose throughput is not known yet; 0: never "
+        "(docs/profiler.md).",
+        ge=0,
+        le=0.5,
+    )
+    reserve_nodes_per_type: int | None = _setting(
         1,
         _NODES,
         "nodes",
         "Idle nodes of each type that are never borrowed, so that jobs which start at once or "
-        "not at all still start.",
+        "not at all still start; null: as many as the small jobs of the last days needed "
+        "(docs/gaps.md).",
         ge=0,
         le=100_000,
     )
@@ -130,11 +142,13 @@ class Policy(BaseModel):
         ge=1,
         le=100,
     )
-    min_gap_s: float = _setting(
+    min_gap_s: float | None = _setting(
         120.0,
         _NODES,
         "s",
-        "Idle nodes that a planned job or reservation will take sooner than this are left alone.",
+        "Idle nodes that a planned job or reservation will take sooner than this, and "
+        "gap_margin_s, are left alone; null: what a claim has to last to be worth what claims "
+        "and pauses were measured to cost (docs/gaps.md).",
         ge=0,
         le=604_800,
     )
@@ -142,8 +156,8 @@ class Policy(BaseModel):
         60.0,
         _NODES,
         "s",
-        "A pilot's time limit ends at least this long before the planned start of the next job "
-        "on its node.",
+        "We are off a node at least this long before the planned start of the next job on it: "
+        "a pilot's time limit ends by then, and a pilot is released when a plan moves over it.",
         ge=0,
         le=86_400,
     )
@@ -229,6 +243,32 @@ class Policy(BaseModel):
         ge=1,
         le=10_000,
     )
+    harm_slo_s: float = _setting(
+        1.0,
+        _HARM,
+        "s",
+        "A node that an ordinary job gets from us is free this soon after we, or the batch "
+        "system, asked for it (docs/harm.md).",
+        ge=0.001,
+        le=3_600,
+    )
+    harm_slo_share: float = _setting(
+        0.95,
+        _HARM,
+        "of the nodes",
+        "The share of nodes for which that is promised; when it is not kept, the daemon backs "
+        "off: it holds fewer nodes, for longer none just given back, and a larger reserve.",
+        ge=0.5,
+        le=1,
+    )
+    harm_quiet_s: float = _setting(
+        1_800.0,
+        _HARM,
+        "s",
+        "The daemon backs off one level less after this long with good hand-overs only.",
+        ge=1,
+        le=2_592_000,
+    )
     poll_interval_s: float = _setting(
         1.0,
         _DAEMON,
@@ -238,13 +278,31 @@ class Policy(BaseModel):
         le=3_600,
     )
     poll_interval_with_hook_s: float = _setting(
-        20.0,
+        30.0,
         _DAEMON,
         "s",
         "The same where the batch system tells of submitted and ended jobs by itself; each "
         "burst of them is followed by one look.",
         ge=0.05,
         le=3_600,
+    )
+    requests_per_minute: int = _setting(
+        130,
+        _DAEMON,
+        "requests",
+        "What all looks together may ask of the batch system's controller in a minute; pilots "
+        "submitted and cancelled are never delayed, the looks after them are (docs/slurm.md).",
+        ge=1,
+        le=100_000,
+    )
+    requests_per_minute_with_hook: int = _setting(
+        12,
+        _DAEMON,
+        "requests",
+        "The same for looks that nothing called for, where the batch system tells of submitted "
+        "and ended jobs by itself.",
+        ge=1,
+        le=100_000,
     )
     log_level: LogLevel = _setting(
         LogLevel.INFO,

@@ -17,6 +17,7 @@ from bftrainer.poll.snapshot import Job, Snapshot
 
 # A job is announced before it is in the queue; a look that begins sooner may miss it.
 UNSEEN_S = 1.0
+STAND_IN = "announced-"  # what the ids of such jobs start with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ class Announced:
         shown = [job for job in looked if job.is_ordinary]
         kept: list[tuple[float, Job]] = []
         for heard, job in self._jobs:
-            known = next((j for j in shown if _is_same(job, j)), None)
+            known = next((j for j in shown if is_same_job(job, j)), None)
             if known is not None:
                 shown.remove(known)
             elif heard + UNSEEN_S > began:
@@ -84,11 +85,12 @@ class Announced:
         return replace(snapshot, jobs=(*looked, *(job for _, job in kept)))
 
 
-def _is_same(announced: Job, shown: Job) -> bool:
+def is_same_job(announced: Job, shown: Job) -> bool:
+    """Whether a look shows the job that was announced: both times are whole seconds."""
     when_s = announced.submit_s or 0.0
     return (
         shown.user == announced.user
         and announced.partition in ("", shown.partition)
         and shown.submit_s is not None
-        and when_s - 1.0 <= shown.submit_s <= when_s + 2.0  # both are whole seconds
+        and when_s - 1.0 <= shown.submit_s <= when_s + 2.0
     )

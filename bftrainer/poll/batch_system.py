@@ -19,6 +19,7 @@ from bftrainer.poll.finding import Finding
 from bftrainer.poll.snapshot import Presence, Snapshot
 
 ENTRY_POINT_GROUP = "bftrainer.batch_systems"
+ORDER_KINDS = frozenset({"submit", "cancel"})  # of requests: ours that may not wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +53,16 @@ class BatchSystem(Protocol):
     idle_confirmations: int  # snapshots a node must be idle in before we believe it
     cycle_s: float  # longest time between two complete passes of its scheduler
 
-    def snapshot(self) -> Snapshot:
-        """Look once; never raises for a failing source (that part is ``None``)."""
+    def snapshot(self, *, wants_cycle: bool = True) -> Snapshot:
+        """Look once; never raises for a failing source (that part is ``None``).
+
+        Args:
+            wants_cycle: False: nothing waits for it, and where asking for it costs a
+                request it is the one known last.
+        """
+
+    def request_counts(self) -> Mapping[str, int]:
+        """Count what the controller was asked so far, by kind; orders are ORDER_KINDS."""
 
     def launch_pilot(self, request: PilotRequest) -> str:
         """Submit the pilot and return its batch job id; raise ``BatchSystemError``."""

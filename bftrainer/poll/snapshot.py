@@ -41,6 +41,15 @@ class Presence(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLeft:
+    """What nobody has of a node that is in use in part."""
+
+    cpus: int
+    memory_mb: int = 0
+    gpus: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """A host of the batch system."""
 
@@ -53,6 +62,19 @@ class Node:
     memory_mb: int = 0
     features: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
+    left: NodeLeft | None = None  # where it is in use in part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A queue of the batch system and what it allows."""
+
+    name: str
+    can_start: bool = True  # False: its jobs wait whatever is free
+    time_limit_s: float | None = None  # longest; None: there is none
+    n_nodes_max: int | None = None
+    tier: int = 0  # all jobs of a higher one come first
+    is_exclusive: bool = False  # its jobs have their nodes for themselves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +97,19 @@ class Job:
     features: str = ""  # constraint expression as the user wrote it
     gpus_per_node: int = 0
     pilot_id: str | None = None
+    # What 0, "" and None leave open, the batch system did not say or the user did not ask for.
+    n_nodes_max: int | None = None  # it takes more than n_nodes where they are free
+    time_limit_min_s: float | None = None  # it may be cut down to that to start earlier
+    cpus: int = 0  # in all
+    cpus_per_node: int = 0  # at least, on each
+    memory_mb: int = 0  # on each node
+    memory_per_cpu_mb: int = 0
+    gpus: int = 0  # in all
+    excluded_nodes: tuple[str, ...] = ()
+    waits_for: str = ""  # dependencies that are not fulfilled, in the batch system's words
+    reservation: str = ""  # it may only start in that one
+    can_share: bool = False  # a node with other jobs; all it asks for is known then
+    unclear: str = ""  # what it asks for beyond this, in words
 
     @property
     def is_ordinary(self) -> bool:
@@ -90,6 +125,7 @@ class Reservation:
     start_s: float
     end_s: float
     nodes: tuple[str, ...]
+    is_maintenance: bool = False  # for nobody; else for whom it was made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +147,9 @@ class Snapshot:
     jobs: tuple[Job, ...] | None
     reservations: tuple[Reservation, ...] | None = ()
     cycle: SchedulerCycle | None = None
+    plan_window_s: float | None = None  # how far ahead starts are planned; None: not said
     failures: tuple[str, ...] = ()  # one sentence per source that failed
+    partitions: tuple[Partition, ...] = ()  # those the batch system told of
 
     @property
     def is_complete(self) -> bool:

@@ -95,6 +95,8 @@ class Leaving(_Message):
     type: Literal["leaving"] = "leaving"
     pilot_id: str
     reason: str  # "signal", "told", "lease", "time-limit"
+    told_s: float | None = None  # when it heard that it must go, its own clock
+    left_s: float | None = None  # when it said so
 
 
 # ---- daemon → agent ---------------------------------------------------------------
@@ -110,13 +112,15 @@ class Welcome(_Message):
 
 
 class StartWorker(_Message):
-    """Fork a worker from the warm template of ``interpreter``."""
+    """Fork a worker from the warm template of ``interpreter``, or start ``program``."""
 
     type: Literal["start-worker"] = "start-worker"
     worker_id: str
     trainer_id: str
     interpreter: str
     config: dict[str, Any]  # body of elastic.protocol.WorkerConfig
+    program: str = ""  # module of ours that is the worker; "": the template's fork
+    options: dict[str, Any] = Field(default_factory=dict)  # what that module is told besides
 
 
 class TellWorker(_Message):

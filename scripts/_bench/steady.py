@@ -21,7 +21,7 @@ from typing import Self
 
 from _bench.plane import BenchError, Plane
 from bftrainer import process
-from trainers.agent.templates import KEEP_FREED_MEMORY
+from trainers.agent.starting import KEEP_FREED_MEMORY
 
 ARMS = ("elastic", "ddp")
 START_TIMEOUT_S = 120.0

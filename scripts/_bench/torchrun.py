@@ -23,7 +23,7 @@ from typing import Self
 
 from _bench.records import History, Recorder, Step, durations
 from bftrainer import process
-from trainers.agent.templates import KEEP_FREED_MEMORY
+from trainers.agent.starting import KEEP_FREED_MEMORY
 
 TIMEOUT_S = 60.0  # no recovery within this counts as this
 SNAPSHOT_STEPS = 10

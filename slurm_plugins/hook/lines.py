@@ -9,12 +9,11 @@ import math
 import pwd
 
 from bftrainer.hostlist import ParseError, expand
-from bftrainer.poll.announcer import Announcement
+from bftrainer.poll.announcer import STAND_IN, Announcement
 from bftrainer.poll.snapshot import Job, JobState
 from slurm_plugins.parse import gpus_of
 
 N_SUBMIT, N_END = 16, 5  # fields
-_ID = "announced-"
 
 
 def announcement(line: str, number: int, cpus_per_node: int = 0) -> Announcement | None:
@@ -41,7 +40,7 @@ def _job(fields: list[str], number: int, cpus_per_node: int) -> Job:
     (at_s, uid, partition, nodes, tasks, cpus_per_task, cpus, minutes) = fields[1:9]
     (features, required, gres, _immediate, begin_s, dependency, priority) = fields[9:]
     return Job(
-        job_id=f"{_ID}{number}",
+        job_id=f"{STAND_IN}{number}",
         user=_user(uid),
         partition=partition,  # "": the default one
         state=JobState.PENDING,

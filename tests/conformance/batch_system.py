@@ -74,6 +74,17 @@ class BatchSystemConformance:
         assert first.taken_at_s < second.taken_at_s
         assert abs(second.taken_at_s - time.time()) < 60
 
+    def test_requests_to_a_controller_are_counted_by_kind(self, system: BatchSystem) -> None:
+        before = system.request_counts()
+        first = system.snapshot()
+        between = system.request_counts()
+        assert all(between[kind] >= count for kind, count in before.items())
+        # What nothing waits for is not asked for, and what was known of it stays.
+        second = system.snapshot(wants_cycle=False)
+        assert system.request_counts().get("cycle") == between.get("cycle")
+        assert (first.cycle is None) == (second.cycle is None)
+        assert second.is_complete
+
     def test_it_says_who_it_is(self, system: BatchSystem) -> None:
         assert system.name
         assert system.idle_confirmations >= 1

@@ -36,6 +36,7 @@ EPOCHS = 40
 CURVE = Curve(sizes=(1, 2, 4, 8), samples_per_s=(100.0, 195.0, 370.0, 680.0))
 POLICY = """\
 poll_interval_s: 0.5
+requests_per_minute: 1000
 min_gap_s: 30
 gap_margin_s: 5
 pilot_time_limit_s: 600

@@ -37,7 +37,7 @@ from tests.integration.agent_harness import (
     until,
     write_executable,
 )
-from trainers.agent.templates import KEEP_FREED_MEMORY
+from trainers.agent.starting import KEEP_FREED_MEMORY
 
 # Lives until it is killed or told to stop; its control thread answers by itself.
 WAITING = """

@@ -36,6 +36,7 @@ START_LAG_S = 1.0  # Slurm notes a start before the job's first instruction
 SCALING = SLOW.replace("time.sleep(0.02)", "time.sleep(0.004 * len(x))")
 POLICY = """\
 poll_interval_s: 0.5
+requests_per_minute: 1000
 min_gap_s: 5
 gap_margin_s: 1
 pilot_time_limit_s: 600

@@ -133,6 +133,7 @@ class Decisions(RuleBasedStateMachine):
         self._check_claims(plan, seen)
         self._check_releases(plan)
         self._check_head(plan)
+        self._check_plan(plan)
         self.cluster.carry_out(plan)
         return plan
 
@@ -197,6 +198,18 @@ class Decisions(RuleBasedStateMachine):
         assert chance is not None, "the head of the queue got nothing"
         assert ended_s is not None
         assert ended_s >= chance.at_s + 1.0
+
+    def _check_plan(self, plan: Plan) -> None:
+        """Nothing of ours stays where somebody is planned within the margin."""
+        planned_s, planned = self.cluster.head_plan()
+        margin_s = self.fold.settings.gap_margin_s
+        if planned_s is None or planned_s - self.cluster.now_s > margin_s:
+            return
+        given = {r.node for r in plan.releases}
+        for pilot in self.cluster.pilots.values():
+            if pilot.node in planned and not pilot.is_leaving:
+                assert pilot.node in given
+        assert not claimed(plan) & set(planned)
 
     # ---- quiescence --------------------------------------------------------------------------
 

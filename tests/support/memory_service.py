@@ -26,7 +26,13 @@ from bftrainer.api.service import (
     TrainerView,
 )
 from bftrainer.errors import BftError, ExitCode
+from bftrainer.harm.backoff import BackOff
+from bftrainer.harm.records import HarmRecords
+from bftrainer.harm.report import make_report
+from bftrainer.harm.slo import Rule
+from bftrainer.harm.views import HarmReport
 from bftrainer.trainer import TrainerProgress, TrainerRecord, TrainerSpec, TrainerState
+from tests.support.snapshots import T0
 
 
 class MemoryService:
@@ -37,6 +43,8 @@ class MemoryService:
         self.records: dict[str, TrainerRecord] = {}
         self.log_files: dict[str, list[LogFile]] = {}
         self.peers: list[Peer] = []
+        self.harm_records: list[HarmRecords] = []
+        self.back_off = ""
         self.broken = False
         self.asked = 0
         self.stopped = threading.Event()
@@ -63,6 +71,7 @@ class MemoryService:
             give_backs=1,
             preemptions=0,
             trainers=self.trainers(),
+            back_off=self.back_off,
         )
 
     def nodes(self) -> tuple[NodeView, ...]:
@@ -110,6 +119,15 @@ class MemoryService:
     def logs(self, trainer_id: str) -> tuple[LogFile, ...]:
         self.trainer(trainer_id)
         return tuple(self.log_files.get(trainer_id, ()))
+
+    def harm(self, since_s: float | None) -> HarmReport:
+        begin_s = 0.0 if since_s is None else since_s
+        return make_report(self.harm_records, BackOff(), Rule(), since_s=begin_s, until_s=T0)
+
+    def metrics(self) -> str:
+        if self.broken:
+            raise RuntimeError("the secret inside of a defect")
+        return "# TYPE bftrainer_held_nodes gauge\nbftrainer_held_nodes 2.0\n"
 
     def submit(self, spec: TrainerSpec, peer: Peer) -> TrainerView:
         if spec.user != peer.user:

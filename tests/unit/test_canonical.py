@@ -185,8 +185,8 @@ def test_equal_values_have_equal_bytes() -> None:
 def test_the_form_itself_is_pinned() -> None:
     node = Node(name="n1", state=NodeState.IDLE, features=("a",))
     assert encode(node) == (
-        b'{"cpus":1,"features":["a"],"gpus":0,"memory_mb":0,"name":"n1","node_type":"default",'
-        b'"partitions":[],"reason":"","state":"idle","type":"Node"}'
+        b'{"cpus":1,"features":["a"],"gpus":0,"left":null,"memory_mb":0,"name":"n1",'
+        b'"node_type":"default","partitions":[],"reason":"","state":"idle","type":"Node"}'
     )
     assert encode({"b": 0.1, "a": [None, True, "ä"]}) == b'{"a":[null,true,"\\u00e4"],"b":0.1}'
     assert digest(Leaf(n=1)) == hashlib.sha256(b'{"n":1,"type":"Leaf"}').hexdigest()

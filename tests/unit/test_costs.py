@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from bftrainer.actuate.costs import NOISE, learn_rescale, learn_throughput
+from bftrainer.actuate.costs import (
+    FIRST_COUNT,
+    NOISE,
+    learn_leaving,
+    learn_progress,
+    learn_rescale,
+    learn_throughput,
+)
 from bftrainer.actuate.group import Rescaled
-from bftrainer.trainer import MeasuredCosts
+from bftrainer.elastic.protocol import Progress
+from bftrainer.profile.measure import MAX_SIZES, Watch
+from bftrainer.trainer import MeasuredCosts, TrainerProgress
+from tests.support.snapshots import record
 
 
 def _rescaled(before: int, after: int, pause_s: float, reason: str = "planned") -> Rescaled:
@@ -65,14 +77,77 @@ def test_repeated_measurements_settle() -> None:
     assert abs(seen[-1] - 0.1) <= NOISE * seen[-1]
 
 
-def test_throughput_is_kept_by_size_in_order() -> None:
-    costs = learn_throughput(MeasuredCosts(), 4, 300.0)
-    costs = learn_throughput(costs, 1, 100.0)
-    costs = learn_throughput(costs, 4, 310.0)
-    assert costs.samples_per_s_by_size == ((1, 100.0), (4, 300.0))
-    costs = learn_throughput(costs, 4, 500.0)
-    assert costs.samples_per_s_by_size == ((1, 100.0), (4, 400.0))
+# ---- throughput --------------------------------------------------------------------
+
+
+def _observed(costs: MeasuredCosts, size: int, *rates: float) -> MeasuredCosts:
+    for k, rate in enumerate(rates):
+        costs = learn_throughput(costs, size, rate, float(k))
+    return costs
+
+
+def test_a_size_is_told_once_there_are_some_observations() -> None:
+    few = _observed(MeasuredCosts(), 4, *[300.0] * (int(FIRST_COUNT) - 1))
+    assert few.samples_per_s_by_size == ()
+    known = _observed(few, 4, 300.0)
+    known = _observed(known, 1, 100.0, 101.0, 99.0)
+    assert dict(known.samples_per_s_by_size) == pytest.approx({1: 100.0, 4: 300.0})
+    assert [one.size for one in known.throughput] == [1, 4]
+
+
+def test_what_is_told_does_not_follow_noise_but_a_real_change() -> None:
+    told = _observed(MeasuredCosts(), 2, *[200.0, 206.0, 194.0] * 10)
+    steady = _observed(told, 2, *[202.0, 198.0] * 5)
+    assert steady.samples_per_s_by_size == told.samples_per_s_by_size
+    slower = _observed(steady, 2, *[150.0] * 100)
+    assert dict(slower.samples_per_s_by_size)[2] == pytest.approx(150.0, rel=0.03)
+
+
+def test_a_size_that_is_left_counts_however_little_was_seen_of_it() -> None:
+    once = learn_leaving(MeasuredCosts(), 4, 300.0, 1.0)
+    assert once.samples_per_s_by_size == ((4, 300.0),)
+    observed = learn_leaving(_observed(MeasuredCosts(), 4, 310.0), 4, 1.0, 1.0)
+    assert observed.samples_per_s_by_size == ((4, 310.0),)
+    assert learn_leaving(MeasuredCosts(), 2, 0.0, 1.0) == MeasuredCosts()
 
 
 def test_no_throughput_is_no_measurement() -> None:
-    assert learn_throughput(MeasuredCosts(), 2, 0.0) == MeasuredCosts()
+    assert learn_throughput(MeasuredCosts(), 2, 0.0, 0.0) == MeasuredCosts()
+
+
+def test_memory_is_bounded_and_the_oldest_size_is_forgotten() -> None:
+    costs = MeasuredCosts()
+    for size in range(1, MAX_SIZES + 6):
+        for k in range(3):
+            costs = learn_throughput(costs, size, 10.0 * size, 100.0 * size + k)
+    assert len(costs.throughput) == len(costs.samples_per_s_by_size) == MAX_SIZES
+    assert costs.samples_per_s_by_size[0][0] == 6
+
+
+def _said(generation: int, step: int, samples: int) -> Progress:
+    return Progress(
+        generation=generation, step=step, epoch=0, samples=samples, step_s=0.1, samples_per_s=1.0
+    )
+
+
+def test_reports_become_observations_of_the_generation_at_hand() -> None:
+    trainer = record()
+    watch: Watch | None = Watch(generation=2, size=3, step=0, samples=0, at_s=0.0)
+    for k in range(1, 40):  # 100 samples a step, two steps a second, every report twice
+        for _ in range(2):
+            said = _said(2, k, 100 * k)
+            watch, costs = learn_progress(watch, trainer, said, 3, 0.5 * k)
+            trainer = replace(trainer, costs=costs)
+    _, costs = learn_progress(watch, trainer, _said(1, 99, 10**9), 3, 50.0)
+    assert costs == trainer.costs
+    assert [one.size for one in costs.throughput] == [3]
+    assert dict(costs.samples_per_s_by_size) == pytest.approx({3: 200.0})
+
+
+def test_a_daemon_that_has_just_started_watches_the_generation_that_runs() -> None:
+    runs = replace(record(), progress=TrainerProgress(generation=5, size=2))
+    assert learn_progress(None, runs, _said(6, 1, 10), 2, 1.0)[0] is None
+    assert learn_progress(None, runs, _said(5, 1, 10), 3, 1.0)[0] is None
+    watch, costs = learn_progress(None, runs, _said(5, 1, 10), 2, 1.0)
+    assert watch == Watch(generation=5, size=2, step=1, samples=10, at_s=1.0)
+    assert costs is runs.costs

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.decide.curves import GUESS_EXPONENT, curve_of, problem_trainer
+from bftrainer.decide.curves import curve_of, problem_trainer
 from bftrainer.decide.types import Settings
 from bftrainer.policy.model import SiteObjective
 from bftrainer.trainer import MeasuredCosts, TrainerRecord
@@ -26,15 +26,18 @@ def _at(curve: Curve) -> dict[int, float]:
     return dict(zip(curve.sizes, curve.samples_per_s, strict=True))
 
 
-def test_the_users_curve_is_taken_as_it_is() -> None:
+def test_the_users_curve_is_taken_as_it_is_until_measurements_contradict_it() -> None:
     own = Curve(sizes=(1, 3), samples_per_s=(10.0, 12.0))
-    told = _measured({1: 99.0})
+    told = _measured({1: 10.9})
     told = replace(told, spec=replace(told.spec, curve=own))
-    assert curve_of(told) is own
+    assert curve_of(told, Settings()) is own
+    off = _measured({1: 99.0})
+    off = replace(off, spec=replace(off.spec, curve=own))
+    assert curve_of(off, Settings()).samples_per_s == pytest.approx((99.0, 118.8))
 
 
 def test_the_guess_is_concave_and_ends_at_n_max() -> None:
-    curve = curve_of(record(n_max=6))
+    curve = curve_of(record(n_max=6), Settings())
     assert curve.sizes == (1, 2, 4, 6)
     slopes = [
         (b - a) / (n - m)
@@ -47,16 +50,20 @@ def test_the_guess_is_concave_and_ends_at_n_max() -> None:
     assert curve.samples_per_s[1] == pytest.approx(1.75, abs=0.01)
 
 
+def test_who_explores_guesses_what_is_usual() -> None:
+    bold = curve_of(record(n_max=6), Settings(explore_budget=0.02))
+    assert bold.samples_per_s[1] == pytest.approx(1.92, abs=0.01)
+
+
 def test_a_trainer_of_one_node_has_one_point() -> None:
-    assert curve_of(record(n_max=1)).sizes == (1,)
+    assert curve_of(record(n_max=1), Settings()).sizes == (1,)
 
 
-def test_measured_points_are_kept_and_joined_by_the_guess() -> None:
-    curve = _at(curve_of(_measured({3: 90.0, 8: 120.0})))
-    assert curve[3] == 90.0
-    assert curve[8] == 120.0
-    assert curve[1] == pytest.approx(90.0 * (1 / 3) ** GUESS_EXPONENT)
-    assert curve[4] == pytest.approx(90.0 * (4 / 3) ** GUESS_EXPONENT)
+def test_the_curve_passes_through_what_was_measured() -> None:
+    curve = _at(curve_of(_measured({3: 90.0, 8: 120.0}), Settings()))
+    assert curve[3] == pytest.approx(90.0, rel=0.05)
+    assert curve[8] == pytest.approx(120.0, rel=0.05)
+    assert 30.0 <= curve[1] < curve[2] < curve[3] < curve[4] < curve[8]
 
 
 @given(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import pytest
@@ -36,9 +36,11 @@ def _give(
     *,
     now_s: float = T0,
 ) -> GiveBack:
-    return give_back(
-        seen, pilots, memory or Memory(), SETTINGS, now_s, cost_of=lambda name: (0.0, name)
-    )
+    return give_back(seen, pilots, memory or Memory(), SETTINGS, now_s, _by_name)
+
+
+def _by_name(count: int, candidates: Collection[str], gone: Collection[str]) -> list[str]:
+    return sorted(candidates)[:count]
 
 
 def _nodes_for(given: GiveBack) -> dict[str, set[str]]:
@@ -186,13 +188,17 @@ def test_requested_pilots_go_before_held_ones() -> None:
 
 def test_the_cheapest_for_the_trainers_go_first() -> None:
     price = {"n1": 2.0, "n2": 0.0, "n3": 1.0}
+
+    def cheapest(count: int, candidates: Collection[str], gone: Collection[str]) -> list[str]:
+        return sorted(candidates, key=price.__getitem__)[:count]
+
     given = give_back(
         snapshot(_busy(3, "n1", "n2", "n3"), [pending("7", 2)]),
         held("n1", "n2", "n3"),
-        Memory(),
+        Memory(assignment=dict.fromkeys(price, "t1")),
         SETTINGS,
         T0,
-        cost_of=lambda name: (price[name], name),
+        cheapest,
     )
     assert [r.node for r in given.releases] == ["n2", "n3"]
 

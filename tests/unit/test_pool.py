@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.decide.pool import Pool, build_pool, gap_ends
+from bftrainer.decide.pool import Pool, build_pool
 from bftrainer.decide.types import Memory, PilotView, Settings
 from bftrainer.poll.snapshot import Job, JobState, Node, NodeState, Reservation
 from tests.support.snapshots import (
@@ -74,22 +74,6 @@ def test_types_that_policy_excludes_are_left_alone() -> None:
     assert "fat" in pool.not_used["n2"]
 
 
-def test_gap_ends_with_the_earliest_plan() -> None:
-    jobs = [
-        pending("1", 2, start_s=T0 + 900, planned=("n1", "n2")),
-        pending("2", 1, start_s=T0 + 500, planned=("n2",)),
-        pending("3", 1, planned=("n3",)),  # named, but without a time
-        replace(pending("4", 1, start_s=T0 + 1, planned=("n1",)), pilot_id="p1"),
-        replace(running("5", "n1"), planned_nodes=("n1",)),
-    ]
-    reservations = [
-        Reservation(name="soon", start_s=T0 + 300, end_s=T0 + 600, nodes=("n4",)),
-        Reservation(name="over", start_s=T0 - 900, end_s=T0 - 600, nodes=("n5",)),
-    ]
-    ends = gap_ends(jobs, reservations, T0)
-    assert ends == {"n1": T0 + 900, "n2": T0 + 500, "n4": T0 + 300}
-
-
 @pytest.mark.parametrize(("gap_s", "is_used"), [(179.0, False), (180.0, True), (-5.0, False)])
 def test_a_gap_must_hold_the_margin_and_the_shortest_stay(gap_s: float, *, is_used: bool) -> None:
     nodes = with_state(idle_nodes(1), NodeState.PLANNED, "n1")
@@ -97,10 +81,10 @@ def test_a_gap_must_hold_the_margin_and_the_shortest_stay(gap_s: float, *, is_us
     pool = _pool(nodes, jobs)  # min_gap_s 120 + gap_margin_s 60
     assert _names(pool) == (["n1"] if is_used else [])
     if is_used:
-        assert pool.nodes[0].usable_until_s == T0 + gap_s
+        assert pool.nodes[0].usable_until_s == T0 + gap_s - 60
     else:
         assert pool.not_used["n1"] == (
-            f"The batch system plans to use it in {max(0.0, gap_s):.0f} s."
+            f"The batch system plans to use it in {max(0.0, gap_s):.0f} s (job 1)."
         )
 
 
@@ -116,16 +100,29 @@ def test_given_back_nodes_are_left_alone() -> None:
     assert "left to the queue" in pool.not_used["n1"]
 
 
-def test_held_and_requested_nodes_are_in_the_pool_whatever_is_planned_over_them() -> None:
-    nodes = with_state(idle_nodes(3), NodeState.ALLOCATED, "n1")
-    jobs = [pending("1", 3, start_s=T0 + 10, planned=("n1", "n2", "n3"))]
-    pilots = [pilot("n1", end_s=T0 + 5000), pilot("n2", is_held=False)]
+def test_held_and_requested_nodes_may_be_used_until_the_plan_or_their_limit() -> None:
+    nodes = with_state(idle_nodes(3), NodeState.ALLOCATED, "n1", "n3")
+    jobs = [pending("1", 3, start_s=T0 + 400, planned=("n1", "n2", "n3"))]
+    pilots = [pilot("n1", end_s=T0 + 5000), pilot("n2", is_held=False), pilot("n3", end_s=T0 + 90)]
     pool = _pool(nodes, jobs, pilots=pilots)
-    assert [(n.name, n.pilot_id, n.is_held) for n in pool.nodes] == [
-        ("n1", "p-n1", True),
-        ("n2", "p-n2", False),
+    assert [(n.name, n.pilot_id, n.is_held, n.usable_until_s) for n in pool.nodes] == [
+        ("n1", "p-n1", True, T0 + 340),  # gap_margin_s 60 before the start
+        ("n2", "p-n2", False, T0 + 340),
+        ("n3", "p-n3", True, T0 + 90),
     ]
-    assert pool.nodes[0].usable_until_s == T0 + 5000
+
+
+@pytest.mark.parametrize(("left_s", "is_due"), [(60.5, False), (60.0, True), (-5.0, True)])
+def test_a_held_node_is_left_the_margin_before_the_planned_start(
+    left_s: float, *, is_due: bool
+) -> None:
+    nodes = with_state(idle_nodes(2), NodeState.ALLOCATED, "n1", "n2")
+    jobs = [pending("7", 1, start_s=T0 + left_s, planned=("n1",))]
+    pool = _pool(nodes, jobs, pilots=[pilot("n1", end_s=T0 + 5000), pilot("n2")])
+    assert pool.due == ({"n1"} if is_due else set())
+    assert _names(pool) == (["n2"] if is_due else ["n1", "n2"])
+    if is_due:
+        assert pool.not_used["n1"].endswith("(job 7).")
 
 
 @pytest.mark.parametrize("state", [NodeState.DRAINED, NodeState.DOWN, NodeState.RESERVED])

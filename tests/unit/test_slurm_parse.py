@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bftrainer.hostlist import MAX_NAMES, ParseError, expand
 from bftrainer.poll.snapshot import JobState, NodeState, Presence
-from slurm_plugins import parse, states
+from slurm_plugins import asked, parse, states
 from slurm_plugins.launcher import batch_script
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "slurm"
@@ -108,6 +108,9 @@ class TestRecorded:
         found = {r.name: r for r in parse.reservations(recorded(version, "trouble.reservations"))}
         assert found["soon"].nodes == tuple(f"n{n}" for n in range(1, 9))
         assert found["now"].nodes == ("n8",)
+        assert found["now"].is_maintenance
+        text = recorded(version, "trouble.reservations").replace("MAINT,", "")
+        assert not any(r.is_maintenance for r in parse.reservations(text))
         assert found["now"].end_s - found["now"].start_s == 3600
 
     def test_backfill_cycle(self, version: str) -> None:
@@ -121,6 +124,9 @@ class TestRecorded:
         config = parse.controller_config(recorded(version, "config"))
         assert config.version.startswith(version)
         assert config.bf_interval_s == 2
+        assert config.bf_window_s == 86_400
+        text = recorded(version, "config").replace("bf_interval=2", "bf_interval=2,bf_window=60")
+        assert parse.controller_config(text).bf_window_s == 3600
         assert config.kill_wait_s == 5
 
     def test_a_cut_never_passes_for_less(self, version: str) -> None:
@@ -294,17 +300,21 @@ def _rows(n_fields: int) -> st.SearchStrategy[str]:
         st.sampled_from(["", "1", "n[1-3]", "idle", "1:00", "N/A", "gpu:2", "1795165335"]),
         st.text(max_size=8),
     )
-    row = st.lists(piece, min_size=n_fields, max_size=n_fields).map(lambda f: R + F.join(f) + "\n")
-    return st.lists(row, max_size=4).map("".join)
+    row = st.lists(piece, min_size=n_fields, max_size=n_fields).map(F.join)
+    framed = st.sampled_from([(R, "\n"), ("", R + "\n")])  # of -o, of -O
+    return st.tuples(st.lists(row, max_size=4), framed).map(
+        lambda made: "".join(made[1][0] + one + made[1][1] for one in made[0])
+    )
 
 
 @_patient
-@given(text=st.one_of(_NEAR, _rows(2), _rows(5), _rows(8), _rows(15)))
+@given(text=st.one_of(_NEAR, _rows(2), _rows(5), _rows(16), _rows(17)))
 @pytest.mark.parametrize(
     "reader",
     [
         parse.node_rows,
         parse.jobs,
+        asked.rows,
         parse.pilot_names,
         parse.reservations,
         parse.backfill_stats,
@@ -338,11 +348,12 @@ def test_garbage_raises_nothing_but_parse_error(reader: Callable[[str], object],
     [
         ("trouble.sinfo", parse.node_rows),
         ("busy.squeue", parse.jobs),
+        ("asks.asked", asked.rows),
         ("trouble.reservations", parse.reservations),
         ("busy.sdiag", parse.backfill_stats),
         ("config", parse.controller_config),
     ],
-    ids=["nodes", "jobs", "reservations", "backfill", "config"],
+    ids=["nodes", "jobs", "asked", "reservations", "backfill", "config"],
 )
 def test_damaged_real_output_raises_nothing_but_parse_error(
     name: str, reader: Callable[[str], object], damage: list[tuple[int, int, str]]

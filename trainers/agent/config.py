@@ -36,6 +36,7 @@ class AgentConfig(BaseModel):
     heartbeat_s: Seconds = 1.0
     lease_s: Seconds = 1800.0
     gpus: int = Field(default=0, ge=0)
+    interpreters: tuple[str, ...] = ()  # to warm before anything else
 
     def save(self, path: Path) -> None:
         """Write the file; BFT-1302 when it exists."""

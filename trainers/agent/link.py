@@ -89,9 +89,13 @@ class DaemonLink:
             return  # the newest is in Hello, and another comes soon
         self._held_back.append(message)
 
-    def last_words(self, reason: str) -> None:
+    def last_words(self, reason: str, told_s: float) -> None:
         """Say that we leave; wait for it no longer than ``LEAVING_LINGER_MS``."""
-        self._send(Leaving(pilot_id=self._config.pilot_id, reason=reason))
+        self._send(
+            Leaving(
+                pilot_id=self._config.pilot_id, reason=reason, told_s=told_s, left_s=time.time()
+            )
+        )
         self._connection.close(linger_ms=LEAVING_LINGER_MS)
 
     def _send(self, message: AgentMessage) -> None:

@@ -11,7 +11,8 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -35,6 +36,7 @@ from bftrainer.wire.peers import IAm, PeerServer
 from trainers.agent.config import AgentConfig, own_address
 from trainers.agent.link import DaemonLink
 from trainers.agent.signals import SignalWaiter
+from trainers.agent.starting import Started
 from trainers.agent.workers import Workers
 
 LOG = logging.getLogger("bftrainer.agent")
@@ -43,7 +45,7 @@ LOG = logging.getLogger("bftrainer.agent")
 class Agent:
     """One pilot's agent; lives until ``leave``."""
 
-    def __init__(self, config: AgentConfig) -> None:
+    def __init__(self, config: AgentConfig, started: Mapping[str, Started]) -> None:
         self._config = config
         self._address = config.address or own_address()
         # Peers get a key of their own kind: it lives in memory, as long as we do.
@@ -51,7 +53,10 @@ class Agent:
         self._peers = PeerServer(keys=self._peer_keys, answer=self._who_i_am)
         self._peer_endpoint = ""
         self._workers = Workers(
-            log_dir=config.state_dir, report=self._report, on_commit=self._allow_members
+            log_dir=config.state_dir,
+            report=self._report,
+            on_commit=self._allow_members,
+            started=started,
         )
         self._link = DaemonLink(
             config,
@@ -67,16 +72,17 @@ class Agent:
         """Serve for ever; ``leave`` ends the process."""
         loop = asyncio.get_running_loop()
         waiter.on_overdue = self._vanish
-        waiter.on_leave = lambda: _schedule(loop, self.leave)
+        waiter.on_leave = lambda: _schedule(loop, self.leave, waiter)
         self._peer_endpoint = self._peers.start(self._address)
         self._link.start()
         LOG.info("agent of %s on %s, pid %d", self._config.pilot_id, self._config.node, os.getpid())
         await loop.create_future()  # never done
 
-    def leave(self, reason: str) -> NoReturn:
+    def leave(self, reason: str, told_s: float | None = None) -> NoReturn:
         """Kill all workers, tell the daemon and end the process with status 0."""
+        told_s = time.time() if told_s is None else told_s
         self._workers.kill_all()
-        self._link.last_words(reason)
+        self._link.last_words(reason, told_s)
         LOG.info("left: %s", reason)
         os._exit(0)
 
@@ -126,29 +132,41 @@ class Agent:
         return IAm(pilot_id=self._config.pilot_id, workers=self._workers.for_peers())
 
 
-def _schedule(loop: asyncio.AbstractEventLoop, leave: Callable[[str], NoReturn]) -> None:
-    loop.call_soon_threadsafe(leave, "signal")
+def _schedule(
+    loop: asyncio.AbstractEventLoop,
+    leave: Callable[[str, float | None], NoReturn],
+    waiter: SignalWaiter,
+) -> None:
+    loop.call_soon_threadsafe(leave, "signal", waiter.heard_s)
 
 
-async def _live(config: AgentConfig, waiter: SignalWaiter) -> None:
-    await Agent(config).run(waiter)
+async def _live(config: AgentConfig, waiter: SignalWaiter, started: Mapping[str, Started]) -> None:
+    await Agent(config, started).run(waiter)
 
 
-def run_agent(config_path: Path, waiter: SignalWaiter) -> None:
-    """Load the configuration and be the agent; ``waiter`` must have been started."""
+def run_agent(
+    config_path: Path, waiter: SignalWaiter, started: Mapping[str, Started] | None = None
+) -> None:
+    """Load the configuration and be the agent.
+
+    Args:
+        config_path: ``agent.json``.
+        waiter: has been started.
+        started: templates that run already, by interpreter.
+    """
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    asyncio.run(_live(AgentConfig.load(config_path), waiter))
+    asyncio.run(_live(AgentConfig.load(config_path), waiter, started or {}))
 
 
-def main(argv: Sequence[str], waiter: SignalWaiter) -> int:
+def main(argv: Sequence[str], waiter: SignalWaiter, started: Mapping[str, Started]) -> int:
     """Parse the arguments and run; errors end as code, cause and next step."""
     parser = argparse.ArgumentParser(prog="python -m trainers.agent", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="agent.json of the pilot")
     arguments = parser.parse_args(argv)
     try:
-        run_agent(arguments.config, waiter)
+        run_agent(arguments.config, waiter, started)
     except BftError as problem:
         sys.stderr.write(f"error {problem.code}: {problem.cause}\nnext: {problem.next_step}\n")
         return int(problem.exit_code)

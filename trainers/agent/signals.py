@@ -37,6 +37,7 @@ class SignalWaiter:
     def __init__(self) -> None:
         self.on_leave: Callable[[], None] = _exit
         self.on_overdue: Callable[[], None] = _exit
+        self.heard_s: float | None = None  # when the signal to leave came, wall clock
         self._thread = threading.Thread(target=self._wait, name="signals", daemon=True)
 
     def start(self) -> None:
@@ -47,6 +48,7 @@ class SignalWaiter:
     def _wait(self) -> None:
         while signal.sigwaitinfo(BLOCKED_SIGNALS).si_signo == signal.SIGCONT:
             pass
+        self.heard_s = time.time()
         try:
             self.on_leave()
             time.sleep(EXIT_LIMIT_S)

@@ -20,24 +20,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import bftrainer.elastic
 from bftrainer import process
 from trainers.agent.channel import Channel
+from trainers.agent.starting import (
+    KEEP_FREED_MEMORY,
+    Started,
+    log_of,
+    start_template,
+    usual_environment,
+)
 
 LOG = logging.getLogger("bftrainer.agent")
-TEMPLATE_PROGRAM = Path(bftrainer.elastic.__file__).resolve().with_name("template.py")
 MAX_FORK_BYTES = 128 * 1024  # a packet must fit the kernel's default socket buffer
 KILLED = -9
-# Gradients are allocated and freed at every step. As it comes, glibc gives their memory back
-# to the kernel each time and has it cleared page by page when it asks again: 24,000 page
-# faults in a step of a model of 25 M parameters, a tenth of the step, and more in the steps
-# around a rescale, when several processes do so at once. So workers keep what they freed.
-# 32 MiB is the largest threshold glibc takes (mallopt(3)); tensors above it are still mapped
-# one by one. The variables mean nothing to other allocators.
-KEEP_FREED_MEMORY = {
-    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
-}
 # Read when a process or a library starts, so that workers cannot set them later.
 START_VARIABLES = frozenset(
     {
@@ -68,17 +63,11 @@ class TemplateKey:
     @classmethod
     def of(cls, interpreter: str, environment: Mapping[str, str]) -> TemplateKey:
         """Return the key for a worker with this environment."""
-        usual = _usual_environment()
+        usual = usual_environment()
         chosen = {
             k: v for k, v in environment.items() if k in START_VARIABLES and usual.get(k) != v
         }
         return cls(interpreter, tuple(sorted(chosen.items())))
-
-
-def _usual_environment() -> dict[str, str]:
-    """What a template starts with when a trainer asks for nothing special."""
-    usual = {"OMP_NUM_THREADS": "1", **KEEP_FREED_MEMORY, **os.environ}
-    return {**usual, "PYTHONUNBUFFERED": "1"}
 
 
 @dataclass(slots=True)
@@ -94,19 +83,29 @@ class Template:
     Must be made in the main thread: the process dies with the thread that started it.
     """
 
-    def __init__(self, key: TemplateKey, *, log_path: Path, events: TemplateEvents) -> None:
+    def __init__(
+        self,
+        key: TemplateKey,
+        *,
+        log_path: Path,
+        events: TemplateEvents,
+        started: Started | None = None,
+    ) -> None:
         self._key = key
         self._log_path = log_path
         self._events = events
         self._workers = _Workers()
         self._failure = ""
         self.is_alive = True
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._channel = Channel(ours, on_data=self._receive, on_closed=self._closed)
-        with theirs:
-            self._process = self._spawn(theirs.fileno())
-        if self._process is None:
-            self._end()
+        self._process: subprocess.Popen[bytes] | None = None
+        started = started or self._start()
+        if started is None:
+            LOG.warning("%s", self._failure)
+            self.is_alive = False
+            return
+        child = self._process = started.process
+        self._channel = Channel(started.channel, on_data=self._receive, on_closed=self._closed)
+        when_ended(child.pid, lambda: self._reap(child))
 
     def fork(self, body: Mapping[str, Any], worker_end: socket.socket) -> None:
         """Ask for a worker; takes over ``worker_end``."""
@@ -141,20 +140,13 @@ class Template:
             # Workers between fork and our knowing of them die with their parent.
             process.kill_group(self._process.pid)
 
-    def _spawn(self, fd: int) -> subprocess.Popen[bytes] | None:
-        environment = _usual_environment()
-        environment.update(self._key.environment)
-        argv = [self._key.interpreter, str(TEMPLATE_PROGRAM), str(fd)]
+    def _start(self) -> Started | None:
+        environment = dict(self._key.environment)
         try:
-            with self._log_path.open("ab") as log:
-                child = process.spawn(
-                    argv, env=environment, pass_fds=(fd,), stdout=log, stderr=subprocess.STDOUT
-                )
+            return start_template(self._key.interpreter, environment, self._log_path)
         except OSError as problem:
             self._failure = f"the interpreter {self._key.interpreter} cannot be run: {problem}"
             return None
-        _when_ended(child.pid, lambda: self._reap(child))
-        return child
 
     def _receive(self, packet: bytes) -> None:
         try:
@@ -215,10 +207,14 @@ class Template:
 class TemplatePool:
     """Finds or warms the template for a worker."""
 
-    def __init__(self, *, log_dir: Path, events: TemplateEvents) -> None:
+    def __init__(
+        self, *, log_dir: Path, events: TemplateEvents, started: Mapping[str, Started]
+    ) -> None:
         self._log_dir = log_dir
         self._events = events
         self._templates: dict[TemplateKey, Template] = {}
+        for interpreter, early in started.items():
+            self._create(TemplateKey.of(interpreter, {}), early)
 
     def warm(self, interpreter: str) -> None:
         """Warm a template unless that has been tried before."""
@@ -245,9 +241,9 @@ class TemplatePool:
         for template in list(self._templates.values()):
             template.kill_all()
 
-    def _create(self, key: TemplateKey) -> Template:
-        log_path = self._log_dir / f"template-{len(self._templates)}.log"
-        template = Template(key, log_path=log_path, events=self._events)
+    def _create(self, key: TemplateKey, started: Started | None = None) -> Template:
+        log_path = log_of(self._log_dir, len(self._templates))
+        template = Template(key, log_path=log_path, events=self._events, started=started)
         self._templates[key] = template
         return template
 
@@ -259,7 +255,7 @@ def _kill_worker(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _when_ended(pid: int, then: Callable[[], None]) -> None:
+def when_ended(pid: int, then: Callable[[], None]) -> None:
     """Call ``then`` in the event loop once the child has ended (it is not reaped here)."""
     loop = asyncio.get_running_loop()
     fd = os.pidfd_open(pid)

@@ -1,4 +1,4 @@
-"""The workers of this node: forked from templates, fed with bodies, listened to.
+"""The workers of this node: forked or started, fed with bodies, listened to.
 
 The daemon's orders about workers come in; ``WorkerStarted``, ``WorkerSaid`` and
 ``WorkerExited`` go out by ``report``. Also remembers enough of each worker for a
@@ -7,10 +7,11 @@ returning daemon to adopt it. Called by ``trainers.agent.main``.
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from bftrainer.wire.messages import (
 )
 from bftrainer.wire.peers import PeerWorker
 from trainers.agent.channel import Channel
+from trainers.agent.programs import ProgramPool
+from trainers.agent.starting import Started
 from trainers.agent.templates import KILLED, TemplatePool
 
 LOG = logging.getLogger("bftrainer.agent")
@@ -64,13 +67,19 @@ class Workers:
     """All workers of this agent. ``on_commit`` sees every roster passed on."""
 
     def __init__(
-        self, *, log_dir: Path, report: Report, on_commit: Callable[[protocol.Commit], None]
+        self,
+        *,
+        log_dir: Path,
+        report: Report,
+        on_commit: Callable[[protocol.Commit], None],
+        started: Mapping[str, Started],
     ) -> None:
         self._report = report
         self._on_commit = on_commit
         self._workers: dict[str, Worker] = {}
         self._ended: deque[tuple[Said, ...]] = deque(maxlen=KEPT_ENDS)
-        self._pool = TemplatePool(log_dir=log_dir, events=self)
+        self._pool = TemplatePool(log_dir=log_dir, events=self, started=started)
+        self._programs = ProgramPool(log_dir=log_dir, events=self)
 
     def warm(self, interpreters: list[str]) -> None:
         """Warm the templates of these interpreters."""
@@ -101,7 +110,7 @@ class Workers:
         ]
 
     def start(self, order: StartWorker) -> None:
-        """Fork a worker; an order seen before changes nothing."""
+        """Fork or start a worker; an order seen before changes nothing."""
         if order.worker_id in self._workers:
             LOG.info("%s runs already", order.worker_id)
             return
@@ -116,7 +125,12 @@ class Workers:
         worker.channel = Channel(
             ours, on_data=lambda data: self._heard(worker, data), on_closed=lambda: None
         )
-        self._pool.fork(order.interpreter, body, theirs)
+        if order.program:
+            first_line = {"config": body, "options": order.options}
+            worker.channel.send(json.dumps(first_line).encode() + b"\n")
+            self._programs.start(order.worker_id, order.program, theirs)
+        else:
+            self._pool.fork(order.interpreter, body, theirs)
 
     def tell(self, order: TellWorker) -> None:
         """Pass a body on; one that is not for workers is dropped."""
@@ -139,10 +153,12 @@ class Workers:
 
     def kill(self, worker_id: str) -> None:
         """SIGKILL a worker's process group; its exit is reported as usual."""
-        self._pool.kill(worker_id)
+        if not self._programs.kill(worker_id):
+            self._pool.kill(worker_id)
 
     def kill_all(self) -> None:
         """SIGKILL all workers and templates; safe from any thread."""
+        self._programs.kill_all()
         self._pool.kill_all()
 
     # -- what templates and workers tell us ----------------------------------------------

@@ -6,41 +6,33 @@ Nothing here imports torch: that is the template's business, in the user's inter
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from bftrainer.elastic.protocol import WorkerConfig, to_body
-from bftrainer.errors import ExitCode, UsageError
 from bftrainer.trainer import TrainerRecord, TrainerSpec
 from bftrainer.wire.messages import StartWorker
+from trainers.runtimes.base import Resize
+from trainers.runtimes.checking import check_paths, check_size_and_length, unusable
 
 
 class TorchRuntime:
     """Workers forked from a warm template of the user's interpreter."""
 
     name = "torch"
+    resize = Resize.IN_PLACE
 
     def check(self, spec: TrainerSpec) -> None:
         """Refuse what no agent could start; paths are looked at by the submitter."""
-        for what, path in (
-            ("script", spec.script),
-            ("interpreter", spec.interpreter),
-            ("working directory", spec.cwd),
-            ("checkpoint directory", spec.checkpoint_dir),
-        ):
-            if not Path(path).is_absolute():
-                raise _unusable(
-                    f"The {what} {path!r} of {spec.name} is not an absolute path.",
-                    "Workers run on other nodes: give a full path on a shared file system.",
-                )
-        if not 1 <= spec.n_min <= spec.n_max:
-            raise _unusable(
-                f"The size {spec.n_min}:{spec.n_max} of {spec.name} is not a range of nodes.",
-                "Give --nodes MIN:MAX with 1 <= MIN <= MAX.",
-            )
-        if spec.epochs is not None and spec.samples is not None:
-            raise _unusable(
-                f"{spec.name} has both a number of epochs and one of samples.",
-                "Give --epochs or --samples, not both.",
+        check_paths(
+            spec,
+            script=spec.script,
+            interpreter=spec.interpreter,
+            working_directory=spec.cwd,
+            checkpoint_directory=spec.checkpoint_dir,
+        )
+        check_size_and_length(spec)
+        if spec.contract is not None:
+            raise unusable(
+                f"{spec.name} is resized in place: it is never asked to write and end.",
+                "Leave out --launch and the options about checkpoints, or use --runtime command.",
             )
 
     def start_message(
@@ -82,10 +74,6 @@ class TorchRuntime:
             interpreter=spec.interpreter,
             config=to_body(config),
         )
-
-
-def _unusable(cause: str, next_step: str) -> UsageError:
-    return UsageError("BFT-1305", cause, next_step, exit_code=ExitCode.VALIDATION_FAILED)
 
 
 RUNTIME = TorchRuntime()

@@ -1,0 +1,175 @@
+"""Generations of a trainer that is resized by restart: all stop, then all start anew.
+
+Stimuli and instructions are those of ``GenerationMachine``; what differs is that no
+process survives a change of size. A wanted change, or the loss of a member, stops every
+member (``Commit`` without members: write a checkpoint and end; with ``abandon``: end at
+once, for the state of a broken group is not worth saving). When the last process is gone
+the next generation forms from fresh workers. Whoever starts a generation can be sure that
+nothing of the one before still runs. Called by ``actuate.trainers``; no I/O.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from bftrainer.actuate.generation import END_PATIENCE_S, GenerationMachine
+from bftrainer.actuate.group import Instruction, Kill, Parked, Rescaled, Worker, WorkerPhase
+from bftrainer.elastic import protocol
+
+KILL_MARGIN_S = 10.0  # beyond the grace the worker itself keeps: for its farewell
+FRESH_START_S = 5.0  # how long fresh workers on former nodes are waited for
+MAX_WINDOW_S = 30.0  # how long a grow waits for further joiners at most
+LOST = "a member was lost"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Stopped:
+    """A stop that is under way or over, until the next generation runs."""
+
+    since_s: float  # when all were asked to stop, or the last was lost
+    size_before: int
+    reason: str
+    gone_s: float = 0.0  # when the last process had ended
+    is_saved: bool = False
+    unsaved: str = ""
+
+
+class RestartMachine(GenerationMachine):
+    """State machine of one trainer whose programs cannot change size."""
+
+    _stopped: _Stopped | None = None
+    _unsaved = ""
+    _last_pause_s = 0.0
+
+    def keep_grace(self, grace_s: float) -> None:
+        """Let a member that was asked for a checkpoint take so long."""
+        self.leave_patience_s = grace_s + KILL_MARGIN_S
+
+    def on_body(self, worker_id: str, body: protocol.Message, now_s: float) -> list[Instruction]:
+        """A worker said something; ``Interrupted`` while stopping: no checkpoint was written."""
+        if isinstance(body, protocol.Interrupted) and self.is_parking:
+            self._unsaved = body.reason
+        return super().on_body(worker_id, body, now_s)
+
+    # ---- formation -----------------------------------------------------------------
+
+    def _on_entered(
+        self, worker: Worker, body: protocol.Entered, now_s: float
+    ) -> list[Instruction]:
+        if not body.step and not body.samples:  # it has not said where it is
+            body = replace(body, step=self.step, epoch=self.epoch, samples=self.samples)
+        out = super()._on_entered(worker, body, now_s)
+        return [self._restarted(one, now_s) if isinstance(one, Rescaled) else one for one in out]
+
+    def _restarted(self, done: Rescaled, now_s: float) -> Rescaled:
+        stopped, self._stopped = self._stopped, None
+        if stopped is None:
+            return replace(done, is_restart=True)
+        self._last_pause_s = now_s - stopped.since_s
+        return replace(
+            done,
+            is_restart=True,
+            size_before=stopped.size_before,
+            reason=stopped.reason,
+            pause_s=self._last_pause_s,
+            stop_s=stopped.gone_s - stopped.since_s,
+            unsaved=stopped.unsaved,
+        )
+
+    def _clear_up(self, now_s: float) -> list[Instruction]:
+        """After the end: the other programs of the generation may end by themselves, too."""
+        late = now_s - (self._ended_s or now_s) > END_PATIENCE_S
+        spared = {*self.members, *(self.forming.roster if self.forming else ())}
+        out: list[Instruction] = []
+        for worker in self._live():
+            if late or worker.worker_id not in spared:
+                worker.phase = WorkerPhase.GONE
+                out.append(
+                    Kill(pilot_id=worker.pilot_id, worker_id=worker.worker_id, reason="ended")
+                )
+        return out
+
+    def _maybe_form(self, now_s: float) -> list[Instruction]:
+        running = [m for m in self.members if m in self.workers and self.workers[m].is_alive]
+        if len(running) < len(self.members) and not self.is_parking:
+            self.is_broken = True
+        if self.members and not running:
+            return self._all_stopped(now_s)
+        if self.is_parking or self._is_finishing():
+            return []
+        if self.members:
+            return self._maybe_stop(running, now_s)
+        if self._stopped is not None and len(self._targets) < max(1, self.n_min):
+            return self._parked(self._stopped)
+        return self._maybe_start(now_s)
+
+    def _maybe_stop(self, running: list[str], now_s: float) -> list[Instruction]:
+        """Stop everybody when one was lost, one has to go, or one more could join."""
+        kept = [m for m in running if self.workers[m].node in self._targets]
+        is_growing = len(self.members) < self.n_max and bool(self._joiners(now_s))
+        if not (self.is_broken or len(kept) < len(self.members) or is_growing):
+            return []
+        self._stopped = _Stopped(
+            since_s=now_s,
+            size_before=len(self.members),
+            reason=LOST if self.is_broken else "planned",
+        )
+        self._unsaved = ""
+        return self._park()
+
+    def _all_stopped(self, now_s: float) -> list[Instruction]:
+        stopped = self._stopped
+        if stopped is None:  # nobody was left to be asked
+            stopped = _Stopped(since_s=now_s, size_before=len(self.members), reason=LOST)
+        stopped.gone_s = now_s
+        stopped.is_saved = self.is_saved and not self._unsaved
+        stopped.unsaved = self._unsaved
+        self._stopped = stopped
+        self.members, self.size_before = (), 0
+        self.is_parking = self.is_saved = self.is_broken = False
+        self.interrupted_s = None
+        if len(self._targets) < max(1, self.n_min):
+            return self._parked(stopped)
+        return self._match_workers_to_targets(now_s)
+
+    def _parked(self, stopped: _Stopped) -> list[Instruction]:
+        self._stopped = None
+        return [
+            Parked(
+                generation=self.generation,
+                size_before=stopped.size_before,
+                is_saved=stopped.is_saved,
+                reason=stopped.reason,
+            )
+        ]
+
+    def _maybe_start(self, now_s: float) -> list[Instruction]:
+        if now_s < self._not_before_s:  # after a failure: nodes without a worker get theirs then
+            return []
+        roster = tuple(self._joiners(now_s))[: self.n_max]
+        if len(roster) < max(1, self.n_min):
+            return []
+        return self._prepare(roster, self._stopped.reason if self._stopped else "start", now_s)
+
+    def _joiners(self, now_s: float) -> list[str]:
+        """Warm workers by node, once further ones have had their time.
+
+        A grow costs everybody a restart, so it waits for others about as long as a restart
+        takes. A start waits for the fresh workers on the nodes the trainer had before.
+        """
+        free = [
+            w for w in self._live() if w.node in self._targets and w.worker_id not in self.members
+        ]
+        warm = [w for w in free if w.phase is WorkerPhase.WARM]
+        if not warm:
+            return []
+        first_s = min(w.warm_since_s or 0.0 for w in warm)
+        if self.members:
+            window_s = max(self.join_window_s, min(MAX_WINDOW_S, self._last_pause_s))
+            if now_s - first_s < window_s:
+                return []
+        elif any(w.phase is WorkerPhase.STARTING for w in free):
+            since_s = max(first_s, self._stopped.gone_s if self._stopped else 0.0)
+            if now_s - since_s < max(self.join_window_s, FRESH_START_S):
+                return []
+        return [w.worker_id for w in sorted(warm, key=lambda w: (w.node, w.worker_id))]

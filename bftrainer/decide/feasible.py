@@ -1,0 +1,196 @@
+"""Would the scheduler start this job on the free nodes and some of ours? Asked of the queue.
+
+Takes the pending ordinary jobs in order of priority and what is free or ours, returns a
+``Verdict`` for each and the ``Demands`` that must be met; called by ``giveback``. Jobs are
+judged in that order against what those before them leave: all that can start now can
+start together. A job that cannot holds up later ones as backfill does: on the nodes on
+which it is planned they must be over by its planned start. Pure.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from bftrainer.decide.matching import Demand, Matching
+from bftrainer.decide.nodesets import NodeSet
+from bftrainer.decide.requests import ASKS, Request, Site, request_of
+from bftrainer.decide.rooms import Rooms
+from bftrainer.poll.snapshot import Job
+
+
+class Answer(enum.StrEnum):
+    """Whether a pending job could start now."""
+
+    STARTS_ON_FREE = "starts on free nodes"
+    NEEDS = "needs nodes of ours"
+    CANNOT = "cannot start"
+    IN_DOUBT = "in doubt"  # treated as if it could start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The answer for one job."""
+
+    job_id: str
+    answer: Answer
+    n_ours: int = 0  # nodes it lacks when all before it and it have what is free
+    why: str = ""  # a sentence, where it cannot start or there is a doubt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A demand of a job that can start, at its least and with what it takes on top."""
+
+    job: Job
+    demand: Demand
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What the queue asks for."""
+
+    verdicts: list[Verdict] = field(default_factory=list)
+    placed: list[Placed] = field(default_factory=list)  # in order of priority
+
+
+def judge(
+    jobs: Sequence[Job], site: Site, free: NodeSet, had_its_chance: Callable[[Job], bool]
+) -> Outcome:
+    """Judge every job of the queue.
+
+    Args:
+        jobs: pending ordinary jobs, in the order in which the scheduler takes them.
+        site: what they are judged against.
+        free: those of the site's usable nodes that nobody has to give back.
+        had_its_chance: whether the scheduler passed over a job that could have started;
+            asked once for each job for which there is room.
+    """
+    walk = _Walk(
+        site=site,
+        matching=Matching(site.usable),
+        on_free=Matching(free),
+        rooms=Rooms.in_use(site),
+    )
+    return walk.through(jobs, had_its_chance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """Where a job would start."""
+
+    whole: tuple[Demand, ...]  # nodes for itself, or that it opens to others
+    rooms: tuple[int, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Walk:
+    """The state of one pass over the queue."""
+
+    site: Site
+    matching: Matching  # of all that can start with free nodes and ours
+    on_free: Matching  # of as much of that as free nodes can have
+    rooms: Rooms
+    out: Outcome = field(default_factory=Outcome)
+    barriers: list[tuple[float, NodeSet]] = field(default_factory=list)
+    kept_off: dict[float | None, tuple[int, NodeSet]] = field(default_factory=dict)
+    requests: dict[tuple[object, ...], Request] = field(default_factory=dict)
+
+    def through(self, jobs: Sequence[Job], had_its_chance: Callable[[Job], bool]) -> Outcome:
+        for job in jobs:
+            request = self._request_of(job)
+            if request.cannot:
+                self._refuse(job, request.cannot)
+                continue
+            before = self.matching.unused, dict(self.matching.has)
+            found = self._place(request)
+            if found is None:
+                self._refuse(job, "Too few nodes for it are free or ours.")
+            elif had_its_chance(job):
+                self.matching.unused, self.matching.has = before
+                self._refuse(job, "It had its chance, and nothing has changed since.")
+            else:
+                self._start(job, request, found)
+        return self.out
+
+    def _request_of(self, job: Job) -> Request:
+        """Judge jobs that are alike once, tasks of an array above all."""
+        # With the begin time of those that wait for it.
+        alike = (ASKS(job), job.reason, job.start_s if job.reason == "BeginTime" else None)
+        if alike not in self.requests:
+            self.requests[alike] = request_of(job, self.site)
+        return self.requests[alike]
+
+    def _place(self, request: Request) -> _Found | None:
+        """Find room; ``None``: there is none. Of several ways the one that is free."""
+        off = self._kept_off(request.limit_s)
+        ways = [
+            [Demand(demand.among & ~off, demand.count) for demand in way] for way in request.ways
+        ]
+        if len(ways) > 1:
+            ways.sort(key=self._lacks)
+        for way in ways:
+            found = self._place_so(way, request)
+            if found is not None:
+                return found
+        return None
+
+    def _lacks(self, way: list[Demand]) -> int:
+        """Count the nodes of ours that a way would take on top of what is taken."""
+        trial = Matching(self.on_free.unused, dict(self.on_free.has))
+        return sum(demand.count - trial.add_up_to(demand) for demand in way)
+
+    def _place_so(self, way: list[Demand], request: Request) -> _Found | None:
+        rooms: list[int] = []
+        if request.shared is not None:
+            rest: list[Demand] = []
+            for demand in way:
+                has_room = [p for p in self.rooms.find(demand, request.shared) if p not in rooms]
+                rooms += has_room
+                if len(has_room) < demand.count:
+                    rest.append(Demand(demand.among, demand.count - len(has_room)))
+            way = rest
+        if not self.matching.try_add(way):
+            return None
+        if way and request.n_more:
+            among, count = way[-1].among, way[-1].count
+            count += self.matching.add_up_to(Demand(among, request.n_more))
+            way = [*way[:-1], Demand(among, count)]
+        return _Found(whole=tuple(way), rooms=tuple(rooms))
+
+    def _start(self, job: Job, request: Request, found: _Found) -> None:
+        n_nodes = sum(demand.count for demand in found.whole)
+        n_ours = n_nodes - sum(self.on_free.add_up_to(demand) for demand in found.whole)
+        answer = Answer.NEEDS if n_ours else Answer.STARTS_ON_FREE
+        if request.shared is not None:
+            self.rooms.use(found.rooms, request.shared)
+            for demand in found.whole:
+                self.rooms.begin(self.site, demand, request.shared)
+        self.out.placed += [Placed(job=job, demand=demand) for demand in found.whole]
+        self.out.verdicts.append(
+            Verdict(
+                job_id=job.job_id,
+                answer=Answer.IN_DOUBT if request.doubt else answer,
+                n_ours=n_ours,
+                why=request.doubt,
+            )
+        )
+
+    def _refuse(self, job: Job, why: str) -> None:
+        """Note it; later jobs must not delay what is planned for it.
+
+        A plan for a time that has come is out of date.
+        """
+        self.out.verdicts.append(Verdict(job_id=job.job_id, answer=Answer.CANNOT, why=why))
+        if job.start_s is not None and job.start_s > self.site.now_s and job.planned_nodes:
+            self.barriers.append((job.start_s, self.site.sets.named(job.planned_nodes)))
+
+    def _kept_off(self, limit_s: float | None) -> NodeSet:
+        """Return the nodes on which a job of that length would delay one before it."""
+        known, off = self.kept_off.get(limit_s, (0, 0))
+        for start_s, nodes in self.barriers[known:]:
+            if limit_s is not None and self.site.now_s + limit_s > start_s:
+                off |= nodes
+        self.kept_off[limit_s] = (len(self.barriers), off)
+        return off

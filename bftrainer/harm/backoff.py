@@ -1,0 +1,106 @@
+"""Hand-overs → how far the daemon backs off, and what that does to decisions. Pure.
+
+Rule. Of the last 20 measured hand-overs since the last change of level, at least 3 are
+late and their share is above ``1 - share``: one level up, 5 at most. Each level
+
+* halves the nodes that may be held (of those held when the first level began; one
+  always stays, or nothing could ever show that things are better),
+* lets one more scheduler cycle pass before a node given back is taken again,
+* keeps one more node of each type in reserve.
+
+``quiet_s`` without a late hand-over and with a good one: one level down. Without any
+hand-over at all, four times as long. The state is journalled as it is (entries of kind
+``back-off``), so a restart keeps the level. Called by ``bftrainer.harm.monitor``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from bftrainer.decide.types import Settings
+from bftrainer.harm.records import HandOver
+from bftrainer.harm.slo import Rule
+
+KIND = "back-off"  # of the journal's entries
+WINDOW = 20  # hand-overs
+MIN_LATE = 3
+MAX_LEVEL = 5
+PATIENCE = 4.0  # quiet times without any hand-over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackOff:
+    """State of the fold; level 0 is no back-off."""
+
+    level: int = 0
+    base_nodes: int = 0  # held when level 1 began
+    changed_s: float = 0.0  # of the level
+    late_s: float = 0.0  # the last late hand-over, or the last change of level
+    window: tuple[bool, ...] = ()  # since then, oldest first: was it late?
+    good: int = 0  # in time since late_s
+
+
+def heard(state: BackOff, done: HandOver, rule: Rule, *, held_nodes: int, now_s: float) -> BackOff:
+    """Take over a hand-over; one without a figure changes nothing."""
+    if done.delay_s is None:
+        return state
+    is_late = done.delay_s > rule.limit_s
+    window = (*state.window, is_late)[-WINDOW:]
+    state = replace(
+        state,
+        window=window,
+        late_s=now_s if is_late else state.late_s,
+        good=0 if is_late else state.good + 1,
+    )
+    if not is_violated(window, rule) or state.level >= MAX_LEVEL:
+        return state
+    base = max(1, held_nodes) if state.level == 0 else state.base_nodes
+    return BackOff(level=state.level + 1, base_nodes=base, changed_s=now_s, late_s=now_s)
+
+
+def is_violated(window: tuple[bool, ...], rule: Rule) -> bool:
+    """Whether the last hand-overs break the promise."""
+    late = sum(window)
+    return late >= MIN_LATE and late > (1.0 - rule.share) * len(window)
+
+
+def rested(state: BackOff, rule: Rule, *, now_s: float) -> BackOff:
+    """Let time pass: perhaps one level down."""
+    if state.level == 0:
+        return state
+    patience = 1.0 if state.good else PATIENCE
+    if now_s - state.late_s < patience * rule.quiet_s:
+        return state
+    level = state.level - 1
+    base = state.base_nodes if level else 0
+    return BackOff(level=level, base_nodes=base, changed_s=now_s, late_s=now_s)
+
+
+def max_held_nodes(state: BackOff) -> int | None:
+    """Return how many nodes may be held; None: as many as there are."""
+    return max(1, state.base_nodes >> state.level) if state.level else None
+
+
+def applied(settings: Settings, state: BackOff) -> Settings:
+    """Return the settings that decisions get; at level 0 the very same."""
+    if state.level == 0:
+        return settings
+    return replace(
+        settings,
+        max_held_nodes=max_held_nodes(state),
+        hold_off_cycles=1.0 + state.level,
+        reserve_extra_nodes=state.level,
+    )
+
+
+def sentence(state: BackOff) -> str:
+    """Say what is done; nothing at level 0."""
+    most = max_held_nodes(state)
+    if most is None:
+        return ""
+    return (
+        f"bftrainer backs off (level {state.level} of {MAX_LEVEL}): it holds {most} "
+        f"node{'s' if most > 1 else ''} at most, takes none before {1 + state.level} scheduler"
+        f" cycles have passed and keeps {state.level} more of each type free, because nodes were"
+        " handed over too late."
+    )

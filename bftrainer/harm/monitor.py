@@ -1,0 +1,164 @@
+"""The harm monitor of a daemon: ledger, back-off, their journal and their log.
+
+The daemon hands over every decision and every farewell; ``applied`` gives it the
+settings for the next decision. What was settled is in the journal before anything is
+done about it; at a start the journal's records and the level are read again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from bftrainer.decide.types import DecisionInput, Plan, Settings
+from bftrainer.harm import backoff, ledger, records
+from bftrainer.harm.backoff import BackOff
+from bftrainer.harm.ledger import Farewell, Ledger
+from bftrainer.harm.records import HarmRecords
+from bftrainer.harm.report import make_report
+from bftrainer.harm.slo import Rule, slow_part
+from bftrainer.harm.views import HarmReport
+from bftrainer.journal.journal import Journal
+from bftrainer.policy.model import Policy
+
+LOG = logging.getLogger("bftrainer.harm")
+KEPT_RECORDS = 10_000  # looks that settled something; the journal has them all
+MAX_CLOCK_LAG_S = 1.0  # older last words come from a node whose clock is wrong
+
+
+class LastWords(Protocol):
+    """What is needed of an agent's ``Leaving``."""
+
+    @property
+    def reason(self) -> str:
+        """Why it left."""
+
+    @property
+    def told_s(self) -> float | None:
+        """When it heard that it must go, on its node's clock."""
+
+    @property
+    def left_s(self) -> float | None:
+        """When it said so, on its node's clock."""
+
+
+class HarmMonitor:
+    """Counts what ordinary jobs wait for us, and backs off when it is too much."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        policy: Policy,
+        clock: Callable[[], float],
+        on_settled: Callable[[HarmRecords], None] = lambda _: None,
+    ) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._on_settled = on_settled
+        self.rule = rule_of(policy)
+        self._ledger = Ledger()
+        self._records: deque[tuple[float, HarmRecords]] = deque(
+            _newest(journal), maxlen=KEPT_RECORDS
+        )
+        self.state = read_state(journal)
+
+    def applied(self, settings: Settings) -> Settings:
+        """Return the settings of the next decision."""
+        state = backoff.rested(self.state, self.rule, now_s=self._clock())
+        self._change(state)
+        return backoff.applied(settings, self.state)
+
+    def left(self, pilot_id: str, node: str, said: LastWords) -> None:
+        """Take over an agent's last words."""
+        told_s, left_s = on_our_clock(said, self._clock())
+        self._ledger = ledger.farewell(
+            self._ledger,
+            Farewell(
+                pilot_id=pilot_id, node=node, reason=said.reason, told_s=told_s, left_s=left_s
+            ),
+        )
+
+    def decided(self, given: DecisionInput, plan: Plan, took_s: float) -> None:
+        """Take over a decision."""
+        self._ledger, settled = ledger.fold(self._ledger, given, plan, took_s)
+        if settled.is_empty:
+            return
+        self._journal.append(records.KIND, settled)
+        self._records.append((given.now_s, settled))
+        self._on_settled(settled)
+        held = sum(1 for p in given.pilots if p.is_held)
+        state = self.state
+        for done in settled.hand_overs:
+            if done.delay_s is not None and done.delay_s > self.rule.limit_s:
+                LOG.warning(
+                    "job %s got %s after %.2f s: %s",
+                    done.job_id,
+                    done.node,
+                    done.delay_s,
+                    slow_part(done),
+                )
+            state = backoff.heard(
+                state, done, self.rule, held_nodes=held + len(settled.hand_overs), now_s=given.now_s
+            )
+        self._change(state)
+
+    def report(self, since_s: float | None) -> HarmReport:
+        """Sum up since then; None: since the oldest record that is kept."""
+        now_s = self._clock()
+        return report_of(self._records, self.state, self.rule, since_s=since_s, until_s=now_s)
+
+    def _change(self, state: BackOff) -> None:
+        if state.level != self.state.level:
+            self._journal.append(backoff.KIND, state)
+            LOG.warning("%s", backoff.sentence(state) or "bftrainer no longer backs off.")
+        self.state = state
+
+
+def rule_of(policy: Policy) -> Rule:
+    """Return the policy's promise."""
+    return Rule(limit_s=policy.harm_slo_s, share=policy.harm_slo_share, quiet_s=policy.harm_quiet_s)
+
+
+def on_our_clock(said: LastWords, heard_s: float) -> tuple[float, float]:
+    """Return when an agent was told and left; where its clock is wrong, by when we heard."""
+    left_s = heard_s if said.left_s is None else said.left_s
+    told_s = left_s if said.told_s is None else min(said.told_s, left_s)
+    if not 0.0 <= heard_s - left_s <= MAX_CLOCK_LAG_S:
+        told_s, left_s = told_s + heard_s - left_s, heard_s
+    return told_s, left_s
+
+
+def read_records(journal: Journal) -> Iterable[tuple[float, HarmRecords]]:
+    """Read what was settled, oldest first, each with its time."""
+    for entry in journal.entries(records.KIND):
+        yield entry.at_s, entry.payload_as(HarmRecords)
+
+
+def _newest(journal: Journal) -> Iterable[tuple[float, HarmRecords]]:
+    """The same, as many as are kept; older ones are not even decoded."""
+    for entry in deque(journal.entries(records.KIND), maxlen=KEPT_RECORDS):
+        yield entry.at_s, entry.payload_as(HarmRecords)
+
+
+def read_state(journal: Journal) -> BackOff:
+    """Read the last level of the back-off."""
+    last = None
+    for entry in journal.entries(backoff.KIND):
+        last = entry
+    return BackOff() if last is None else last.payload_as(BackOff)
+
+
+def report_of(
+    found: Iterable[tuple[float, HarmRecords]],
+    state: BackOff,
+    rule: Rule,
+    *,
+    since_s: float | None,
+    until_s: float,
+) -> HarmReport:
+    """Choose the records of a span of time and sum them up."""
+    kept = [(at_s, r) for at_s, r in found if since_s is None or at_s >= since_s]
+    begin_s = since_s if since_s is not None else (kept[0][0] if kept else until_s)
+    return make_report((r for _, r in kept), state, rule, since_s=begin_s, until_s=until_s)

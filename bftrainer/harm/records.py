@@ -1,0 +1,90 @@
+"""What the harm monitor writes down: hand-overs, nodes given back in vain, nodes taken.
+
+``ledger`` makes these records, the journal keeps them (entries of kind ``harm``), and
+``slo``, ``backoff`` and ``report`` are computed from nothing else. Times are seconds
+since the epoch on the daemon's clock.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+KIND = "harm"  # of the journal's entries
+
+
+class How(enum.StrEnum):
+    """Who asked for the node."""
+
+    GIVEN_BACK = "given-back"  # we did, before the batch system had to
+    PREEMPTED = "preempted"  # the batch system ended our pilot
+
+
+class Why(enum.StrEnum):
+    """Why a node was given back in vain."""
+
+    STARTED_ELSEWHERE = "started-elsewhere"
+    DID_NOT_START = "did-not-start"  # and the node is held off no longer
+    LEFT_THE_QUEUE = "left-the-queue"  # cancelled, or too short for any look to show it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOver:
+    """A node that an ordinary job got from us."""
+
+    job_id: str
+    n_nodes: int  # of the job
+    node: str
+    pilot_id: str
+    how: How
+    asked_s: float | None  # our release or the agent's SIGTERM; None: nobody could tell
+    freed_s: float
+    precision_s: float  # freed_s may be off by as much
+    start_s: float | None = None  # of the job, whole seconds on Slurm
+    asked_for: str = ""  # the job the node was released for, if any
+    # Where the time went; None: the agent said nothing.
+    decision_s: float = 0.0
+    cancel_s: float | None = None  # until the agent heard of it
+    agent_s: float | None = None  # until the agent had gone
+    epilog_s: float | None = None  # until the batch system had the node
+
+    @property
+    def delay_s(self) -> float | None:
+        """What the job waited for us: the figure of the SLO."""
+        return None if self.asked_s is None else max(0.0, self.freed_s - self.asked_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vain:
+    """A node given back for a job that did not take it, and nobody else did."""
+
+    job_id: str
+    node: str
+    pilot_id: str
+    asked_s: float
+    settled_s: float
+    why: Why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A pilot that the batch system ended and on whose node no ordinary job was seen."""
+
+    node: str
+    pilot_id: str
+    ended_s: float
+    settled_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HarmRecords:
+    """What one look settled: the payload of one entry of the journal."""
+
+    hand_overs: tuple[HandOver, ...] = ()
+    vain: tuple[Vain, ...] = ()
+    taken: tuple[Taken, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write down."""
+        return not (self.hand_overs or self.vain or self.taken)

@@ -1,0 +1,66 @@
+"""What ``bftrainer report harm`` shows, as plain data: the document of ``/v1/harm``.
+
+``report`` makes it; the API carries it; the command line prints it. Imports nothing
+that would make a verb start slowly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bftrainer.harm.slo import Bucket
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorstCase:
+    """One of the slowest hand-overs."""
+
+    job_id: str
+    n_nodes: int
+    node: str
+    pilot_id: str
+    how: str
+    asked_s: float | None
+    delay_s: float | None
+    precision_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VainCount:
+    """Nodes given back in vain, for one reason."""
+
+    why: str
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HarmReport:
+    """What ordinary jobs have noticed of us."""
+
+    since_s: float
+    until_s: float
+    limit_s: float
+    share_promised: float
+    hand_overs: int  # nodes
+    jobs: int  # that got them
+    measured: int
+    share_within: float | None
+    is_kept: bool  # the promise
+    median_s: float | None
+    p95_s: float | None
+    max_s: float | None
+    histogram: tuple[Bucket, ...]
+    given_back: int  # nodes that ordinary jobs got because we gave them back
+    preempted: int  # nodes that they got because the batch system ended our pilot
+    preempted_jobs: int  # jobs that had to preempt
+    share_preempted: float | None  # of the jobs that got nodes
+    preempted_jobs_per_hour: float | None
+    taken: int  # pilots ended by the batch system, and no job was seen on the node
+    in_vain: int
+    share_in_vain: float | None  # of the nodes given back for a job
+    in_vain_per_hour: float | None
+    vain: tuple[VainCount, ...]
+    worst: tuple[WorstCase, ...]
+    back_off_level: int
+    back_off: str  # one sentence, "" at level 0

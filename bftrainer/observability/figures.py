@@ -1,0 +1,86 @@
+"""The daemon's state → figures for Prometheus. Pure.
+
+``bftrainer.service`` asks at every scrape, with what ``bftrainer status`` shows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from bftrainer.api.service import PollingView, StatusView
+from bftrainer.observability.metrics import Figure
+from bftrainer.trainer import TrainerState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What a scrape wants to know beyond the status."""
+
+    pool_nodes: int
+    pauses: int
+    paused_s: float
+    back_off_level: int
+
+
+def daemon_figures(status: StatusView, extras: Extras) -> tuple[Figure, ...]:
+    """Return one figure for each thing worth a graph."""
+    states = Counter(view.record.state for view in status.trainers)
+    return (
+        _figure("nodes", "Nodes that the batch system shows.", status.nodes_total),
+        _figure("idle_nodes", "Nodes without any job.", status.nodes_idle),
+        _figure("pool_nodes", "Nodes that the last decision could use.", extras.pool_nodes),
+        _figure("held_nodes", "Nodes with a pilot whose agent answers.", status.nodes_held),
+        _figure("requested_nodes", "Nodes with a pilot that is not held.", status.nodes_requested),
+        _figure("decisions_total", "Decisions that changed something.", status.decisions),
+        _figure("rescales_total", "Changes of size of trainers.", status.rescales),
+        _figure("pauses_total", "Pauses of trainers at a change of size.", extras.pauses),
+        _figure("pause_seconds_total", "Time that trainers paused.", extras.paused_s),
+        _figure(
+            "give_backs_total", "Nodes given back for ordinary jobs, taken or not.",
+            status.give_backs,
+        ),
+        _figure(
+            "back_off_level", "How far the daemon backs off; 0 is not at all.",
+            extras.back_off_level,
+        ),
+        _figure(
+            "batch_system_known", "1 when the last look was complete.",
+            float(status.observed == "present"),
+        ),
+        *_polling(status.polling),
+        Figure(
+            name="bftrainer_trainers",
+            meaning="Trainers.",
+            label="state",
+            by_label=tuple((str(state), float(states[state])) for state in TrainerState),
+        ),
+    )  # fmt: skip
+
+
+def _polling(polling: PollingView | None) -> tuple[Figure, ...]:
+    if polling is None:
+        return ()
+    return (
+        _figure("looks_total", "Looks at the batch system.", polling.looks),
+        _figure(
+            "controller_requests_last_minute",
+            "Requests to the batch system's controller in the last minute.",
+            polling.requests_last_minute,
+        ),
+        _figure(
+            "controller_requests_allowed_per_minute",
+            "What all looks together may ask of it in a minute.",
+            polling.total_per_minute,
+        ),
+        Figure(
+            name="bftrainer_controller_requests_total",
+            meaning="Requests to the batch system's controller.",
+            label="kind",
+            by_label=tuple((asked.kind, float(asked.total)) for asked in polling.requests),
+        ),
+    )
+
+
+def _figure(name: str, meaning: str, value: float) -> Figure:
+    return Figure(name=f"bftrainer_{name}", meaning=meaning, value=float(value))

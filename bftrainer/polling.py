@@ -1,0 +1,167 @@
+"""The loop of looks: asks the pace when, lets the daemon look, hears what is announced.
+
+A batch system, the policy and the daemon's look come in; looks at the right times go
+out, and the figures of what they cost. Owned by ``bftrainer.daemon``; ``service`` and
+whoever exports metrics read ``figures``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+from bftrainer.api.service import PollingView, RequestCount
+from bftrainer.policy.model import Policy
+from bftrainer.poll.announcer import UNSEEN_S, Announcement
+from bftrainer.poll.batch_system import ORDER_KINDS, BatchSystem
+from bftrainer.poll.pace import Pace, PaceRules
+from bftrainer.poll.snapshot import NodeState, Snapshot
+
+END_SEEN_S: Final = 0.3  # an ended job is announced before its nodes are idle
+LONGEST_RESTS: Final = {False: 5.0, True: 2.0}  # intervals; with announcements we look less
+CYCLES_ASKED: Final = 10.0  # times per cycle of the scheduler, while something waits for it
+
+
+class Look(Protocol):
+    """How the daemon looks."""
+
+    def __call__(self, *, wants_cycle: bool) -> Awaitable[None]:
+        """Look once and take the look over."""
+
+
+def rules_of(policy: Policy, *, is_told: bool) -> PaceRules:
+    """Return the pace of a daemon that is told of changes, or of one that is not."""
+    interval_s, requests = policy.poll_interval_s, policy.requests_per_minute
+    if is_told:
+        interval_s = max(interval_s, policy.poll_interval_with_hook_s)
+        requests = min(requests, policy.requests_per_minute_with_hook)
+    return PaceRules(
+        interval_s=interval_s,
+        requests_per_minute=requests,
+        called_interval_s=policy.poll_interval_s,
+        total_per_minute=policy.requests_per_minute,
+        longest_rest_s=LONGEST_RESTS[is_told] * interval_s,
+    )
+
+
+class Poller:
+    """Runs until cancelled; one look at a time."""
+
+    def __init__(
+        self,
+        system: BatchSystem,
+        policy: Policy,
+        *,
+        look: Look,
+        hear: Callable[[tuple[Announcement, ...]], None],
+        waits_for_cycle: Callable[[], bool],
+    ) -> None:
+        self._system = system
+        self._policy = policy
+        self._look = look
+        self._hear = hear
+        self._waits_for_cycle = waits_for_cycle
+        self._called = asyncio.Event()
+        self._counts: Counter[str] = Counter()
+        self._cycle_asked_s = -float("inf")
+        self._completing: frozenset[str] = frozenset()
+        self.is_told = False
+        self.pace = Pace(rules_of(policy, is_told=False))
+
+    async def run(self) -> None:
+        """Look at once, then whenever it is time."""
+        announcer = self._system.open_announcer()
+        loop = asyncio.get_running_loop()
+        if announcer is not None:
+            self.is_told = True
+            self.pace = Pace(rules_of(self._policy, is_told=True))
+            loop.add_reader(announcer.fileno(), lambda: self._on_announced(announcer.read()))
+        try:
+            while True:
+                await self._look_once()
+                await self._until_due()
+        finally:
+            if announcer is not None:
+                loop.remove_reader(announcer.fileno())
+                announcer.close()
+
+    def call(self, after_s: float) -> None:
+        """Ask for a look in so many seconds; several calls may get one together."""
+        self.pace.calls.call(time.monotonic() + after_s)
+        self._called.set()
+
+    def saw(self, snapshot: Snapshot) -> None:
+        """Come back once for nodes that were not idle yet when their job had ended."""
+        nodes = snapshot.nodes or ()
+        before = self._completing
+        self._completing = frozenset(n.name for n in nodes if n.state is NodeState.COMPLETING)
+        if self.is_told and self._completing - before:
+            self.call(self._policy.poll_interval_s)
+
+    def figures(self) -> PollingView:
+        """Return what looking costs the controller, and what it may cost."""
+        rules, now_s = self.pace.rules, time.monotonic()
+        return PollingView(
+            mode="hook" if self.is_told else "polling",
+            interval_s=rules.interval_s,
+            requests_per_minute=rules.requests_per_minute,
+            total_per_minute=rules.total_per_minute,
+            requests_last_minute=self.pace.requests_last_minute(now_s),
+            looks=self.pace.looks,
+            called_looks=self.pace.called_looks,
+            last_look_s=self.pace.last_look_s,
+            requests=tuple(
+                RequestCount(kind=kind, total=total)
+                for kind, total in sorted(self._system.request_counts().items())
+            ),
+        )
+
+    def _on_announced(self, announcements: tuple[Announcement, ...]) -> None:
+        if not announcements:
+            return
+        self._hear(announcements)
+        for said in announcements:
+            self.call(UNSEEN_S if said.job is not None else END_SEEN_S)
+
+    async def _look_once(self) -> None:
+        began_s = time.monotonic()
+        self._note_orders(began_s)
+        is_called = self.pace.is_called(began_s)
+        wants_cycle = (
+            self._waits_for_cycle()
+            and began_s - self._cycle_asked_s >= self._system.cycle_s / CYCLES_ASKED
+        )
+        if wants_cycle:
+            self._cycle_asked_s = began_s
+        await self._look(wants_cycle=wants_cycle)
+        ended_s = time.monotonic()
+        asked = self._since()
+        orders = sum(count for kind, count in asked.items() if kind in ORDER_KINDS)
+        self.pace.ordered(ended_s, orders)
+        self.pace.looked(began_s, ended_s, asked.total() - orders, is_called=is_called)
+
+    async def _until_due(self) -> None:
+        while True:
+            now_s = time.monotonic()
+            self._note_orders(now_s)
+            rest_s = self.pace.due_s(now_s) - now_s
+            if rest_s <= 0:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(rest_s):
+                    await self._called.wait()
+            self._called.clear()
+
+    def _note_orders(self, now_s: float) -> None:
+        """Take what was asked of the controller beside the looks for orders."""
+        self.pace.ordered(now_s, self._since().total())
+
+    def _since(self) -> Counter[str]:
+        """Requests since the last call of this."""
+        counts = Counter(self._system.request_counts())
+        before, self._counts = self._counts, counts
+        return counts - before

@@ -1,0 +1,141 @@
+"""Among allocations of nearly equal worth, the one that teaches most.
+
+A trainer that grows or shrinks anyway may as well go to a size whose throughput is not
+known well. The problem and its best allocation come in, and for each trainer how well its
+curve is known; out comes that allocation or another one that is worth at most
+``budget`` less (a share of the objective). Who does not move is left alone. Deterministic,
+nothing is remembered: what is known is in the input. Called by ``decide.exploring``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from milp.problem import Allocation, Curve, Marginal, Objective, Problem, ProblemTrainer
+from milp.worth import allocation_value, curve_at
+
+ErrorAt = Callable[[int], float]  # size -> relative error of the curve there
+
+FULL_ERROR = 0.2  # a curve that is this far off teaches as much as can be
+LEAST_ERROR = 0.02  # what is known this well teaches nothing
+MOST_SIZES = 64  # of one trainer that are told apart
+
+
+def explore(
+    problem: Problem,
+    best: Allocation,
+    allocate: Callable[[Problem], Allocation],
+    errors: Mapping[str, ErrorAt],
+    budget: float,
+) -> Allocation:
+    """Return ``best``, or an allocation that teaches more for at most ``budget`` of it.
+
+    Args:
+        problem: with the curves as they are believed.
+        best: its answer by the policy.
+        allocate: the policy.
+        errors: how well the curve of each trainer is known; those missing do not explore.
+        budget: share of the objective, from 0 on.
+    """
+    if budget <= 0.0 or best.objective <= 0.0 or problem.objective is Objective.UTILITY:
+        return best
+    sizes, before = best.sizes(), _present(problem)
+    movers = {
+        t.trainer_id: errors[t.trainer_id]
+        for t in problem.trainers
+        if t.trainer_id in errors
+        and sizes.get(t.trainer_id, 0) not in (0, before[t.trainer_id])
+        and not t.batch_curves
+    }
+    if not movers:
+        return best
+    offered = _with_bonus(problem, movers, sizes, before, budget)
+    if all(a is b for a, b in zip(offered.trainers, problem.trainers, strict=True)):
+        return best
+    other = allocate(offered)
+    found = other.sizes()
+    stays = all(
+        found.get(t.trainer_id, 0) == sizes.get(t.trainer_id, 0)
+        for t in problem.trainers
+        if t.trainer_id not in movers
+    )
+    if not stays or _teaches(found, movers) <= _teaches(sizes, movers):
+        return best
+    value = allocation_value(problem, other.assignment)
+    if value < (1.0 - budget) * best.objective:
+        return best
+    return replace(
+        best,
+        assignment=other.assignment,
+        objective=value,
+        gap=best.gap + max(0.0, best.objective - value),
+        marginals=_unmoved(best.marginals, sizes, found),
+    )
+
+
+def teaches(error: float) -> float:
+    """How much there is to learn at a size, 0 to 1."""
+    return min(1.0, max(0.0, error - LEAST_ERROR) / (FULL_ERROR - LEAST_ERROR))
+
+
+def _teaches(sizes: Mapping[str, int], movers: Mapping[str, ErrorAt]) -> float:
+    return sum(teaches(error_at(sizes[t])) for t, error_at in movers.items() if sizes.get(t))
+
+
+def _present(problem: Problem) -> dict[str, int]:
+    pool = {node.name for node in problem.nodes}
+    return {t.trainer_id: len(pool.intersection(t.current)) for t in problem.trainers}
+
+
+def _with_bonus(
+    problem: Problem,
+    movers: Mapping[str, ErrorAt],
+    sizes: Mapping[str, int],
+    before: Mapping[str, int],
+    budget: float,
+) -> Problem:
+    """Return the problem in which movers earn more where they teach, and others stay."""
+    trainers = []
+    for t in problem.trainers:
+        size = sizes.get(t.trainer_id, 0)
+        if t.trainer_id in movers:
+            t = _earning_more(t, movers[t.trainer_id], len(problem.nodes), budget)  # noqa: PLW2901
+        elif size and size == before[t.trainer_id]:
+            t = replace(t, n_min=size, n_max=size)  # noqa: PLW2901
+        trainers.append(t)
+    if not any(a.curve is not b.curve for a, b in zip(trainers, problem.trainers, strict=True)):
+        return problem
+    return replace(problem, trainers=tuple(trainers))
+
+
+def _earning_more(
+    trainer: ProblemTrainer, error_at: ErrorAt, n_nodes: int, budget: float
+) -> ProblemTrainer:
+    """One node earns what it earns: the objective may be relative to it."""
+    sizes = _grid(trainer, n_nodes)
+    bonus = [budget * teaches(error_at(n)) if n > 1 else 0.0 for n in sizes]
+    if not any(bonus):
+        return trainer
+    rates = tuple(
+        (1.0 + more) * curve_at(trainer.curve, n) for n, more in zip(sizes, bonus, strict=True)
+    )
+    return replace(trainer, curve=Curve(sizes=tuple(sizes), samples_per_s=rates))
+
+
+def _grid(trainer: ProblemTrainer, n_nodes: int) -> list[int]:
+    """Every size it may get, or about ``MOST_SIZES`` of them, and the curve's own."""
+    last = max(1, min(trainer.n_max, n_nodes))
+    step = 1.0 if last <= MOST_SIZES else last ** (1.0 / MOST_SIZES)
+    if step == 1.0:
+        chosen = set(range(1, last + 1))
+    else:
+        chosen = {min(last, round(step**k)) for k in range(MOST_SIZES + 1)}
+    return sorted(chosen | {n for n in trainer.curve.sizes if n <= last} | {1, last})
+
+
+def _unmoved(
+    marginals: Mapping[str, Marginal], sizes: Mapping[str, int], found: Mapping[str, int]
+) -> dict[str, Marginal]:
+    """What one node more would bring is known for the sizes it was asked for only."""
+    return {t: m for t, m in marginals.items() if sizes.get(t, 0) == found.get(t, 0)}

@@ -1,0 +1,102 @@
+"""Reports of progress → throughput at a size, with its error.
+
+A ``Watch`` follows one generation: committed samples over time, cut into intervals, the
+first steps after a rescale left out. Each interval is one observation; ``add`` folds it
+into the statistics of its size, a window in which what is old fades (EWMA). Pure: the time
+comes in. Called by ``actuate.costs`` and by the simulator.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from bftrainer.trainer import SizeThroughput
+
+SETTLE_S, SETTLE_STEPS = 1.0, 3  # of a new generation: caches and buffers are still cold
+OBSERVE_S = 2.0  # one observation; a report comes every half second
+WINDOW = 30.0  # observations of that long ago weigh 1/e: a minute of training
+MAX_SIZES = 24  # of one trainer; the one measured longest ago makes room
+USUAL_NOISE = 0.05  # relative standard deviation assumed until there are some observations
+USUAL_NOISE_WEIGHT = 2.0  # as many observations' worth
+CLIP_SD = 4.0  # an observation further off (a stall) counts as one that far off
+LEAST_ERROR = 0.003  # means are never believed to be better than this
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """Where the present observation of one generation began."""
+
+    generation: int
+    size: int
+    step: int
+    samples: int
+    at_s: float
+    is_settled: bool = False
+
+
+def heard(
+    watch: Watch, *, generation: int, step: int, samples: int, now_s: float
+) -> tuple[Watch, float | None]:
+    """Take in a report; return samples per second when an observation is complete.
+
+    Every member reports, so reports may come twice or late: those change nothing.
+    """
+    if generation != watch.generation or samples <= watch.samples or now_s <= watch.at_s:
+        return watch, None
+    here = replace(watch, step=step, samples=samples, at_s=now_s, is_settled=True)
+    span_s = now_s - watch.at_s
+    if not watch.is_settled:
+        is_settled = span_s >= SETTLE_S and step - watch.step >= SETTLE_STEPS
+        return (here if is_settled else watch), None
+    if span_s < OBSERVE_S:
+        return watch, None
+    return here, (samples - watch.samples) / span_s
+
+
+def add(
+    known: tuple[SizeThroughput, ...], size: int, samples_per_s: float, now_s: float
+) -> tuple[SizeThroughput, ...]:
+    """Fold one observation into the statistics of its size; sizes stay in order."""
+    by_size = {one.size: one for one in known}
+    before = by_size.get(size)
+    if before is None:
+        while len(by_size) >= MAX_SIZES:
+            del by_size[min(by_size, key=lambda n: (by_size[n].seen_s, n))]
+        before = SizeThroughput(size=size)
+    by_size[size] = _fold(before, samples_per_s, now_s)
+    return tuple(by_size[n] for n in sorted(by_size))
+
+
+def _fold(before: SizeThroughput, samples_per_s: float, now_s: float) -> SizeThroughput:
+    """Welford's step, after what is known has faded to make room in the window."""
+    fade = min(1.0, (WINDOW - 1.0) / before.count) if before.count > 0.0 else 1.0
+    count, m2 = fade * before.count + 1.0, fade * before.m2
+    if before.count >= USUAL_NOISE_WEIGHT + 1.0:
+        reach = CLIP_SD * deviation(before)
+        low, high = before.mean_samples_per_s - reach, before.mean_samples_per_s + reach
+        samples_per_s = min(max(low, samples_per_s), high)
+    off = samples_per_s - before.mean_samples_per_s
+    mean = before.mean_samples_per_s + off / count
+    return replace(
+        before,
+        count=count,
+        mean_samples_per_s=mean,
+        m2=m2 + off * (samples_per_s - mean),
+        seen_s=now_s,
+    )
+
+
+def deviation(known: SizeThroughput) -> float:
+    """Standard deviation of an observation; few of them are helped out by what is usual."""
+    usual = USUAL_NOISE * known.mean_samples_per_s
+    squares = known.m2 + USUAL_NOISE_WEIGHT * usual * usual
+    return math.sqrt(squares / (max(0.0, known.count - 1.0) + USUAL_NOISE_WEIGHT))
+
+
+def error_of(known: SizeThroughput) -> float:
+    """Relative standard error of the mean."""
+    if known.count <= 0.0 or known.mean_samples_per_s <= 0.0:
+        return 1.0
+    error = deviation(known) / known.mean_samples_per_s / math.sqrt(known.count)
+    return max(LEAST_ERROR, error)

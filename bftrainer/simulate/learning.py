@@ -1,0 +1,96 @@
+"""Physical books in which nobody tells the decision how fast trainers are.
+
+Trainers progress by their true curves; decisions get what users claim (or nothing) and what
+was measured: one observation of the present size, with noise, for every few seconds of
+training, folded in by the daemon's own ``actuate.costs``. Called by the benchmark of the
+profiler and by tests.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from bftrainer.actuate.costs import learn_leaving, learn_throughput
+from bftrainer.profile.measure import OBSERVE_S, SETTLE_S, WINDOW
+from bftrainer.simulate.costs import PhysicalCosts
+from bftrainer.simulate.physical import PhysicalBooks
+from bftrainer.simulate.tally import Tally
+from bftrainer.simulate.trainers import SimTrainer
+from bftrainer.simulate.workloads.submission import Submission
+from milp.problem import Curve
+
+Claim = Callable[[Submission], Curve | None]  # what the user says of the throughput
+
+
+@dataclass(slots=True)
+class _Watch:
+    """The present stay of a trainer at one size."""
+
+    size: int
+    next_s: float  # when the next observation is complete
+
+
+class LearningBooks(PhysicalBooks):
+    """Books that keep the true curves to themselves."""
+
+    def __init__(
+        self,
+        tally: Tally,
+        costs: PhysicalCosts,
+        *,
+        seed: int,
+        claim: Claim,
+        noise: float,
+        is_learning: bool = True,
+    ) -> None:
+        """Take the durations of ``PhysicalBooks`` and what is known.
+
+        Args:
+            tally: sums of the replay.
+            costs: durations.
+            seed: of durations and noise.
+            claim: what the user of a trainer says; None: nothing.
+            noise: relative standard deviation of one observation.
+            is_learning: False: decisions have the claims only.
+        """
+        super().__init__(tally, costs, seed=seed)
+        self._claim, self._noise, self._is_learning = claim, noise, is_learning
+        self._errors = random.Random(seed + 1)  # noqa: S311 - reproducible by its seed
+        self._watches: dict[str, _Watch] = {}
+
+    def admit(self, trainer: SimTrainer) -> None:
+        """Let a trainer take part; its record says what its user claims."""
+        spec = replace(trainer.record.spec, curve=self._claim(trainer.submission))
+        trainer.record = replace(trainer.record, spec=spec)
+        super().admit(trainer)
+
+    def advance(self, now_s: float) -> None:
+        """Train up to ``now_s`` and observe it."""
+        begin_s = self._now_s
+        super().advance(now_s)
+        for member in self._members.values() if self._is_learning else ():
+            resumes_s = max(begin_s, member.resumes_at_s)
+            self._observe(member.trainer, resumes_s, now_s)
+
+    def _observe(self, trainer: SimTrainer, begin_s: float, now_s: float) -> None:
+        """Take in the observations that were completed at the present size."""
+        size = len(trainer.nodes)
+        watch = self._watches.get(trainer.trainer_id)
+        if watch is None or watch.size != size:
+            if watch is not None and watch.size:
+                costs = learn_leaving(trainer.record.costs, watch.size, 0.0, now_s)
+                trainer.record = replace(trainer.record, costs=costs)
+            watch = _Watch(size, begin_s + SETTLE_S + OBSERVE_S)
+            self._watches[trainer.trainer_id] = watch
+        if not size or watch.next_s > now_s:
+            return
+        complete = 1 + int((now_s - watch.next_s) / OBSERVE_S)
+        costs = trainer.record.costs
+        # More than these would push each other out of the window.
+        for _ in range(min(complete, 2 * int(WINDOW))):
+            observed = trainer.rate * max(0.0, self._errors.gauss(1.0, self._noise))
+            costs = learn_throughput(costs, size, observed, now_s)
+        watch.next_s += complete * OBSERVE_S
+        trainer.record = replace(trainer.record, costs=costs)

@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""How long a give-back takes to decide: 30 trainers on 800 nodes, queues of several kinds.
+
+Processor time of ``give_back`` on one made-up look; nothing else of a decision is in it.
+See ``docs/give-back.md``. Exits 1 when a target is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from _bench.targets import Target, exit_code, print_targets, write_json
+
+from bftrainer.decide.giveback import give_back
+from bftrainer.decide.types import DecisionInput, Memory, PilotView, Settings
+from bftrainer.decide.victims import CheapestForTrainers
+from bftrainer.poll.snapshot import Job, JobState, Node, NodeState, Snapshot
+from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
+
+NOW_S = 1_700_000_000.0
+NAMES = tuple(f"n{k:04d}" for k in range(800))
+N_FREE, N_UNWANTED, N_TRAINERS = 20, 5, 30
+CONSTRAINTS = ("", "a100", "v100", "a100|v100")
+TYPICAL_MS = 5.0
+
+
+def job(job_id: str, n_nodes: int, *, features: str = "", limit_s: float = 600.0) -> Job:
+    """Make a pending job."""
+    return Job(
+        job_id=job_id,
+        user="alice",
+        partition="batch",
+        state=JobState.PENDING,
+        n_nodes=n_nodes,
+        time_limit_s=limit_s,
+        reason="Resources",
+        features=features,
+    )
+
+
+def mixed(count: int) -> list[Job]:
+    """Make jobs of many sizes, limits and constraints."""
+    return [
+        job(str(k), 1 + k % 17, features=CONSTRAINTS[k % 4], limit_s=600.0 * (1 + k % 9))
+        for k in range(count)
+    ]
+
+
+def blocked(count: int) -> list[Job]:
+    """Make jobs that cannot start and are planned on nearly all nodes."""
+    plans = [NAMES[k : k + 790] for k in range(count)]
+    return [
+        replace(job(f"head-{k}", 801), priority=9.0, start_s=NOW_S + 5000.0 + k, planned_nodes=plan)
+        for k, plan in enumerate(plans)
+    ]
+
+
+def queues() -> dict[str, Sequence[Job]]:
+    """Name what is measured."""
+    return {
+        "one job, free nodes suffice": [job("7", 1)],
+        "one job of 100 nodes": [job("7", 100)],
+        "one job of 600 nodes": [job("7", 600)],
+        "50 jobs of many kinds": mixed(50),
+        "500 jobs behind 8 blocked ones": [*blocked(8), *mixed(500)],
+        "an array of 1000 tasks": [job(f"4_{k}", 1) for k in range(1000)],
+        "500 jobs that exclude nodes": [
+            replace(job(str(k), 1), excluded_nodes=NAMES[k : k + 10]) for k in range(500)
+        ],
+    }
+
+
+def situation(jobs: Sequence[Job]) -> DecisionInput:
+    """Make a look: a few nodes free, all others held, most of them by trainers."""
+    nodes = [
+        Node(
+            name=name,
+            state=NodeState.IDLE if k < N_FREE else NodeState.ALLOCATED,
+            gpus=4,
+            cpus=64,
+            memory_mb=256_000,
+            features=("a100", "ib") if k % 5 == 0 else ("v100", f"r{k % 5}"),
+            partitions=("batch", "bf"),
+        )
+        for k, name in enumerate(NAMES)
+    ]
+    held = NAMES[N_FREE:]
+    pilots = [
+        PilotView(
+            pilot_id=f"p-{name}",
+            node=name,
+            requested_s=NOW_S,
+            is_held=True,
+            end_s=NOW_S + 3600.0 + k,
+        )
+        for k, name in enumerate(held)
+    ]
+    assignment = {name: f"t{k % N_TRAINERS}" for k, name in enumerate(held[N_UNWANTED:])}
+    trainers = [
+        TrainerRecord(
+            trainer_id=f"t{k}",
+            spec=TrainerSpec(name=f"t{k}", user="bob", script="/s.py", n_min=1 + k % 4, n_max=64),
+            state=TrainerState.RUNNING,
+            submitted_s=NOW_S,
+        )
+        for k in range(N_TRAINERS)
+    ]
+    return DecisionInput(
+        now_s=NOW_S,
+        snapshot=Snapshot(taken_at_s=NOW_S, nodes=tuple(nodes), jobs=tuple(jobs)),
+        is_new_snapshot=True,
+        pilots=tuple(pilots),
+        trainers=tuple(trainers),
+        settings=Settings(),
+        memory=Memory(assignment=assignment),
+        training=assignment,
+    )
+
+
+def times_ms(jobs: Sequence[Job], repeats: int) -> tuple[list[float], int]:
+    """Decide again and again; returns the times and how many nodes go."""
+    given = situation(jobs)
+    found, n_released = [], 0
+    for _ in range(repeats):
+        began = time.process_time()
+        pick = CheapestForTrainers(given, given.memory)
+        gone = give_back(
+            given.snapshot, given.pilots, given.memory, given.settings, given.now_s, pick
+        )
+        found.append((time.process_time() - began) * 1000.0)
+        n_released = len(gone.releases)
+    return found, n_released
+
+
+def main() -> int:
+    """Measure every queue."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="10 instead of 100 decisions each")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    asked = parser.parse_args()
+    repeats = 10 if asked.quick else 100
+    targets, rows = [], []
+    for name, jobs in queues().items():
+        found, n_released = times_ms(jobs, repeats)
+        median = statistics.median(found)
+        rows.append({"queue": name, "released": n_released, "median_ms": median, "ms": found})
+        print(f"{name}: {n_released} nodes go, median {median:.2f} ms, most {max(found):.2f} ms")
+        if name.startswith("one job"):
+            targets.append(
+                Target(
+                    name=name,
+                    measured=median,
+                    limit=TYPICAL_MS,
+                    relation="<=",
+                    unit="ms",
+                    note=f"median of {repeats}",
+                )
+            )
+    print_targets("Give-back, 30 trainers on 800 nodes, processor time", targets)
+    if asked.json is not None:
+        write_json(asked.json, "giveback", {"queues": rows}, targets)
+    return exit_code(targets)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

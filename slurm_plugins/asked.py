@@ -1,0 +1,163 @@
+"""What pending jobs ask for beyond what every look shows: read once per job.
+
+``squeue`` shows with ``-o`` which nodes a job excludes and with ``-O`` how many nodes,
+GPUs and how much memory it wants in all, never both. So the second is asked for when a
+look shows a pending job that was not asked about before. Text comes in, ``Job``s come
+back with more of their fields; called by ``slurm_plugins.snapshot``. Source: squeue
+manual page and output of release 22.05.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from bftrainer.hostlist import ParseError
+from bftrainer.poll.snapshot import Job, JobState
+from slurm_plugins.parse import (
+    NOTHING,
+    ControllerConfig,
+    duration_s,
+    gpus_of,
+    long_records,
+    memory_mb_of,
+    whole,
+)
+
+FIELDS = (
+    *("JobArrayID", "NumCPUs", "MinCpus", "NumTasks", "MinMemory", "MaxNodes", "MinTime"),
+    *("OverSubscribe", "Reservation", "Contiguous", "ReqSwitch", "Reboot"),
+    *("tres-per-job", "tres-per-socket", "tres-per-task", "tres-alloc"),
+)
+_NO_SUCH = frozenset({"0", *NOTHING})
+_Key = tuple[str, float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What one job asks for."""
+
+    n_nodes: int | None  # at least; None: Slurm does not say
+    n_nodes_max: int
+    cpus: int
+    cpus_per_node: int
+    memory_mb: int
+    memory_per_cpu_mb: int
+    gpus: int
+    time_limit_min_s: float | None
+    reservation: str
+    can_share: bool
+    unclear: str
+
+
+def rows(text: str) -> dict[str, Asked]:
+    """Parse ``squeue -O`` in ``FIELDS``: job or array id → what it asks for."""
+    return {
+        fields[0].partition("_")[0]: _asked(dict(zip(FIELDS, fields, strict=True)))
+        for fields in long_records(text, len(FIELDS))
+    }
+
+
+def _asked(row: dict[str, str]) -> Asked:
+    if not row["JobArrayID"]:
+        raise ParseError("a job without an id")
+    in_all = dict(re.findall(r"([^,=]+)=([^,]*)", row["tres-alloc"]))
+    cpus, n_tasks = whole(row["NumCPUs"]), whole(row["NumTasks"])
+    n_nodes = whole(in_all["node"]) if "node" in in_all else None
+    memory, per_cpu = _memory(row["MinMemory"], in_all.get("mem", "0"), cpus, n_nodes or 1)
+    per_task = gpus_of(row["tres-per-task"])[0]
+    shortest_s = duration_s(row["MinTime"])
+    words = {
+        "contiguous nodes": row["Contiguous"] not in _NO_SUCH,
+        "few switches": row["ReqSwitch"] not in _NO_SUCH,
+        "GPUs per socket": gpus_of(row["tres-per-socket"])[0] > 0,
+        "a reboot": row["Reboot"] not in _NO_SUCH,
+    }
+    return Asked(
+        n_nodes=n_nodes,
+        n_nodes_max=whole(row["MaxNodes"]),
+        cpus=cpus,
+        cpus_per_node=whole(row["MinCpus"]),
+        memory_mb=memory,
+        memory_per_cpu_mb=per_cpu,
+        gpus=max(gpus_of(row["tres-per-job"])[0], per_task * n_tasks),
+        time_limit_min_s=shortest_s or None,
+        reservation="" if row["Reservation"] in NOTHING else row["Reservation"],
+        can_share=row["OverSubscribe"] == "OK",
+        unclear=" and ".join(word for word, is_asked in words.items() if is_asked),
+    )
+
+
+def _memory(said: str, in_all: str, cpus: int, n_nodes: int) -> tuple[int, int]:
+    """Return megabytes per node and per processor: squeue shows one number for both.
+
+    Which it is follows from the total. 0 is all that a node has, whatever that is.
+    """
+    memory_mb = memory_mb_of(said)
+    if memory_mb and cpus > n_nodes and memory_mb_of(in_all) == memory_mb * cpus:
+        return 0, memory_mb
+    return memory_mb, 0
+
+
+@dataclass(slots=True)
+class AskedFor:
+    """What the jobs in the queue ask for; jobs that leave it are forgotten."""
+
+    known: dict[_Key, Asked | None] = field(default_factory=dict)  # None: it was not shown
+
+    def lacks(self, jobs: Iterable[Job]) -> bool:
+        """Whether a pending job of somebody else was not asked about."""
+        return any(_key(job) not in self.known for job in jobs if _counts(job))
+
+    def learn(self, jobs: Iterable[Job], found: dict[str, Asked]) -> None:
+        """Remember the answer for these jobs."""
+        self.known = {key: found.get(key[0]) for job in jobs if _counts(job) for key in [_key(job)]}
+
+    def complete(self, jobs: tuple[Job, ...], config: ControllerConfig | None) -> tuple[Job, ...]:
+        """Return the jobs with all that is known of them."""
+        if not self.known:
+            return jobs
+        return tuple(
+            _complete(job, asked, config)
+            if _counts(job) and (asked := self.known.get(_key(job))) is not None
+            else job
+            for job in jobs
+        )
+
+
+def _can_share(asked: Asked, config: ControllerConfig | None) -> bool:
+    """Whether others may have the rest of its nodes; not of those whose memory it has whole."""
+    if config is None or not config.are_nodes_shared or not asked.can_share:
+        return False
+    return not config.is_memory_counted or bool(asked.memory_mb or asked.memory_per_cpu_mb)
+
+
+def _complete(job: Job, asked: Asked, config: ControllerConfig | None) -> Job:
+    # What squeue shows as the number of nodes of "-N 1-8" is what its last test tried.
+    is_range = asked.n_nodes is not None and asked.n_nodes < asked.n_nodes_max
+    n_nodes = asked.n_nodes if is_range and asked.n_nodes is not None else job.n_nodes
+    return dataclasses.replace(
+        job,
+        n_nodes=n_nodes,
+        n_nodes_max=asked.n_nodes_max if is_range else None,
+        cpus=asked.cpus,
+        cpus_per_node=asked.cpus_per_node,
+        memory_mb=asked.memory_mb,
+        memory_per_cpu_mb=asked.memory_per_cpu_mb,
+        gpus=asked.gpus,
+        time_limit_min_s=asked.time_limit_min_s,
+        reservation=asked.reservation,
+        can_share=_can_share(asked, config),
+        unclear=asked.unclear,
+    )
+
+
+def _counts(job: Job) -> bool:
+    return job.is_ordinary and job.state is JobState.PENDING
+
+
+def _key(job: Job) -> _Key:
+    """A job whose limit was changed is asked about again."""
+    return job.job_id.partition("_")[0], job.time_limit_s

@@ -1,0 +1,118 @@
+"""``bftrainer report`` and ``bftrainer metrics`` against the real server and a real journal."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bftrainer.cli.main import main
+from bftrainer.errors import ExitCode
+from bftrainer.harm import backoff, records
+from bftrainer.harm.backoff import BackOff
+from bftrainer.harm.records import HandOver, HarmRecords, How
+from bftrainer.journal.journal import Journal
+from tests.support.memory_service import MemoryService, error_code, prepare_home, serving, socket_of
+from tests.support.snapshots import T0
+
+Output = pytest.CaptureFixture[str]
+SLOW = HandOver(
+    job_id="[7]",
+    n_nodes=2,
+    node="n1",
+    pilot_id="p000001",
+    how=How.GIVEN_BACK,
+    asked_s=T0,
+    freed_s=T0 + 4.0,
+    precision_s=0.25,
+    asked_for="7",
+    decision_s=0.001,
+    cancel_s=0.01,
+    agent_s=3.9,
+    epilog_s=0.089,
+)
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryService]:
+    memory = MemoryService(prepare_home(tmp_path, monkeypatch))
+    with serving(memory, socket_of()):
+        yield memory
+
+
+def test_the_report_of_the_daemon(service: MemoryService, capsys: Output) -> None:
+    assert main(["report", "harm"]) == 0
+    assert "95% within 1 s: nothing to judge yet" in capsys.readouterr().out
+    service.harm_records = [HarmRecords(hand_overs=(SLOW,))]
+    assert main(["report", "harm"]) == 0
+    text = capsys.readouterr().out
+    assert "95% within 1 s: NOT KEPT (0.0% of 1)" in text
+    assert "The agent took 3.90 s to leave." in text
+    assert "4.00  0.25  [7]" in text
+    assert "<= 5 s" in text
+
+
+def test_the_status_says_that_the_daemon_backs_off(service: MemoryService, capsys: Output) -> None:
+    assert main(["status"]) == 0
+    assert "back-off" not in capsys.readouterr().out
+    service.back_off = "bftrainer backs off (level 1 of 5)."
+    assert main(["status"]) == 0
+    assert "back-off    bftrainer backs off (level 1 of 5).\n" in capsys.readouterr().out
+
+
+def test_the_report_for_programs_and_its_span(service: MemoryService, capsys: Output) -> None:
+    service.harm_records = [HarmRecords(hand_overs=(SLOW,))]
+    before = time.time()
+    assert main(["report", "harm", "--json", "--since", "30m"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema"] == "bftrainer/harm/1"
+    assert found["since_s"] == pytest.approx(before - 1800.0, abs=5.0)
+    assert found["worst"][0]["delay_s"] == 4.0
+
+
+@pytest.mark.parametrize("span", ["30", "-1h", "1w", "nan", "1e3s"])
+def test_a_span_that_is_none(span: str, capsys: Output) -> None:
+    assert main(["report", "harm", f"--since={span}"]) == ExitCode.USAGE
+    assert error_code(capsys) == "BFT-1000"
+
+
+@pytest.mark.parametrize("since", ["x", "nan", "inf"])
+def test_a_time_that_is_none(service: MemoryService, since: str, capsys: Output) -> None:
+    from bftrainer.api.client import Client
+    from bftrainer.errors import BftError
+
+    with pytest.raises(BftError, match="since_s must be seconds since the epoch") as refused:
+        Client(socket_of())._request("GET", f"/v1/harm?since_s={since}")
+    assert refused.value.code == "BFT-1103"
+
+
+def test_the_report_of_a_journal_whose_daemon_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    prepare_home(tmp_path, monkeypatch)
+    assert main(["report", "harm"]) == ExitCode.DAEMON_UNREACHABLE
+    assert error_code(capsys) == "BFT-1101"
+    path = tmp_path / "journal.db"
+    with Journal.open(path, clock=time.time) as journal:
+        journal.begin_incarnation()
+        journal.append(records.KIND, HarmRecords(hand_overs=(SLOW,)))
+        journal.append(backoff.KIND, BackOff(level=1, base_nodes=8))
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("harm_slo_s: 5\n")
+    policy.chmod(0o600)
+    argv = ["report", "harm", "--journal", str(path), "--policy", str(policy)]
+    assert main(argv) == 0
+    text = capsys.readouterr().out
+    assert "95% within 5 s: kept (100.0% of 1)" in text
+    assert "bftrainer backs off (level 1 of 5): it holds 4 nodes at most" in text
+
+
+def test_metrics_are_passed_on_as_they_are(service: MemoryService, capsys: Output) -> None:
+    assert main(["metrics"]) == 0
+    assert capsys.readouterr().out == service.metrics()
+    service.broken = True
+    assert main(["metrics"]) == ExitCode.INTERNAL
+    assert error_code(capsys) == "BFT-1100"

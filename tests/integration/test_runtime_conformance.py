@@ -1,0 +1,118 @@
+"""The built-in runtimes under the tests that every runtime must pass."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import trainers.examples
+from bftrainer.api.service import TrainerView
+from bftrainer.simulate.recorded import KIND, take_again
+from bftrainer.trainer import CheckpointContract, TrainerSpec
+from tests.conformance.runtime import CURVE, RuntimeConformance, RuntimeKit, Site, open_site
+from tests.integration.daemon_scripts import SLOW, trainer_spec
+
+SGD = Path(trainers.examples.__file__).parent / "command_sgd.py"
+BATCH = 24
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """One site for all runtimes."""
+    yield from open_site(tmp_path_factory.mktemp("site"))
+
+
+class TorchKit:
+    """A script of ``bftrainer.elastic``: ten steps an epoch."""
+
+    restarts = False
+
+    def spec(self, directory: Path, n_steps: int) -> TrainerSpec:
+        # As much work as the other's, shared by the nodes: decisions see that it scales.
+        text = SLOW.replace('print("worker"', 'print("pid"')
+        text = text.replace("time.sleep(0.02)", "time.sleep(0.045 / run.size)")
+        assert "run.size" in text
+        return self._spec(directory, text, epochs=n_steps // 10)
+
+    def failing_spec(self, directory: Path) -> TrainerSpec:
+        return self._spec(directory, "raise RuntimeError('no data here')\n", epochs=1, n_max=1)
+
+    def _spec(self, directory: Path, text: str, *, epochs: int, n_max: int = 3) -> TrainerSpec:
+        return trainer_spec(
+            directory,
+            text,
+            name="torch",
+            n_max=n_max,
+            epochs=epochs,
+            curve=CURVE,
+            checkpoint_interval_s=1.0,
+            environment=(("OMP_NUM_THREADS", "1"),),
+        )
+
+    def assert_exact(self, directory: Path, n_steps: int, view: TrainerView) -> None:
+        assert json.loads((directory / "done.json").read_text()) == {"steps": n_steps}
+        assert view.record.progress.samples == n_steps * BATCH
+
+
+class CommandKit:
+    """The example program, with a checkpoint a second."""
+
+    restarts = True
+
+    def spec(self, directory: Path, n_steps: int) -> TrainerSpec:
+        argv = ("--steps", str(n_steps), "--batch", str(BATCH), "--pause", "0.045")
+        return self._spec(directory, str(SGD), *argv)
+
+    def failing_spec(self, directory: Path) -> TrainerSpec:
+        return self._spec(directory, "-c", "print('no data here'); raise SystemExit(3)", n_max=1)
+
+    def _spec(self, directory: Path, *args: str, n_max: int = 3) -> TrainerSpec:
+        return trainer_spec(
+            directory,
+            "",
+            name="command",
+            runtime="command",
+            contract=CheckpointContract(grace_s=20.0),
+            script=sys.executable,
+            args=args,
+            interpreter="",
+            n_max=n_max,
+            epochs=None,
+            curve=CURVE,
+            checkpoint_interval_s=1.0,
+        )
+
+    def assert_exact(self, directory: Path, n_steps: int, view: TrainerView) -> None:
+        state = json.loads((directory / "checkpoints" / "latest" / "sgd.json").read_text())
+        n_samples = n_steps * BATCH
+        assert (state["step"], state["samples"]) == (n_steps, n_samples)
+        assert state["index_sum"] == n_samples * (n_samples - 1) // 2
+        assert view.record.progress.samples == n_samples
+
+
+class TestCommand(RuntimeConformance):
+    """Runtime ``command``."""
+
+    @pytest.fixture
+    def kit(self) -> RuntimeKit:
+        """The one under test."""
+        return CommandKit()
+
+
+class TestTorch(RuntimeConformance):
+    """Runtime ``torch``."""
+
+    @pytest.fixture
+    def kit(self) -> RuntimeKit:
+        """The one under test."""
+        return TorchKit()
+
+
+def test_every_decision_about_them_can_be_taken_again(site: Site) -> None:
+    entries = site.sidecar.entries(KIND)
+    assert entries
+    assert [a for a in take_again(entries) if not a.is_equal] == []

@@ -1,0 +1,226 @@
+"""Plans of a real Slurm: what is read of them, and what becomes of pilots when they move."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bftrainer.decide import reserve
+from bftrainer.decide.gaps import Then, gap_ends
+from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.poll.snapshot import Job, JobState, NodeState, Snapshot
+from slurm_plugins.adapter import SlurmBatchSystem, create
+from slurm_plugins.testcluster import FAST_CYCLE, ClusterConfig, SlurmTestCluster
+from tests.integration.daemon_scripts import SLOW, trainer_spec
+from tests.integration.slurm_fixtures import enterable_directory, need_slurm, remove_cluster
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.slurm
+
+MARGIN_S = 120
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmTestCluster]:
+    """Four nodes that plan half a day ahead."""
+    need_slurm()
+    cluster = SlurmTestCluster(
+        ClusterConfig(
+            directory=enterable_directory(),
+            n_nodes=4,
+            bf_interval_s=2,
+            message_timeout_s=5,
+            scheduler_parameters=f"{FAST_CYCLE},bf_window=720",
+        )
+    )
+    try:
+        cluster.up()
+        yield cluster
+    finally:
+        remove_cluster(cluster)
+
+
+@pytest.fixture(scope="module")
+def system(cluster: SlurmTestCluster) -> SlurmBatchSystem:
+    conf = str(cluster.config.slurm_conf)
+    return create({"slurm_conf": conf, "reservations_interval_s": 0})
+
+
+def _job(seen: Snapshot, job_id: str) -> Job | None:
+    return next((j for j in seen.jobs or () if j.job_id == job_id), None)
+
+
+def _planned(system: SlurmBatchSystem, job_id: str, before_s: float) -> Job | None:
+    """The job as soon as it is planned to start before that."""
+    job = _job(system.snapshot(), job_id)
+    return job if job and job.start_s is not None and job.start_s < before_s else None
+
+
+def _gone(system: SlurmBatchSystem, *job_ids: str) -> bool:
+    seen = system.snapshot()
+    return seen.jobs is not None and all(_job(seen, i) is None for i in job_ids)
+
+
+def _run_for(cluster: SlurmTestCluster, job_id: str, left_s: float) -> None:
+    """Change a running job's limit so that at least this much of it is left."""
+    shown = cluster.command("squeue", "-h", "-j", job_id, "-o", "%M").stdout.strip()
+    minutes, _, seconds = shown.rpartition(":")
+    run_s = 60 * int(minutes or 0) + int(seconds)
+    limit_min = int((run_s + left_s) // 60) + 1
+    done = cluster.command("scontrol", "update", f"JobId={job_id}", f"TimeLimit={limit_min}")
+    assert done.is_ok, done.stderr
+
+
+def test_what_slurm_tells_of_its_plans(cluster: SlurmTestCluster, system: SlurmBatchSystem) -> None:
+    make = ("scontrol", "create", "reservation", "users=root", "duration=60")
+    cluster.command(*make, "ReservationName=m", "flags=maint", "starttime=now+2hours", "nodes=n4")
+    cluster.command(*make, "ReservationName=r", "starttime=now+3hours", "nodes=n3")
+    begins = cluster.submit(n_nodes=2, duration_s=1, limit_s=60, extra_args=("--begin=now+600",))
+    try:
+        seen = system.snapshot()
+        assert seen.failures == ()
+        assert seen.plan_window_s == 720 * 60
+        job = _job(seen, begins)
+        assert job is not None
+        assert (job.state, job.planned_nodes) == (JobState.PENDING, ())
+        assert job.start_s == pytest.approx(time.time() + 600, abs=30)
+        ends = gap_ends(seen, seen.taken_at_s, system.cycle_s)
+        # It may take any: those that lose least are the nodes that have an end anyhow.
+        assert {n: e.then for n, e in ends.items()} == {"n3": Then.ANY_JOB, "n4": Then.ANY_JOB}
+        cluster.cancel(begins)
+        wait_for(lambda: _gone(system, begins), what="the job is gone")
+        seen = system.snapshot()
+        ends = gap_ends(seen, seen.taken_at_s, system.cycle_s)
+        assert {n: e.then for n, e in ends.items()} == {
+            "n3": Then.RESERVATION,
+            "n4": Then.MAINTENANCE,
+        }
+    finally:
+        cluster.cancel(begins)
+        for name in ("m", "r"):
+            cluster.command("scontrol", "delete", f"ReservationName={name}")
+
+
+def test_limits_fit_the_plan_and_a_plan_that_moves_takes_the_nodes_back_before_it(
+    cluster: SlurmTestCluster, system: SlurmBatchSystem, tmp_path: Path
+) -> None:
+    first = cluster.submit(n_nodes=2, duration_s=200, limit_s=420, extra_args=("--nodelist=n1,n2",))
+    wait_for(lambda: cluster.started_s(first), what="the first job runs")
+    head = cluster.submit(n_nodes=4, duration_s=1, limit_s=300)
+    wait_for(lambda: _planned(system, head, time.time() + 600), what="the second is planned")
+    sidecar = DaemonProcess(
+        tmp_path / "state",
+        batch_system="slurm",
+        batch_options={"slurm_conf": str(cluster.config.slurm_conf)},
+        policy="poll_interval_s: 0.2\nreserve_nodes_per_type: 0\nmin_gap_s: null\n"
+        f"gap_margin_s: {MARGIN_S}\n",
+    )
+    try:
+        sidecar.start()
+        trainer = sidecar.client.submit(trainer_spec(tmp_path / "slow", SLOW)).record.trainer_id
+        pilots = wait_for(
+            lambda: p if len(p := _running_pilots(system)) == 2 else None,
+            timeout_s=60,
+            what="pilots run beside the first job",
+        )
+        assert {p.nodes for p in pilots} == {("n3",), ("n4",)}
+        plan = _planned(system, head, time.time() + 600)
+        assert plan is not None, "the pilots moved the plan"
+        assert plan.start_s is not None
+        for pilot in pilots:
+            assert pilot.start_s is not None
+            assert pilot.time_limit_s is not None
+            assert pilot.start_s + pilot.time_limit_s <= plan.start_s - MARGIN_S + 1
+        wait_for(
+            lambda: len(sidecar.client.trainer(trainer).observed_nodes) == 2,
+            timeout_s=60,
+            what="both train",
+        )
+        _run_for(cluster, first, left_s=15.0)
+        sooner = wait_for(
+            lambda: _planned(system, head, time.time() + 90), what="the plan has moved"
+        )
+        wait_for(lambda: _gone(system, *(p.job_id for p in pilots)), what="the pilots are gone")
+        assert sooner.start_s is not None
+        assert time.time() < sooner.start_s, "only when the job was due"
+        costs = sidecar.entries("decision")[-1].plain()["input"]["memory"]["claim_costs"]
+        assert {costs[kind]["count"] for kind in ("claim", "warm_up")} == {2}
+        assert all(0.0 < costs[kind]["value_s"] < 60.0 for kind in ("claim", "warm_up"))
+        reasons = [r["reason"] for r in _releases(sidecar)]
+        assert len(reasons) == 2
+        assert all(reason.endswith(f"(job {head}).") for reason in reasons)
+        cluster.cancel(first)
+        wait_for(lambda: cluster.started_s(head), what="the second job starts")
+        assert len(_releases(sidecar)) == 2
+        sidecar.client.cancel(trainer)
+    finally:
+        sidecar.stop()
+        for job_id in (first, head):
+            cluster.cancel(job_id)
+
+
+def _running_pilots(system: SlurmBatchSystem) -> list[Job]:
+    seen = system.snapshot()
+    return [j for j in seen.jobs or () if not j.is_ordinary and j.state is JobState.RUNNING]
+
+
+def _releases(sidecar: DaemonProcess) -> list[dict[str, str]]:
+    return [r for e in sidecar.entries("decision") for r in e.plain()["plan"]["releases"]]
+
+
+def test_maintenance_over_a_held_node_needs_ignore_jobs(
+    cluster: SlurmTestCluster, system: SlurmBatchSystem
+) -> None:
+    """What docs/gaps.md says to administrators: a pilot is a running job like any other."""
+    wait_for(
+        lambda: all(n.state is NodeState.IDLE for n in system.snapshot().nodes or ()),
+        timeout_s=60,
+        what="the cluster is empty",
+    )
+    job_id = cluster.submit(n_nodes=1, duration_s=60, limit_s=600, partition="bf", user=None)
+    make = ("scontrol", "create", "reservation", "ReservationName=m", "users=root")
+    when = ("starttime=now+60", "duration=60", "nodes=ALL")
+    try:
+        wait_for(lambda: cluster.started_s(job_id), what="the job runs")
+        refused = cluster.command(*make, *when, "flags=maint")
+        assert not refused.is_ok
+        assert "busy" in refused.stderr
+        assert cluster.command(*make, *when, "flags=maint,ignore_jobs").is_ok
+        seen = wait_for(lambda: r[0] if (r := system.snapshot().reservations) else None, what="it")
+        assert seen.is_maintenance
+    finally:
+        cluster.cancel(job_id)
+        cluster.command("scontrol", "delete", "ReservationName=m")
+
+
+def test_small_jobs_that_start_at_once_are_counted_as_slurm_tells_of_them(
+    cluster: SlurmTestCluster, system: SlurmBatchSystem
+) -> None:
+    wait_for(
+        lambda: all(n.state is NodeState.IDLE for n in system.snapshot().nodes or ()),
+        timeout_s=60,
+        what="the cluster is empty",
+    )
+    seen = [reserve.look(reserve.SmallJobs(), system.snapshot(), (), 30.0, time.time())]
+
+    def arrivals() -> tuple[float, ...]:
+        at_s = time.time()
+        seen.append(reserve.look(seen[-1], system.snapshot(), (), 30.0, at_s))
+        found = list(seen[-1].by_type.values())
+        return found[0].needs if found else ()
+
+    job_ids: list[str] = []
+    try:
+        for kind in ("srun", "sbatch"):
+            job_ids.append(cluster.submit(n_nodes=1, duration_s=30, limit_s=60, kind=kind))
+            wait_for(lambda: len(arrivals()) == len(job_ids), interval_s=0.3, what="it is counted")
+        # The second took its node within a cycle of the first: together they needed two.
+        assert arrivals() == pytest.approx((1.0, 1.0), abs=0.01)
+        large = cluster.submit(n_nodes=2, duration_s=30, limit_s=60)  # beyond any reserve here
+        wait_for(lambda: arrivals() and large in seen[-1].running, interval_s=0.3, what="it runs")
+        assert arrivals() == pytest.approx((1.0, 1.0), abs=0.01)
+    finally:
+        cluster.command("scancel", "-p", "batch")

@@ -1,0 +1,139 @@
+"""The harm monitor on a real Slurm: good hand-overs, late ones, and what follows."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.harm.records import How
+from bftrainer.harm.views import HarmReport
+from bftrainer.simulate.recorded import KIND, take_again
+from slurm_plugins.testcluster import SlurmTestCluster
+from tests.integration.daemon_scripts import SLOW, trainer_spec
+from tests.integration.slurm_fixtures import slurm_cluster
+from tests.support.waiting import wait_for
+
+__all__ = ["slurm_cluster"]
+
+pytestmark = pytest.mark.slurm
+
+POLICY = """\
+poll_interval_s: 0.3
+requests_per_minute: 2000
+reserve_nodes_per_type: 0
+min_gap_s: 0
+gap_margin_s: 0
+harm_quiet_s: 600
+"""
+
+
+@pytest.fixture
+def sidecar(slurm_cluster: SlurmTestCluster, tmp_path: Path) -> Iterator[DaemonProcess]:
+    daemon = DaemonProcess(
+        tmp_path / "state",
+        batch_system="slurm",
+        batch_options={"slurm_conf": str(slurm_cluster.config.slurm_conf)},
+        policy=POLICY,
+    )
+    try:
+        daemon.start()
+        yield daemon
+    finally:
+        daemon.stop()
+
+
+def test_hand_overs_are_measured_and_late_ones_answered(
+    slurm_cluster: SlurmTestCluster, sidecar: DaemonProcess, tmp_path: Path
+) -> None:
+    client = sidecar.client
+    set_preempt_mode(slurm_cluster, "OFF")  # nobody but us frees a node
+    trainer = client.submit(trainer_spec(tmp_path / "slow", SLOW, n_max=5)).record.trainer_id
+    wait_for(
+        lambda: len(client.trainer(trainer).observed_nodes) == 5, timeout_s=120, what="five train"
+    )
+
+    good = slurm_cluster.submit(n_nodes=1, duration_s=300)
+    found = wait_for(lambda: _hand_overs(sidecar, 1), timeout_s=30, what="a hand-over")
+    (case,) = found.worst
+    assert (case.job_id, case.how, found.given_back) == (good, How.GIVEN_BACK.value, 1)
+    assert case.delay_s is not None
+    assert case.delay_s < 1.0, case
+    assert (found.is_kept, found.in_vain, found.preempted) == (True, 0, 0)
+    started_s = slurm_cluster.started_s(good)
+    assert case.asked_s is not None
+    assert started_s is not None
+    assert started_s > case.asked_s + case.delay_s  # by the clock of the job's own first line
+
+    # While the daemon does nothing, Slurm helps itself.
+    set_preempt_mode(slurm_cluster, "CANCEL")
+    os.kill(sidecar.pid, signal.SIGSTOP)
+    try:
+        theirs = slurm_cluster.submit(n_nodes=1, duration_s=300)
+        wait_for(lambda: slurm_cluster.started_s(theirs), timeout_s=30, what="it preempts")
+    finally:
+        os.kill(sidecar.pid, signal.SIGCONT)
+    found = wait_for(lambda: _hand_overs(sidecar, 2), timeout_s=30, what="a preemption")
+    assert (found.preempted, found.preempted_jobs, found.taken) == (1, 1, 0)
+    (case,) = (w for w in found.worst if w.how == How.PREEMPTED.value)
+    assert case.job_id == theirs
+    assert case.delay_s is not None
+    assert case.delay_s < 1.0, case  # from the signal to the farewell, by the agent's clock
+
+    # Agents that hear nothing must be ended with force.
+    set_preempt_mode(slurm_cluster, "OFF")
+    for pid in _agents(sidecar):
+        os.kill(pid, signal.SIGSTOP)
+    late = slurm_cluster.submit(n_nodes=3, duration_s=2)
+    found = wait_for(lambda: _hand_overs(sidecar, 5), timeout_s=60, what="three more")
+    worst = found.worst[:3]
+    assert {(w.job_id, w.n_nodes) for w in worst} == {(late, 3)}
+    assert all(w.delay_s is not None and w.delay_s > 1.0 for w in worst), worst
+    # Slurm continues what it ends with force, and then they hear.
+    assert {w.reason[:25] for w in worst} == {"The agent heard our order"}
+    assert not found.is_kept
+    assert found.back_off_level == 1
+    assert found.back_off == client.status().back_off != ""
+    assert "bftrainer_back_off_level 1.0" in client.metrics()
+    assert 'bftrainer_hand_over_seconds_count{how="given-back"} 4.0' in client.metrics()
+    assert "bftrainer_preemptions_total 1.0" in client.metrics()
+
+    # Three nodes come back; fewer than that are taken, and it is said why.
+    reasons = wait_for(
+        lambda: [n.reason for n in client.nodes() if "bftrainer backs off" in n.reason],
+        timeout_s=60,
+        what="nodes are left alone",
+    )
+    assert "it holds 1 node at most" in reasons[0]
+    client.cancel(trainer)
+    again = list(take_again(sidecar.entries(KIND)))
+    assert again
+    assert all(a.is_equal for a in again)  # backing off or not
+
+
+def set_preempt_mode(cluster: SlurmTestCluster, mode: str) -> None:
+    """Whether Slurm itself may end pilots."""
+    done = cluster.command("scontrol", "update", "PartitionName=bf", f"PreemptMode={mode}")
+    assert done.is_ok, done.stderr
+
+
+def _hand_overs(sidecar: DaemonProcess, count: int) -> HarmReport | None:
+    found = sidecar.client.harm(None)
+    return found if found.hand_overs >= count else None
+
+
+def _agents(sidecar: DaemonProcess) -> list[int]:
+    """The processes of the agents that hold a node now."""
+    active = {n.pilot_id for n in sidecar.client.nodes() if n.use == "held"}
+    pids = []
+    for pilot_id in sorted(active):
+        log = (sidecar.state_dir / "pilots" / pilot_id / "agent.log").read_text()
+        (pid,) = re.findall(r"agent of \S+ on \S+, pid (\d+)", log)
+        pids.append(int(pid))
+    assert len(pids) == 3
+    return pids

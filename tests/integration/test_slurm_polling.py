@@ -1,0 +1,200 @@
+"""What a daemon asks of a real controller, by our count and by Slurm's own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bftrainer.api.service import PollingView
+from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.poll.pace import LOOK_REQUESTS
+from slurm_plugins.testcluster import FAST_CYCLE, ClusterConfig, SlurmTestCluster
+from tests.integration.daemon_scripts import SLOW, trainer_spec
+from tests.integration.slurm_fixtures import enterable_directory, need_slurm, remove_cluster
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.slurm
+
+N_NODES = 2
+POLICY = "reserve_nodes_per_type: 0\nmin_gap_s: 30\ngap_margin_s: 5\n"
+_RPC = re.compile(r"^\s+(REQUEST_\w+)\s+\(\s*\d+\) count:(\d+)", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmTestCluster]:
+    """Two nodes that tell of jobs, if somebody wants to hear it."""
+    need_slurm()
+    config = ClusterConfig(
+        directory=enterable_directory(),
+        n_nodes=N_NODES,
+        has_hook=True,
+        scheduler_parameters=FAST_CYCLE,
+    )
+    cluster = SlurmTestCluster(config)
+    try:
+        cluster.up()
+        yield cluster
+    finally:
+        remove_cluster(cluster)
+
+
+def daemon(cluster: SlurmTestCluster, folder: Path, policy: str, *, hook: bool) -> DaemonProcess:
+    options = {"slurm_conf": str(cluster.config.slurm_conf)}
+    if hook:
+        options["hook_file"] = str(cluster.config.hook_file)
+    return DaemonProcess(
+        folder / "state", batch_system="slurm", batch_options=options, policy=POLICY + policy
+    )
+
+
+def polling(sidecar: DaemonProcess) -> PollingView:
+    view = sidecar.client.status().polling
+    assert view is not None
+    return view
+
+
+def asked(view: PollingView) -> dict[str, int]:
+    return {request.kind: request.total for request in view.requests}
+
+
+def answered(cluster: SlurmTestCluster) -> dict[str, int]:
+    """Requests of each kind that the controller itself has counted."""
+    text = cluster.command("sdiag").stdout
+    _, _, by_type = text.partition("statistics by message type")
+    return {kind: int(count) for kind, count in _RPC.findall(by_type.partition("by user")[0])}
+
+
+def wait_looks(sidecar: DaemonProcess, more: int) -> PollingView:
+    wanted = polling(sidecar).looks + more
+    return wait_for(
+        lambda: v if (v := polling(sidecar)).looks >= wanted else None,
+        timeout_s=60,
+        what=f"{more} looks",
+    )
+
+
+def assert_within(budget: int, sidecar: DaemonProcess, looks: int) -> PollingView:
+    """Let it look so often; by then it has asked no more than the budget allows."""
+    first, first_s = wait_looks(sidecar, 1), time.monotonic()
+    view = wait_looks(sidecar, looks)
+    spent = sum(asked(view).values()) - sum(asked(first).values())
+    assert spent <= budget * (time.monotonic() - first_s) / 60 + LOOK_REQUESTS
+    return view
+
+
+def test_with_the_hook_a_quiet_cluster_costs_next_to_nothing(
+    cluster: SlurmTestCluster, tmp_path: Path
+) -> None:
+    budget = 120
+    # As often as the budget allows, so that it is the budget that holds it back.
+    policy = f"poll_interval_with_hook_s: 0.2\nrequests_per_minute_with_hook: {budget}\n"
+    sidecar = daemon(cluster, tmp_path, f"poll_interval_s: 0.2\n{policy}", hook=True)
+    before = answered(cluster)
+    try:
+        sidecar.start()
+        view = assert_within(budget, sidecar, 3)
+        after = answered(cluster)
+        assert (view.mode, view.requests_per_minute) == ("hook", budget)
+        assert "cycle" not in asked(view), "nothing waits for one"
+        # Slurm counts what we count.
+        for kind, rpc in (("nodes", "REQUEST_NODE_INFO"), ("jobs", "REQUEST_JOB_INFO")):
+            assert 0 <= after[rpc] - before.get(rpc, 0) - asked(view)[kind] <= 1
+        burst_of_jobs_gets_one_look(cluster, sidecar)
+    finally:
+        sidecar.stop()
+
+
+def burst_of_jobs_gets_one_look(cluster: SlurmTestCluster, sidecar: DaemonProcess) -> None:
+    before = polling(sidecar).called_looks
+    # Held, so that none of them starts or ends in the meantime.
+    jobs = [
+        cluster.submit(n_nodes=1, duration_s=1, limit_s=60, extra_args=("--hold",))
+        for _ in range(5)
+    ]
+    wait_for(lambda: polling(sidecar).called_looks > before, what="the burst is looked at")
+    seen = wait_for(
+        lambda: n if (n := sidecar.client.status()).polling is not None else None, what="status"
+    )
+    assert seen.observed == "present"
+    for job_id in jobs:
+        cluster.cancel(job_id)
+    assert polling(sidecar).called_looks - before <= 2  # the jobs' ends may be another burst
+
+
+def test_without_it_the_budget_is_kept_and_sdiag_asked_only_while_something_waits(
+    cluster: SlurmTestCluster, tmp_path: Path
+) -> None:
+    budget = 300
+    policy = f"poll_interval_s: 0.1\nrequests_per_minute: {budget}\n"
+    sidecar = daemon(cluster, tmp_path, policy, hook=False)
+
+    try:
+        sidecar.start()
+        view = assert_within(budget, sidecar, 6)
+        assert (view.mode, view.called_looks) == ("polling", 0)
+        assert "cycle" not in asked(view)
+        # A claim waits for Slurm's pass over the queue, until its pilot has started.
+        spec = trainer_spec(tmp_path / "slow", SLOW, n_max=N_NODES)
+        trainer = sidecar.client.submit(spec).record.trainer_id
+        wait_held(sidecar)
+        assert asked(polling(sidecar)).get("cycle", 0) >= 1
+        assert asked(polling(sidecar))["submit"] == N_NODES
+        settled = asked(wait_looks(sidecar, 2))["cycle"]
+        assert asked(wait_looks(sidecar, 6))["cycle"] == settled
+        sidecar.client.cancel(trainer)
+    finally:
+        sidecar.stop()
+        wait_for_idle(cluster)
+
+
+def test_a_pilot_that_does_not_listen_is_cancelled(
+    cluster: SlurmTestCluster, tmp_path: Path
+) -> None:
+    sidecar = daemon(cluster, tmp_path, "agent_timeout_s: 60\nhold_idle_s: 0.1\n", hook=True)
+    try:
+        sidecar.start()
+        spec = trainer_spec(tmp_path / "slow", SLOW, n_max=N_NODES)
+        trainer = sidecar.client.submit(spec).record.trainer_id
+        wait_held(sidecar)
+        assert "cancel" not in asked(polling(sidecar))
+        logs = (tmp_path / "state" / "pilots").glob("p*/agent.log")
+        pids = [int(re.findall(r", pid (\d+)", log.read_text())[0]) for log in logs]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        sidecar.client.cancel(trainer)
+        # Nobody wants the nodes any more, and the agents do not read that they shall leave.
+        wait_for(lambda: asked(polling(sidecar)).get("cancel"), what="they are cancelled")
+        wait_for(
+            lambda: cluster.command("squeue", "-h", "-a").stdout == "",
+            timeout_s=60,
+            what="no pilot is left",
+        )
+    finally:
+        sidecar.stop()
+        wait_for_idle(cluster)
+
+
+def wait_held(sidecar: DaemonProcess) -> None:
+    wait_for(
+        lambda: sidecar.client.status().nodes_held == N_NODES,
+        timeout_s=60,
+        what="all nodes are held",
+    )
+
+
+def wait_for_idle(cluster: SlurmTestCluster) -> None:
+    """Leave an empty cluster to the next test."""
+    ids = cluster.command("squeue", "-h", "-a", "-o", "%A").stdout.split()
+    if ids:
+        cluster.command("scancel", "-f", *ids)
+    wait_for(
+        lambda: cluster.command("squeue", "-h", "-a").stdout == "",
+        timeout_s=60,
+        what="an empty queue",
+    )

@@ -1,0 +1,248 @@
+"""Give-back held against a scheduler of its own: nobody is harmed, nothing goes in vain.
+
+Random small clusters. The scheduler here knows nothing of ``bftrainer.decide``: it takes
+jobs in order of priority, lets later ones pass a blocked head where they do not delay it
+(EASY backfill), and finds nodes by trying every choice.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bftrainer.decide.feasible import Answer
+from bftrainer.decide.giveback import GiveBack, give_back
+from bftrainer.decide.types import Memory, Settings
+from bftrainer.poll.snapshot import Job, NodeState
+from tests.support.snapshots import T0, held, node, pending, snapshot
+
+FEATURES = ("", "a", "b", "a&b", "a|b")
+PLACES = (NodeState.IDLE, NodeState.ALLOCATED, NodeState.COMPLETING)  # free, ours, a job's
+SETTINGS = Settings(reserve_nodes_per_type=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Nodes, whose they are, and the queue."""
+
+    features: Mapping[str, tuple[str, ...]]
+    free: frozenset[str]
+    ours: frozenset[str]
+    ends_s: Mapping[str, float]  # of the jobs on the other nodes
+    queue: tuple[Job, ...]  # in order of priority
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    names = [f"n{k}" for k in range(draw(st.integers(1, 6)))]
+    has = st.sampled_from([(), ("a",), ("b",), ("a", "b"), ("z",)])
+    places = {name: draw(st.sampled_from(PLACES)) for name in names}
+    jobs = [
+        replace(
+            pending(
+                str(number),
+                draw(st.integers(1, 4)),
+                limit_s=draw(st.sampled_from([100.0, 500.0, 2000.0])),
+                features=draw(st.sampled_from(FEATURES)),
+                priority=-float(number),
+                reason=draw(st.sampled_from(["Resources", "Priority", "None", "JobHeldUser"])),
+            ),
+            excluded_nodes=tuple(draw(st.lists(st.sampled_from(names), max_size=1))),
+        )
+        for number in range(draw(st.integers(1, 5)))
+    ]
+    return Cluster(
+        features={name: draw(has) for name in names},
+        free=frozenset(n for n in names if places[n] is NodeState.IDLE),
+        ours=frozenset(n for n in names if places[n] is NodeState.ALLOCATED),
+        ends_s={
+            n: T0 + draw(st.sampled_from([50.0, 300.0, 1000.0]))
+            for n in names
+            if places[n] is NodeState.COMPLETING
+        },
+        queue=tuple(jobs),
+    )
+
+
+# ---- the scheduler ---------------------------------------------------------------------
+
+
+def suits(cluster: Cluster, job: Job, name: str) -> bool:
+    if name in job.excluded_nodes:
+        return False
+    has = set(cluster.features[name])
+    if not has:  # a node that does not say is never ruled out
+        return True
+    if "|" in job.features:
+        return bool(has & set(job.features.split("|")))
+    return not job.features or has >= set(job.features.split("&"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocked:
+    """The head of the queue, and what is planned for it."""
+
+    job: Job
+    start_s: float
+    nodes: frozenset[str]
+
+
+def can_all_start(
+    cluster: Cluster, jobs: Sequence[Job], nodes: Collection[str], head: Blocked | None
+) -> bool:
+    """Try every choice of nodes for the first job, and so on."""
+    if not jobs:
+        return True
+    job, *rest = jobs
+    may_use = [n for n in sorted(nodes) if suits(cluster, job, n) and spares(job, n, head)]
+    return any(
+        can_all_start(cluster, rest, set(nodes) - set(chosen), head)
+        for chosen in itertools.combinations(may_use, job.n_nodes)
+    )
+
+
+def spares(job: Job, name: str, head: Blocked | None) -> bool:
+    is_before = head is None or job.priority > head.job.priority
+    if is_before or head is None or name not in head.nodes:
+        return True
+    return T0 + (job.time_limit_s or 0.0) <= head.start_s
+
+
+def schedule(cluster: Cluster, nodes: Collection[str]) -> tuple[list[Job], Blocked | None]:
+    """One pass over the queue: who starts, and who is blocked first."""
+    started: list[Job] = []
+    head: Blocked | None = None
+    for job in cluster.queue:
+        if job.reason == "JobHeldUser":
+            continue
+        if can_all_start(cluster, [*started, job], nodes, head):
+            started.append(job)
+        elif head is None:
+            head = plan(cluster, job, started, nodes)
+    return started, head
+
+
+def plan(
+    cluster: Cluster, job: Job, started: Sequence[Job], nodes: Collection[str]
+) -> Blocked | None:
+    """When and where the blocked job starts at the latest; ``None``: it never can."""
+    until = dict(cluster.ends_s)
+    left = sorted(nodes)
+    for other in started:  # on the first nodes that suit: any choice is a plan
+        for name in [n for n in left if suits(cluster, other, n)][: other.n_nodes]:
+            until[name] = T0 + (other.time_limit_s or 0.0)
+            left.remove(name)
+    suitable = [n for n in (*left, *until) if suits(cluster, job, n)]
+    chosen = sorted(suitable, key=lambda n: (until.get(n, T0), n))[: job.n_nodes]
+    if len(chosen) < job.n_nodes:
+        return None
+    start_s = max(until.get(n, T0) for n in chosen)
+    return Blocked(job=job, start_s=start_s, nodes=frozenset(chosen)) if start_s > T0 else None
+
+
+# ---- what we do ------------------------------------------------------------------------
+
+
+def first_by_name(
+    count: int, candidates: Collection[str], gone: Collection[str]
+) -> Collection[str]:
+    assert count <= len(candidates)
+    return sorted(candidates)[:count]
+
+
+def ours_gives(cluster: Cluster, head: Blocked | None, *, are_assigned: bool) -> GiveBack:
+    nodes = [
+        node(
+            name,
+            NodeState.IDLE if name in cluster.free else NodeState.ALLOCATED,
+            features=cluster.features[name],
+        )
+        for name in cluster.features
+    ]
+    queue = [
+        replace(job, start_s=head.start_s, planned_nodes=tuple(sorted(head.nodes)))
+        if head is not None and job is head.job
+        else job
+        for job in cluster.queue
+    ]
+    assignment = dict.fromkeys(cluster.ours, "t1") if are_assigned else {}
+    return give_back(
+        snapshot(nodes, queue),
+        held(*sorted(cluster.ours)),
+        Memory(assignment=assignment),
+        SETTINGS,
+        T0,
+        first_by_name,
+    )
+
+
+def subsets(names: Collection[str]) -> Iterator[frozenset[str]]:
+    """By size, the smallest first."""
+    for size in range(len(names) + 1):
+        yield from map(frozenset, itertools.combinations(sorted(names), size))
+
+
+_patient = settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.too_slow])
+
+
+@_patient
+@given(cluster=clusters(), are_assigned=st.booleans())
+def test_who_would_start_without_us_starts_and_no_node_goes_in_vain(
+    cluster: Cluster, *, are_assigned: bool
+) -> None:
+    started, head = schedule(cluster, cluster.free | cluster.ours)
+    given_back = ours_gives(cluster, head, are_assigned=are_assigned)
+    released = {release.node for release in given_back.releases}
+    assert released <= cluster.ours
+    # Nobody is harmed: in this very pass all of them start on what is free now.
+    assert can_all_start(cluster, started, cluster.free | released, head)
+    assert schedule(cluster, cluster.free | released)[0][: len(started)] == started
+    # And no choice of fewer nodes would have done.
+    fewest = next(
+        some
+        for some in subsets(cluster.ours)
+        if can_all_start(cluster, started, cluster.free | some, head)
+    )
+    assert len(released) == len(fewest)
+    # What is said of each job is what the other scheduler found.
+    starts = {v.job_id for v in given_back.verdicts if v.answer is not Answer.CANNOT}
+    assert starts == {job.job_id for job in started}
+    assert sum(v.n_ours for v in given_back.verdicts) == len(released)
+
+
+@_patient
+@given(cluster=clusters())
+def test_without_a_plan_jobs_are_judged_as_if_they_delayed_nobody(cluster: Cluster) -> None:
+    """Backfill has not come round yet: what it will not let start may cost us nodes.
+
+    A job behind such a one may find too few left; up to there nobody is harmed.
+    """
+    started, head = schedule(cluster, cluster.free | cluster.ours)
+    given_back = ours_gives(cluster, None, are_assigned=True)
+    released = {r.node for r in given_back.releases}
+    said = [v.job_id for v in given_back.verdicts if v.answer is not Answer.CANNOT]
+    names = [job.job_id for job in started]
+    is_same = [one == other for one, other in zip(names, said, strict=False)]
+    n_same = is_same.index(False) if False in is_same else len(is_same)
+    assert can_all_start(cluster, started[:n_same], cluster.free | released, head)
+    if head is None:
+        assert n_same == len(started)
+
+
+@_patient
+@given(cluster=clusters())
+def test_jobs_get_what_they_lack_in_their_order(cluster: Cluster) -> None:
+    """Every release says for whom, and with what is free it is as many as the job asks for."""
+    _, head = schedule(cluster, cluster.free | cluster.ours)
+    given_back = ours_gives(cluster, head, are_assigned=True)
+    sizes = {job.job_id: job.n_nodes for job in cluster.queue}
+    for job_id, size in sizes.items():
+        own = [r.node for r in given_back.releases if r.for_job == job_id]
+        assert len(set(own)) == len(own) <= size
+    assert given_back.left_to_jobs <= cluster.free
+    n_starting = sum(sizes[v.job_id] for v in given_back.verdicts if v.answer is not Answer.CANNOT)
+    assert len(given_back.releases) + len(given_back.left_to_jobs) == n_starting

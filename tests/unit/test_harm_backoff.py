@@ -1,0 +1,200 @@
+"""Back-off: levels up and down, and what decisions make of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bftrainer import canonical
+from bftrainer.decide.types import Settings
+from bftrainer.harm.backoff import (
+    MAX_LEVEL,
+    PATIENCE,
+    WINDOW,
+    BackOff,
+    applied,
+    heard,
+    is_violated,
+    max_held_nodes,
+    rested,
+    sentence,
+)
+from bftrainer.harm.records import HandOver, How
+from bftrainer.harm.slo import Rule
+from bftrainer.poll.snapshot import NodeState
+from tests.support.snapshots import (
+    T0,
+    Fold,
+    claimed,
+    held,
+    idle_nodes,
+    pending,
+    pilot,
+    record,
+    released,
+    snapshot,
+    with_state,
+)
+
+RULE = Rule(limit_s=1.0, share=0.95, quiet_s=600.0)
+LIMITED = Settings(reserve_nodes_per_type=0, max_held_nodes=2)
+
+
+def done(delay_s: float | None, at_s: float = T0) -> HandOver:
+    return HandOver(
+        job_id="7",
+        n_nodes=1,
+        node="n1",
+        pilot_id="p000001",
+        how=How.GIVEN_BACK,
+        asked_s=None if delay_s is None else at_s,
+        freed_s=at_s + (delay_s or 0.0),
+        precision_s=0.0,
+    )
+
+
+def play(state: BackOff, *delays: float | None, at_s: float = T0, held_nodes: int = 8) -> BackOff:
+    for delay_s in delays:
+        state = heard(state, done(delay_s), RULE, held_nodes=held_nodes, now_s=at_s)
+    return state
+
+
+# ---- the rule ---------------------------------------------------------------------------
+
+
+def test_three_late_hand_overs_are_one_level() -> None:
+    state = play(BackOff(), 2.0, 2.0)
+    assert state.level == 0
+    state = play(state, 2.0, at_s=T0 + 5)
+    assert (state.level, state.base_nodes, state.changed_s) == (1, 8, T0 + 5)
+    assert state.window == ()  # the next level needs new evidence
+
+
+def test_late_ones_among_many_good_ones_are_forgiven_and_forgotten() -> None:
+    wide = Rule(limit_s=1.0, share=0.8, quiet_s=600.0)
+    state = BackOff()
+    for delay_s in (2.0, 2.0, *[0.1] * 14, 2.0):  # 3 of 17 late: 0.82 within
+        state = heard(state, done(delay_s), wide, held_nodes=8, now_s=T0)
+    assert state.level == 0
+    for _ in range(WINDOW):
+        state = heard(state, done(0.1), wide, held_nodes=8, now_s=T0)
+    assert sum(state.window) == 0
+    assert len(state.window) == WINDOW
+
+
+def test_what_could_not_be_measured_changes_nothing() -> None:
+    assert play(BackOff(), None, None, None, None) == BackOff()
+
+
+@pytest.mark.parametrize(("late", "good", "broken"), [(3, 17, True), (2, 0, False), (3, 0, True)])
+def test_the_promise_is_broken(late: int, good: int, broken: bool) -> None:
+    assert is_violated((*[True] * late, *[False] * good), RULE) is broken
+
+
+def test_levels_up_and_down_again() -> None:
+    """A simulated sequence: a bad hour, a better one, quiet."""
+    state, levels = BackOff(), [0]
+    now_s = T0
+    for _ in range(3 * (MAX_LEVEL + 2)):
+        now_s += 10.0
+        state = play(rested(state, RULE, now_s=now_s), 5.0, at_s=now_s, held_nodes=64)
+        levels.append(state.level)
+    assert levels == sorted(levels)
+    assert state.level == MAX_LEVEL
+    assert [max_held_nodes(replace(state, level=k)) for k in range(1, 6)] == [32, 16, 8, 4, 2]
+    late_s = now_s
+    while state.level:
+        now_s += 60.0
+        state = play(rested(state, RULE, now_s=now_s), 0.1, at_s=now_s)
+    assert now_s - late_s == pytest.approx(MAX_LEVEL * RULE.quiet_s, rel=0.1)
+    assert (state.base_nodes, sentence(state)) == (0, "")
+
+
+def test_a_late_hand_over_starts_the_quiet_time_again() -> None:
+    state = play(BackOff(), 2.0, 2.0, 2.0)
+    state = play(state, 0.1, 2.0, 0.1, at_s=T0 + 500)
+    assert rested(state, RULE, now_s=T0 + 900).level == 1
+    assert rested(state, RULE, now_s=T0 + 1101).level == 0
+
+
+def test_silence_takes_longer_than_good_hand_overs() -> None:
+    state = play(BackOff(), 2.0, 2.0, 2.0)
+    assert rested(state, RULE, now_s=T0 + RULE.quiet_s + 1).level == 1
+    assert rested(state, RULE, now_s=T0 + PATIENCE * RULE.quiet_s).level == 0
+
+
+def test_one_node_always_stays() -> None:
+    assert max_held_nodes(BackOff(level=5, base_nodes=3)) == 1
+
+
+def test_settings_and_state() -> None:
+    settings = Settings()
+    assert applied(settings, BackOff()) is settings
+    more = applied(settings, BackOff(level=2, base_nodes=8))
+    assert (more.max_held_nodes, more.hold_off_cycles, more.reserve_extra_nodes) == (2, 3.0, 2)
+    assert replace(more, max_held_nodes=None, hold_off_cycles=1.0, reserve_extra_nodes=0) == (
+        settings
+    )
+    state = play(BackOff(), 2.0, 0.1)
+    assert canonical.decode(canonical.encode(state), BackOff) == state
+    assert sentence(BackOff(level=1, base_nodes=8)).startswith("bftrainer backs off (level 1")
+
+
+# ---- decisions --------------------------------------------------------------------------
+
+
+def test_no_more_nodes_are_claimed_than_may_be_held() -> None:
+    plan = Fold(settings=LIMITED).decide(snapshot(idle_nodes(5)), trainers=[record()])
+    assert len(claimed(plan)) == 2
+    assert len(plan.pool) == 2
+    reasons = {plan.not_used[n.name] for n in idle_nodes(5) if n.name not in claimed(plan)}
+    assert len(reasons) == 1
+    assert reasons.pop().startswith("bftrainer backs off: it holds 2 nodes at most")
+
+
+def test_pilots_beyond_the_limit_go_and_those_not_held_yet_go_first() -> None:
+    nodes = with_state(idle_nodes(4), NodeState.ALLOCATED, "n1", "n2", "n3")
+    fold = Fold(settings=LIMITED)
+    pilots = [*held("n1", "n2", "n3"), pilot("n4", is_held=False)]
+    plan = fold.decide(snapshot(nodes), pilots, [record()])
+    assert "n4" in released(plan)
+    assert len(released(plan)) == 2
+    assert len(set(plan.assignment) | {n.name for n in plan.pool}) == 2
+    left = [p for p in pilots if p.node not in released(plan)]
+    again = fold.decide(snapshot(nodes), left, [record()])
+    assert (again.releases, again.claims) == ((), ())  # level-triggered
+
+
+def test_nodes_that_can_be_used_longest_are_the_ones_that_stay() -> None:
+    nodes = with_state(idle_nodes(3), NodeState.PLANNED, "n1", "n2")
+    jobs = [
+        pending("7", 9, start_s=T0 + 5000, planned=("n1",)),
+        pending("8", 9, start_s=T0 + 9000, planned=("n2",)),
+    ]
+    plan = Fold(settings=LIMITED).decide(snapshot(nodes, jobs), trainers=[record()])
+    assert claimed(plan) == {"n2", "n3"}
+
+
+def test_the_reserve_is_larger() -> None:
+    settings = Settings(reserve_nodes_per_type=1, reserve_extra_nodes=2)
+    plan = Fold(settings=settings).decide(snapshot(idle_nodes(5)), trainers=[record()])
+    assert len(plan.reserve) == 3
+    assert len(claimed(plan)) == 2
+
+
+@pytest.mark.parametrize(
+    ("cycles", "at_s", "is_off"), [(1.0, 25, False), (2.0, 25, True), (2.0, 55, False)]
+)
+def test_a_node_given_back_is_held_off_for_more_cycles(
+    cycles: float, at_s: float, is_off: bool
+) -> None:
+    fold = Fold(settings=Settings(reserve_nodes_per_type=0, cycle_s=30.0, hold_off_cycles=cycles))
+    busy = with_state(idle_nodes(2), NodeState.ALLOCATED, "n1", "n2")
+    fold.decide(snapshot(busy, [pending("7", 1)]), held("n1", "n2"), [record()])
+    given_back = fold.memory.held_off.keys()
+    assert len(given_back) == 1
+    nodes = with_state(idle_nodes(2), NodeState.ALLOCATED, *({"n1", "n2"} - given_back))
+    seen = snapshot(nodes, [pending("7", 1)], at_s=T0 + at_s, cycle_ended_s=T0 + at_s - 1)
+    fold.decide(seen, held(*({"n1", "n2"} - given_back)), [record()], at_s=T0 + at_s)
+    assert (fold.memory.held_off.keys() == given_back) is is_off

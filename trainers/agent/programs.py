@@ -1,0 +1,64 @@
+"""Workers that are modules of ours: one process each, started by the agent itself.
+
+A module's name comes in; the pid and the end go out to ``TemplateEvents``, as for forked
+workers. Called by ``trainers.agent.workers``. Such a worker leads a process group with
+all that it starts; the group ends with it, and with the agent.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from bftrainer import process
+from trainers.agent.templates import KILLED, TemplateEvents, when_ended
+
+LOG_NAME = "programs.log"  # what the modules themselves complain of
+
+
+class ProgramPool:
+    """All workers of an agent that are not forks of a template."""
+
+    def __init__(self, *, log_dir: Path, events: TemplateEvents) -> None:
+        self._log_path = log_dir / LOG_NAME
+        self._events = events
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, worker_id: str, module: str, worker_end: socket.socket) -> None:
+        """Start ``python -I -m MODULE FD``; takes over ``worker_end``."""
+        with worker_end:
+            argv = (sys.executable, "-I", "-m", module, str(worker_end.fileno()))
+            try:
+                with self._log_path.open("ab") as log:
+                    child = process.spawn(
+                        argv, pass_fds=(worker_end.fileno(),), stdout=log, stderr=log
+                    )
+            except OSError as problem:
+                self._events.exited(worker_id, KILLED, f"{module} cannot be started: {problem}")
+                return
+        self._running[worker_id] = child
+        when_ended(child.pid, lambda: self._ended(worker_id, child))
+        self._events.forked(worker_id, child.pid)
+
+    def kill(self, worker_id: str) -> bool:
+        """SIGKILL a worker's process group; False when it is not one of ours."""
+        child = self._running.get(worker_id)
+        if child is not None:
+            process.kill_group(child.pid)
+        return child is not None
+
+    def kill_all(self) -> None:
+        """SIGKILL all groups; safe from any thread."""
+        for child in list(self._running.values()):
+            process.kill_group(child.pid)
+
+    def _ended(self, worker_id: str, child: subprocess.Popen[bytes]) -> None:
+        # Before it is reaped: until then nobody else can have its number.
+        process.kill_group(child.pid)
+        returncode = child.wait()
+        self._running.pop(worker_id, None)
+        cause = f"see {self._log_path} on {os.uname().nodename}" if returncode > 0 else ""
+        self._events.exited(worker_id, returncode, cause)

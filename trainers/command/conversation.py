@@ -1,0 +1,187 @@
+"""The keeper's side of the socket: orders and messages in, what a worker says out.
+
+Keeps what has to be told of the present generation (where the program is, whether it
+was said to have started) and the pace of ``Progress``. Called by ``keeper``.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from dataclasses import dataclass
+
+from bftrainer.elastic import protocol
+from bftrainer.trainer import CheckpointContract, Launch
+from trainers.command.lines import Pace, Place
+
+PROGRESS_S = 0.5  # Progress is said at most so often
+READ_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """The first line an agent writes."""
+
+    config: protocol.WorkerConfig
+    contract: CheckpointContract
+    run: str  # which submission of the trainer
+
+
+def read_orders(sock: socket.socket) -> Orders:
+    """Wait for the first line.
+
+    Raises:
+        protocol.ProtocolError: it is not the line of a worker.
+    """
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        there = sock.recv(READ_BYTES, socket.MSG_PEEK)
+        if not there:
+            raise protocol.ProtocolError("the agent closed the socket before its orders")
+        # No more than the line: what follows is for the conversation.
+        line += sock.recv(there.find(b"\n") + 1 or len(there))
+    body = json.loads(line)
+    config = protocol.from_body(body["config"])
+    if not isinstance(config, protocol.WorkerConfig):
+        raise protocol.ProtocolError("the orders hold no configuration")
+    options = dict(body["options"])
+    run = str(options.pop("run"))
+    options["launch"] = Launch(options["launch"])
+    return Orders(config=config, contract=CheckpointContract(**options), run=run)
+
+
+class Conversation:
+    """Says each thing once, in order; never more than one Progress per ``PROGRESS_S``."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._unread = b""
+        self.is_over = False  # the agent has closed its end
+        self.place = Place()
+        self.resumed_from = ""
+        self.generation = 0
+        self._attempt = self._rank = self._size = 0
+        self._has_entered = False
+        self._began_s = 0.0
+        self._pace = Pace()
+        self._said_s = 0.0
+        self.due_s: float | None = None  # when a Progress that was held back may be said
+
+    def fileno(self) -> int:
+        """For the selector."""
+        return self._socket.fileno()
+
+    def receive(self) -> list[protocol.ToWorker]:
+        """Return the messages that have arrived."""
+        try:
+            data = self._socket.recv(READ_BYTES)
+        except ConnectionResetError:
+            data = b""
+        self.is_over = not data
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        messages = [protocol.decode(line) for line in lines]
+        return [m for m in messages if isinstance(m, protocol.ToWorker)]
+
+    def send(self, message: protocol.FromWorker) -> None:
+        """Say it; to an agent that is gone it is said in vain."""
+        try:
+            self._socket.sendall(protocol.encode(message))
+        except (BrokenPipeError, ConnectionResetError):
+            self.is_over = True
+
+    def begin(self, commit: protocol.Commit, rank: int) -> None:
+        """Speak for a member of this generation from now on."""
+        self.generation, self._attempt = commit.generation, commit.attempt
+        self._rank, self._size = rank, len(commit.members)
+
+    def entered(self, now_s: float) -> None:
+        """Say, once, that the program runs."""
+        if self._has_entered:
+            return
+        self._has_entered = True
+        self.send(
+            protocol.Entered(
+                generation=self.generation,
+                attempt=self._attempt,
+                rank=self._rank,
+                size=self._size,
+                step=self.place.step,
+                epoch=self.place.epoch,
+                samples=self.place.samples,
+                pause_s=0.0,  # nobody survived: the daemon measures from the stop on
+                transfer_s=0.0,
+                resumed_from=self.resumed_from,
+            )
+        )
+        self._said_s = now_s
+
+    def progress(self, place: Place, now_s: float) -> None:
+        """Take in where the program is; the first node's numbers are the trainer's."""
+        if self._rank == 0:
+            self.place = place
+            self._pace.add(place, now_s)
+        if not self._has_entered:
+            self.entered(now_s)
+        elif self._rank == 0 and self.due_s is None:
+            self.due_s = max(now_s, self._said_s + PROGRESS_S)
+            self.tick(now_s)
+
+    def tick(self, now_s: float) -> None:
+        """Say the Progress that was held back, when its time has come."""
+        if self.due_s is None or now_s < self.due_s:
+            return
+        self.due_s, self._said_s = None, now_s
+        step_s, samples_per_s = self._pace.rates()
+        self.send(
+            protocol.Progress(
+                generation=self.generation,
+                step=self.place.step,
+                epoch=self.place.epoch,
+                samples=self.place.samples,
+                step_s=step_s,
+                samples_per_s=samples_per_s,
+            )
+        )
+
+    def flush(self) -> None:
+        """Say what was held back."""
+        if self.due_s is not None:
+            self.tick(self.due_s)
+
+    def saved(self, path: str, took_s: float) -> None:
+        """Say that the program wrote the checkpoint it was asked for."""
+        self.flush()
+        self.send(
+            protocol.Saved(
+                generation=self.generation,
+                step=self.place.step,
+                samples=self.place.samples,
+                path=path,
+                wall_s=took_s,
+            )
+        )
+
+    def interrupted(self, reason: str) -> None:
+        """Say that it did not."""
+        self.flush()
+        self.send(
+            protocol.Interrupted(
+                generation=self.generation,
+                attempt=self._attempt,
+                step=self.place.step,
+                reason=reason,
+            )
+        )
+
+    def finished(self, now_s: float) -> None:
+        """Say that the training is complete."""
+        self.entered(now_s)
+        self.flush()
+        self.send(
+            protocol.Finished(
+                generation=self.generation,
+                step=self.place.step,
+                epoch=self.place.epoch,
+                samples=self.place.samples,
+            )
+        )

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""Stochastic gradient descent in plain Python: a program for runtime ``command``.
+
+    bftrainer submit --runtime command --nodes 1:4 -- ./command_sgd.py --steps 5000
+
+Fits a line to made-up points, on every node with a share of each batch. The sums of the
+gradients travel over sockets of its own (MASTER_ADDR, MASTER_PORT). It keeps the contract
+of docs/command.md with nothing but the standard library: it loads the checkpoint it
+finds, says where it is, writes and ends when it is asked. The checkpoint counts every
+sample, so that one used twice, or never, would show.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass, field
+from io import BufferedRWPair
+from pathlib import Path
+
+SAVED = 85  # "my checkpoint is written, start me again"
+CONNECT_S = 20.0
+RATE = 0.05
+SLOPE, OFFSET = 3.0, -1.0  # what it shall find
+
+asked: list[int] = []  # signals that came
+
+
+@dataclass(slots=True)
+class State:
+    """All that a checkpoint holds."""
+
+    step: int = 0
+    samples: int = 0
+    index_sum: int = 0  # of all samples used: which ones, not only how many
+    weights: list[float] = field(default_factory=lambda: [0.0, 0.0])
+
+
+class Ring:
+    """Adds up numbers over all ranks; the first one adds, the others send and wait."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self._peers: list[BufferedRWPair] = []
+        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        if rank == 0 and size > 1:
+            with socket.create_server((host, port)) as server:
+                server.settimeout(CONNECT_S)
+                self._peers = [server.accept()[0].makefile("rwb") for _ in range(size - 1)]
+        elif size > 1:
+            self._peers = [_connect(host, port).makefile("rwb")]
+        self._is_first = rank == 0
+
+    def add_up(self, numbers: list[float]) -> list[float]:
+        """Return the sums, the same to the last bit on all ranks."""
+        if self._is_first:
+            rows = [numbers, *(json.loads(_line(peer)) for peer in self._peers)]
+            numbers = [sum(column) for column in zip(*rows, strict=True)]
+        for peer in self._peers:
+            peer.write(json.dumps(numbers).encode() + b"\n")
+            peer.flush()
+        if not self._is_first:
+            numbers = json.loads(_line(self._peers[0]))
+        return numbers
+
+
+def _connect(host: str, port: int) -> socket.socket:
+    deadline = time.monotonic() + CONNECT_S
+    while True:
+        try:
+            return socket.create_connection((host, port), timeout=CONNECT_S)
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def _line(peer: BufferedRWPair) -> bytes:
+    if not (line := peer.readline()):
+        raise ConnectionError("another rank is gone")
+    return line
+
+
+def load(path: Path) -> State:
+    """Return the state of the checkpoint, or a fresh one."""
+    return State(**json.loads(path.read_text())) if path.exists() else State()
+
+
+def save(path: Path, state: State) -> None:
+    """Write beside, then rename: there is a whole checkpoint at any moment."""
+    fresh = path.with_suffix(".fresh")
+    with fresh.open("w") as out:
+        json.dump({name: getattr(state, name) for name in State.__slots__}, out)
+        out.flush()
+        os.fsync(out.fileno())
+    fresh.replace(path)
+
+
+def is_asked() -> bool:
+    """Whether a checkpoint is wanted, by signal or by the control file."""
+    return bool(asked) or "stop" in Path(os.environ["BFT_CONTROL_FILE"]).read_text()
+
+
+def one_step(state: State, ring: Ring, rank: int, size: int, batch: int) -> bool:
+    """Train on one batch; return whether somebody was asked to stop."""
+    first = state.step * batch
+    mine = range(first + rank, first + batch, size)
+    points = [(i, (i * 7919 % 1000) / 500 - 1) for i in mine]
+    errors = [state.weights[0] * x + state.weights[1] - SLOPE * x - OFFSET for _, x in points]
+    sums = ring.add_up(
+        [
+            sum(e * x for e, (_, x) in zip(errors, points, strict=True)),
+            sum(errors),
+            len(points),
+            sum(i for i, _ in points),
+            is_asked(),
+        ]
+    )
+    for place in (0, 1):
+        state.weights[place] -= RATE * sums[place] / batch
+    state.step += 1
+    state.samples += int(sums[2])
+    state.index_sum += int(sums[3])
+    return bool(sums[4])
+
+
+def main() -> int:
+    """Train; return the exit status."""
+    parser = argparse.ArgumentParser(description="SGD in plain Python")
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--batch", type=int, default=24)
+    parser.add_argument(
+        "--pause", type=float, default=0.0, help="more work: seconds per step, shared"
+    )
+    options = parser.parse_args()
+    signal.signal(signal.SIGUSR1, lambda number, _: asked.append(number))
+    rank, size = int(os.environ["BFT_RANK"]), int(os.environ["BFT_SIZE"])
+    checkpoint = Path(os.environ["BFT_CHECKPOINT_DIR"]) / "sgd.json"
+    interval_s = float(os.environ["BFT_CHECKPOINT_INTERVAL_S"])
+    state, ring, saved_s = load(checkpoint), Ring(rank, size), time.monotonic()
+    print(f"rank {rank} of {size}, pid {os.getpid()}")
+    print(f"BFT step={state.step} samples={state.samples}")
+    while state.step < options.steps:
+        time.sleep(options.pause / size)
+        is_stopping = one_step(state, ring, rank, size, options.batch)
+        print(f"BFT step={state.step} samples={state.samples}")
+        if rank == 0 and (is_stopping or time.monotonic() - saved_s > interval_s):
+            save(checkpoint, state)
+            saved_s = time.monotonic()
+        if is_stopping:
+            # Others may have told us before our own request came: it still may, and its
+            # default is to kill.
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+            return SAVED
+    if rank == 0:
+        save(checkpoint, state)
+        print(f"weights {state.weights[0]:.3f} {state.weights[1]:.3f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What ``bftrainer profile`` runs in the user's interpreter, by path."""

@@ -1,0 +1,40 @@
+"""What every runtime refuses: paths that are not absolute, sizes that are none. Pure.
+
+A spec comes in; ``UsageError`` BFT-1305 or nothing goes out. Called by the runtimes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bftrainer.errors import ExitCode, UsageError
+from bftrainer.trainer import TrainerSpec
+
+
+def check_paths(spec: TrainerSpec, **paths: str) -> None:
+    """Refuse relative paths; the keywords are what the paths are called."""
+    for what, path in paths.items():
+        if not Path(path).is_absolute():
+            raise unusable(
+                f"The {what.replace('_', ' ')} {path!r} of {spec.name} is not an absolute path.",
+                "Workers run on other nodes: give a full path on a shared file system.",
+            )
+
+
+def check_size_and_length(spec: TrainerSpec) -> None:
+    """Refuse a range of nodes that is none, and two lengths at once."""
+    if not 1 <= spec.n_min <= spec.n_max:
+        raise unusable(
+            f"The size {spec.n_min}:{spec.n_max} of {spec.name} is not a range of nodes.",
+            "Give --nodes MIN:MAX with 1 <= MIN <= MAX.",
+        )
+    if spec.epochs is not None and spec.samples is not None:
+        raise unusable(
+            f"{spec.name} has both a number of epochs and one of samples.",
+            "Give --epochs or --samples, not both.",
+        )
+
+
+def unusable(cause: str, next_step: str) -> UsageError:
+    """Return the error of a trainer that no agent could start."""
+    return UsageError("BFT-1305", cause, next_step, exit_code=ExitCode.VALIDATION_FAILED)

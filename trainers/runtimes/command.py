@@ -1,0 +1,104 @@
+"""The runtime for any program that keeps the checkpoint contract of docs/command.md.
+
+A record comes in, a ``StartWorker`` that starts ``trainers.command`` on the node goes
+out: that process starts the user's program, asks it for checkpoints and reports.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from bftrainer.elastic.protocol import WorkerConfig, to_body
+from bftrainer.trainer import CheckpointContract, TrainerRecord, TrainerSpec
+from bftrainer.wire.messages import StartWorker
+from trainers.command.signals import NO_SIGNAL, signal_number
+from trainers.runtimes.base import Resize
+from trainers.runtimes.checking import check_paths, check_size_and_length, unusable
+
+MAX_STATUS = 125  # above it shells and the kernel have meanings of their own
+MAX_GRACE_S = 3600.0
+
+
+class CommandRuntime:
+    """Programs that are stopped at a checkpoint and started at another size."""
+
+    name = "command"
+    resize = Resize.RESTART
+
+    def check(self, spec: TrainerSpec) -> None:
+        """Refuse what no agent could start and a contract that cannot be kept."""
+        check_paths(
+            spec,
+            program=spec.script,
+            working_directory=spec.cwd,
+            checkpoint_directory=spec.checkpoint_dir,
+        )
+        check_size_and_length(spec)
+        contract = spec.contract or CheckpointContract()
+        for option, name in (
+            ("--checkpoint-signal", contract.stop_signal),
+            ("--save-signal", contract.save_signal),
+        ):
+            if name != NO_SIGNAL and signal_number(name) is None:
+                raise unusable(
+                    f"{option} {name[:40]!r} is no signal that a program can handle.",
+                    f"Name one such as USR1, TERM or INT, or {NO_SIGNAL}.",
+                )
+        if contract.stop_signal == contract.save_signal != NO_SIGNAL:
+            raise unusable(
+                f"--checkpoint-signal and --save-signal are both {contract.stop_signal}.",
+                "A program must be able to tell 'write and end' from 'write and go on'.",
+            )
+        if not 1 <= contract.saved_status <= MAX_STATUS:
+            raise unusable(
+                f"--checkpoint-status is {contract.saved_status}.",
+                f"Give an exit status from 1 to {MAX_STATUS}; 0 means finished.",
+            )
+        if not 0.0 < contract.grace_s <= MAX_GRACE_S:
+            raise unusable(
+                f"--checkpoint-grace is {contract.grace_s}.",
+                f"Give seconds above 0, at most {MAX_GRACE_S:g}.",
+            )
+
+    def start_message(
+        self,
+        record: TrainerRecord,
+        *,
+        worker_id: str,
+        node: str,
+        address: str,
+        incarnation: int,
+        log_path: str,
+    ) -> StartWorker:
+        """Return the order that starts the keeper of this node's program."""
+        spec = record.spec
+        config = WorkerConfig(
+            trainer_id=record.trainer_id,
+            worker_id=worker_id,
+            node=node,
+            script=spec.script,
+            args=spec.args,
+            cwd=spec.cwd,
+            environment=spec.environment,
+            log_path=log_path,
+            checkpoint_dir=spec.checkpoint_dir,
+            checkpoint_interval_s=spec.checkpoint_interval_s,
+            epochs=spec.epochs,
+            samples=spec.samples,
+            address=address,
+            incarnation=incarnation,
+        )
+        contract = dataclasses.asdict(spec.contract or CheckpointContract())
+        # The id alone would be given out again by a daemon with a new state directory.
+        run = f"{record.trainer_id}@{record.submitted_s!r}"
+        return StartWorker(
+            worker_id=worker_id,
+            trainer_id=record.trainer_id,
+            interpreter="",
+            config=to_body(config),
+            program="trainers.command",
+            options={**contract, "run": run},
+        )
+
+
+RUNTIME = CommandRuntime()
