@@ -56,7 +56,7 @@ class Outcome:
 
 
 def judge(
-    jobs: Sequence[Job], site: Site, free: NodeSet, had_its_chance: Callable[[Job], bool]
+    jobs: Sequence[Job], site: Site, free: NodeSet, had_its_chance: Callable[[Job, NodeSet], bool]
 ) -> Outcome:
     """Judge every job of the queue.
 
@@ -65,7 +65,8 @@ def judge(
         site: what they are judged against.
         free: those of the site's usable nodes that nobody has to give back.
         had_its_chance: whether the scheduler passed over a job that could have started;
-            asked once for each job for which there is room.
+            asked once for each job for which there is room, with the nodes it has to keep
+            off because of plans for jobs before it.
     """
     walk = _Walk(
         site=site,
@@ -97,7 +98,9 @@ class _Walk:
     kept_off: dict[float | None, tuple[int, NodeSet]] = field(default_factory=dict)
     requests: dict[tuple[object, ...], Request] = field(default_factory=dict)
 
-    def through(self, jobs: Sequence[Job], had_its_chance: Callable[[Job], bool]) -> Outcome:
+    def through(
+        self, jobs: Sequence[Job], had_its_chance: Callable[[Job, NodeSet], bool]
+    ) -> Outcome:
         for job in jobs:
             request = self._request_of(job)
             if request.cannot:
@@ -107,7 +110,7 @@ class _Walk:
             found = self._place(request)
             if found is None:
                 self._refuse(job, "Too few nodes for it are free or ours.")
-            elif had_its_chance(job):
+            elif had_its_chance(job, self._kept_off(request.limit_s)):
                 self.matching.unused, self.matching.has = before
                 self._refuse(job, "It had its chance, and nothing has changed since.")
             else:

@@ -17,7 +17,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from bftrainer.decide.feasible import Verdict, judge
-from bftrainer.decide.nodesets import NodeSets
+from bftrainer.decide.nodesets import NodeSet, NodeSets
 from bftrainer.decide.pool import FREE_STATES, LOST_STATES, taken_nodes
 from bftrainer.decide.requests import ASKS, Site, jobs_in_queue, why_it_waits
 from bftrainer.decide.types import GaveBack, Memory, PilotView, Release, Settings
@@ -72,10 +72,13 @@ def give_back(
     situation = _situation(waiting, snapshot, free | back | ours.keys())
     remembered = {k: memory.gave_back[k] for j in waiting if (k := j.job_id) in memory.gave_back}
 
-    def had_its_chance(job: Job) -> bool:
+    def had_its_chance(job: Job, kept_off: NodeSet) -> bool:
         known = remembered.get(job.job_id)
-        if known is None or known.situation != situation:
-            remembered[job.job_id] = GaveBack(at_s=now_s, situation=situation)
+        # What a plan for a job before it takes away opens the question of which nodes anew:
+        # a job that seemed to start on free nodes may need ours once these are planned.
+        its_own = f"{situation}-{kept_off:x}"
+        if known is None or known.situation != its_own:
+            remembered[job.job_id] = GaveBack(at_s=now_s, situation=its_own)
             return False
         return _cycle_passed(known.at_s, snapshot, settings)
 

@@ -42,18 +42,32 @@ class Announcer(Protocol):
         """Stop listening: nothing more is written for us."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Heard:
+    """A job that was announced."""
+
+    at_s: float
+    job: Job
+    shown_before: frozenset[str]  # jobs of an earlier look: none of them is this one
+
+
 class Announced:
     """Jobs that were announced and that no look has shown yet."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._jobs: list[tuple[float, Job]] = []  # with when we heard of them
+        self._heard: list[_Heard] = []
+        self._shown: frozenset[str] = frozenset()  # ordinary jobs of the last look
 
     def hear(self, announcements: tuple[Announcement, ...]) -> bool:
         """Remember submitted jobs; whether there were any."""
-        jobs = [(self._clock(), said.job) for said in announcements if said.job is not None]
-        self._jobs += jobs
-        return bool(jobs)
+        heard = [
+            _Heard(at_s=self._clock(), job=said.job, shown_before=self._shown)
+            for said in announcements
+            if said.job is not None
+        ]
+        self._heard += heard
+        return bool(heard)
 
     def look_begins(self) -> float:
         """Return what ``add_to`` wants to know of a look."""
@@ -62,27 +76,46 @@ class Announced:
     def add_to(self, snapshot: Snapshot, began: float = -math.inf) -> Snapshot:
         """Return a look with the jobs it cannot have shown; forget those it can.
 
-        A job that it does show takes the place of what was announced of it: somebody's
-        job in that partition, submitted then.
+        A job that a new look shows, and none before, takes the place of what was announced
+        of it: somebody's job in that partition, submitted then, of that size and limit if
+        there is one.
 
         Args:
             snapshot: of a look, or what was returned of one before.
-            began: what ``look_begins`` said; without it nothing is too old.
+            began: what ``look_begins`` said of a new look.
         """
-        if snapshot.jobs is None or not self._jobs:
+        if snapshot.jobs is None:
             return snapshot
-        ours = {job.job_id for _, job in self._jobs}
+        ours = {heard.job.job_id for heard in self._heard}
         looked = [job for job in snapshot.jobs if job.job_id not in ours]
-        shown = [job for job in looked if job.is_ordinary]
-        kept: list[tuple[float, Job]] = []
-        for heard, job in self._jobs:
-            known = next((j for j in shown if is_same_job(job, j)), None)
-            if known is not None:
-                shown.remove(known)
-            elif heard + UNSEEN_S > began:
-                kept.append((heard, job))
-        self._jobs = kept
-        return replace(snapshot, jobs=(*looked, *(job for _, job in kept)))
+        if began > -math.inf:
+            self._forget({job.job_id: job for job in looked if job.is_ordinary}, began)
+        if not ours:
+            return snapshot
+        return replace(snapshot, jobs=(*looked, *(heard.job for heard in self._heard)))
+
+    def _forget(self, shown: dict[str, Job], began: float) -> None:
+        """Drop what a new look shows, and what it should have shown."""
+        self._shown = frozenset(shown)
+        for is_the_one in (_is_alike, is_same_job):  # nobody takes the place of a better match
+            kept: list[_Heard] = []
+            for heard in self._heard:
+                for job_id, job in shown.items():
+                    if job_id not in heard.shown_before and is_the_one(heard.job, job):
+                        del shown[job_id]
+                        break
+                else:
+                    kept.append(heard)
+            self._heard = kept
+        self._heard = [heard for heard in self._heard if heard.at_s + UNSEEN_S > began]
+
+
+def _is_alike(announced: Job, shown: Job) -> bool:
+    return (
+        shown.n_nodes == announced.n_nodes
+        and shown.time_limit_s == announced.time_limit_s
+        and is_same_job(announced, shown)
+    )
 
 
 def is_same_job(announced: Job, shown: Job) -> bool:

@@ -43,7 +43,7 @@ def verdicts(
     )
     sets = NodeSets.of(nodes)
     site = Site.of(seen, sets, sets.named([*free, *ours]), T0)
-    found = judge(jobs, site, sets.named(free), lambda _: False)
+    found = judge(jobs, site, sets.named(free), lambda *_: False)
     assert [v.job_id for v in found.verdicts] == [j.job_id for j in jobs]
     return {v.job_id: v for v in found.verdicts}
 

@@ -297,6 +297,18 @@ def test_a_change_of_the_pool_gives_it_another_chance() -> None:
     assert _give(larger, held("n1", "n2", "n3"), memory, now_s=T0 + 31).releases
 
 
+def test_a_plan_for_the_nodes_it_seemed_to_have_gives_it_another_chance() -> None:
+    """Until the blocked head is planned, a small job behind it seems to start on n3."""
+    head, job = pending("7", 4, priority=9.0), pending("8", 1, limit_s=600.0)
+    nodes = _busy(4, "n1", "n2", "n4")  # ours are n1 and n2
+    first = _give(snapshot(nodes, [head, job]), held("n1", "n2"))
+    assert first.releases == ()
+    planned = replace(head, start_s=T0 + 300, planned_nodes=("n1", "n3", "n4"))
+    seen = snapshot(nodes, [planned, job], at_s=T0 + 31, cycle_ended_s=T0 + 30)
+    memory = Memory(gave_back=first.gave_back)
+    assert _nodes_for(_give(seen, held("n1", "n2"), memory, now_s=T0 + 31)) == {"8": {"n2"}}
+
+
 def test_jobs_that_are_gone_are_forgotten() -> None:
     memory = _after_a_chance(pending("7", 1), _busy(2, "n1", "n2"))
     assert _give(snapshot(idle_nodes(2)), (), memory).gave_back == {}

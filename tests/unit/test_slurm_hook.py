@@ -235,6 +235,24 @@ class TestAnnounced:
         found = announced.add_to(self.looked(real), self.now_s).jobs or ()
         assert [j.job_id for j in found] == ["17", "announced-2"]
 
+    def test_a_job_of_an_earlier_look_is_not_what_was_announced_later(self) -> None:
+        announced, job = self.heard()
+        first = replace(job, job_id="17")
+        assert announced.add_to(self.looked(first), self.now_s).jobs == (first,)
+        large = replace(job, job_id="announced-2", n_nodes=8)
+        announced.hear((Announcement(at_s=1000.0, partition="batch", job=large),))
+        assert announced.add_to(self.looked(first)).jobs == (first, large)
+        assert announced.add_to(self.looked(first), self.now_s).jobs == (first, large)
+        real = replace(large, job_id="18")
+        assert announced.add_to(self.looked(first, real), self.now_s).jobs == (first, real)
+
+    def test_the_one_of_that_size_takes_its_place(self) -> None:
+        announced, job = self.heard()
+        large = replace(job, job_id="announced-2", n_nodes=8)
+        announced.hear((Announcement(at_s=1000.0, partition="batch", job=large),))
+        real = replace(large, job_id="18")
+        assert announced.add_to(self.looked(real), self.now_s).jobs == (real, job)
+
     def test_ends_are_no_jobs(self) -> None:
         announced = Announced()
         assert not announced.hear((Announcement(at_s=1.0, partition="p"),))
