@@ -57,13 +57,9 @@ def give_back(
     if not pending:
         return GiveBack(releases=(), gave_back={}, left_to_jobs=frozenset())
     sets = NodeSets.of(snapshot.nodes or ())
-    out = taken_nodes(snapshot)
-    lost = {n.name for n in sets.nodes if n.state in LOST_STATES}
-    ours = {
-        p.node: p
-        for p in pilots
-        if p.node in sets.bit_of and p.node not in out and p.node not in lost and not p.is_leaving
-    }
+    out = taken_nodes(snapshot) | {n.name for n in sets.nodes if n.state in LOST_STATES}
+    present = sets.bit_of.keys() - out
+    ours = {p.node: p for p in pilots if p.node in present and not p.is_leaving}
     # A node with a pilot pending for it is counted with the pilots.
     free = {n.name for n in sets.nodes if n.state in FREE_STATES} - ours.keys()
     back = coming_back(snapshot, pilots, memory)
@@ -74,8 +70,7 @@ def give_back(
 
     def had_its_chance(job: Job, kept_off: NodeSet) -> bool:
         known = remembered.get(job.job_id)
-        # What a plan for a job before it takes away opens the question of which nodes anew:
-        # a job that seemed to start on free nodes may need ours once these are planned.
+        # A job that seemed to start on free nodes may need ours once these are planned.
         its_own = f"{situation}-{kept_off:x}"
         if known is None or known.situation != its_own:
             remembered[job.job_id] = GaveBack(at_s=now_s, situation=its_own)
@@ -85,14 +80,16 @@ def give_back(
     outcome = judge(pending, site, sets.named(free | back), had_its_chance)
     offer = _offer(sets, free | back, ours, memory)
     shares = give(outcome.placed, sets, offer, pick) if outcome.placed else []
-    releases: list[Release] = []
     taken = 0
-    for job, share in shares:
+    for _, share in shares:
         taken |= share
-        for tier in (*offer.at_no_cost, offer.of_trainers):
-            releases += [_release(ours[n.name], job) for n in sets.members(share & tier)]
     return GiveBack(
-        releases=tuple(releases),
+        releases=tuple(
+            _release(ours[n.name], job)
+            for job, share in shares
+            for tier in (*offer.at_no_cost, offer.of_trainers)
+            for n in sets.members(share & tier)
+        ),
         gave_back=remembered,
         left_to_jobs=frozenset(n.name for n in sets.members(taken & sets.named(free))),
         verdicts=tuple(outcome.verdicts),
