@@ -65,6 +65,7 @@ def main() -> int:
         n_nodes=demand.n_nodes,
         deadline_s=90.0 * demand.minutes + 120.0,
         ticks=ticks,
+        keep=shelf.directory,
         say=_say,
     )
     failed = _run_all(stage, cells, shelf, is_shifted=arguments.shifted)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from _bench.zero_harm import arm, idle
 from _bench.zero_harm.arm import Stage
@@ -25,10 +27,10 @@ JOBS = (
 )
 
 
-def test_jobs_start_with_and_without_us_and_nodes_are_held_between() -> None:
+def test_jobs_start_with_and_without_us_and_nodes_are_held_between(tmp_path: Path) -> None:
     need_slurm()
     said: list[str] = []
-    stage = Stage(jobs=JOBS, n_nodes=4, deadline_s=120.0, ticks="", say=said.append)
+    stage = Stage(jobs=JOBS, n_nodes=4, deadline_s=120.0, ticks="", keep=tmp_path, say=said.append)
     settings = Settings(name="small", bf_interval_s=5)
     a = arm.play(stage, settings, "small A", None)
     b = arm.play(stage, settings, "small B", Cell(name="small", settings=settings))
@@ -43,6 +45,8 @@ def test_jobs_start_with_and_without_us_and_nodes_are_held_between() -> None:
     assert 0 < length_s(b.sidecar.training) <= length_s(b.sidecar.held) + 1 <= n_idle_s + 1
     assert compare(a, a, b).n_jobs == 4
     assert len(said) == 2
+    kept = {path.name for path in (tmp_path / "small-B").iterdir()}
+    assert {"daemon.log", "slurmctld.log"} < kept
 
 
 def test_a_job_preempts_a_pilot_by_quality_of_service() -> None:

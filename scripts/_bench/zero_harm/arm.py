@@ -58,6 +58,7 @@ class Stage:
     n_nodes: int
     deadline_s: float  # after the start of a run
     ticks: str  # of the main scheduler: parameters of all clusters
+    keep: Path  # where the journals and logs of runs with bftrainer go
     say: Say
 
 
@@ -82,6 +83,7 @@ def play(
             with _sidecar(directory, cluster, cell, stage) as sidecar:
                 run, origin_s = _run(stage, cluster, log, name, shift_s)
                 sidecar.stop()
+                _keep(sidecar, log, stage.keep / name.replace(" ", "-"))
                 return _with_journal(run, sidecar, origin_s)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -164,6 +166,13 @@ def wait_for_nodes(sidecar: DaemonProcess, n_nodes: int) -> None:
             tail = sidecar.log.read_text(errors="replace")[-1000:]
             raise ArmError(f"{training} of {n_nodes} nodes train; the daemon's log ends:\n{tail}")
         time.sleep(0.5)
+
+
+def _keep(sidecar: DaemonProcess, log: Path, directory: Path) -> None:
+    """Keep what explains a run: the journal, the daemon's log, slurmctld's log."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in (*sidecar.state_dir.glob("journal*"), sidecar.log, log):
+        shutil.copy(path, directory)
 
 
 def _with_journal(run: Run, sidecar: DaemonProcess, origin_s: float) -> Run:
