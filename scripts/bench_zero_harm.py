@@ -20,17 +20,14 @@ from typing import NoReturn
 
 from _bench.machine import machine, versions
 from _bench.targets import Target, console, exit_code, print_targets, write_json
-from _bench.zero_harm import arm, idle, report, verdict
-from _bench.zero_harm.arm import ArmError, Stage
-from _bench.zero_harm.cells import CELLS, Cell, Settings
-from _bench.zero_harm.cycles import CycleError
-from _bench.zero_harm.runs import Run, Shelf
+from _bench.zero_harm import arm, idle, program, report, verdict
+from _bench.zero_harm.arm import Stage
+from _bench.zero_harm.cells import CELLS, Cell
+from _bench.zero_harm.runs import Shelf
 from _bench.zero_harm.workload import Demand, PlannedJob, fingerprint, generate, load_of, read
 
-from bftrainer.errors import BftError
 from slurm_plugins.testcluster import FAST_CYCLE
 
-SHIFTED = "A shifted"
 QUICK_CELLS = "tier-bf5"  # a cycle of 30 s would take minutes to lock to
 RULES = idle.Rules(
     reserve=arm.RESERVE, shortest_gap_s=arm.MIN_GAP_S + arm.GAP_MARGIN_S, start_s=0.0
@@ -68,8 +65,10 @@ def main() -> int:
         keep=shelf.directory,
         say=_say,
     )
-    failed = _run_all(stage, cells, shelf, is_shifted=arguments.shifted)
-    results = _judge(cells, shelf)
+    jitters = (0 if arguments.quick else 2) if arguments.jitters is None else arguments.jitters
+    planned = program.all_runs(cells, jitters)
+    failed = dict(program.make(stage, planned, shelf, arguments.at_once))
+    results = _judge(cells, shelf, jitters)
     targets = [target for result in results for target in verdict.targets(result)]
     report.print_results(results)
     print_targets("Zero harm", targets)
@@ -93,10 +92,11 @@ def _arguments() -> argparse.Namespace:
         help="leave Slurm's main scheduler its passes of up to 3 s (not compressed)",
     )
     parser.add_argument(
-        "--shifted",
-        action="store_true",
-        help="one more run without bftrainer, at another phase of the scheduler: what chance does",
+        "--jitters",
+        type=int,
+        help="more runs of each kind, jobs up to 0.5 s sooner or later (default 2, quick 0)",
     )
+    parser.add_argument("--at-once", type=int, default=1, help="runs side by side (default 1)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workload", type=Path, help="jobs from a JSON list or an SWF log")
     parser.add_argument("--keep", type=Path, default=Path("bench-out/zero-harm"))
@@ -114,53 +114,16 @@ def _cells(names: str) -> tuple[Cell, ...]:
     return tuple(cell for cell in CELLS if cell.name in wanted)
 
 
-def _name(settings: Settings, run: str) -> str:
-    return f"{settings.name} {run}"
-
-
-def _run_all(
-    stage: Stage, cells: Sequence[Cell], shelf: Shelf, *, is_shifted: bool
-) -> dict[str, str]:
-    """Make the runs that are missing; return those that failed, and why."""
-    failed: dict[str, str] = {}
-    for settings in dict.fromkeys(cell.settings for cell in cells):
-        own = [cell for cell in cells if cell.settings == settings]
-        # A first, A' last: should the machine change meanwhile, the control shows it.
-        order: list[tuple[str, Cell | None]] = [("A", None)]
-        order += [(f"B {cell.name}", cell) for cell in own]
-        order.append(("A2", None))
-        if is_shifted:
-            order.append((SHIFTED, None))
-        for run, cell in order:
-            name = _name(settings, run)
-            if shelf.get(name) is not None:
-                _say(f"{name}: kept from an earlier call")
-                continue
-            began = time.monotonic()
-            try:
-                shift_s = arm.SHIFT_S if run == SHIFTED else 0.0
-                made = arm.play(stage, settings, name, cell, shift_s)
-            except (ArmError, CycleError, BftError, OSError) as problem:
-                failed[name] = str(problem)
-                _say(f"{name}: FAILED: {problem}")
-                continue
-            shelf.put(made)
-            if made.problem:
-                failed[name] = made.problem
-            _say(f"{name}: {made.problem or 'done'} after {time.monotonic() - began:.0f} s, "
-                 f"makespan {made.makespan_s:.0f} s")  # fmt: skip
-    return failed
-
-
-def _judge(cells: Sequence[Cell], shelf: Shelf) -> list[verdict.Result]:
+def _judge(cells: Sequence[Cell], shelf: Shelf, jitters: int) -> list[verdict.Result]:
+    """Judge the cells all of whose runs are there."""
     results = []
     for cell in cells:
-        found = [shelf.get(_name(cell.settings, r)) for r in ("A", "A2", f"B {cell.name}")]
-        runs: list[Run] = [run for run in found if run is not None]
-        if len(runs) == len(found):
-            a, again, b = runs
-            shifted = shelf.get(_name(cell.settings, SHIFTED))
-            results.append(verdict.judge(cell, a, again, b, RULES, shifted))
+        controls = [shelf.get(p.name) for p in program.controls(cell, jitters)]
+        runs = [shelf.get(p.name) for p in program.runs(cell, jitters)]
+        if None not in (*controls, *runs):
+            results.append(
+                verdict.judge(cell, list(filter(None, controls)), list(filter(None, runs)), RULES)
+            )
     return results
 
 

@@ -12,12 +12,20 @@ from typing import Any
 
 import pytest
 from _bench import sdiag
-from _bench.zero_harm import cycles, idle, journal, report, verdict
-from _bench.zero_harm.arm import LIGHT
+from _bench.zero_harm import cycles, idle, journal, program, report, verdict
+from _bench.zero_harm.arm import LIGHT, Stage
 from _bench.zero_harm.cells import CELLS, TIER
-from _bench.zero_harm.compare import compare, late, odd_order
+from _bench.zero_harm.compare import compare, late, overtaken
 from _bench.zero_harm.runs import JobOutcome, NodeSpan, PlanSeen, Run, Shelf, Sidecar, length_s
-from _bench.zero_harm.workload import Demand, fingerprint, generate, load_of, read
+from _bench.zero_harm.workload import (
+    JITTER_S,
+    Demand,
+    fingerprint,
+    generate,
+    jittered,
+    load_of,
+    read,
+)
 
 import bftrainer.elastic
 from bftrainer import process
@@ -109,40 +117,92 @@ def test_jobs_of_a_log_are_compressed(tmp_path: Path) -> None:
         read(file, demand)
 
 
+def test_a_jittered_workload_has_the_same_jobs_half_a_tick_apart() -> None:
+    jobs = generate(DEMAND)
+    assert jittered(jobs, 0) == jobs
+    one = jittered(jobs, 1)
+    assert one == jittered(jobs, 1) != jittered(jobs, 2)
+    assert [j.model_copy(update={"at_s": 0}) for j in one] == [
+        j.model_copy(update={"at_s": 0}) for j in jobs
+    ]
+    moved_s = [x.at_s - y.at_s for x, y in zip(one, jobs, strict=True)]
+    assert max(map(abs, moved_s)) <= JITTER_S
+    assert min(moved_s) < 0 < max(moved_s)
+
+
+# ---- which runs ----------------------------------------------------------------------
+
+
+def test_equal_settings_share_controls_and_kinds_take_turns() -> None:
+    names = [p.name for p in program.all_runs(CELLS, 1)]
+    assert len(set(names)) == len(names) == 3 * 3 + 4 * 2 + 2 * 3  # controls; B; grace, defer
+    assert names[:2] == ["tier-bf30 A", "qos-bf30 A"]
+    assert names.index("tier-bf30 B tier j1") < names.index("tier-bf30 A2")
+    tier, polling = CELLS[0], CELLS[3]
+    assert program.controls(tier, 1) == program.controls(polling, 1)
+    assert [p.jitter for p in program.runs(tier, 2)] == [0, 1, 2]
+
+
+def test_a_run_kept_is_not_made_and_one_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    shelf, said = Shelf(tmp_path), list[str]()
+    stage = Stage(
+        jobs=(), n_nodes=1, deadline_s=1.0, ticks="", keep=Path("/proc/none"), say=said.append
+    )
+    kept = program.Planned(settings=TIER)
+    shelf.put(run(name=kept.name))
+    assert list(program.make(stage, [kept], shelf, 1)) == []
+    assert said == ["tier-bf30 A: kept from an earlier call"]
+
+
 # ---- pairing -------------------------------------------------------------------------
 
 
-def test_what_the_control_shows_as_well_is_not_harm() -> None:
+def test_what_the_controls_show_as_well_is_not_harm() -> None:
     a, again = starting(1.0, 2.0, 30.0), starting(1.0, 2.0, 60.0)
-    found = compare(a, again, starting(1.0, 2.0, 60.0, name="B"))
+    found = compare([a, again], [starting(1.0, 2.0, 60.0, name="B")])
     assert found.harm.added.max_s == found.control.added.max_s == 30.0
     assert found.p99_beyond_s == 0.0
-    assert found.harm.lost_a_cycle == ()  # the control started as late
+    assert max(found.harm.lost_a_cycle) == 0.5  # A' started as late; without it A would stand alone
 
 
 def test_a_job_that_waits_a_cycle_more_than_ever_is_found() -> None:
-    a, again = starting(1.0, 2.0, 30.0), starting(1.1, 2.0, 30.2)
-    found = compare(a, again, starting(1.0, 32.0, 30.1, name="B"))
-    assert found.harm.lost_a_cycle == (1,)
-    assert [j.beyond_both_s for j in found.jobs] == pytest.approx([-0.1, 30.0, -0.1])
-    assert found.harm.overtaken == (1,)
-    assert found.harm.moved_behind == (1,)
-    assert found.control.moved_behind == ()
+    controls = [starting(1.0, 2.0, 30.0), starting(1.1, 2.0, 30.2), starting(1.0, 2.1, 30.0)]
+    found = compare(controls, [starting(1.0, 32.0, 30.1, name="B")])
+    assert found.harm.lost_a_cycle == (1.0,)
+    assert [j.beyond_s for j in found.jobs] == pytest.approx([-0.1, 29.9, -0.1])
+    assert found.harm.overtaken == (1.0,)
+    assert found.harm.moved_behind == (1.0,)
+    assert found.control.moved_behind == (0.0, 0.0, 0.0)
+    assert found.moved_behind_beyond == 1.0
     assert found.lost_cycle_share == pytest.approx(1 / 3)
     assert found.p95_beyond_s > 29.0
 
 
+def test_harm_is_the_mean_of_runs_and_chance_the_worst_control() -> None:
+    controls = [starting(1.0, 5.0), starting(9.0, 5.0), starting(1.0, 5.0)]
+    found = compare(controls, [starting(9.0, 5.0, name="B"), starting(1.0, 5.0, name="B j1")])
+    # With the second control left out, the first run moves its job; chance does as much.
+    assert list(found.harm.moved_behind) == pytest.approx([1 / 3, 0.0])
+    assert found.control.moved_behind == (0.0, 1.0, 0.0)
+    assert found.moved_behind_beyond < 0
+
+
 def test_who_is_passed_by_a_job_that_starts_sooner_is_not_moved() -> None:
-    a, again = starting(10.0, 20.0), starting(10.0, 20.0)
-    found = compare(a, again, starting(10.0, 5.0, name="B"))
-    assert found.harm.overtaken == (0,)
-    assert found.harm.moved_behind == ()
+    controls = [starting(10.0, 20.0)] * 3
+    found = compare(controls, [starting(10.0, 5.0, name="B")])
+    assert found.harm.overtaken == (1.0,)
+    assert found.harm.moved_behind == (0.0,)
 
 
 def test_starts_of_one_pass_have_no_order() -> None:
-    assert odd_order([7, 8], [2.0, 1.5], [1.0, 1.5], [1.0, 1.5]) == ()
-    assert odd_order([7, 8], [5.0, 1.5], [1.0, 3.5], [1.0, 3.5]) == (7,)
-    assert late([7, 8], [5.0, 1.5], [1.0, 3.5], [4.5, 3.5], 1.0) == ()
+    assert overtaken([2.0, 1.5], [[1.0, 1.5], [1.0, 1.5]]) == ()
+    assert overtaken([5.0, 1.5], [[1.0, 3.5], [1.0, 3.5]]) == (0,)
+    assert late([5.0, 1.5], [[1.0, 3.5], [4.5, 3.5]], 1.0) == ()
+
+
+def test_nothing_is_compared_without_a_control() -> None:
+    with pytest.raises(ValueError, match="two controls"):
+        compare([starting(1.0)], [starting(1.0)])
 
 
 # ---- the oracle ----------------------------------------------------------------------
@@ -275,7 +335,7 @@ def results() -> list[verdict.Result]:
     seen = Sidecar(held=(NodeSpan(node="n1", start_s=1.0, end_s=40.0),), pilots=1)
     a = run(*jobs)
     b = run(*jobs, name="B", sidecar=seen)
-    return [verdict.judge(cell, a, a, b, RULES, a) for cell in CELLS]
+    return [verdict.judge(cell, [a, a], [b], RULES) for cell in CELLS]
 
 
 def test_only_the_first_cells_are_judged() -> None:
@@ -300,8 +360,9 @@ def test_a_document_gets_the_tables_between_its_marks(tmp_path: Path) -> None:
     assert text.endswith("\nafter\n")
     assert "old" not in text
     assert "| tier | B | 0.00 |" in text
+    assert "| tier | 1 B | 0.00 |" in text
     assert [row[0] for row in report.worst_rows(found)] == [c.name for c in CELLS]
-    assert json.loads(json.dumps(report.as_values(found)))[0]["sidecar"]["pilots"] == 1
+    assert json.loads(json.dumps(report.as_values(found)))[0]["sidecars"][0]["pilots"] == 1
     (tmp_path / "bare.md").write_text("nothing\n")
     with pytest.raises(SystemExit, match="lacks the marks"):
         report.require_marks(tmp_path / "bare.md")

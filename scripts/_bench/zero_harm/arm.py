@@ -30,7 +30,6 @@ from milp.problem import Curve
 from slurm_plugins.testcluster import SlurmTestCluster
 
 PHASE = 0.4  # of a bf_interval, after the begin of a cycle
-SHIFT_S = 1.37  # neither a whole tick of the main scheduler nor a half
 RESERVE = 1
 MIN_GAP_S = 60.0
 GAP_MARGIN_S = 10.0
@@ -62,12 +61,8 @@ class Stage:
     say: Say
 
 
-def play(
-    stage: Stage, settings: Settings, name: str, cell: Cell | None, shift_s: float = 0.0
-) -> Run:
+def play(stage: Stage, settings: Settings, name: str, cell: Cell | None) -> Run:
     """Run the workload once; ``cell``: with bftrainer as this cell has it.
-
-    ``shift_s`` moves the whole workload against the scheduler's phase.
 
     Raises:
         ArmError, CycleError, BftError: the run did not come to its end.
@@ -79,9 +74,9 @@ def play(
         with SlurmTestCluster(config) as cluster:
             log = cycles.note(cluster)
             if cell is None:
-                return _run(stage, cluster, log, name, shift_s)[0]
+                return _run(stage, cluster, log, name)[0]
             with _sidecar(directory, cluster, cell, stage) as sidecar:
-                run, origin_s = _run(stage, cluster, log, name, shift_s)
+                run, origin_s = _run(stage, cluster, log, name)
                 sidecar.stop()
                 _keep(sidecar, log, stage.keep / name.replace(" ", "-"))
                 return _with_journal(run, sidecar, origin_s)
@@ -89,12 +84,10 @@ def play(
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _run(
-    stage: Stage, cluster: SlurmTestCluster, log: Path, name: str, shift_s: float
-) -> tuple[Run, float]:
+def _run(stage: Stage, cluster: SlurmTestCluster, log: Path, name: str) -> tuple[Run, float]:
     """Run the workload; also when it started (epoch)."""
     interval_s = cluster.config.bf_interval_s
-    origin_s = cycles.wait_for_next(cluster, log) + PHASE * interval_s + shift_s
+    origin_s = cycles.wait_for_next(cluster, log) + PHASE * interval_s
     stage.say(f"{name}: {len(stage.jobs)} jobs, last one submitted {stage.jobs[-1].at_s:.0f} s in")
     began_s, busy_before_s = time.time(), _busy_s()
     outcomes, problem = Submitter(cluster, stage.jobs, origin_s).run(stage.deadline_s)

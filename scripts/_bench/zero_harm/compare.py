@@ -1,19 +1,20 @@
-"""Three runs of the same jobs → what bftrainer did to each job, beside what chance does.
+"""Runs of the same jobs → what bftrainer did to each job, beside what chance does.
 
-A and A' are runs without bftrainer, B is the one with it. Pure; called by ``verdict``.
+Runs without bftrainer (the controls: A, A', and more whose jobs come a moment sooner or
+later) and runs with it (B) come in. Pure; called by ``verdict``.
 
 A queue is chaotic: a job that misses a scheduler's tick by a millisecond moves others by
-seconds, with or without bftrainer. So nothing is judged by itself: the same figure is
-computed with A' in the place of B, and the difference is what may be laid to bftrainer.
-B is held against A and against A', A' against A and A against A': each pair of runs in
-both directions that do not involve the run in question, so that it does not matter which
-of the two happened to be the slow one.
+seconds, with or without bftrainer. So nothing is judged by itself. Every figure is
+computed for each run with bftrainer against the controls, and for each control against
+the other controls; were bftrainer without effect, both would be drawn from one
+distribution. The difference is what may be laid to bftrainer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from _bench.stats import quantile
 from _bench.zero_harm.runs import Run
@@ -21,6 +22,7 @@ from _bench.zero_harm.runs import Run
 APART_S = 1.0  # of each other start jobs of one order; less is one tick of the scheduler
 LOST_CYCLE = 0.8  # of a bf_interval
 SHARES = (0.5, 0.95, 0.99, 1.0)
+Starts = Sequence[float]  # of the jobs of a run that started in all, s, in one order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,37 +38,37 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Harm:
-    """What a run did to ordinary jobs."""
+    """What runs of one kind did to ordinary jobs, beside the controls."""
 
-    added: Spread  # B minus A; of the control A' minus A
-    pooled: Spread  # against both other runs, see above
-    overtaken: tuple[int, ...]  # jobs behind another in this run only, by their numbers
-    moved_behind: tuple[int, ...]  # those of them that themselves start later, too
-    lost_a_cycle: tuple[int, ...]  # much later than in both other runs
-    refused: int  # immediate jobs that found no node
-    makespan_s: float
+    added: Spread  # the first of them minus A; of the controls A' minus A
+    pooled: Spread  # each of them minus every other control
+    p95_s: tuple[float, ...]  # the same for each run by itself
+    overtaken: tuple[float, ...]  # jobs behind another, by run, see ``overtaken``
+    moved_behind: tuple[float, ...]  # those of them that start later, too
+    lost_a_cycle: tuple[float, ...]  # much later than in any control
+    refused: tuple[int, ...]  # immediate jobs that found no node
+    makespan_s: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDelay:
-    """When one job started in each run, s after the start of the run."""
+    """When one job started, s after the start of the run."""
 
     number: int
     n_nodes: int
     planned_s: float
-    a_s: float
-    again_s: float
-    b_s: float
+    without_s: tuple[float, ...]  # in each control, A first
+    with_s: tuple[float, ...]
 
     @property
-    def beyond_both_s(self) -> float:
-        """How much later than in either run without bftrainer."""
-        return self.b_s - max(self.a_s, self.again_s)
+    def beyond_s(self) -> float:
+        """How much later than ever without bftrainer, in every run with it."""
+        return min(self.with_s) - max(self.without_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """B beside its control."""
+    """Runs with bftrainer beside their controls."""
 
     jobs: tuple[JobDelay, ...]
     harm: Harm
@@ -74,75 +76,109 @@ class Comparison:
 
     @property
     def n_jobs(self) -> int:
-        """How many jobs started in all three runs."""
+        """How many jobs started in all runs."""
         return len(self.jobs)
 
     @property
     def p95_beyond_s(self) -> float:
-        """How much of the 95th percentile the control does not show."""
+        """How much of the 95th percentile the controls do not show."""
         return self.harm.pooled.p95_s - self.control.pooled.p95_s
 
     @property
     def p99_beyond_s(self) -> float:
-        """How much of the 99th percentile the control does not show."""
+        """How much of the 99th percentile the controls do not show."""
         return self.harm.pooled.p99_s - self.control.pooled.p99_s
 
     @property
-    def moved_behind_beyond(self) -> int:
-        """Jobs moved behind others, less those chance moves."""
-        return len(self.harm.moved_behind) - len(self.control.moved_behind)
+    def moved_behind_beyond(self) -> float:
+        """Jobs moved behind others in a mean run, less those of the worst control."""
+        return fmean(self.harm.moved_behind) - max(self.control.moved_behind)
 
     @property
     def lost_cycle_share(self) -> float:
-        """Share of jobs that lost a cycle, less that of the control."""
-        lost = len(self.harm.lost_a_cycle) - len(self.control.lost_a_cycle)
+        """Share of jobs that lost a cycle, less that of a mean control."""
+        lost = fmean(self.harm.lost_a_cycle) - fmean(self.control.lost_a_cycle)
         return lost / max(1, self.n_jobs)
 
 
-def compare(a: Run, again: Run, b: Run) -> Comparison:
-    """Compare three runs of one workload."""
-    starts = [_starts(run) for run in (a, again, b)]
-    numbers = sorted(set(starts[0]) & set(starts[1]) & set(starts[2]))
+def compare(controls: Sequence[Run], runs: Sequence[Run]) -> Comparison:
+    """Compare runs with bftrainer with at least two without, A and A' first."""
+    if len(controls) < 2 or not runs:
+        raise ValueError("two controls and a run with bftrainer are the least")
+    by_run = [starts(run) for run in (*controls, *runs)]
+    numbers = sorted(set.intersection(*(set(found) for found in by_run)))
     if not numbers:
-        raise ValueError("no job started in all three runs")
-    of_a, of_again, of_b = ([s[n] for n in numbers] for s in starts)
-    interval_s = b.bf_interval_s
-    # Whichever of A and A' stands out more: chance has no favourite.
-    chance = [(of_again, of_a, of_b), (of_a, of_again, of_b)]
+        raise ValueError("no job started in all runs")
+    columns = [[found[n] for n in numbers] for found in by_run]
+    without, having = columns[: len(controls)], columns[len(controls) :]
+    planned = {job.number: job for job in controls[0].jobs}
+    lost_s = LOST_CYCLE * controls[0].bf_interval_s
     return Comparison(
         jobs=tuple(
             JobDelay(
-                number=job.number,
-                n_nodes=job.n_nodes,
-                planned_s=job.planned_s,
-                a_s=starts[0][job.number],
-                again_s=starts[1][job.number],
-                b_s=starts[2][job.number],
+                number=number,
+                n_nodes=planned[number].n_nodes,
+                planned_s=planned[number].planned_s,
+                without_s=tuple(column[at] for column in without),
+                with_s=tuple(column[at] for column in having),
             )
-            for job in b.jobs
-            if job.number in set(numbers)
+            for at, number in enumerate(numbers)
         ),
-        harm=Harm(
-            added=spread(minus(of_b, of_a)),
-            pooled=spread(minus(of_b, of_a) + minus(of_b, of_again)),
-            overtaken=odd_order(numbers, of_b, of_a, of_again),
-            moved_behind=moved_behind(numbers, of_b, of_a, of_again),
-            lost_a_cycle=late(numbers, of_b, of_a, of_again, LOST_CYCLE * interval_s),
-            refused=_refused(b),
-            makespan_s=b.makespan_s,
+        harm=_harm(
+            runs,
+            [(own, without) for own in having],
+            lost_s,
+            minus(having[0], without[0]),
+            len(controls),
         ),
-        control=Harm(
-            added=spread(minus(of_again, of_a)),
-            pooled=spread(minus(of_again, of_a) + minus(of_a, of_again)),
-            overtaken=max((odd_order(numbers, *runs) for runs in chance), key=len),
-            moved_behind=max((moved_behind(numbers, *runs) for runs in chance), key=len),
-            lost_a_cycle=max(
-                (late(numbers, *runs, LOST_CYCLE * interval_s) for runs in chance), key=len
-            ),
-            refused=max(_refused(a), _refused(again)),
-            makespan_s=again.makespan_s,
+        control=_harm(
+            controls,
+            [(own, [*without[:at], *without[at + 1 :]]) for at, own in enumerate(without)],
+            lost_s,
+            minus(without[1], without[0]),
+            len(controls),
         ),
     )
+
+
+def _harm(
+    runs: Sequence[Run],
+    pairs: Sequence[tuple[Starts, Sequence[Starts]]],
+    lost_s: float,
+    added_s: Sequence[float],
+    n_controls: int,
+) -> Harm:
+    """Sum up runs; each comes with the controls it is held against."""
+    differences = [[d for other in others for d in minus(own, other)] for own, others in pairs]
+    return Harm(
+        added=spread(added_s),
+        pooled=spread([d for found in differences for d in found]),
+        p95_s=tuple(quantile(found, 0.95) for found in differences),
+        overtaken=_counts(overtaken, pairs, n_controls),
+        moved_behind=_counts(moved_behind, pairs, n_controls),
+        lost_a_cycle=_counts(lambda own, others: late(own, others, lost_s), pairs, n_controls),
+        refused=tuple(sum(1 for j in run.jobs if j.refused) for run in runs),
+        makespan_s=tuple(run.makespan_s for run in runs),
+    )
+
+
+def _counts(
+    count: Callable[[Starts, Sequence[Starts]], Iterable[int]],
+    pairs: Sequence[tuple[Starts, Sequence[Starts]]],
+    n_controls: int,
+) -> tuple[float, ...]:
+    """Count by run; always against as many controls, else more of them excuse more.
+
+    A control has only the others to be held against. Where there are all, each is left
+    out in turn, and the mean is taken.
+    """
+    found = []
+    for own, others in pairs:
+        chosen = [others]
+        if len(others) == n_controls:
+            chosen = [[*others[:at], *others[at + 1 :]] for at in range(len(others))]
+        found.append(fmean(len(tuple(count(own, some))) for some in chosen))
+    return tuple(found)
 
 
 def spread(values_s: Sequence[float]) -> Spread:
@@ -151,72 +187,45 @@ def spread(values_s: Sequence[float]) -> Spread:
     return Spread(n=len(values_s), median_s=median_s, p95_s=p95_s, p99_s=p99_s, max_s=max_s)
 
 
-def start_differences(run: Run, reference: Run) -> list[float]:
-    """How much later each job of one run starts that started in both."""
-    starts, reference_s = _starts(run), _starts(reference)
-    return [starts[n] - reference_s[n] for n in sorted(starts.keys() & reference_s.keys())]
+def starts(run: Run) -> dict[int, float]:
+    """When each job of a run started."""
+    return {j.number: j.started_s for j in run.jobs if j.started_s is not None}
 
 
-def minus(left_s: Sequence[float], right_s: Sequence[float]) -> list[float]:
+def minus(left_s: Starts, right_s: Starts) -> list[float]:
     """Subtract job by job."""
     return [x - y for x, y in zip(left_s, right_s, strict=True)]
 
 
-def odd_order(
-    numbers: Sequence[int],
-    odd_s: Sequence[float],
-    one_s: Sequence[float],
-    other_s: Sequence[float],
-) -> tuple[int, ...]:
-    """Return the jobs that start behind another in one run, before it in the two others.
+def overtaken(own_s: Starts, others_s: Sequence[Starts]) -> tuple[int, ...]:
+    """Return the places of jobs that start behind another, and before it in all other runs.
 
     Starts less than ``APART_S`` apart have no order: one pass starts several jobs.
     """
     found = []
-    for i, number in enumerate(numbers):
-        for j in range(len(numbers)):
-            if (
-                odd_s[i] > odd_s[j] + APART_S
-                and one_s[i] < one_s[j] - APART_S
-                and other_s[i] < other_s[j] - APART_S
+    for i, start_s in enumerate(own_s):
+        for j, other_start_s in enumerate(own_s):
+            if start_s > other_start_s + APART_S and all(
+                other[i] < other[j] - APART_S for other in others_s
             ):
-                found.append(number)
+                found.append(i)
                 break
     return tuple(found)
 
 
-def moved_behind(
-    numbers: Sequence[int],
-    odd_s: Sequence[float],
-    one_s: Sequence[float],
-    other_s: Sequence[float],
-) -> tuple[int, ...]:
+def moved_behind(own_s: Starts, others_s: Sequence[Starts]) -> tuple[int, ...]:
     """Return the overtaken jobs that start later themselves.
 
     Who starts when it ever did, while somebody else starts sooner, has lost nothing.
     """
-    overtaken = set(odd_order(numbers, odd_s, one_s, other_s))
-    return tuple(n for n in late(numbers, odd_s, one_s, other_s, APART_S) if n in overtaken)
+    behind = set(overtaken(own_s, others_s))
+    return tuple(at for at in late(own_s, others_s, APART_S) if at in behind)
 
 
-def late(
-    numbers: Sequence[int],
-    odd_s: Sequence[float],
-    one_s: Sequence[float],
-    other_s: Sequence[float],
-    by_s: float,
-) -> tuple[int, ...]:
-    """Return the jobs that start in one run this much later than in both others."""
+def late(own_s: Starts, others_s: Sequence[Starts], by_s: float) -> tuple[int, ...]:
+    """Return the places of jobs that start this much later than in all other runs."""
     return tuple(
-        number
-        for number, x, y, z in zip(numbers, odd_s, one_s, other_s, strict=True)
-        if x - max(y, z) >= by_s
+        at
+        for at, start_s in enumerate(own_s)
+        if start_s - max(other[at] for other in others_s) >= by_s
     )
-
-
-def _starts(run: Run) -> dict[int, float]:
-    return {j.number: j.started_s for j in run.jobs if j.started_s is not None}
-
-
-def _refused(run: Run) -> int:
-    return sum(1 for j in run.jobs if j.refused)

@@ -62,6 +62,11 @@ def idle_intervals(run: Run) -> tuple[Idle, ...]:
     return tuple(found)
 
 
+def idle_node_s(run: Run) -> float:
+    """Return how long nodes had no ordinary job, added up."""
+    return sum(gap.end_s - gap.start_s for gap in idle_intervals(run))
+
+
 def oracle_node_s(run: Run, rules: Rules) -> float:
     """Return what the oracle holds."""
     idle = idle_intervals(run)

@@ -40,7 +40,8 @@ class Submitter:
         """
         futures: list[Future[JobOutcome]] = []
         with ThreadPoolExecutor(COMMANDS_AT_ONCE, "submit") as pool:
-            for number, job in enumerate(self._jobs):
+            # A job is its place in the workload; jittered jobs may come in another order.
+            for number, job in sorted(enumerate(self._jobs), key=lambda pair: pair[1].at_s):
                 time.sleep(max(0.0, self._origin_s + job.at_s - time.time()))
                 futures.append(pool.submit(self._submit, number, job))
             outcomes = [future.result() for future in futures]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
 
 from _bench.targets import Target
 from _bench.zero_harm import idle
 from _bench.zero_harm.cells import Cell
-from _bench.zero_harm.compare import Comparison, Spread, compare, spread, start_differences
+from _bench.zero_harm.compare import Comparison, compare
 from _bench.zero_harm.runs import Run, Sidecar, length_s
 
 MAX_P95_BEYOND_S = 1.0
@@ -16,11 +18,11 @@ MIN_OF_ORACLE = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Harvest:
-    """Node-seconds of a run with bftrainer."""
+    """Node-seconds of a run with bftrainer; the mean of all of them."""
 
     idle_s: float
     oracle_s: float  # in the idle intervals of this run
-    oracle_without_s: float  # in those of run A
+    oracle_without_s: float  # in those of the controls
     held_s: float
     training_s: float
     start_delay_s: float  # what the oracle waits for Slurm to start a pilot
@@ -42,35 +44,37 @@ class Result:
 
     cell: Cell
     comparison: Comparison
-    shifted: Spread | None  # the jobs of A, all submitted at another phase of the scheduler
     harvest: Harvest
-    sidecar: Sidecar
-    cpu_shares: tuple[float, float, float]  # of A, A', B
+    sidecars: tuple[Sidecar, ...]  # run by run
+    cpu_shares: tuple[float, float]  # of the machine, without and with bftrainer
 
 
-def judge(
-    cell: Cell, a: Run, again: Run, b: Run, rules: idle.Rules, shifted: Run | None = None
-) -> Result:
+def judge(cell: Cell, controls: Sequence[Run], runs: Sequence[Run], rules: idle.Rules) -> Result:
     """Compare the runs of a cell; ``rules.start_s`` is replaced by what run A shows."""
-    if b.sidecar is None:
-        raise ValueError(f"{b.name} ran without bftrainer")
-    start_s = idle.start_delay_s(a)
-    rules = idle.Rules(reserve=rules.reserve, shortest_gap_s=rules.shortest_gap_s, start_s=start_s)
+    start_s = idle.start_delay_s(controls[0])
+    bound = replace(rules, start_s=start_s)
     return Result(
         cell=cell,
-        comparison=compare(a, again, b),
-        shifted=None if shifted is None else spread(start_differences(shifted, a)),
+        comparison=compare(controls, runs),
         harvest=Harvest(
-            idle_s=sum(gap.end_s - gap.start_s for gap in idle.idle_intervals(b)),
-            oracle_s=idle.oracle_node_s(b, rules),
-            oracle_without_s=idle.oracle_node_s(a, rules),
-            held_s=length_s(b.sidecar.held),
-            training_s=length_s(b.sidecar.training),
+            idle_s=fmean(
+                sum(g.end_s - g.start_s for g in idle.idle_intervals(run)) for run in runs
+            ),
+            oracle_s=fmean(idle.oracle_node_s(run, bound) for run in runs),
+            oracle_without_s=fmean(idle.oracle_node_s(run, bound) for run in controls),
+            held_s=fmean(length_s(_sidecar(run).held) for run in runs),
+            training_s=fmean(length_s(_sidecar(run).training) for run in runs),
             start_delay_s=start_s,
         ),
-        sidecar=b.sidecar,
-        cpu_shares=(a.cpu_share, again.cpu_share, b.cpu_share),
+        sidecars=tuple(map(_sidecar, runs)),
+        cpu_shares=(fmean(r.cpu_share for r in controls), fmean(r.cpu_share for r in runs)),
     )
+
+
+def _sidecar(run: Run) -> Sidecar:
+    if run.sidecar is None:
+        raise ValueError(f"{run.name} ran without bftrainer")
+    return run.sidecar
 
 
 def targets(result: Result) -> list[Target]:
@@ -101,15 +105,16 @@ def targets(result: Result) -> list[Target]:
                 limit=0,
                 relation="<=",
                 unit="jobs",
-                note=f"{len(found.harm.moved_behind)}, control {len(found.control.moved_behind)}",
+                note=f"{in_short(found.harm.moved_behind)}; "
+                f"controls {in_short(found.control.moved_behind)}",
             ),
             Target(
                 name=f"{cell.name}: immediate jobs refused",
-                measured=max(0, found.harm.refused - found.control.refused),
+                measured=max(0, fmean(found.harm.refused) - max(found.control.refused)),
                 limit=0,
                 relation="<=",
                 unit="jobs",
-                note=f"{found.harm.refused}, control {found.control.refused}",
+                note=f"{in_short(found.harm.refused)}; controls {in_short(found.control.refused)}",
             ),
             Target(
                 name=f"{cell.name}: held, of the oracle",
@@ -132,3 +137,8 @@ def targets(result: Result) -> list[Target]:
             )
         )
     return wanted
+
+
+def in_short(values: Sequence[float]) -> str:
+    """Figures of several runs in one cell of a table."""
+    return " ".join(f"{value:.3g}" for value in values)

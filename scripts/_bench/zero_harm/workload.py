@@ -34,6 +34,7 @@ SIZES = ((1, 0.58), (2, 0.20), (4, 0.13), (8, 0.06), (12, 0.03))  # of 16 nodes
 LIMITS_MIN = ((1, 0.30), (2, 0.20), (3, 0.15), (5, 0.15), (10, 0.12), (15, 0.08))
 SIGMA = 1.5  # most jobs are short, most node-seconds are those of a few
 SHORTEST_S = 1.0
+JITTER_S = 0.5  # half the time between two ticks of the main scheduler
 LONGEST_SHARE = 1 / 6  # of the span
 KINDS: tuple[tuple[Kind, float], ...] = (("sbatch", 0.76), ("srun", 0.16), ("immediate", 0.08))
 
@@ -113,6 +114,22 @@ def _scaled(raw_s: Sequence[float], sizes: Sequence[int], demand: Demand) -> lis
 
 def _one_of(chance: random.Random, weighted: Sequence[tuple[T, float]]) -> T:
     return chance.choices([v for v, _ in weighted], [w for _, w in weighted])[0]
+
+
+def jittered(jobs: Sequence[PlannedJob], seed: int) -> tuple[PlannedJob, ...]:
+    """Return the same jobs, each up to half a tick of the scheduler sooner or later; 0: none.
+
+    Places stay: a job is its place in the workload.
+    """
+    if seed == 0:
+        return tuple(jobs)
+    chance = random.Random(seed)  # noqa: S311 - a workload, not a secret
+    return tuple(
+        job.model_copy(
+            update={"at_s": round(max(0.0, job.at_s + chance.uniform(-JITTER_S, JITTER_S)), 3)}
+        )
+        for job in jobs
+    )
 
 
 def load_of(jobs: Sequence[PlannedJob], n_nodes: int) -> float:

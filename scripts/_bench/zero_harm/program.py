@@ -1,0 +1,113 @@
+"""Which runs a call makes, and making them, several at once. Called by ``bench_zero_harm``.
+
+Cells in, kept runs out. Controls are A, A' and, jittered, as many more as asked for; runs
+with bftrainer are B and as many jittered. Equal jitters come with equal numbers.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+
+from _bench.zero_harm import arm
+from _bench.zero_harm.arm import ArmError, Stage
+from _bench.zero_harm.cells import Cell, Settings
+from _bench.zero_harm.cycles import CycleError
+from _bench.zero_harm.runs import Run, Shelf
+from _bench.zero_harm.workload import jittered
+from bftrainer.errors import BftError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """One run to make."""
+
+    settings: Settings
+    cell: Cell | None = None  # None: without bftrainer
+    jitter: int = 0  # which; 0 submits every job at its instant
+    is_again: bool = False  # A', not A
+
+    @property
+    def name(self) -> str:
+        """Under which the run is kept."""
+        kind = f"B {self.cell.name}" if self.cell else ("A2" if self.is_again else "A")
+        return f"{self.settings.name} {kind}{f' j{self.jitter}' if self.jitter else ''}"
+
+
+def controls(cell: Cell, jitters: int) -> tuple[Planned, ...]:
+    """Return the runs without bftrainer that a cell is held against, A and A' first."""
+    return (
+        Planned(settings=cell.settings),
+        Planned(settings=cell.settings, is_again=True),
+        *(Planned(settings=cell.settings, jitter=n + 1) for n in range(_own(cell, jitters))),
+    )
+
+
+def runs(cell: Cell, jitters: int) -> tuple[Planned, ...]:
+    """Return the runs of a cell with bftrainer."""
+    return tuple(
+        Planned(settings=cell.settings, cell=cell, jitter=n) for n in range(1 + _own(cell, jitters))
+    )
+
+
+def _own(cell: Cell, jitters: int) -> int:
+    """Where the cost is the result, one run shows it."""
+    return jitters if cell.must_pass or cell.max_lost_cycles is not None else 0
+
+
+def all_runs(cells: Sequence[Cell], jitters: int) -> tuple[Planned, ...]:
+    """Return each run once, in turns: whatever the machine does meanwhile, all kinds see it."""
+    waiting = [[*controls(cell, jitters), *runs(cell, jitters)] for cell in cells]
+    found: dict[str, Planned] = {}
+    for turn in range(max(map(len, waiting), default=0)):
+        for own in waiting:
+            # From both ends: the first turns bring a run without and one with bftrainer.
+            if turn < len(own):
+                planned = own[turn // 2 if turn % 2 == 0 else -1 - turn // 2]
+                found.setdefault(planned.name, planned)
+    return tuple(found.values())
+
+
+def make(
+    stage: Stage, planned: Sequence[Planned], shelf: Shelf, at_once: int
+) -> Iterator[tuple[str, str]]:
+    """Make the runs that are missing, ``at_once`` side by side; yield those that failed and why."""
+    missing = []
+    for one in planned:
+        if shelf.get(one.name) is None:
+            missing.append(one)
+        else:
+            stage.say(f"{one.name}: kept from an earlier call")
+    with ProcessPoolExecutor(at_once) as pool:
+        try:
+            futures = {pool.submit(play, stage, one): one.name for one in missing}
+            for done in as_completed(futures):
+                run = done.result()
+                if isinstance(run, Run):
+                    shelf.put(run)
+                problem = run.problem if isinstance(run, Run) else run
+                if problem:
+                    stage.say(f"{futures[done]} FAILED: {problem}")
+                    yield futures[done], problem
+        except BaseException:
+            # Each takes its cluster down when told to end; nothing else would tell it.
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
+
+
+def play(stage: Stage, planned: Planned) -> Run | str:
+    """Make one run, or say why not; the jobs of a jittered one come a moment sooner or later."""
+    began_s = time.monotonic()
+    own = replace(stage, jobs=jittered(stage.jobs, planned.jitter))
+    try:
+        run = arm.play(own, planned.settings, planned.name, planned.cell)
+    except (ArmError, CycleError, BftError, OSError) as problem:
+        return str(problem)
+    took_s = time.monotonic() - began_s
+    stage.say(f"{planned.name}: makespan {run.makespan_s:.0f} s; done after {took_s:.0f} s")
+    return run
