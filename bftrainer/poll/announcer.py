@@ -22,7 +22,7 @@ STAND_IN = "announced-"  # what the ids of such jobs start with
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announcement:
-    """A job was submitted, or has ended."""
+    """A job was submitted, was changed, or has ended."""
 
     at_s: float  # whole seconds
     partition: str  # "": the default one

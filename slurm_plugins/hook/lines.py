@@ -13,7 +13,8 @@ from bftrainer.poll.announcer import STAND_IN, Announcement
 from bftrainer.poll.snapshot import Job, JobState
 from slurm_plugins.parse import gpus_of
 
-N_SUBMIT, N_END = 16, 5  # fields
+N_SUBMIT, N_CHANGE = 16, 5  # fields
+CHANGES = ("end", "modify")  # a job has ended, or is not what it was: time to look
 
 
 def announcement(line: str, number: int, cpus_per_node: int = 0) -> Announcement | None:
@@ -29,7 +30,7 @@ def announcement(line: str, number: int, cpus_per_node: int = 0) -> Announcement
         if fields[0] == "submit" and len(fields) == N_SUBMIT:
             job = _job(fields, number, cpus_per_node)
             return Announcement(at_s=float(int(fields[1])), partition=job.partition, job=job)
-        if fields[0] == "end" and len(fields) == N_END:
+        if fields[0] in CHANGES and len(fields) == N_CHANGE:
             return Announcement(at_s=float(int(fields[1])), partition=fields[3])
     except (ValueError, ParseError):
         return None

@@ -31,32 +31,50 @@ local function text(value)
     return (string.gsub(tostring(value), "[%c\\127]", " "))
 end
 
-local function tell(job, uid)
+local function write(fields)
     local reader = io.open(FILE, "r")
     if reader == nil then return end
     local size = reader:seek("end")
     reader:close()
     if size == nil or size > MAX_BYTES then return end
-    local fields = {{
-        "submit", string.format("%.0f", os.time()), number(uid), text(job.partition),
-        number(job.min_nodes), number(job.num_tasks), number(job.cpus_per_task),
-        number(job.min_cpus), number(job.time_limit), text(job.features),
-        text(job.req_nodes), text(job.tres_per_node), number(job.immediate),
-        number(job.begin_time), text(job.dependency), number(job.priority),
-    }}
     local writer = io.open(FILE, "a")
     if writer == nil then return end
     writer:write(table.concat(fields, "\\t") .. "\\n")
     writer:close()
 end
 
+-- Whose job it will be, not who submits it: administrators and gateways do so for others.
+local function owner(job, uid)
+    local found = job.user_id
+    -- 65534 is nobody, not a number that was left out.
+    if found == nil or found >= 4294967294 then found = uid end
+    return string.format("%d", found)
+end
+
+local function submitted(job, uid)
+    write({{
+        "submit", string.format("%.0f", os.time()), owner(job, uid), text(job.partition),
+        number(job.min_nodes), number(job.num_tasks), number(job.cpus_per_task),
+        number(job.min_cpus), number(job.time_limit), text(job.features),
+        text(job.req_nodes), text(job.tres_per_node), number(job.immediate),
+        number(job.begin_time), text(job.dependency), number(job.priority),
+    }})
+end
+
+local function modified(record)
+    write({{
+        "modify", string.format("%.0f", os.time()), number(record.job_id),
+        text(record.partition), "",
+    }})
+end
+
 function slurm_job_submit(job, partitions, uid)
-    pcall(tell, job, uid)
+    pcall(submitted, job, uid)
     return slurm.SUCCESS
 end
 
 function slurm_job_modify(job, record, partitions, uid)
-    pcall(tell, record, uid)
+    pcall(modified, record)
     return slurm.SUCCESS
 end
 

@@ -55,11 +55,19 @@ def test_what_is_said_of_a_job(cluster: SlurmTestCluster) -> None:
         return [a for a in heard if (a.job is not None) == is_submitted]
 
     try:
-        cluster.submit(n_nodes=2, duration_s=0, limit_s=120)
+        job_id = cluster.submit(n_nodes=2, duration_s=0, limit_s=120, extra_args=("--hold",))
         (said,) = wait_for(lambda: told(is_submitted=True), what="a job is announced")
         assert said.job is not None
         assert (said.job.n_nodes, said.job.time_limit_s) == (2, 120.0)
-        assert said.job.reason == ""
+        assert said.job.reason == "JobHeldUser"
+        # Whose job it is, though root submits it: so a look shows it, too.
+        assert said.job.user == "nobody"
+        for change in (f"update JobId={job_id} TimeLimit=3", f"release {job_id}"):
+            done = cluster.command("scontrol", *change.split())
+            assert done.is_ok, done.stderr
+        # A job that changes is no further job.
+        wait_for(lambda: len(told(is_submitted=False)) >= 2, what="its changes are announced")
+        assert told(is_submitted=True) == [said]
         # Jobs of the test before may end now, too.
         ended = wait_for(
             lambda: told(is_submitted=False), timeout_s=60, what="its end is announced"

@@ -87,9 +87,13 @@ class TestLines:
         said = announcement("end\t1000\t17\tbatch\tn[1-3]", 1)
         assert said == Announcement(at_s=1000.0, partition="batch")
 
+    def test_a_job_that_was_changed_is_no_new_job(self) -> None:
+        said = announcement("modify\t1000\t17\tbatch\t", 1)
+        assert said == Announcement(at_s=1000.0, partition="batch")
+
     @given(st.one_of(st.text(), st.lists(st.text(), min_size=16, max_size=16).map("\t".join)))
     def test_nonsense_is_nothing(self, text: str) -> None:
-        for line in (text, f"submit\t{text}", f"end\t{text}"):
+        for line in (text, f"submit\t{text}", f"end\t{text}", f"modify\t{text}"):
             announcement(line, 1)  # whatever comes, nothing is raised
 
 
