@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
-import sys
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from _bench import sdiag
 from _bench.zero_harm import cycles, idle, journal, program, report, verdict
-from _bench.zero_harm.arm import LIGHT, Stage
+from _bench.zero_harm.arm import Stage
 from _bench.zero_harm.cells import CELLS, TIER
 from _bench.zero_harm.compare import compare, late, overtaken
 from _bench.zero_harm.runs import JobOutcome, NodeSpan, PlanSeen, Run, Shelf, Sidecar, length_s
@@ -27,9 +23,6 @@ from _bench.zero_harm.workload import (
     read,
 )
 
-import bftrainer.elastic
-from bftrainer import process
-from bftrainer.elastic import protocol
 from bftrainer.journal.records import JournalEntry, PilotRecord, PilotState
 
 DEMAND = Demand(n_jobs=320, n_nodes=16, minutes=20.0, load=0.65, seed=1)
@@ -250,6 +243,23 @@ def test_a_node_planned_too_soon_is_not_taken() -> None:
     assert bound == pytest.approx(15.0 + 40.0)  # n1 only once the plan has moved
 
 
+def test_the_plan_of_the_cycle_that_frees_a_node_binds_the_oracle() -> None:
+    seen = Sidecar(
+        plans=(
+            PlanSeen(at_s=10.0, starts_s=()),
+            PlanSeen(at_s=16.5, starts_s=(("n1", 60.0),)),  # of the cycle at 15 s
+        ),
+    )
+    one = run(
+        job(0, 0.0, 0.0, 12.0, "n1"),
+        job(1, 0.0, 0.0, 60.0, "n2"),
+        job(2, 5.0, 60.0, 70.0, "n1", "n2"),
+        sidecar=seen,
+    )
+    assert idle.oracle_node_s(one, RULES) == pytest.approx(60.0 - 15.0)
+    assert idle.oracle_node_s(one, replace(RULES, shortest_gap_s=50.0)) == 0.0
+
+
 def test_slurms_own_delay_is_that_of_jobs_that_found_nodes() -> None:
     one = run(
         job(0, 10.0, 12.0, 20.0, "n1"),  # alone: 2 s
@@ -327,6 +337,15 @@ def test_a_node_is_held_from_hello_to_give_back() -> None:
     assert (found.pilots, found.give_backs, found.preemptions) == (2, 1, 1)
 
 
+def test_a_pilot_holds_its_node_from_its_start_in_slurm() -> None:
+    entries = [
+        entry(2, 105.0, "pilot-updated", {}, pilot(PilotState.RUNNING)),
+        entry(3, 109.0, "pilot-ended", {}, pilot(PilotState.ENDED)),
+    ]
+    found = journal.read(entries, 100.0, 112.0, {"5": 103.5, "6": 101.0})
+    assert [(s.start_s, s.end_s) for s in found.held] == [(3.5, 9.0)]
+
+
 # ---- verdict and report --------------------------------------------------------------
 
 
@@ -396,96 +415,13 @@ def test_cycles_are_read_to_the_millisecond(tmp_path: Path) -> None:
     assert second - first == pytest.approx(30.025)
 
 
-# ---- slurmctld's load ----------------------------------------------------------------
-
-SDIAG = """\
-Main schedule statistics (microseconds):
-\tLast cycle:   278
-\tMax cycle:    4006
-\tTotal cycles: 3
-\tMean cycle:   1768
-\tMean depth cycle:  1
-
-Backfilling stats
-\tTotal backfilled jobs (since last slurm start): 7
-\tTotal cycles: 2
-\tLast cycle: 90
-\tMax cycle:  110
-\tMean cycle: 100
-
-Remote Procedure Call statistics by message type
-\tREQUEST_PARTITION_INFO                  ( 2009) count:15     ave_time:185    total_time:2776
-\tREQUEST_SUBMIT_BATCH_JOB                ( 4003) count:1      ave_time:873    total_time:873
-
-Remote Procedure Call statistics by user
-\troot            (       0) count:38     ave_time:430    total_time:16346
-"""
-
-
-def test_sdiag_in_numbers() -> None:
-    load = sdiag.parse(SDIAG)
-    assert asdict(load.main) == {"count": 3, "mean_us": 1768, "max_us": 4006}
-    assert asdict(load.backfill) == {"count": 2, "mean_us": 100, "max_us": 110}
-    assert load.rpcs == {"REQUEST_PARTITION_INFO": 15, "REQUEST_SUBMIT_BATCH_JOB": 1}
-    assert load.rpc_us == 3649
-    assert sdiag.parse("").backfill.count == 0
-
-
-# ---- the stand-in for an interpreter ---------------------------------------------------
-
-
-@pytest.fixture
-def template() -> Iterator[socket.socket]:
-    """The agent's end of a template without torch."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    program = Path(bftrainer.elastic.__file__).with_name("template.py")
-    fd = theirs.fileno()
-    argv = (sys.executable, "-I", "-S", str(LIGHT), str(program), str(fd))
-    child = process.spawn(argv, pass_fds=(fd,))
-    theirs.close()
-    ours.settimeout(20)
-    yield ours
-    ours.close()
-    child.wait(20)
-
-
-def packet(channel: socket.socket) -> tuple[str, dict[str, Any]]:
-    [(kind, body)] = json.loads(channel.recv(1 << 16)).items()
-    return kind, body
-
-
-def said(end: socket.socket) -> Iterator[protocol.Message]:
-    """What a worker says."""
-    unread = b""
-    while chunk := end.recv(1 << 16):
-        *whole, unread = (unread + chunk).split(b"\n")
-        yield from (protocol.decode(line) for line in whole)
-
-
-def test_a_light_worker_joins_enters_and_parks(template: socket.socket) -> None:
-    assert packet(template)[0] == "ready"
-    end, worker_end = socket.socketpair()
-    end.settimeout(20)
-    config = protocol.WorkerConfig(trainer_id="t1", worker_id="w1", node="n1", script="/dev/null")
-    body = protocol.to_body(config)
-    del body["type"]
-    with worker_end:
-        socket.send_fds(template, [json.dumps({"fork": body}).encode()], [worker_end.fileno()])
-        kind, _ = packet(template)
-    assert kind == "forked"
-    answers = said(end)
-    assert next(answers) == protocol.Warm(warm_up_s=0.0)
-    end.sendall(protocol.encode(protocol.Prepare(generation=1, attempt=1, open_store=True)))
-    assert next(answers) == protocol.Ready(generation=1, attempt=1, store_port=1)
-    me = protocol.Member(worker_id="w1", rank=0, node="n1", address="127.0.0.1")
-    commit = protocol.Commit(generation=1, attempt=1, token=config.worker_id, members=(me,))
-    end.sendall(protocol.encode(commit))
-    entered = next(answers)
-    assert isinstance(entered, protocol.Entered)
-    assert (entered.generation, entered.rank, entered.size) == (1, 0, 1)
-    park = replace(commit, generation=2, members=())
-    end.sendall(protocol.encode(park))
-    kinds = [type(m).__name__ for m in answers if not isinstance(m, protocol.Progress)]
-    assert kinds == ["Saved", "Left"]
-    assert packet(template)[1]["returncode"] == 0
-    end.close()
+def test_starts_of_both_schedulers_are_read(tmp_path: Path) -> None:
+    log = tmp_path / "slurmctld.log"
+    log.write_text(
+        "[2026-11-20T17:56:38.275] sched: Allocate JobId=1 NodeList=n1 #CPUs=4 Partition=bf\n"
+        "[2026-11-20T17:56:38.375] _slurm_rpc_submit_batch_job: JobId=94 InitPrio=1 usec=721\n"
+        "[2026-11-20T17:56:39.275] sched/backfill: _start_job: Started JobId=33 in bf on n10\n"
+    )
+    found = cycles.starts(log)
+    assert list(found) == ["1", "33"]
+    assert found["33"] - found["1"] == pytest.approx(1.0)

@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,7 +79,7 @@ def play(stage: Stage, settings: Settings, name: str, cell: Cell | None) -> Run:
                 run, origin_s = _run(stage, cluster, log, name)
                 sidecar.stop()
                 _keep(sidecar, log, stage.keep / name.replace(" ", "-"))
-                return _with_journal(run, sidecar, origin_s)
+                return _with_journal(run, sidecar, origin_s, cycles.starts(log))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -168,8 +168,10 @@ def _keep(sidecar: DaemonProcess, log: Path, directory: Path) -> None:
         shutil.copy(path, directory)
 
 
-def _with_journal(run: Run, sidecar: DaemonProcess, origin_s: float) -> Run:
-    read = journal.read(sidecar.entries(), origin_s, origin_s + run.makespan_s)
+def _with_journal(
+    run: Run, sidecar: DaemonProcess, origin_s: float, begun_s: Mapping[str, float]
+) -> Run:
+    read = journal.read(sidecar.entries(), origin_s, origin_s + run.makespan_s, begun_s)
     busy = idle.busy_spans(run)
     return replace(
         run,

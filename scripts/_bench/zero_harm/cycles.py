@@ -1,7 +1,8 @@
-"""When the backfill scheduler of a test cluster begins its cycles, to the millisecond.
+"""When a test cluster's backfill scheduler begins its cycles, and when jobs start.
 
-Read from slurmctld's log at level debug: ``sdiag`` tells whole seconds, costs a request
-each time, and says nothing of a cycle that found no job. Called by ``arm``.
+To the millisecond, read from slurmctld's log at level debug: ``sdiag`` and ``squeue`` tell
+whole seconds, cost a request each time, and say nothing of a cycle that found no job.
+Called by ``arm``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from pathlib import Path
 from slurm_plugins.testcluster import SlurmTestCluster
 
 _BEGIN = re.compile(r"^\[([0-9T:.-]+)\] .*backfill: beginning$", re.MULTILINE)
+_STARTED = re.compile(
+    r"^\[([0-9T:.-]+)\] sched(?:/backfill: _start_job: Started|: Allocate) JobId=(\d+) ",
+    re.MULTILINE,
+)
 PATIENCE_S = 90.0
 
 
@@ -23,8 +28,20 @@ class CycleError(Exception):
 
 def read(log: Path) -> tuple[float, ...]:
     """Return the begin of every cycle so far (epoch)."""
-    text = log.read_text(encoding="utf-8", errors="replace")
-    return tuple(datetime.fromisoformat(found).timestamp() for found in _BEGIN.findall(text))
+    return tuple(map(_epoch_s, _BEGIN.findall(_text(log))))
+
+
+def starts(log: Path) -> dict[str, float]:
+    """Return when each job was started, by whichever scheduler (epoch)."""
+    return {job_id: _epoch_s(at) for at, job_id in _STARTED.findall(_text(log))}
+
+
+def _text(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")
+
+
+def _epoch_s(stamp: str) -> float:
+    return datetime.fromisoformat(stamp).timestamp()
 
 
 def note(cluster: SlurmTestCluster) -> Path:

@@ -7,8 +7,8 @@ the rules that protect ordinary jobs:
 * *cycle*: while somebody waits, a node that falls idle is Slurm's until the next backfill
   cycle; with an empty queue it may be taken as soon as Slurm starts an sbatch job; nodes
   that are idle when the run begins are held by then;
-* *margin*: not taken when Slurm's plan, as bftrainer last saw it, needs the node sooner
-  than the shortest gap plus the margin;
+* *margin*: not taken when Slurm's plan needs the node sooner than the shortest gap plus the
+  margin; it is the plan of the cycle that lets the oracle take the node, as bftrainer saw it;
 * *hold-off*: given back when the job that takes the node next could start there: it is
   submitted and its last node has fallen idle;
 * *reserve*: so many idle nodes stay unborrowed at any moment.
@@ -22,6 +22,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from _bench.zero_harm.runs import JobOutcome, NodeSpan, PlanSeen, Run
+
+# After a cycle began its plan can be read, and bftrainer has looked.
+READABLE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,7 @@ def idle_intervals(run: Run) -> tuple[Idle, ...]:
     for node in run.nodes:
         free_s = 0.0
         for job in sorted(on_node[node], key=_start):
-            if _start(job) > free_s:
+            if _start(job) >= free_s:  # of no length: still tells when the node fell idle
                 found.append(Idle(node=node, start_s=free_s, end_s=_start(job), next_job=job))
             free_s = max(free_s, end_s if job.ended_s is None else job.ended_s)
         if end_s > free_s:
@@ -177,7 +180,7 @@ class _Planned:
 
     def first_gap(self, node: str, from_s: float, to_s: float, shortest_s: float) -> float:
         """Return the first moment at which the node's gap is long enough; ``to_s``: never."""
-        at = bisect_right(self._at_s, from_s) - 1
+        at = bisect_right(self._at_s, from_s + READABLE_S) - 1
         moment_s = from_s
         while True:
             planned_s = self._starts[at].get(node) if at >= 0 else None

@@ -1,20 +1,34 @@
 """The daemon's journal → which nodes it held and trained on when. Pure.
 
 Entries in order come in, a ``Sidecar`` goes out; called by ``arm`` once the daemon has
-stopped. ``origin_s`` is the start of the run: spans are cut there.
+stopped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from _bench.zero_harm.runs import NodeSpan, PlanSeen, Sidecar
 from bftrainer.journal.records import JournalEntry, PilotRecord, PilotState
 
 
-def read(entries: Iterable[JournalEntry], origin_s: float, end_s: float) -> Sidecar:
-    """Read a journal; ``end_s`` (epoch) closes what is still open."""
+def read(
+    entries: Iterable[JournalEntry],
+    origin_s: float,
+    end_s: float,
+    begun_s: Mapping[str, float] = MappingProxyType({}),
+) -> Sidecar:
+    """Read a journal.
+
+    Args:
+        entries: in order.
+        origin_s: the start of the run (epoch); spans are cut there.
+        end_s: closes what is still open (epoch).
+        begun_s: job id -> when Slurm started it: a pilot holds its node from then on. One
+            that Slurm does not know does so from its agent's hello.
+    """
     held = _Spans()
     training = _Spans()
     members: dict[str, frozenset[str]] = {}  # trainer -> nodes
@@ -26,7 +40,7 @@ def read(entries: Iterable[JournalEntry], origin_s: float, end_s: float) -> Side
     for entry in entries:
         at_s = entry.at_s
         for pilot in entry.pilots:
-            _pilot(held, pilot, at_s)
+            _pilot(held, pilot, at_s, begun_s)
             if pilot.state is PilotState.RUNNING and pilot.pilot_id not in running:
                 running.add(pilot.pilot_id)
                 counts["pilots"] += at_s >= origin_s
@@ -69,9 +83,9 @@ def plan_seen(given: Mapping[str, Any], origin_s: float) -> PlanSeen:
     return PlanSeen(at_s=given["now_s"] - origin_s, starts_s=tuple(sorted(starts.items())))
 
 
-def _pilot(held: _Spans, pilot: PilotRecord, at_s: float) -> None:
+def _pilot(held: _Spans, pilot: PilotRecord, at_s: float, begun_s: Mapping[str, float]) -> None:
     if pilot.state is PilotState.RUNNING:
-        held.open(pilot.node, at_s)
+        held.open(pilot.node, min(at_s, begun_s.get(pilot.job_id or "", at_s)))
     elif pilot.state in (PilotState.CANCELLED, PilotState.ENDED):
         # An end may be seen late: who calls us cuts off what an ordinary job had.
         held.close(pilot.node, at_s)
