@@ -4,7 +4,8 @@ Takes the pending ordinary jobs in order of priority and what is free or ours, r
 ``Verdict`` for each and the ``Demands`` that must be met; called by ``giveback``. Jobs are
 judged in that order against what those before them leave: all that can start now can
 start together. A job that cannot holds up later ones as backfill does: on the nodes on
-which it is planned they must be over by its planned start. Pure.
+which it is planned they must be over by its planned start; while it has no plan, by the
+one it will get (``shadow``). Pure.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from bftrainer.decide.matching import Demand, Matching
 from bftrainer.decide.nodesets import NodeSet
 from bftrainer.decide.requests import ASKS, Request, Site, request_of
 from bftrainer.decide.rooms import Rooms
+from bftrainer.decide.shadow import Shadows
 from bftrainer.poll.snapshot import Job
 
 
@@ -56,7 +58,11 @@ class Outcome:
 
 
 def judge(
-    jobs: Sequence[Job], site: Site, free: NodeSet, had_its_chance: Callable[[Job, NodeSet], bool]
+    jobs: Sequence[Job],
+    site: Site,
+    free: NodeSet,
+    shadows: Shadows,
+    had_its_chance: Callable[[Job, NodeSet], bool],
 ) -> Outcome:
     """Judge every job of the queue.
 
@@ -64,6 +70,7 @@ def judge(
         jobs: pending ordinary jobs, in the order in which the scheduler takes them.
         site: what they are judged against.
         free: those of the site's usable nodes that nobody has to give back.
+        shadows: of blocked jobs, none so far.
         had_its_chance: whether the scheduler passed over a job that could have started;
             asked once for each job for which there is room, with the nodes it has to keep
             off because of plans for jobs before it.
@@ -73,6 +80,7 @@ def judge(
         matching=Matching(site.usable),
         on_free=Matching(free),
         rooms=Rooms.in_use(site),
+        shadows=shadows,
     )
     return walk.through(jobs, had_its_chance)
 
@@ -93,6 +101,7 @@ class _Walk:
     matching: Matching  # of all that can start with free nodes and ours
     on_free: Matching  # of as much of that as free nodes can have
     rooms: Rooms
+    shadows: Shadows
     out: Outcome = field(default_factory=Outcome)
     barriers: list[tuple[float, NodeSet]] = field(default_factory=list)
     kept_off: dict[float | None, tuple[int, NodeSet]] = field(default_factory=dict)
@@ -109,12 +118,14 @@ class _Walk:
             before = self.matching.unused, dict(self.matching.has)
             found = self._place(request)
             if found is None:
+                self.shadows.block(job, request, self.matching.unused)
                 self._refuse(job, "Too few nodes for it are free or ours.")
             elif had_its_chance(job, self._kept_off(request.limit_s)):
                 self.matching.unused, self.matching.has = before
+                self.shadows.block(job, request, self.matching.unused)
                 self._refuse(job, "It had its chance, and nothing has changed since.")
             else:
-                self._start(job, request, found)
+                self._start(job, request, found, before[0])
         return self.out
 
     def _request_of(self, job: Job) -> Request:
@@ -154,6 +165,9 @@ class _Walk:
                 if len(has_room) < demand.count:
                     rest.append(Demand(demand.among, demand.count - len(has_room)))
             way = rest
+        unused = self.matching.unused
+        if not self.shadows.leave_room(way, request.limit_s, unused):
+            return None
         if not self.matching.try_add(way):
             return None
         if way and request.n_more:
@@ -162,7 +176,8 @@ class _Walk:
             way = [*way[:-1], Demand(among, count)]
         return _Found(whole=tuple(way), rooms=tuple(rooms))
 
-    def _start(self, job: Job, request: Request, found: _Found) -> None:
+    def _start(self, job: Job, request: Request, found: _Found, unused: NodeSet) -> None:
+        self.shadows.start(found.whole, request.limit_s, unused)
         n_nodes = sum(demand.count for demand in found.whole)
         n_ours = n_nodes - sum(self.on_free.add_up_to(demand) for demand in found.whole)
         answer = Answer.NEEDS if n_ours else Answer.STARTS_ON_FREE

@@ -20,6 +20,7 @@ from bftrainer.decide.feasible import Verdict, judge
 from bftrainer.decide.nodesets import NodeSet, NodeSets
 from bftrainer.decide.pool import FREE_STATES, LOST_STATES, taken_nodes
 from bftrainer.decide.requests import ASKS, Site, jobs_in_queue, why_it_waits
+from bftrainer.decide.shadow import Shadows
 from bftrainer.decide.types import GaveBack, Memory, PilotView, Release, Settings
 from bftrainer.decide.victims import Offer, Pick, give
 from bftrainer.poll.snapshot import Job, JobState, Snapshot
@@ -77,7 +78,8 @@ def give_back(
             return False
         return _cycle_passed(known.at_s, snapshot, settings)
 
-    outcome = judge(pending, site, sets.named(free | back), had_its_chance)
+    shadows = Shadows.of(snapshot, sets, now_s, settings.cycle_s)
+    outcome = judge(pending, site, sets.named(free | back), shadows, had_its_chance)
     offer = _offer(sets, free | back, ours, memory)
     shares = give(outcome.placed, sets, offer, pick) if outcome.placed else []
     taken = 0

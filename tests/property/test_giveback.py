@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from bftrainer.decide.feasible import Answer
 from bftrainer.decide.giveback import GiveBack, give_back
 from bftrainer.decide.types import Memory, Settings
-from bftrainer.poll.snapshot import Job, NodeState
+from bftrainer.poll.snapshot import Job, JobState, NodeState
 from tests.support.snapshots import T0, held, node, pending, snapshot
 
 FEATURES = ("", "a", "b", "a&b", "a|b")
@@ -154,7 +154,10 @@ def first_by_name(
     return sorted(candidates)[:count]
 
 
-def ours_gives(cluster: Cluster, head: Blocked | None, *, are_assigned: bool) -> GiveBack:
+def ours_gives(
+    cluster: Cluster, head: Blocked | None, *, are_assigned: bool, are_known: bool = False
+) -> GiveBack:
+    """Ask for releases; ``head``: as it is planned, ``are_known``: who runs, until when."""
     nodes = [
         node(
             name,
@@ -169,9 +172,19 @@ def ours_gives(cluster: Cluster, head: Blocked | None, *, are_assigned: bool) ->
         else job
         for job in cluster.queue
     ]
+    runs = [
+        replace(
+            pending(f"r{name}", 1, limit_s=end_s - T0 + 10.0),
+            state=JobState.RUNNING,
+            start_s=T0 - 10.0,
+            nodes=(name,),
+        )
+        for name, end_s in cluster.ends_s.items()
+        if are_known
+    ]
     assignment = dict.fromkeys(cluster.ours, "t1") if are_assigned else {}
     return give_back(
-        snapshot(nodes, queue),
+        snapshot(nodes, [*queue, *runs]),
         held(*sorted(cluster.ours)),
         Memory(assignment=assignment),
         SETTINGS,
@@ -231,6 +244,24 @@ def test_without_a_plan_jobs_are_judged_as_if_they_delayed_nobody(cluster: Clust
     assert can_all_start(cluster, started[:n_same], cluster.free | released, head)
     if head is None:
         assert n_same == len(started)
+
+
+@_patient
+@given(cluster=clusters())
+def test_whom_the_shadow_of_the_head_lets_pass_is_not_refused(cluster: Cluster) -> None:
+    """Backfill will reserve nodes for the head; which is its choice, so we only count them."""
+    started, head = schedule(cluster, cluster.free | cluster.ours)
+    given_back = ours_gives(cluster, None, are_assigned=True, are_known=True)
+    said = {v.job_id for v in given_back.verdicts if v.answer is not Answer.CANNOT}
+    names = {job.job_id for job in started}
+    # The first of whom we think otherwise is one that we let start.
+    odd = next((j.job_id for j in cluster.queue if (j.job_id in said) != (j.job_id in names)), "")
+    assert not odd or odd in said
+    numbers = [job.job_id for job in cluster.queue]
+    before = numbers[: numbers.index(odd)] if odd else numbers
+    released = {r.node for r in given_back.releases}
+    agreed = [job for job in started if job.job_id in before]
+    assert can_all_start(cluster, agreed, cluster.free | released, head)
 
 
 @_patient
