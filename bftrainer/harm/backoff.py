@@ -3,8 +3,9 @@
 Rule. Of the last 20 measured hand-overs since the last change of level, at least 3 are
 late and their share is above ``1 - share``: one level up, 5 at most. Each level
 
-* halves the nodes that may be held (of those held when the first level began; one
-  always stays, or nothing could ever show that things are better),
+* halves the nodes that may be held (of the most held at one of these hand-overs: when
+  the first level begins, much may just have been given back; one always stays, or
+  nothing could ever show that things are better),
 * lets one more scheduler cycle pass before a node given back is taken again,
 * keeps one more node of each type in reserve.
 
@@ -33,10 +34,11 @@ class BackOff:
     """State of the fold; level 0 is no back-off."""
 
     level: int = 0
-    base_nodes: int = 0  # held when level 1 began
+    base_nodes: int = 0  # most held in the window when level 1 began
     changed_s: float = 0.0  # of the level
     late_s: float = 0.0  # the last late hand-over, or the last change of level
     window: tuple[bool, ...] = ()  # since then, oldest first: was it late?
+    held: tuple[int, ...] = ()  # nodes held at each hand-over of the window
     good: int = 0  # in time since late_s
 
 
@@ -46,15 +48,17 @@ def heard(state: BackOff, done: HandOver, rule: Rule, *, held_nodes: int, now_s:
         return state
     is_late = done.delay_s > rule.limit_s
     window = (*state.window, is_late)[-WINDOW:]
+    held = (*state.held, held_nodes)[-WINDOW:]
     state = replace(
         state,
         window=window,
+        held=held,
         late_s=now_s if is_late else state.late_s,
         good=0 if is_late else state.good + 1,
     )
     if not is_violated(window, rule) or state.level >= MAX_LEVEL:
         return state
-    base = max(1, held_nodes) if state.level == 0 else state.base_nodes
+    base = max(1, *held) if state.level == 0 else state.base_nodes
     return BackOff(level=state.level + 1, base_nodes=base, changed_s=now_s, late_s=now_s)
 
 

@@ -71,6 +71,13 @@ def test_three_late_hand_overs_are_one_level() -> None:
     assert state.window == ()  # the next level needs new evidence
 
 
+def test_it_begins_with_the_most_held_at_one_of_the_late_hand_overs() -> None:
+    state = play(BackOff(), 5.0, held_nodes=15)
+    state = play(state, 5.0, 5.0, held_nodes=1)  # a large job has got most of them
+    assert (state.level, state.base_nodes, max_held_nodes(state)) == (1, 15, 7)
+    assert state.held == ()
+
+
 def test_late_ones_among_many_good_ones_are_forgiven_and_forgotten() -> None:
     wide = Rule(limit_s=1.0, share=0.8, quiet_s=600.0)
     state = BackOff()

@@ -59,6 +59,7 @@ class Stage:
     ticks: str  # of the main scheduler: parameters of all clusters
     keep: Path  # where the journals and logs of runs with bftrainer go
     say: Say
+    is_set: Callable[[], None] = lambda: None  # returns when all runs side by side are set up
 
 
 def play(stage: Stage, settings: Settings, name: str, cell: Cell | None) -> Run:
@@ -87,6 +88,7 @@ def play(stage: Stage, settings: Settings, name: str, cell: Cell | None) -> Run:
 def _run(stage: Stage, cluster: SlurmTestCluster, log: Path, name: str) -> tuple[Run, float]:
     """Run the workload; also when it started (epoch)."""
     interval_s = cluster.config.bf_interval_s
+    stage.is_set()
     origin_s = cycles.wait_for_next(cluster, log) + PHASE * interval_s
     stage.say(f"{name}: {len(stage.jobs)} jobs, last one submitted {stage.jobs[-1].at_s:.0f} s in")
     began_s, busy_before_s = time.time(), _busy_s()

@@ -6,11 +6,14 @@ with bftrainer are B and as many jittered. Equal jitters come with equal numbers
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from multiprocessing.synchronize import Barrier
 
 from _bench.zero_harm import arm
 from _bench.zero_harm.arm import ArmError, Stage
@@ -19,6 +22,8 @@ from _bench.zero_harm.cycles import CycleError
 from _bench.zero_harm.runs import Run, Shelf
 from _bench.zero_harm.workload import jittered
 from bftrainer.errors import BftError
+
+SET_UP_PATIENCE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,40 +79,67 @@ def all_runs(cells: Sequence[Cell], jitters: int) -> tuple[Planned, ...]:
 def make(
     stage: Stage, planned: Sequence[Planned], shelf: Shelf, at_once: int
 ) -> Iterator[tuple[str, str]]:
-    """Make the runs that are missing, ``at_once`` side by side; yield those that failed and why."""
+    """Make the runs that are missing, ``at_once`` side by side; yield those that failed and why.
+
+    Those side by side are set up first and start together: sixteen agents that start at
+    once are a load that must not fall into somebody else's run.
+    """
     missing = []
     for one in planned:
         if shelf.get(one.name) is None:
             missing.append(one)
         else:
             stage.say(f"{one.name}: kept from an earlier call")
-    with ProcessPoolExecutor(at_once) as pool:
-        try:
-            futures = {pool.submit(play, stage, one): one.name for one in missing}
-            for done in as_completed(futures):
-                run = done.result()
-                if isinstance(run, Run):
-                    shelf.put(run)
-                problem = run.problem if isinstance(run, Run) else run
-                if problem:
-                    stage.say(f"{futures[done]} FAILED: {problem}")
-                    yield futures[done], problem
-        except BaseException:
-            # Each takes its cluster down when told to end; nothing else would tell it.
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in multiprocessing.active_children():
-                child.terminate()
-            raise
+    for begin in range(0, len(missing), at_once):
+        together = missing[begin : begin + at_once]
+        barrier = multiprocessing.Barrier(len(together))
+        with ProcessPoolExecutor(len(together), initializer=_share, initargs=(barrier,)) as pool:
+            yield from _settle(stage, together, shelf, pool)
+
+
+def _settle(
+    stage: Stage, planned: Sequence[Planned], shelf: Shelf, pool: ProcessPoolExecutor
+) -> Iterator[tuple[str, str]]:
+    try:
+        futures = {pool.submit(play, stage, one): one.name for one in planned}
+        for done in as_completed(futures):
+            run = done.result()
+            if isinstance(run, Run):
+                shelf.put(run)
+            problem = run.problem if isinstance(run, Run) else run
+            if problem:
+                stage.say(f"{futures[done]} FAILED: {problem}")
+                yield futures[done], problem
+    except BaseException:
+        # Each takes its cluster down when told to end; nothing else would tell it.
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in multiprocessing.active_children():
+            child.terminate()
+        raise
 
 
 def play(stage: Stage, planned: Planned) -> Run | str:
     """Make one run, or say why not; the jobs of a jittered one come a moment sooner or later."""
     began_s = time.monotonic()
-    own = replace(stage, jobs=jittered(stage.jobs, planned.jitter))
+    own = replace(stage, jobs=jittered(stage.jobs, planned.jitter), is_set=_wait_for_all)
     try:
         run = arm.play(own, planned.settings, planned.name, planned.cell)
     except (ArmError, CycleError, BftError, OSError) as problem:
+        _together[0].abort()  # nobody waits for this one
         return str(problem)
     took_s = time.monotonic() - began_s
     stage.say(f"{planned.name}: makespan {run.makespan_s:.0f} s; done after {took_s:.0f} s")
     return run
+
+
+_together: list[Barrier] = []  # of this process: shared by all that run side by side
+
+
+def _share(barrier: Barrier) -> None:
+    _together[:] = [barrier]
+
+
+def _wait_for_all() -> None:
+    # Broken: one of them cannot be set up; the others go on.
+    with contextlib.suppress(threading.BrokenBarrierError):
+        _together[0].wait(SET_UP_PATIENCE_S)
