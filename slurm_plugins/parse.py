@@ -91,6 +91,14 @@ class ControllerConfig:
             return 30.0
 
     @property
+    def bf_resolution_s(self) -> float:
+        """Length of the slots in which backfill keeps its plan; a minute is Slurm's default."""
+        try:
+            return float(self.scheduler_parameters.get("bf_resolution", "60"))
+        except ValueError:
+            return 60.0
+
+    @property
     def bf_window_s(self) -> float:
         """How far ahead backfill plans; a day is Slurm's default, it is set in minutes."""
         try:

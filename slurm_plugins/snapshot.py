@@ -80,6 +80,7 @@ class SnapshotReader:
             reservations=self._read_reservations(failures),
             cycle=self._read_cycle(failures) if wants_cycle else self._last_cycle,
             plan_window_s=self.config.bf_window_s if self.config is not None else None,
+            plan_resolution_s=self.config.bf_resolution_s if self.config is not None else 0.0,
             failures=tuple(failures),
             partitions=self._partitions,
         )

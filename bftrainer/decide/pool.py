@@ -92,7 +92,8 @@ def build_pool(
             else:
                 until_s = min(until_s, pilot.end_s or math.inf)
         else:
-            why = _why_not_take(node, end, memory, settings, now_s)
+            until_s = _claim_until_s(end, snapshot, settings)
+            why = _why_not_take(node, end, until_s, memory, settings, now_s)
         if why:
             not_used[name] = why
         elif pilot is None:
@@ -158,8 +159,20 @@ def _is_due(node: Node, pilot: PilotView, until_s: float, now_s: float) -> bool:
     return now_s >= until_s and not pilot.is_leaving and node.state not in LOST_STATES
 
 
+def _claim_until_s(end: GapEnd | None, snapshot: Snapshot, settings: Settings) -> float | None:
+    """When a pilot that starts now must be over by its limit."""
+    if end is None:
+        return None
+    return end.last_end_s(snapshot.plan_resolution_s) - settings.gap_margin_s
+
+
 def _why_not_take(
-    node: Node, end: GapEnd | None, memory: Memory, settings: Settings, now_s: float
+    node: Node,
+    end: GapEnd | None,
+    until_s: float | None,
+    memory: Memory,
+    settings: Settings,
+    now_s: float,
 ) -> str:
     if node.state not in FREE_STATES:
         return f"It is {node.state.value}{_because(node)}."
@@ -167,7 +180,7 @@ def _why_not_take(
         return f"Policy does not use nodes of type {node.node_type}."
     if node.name in memory.held_off:
         return "It is left to the queue until a whole scheduler cycle has passed."
-    if end is not None and end.at_s - now_s - settings.gap_margin_s < settings.min_gap_s:
+    if end is not None and until_s is not None and until_s - now_s < settings.min_gap_s:
         return end.sentence(now_s)
     if memory.idle_seen.get(node.name, 0) < settings.idle_confirmations:
         return "It has not been idle in enough snapshots yet (idle_confirmations)."

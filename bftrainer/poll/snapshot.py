@@ -148,6 +148,7 @@ class Snapshot:
     reservations: tuple[Reservation, ...] | None = ()
     cycle: SchedulerCycle | None = None
     plan_window_s: float | None = None  # how far ahead starts are planned; None: not said
+    plan_resolution_s: float = 0.0  # planned starts are kept in slots of so long; 0: exactly
     failures: tuple[str, ...] = ()  # one sentence per source that failed
     partitions: tuple[Partition, ...] = ()  # those the batch system told of
 

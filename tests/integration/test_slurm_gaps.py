@@ -83,6 +83,7 @@ def test_what_slurm_tells_of_its_plans(cluster: SlurmTestCluster, system: SlurmB
         seen = system.snapshot()
         assert seen.failures == ()
         assert seen.plan_window_s == 720 * 60
+        assert seen.plan_resolution_s == 60
         job = _job(seen, begins)
         assert job is not None
         assert (job.state, job.planned_nodes) == (JobState.PENDING, ())

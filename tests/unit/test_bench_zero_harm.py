@@ -130,7 +130,9 @@ def test_equal_settings_share_controls_and_kinds_take_turns() -> None:
     names = [p.name for p in program.all_runs(CELLS, 1)]
     assert len(set(names)) == len(names) == 3 * 3 + 4 * 2 + 2 * 3  # controls; B; grace, defer
     assert names[:2] == ["tier-bf30 A", "qos-bf30 A"]
-    assert names.index("tier-bf30 B tier j1") < names.index("tier-bf30 A2")
+    assert names.index("tier-bf30 B tier") < names.index("tier-bf30 A2")
+    fewer = {p.name for p in program.all_runs(CELLS, 0)}
+    assert set(names[: len(fewer)]) == fewer
     tier, polling = CELLS[0], CELLS[3]
     assert program.controls(tier, 1) == program.controls(polling, 1)
     assert [p.jitter for p in program.runs(tier, 2)] == [0, 1, 2]
@@ -335,6 +337,12 @@ def test_a_node_is_held_from_hello_to_give_back() -> None:
     assert [(s.start_s, s.end_s) for s in found.training] == [(0.0, 5.5)]
     assert found.plans == (PlanSeen(at_s=4.0, starts_s=(("n2", 60.0),)),)
     assert (found.pilots, found.give_backs, found.preemptions) == (2, 1, 1)
+
+
+def test_a_plan_begins_with_its_slot() -> None:
+    job = {"pilot_id": None, "state": "pending", "start_s": 263.0, "planned_nodes": ["n2"]}
+    given = {"now_s": 104.0, "snapshot": {"jobs": [job], "plan_resolution_s": 60.0}}
+    assert journal.plan_seen(given, 100.0).starts_s == (("n2", 140.0),)
 
 
 def test_a_pilot_holds_its_node_from_its_start_in_slurm() -> None:

@@ -201,3 +201,12 @@ def test_a_reservation_far_off_does_not_explain_why_a_node_is_planned() -> None:
     nodes = with_state(idle_nodes(1), NodeState.PLANNED, "n1")
     far = _reservation(9000, "n1")
     assert _times(_ends(nodes, [pending("1", 1)], reservations=[far])) == {"n1": CYCLE_S}
+
+
+def test_what_backfill_has_in_a_slot_begins_with_the_slot() -> None:
+    at_s = 60.0 * (T0 // 60.0 + 5)
+    planned = GapEnd(at_s=at_s + 53.0, then=Then.JOB, by="7")
+    assert planned.last_end_s(60.0) == at_s
+    assert planned.last_end_s(0.0) == at_s + 53.0
+    maintenance = replace(planned, then=Then.MAINTENANCE)
+    assert maintenance.last_end_s(60.0) == at_s + 53.0

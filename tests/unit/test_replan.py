@@ -140,3 +140,16 @@ def test_a_plan_before_the_end_of_a_pilot_that_ends_anyway_is_kept_too() -> None
     near = [pilot("n1", end_s=T0 + 75), *PILOTS[1:]]
     assert released(_decide(Fold(), _planned(119.0, "n1"), 59.0, near)) == {"n1"}
     assert not _decide(Fold(), _planned(500.0, "n1"), 59.0, near).releases
+
+
+def test_a_claim_ends_before_the_slot_of_a_planned_start() -> None:
+    begin_s = 60.0 * (T0 // 60.0 + 10) - T0  # of a slot
+    job = _planned(begin_s + 53.0, "n1")
+    for resolution_s, limit_s in ((0.0, begin_s + 53.0 - 60.0), (60.0, begin_s - 60.0)):
+        seen = replace(snapshot(FOUR[:1], [job]), plan_resolution_s=resolution_s)
+        plan = Fold().decide(seen, [], [record()])
+        assert [claim.time_limit_s for claim in plan.claims] == [limit_s]
+    # Too short for a claim, long enough to stay.
+    soon = _planned(Settings().min_gap_s + 60.0 + 1.0, "n1") if Settings().min_gap_s else job
+    seen = replace(snapshot(FOUR[:1], [soon]), plan_resolution_s=3600.0)
+    assert Fold().decide(seen, [], [record()]).claims == ()

@@ -49,6 +49,10 @@ class ArmError(Exception):
     """The run could not be made; the text says what did not happen."""
 
 
+def _is_alone() -> None:
+    """Nobody to wait for."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """What all runs of one call share."""
@@ -59,7 +63,7 @@ class Stage:
     ticks: str  # of the main scheduler: parameters of all clusters
     keep: Path  # where the journals and logs of runs with bftrainer go
     say: Say
-    is_set: Callable[[], None] = lambda: None  # returns when all runs side by side are set up
+    is_set: Callable[[], None] = _is_alone  # returns when all runs side by side are set up
 
 
 def play(stage: Stage, settings: Settings, name: str, cell: Cell | None) -> Run:

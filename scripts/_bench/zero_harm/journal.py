@@ -73,13 +73,19 @@ def read(
 
 
 def plan_seen(given: Mapping[str, Any], origin_s: float) -> PlanSeen:
-    """Return the planned start of every node that a waiting ordinary job will get."""
+    """Return the planned start of every node that a waiting ordinary job will get.
+
+    As backfill counts it: from the begin of the slot that it is in. Who would reach into the
+    slot waits, the oracle too.
+    """
+    slot_s = given["snapshot"].get("plan_resolution_s") or 0.0
     starts: dict[str, float] = {}
     for job in given["snapshot"]["jobs"] or ():
         is_planned = job["pilot_id"] is None and job["state"] == "pending"
         if is_planned and job["start_s"] is not None:
             for node in job["planned_nodes"]:
-                starts[node] = min(starts.get(node, float("inf")), job["start_s"] - origin_s)
+                begin_s = job["start_s"] - (job["start_s"] % slot_s if slot_s else 0.0)
+                starts[node] = min(starts.get(node, float("inf")), begin_s - origin_s)
     return PlanSeen(at_s=given["now_s"] - origin_s, starts_s=tuple(sorted(starts.items())))
 
 

@@ -65,14 +65,12 @@ def _own(cell: Cell, jitters: int) -> int:
 
 def all_runs(cells: Sequence[Cell], jitters: int) -> tuple[Planned, ...]:
     """Return each run once, in turns: whatever the machine does meanwhile, all kinds see it."""
-    waiting = [[*controls(cell, jitters), *runs(cell, jitters)] for cell in cells]
     found: dict[str, Planned] = {}
-    for turn in range(max(map(len, waiting), default=0)):
-        for own in waiting:
-            # From both ends: the first turns bring a run without and one with bftrainer.
-            if turn < len(own):
-                planned = own[turn // 2 if turn % 2 == 0 else -1 - turn // 2]
-                found.setdefault(planned.name, planned)
+    for turn in range(jitters + 2):  # what fewer jitters need comes first
+        for kind in (controls, runs):
+            for cell in cells:
+                for planned in kind(cell, jitters)[turn : turn + 1]:
+                    found.setdefault(planned.name, planned)
     return tuple(found.values())
 
 
