@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from bftrainer.elastic.protocol import WorkerConfig, to_body
+from bftrainer.elastic.protocol import to_body
 from bftrainer.trainer import CheckpointContract, TrainerRecord, TrainerSpec
 from bftrainer.wire.messages import StartWorker
 from trainers.command.signals import NO_SIGNAL, signal_number
 from trainers.runtimes.base import Resize
 from trainers.runtimes.checking import check_paths, check_size_and_length, unusable
+from trainers.runtimes.config import worker_config
 
 MAX_STATUS = 125  # above it shells and the kernel have meanings of their own
 MAX_GRACE_S = 3600.0
@@ -72,21 +73,13 @@ class CommandRuntime:
     ) -> StartWorker:
         """Return the order that starts the keeper of this node's program."""
         spec = record.spec
-        config = WorkerConfig(
-            trainer_id=record.trainer_id,
+        config = worker_config(
+            record,
             worker_id=worker_id,
             node=node,
-            script=spec.script,
-            args=spec.args,
-            cwd=spec.cwd,
-            environment=spec.environment,
-            log_path=log_path,
-            checkpoint_dir=spec.checkpoint_dir,
-            checkpoint_interval_s=spec.checkpoint_interval_s,
-            epochs=spec.epochs,
-            samples=spec.samples,
             address=address,
             incarnation=incarnation,
+            log_path=log_path,
         )
         contract = dataclasses.asdict(spec.contract or CheckpointContract())
         # The id alone would be given out again by a daemon with a new state directory.

@@ -6,11 +6,12 @@ Nothing here imports torch: that is the template's business, in the user's inter
 
 from __future__ import annotations
 
-from bftrainer.elastic.protocol import WorkerConfig, to_body
+from bftrainer.elastic.protocol import to_body
 from bftrainer.trainer import TrainerRecord, TrainerSpec
 from bftrainer.wire.messages import StartWorker
 from trainers.runtimes.base import Resize
 from trainers.runtimes.checking import check_paths, check_size_and_length, unusable
+from trainers.runtimes.config import worker_config
 
 
 class TorchRuntime:
@@ -45,33 +46,19 @@ class TorchRuntime:
         incarnation: int,
         log_path: str,
     ) -> StartWorker:
-        """Return the order that forks this worker.
-
-        The seed is that of the trainer, not of the worker: every worker must draw the
-        same permutation of the data in every epoch.
-        """
-        spec = record.spec
-        config = WorkerConfig(
-            trainer_id=record.trainer_id,
+        """Return the order that forks this worker."""
+        config = worker_config(
+            record,
             worker_id=worker_id,
             node=node,
-            script=spec.script,
-            args=spec.args,
-            cwd=spec.cwd,
-            environment=spec.environment,
-            log_path=log_path,
-            checkpoint_dir=spec.checkpoint_dir,
-            checkpoint_interval_s=spec.checkpoint_interval_s,
-            epochs=spec.epochs,
-            samples=spec.samples,
             address=address,
             incarnation=incarnation,
-            seed=0,
+            log_path=log_path,
         )
         return StartWorker(
             worker_id=worker_id,
             trainer_id=record.trainer_id,
-            interpreter=spec.interpreter,
+            interpreter=record.spec.interpreter,
             config=to_body(config),
         )
 

@@ -1,0 +1,44 @@
+"""What every worker is told when it starts, whatever the runtime. Pure.
+
+A record and where the worker shall run come in, a ``WorkerConfig`` goes out. Called by
+the runtimes.
+"""
+
+from __future__ import annotations
+
+from bftrainer.elastic.protocol import WorkerConfig
+from bftrainer.trainer import TrainerRecord
+
+
+def worker_config(
+    record: TrainerRecord,
+    *,
+    worker_id: str,
+    node: str,
+    address: str,
+    incarnation: int,
+    log_path: str,
+) -> WorkerConfig:
+    """Return what the arguments of ``Runtime.start_message`` and the spec say.
+
+    The seed is that of the trainer, not of the worker: every worker must draw the same
+    permutation of the data in every epoch.
+    """
+    spec = record.spec
+    return WorkerConfig(
+        trainer_id=record.trainer_id,
+        worker_id=worker_id,
+        node=node,
+        script=spec.script,
+        args=spec.args,
+        cwd=spec.cwd,
+        environment=spec.environment,
+        log_path=log_path,
+        checkpoint_dir=spec.checkpoint_dir,
+        checkpoint_interval_s=spec.checkpoint_interval_s,
+        epochs=spec.epochs,
+        samples=spec.samples,
+        address=address,
+        incarnation=incarnation,
+        seed=0,
+    )
