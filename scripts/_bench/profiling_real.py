@@ -21,8 +21,9 @@ from bftrainer.api.client import Client
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.milp import POLICY
 from bftrainer.decide.types import DecisionRecord
+from bftrainer.demo.local_site import LocalSite
 from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.local.running import LocalServer, start_server
+from bftrainer.local.running import LocalServer
 from bftrainer.trainer import TrainerSpec
 from milp.problem import Allocation, Curve, Problem
 from milp.solve import solve
@@ -114,27 +115,16 @@ class Real:
 
 def learn_here(directory: Path) -> Real:
     """Run it; everything it started has ended on return."""
-    server = start_server(directory / "local", n_nodes=N_NODES, cycle_s=0.5)
-    sidecar = DaemonProcess(
-        directory / "state",
-        batch_system="local",
-        batch_options={"socket": str(server.socket_path)},
-        policy=SITE_POLICY,
-    )
-    try:
-        sidecar.start()
-        names = {_submit(sidecar.client, directory, p): p for p in PACED}
-        _until(lambda: all(_size(sidecar.client, t) for t in names), "both trainers train")
-        _come_and_go(server)
-        rescales = {p.name: sidecar.client.trainer(t).record.rescales for t, p in names.items()}
-        return _judge(sidecar, names, rescales)
-    finally:
-        for view in sidecar.client.trainers() if sidecar.is_running() else ():
-            sidecar.client.cancel(view.record.trainer_id)
+    with LocalSite.open(directory, n_nodes=N_NODES, policy=SITE_POLICY) as site:
         try:
-            sidecar.stop()
+            names = {_submit(site.client, directory, p): p for p in PACED}
+            _until(lambda: all(_size(site.client, t) for t in names), "both trainers train")
+            _come_and_go(site.server)
+            rescales = {p.name: site.client.trainer(t).record.rescales for t, p in names.items()}
+            return _judge(site.sidecar, names, rescales)
         finally:
-            server.stop()
+            if site.sidecar.is_running():
+                site.clear()
 
 
 def _submit(client: Client, directory: Path, paced: Paced) -> str:

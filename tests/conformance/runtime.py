@@ -11,19 +11,17 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
-from bftrainer.actuate.group import Rescaled
 from bftrainer.api.service import TrainerView
-from bftrainer.canonical import from_plain
-from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.local.processes import NODE_VARIABLE
-from bftrainer.local.running import LocalServer, start_server
 from bftrainer.trainer import TrainerSpec, TrainerState
 from milp.problem import Curve
+from tests.support.site import Site
 from tests.support.waiting import wait_for
 
 POLICY = """\
@@ -61,69 +59,9 @@ class RuntimeKit(Protocol):
         """After its end: every sample was used once."""
 
 
-class Site:
-    """A batch system, a daemon, and a place for trainers."""
-
-    def __init__(self, base: Path, server: LocalServer, sidecar: DaemonProcess) -> None:
-        self.base, self.server, self.sidecar = base, server, sidecar
-        self.client = sidecar.client
-
-    def view(self, trainer_id: str) -> TrainerView:
-        return self.client.trainer(trainer_id)
-
-    def observed(self, trainer_id: str, *sizes: int) -> TrainerView:
-        def reached() -> TrainerView | None:
-            view = self.view(trainer_id)
-            return view if len(view.observed_nodes) in sizes else None
-
-        return wait_for(reached, timeout_s=60, what=f"{trainer_id} has one of the sizes {sizes}")
-
-    def trains_at(self, trainer_id: str, *sizes: int) -> None:
-        """Wait for a complete generation; members that are stopping are observed, too."""
-        wait_for(
-            lambda: self.view(trainer_id).record.progress.size in sizes,
-            timeout_s=60,
-            what=f"{trainer_id} trains at one of the sizes {sizes}",
-        )
-
-    def in_state(self, trainer_id: str, state: TrainerState) -> TrainerView:
-        def reached() -> TrainerView | None:
-            view = self.view(trainer_id)
-            return view if view.record.state is state else None
-
-        return wait_for(reached, timeout_s=60, what=f"{trainer_id} is {state.value}")
-
-    def trains_on(self, trainer_id: str) -> None:
-        before = self.view(trainer_id).record.progress.samples
-        wait_for(
-            lambda: self.view(trainer_id).record.progress.samples > before, what="more samples"
-        )
-
-    def rescales(self, trainer_id: str) -> list[Rescaled]:
-        found = [entry.plain() for entry in self.sidecar.entries("rescaled")]
-        return [from_plain(e["what"], Rescaled) for e in found if e["trainer_id"] == trainer_id]
-
-    def log_text(self, trainer_id: str) -> str:
-        return "".join(Path(f.path).read_text() for f in self.client.logs(trainer_id))
-
-
-def open_site(base: Path) -> Iterator[Site]:
+def open_site(base: Path) -> AbstractContextManager[Site]:
     """For a module's fixture: agents stay warm between the tests (hold_idle_s)."""
-    server = start_server(base / "local", n_nodes=N_NODES, cycle_s=0.5)
-    sidecar = DaemonProcess(
-        base / "state",
-        batch_system="local",
-        batch_options={"socket": str(server.socket_path)},
-        policy=POLICY,
-    )
-    try:
-        sidecar.start()
-        yield Site(base, server, sidecar)
-    finally:
-        try:
-            sidecar.stop()
-        finally:
-            server.stop()
+    return Site.open(base, n_nodes=N_NODES, policy=POLICY)
 
 
 class RuntimeConformance:
@@ -133,11 +71,7 @@ class RuntimeConformance:
     def _tidy(self, site: Site) -> Iterator[None]:
         """Each test begins and ends without trainers, with all nodes up."""
         yield
-        for view in site.client.trainers():
-            if not view.record.state.is_final:
-                site.client.cancel(view.record.trainer_id)
-        for node in site.client.nodes():
-            site.server.client.set_node(node.name, is_up=True)
+        site.clear()
         wait_for(lambda: not any(n.trainer_id for n in site.client.nodes()), what="free nodes")
 
     def test_it_shrinks_and_grows_by_plan_and_loses_nothing(

@@ -10,15 +10,13 @@ from pathlib import Path
 import pytest
 
 from bftrainer import process
-from bftrainer.api.service import TrainerView
 from bftrainer.decide.types import DecisionRecord
-from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.errors import BftError, ExitCode
-from bftrainer.local.running import LocalServer, start_server
 from bftrainer.simulate.recorded import KIND, take_again
 from bftrainer.trainer import TrainerState
 from milp.problem import Curve
 from tests.integration.daemon_scripts import BROKEN, SLOW, trainer_spec
+from tests.support.site import Site
 from tests.support.waiting import wait_for
 
 POLICY = """\
@@ -34,13 +32,10 @@ failure_budget: 2
 CURVE = Curve(sizes=(1, 2, 4), samples_per_s=(100.0, 190.0, 350.0))
 
 
-class Site:
-    """A batch system, a daemon, and a place for trainers."""
+class DaemonSite(Site):
+    """Every test of a module submits into a folder of its own."""
 
-    def __init__(self, base: Path, server: LocalServer, sidecar: DaemonProcess) -> None:
-        self.base, self.server, self.sidecar = base, server, sidecar
-        self.client = sidecar.client
-        self.prefix = ""
+    prefix = ""
 
     def submit(self, name: str, text: str, **changes: object) -> str:
         directory = self.base / self.prefix / name
@@ -53,64 +48,26 @@ class Site:
         spec = trainer_spec(directory, text, **{**fields, **changes})
         return self.client.submit(spec).record.trainer_id
 
-    def observed(self, trainer_id: str, size: int) -> TrainerView:
-        return wait_for(
-            lambda: self._with_size(trainer_id, size), timeout_s=60, what=f"size {size}"
-        )
-
-    def _with_size(self, trainer_id: str, size: int) -> TrainerView | None:
-        view = self.client.trainer(trainer_id)
-        return view if len(view.observed_nodes) == size else None
-
-    def in_state(self, trainer_id: str, state: TrainerState) -> TrainerView:
-        def reached() -> TrainerView | None:
-            view = self.client.trainer(trainer_id)
-            return view if view.record.state is state else None
-
-        return wait_for(reached, timeout_s=60, what=f"{trainer_id} {state.value}")
-
     def steps(self, trainer_id: str) -> int:
-        return self.client.trainer(trainer_id).record.progress.step
-
-    def trains_on(self, trainer_id: str) -> None:
-        before = self.steps(trainer_id)
-        wait_for(lambda: self.steps(trainer_id) > before, timeout_s=30, what="more steps")
+        return self.view(trainer_id).record.progress.step
 
 
 @pytest.fixture(scope="module")
-def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonSite]:
     """One site for all tests here: agents stay warm between them (hold_idle_s)."""
-    base = tmp_path_factory.mktemp("site")
-    server = start_server(base / "local", n_nodes=3, cycle_s=0.5)
-    sidecar = DaemonProcess(
-        base / "state",
-        batch_system="local",
-        batch_options={"socket": str(server.socket_path)},
-        policy=POLICY,
-    )
-    try:
-        sidecar.start()
-        yield Site(base, server, sidecar)
-    finally:
-        try:
-            sidecar.stop()
-        finally:
-            server.stop()
+    with DaemonSite.open(tmp_path_factory.mktemp("site"), n_nodes=3, policy=POLICY) as opened:
+        yield opened
 
 
 @pytest.fixture
-def site(shared_site: Site, request: pytest.FixtureRequest) -> Iterator[Site]:
+def site(shared_site: DaemonSite, request: pytest.FixtureRequest) -> Iterator[DaemonSite]:
     """The shared site, without trainers and with all nodes up."""
     shared_site.prefix = request.node.name
     yield shared_site
-    for view in shared_site.client.trainers():
-        if not view.record.state.is_final:
-            shared_site.client.cancel(view.record.trainer_id)
-    for node in shared_site.client.nodes():
-        shared_site.server.client.set_node(node.name, is_up=True)
+    shared_site.clear()
 
 
-def test_a_killed_daemon_disturbs_no_trainer_and_its_heir_adopts_them(site: Site) -> None:
+def test_a_killed_daemon_disturbs_no_trainer_and_its_heir_adopts_them(site: DaemonSite) -> None:
     trainer = site.submit("slow", SLOW)
     site.observed(trainer, 2)
     pids = _worker_pids(site, trainer)
@@ -125,7 +82,7 @@ def test_a_killed_daemon_disturbs_no_trainer_and_its_heir_adopts_them(site: Site
     assert site.client.trainer(trainer).record.rescales == 0
 
 
-def test_a_worker_killed_while_the_daemon_is_away_is_replaced(site: Site) -> None:
+def test_a_worker_killed_while_the_daemon_is_away_is_replaced(site: DaemonSite) -> None:
     trainer = site.submit("slow", SLOW)
     site.observed(trainer, 2)
     pids = _worker_pids(site, trainer)
@@ -137,7 +94,7 @@ def test_a_worker_killed_while_the_daemon_is_away_is_replaced(site: Site) -> Non
     assert pids[0] in _worker_pids(site, trainer)
 
 
-def test_a_controller_that_is_down_changes_nothing(site: Site) -> None:
+def test_a_controller_that_is_down_changes_nothing(site: DaemonSite) -> None:
     trainer = site.submit("slow", SLOW)
     before = site.observed(trainer, 2)
     site.server.client.pause()
@@ -155,7 +112,7 @@ def test_a_controller_that_is_down_changes_nothing(site: Site) -> None:
     assert site.client.trainer(trainer).observed_nodes == before.observed_nodes
 
 
-def test_ordinary_jobs_get_their_nodes_and_the_trainer_resumes(site: Site) -> None:
+def test_ordinary_jobs_get_their_nodes_and_the_trainer_resumes(site: DaemonSite) -> None:
     trainer = site.submit("slow", SLOW)
     site.observed(trainer, 2)
     wait_for(lambda: site.steps(trainer) > 60, what="a checkpoint's worth of steps")
@@ -169,7 +126,7 @@ def test_ordinary_jobs_get_their_nodes_and_the_trainer_resumes(site: Site) -> No
     assert record["start_s"] - record["submit_s"] < 5
 
 
-def test_a_vanished_node_costs_one_member(site: Site) -> None:
+def test_a_vanished_node_costs_one_member(site: DaemonSite) -> None:
     trainer = site.submit("slow", SLOW)
     view = site.observed(trainer, 2)
     lost = view.observed_nodes[0]
@@ -181,7 +138,7 @@ def test_a_vanished_node_costs_one_member(site: Site) -> None:
     wait_for(lambda: _state_of(site, lost) == "down", what="the next look shows it")
 
 
-def test_cancel_ends_the_workers_and_frees_the_nodes(site: Site) -> None:
+def test_cancel_ends_the_workers_and_frees_the_nodes(site: DaemonSite) -> None:
     trainer = site.submit("slow", SLOW)
     site.observed(trainer, 2)
     pids = _worker_pids(site, trainer)
@@ -192,7 +149,7 @@ def test_cancel_ends_the_workers_and_frees_the_nodes(site: Site) -> None:
     )
 
 
-def test_a_script_that_raises_fails_its_trainer_with_the_reason(site: Site) -> None:
+def test_a_script_that_raises_fails_its_trainer_with_the_reason(site: DaemonSite) -> None:
     trainer = site.submit("broken", BROKEN, n_max=1)
     view = site.in_state(trainer, TrainerState.FAILED)
     assert "the data set is not there" in view.record.reason
@@ -202,7 +159,7 @@ def test_a_script_that_raises_fails_its_trainer_with_the_reason(site: Site) -> N
     assert any(s.startswith("It is failed") for s in site.client.explain(trainer).sentences)
 
 
-def test_every_journalled_decision_can_be_taken_again(site: Site) -> None:
+def test_every_journalled_decision_can_be_taken_again(site: DaemonSite) -> None:
     trainer = site.submit("slow", SLOW)
     site.observed(trainer, 2)
     site.server.client.submit(n_nodes=2, limit_s=60, duration_s=1, user="alice")
@@ -214,7 +171,7 @@ def test_every_journalled_decision_can_be_taken_again(site: Site) -> None:
     assert [a for a in take_again(entries) if not a.is_equal] == []
 
 
-def test_a_second_daemon_on_the_same_state_is_refused(site: Site) -> None:
+def test_a_second_daemon_on_the_same_state_is_refused(site: DaemonSite) -> None:
     second = process.run(site.sidecar.argv(), timeout_s=30)
     assert second.returncode == ExitCode.ALREADY_RUNNING
     assert f"{site.sidecar.pid}" in second.stderr
@@ -222,14 +179,14 @@ def test_a_second_daemon_on_the_same_state_is_refused(site: Site) -> None:
     assert "Traceback" not in second.stderr
 
 
-def test_reserve_is_kept_free(site: Site) -> None:
+def test_reserve_is_kept_free(site: DaemonSite) -> None:
     trainer = site.submit("slow", SLOW, n_max=4)
     site.observed(trainer, 2)
     uses = sorted(n.use for n in site.client.nodes())
     assert uses == ["held", "held", "reserve"]
 
 
-def test_submission_is_durable(site: Site) -> None:
+def test_submission_is_durable(site: DaemonSite) -> None:
     trainer = site.submit("slow", SLOW, n_min=4, n_max=4)
     site.sidecar.kill()
     site.sidecar.start()
@@ -242,17 +199,17 @@ def test_submission_is_durable(site: Site) -> None:
     assert "4 nodes" in sentence
 
 
-def test_unknown_trainers_are_said_to_be_unknown(site: Site) -> None:
+def test_unknown_trainers_are_said_to_be_unknown(site: DaemonSite) -> None:
     with pytest.raises(BftError) as caught:
         site.client.explain("t99")
     assert caught.value.code == "BFT-1004"
 
 
-def _state_of(site: Site, node: str) -> str:
+def _state_of(site: DaemonSite, node: str) -> str:
     return {n.name: n.state for n in site.client.nodes()}[node]
 
 
-def _worker_pids(site: Site, trainer_id: str) -> list[int]:
+def _worker_pids(site: DaemonSite, trainer_id: str) -> list[int]:
     """Live workers by what they printed first, oldest first."""
     lines = [
         line

@@ -13,8 +13,9 @@ import trainers.examples
 from bftrainer.api.service import TrainerView
 from bftrainer.simulate.recorded import KIND, take_again
 from bftrainer.trainer import CheckpointContract, TrainerSpec
-from tests.conformance.runtime import CURVE, RuntimeConformance, RuntimeKit, Site, open_site
+from tests.conformance.runtime import CURVE, RuntimeConformance, RuntimeKit, open_site
 from tests.integration.daemon_scripts import SLOW, trainer_spec
+from tests.support.site import Site
 
 SGD = Path(trainers.examples.__file__).parent / "command_sgd.py"
 BATCH = 24
@@ -23,7 +24,8 @@ BATCH = 24
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """One site for all runtimes."""
-    yield from open_site(tmp_path_factory.mktemp("site"))
+    with open_site(tmp_path_factory.mktemp("site")) as opened:
+        yield opened
 
 
 class TorchKit:

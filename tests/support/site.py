@@ -1,0 +1,57 @@
+"""A site on this machine whose trainers are waited for: local batch system, daemon, agents.
+
+Called by the tests of the daemon and by those that every runtime must pass.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bftrainer.actuate.group import Rescaled
+from bftrainer.api.service import TrainerView
+from bftrainer.canonical import from_plain
+from bftrainer.demo.local_site import LocalSite
+from bftrainer.trainer import TrainerState
+from tests.support.waiting import wait_for
+
+
+class Site(LocalSite):
+    """What trainers do there, as users see it."""
+
+    def view(self, trainer_id: str) -> TrainerView:
+        return self.client.trainer(trainer_id)
+
+    def observed(self, trainer_id: str, *sizes: int) -> TrainerView:
+        def reached() -> TrainerView | None:
+            view = self.view(trainer_id)
+            return view if len(view.observed_nodes) in sizes else None
+
+        return wait_for(reached, timeout_s=60, what=f"{trainer_id} has one of the sizes {sizes}")
+
+    def trains_at(self, trainer_id: str, *sizes: int) -> None:
+        """Wait for a complete generation; members that are stopping are observed, too."""
+        wait_for(
+            lambda: self.view(trainer_id).record.progress.size in sizes,
+            timeout_s=60,
+            what=f"{trainer_id} trains at one of the sizes {sizes}",
+        )
+
+    def in_state(self, trainer_id: str, state: TrainerState) -> TrainerView:
+        def reached() -> TrainerView | None:
+            view = self.view(trainer_id)
+            return view if view.record.state is state else None
+
+        return wait_for(reached, timeout_s=60, what=f"{trainer_id} is {state.value}")
+
+    def trains_on(self, trainer_id: str) -> None:
+        before = self.view(trainer_id).record.progress.samples
+        wait_for(
+            lambda: self.view(trainer_id).record.progress.samples > before, what="more samples"
+        )
+
+    def rescales(self, trainer_id: str) -> list[Rescaled]:
+        found = [entry.plain() for entry in self.sidecar.entries("rescaled")]
+        return [from_plain(e["what"], Rescaled) for e in found if e["trainer_id"] == trainer_id]
+
+    def log_text(self, trainer_id: str) -> str:
+        return "".join(Path(f.path).read_text() for f in self.client.logs(trainer_id))
