@@ -6,29 +6,39 @@ fails them, unless BFTRAINER_NO_SLURM=1 says that this is meant.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slurm_plugins.adapter import SlurmBatchSystem, create
-from slurm_plugins.testcluster import FAST_CYCLE, ClusterConfig, SlurmTestCluster, processes
+from slurm_plugins.testcluster import (
+    FAST_CYCLE,
+    ClusterConfig,
+    SlurmTestCluster,
+    accounting,
+    processes,
+)
 from slurm_plugins.testcluster.cluster import PROGRAMS
 
 
-def need_slurm() -> None:
+def need_slurm(*, with_accounting: bool = False) -> None:
     """Fail, or skip where that was asked for, when Slurm is not installed."""
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    if with_accounting:
+        missing += accounting.missing(os.environ["PATH"])
     if not missing:
         return
     if os.environ.get("BFTRAINER_NO_SLURM") == "1":
         pytest.skip("BFTRAINER_NO_SLURM=1")
     pytest.fail(
-        f"Slurm is not installed ({', '.join(missing)} missing): apt-get install slurmctld "
-        "slurmd slurm-client munge, or set BFTRAINER_NO_SLURM=1 to do without these tests."
+        f"Slurm is not installed ({', '.join(missing)} missing): scripts/install_system.sh "
+        "slurm, or set BFTRAINER_NO_SLURM=1 to do without these tests."
     )
 
 
@@ -47,25 +57,33 @@ def remove_cluster(cluster: SlurmTestCluster) -> None:
     assert not left, f"processes left behind: {sorted(left)}"
 
 
-@pytest.fixture(scope="module")
-def slurm_cluster() -> Iterator[SlurmTestCluster]:
-    """Five idle nodes with two fake GPUs each."""
-    need_slurm()
-    cluster = SlurmTestCluster(
-        ClusterConfig(
-            directory=enterable_directory(),
-            n_nodes=5,
-            gpus_per_node=2,
-            bf_interval_s=2,
-            message_timeout_s=5,
-            scheduler_parameters=FAST_CYCLE,
-        )
-    )
+@contextlib.contextmanager
+def running_cluster(**settings: Any) -> Iterator[SlurmTestCluster]:
+    """Run a cluster in a directory of its own; at the end nothing of it is left.
+
+    ``settings`` are those of ``ClusterConfig``.
+    """
+    need_slurm(with_accounting=settings.get("accounting", False))
+    directory = enterable_directory()
+    cluster = SlurmTestCluster(ClusterConfig(directory=directory, **settings))
     try:
         cluster.up()
         yield cluster
     finally:
         remove_cluster(cluster)
+
+
+@pytest.fixture(scope="module")
+def slurm_cluster() -> Iterator[SlurmTestCluster]:
+    """Five idle nodes with two fake GPUs each."""
+    with running_cluster(
+        n_nodes=5,
+        gpus_per_node=2,
+        bf_interval_s=2,
+        message_timeout_s=5,
+        scheduler_parameters=FAST_CYCLE,
+    ) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,8 @@ from _bench.zero_harm.compare import compare
 from _bench.zero_harm.runs import length_s
 from _bench.zero_harm.workload import PlannedJob
 
-from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster
 from slurm_plugins.testcluster.config import PILOT_QOS
-from tests.integration.slurm_fixtures import enterable_directory, need_slurm, remove_cluster
+from tests.integration.slurm_fixtures import need_slurm, running_cluster
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long]
@@ -50,19 +49,9 @@ def test_jobs_start_with_and_without_us_and_nodes_are_held_between(tmp_path: Pat
 
 
 def test_a_job_preempts_a_pilot_by_quality_of_service() -> None:
-    need_slurm()
-    cluster = SlurmTestCluster(
-        ClusterConfig(
-            directory=enterable_directory(),
-            n_nodes=2,
-            gpus_per_node=0,
-            bf_interval_s=2,
-            accounting=True,
-            preempt_type="qos",
-        )
-    )
-    try:
-        cluster.up()
+    with running_cluster(
+        n_nodes=2, gpus_per_node=0, bf_interval_s=2, accounting=True, preempt_type="qos"
+    ) as cluster:
         pilot = cluster.submit(
             n_nodes=2, duration_s=300, user=None, partition="bf", extra_args=(f"--qos={PILOT_QOS}",)
         )
@@ -71,5 +60,3 @@ def test_a_job_preempts_a_pilot_by_quality_of_service() -> None:
         wait_for(lambda: cluster.started_s(job), timeout_s=60, what="the job starts")
         assert cluster.jobs.noted_nodes(job) == ("n1", "n2")
         assert cluster.ended_s(pilot) is not None
-    finally:
-        remove_cluster(cluster)

@@ -24,7 +24,12 @@ from milp.problem import Curve
 from slurm_plugins.testcluster import FAST_CYCLE, ClusterConfig, SlurmTestCluster, accounting
 from slurm_plugins.testcluster.workload import WorkloadItem, WorkloadRun
 from tests.integration.daemon_scripts import SLOW, trainer_spec
-from tests.integration.slurm_fixtures import enterable_directory, need_slurm, remove_cluster
+from tests.integration.slurm_fixtures import (
+    enterable_directory,
+    need_slurm,
+    remove_cluster,
+    running_cluster,
+)
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
@@ -51,26 +56,14 @@ p_jmax: 1
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SlurmTestCluster]:
     """Four idle nodes, and sacct."""
-    need_slurm()
-    if absent := accounting.missing(os.environ["PATH"]):
-        if os.environ.get("BFTRAINER_NO_SLURM") == "1":
-            pytest.skip("BFTRAINER_NO_SLURM=1")
-        pytest.fail(f"missing: {', '.join(absent)}; scripts/install_system.sh slurm")
-    made = SlurmTestCluster(
-        ClusterConfig(
-            directory=enterable_directory(),
-            n_nodes=N_NODES,
-            gpus_per_node=0,
-            bf_interval_s=2,
-            scheduler_parameters=FAST_CYCLE,
-            accounting=True,
-        )
-    )
-    try:
-        made.up()
-        yield made
-    finally:
-        remove_cluster(made)
+    with running_cluster(
+        n_nodes=N_NODES,
+        gpus_per_node=0,
+        bf_interval_s=2,
+        scheduler_parameters=FAST_CYCLE,
+        accounting=True,
+    ) as running:
+        yield running
 
 
 def export(cluster: SlurmTestCluster, path: Path, n_jobs: int) -> Path:
@@ -275,7 +268,7 @@ def harvested_node_s(entries: Sequence[JournalEntry], begin_s: float, end_s: flo
 
 def test_down_leaves_nothing_and_up_begins_anew() -> None:
     """The last one here: a second cluster with accounting, twice up in one directory."""
-    need_slurm()
+    need_slurm(with_accounting=True)
     directory = enterable_directory()
     config = ClusterConfig(
         directory=directory / "lab", n_nodes=1, gpus_per_node=0, bf_interval_s=2, accounting=True

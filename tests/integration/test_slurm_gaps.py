@@ -13,9 +13,9 @@ from bftrainer.decide.gaps import Then, gap_ends
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.poll.snapshot import Job, JobState, NodeState, Snapshot
 from slurm_plugins.adapter import SlurmBatchSystem, create
-from slurm_plugins.testcluster import FAST_CYCLE, ClusterConfig, SlurmTestCluster
+from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.daemon_scripts import SLOW, trainer_spec
-from tests.integration.slurm_fixtures import enterable_directory, need_slurm, remove_cluster
+from tests.integration.slurm_fixtures import running_cluster
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
@@ -26,21 +26,13 @@ MARGIN_S = 120
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SlurmTestCluster]:
     """Four nodes that plan half a day ahead."""
-    need_slurm()
-    cluster = SlurmTestCluster(
-        ClusterConfig(
-            directory=enterable_directory(),
-            n_nodes=4,
-            bf_interval_s=2,
-            message_timeout_s=5,
-            scheduler_parameters=f"{FAST_CYCLE},bf_window=720",
-        )
-    )
-    try:
-        cluster.up()
-        yield cluster
-    finally:
-        remove_cluster(cluster)
+    with running_cluster(
+        n_nodes=4,
+        bf_interval_s=2,
+        message_timeout_s=5,
+        scheduler_parameters=f"{FAST_CYCLE},bf_window=720",
+    ) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ from bftrainer.cli.main import cli
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.poll.announcer import Announcement
 from slurm_plugins.hook.watch import HookFile
-from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster
+from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.daemon_scripts import SLOW, trainer_spec
-from tests.integration.slurm_fixtures import enterable_directory, need_slurm, remove_cluster
+from tests.integration.slurm_fixtures import running_cluster
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
@@ -27,14 +27,8 @@ N_NODES = 4
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SlurmTestCluster]:
     """Four nodes with Slurm's own slow cycle: nothing here is found by waiting for it."""
-    need_slurm()
-    config = ClusterConfig(directory=enterable_directory(), n_nodes=N_NODES, has_hook=True)
-    cluster = SlurmTestCluster(config)
-    try:
-        cluster.up()
-        yield cluster
-    finally:
-        remove_cluster(cluster)
+    with running_cluster(n_nodes=N_NODES, has_hook=True) as running:
+        yield running
 
 
 def test_jobs_are_submitted_as_ever_while_no_daemon_wants_to_know(

@@ -14,9 +14,9 @@ import pytest
 from bftrainer.api.service import PollingView
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.poll.pace import LOOK_REQUESTS
-from slurm_plugins.testcluster import FAST_CYCLE, ClusterConfig, SlurmTestCluster
+from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.daemon_scripts import SLOW, trainer_spec
-from tests.integration.slurm_fixtures import enterable_directory, need_slurm, remove_cluster
+from tests.integration.slurm_fixtures import running_cluster
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
@@ -29,19 +29,10 @@ _RPC = re.compile(r"^\s+(REQUEST_\w+)\s+\(\s*\d+\) count:(\d+)", re.MULTILINE)
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SlurmTestCluster]:
     """Two nodes that tell of jobs, if somebody wants to hear it."""
-    need_slurm()
-    config = ClusterConfig(
-        directory=enterable_directory(),
-        n_nodes=N_NODES,
-        has_hook=True,
-        scheduler_parameters=FAST_CYCLE,
-    )
-    cluster = SlurmTestCluster(config)
-    try:
-        cluster.up()
-        yield cluster
-    finally:
-        remove_cluster(cluster)
+    with running_cluster(
+        n_nodes=N_NODES, has_hook=True, scheduler_parameters=FAST_CYCLE
+    ) as running:
+        yield running
 
 
 def daemon(cluster: SlurmTestCluster, folder: Path, policy: str, *, hook: bool) -> DaemonProcess:

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -19,36 +20,19 @@ from bftrainer.errors import UsageError
 from slurm_plugins.testcluster import FAST_CYCLE, ClusterConfig, SlurmTestCluster, processes
 from slurm_plugins.testcluster.main import main
 from slurm_plugins.testcluster.workload import WorkloadItem, WorkloadRun, load_workload
-from tests.integration.slurm_fixtures import enterable_directory, need_slurm, remove_cluster
+from tests.integration.slurm_fixtures import enterable_directory, need_slurm, running_cluster
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
 
 REPOSITORY = Path(__file__).parents[2]
-
-
-def small(directory: Path, **settings: int) -> ClusterConfig:
-    return ClusterConfig(
-        directory=directory,
-        n_nodes=settings.pop("n_nodes", 2),
-        bf_interval_s=2,
-        scheduler_parameters=FAST_CYCLE,
-        accounting=False,
-        has_hook=False,
-        preempt_type="partition_prio",
-        **settings,
-    )
+SMALL: dict[str, Any] = {"n_nodes": 2, "bf_interval_s": 2, "scheduler_parameters": FAST_CYCLE}
 
 
 @pytest.fixture
 def cluster() -> Iterator[SlurmTestCluster]:
-    need_slurm()
-    made = SlurmTestCluster(small(enterable_directory()))
-    try:
-        made.up()
-        yield made
-    finally:
-        remove_cluster(made)
+    with running_cluster(**SMALL) as running:
+        yield running
 
 
 def left(config: ClusterConfig) -> frozenset[int]:
@@ -56,16 +40,12 @@ def left(config: ClusterConfig) -> frozenset[int]:
 
 
 def test_two_clusters_side_by_side(cluster: SlurmTestCluster) -> None:
-    other = SlurmTestCluster(small(enterable_directory(), n_nodes=3, gpus_per_node=0))
-    try:
-        with other:
-            mine = cluster.submit(n_nodes=2, duration_s=60)
-            theirs = other.submit(n_nodes=3, duration_s=60)
-            wait_for(lambda: cluster.started_s(mine) and other.started_s(theirs), what="two starts")
-        assert left(other.config) == frozenset()
-        assert cluster.command("squeue", "-h", "-o", "%T").stdout.split() == ["RUNNING"]
-    finally:
-        remove_cluster(other)
+    with running_cluster(**{**SMALL, "n_nodes": 3, "gpus_per_node": 0}) as other:
+        mine = cluster.submit(n_nodes=2, duration_s=60)
+        theirs = other.submit(n_nodes=3, duration_s=60)
+        wait_for(lambda: cluster.started_s(mine) and other.started_s(theirs), what="two starts")
+    assert left(other.config) == frozenset()
+    assert cluster.command("squeue", "-h", "-o", "%T").stdout.split() == ["RUNNING"]
 
 
 def test_jobs_note_when_they_ran(cluster: SlurmTestCluster) -> None:
@@ -165,7 +145,7 @@ def test_it_empties_no_directory_that_is_not_its_own() -> None:
         precious.parent.mkdir()
         precious.write_text("keep")
         with pytest.raises(UsageError) as caught:
-            SlurmTestCluster(small(directory)).up()
+            SlurmTestCluster(ClusterConfig(directory=directory, **SMALL)).up()
         assert caught.value.code == "BFT-1243"
         assert precious.read_text() == "keep"
     finally:
@@ -179,7 +159,7 @@ def test_a_closed_directory_is_refused_for_root(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     with pytest.raises(UsageError) as caught:
-        SlurmTestCluster(small(closed / "lab")).up()
+        SlurmTestCluster(ClusterConfig(directory=closed / "lab", **SMALL)).up()
     assert caught.value.code == "BFT-1243"
 
 
