@@ -11,7 +11,6 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,28 +22,13 @@ from bftrainer.cli import submit as submit_module
 from bftrainer.cli.main import main
 from bftrainer.errors import ExitCode
 from bftrainer.trainer import TrainerSpec, TrainerState
-from tests.support.memory_service import MemoryService, error_code, prepare_home, serving, socket_of
+from tests.integration.cli_fixtures import Output, home, output, service
+from tests.support.memory_service import MemoryService, error_code, serving, socket_of
 from tests.support.waiting import wait_for
 
+__all__ = ["home", "output", "service"]
+
 ME = pwd.getpwuid(os.geteuid()).pw_name
-Output = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return prepare_home(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def service(home: Path) -> Iterator[MemoryService]:
-    memory = MemoryService(home)
-    with serving(memory, home / "s" / "daemon.sock"):
-        yield memory
-
-
-@pytest.fixture
-def output(capsys: Output) -> Output:
-    return capsys
 
 
 def submitted(service: MemoryService, count: int = 1, *, user: str = ME) -> None:

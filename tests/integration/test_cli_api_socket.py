@@ -10,7 +10,7 @@ import pwd
 import socket
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,27 +19,12 @@ from bftrainer.api.client import Client
 from bftrainer.api.server import MAX_BODY_BYTES, ApiServer
 from bftrainer.cli.main import main
 from bftrainer.errors import BftError, ExitCode
-from tests.support.memory_service import MemoryService, error_code, prepare_home, serving, socket_of
+from tests.integration.cli_fixtures import Output, home, output, service
+from tests.support.memory_service import MemoryService, error_code, serving, socket_of
+
+__all__ = ["home", "output", "service"]
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
-Output = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return prepare_home(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def service(home: Path) -> Iterator[MemoryService]:
-    memory = MemoryService(home)
-    with serving(memory, home / "s" / "daemon.sock"):
-        yield memory
-
-
-@pytest.fixture
-def output(capsys: Output) -> Output:
-    return capsys
 
 
 def raw_exchange(request: bytes, *, timeout_s: float = 10.0) -> tuple[int, bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,19 +11,10 @@ from bftrainer.api.client import Client
 from bftrainer.cli.main import main
 from bftrainer.errors import ExitCode
 from bftrainer.trainer import CheckpointContract, Launch, TrainerSpec
-from tests.support.memory_service import MemoryService, error_code, prepare_home, serving, socket_of
+from tests.integration.cli_fixtures import home, service
+from tests.support.memory_service import MemoryService, error_code, socket_of
 
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return prepare_home(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def service(home: Path) -> Iterator[MemoryService]:
-    memory = MemoryService(home)
-    with serving(memory, home / "s" / "daemon.sock"):
-        yield memory
+__all__ = ["home", "service"]
 
 
 def program(name: str, text: str = "#!/bin/sh\nexit 0\n", mode: int = 0o755) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,12 @@ from bftrainer.harm import backoff, records
 from bftrainer.harm.backoff import BackOff
 from bftrainer.harm.records import HandOver, HarmRecords, How
 from bftrainer.journal.journal import Journal
-from tests.support.memory_service import MemoryService, error_code, prepare_home, serving, socket_of
+from tests.integration.cli_fixtures import Output, home, service
+from tests.support.memory_service import MemoryService, error_code, socket_of
 from tests.support.snapshots import T0
 
-Output = pytest.CaptureFixture[str]
+__all__ = ["home", "service"]
+
 SLOW = HandOver(
     job_id="[7]",
     n_nodes=2,
@@ -34,13 +35,6 @@ SLOW = HandOver(
     agent_s=3.9,
     epilog_s=0.089,
 )
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryService]:
-    memory = MemoryService(prepare_home(tmp_path, monkeypatch))
-    with serving(memory, socket_of()):
-        yield memory
 
 
 def test_the_report_of_the_daemon(service: MemoryService, capsys: Output) -> None:
@@ -89,18 +83,15 @@ def test_a_time_that_is_none(service: MemoryService, since: str, capsys: Output)
     assert refused.value.code == "BFT-1103"
 
 
-def test_the_report_of_a_journal_whose_daemon_is_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
-) -> None:
-    prepare_home(tmp_path, monkeypatch)
+def test_the_report_of_a_journal_whose_daemon_is_away(home: Path, capsys: Output) -> None:
     assert main(["report", "harm"]) == ExitCode.DAEMON_UNREACHABLE
     assert error_code(capsys) == "BFT-1101"
-    path = tmp_path / "journal.db"
+    path = home / "journal.db"
     with Journal.open(path, clock=time.time) as journal:
         journal.begin_incarnation()
         journal.append(records.KIND, HarmRecords(hand_overs=(SLOW,)))
         journal.append(backoff.KIND, BackOff(level=1, base_nodes=8))
-    policy = tmp_path / "policy.yaml"
+    policy = home / "policy.yaml"
     policy.write_text("harm_slo_s: 5\n")
     policy.chmod(0o600)
     argv = ["report", "harm", "--journal", str(path), "--policy", str(policy)]
