@@ -31,7 +31,7 @@ class SlurmDemoCluster:
     batch_system = "slurm"
 
     def __init__(self, cluster: SlurmTestCluster, run: WorkloadRun) -> None:
-        self.batch_options: Mapping[str, str] = {"slurm_conf": cluster.env["SLURM_CONF"]}
+        self.batch_options: Mapping[str, str] = cluster.config.batch_options()
         self._n_nodes = cluster.config.n_nodes
         self._run = run
 

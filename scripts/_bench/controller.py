@@ -81,10 +81,7 @@ class Site:
         self._sidecar = DaemonProcess(
             self._directory / "state",
             batch_system="slurm",
-            batch_options={
-                "slurm_conf": str(config.slurm_conf),
-                "hook_file": str(config.hook_file),
-            },
+            batch_options=config.batch_options(),
             policy=POLICY,
         )
         self._has_trainers = False

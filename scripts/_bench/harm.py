@@ -81,7 +81,7 @@ class Lane:
             bf_interval_s=bf_interval_s,
         )
         self._cluster = SlurmTestCluster(config)
-        self._system = create({"slurm_conf": str(config.slurm_conf)})
+        self._system = create(config.batch_options())
         self._load = load
         self._outside: list[subprocess.Popen[bytes]] = []
         self._pilots = 0

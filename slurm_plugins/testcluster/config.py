@@ -60,6 +60,18 @@ class ClusterConfig:
         """What the hook's scripts append to, if somebody has made it."""
         return self.directory / "run" / "hook"
 
+    def batch_options(self, *, is_told: bool = True) -> dict[str, str]:
+        """Return how a daemon on the adapter ``slurm`` finds this cluster.
+
+        ``is_told``: by the hook, where the cluster has it.
+        """
+        options = {"slurm_conf": str(self.slurm_conf)}
+        if self.has_hook and is_told:
+            options["hook_file"] = str(self.hook_file)
+        if self.preempt_type == "qos":
+            options["qos"] = PILOT_QOS
+        return options
+
     @property
     def node_names(self) -> tuple[str, ...]:
         """All nodes: n1, n2 and so on."""

@@ -125,7 +125,7 @@ def run_scenario(base: Path) -> Outcome:
         sidecar = DaemonProcess(
             base / "state",
             batch_system="slurm",
-            batch_options={"slurm_conf": str(site.config.slurm_conf)},
+            batch_options=site.config.batch_options(),
             policy=POLICY,
         )
         try:

@@ -91,7 +91,7 @@ def slurm_system(slurm_cluster: SlurmTestCluster) -> SlurmBatchSystem:
     """The adapter, pointed at that cluster."""
     return create(
         {
-            "slurm_conf": str(slurm_cluster.config.slurm_conf),
+            **slurm_cluster.config.batch_options(),
             "partition": "batch",
             "reservations_interval_s": 0,
         }

@@ -24,9 +24,7 @@ def test_a_site_that_refuses_pilots_is_told_so(
     sidecar = DaemonProcess(
         tmp_path / "state",
         batch_system="slurm",
-        batch_options={
-            "slurm_conf": str(slurm_cluster.config.slurm_conf),
-        },
+        batch_options=slurm_cluster.config.batch_options(),
         policy="poll_interval_s: 0.2\nreserve_nodes_per_type: 0\n",
     )
     set_partition(slurm_cluster, "INACTIVE")

@@ -173,7 +173,7 @@ def test_the_predicted_harvest_is_what_the_daemon_harvested(
     sidecar = DaemonProcess(
         tmp_path / "state",
         batch_system="slurm",
-        batch_options={"slurm_conf": str(cluster.config.slurm_conf)},
+        batch_options=cluster.config.batch_options(),
         policy=POLICY,
     )
     items = ordinary_jobs()

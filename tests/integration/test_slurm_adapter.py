@@ -79,7 +79,7 @@ def observe(system: SlurmBatchSystem, job_id: str) -> PilotObservation:
 
 
 def test_it_is_found_by_name(slurm_cluster: SlurmTestCluster) -> None:
-    found = load_batch_system("slurm", {"slurm_conf": str(slurm_cluster.config.slurm_conf)})
+    found = load_batch_system("slurm", slurm_cluster.config.batch_options())
     assert found.name == "slurm"
     assert found.snapshot().is_complete
     assert found.cycle_s == 2  # read from the controller
@@ -95,7 +95,7 @@ def test_a_new_daemon_recognises_running_pilots(
     slurm_cluster: SlurmTestCluster, slurm_system: SlurmBatchSystem
 ) -> None:
     job_id = launch(slurm_cluster, slurm_system, request(slurm_cluster, "p-adopt", "n1"))
-    other = create({"slurm_conf": str(slurm_cluster.config.slurm_conf)})
+    other = create(slurm_cluster.config.batch_options())
     seen = other.snapshot()
     assert seen.jobs is not None
     assert [(job.job_id, job.pilot_id) for job in seen.jobs] == [(job_id, "p-adopt")]
@@ -196,8 +196,8 @@ def test_options_that_do_not_exist_are_named() -> None:
 
 
 def test_a_missing_pilot_partition_is_said(slurm_cluster: SlurmTestCluster) -> None:
-    conf = str(slurm_cluster.config.slurm_conf)
-    system = create({"slurm_conf": conf, "pilot_partition": "nosuch"})
+    options = slurm_cluster.config.batch_options()
+    system = create({**options, "pilot_partition": "nosuch"})
     seen = system.snapshot()
     assert seen.nodes is None
     assert any("nosuch" in sentence for sentence in seen.failures)
@@ -218,7 +218,7 @@ class TestFailingSources:
         broken.chmod(0o755)
         return create(
             {
-                "slurm_conf": str(cluster.config.slurm_conf),
+                **cluster.config.batch_options(),
                 "command_timeout_s": 3.0,
                 "environment": {"PATH": f"{folder}:/usr/local/bin:/usr/bin:/bin"},
             }

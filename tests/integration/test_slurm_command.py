@@ -30,7 +30,7 @@ def test_a_command_gives_its_nodes_to_a_job_resumes_and_loses_no_sample(
     sidecar = DaemonProcess(
         tmp_path / "state",
         batch_system="slurm",
-        batch_options={"slurm_conf": str(slurm_cluster.config.slurm_conf)},
+        batch_options=slurm_cluster.config.batch_options(),
         policy=POLICY,
     )
     try:

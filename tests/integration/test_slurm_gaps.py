@@ -37,8 +37,7 @@ def cluster() -> Iterator[SlurmTestCluster]:
 
 @pytest.fixture(scope="module")
 def system(cluster: SlurmTestCluster) -> SlurmBatchSystem:
-    conf = str(cluster.config.slurm_conf)
-    return create({"slurm_conf": conf, "reservations_interval_s": 0})
+    return create({**cluster.config.batch_options(), "reservations_interval_s": 0})
 
 
 def _job(seen: Snapshot, job_id: str) -> Job | None:
@@ -107,7 +106,7 @@ def test_limits_fit_the_plan_and_a_plan_that_moves_takes_the_nodes_back_before_i
     sidecar = DaemonProcess(
         tmp_path / "state",
         batch_system="slurm",
-        batch_options={"slurm_conf": str(cluster.config.slurm_conf)},
+        batch_options=cluster.config.batch_options(),
         policy="poll_interval_s: 0.2\nreserve_nodes_per_type: 0\nmin_gap_s: null\n"
         f"gap_margin_s: {MARGIN_S}\n",
     )

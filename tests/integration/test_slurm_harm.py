@@ -38,7 +38,7 @@ def sidecar(slurm_cluster: SlurmTestCluster, tmp_path: Path) -> Iterator[DaemonP
     daemon = DaemonProcess(
         tmp_path / "state",
         batch_system="slurm",
-        batch_options={"slurm_conf": str(slurm_cluster.config.slurm_conf)},
+        batch_options=slurm_cluster.config.batch_options(),
         policy=POLICY,
     )
     try:

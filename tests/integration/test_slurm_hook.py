@@ -77,10 +77,7 @@ def test_nodes_are_given_back_for_a_job_that_no_look_has_shown(
     sidecar = DaemonProcess(
         tmp_path / "state",
         batch_system="slurm",
-        batch_options={
-            "slurm_conf": str(cluster.config.slurm_conf),
-            "hook_file": str(cluster.config.hook_file),
-        },
+        batch_options=cluster.config.batch_options(),
         policy="reserve_nodes_per_type: 0\nmin_gap_s: 30\ngap_margin_s: 5\n",
     )
     spec = trainer_spec(tmp_path / "slow", SLOW, n_max=N_NODES)
@@ -117,12 +114,11 @@ def test_nodes_are_given_back_for_a_job_that_no_look_has_shown(
 
 
 def test_the_doctor_looks_at_the_real_settings(cluster: SlurmTestCluster) -> None:
-    option = f"slurm_conf={cluster.config.slurm_conf}"
-    hook = f"hook_file={cluster.config.hook_file}"
+    options = cluster.config.batch_options()
+    told = [w for key, value in options.items() for w in ("--batch-option", f"{key}={value}")]
 
     def ask() -> dict[str, str]:
-        argv = ["doctor", "--batch-option", option, "--batch-option", hook, "--json"]
-        answer = json.loads(CliRunner().invoke(cli, argv).stdout)
+        answer = json.loads(CliRunner().invoke(cli, ["doctor", *told, "--json"]).stdout)
         assert answer["is_safe"] == (not answer["findings"])
         return {f["code"]: f["setting"] for f in answer["findings"]}
 

@@ -36,11 +36,11 @@ def cluster() -> Iterator[SlurmTestCluster]:
 
 
 def daemon(cluster: SlurmTestCluster, folder: Path, policy: str, *, hook: bool) -> DaemonProcess:
-    options = {"slurm_conf": str(cluster.config.slurm_conf)}
-    if hook:
-        options["hook_file"] = str(cluster.config.hook_file)
     return DaemonProcess(
-        folder / "state", batch_system="slurm", batch_options=options, policy=POLICY + policy
+        folder / "state",
+        batch_system="slurm",
+        batch_options=cluster.config.batch_options(is_told=hook),
+        policy=POLICY + policy,
     )
 
 
