@@ -16,10 +16,10 @@ from pathlib import Path
 from statistics import median
 
 from _bench.claims import Claimed, GaveBack, Site
-from _bench.harm import BenchError
 from _bench.machine import machine
 from _bench.stats import tail
 from _bench.targets import Target, console, exit_code, print_targets, write_json
+from _bench.waiting import BenchError
 from rich.table import Table
 
 from bftrainer.errors import BftError

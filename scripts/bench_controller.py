@@ -19,9 +19,10 @@ from pathlib import Path
 from statistics import median
 from typing import Literal, NoReturn
 
-from _bench.controller import ARMS, Arm, ControllerError, Sample, Scale, Site
+from _bench.controller import ARMS, Arm, Sample, Scale, Site
 from _bench.stats import ratio_interval
 from _bench.targets import Target, console, exit_code, print_targets, write_json
+from _bench.waiting import BenchError
 from _bench.zero_harm.arm import ArmError
 from rich.table import Table
 
@@ -42,7 +43,7 @@ def main() -> int:
     repeats = arguments.repeats or (1 if arguments.quick else 5)
     try:
         samples = _measure(scale, repeats)
-    except (ArmError, ControllerError, BftError) as problem:
+    except (ArmError, BenchError, BftError) as problem:
         console().print(f"[bold red]{problem}[/]")
         return 1
     targets = _targets(samples)

@@ -26,8 +26,8 @@ from typing import Final
 
 from _bench.convergence import Outcome, Pair, fixed_run, outcomes_of, rescaled_run
 from _bench.machine import machine
-from _bench.plane import BenchError
 from _bench.targets import Target, console, exit_code, print_targets, write_json
+from _bench.waiting import BenchError
 from rich.table import Table
 
 EPOCHS: Final = {"mlp": 30, "cnn": 15, "transformer": 30}

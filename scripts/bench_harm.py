@@ -18,9 +18,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-from _bench.harm import ARMS, BLOCKED_ARMS, KINDS, Arm, BenchError, Lane, Sample
+from _bench.harm import ARMS, BLOCKED_ARMS, KINDS, Arm, Lane, Sample
 from _bench.stats import tail
 from _bench.targets import Target, console, exit_code, print_targets, write_json
+from _bench.waiting import BenchError
 from rich.table import Table
 
 from bftrainer.errors import BftError

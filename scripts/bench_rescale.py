@@ -22,12 +22,13 @@ from types import FrameType
 from typing import Any, Final, Literal
 
 from _bench import torchrun
-from _bench.plane import BenchError, Plane
+from _bench.plane import Plane
 from _bench.rescaling import KINDS, Pause, Rescaling
 from _bench.stats import quantile, ratio_interval, tail
 from _bench.steady import compare
 from _bench.targets import Target, console, exit_code, print_targets, write_json
 from _bench.torchrun import Torchrun, TorchrunPause
+from _bench.waiting import BenchError
 from rich.table import Table
 
 WORKLOADS: Final = Path(__file__).resolve().parent / "workloads"

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from _bench.harm import BenchError
+from _bench.waiting import BenchError, wait_until
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.trainer import TrainerSpec
 from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster
@@ -237,12 +237,7 @@ class Site:
         )
 
     def _wait(self, condition: Callable[[], T | None], what: str) -> T:
-        deadline = time.monotonic() + PATIENCE_S
-        while not (result := condition()):
-            if time.monotonic() >= deadline:
-                raise BenchError(f"not within {PATIENCE_S:.0f} s: {what}")
-            time.sleep(0.1)
-        return result
+        return wait_until(condition, what, patience_s=PATIENCE_S)
 
 
 def _wait_gone(agents: list[_Agent]) -> dict[str, float]:

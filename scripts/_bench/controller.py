@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from _bench.sdiag import Load, parse
+from _bench.waiting import BenchError, wait_until
 from _bench.zero_harm.arm import RESERVE, light_trainers, wait_for_nodes
 from bftrainer.demo.sidecar import DaemonProcess
 from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster
@@ -31,10 +32,6 @@ COMMANDS_AT_ONCE = 8
 PATIENCE_S = 180.0
 # A cluster of this size starts cold in a minute; gaps here are as long as anybody likes.
 POLICY = f"reserve_nodes_per_type: {RESERVE}\nmin_gap_s: 60\ngap_margin_s: 10\n"
-
-
-class ControllerError(Exception):
-    """The benchmark cannot go on; the text says what did not happen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +100,7 @@ class Site:
     ) -> None:
         self._sidecar.stop()
         self._cluster.down()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self._directory)
 
     def become(self, arm: Arm) -> None:
         """Start bftrainer and let it take the nodes, or end it and all it holds."""
@@ -171,20 +168,19 @@ class Site:
     def _clear(self, partition: str = "") -> None:
         """End all jobs (of a partition) and wait until they are gone."""
         which = ("-p", partition) if partition else ()
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
+
+        def is_empty() -> bool:
             listed = self._command("squeue", "-h", "-a", *which, "-o", "%A").split()
-            if not listed:
-                return
-            if time.monotonic() > deadline:
-                raise ControllerError(f"{len(listed)} jobs do not end")
-            self._cluster.command("scancel", "-f", *sorted(set(listed)))
-            time.sleep(0.5)
+            if listed:
+                self._cluster.command("scancel", "-f", *sorted(set(listed)))
+            return not listed
+
+        wait_until(is_empty, "the end of all jobs", patience_s=PATIENCE_S, interval_s=0.5)
 
     def _command(self, *argv: str) -> str:
         done = self._cluster.command(*argv)
         if not done.is_ok:
-            raise ControllerError(f"{argv[0]}: {done.stderr.strip()[:200]}")
+            raise BenchError(f"{argv[0]}: {done.stderr.strip()[:200]}")
         return done.stdout
 
     def _cpu_s(self) -> float:

@@ -7,19 +7,18 @@ control plane. Called by ``bench_convergence``.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Final
 
-from _bench.plane import BenchError, Plane
+from _bench.plane import Plane
+from _bench.waiting import BenchError, wait_until_async
 from bftrainer import process
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -176,11 +175,9 @@ async def _rescale(plane: Plane, nodes: Sequence[str], limit: _Limit) -> None:
 
 
 async def _result(path: Path) -> float:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not _is_written(path):
-        if time.monotonic() > deadline:
-            raise BenchError(f"no {path.name} within {TIMEOUT_S:g} s")
-        await asyncio.sleep(0.05)
+    await wait_until_async(
+        lambda: _is_written(path), path.name, patience_s=TIMEOUT_S, interval_s=0.05
+    )
     return _accuracy(path)
 
 

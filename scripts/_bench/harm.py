@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
+from _bench.waiting import wait_until
 from bftrainer import process
 from bftrainer.poll.batch_system import PilotRequest
 from bftrainer.poll.snapshot import Job, JobState
@@ -54,10 +55,6 @@ os._exit(0)
 _CYCLES = re.compile(r"^\s*Total cycles:\s*(\d+)", re.MULTILINE)
 
 T = TypeVar("T")
-
-
-class BenchError(Exception):
-    """The benchmark cannot go on; the text says what did not happen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,14 +133,15 @@ class Lane:
         since = time.monotonic()
         # Up to a second more: Slurm's own tick is a second, and every phase shall occur.
         quiet_s = QUIET_S + self._chance.random()
-        deadline = since + PATIENCE_S
-        while time.monotonic() - since < quiet_s:
+
+        def is_quiet() -> bool:
+            nonlocal last, since
             cycles = _CYCLES.findall(self._cluster.command("sdiag").stdout)
             if cycles != last:
                 last, since = cycles, time.monotonic()
-            if time.monotonic() > deadline:
-                raise BenchError(f"the scheduler was not quiet within {PATIENCE_S:.0f} s")
-            time.sleep(0.2)
+            return time.monotonic() - since >= quiet_s
+
+        wait_until(is_quiet, "a quiet scheduler", patience_s=PATIENCE_S, interval_s=0.2)
 
     def _is_settled(self, n_pilots: int) -> bool:
         seen = self._system.snapshot()
@@ -243,11 +241,4 @@ class Lane:
         self._outside = []
 
     def _wait(self, condition: Callable[[], T | None], what: str) -> T:
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            result = condition()
-            if result:
-                return result
-            if time.monotonic() >= deadline:
-                raise BenchError(f"not within {PATIENCE_S:.0f} s: {what}")
-            time.sleep(0.1)
+        return wait_until(condition, what, patience_s=PATIENCE_S)

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
+from _bench.waiting import BenchError, wait_until_async
 from bftrainer import process
 from bftrainer.actuate.agents import AgentBook
 from bftrainer.actuate.group import Rescaled
@@ -47,10 +48,6 @@ JOIN_WINDOW_S = 30.0  # joiners of one transition join together
 POLL_S = 0.02
 
 T = TypeVar("T")
-
-
-class BenchError(Exception):
-    """The benchmark cannot go on; the text says what did not happen."""
 
 
 class Plane:
@@ -229,14 +226,17 @@ class Plane:
 
     async def until(self, condition: Callable[[], T], what: str, timeout_s: float = 60.0) -> T:
         """Wait until ``condition`` is truthy and return that."""
-        deadline = time.monotonic() + timeout_s
-        while not (result := condition()):
-            if self._is_over():
-                raise BenchError(f"the trainer ended while waiting: {what}; {self._last_log()}")
-            if time.monotonic() > deadline:
-                raise BenchError(f"not within {timeout_s:g} s: {what}; {self._last_log()}")
-            await asyncio.sleep(POLL_S)
-        return result
+
+        def looked() -> T | None:
+            result = condition()
+            if not result and self._is_over():
+                raise BenchError(f"the trainer ended while waiting: {what}")
+            return result
+
+        try:
+            return await wait_until_async(looked, what, patience_s=timeout_s, interval_s=POLL_S)
+        except BenchError as problem:
+            raise BenchError(f"{problem}; {self._last_log()}") from problem
 
     def _is_over(self) -> bool:
         return self.trainers.records[self.trainer_id].state.is_final

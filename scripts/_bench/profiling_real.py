@@ -13,10 +13,10 @@ import getpass
 import math
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from _bench.waiting import wait_until
 from bftrainer.api.client import Client
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.milp import POLICY
@@ -118,7 +118,11 @@ def learn_here(directory: Path) -> Real:
     with LocalSite.open(directory, n_nodes=N_NODES, policy=SITE_POLICY) as site:
         try:
             names = {_submit(site.client, directory, p): p for p in PACED}
-            _until(lambda: all(_size(site.client, t) for t in names), "both trainers train")
+            wait_until(
+                lambda: all(_size(site.client, t) for t in names),
+                "both trainers train",
+                patience_s=PATIENCE_S,
+            )
             _come_and_go(site.server)
             rescales = {p.name: site.client.trainer(t).record.rescales for t, p in names.items()}
             return _judge(site.sidecar, names, rescales)
@@ -159,14 +163,6 @@ def _come_and_go(server: LocalServer) -> None:
 
 def _size(client: Client, trainer_id: str) -> int:
     return len(client.trainer(trainer_id).observed_nodes)
-
-
-def _until(is_so: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {PATIENCE_S:.0f} s: {what}")
-        time.sleep(0.1)
 
 
 class _Keeps:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from _bench.plane import BenchError, Plane
+from _bench.plane import Plane
 from _bench.records import (
     Recorder,
     Step,
@@ -20,6 +20,7 @@ from _bench.records import (
     survivors,
     usual_step_s,
 )
+from _bench.waiting import BenchError
 
 KINDS = ("1->2", "2->4", "4->2", "rank 0 leaves", "SIGKILL")
 BEFORE_STEPS = 3  # at least so many between two transitions

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from _bench.plane import BenchError, Plane
+from _bench.plane import Plane
+from _bench.waiting import BenchError
 from bftrainer import process
 from trainers.agent.starting import KEEP_FREED_MEMORY
 
