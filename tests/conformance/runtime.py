@@ -21,6 +21,7 @@ from bftrainer.api.service import TrainerView
 from bftrainer.local.processes import NODE_VARIABLE
 from bftrainer.trainer import TrainerSpec, TrainerState
 from milp.problem import Curve
+from tests.support.processes import is_running
 from tests.support.site import Site
 from tests.support.waiting import wait_for
 
@@ -194,14 +195,5 @@ def _environment(path: Path) -> list[bytes]:
 
 def signal_all(pids: list[int], number: signal.Signals) -> None:
     """Signal those that are there."""
-    for pid in filter(is_there, pids):
+    for pid in filter(is_running, pids):
         os.kill(pid, number)
-
-
-def is_there(pid: int) -> bool:
-    """Whether a process lives."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return status.rsplit(")", 1)[1].split()[0] != "Z"

@@ -194,15 +194,6 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in text.split()]
 
 
-def is_running(pid: int) -> bool:
-    """Whether a process exists and is not merely waiting to be reaped."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return status.rpartition(")")[2].split()[0] not in ("Z", "X")
-
-
 def readable_secrets(pid: int) -> Iterator[bytes]:
     """Return what other processes can see of a process: arguments and environment."""
     for name in ("cmdline", "environ"):

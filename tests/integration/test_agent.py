@@ -32,11 +32,11 @@ from tests.integration.agent_harness import (
     Lab,
     children,
     in_lab,
-    is_running,
     readable_secrets,
     until,
     write_executable,
 )
+from tests.support.processes import is_running
 from trainers.agent.starting import KEEP_FREED_MEMORY
 
 # Lives until it is killed or told to stop; its control thread answers by itself.

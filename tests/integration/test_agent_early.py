@@ -7,7 +7,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from tests.integration.agent_harness import Lab, children, in_lab, is_running, until
+from tests.integration.agent_harness import Lab, children, in_lab, until
+from tests.support.processes import is_running
 from trainers.agent.starting import log_of
 
 ENDING = "import sys; sys.exit(int(sys.argv[1]))"

@@ -10,7 +10,8 @@ import pytest
 
 from bftrainer import process
 from bftrainer.elastic import protocol
-from tests.support.keeper import KeeperProcess, is_running
+from tests.support.keeper import KeeperProcess
+from tests.support.processes import is_running
 from tests.support.waiting import wait_for
 
 # Says where it is, then waits; what it does with requests is for each test to add.

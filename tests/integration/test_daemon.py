@@ -16,6 +16,7 @@ from bftrainer.simulate.recorded import KIND, take_again
 from bftrainer.trainer import TrainerState
 from milp.problem import Curve
 from tests.integration.daemon_scripts import BROKEN, SLOW, trainer_spec
+from tests.support.processes import is_running
 from tests.support.site import Site
 from tests.support.waiting import wait_for
 
@@ -143,7 +144,7 @@ def test_cancel_ends_the_workers_and_frees_the_nodes(site: DaemonSite) -> None:
     site.observed(trainer, 2)
     pids = _worker_pids(site, trainer)
     assert site.client.cancel(trainer).record.state is TrainerState.CANCELLED
-    wait_for(lambda: not any(_is_alive(p) for p in pids), what="workers are gone")
+    wait_for(lambda: not any(is_running(p) for p in pids), what="workers are gone")
     wait_for(
         lambda: all(n.trainer_id == "" for n in site.client.nodes()), what="the nodes are free"
     )
@@ -217,12 +218,4 @@ def _worker_pids(site: DaemonSite, trainer_id: str) -> list[int]:
         for line in Path(log.path).read_text().splitlines()
     ]
     pids = [int(line.split()[1]) for line in lines if line.startswith("worker ")]
-    return [p for p in pids if _is_alive(p)]
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return status.rsplit(")", 1)[1].split()[0] != "Z"
+    return [p for p in pids if is_running(p)]

@@ -151,12 +151,3 @@ class KeeperProcess:
                 return
             *lines, self._unread = (self._unread + data).split(b"\n")
             self.heard += [protocol.decode(line) for line in lines]
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return status.rsplit(")", 1)[1].split()[0] != "Z"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer import process
+from tests.support.processes import is_running
 from tests.support.waiting import wait_for
 
 PYTHON = sys.executable
@@ -17,15 +18,6 @@ PYTHON = sys.executable
 
 def _python(code: str, **more: object) -> process.Completed:
     return process.run([PYTHON, "-c", code], timeout_s=30.0, **more)  # type: ignore[arg-type]  # passed on
-
-
-def _is_gone(pid: int) -> bool:
-    """Whether a process has ended (a zombie has, too)."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    return state == "Z"
 
 
 def test_output_status_and_time_come_back() -> None:
@@ -86,7 +78,7 @@ def test_at_the_time_limit_the_whole_group_is_killed() -> None:
     assert done.returncode == -signal.SIGKILL
     assert done.wall_s < 20.0
     grandchild = int(done.stdout)
-    wait_for(lambda: _is_gone(grandchild), what="the grandchild is gone")
+    wait_for(lambda: not is_running(grandchild), what="the grandchild is gone")
 
 
 def test_a_command_that_closes_its_output_is_still_bounded() -> None:
