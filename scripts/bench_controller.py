@@ -23,7 +23,6 @@ from _bench.controller import ARMS, Arm, Sample, Scale, Site
 from _bench.stats import ratio_interval
 from _bench.targets import Target, console, exit_code, print_targets, write_json
 from _bench.waiting import BenchError
-from _bench.zero_harm.arm import ArmError
 from rich.table import Table
 
 from bftrainer.errors import BftError
@@ -43,7 +42,7 @@ def main() -> int:
     repeats = arguments.repeats or (1 if arguments.quick else 5)
     try:
         samples = _measure(scale, repeats)
-    except (ArmError, BenchError, BftError) as problem:
+    except (BenchError, BftError) as problem:
         console().print(f"[bold red]{problem}[/]")
         return 1
     targets = _targets(samples)

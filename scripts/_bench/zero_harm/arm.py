@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from _bench.waiting import BenchError, wait_until
 from _bench.zero_harm import cycles, idle, journal
 from _bench.zero_harm.cells import Cell, Settings
 from _bench.zero_harm.runs import Run
@@ -45,10 +46,6 @@ LIGHT = Path(__file__).resolve().parents[2] / "workloads" / "light_interpreter.p
 Say = Callable[[str], None]
 
 
-class ArmError(Exception):
-    """The run could not be made; the text says what did not happen."""
-
-
 def _is_alone() -> None:
     """Nobody to wait for."""
 
@@ -70,7 +67,7 @@ def play(stage: Stage, settings: Settings, name: str, cell: Cell | None) -> Run:
     """Run the workload once; ``cell``: with bftrainer as this cell has it.
 
     Raises:
-        ArmError, CycleError, BftError: the run did not come to its end.
+        BenchError, BftError: the run did not come to its end.
     """
     directory = Path(tempfile.mkdtemp(prefix="bft-zero-", dir="/tmp"))
     directory.chmod(0o755)  # ordinary users' jobs must reach the cluster's directory
@@ -86,6 +83,7 @@ def play(stage: Stage, settings: Settings, name: str, cell: Cell | None) -> Run:
                 _keep(sidecar, log, stage.keep / name.replace(" ", "-"))
                 return _with_journal(run, sidecar, origin_s, cycles.starts(log))
     finally:
+        # A step that ends late may still write here: that is no reason to lose the run.
         shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -119,7 +117,7 @@ def _sidecar(
     sidecar = DaemonProcess(
         directory / "state",
         batch_system="slurm",
-        batch_options=cell.batch_options(cluster.config),
+        batch_options=cluster.config.batch_options(is_told=cell.is_told),
         policy=POLICY,
     )
     try:
@@ -156,15 +154,15 @@ def light_trainers(directory: Path, count: int, n_nodes: int) -> Iterator[Traine
 
 def wait_for_nodes(sidecar: DaemonProcess, n_nodes: int) -> None:
     """Wait until trainers train on so many nodes."""
-    deadline = time.monotonic() + SETTLE_PATIENCE_S
-    while True:
-        training = sum(len(t.observed_nodes) for t in sidecar.client.trainers())
-        if training >= n_nodes:
-            return
-        if time.monotonic() > deadline or not sidecar.is_running():
+
+    def train() -> bool:
+        if not sidecar.is_running():
             tail = sidecar.log.read_text(errors="replace")[-1000:]
-            raise ArmError(f"{training} of {n_nodes} nodes train; the daemon's log ends:\n{tail}")
-        time.sleep(0.5)
+            raise BenchError(f"the daemon has ended; its log ends:\n{tail}")
+        return sum(len(t.observed_nodes) for t in sidecar.client.trainers()) >= n_nodes
+
+    what = f"{n_nodes} nodes train; see {sidecar.log}"
+    wait_until(train, what, patience_s=SETTLE_PATIENCE_S, interval_s=0.5)
 
 
 def _keep(sidecar: DaemonProcess, log: Path, directory: Path) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from slurm_plugins.testcluster.config import PILOT_QOS, ClusterConfig
+from slurm_plugins.testcluster.config import ClusterConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,15 +52,6 @@ class Cell:
     is_told: bool = True  # by the hook; otherwise a look per second
     must_pass: bool = False  # harm is judged; elsewhere its cost is the result
     max_lost_cycles: float | None = None  # largest share of jobs that may lose a cycle
-
-    def batch_options(self, config: ClusterConfig) -> dict[str, str]:
-        """Return how the daemon finds the cluster."""
-        options = {"slurm_conf": str(config.slurm_conf)}
-        if self.is_told:
-            options["hook_file"] = str(config.hook_file)
-        if self.settings.preempt_type == "qos":
-            options["qos"] = PILOT_QOS
-        return options
 
 
 TIER = Settings(name="tier-bf30")

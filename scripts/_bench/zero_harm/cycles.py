@@ -8,10 +8,10 @@ Called by ``arm``.
 from __future__ import annotations
 
 import re
-import time
 from datetime import datetime
 from pathlib import Path
 
+from _bench.waiting import BenchError, wait_until
 from slurm_plugins.testcluster import SlurmTestCluster
 
 _BEGIN = re.compile(r"^\[([0-9T:.-]+)\] .*backfill: beginning$", re.MULTILINE)
@@ -20,10 +20,6 @@ _STARTED = re.compile(
     re.MULTILINE,
 )
 PATIENCE_S = 90.0
-
-
-class CycleError(Exception):
-    """The scheduler does not do what phase-locking needs."""
 
 
 def read(log: Path) -> tuple[float, ...]:
@@ -48,7 +44,7 @@ def note(cluster: SlurmTestCluster) -> Path:
     """Make slurmctld write down its cycles; return its log."""
     done = cluster.command("scontrol", "setdebug", "debug")
     if not done.is_ok:
-        raise CycleError(f"scontrol setdebug: {done.stderr.strip()}")
+        raise BenchError(f"scontrol setdebug: {done.stderr.strip()}")
     return cluster.directory / "log" / "slurmctld.log"
 
 
@@ -59,11 +55,9 @@ def wait_for_next(cluster: SlurmTestCluster, log: Path) -> float:
     due runs at once, and the one awaited is then a whole interval after it.
     """
     n_before = len(read(log))
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
+
+    def begun() -> tuple[float, ...]:
         cluster.command("scontrol", "update", "PartitionName=batch", "State=UP")
-        begun = read(log)
-        if len(begun) > n_before:
-            return begun[-1]
-        time.sleep(0.25)
-    raise CycleError(f"no backfill cycle within {PATIENCE_S:.0f} s")
+        return read(log)[n_before:]
+
+    return wait_until(begun, "a backfill cycle", patience_s=PATIENCE_S, interval_s=0.25)[-1]

@@ -15,10 +15,10 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing.synchronize import Barrier
 
+from _bench.waiting import BenchError
 from _bench.zero_harm import arm
-from _bench.zero_harm.arm import ArmError, Stage
+from _bench.zero_harm.arm import Stage
 from _bench.zero_harm.cells import Cell, Settings
-from _bench.zero_harm.cycles import CycleError
 from _bench.zero_harm.runs import Run, Shelf
 from _bench.zero_harm.workload import jittered
 from bftrainer.errors import BftError
@@ -122,7 +122,7 @@ def play(stage: Stage, planned: Planned) -> Run | str:
     own = replace(stage, jobs=jittered(stage.jobs, planned.jitter), is_set=_wait_for_all)
     try:
         run = arm.play(own, planned.settings, planned.name, planned.cell)
-    except (ArmError, CycleError, BftError, OSError) as problem:
+    except (BenchError, BftError, OSError) as problem:
         _together[0].abort()  # nobody waits for this one
         return str(problem)
     took_s = time.monotonic() - began_s
