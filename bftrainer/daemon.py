@@ -344,6 +344,7 @@ class Daemon:
             memory=self.seen.memory,
             may_claim=time.monotonic() >= self._no_claims_before_s,
             training=self.trainers.observed_assignment(),
+            speeds=self.trainers.speeds.speeds(self.seen.memory.slow_nodes),
         )
         started = time.perf_counter()
         plan = decide(given, self._allocate)
@@ -404,7 +405,7 @@ class Daemon:
         for node, trainer_id in plan.assignment.items():
             if node in by_node:
                 targets.setdefault(trainer_id, []).append(by_node[node])
-        self.trainers.set_targets(targets)
+        self.trainers.set_targets(targets, plan.memory.replacing)
         for claim in plan.claims:
             self._open_pilot(claim, plan)
 

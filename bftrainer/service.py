@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 from bftrainer.api.service import (
     Explanation,
@@ -21,6 +22,7 @@ from bftrainer.observability.figures import Extras, daemon_figures
 from bftrainer.observability.metrics import Figure
 from bftrainer.poll.snapshot import Node, NodeState
 from bftrainer.restart_words import restart_sentences
+from bftrainer.slow_words import slow_sentences, straggler_sentences
 from bftrainer.trainer import TrainerRecord, TrainerSpec
 from trainers.runtimes.base import load_runtime
 
@@ -62,6 +64,7 @@ class DaemonService:
             trainers=self.trainers(),
             polling=daemon.poller.figures(),
             back_off=sentence(daemon.harm.state),
+            slow_nodes=tuple(self._slow_nodes().values()),
         )
 
     def nodes(self) -> tuple[NodeView, ...]:
@@ -92,6 +95,7 @@ class DaemonService:
             observed_size=len(view.observed_nodes),
             sentences=(
                 *explain_trainer(record, plan, daemon.settings, queue, len(view.observed_nodes)),
+                *straggler_sentences(record, plan, daemon.settings, view.observed_nodes),
                 *restart_sentences(record),
                 *(() if record.state.is_final else self._failures()),
             ),
@@ -173,8 +177,15 @@ class DaemonService:
             pauses=trainers.pauses,
             paused_s=trainers.paused_s,
             back_off_level=daemon.harm.state.level,
+            slow_nodes=len(daemon.seen.memory.slow_nodes),
+            stragglers_found=trainers.speeds.found,
+            stragglers_replaced=trainers.speeds.replaced,
         )
         return daemon_figures(self.status(), extras)
+
+    def _slow_nodes(self) -> dict[str, str]:
+        daemon = self._daemon
+        return slow_sentences(daemon.seen.memory, daemon.settings, time.time())
 
     def _failures(self) -> tuple[str, ...]:
         snapshot, refusal = self._daemon.seen.snapshot, self._daemon.refusal
@@ -226,6 +237,8 @@ class DaemonService:
             use = "free"
         elif node.state is NodeState.ALLOCATED:
             use = "busy"
+        if not reason and node.name in daemon.seen.memory.slow_nodes:
+            reason = self._slow_nodes()[node.name]
         return NodeView(
             name=node.name,
             state=node.state.value,

@@ -69,20 +69,24 @@ def learn_progress(
         # A daemon that has just started: the generation goes on under it.
         if said.generation != progress.generation or not 0 < progress.size == n_members:
             return None, record.costs
-        watch = Watch(
-            generation=said.generation,
-            size=progress.size,
-            step=said.step,
-            samples=said.samples,
-            at_s=now_s,
-        )
-        return watch, record.costs
+        return watch_from(record, said, now_s), record.costs
     watch, observed = heard(
         watch, generation=said.generation, step=said.step, samples=said.samples, now_s=now_s
     )
     if observed is None:
         return watch, record.costs
     return watch, learn_throughput(record.costs, watch.size, observed, now_s)
+
+
+def watch_from(record: TrainerRecord, said: Progress, now_s: float) -> Watch:
+    """Begin to observe at a member's report; what was before does not count."""
+    return Watch(
+        generation=said.generation,
+        size=record.progress.size,
+        step=said.step,
+        samples=said.samples,
+        at_s=now_s,
+    )
 
 
 def learn_throughput(

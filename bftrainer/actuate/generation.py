@@ -10,14 +10,13 @@ the clock, and carries out the instructions in order.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from bftrainer.actuate.group import (
     Announced,
     Ended,
     Forming,
     Instruction,
-    Kill,
     NodeOffer,
     Parked,
     Rescaled,
@@ -26,7 +25,10 @@ from bftrainer.actuate.group import (
     Worker,
     WorkerFailed,
     WorkerPhase,
+    backoff_s,
     describe_exit,
+    kill,
+    worker_on,
 )
 from bftrainer.elastic import protocol
 
@@ -34,7 +36,6 @@ READY_TIMEOUT_S = 15.0  # a control thread answers in milliseconds; this is a st
 INTERRUPTED_PATIENCE_S = 1.0  # how long a broken collective waits for its cause to be known
 END_PATIENCE_S = 10.0  # how long other ranks may run on after rank 0 ended
 LEAVE_PATIENCE_S = 60.0  # how long a worker that shall leave may take: a long step, a save
-MAX_BACKOFF_S = 30.0
 
 
 class GenerationMachine:
@@ -71,15 +72,19 @@ class GenerationMachine:
         self._not_before_on: dict[str, float] = {}
         self._ended_s: float | None = None
         self._targets: dict[str, NodeOffer] = {}
+        self._staying: Mapping[str, str] = {}  # node -> the one its member waits for
         self._new_token = new_token
         self._started_workers = 0
         self.size_before = 0  # of the last complete generation
 
     # ---- stimuli -------------------------------------------------------------------
 
-    def set_targets(self, offers: Sequence[NodeOffer], now_s: float) -> list[Instruction]:
-        """Take over the planned nodes whose agents are connected."""
+    def set_targets(
+        self, offers: Sequence[NodeOffer], now_s: float, staying: Mapping[str, str] | None = None
+    ) -> list[Instruction]:
+        """Take over the planned nodes; one of ``staying`` is left once the other trains."""
         self._targets = {o.node: o for o in offers}
+        self._staying = staying or {}
         return self._advance(now_s)
 
     def tick(self, now_s: float) -> list[Instruction]:
@@ -142,10 +147,10 @@ class GenerationMachine:
             text = worker.has_failed or cause or describe_exit(returncode)
             if now_s >= self._not_before_s:  # all workers failing at once are one failure
                 self.failures_in_row += 1
-                self._not_before_s = now_s + _backoff_s(self.failures_in_row)
+                self._not_before_s = now_s + backoff_s(self.failures_in_row)
             # Others may make progress all the while: a bad node is tried ever more seldom.
             in_row = self._failures_on[worker.node] = self._failures_on.get(worker.node, 0) + 1
-            self._not_before_on[worker.node] = now_s + _backoff_s(in_row)
+            self._not_before_on[worker.node] = now_s + backoff_s(in_row)
             out.append(
                 WorkerFailed(
                     worker_id=worker_id,
@@ -233,7 +238,7 @@ class GenerationMachine:
     def _clear_up(self, now_s: float) -> list[Instruction]:
         """After the end: joiners go at once, other ranks after a while."""
         late = now_s - (self._ended_s or now_s) > END_PATIENCE_S
-        return [_kill(w, "ended") for w in self._live() if late or not w.is_finished]
+        return [kill(w, "ended") for w in self._live() if late or not w.is_finished]
 
     def _match_workers_to_targets(self, now_s: float) -> list[Instruction]:
         """Start what is missing; drop joiners that are no longer wanted or too slow."""
@@ -245,7 +250,7 @@ class GenerationMachine:
             idle_phase = worker.phase in {WorkerPhase.STARTING, WorkerPhase.WARM}
             in_roster = self.forming is not None and worker.worker_id in self.forming.roster
             if self._is_overdue(worker, now_s):
-                out.append(_kill(worker, "stays on"))
+                out.append(kill(worker, "stays on"))
                 continue
             too_slow = (
                 worker.phase is WorkerPhase.STARTING
@@ -253,7 +258,7 @@ class GenerationMachine:
             )
             if idle_phase and not in_roster and (worker.node not in self._targets or too_slow):
                 reason = "too slow to start" if too_slow else "no longer planned"
-                out.append(_kill(worker, reason))
+                out.append(kill(worker, reason))
                 continue
             busy_nodes.add(worker.node)
         if self._is_finishing() or now_s < self._not_before_s:
@@ -280,15 +285,7 @@ class GenerationMachine:
     def _start(self, offer: NodeOffer, now_s: float) -> StartWorkerOn:
         self._started_workers += 1
         worker_id = f"{self.trainer_id}-{self.incarnation}-{self._started_workers}"
-        self.workers[worker_id] = Worker(
-            worker_id=worker_id,
-            pilot_id=offer.pilot_id,
-            node=offer.node,
-            address=offer.address,
-            agent_endpoint=offer.agent_endpoint,
-            agent_public_key=offer.agent_public_key,
-            started_s=now_s,
-        )
+        self.workers[worker_id] = worker_on(offer, worker_id, now_s)
         return StartWorkerOn(
             pilot_id=offer.pilot_id, worker_id=worker_id, node=offer.node, address=offer.address
         )
@@ -323,8 +320,9 @@ class GenerationMachine:
         out = self._all_gone() if self.members and not alive else []
         if self.is_parking or self._is_finishing():
             return out
-        keep = [m for m in self._alive_members() if self.workers[m].node in self._targets]
-        roster = tuple(keep + self._joiners(now_s))[: self.n_max]
+        joiners = self._joiners(now_s)
+        keep = [m for m in self._alive_members() if self._is_kept(m, joiners)]
+        roster = tuple(keep + joiners)[: self.n_max]
         is_changed = self.is_broken or len(keep) < len(self.members)
         if self.members and not is_changed and len(roster) <= len(self.members):
             return out
@@ -335,6 +333,13 @@ class GenerationMachine:
             reason = reason if self.members else "start"
             return out + self._prepare(roster, reason, now_s)
         return out + (self._park() if self.members else [])
+
+    def _is_kept(self, member: str, joiners: Sequence[str]) -> bool:
+        node = self.workers[member].node
+        awaited = None if node in self._targets else self._staying.get(node)
+        if awaited is None:
+            return node in self._targets
+        return all(self.workers[w].node != awaited for w in (*self._alive_members(), *joiners))
 
     def _has_waited(self, now_s: float) -> bool:
         """Whether members report a broken collective whose cause does not show up."""
@@ -425,8 +430,9 @@ class GenerationMachine:
         """Nothing was committed: try the same generation again without the lost ones."""
         roster = tuple(w for w in forming.roster if self.workers[w].is_alive)
         has_member = any(w in self.members for w in roster)
-        if len(roster) < self.n_min or (self.members and not has_member):
-            self.forming = None
+        is_short = len(roster) < self.n_min or bool(self._staying)
+        if is_short or (self.members and not has_member):
+            self.forming = None  # begun anew: who was to leave may have to stay
             return []
         forming.roster = roster
         forming.attempt += 1
@@ -436,7 +442,7 @@ class GenerationMachine:
     def _kill_silent(self, forming: Forming) -> list[Instruction]:
         # When all have answered, it is the first that could not open the store.
         silent = sorted(forming.waiting) or forming.roster[:1]
-        return [_kill(self.workers[w], "does not answer") for w in silent]
+        return [kill(self.workers[w], "does not answer") for w in silent]
 
     def _send_commit(self, forming: Forming) -> list[Instruction]:
         first = self.workers[forming.roster[0]]
@@ -486,12 +492,3 @@ class GenerationMachine:
             worker_id=worker_id,
             body=protocol.to_body(body),
         )
-
-
-def _backoff_s(failures: int) -> float:
-    return min(MAX_BACKOFF_S, 2.0 ** min(8, failures - 2))
-
-
-def _kill(worker: Worker, reason: str) -> Kill:
-    worker.phase = WorkerPhase.GONE
-    return Kill(pilot_id=worker.pilot_id, worker_id=worker.worker_id, reason=reason)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from bftrainer.elastic import protocol
 
+MAX_BACKOFF_S = 30.0
+
 
 class WorkerPhase(enum.StrEnum):
     """Life of a worker."""
@@ -183,3 +185,27 @@ def describe_exit(returncode: int) -> str:
     if returncode < 0:
         return f"The worker was killed by signal {-returncode}."
     return f"The worker ended with status {returncode} before its training was complete."
+
+
+def worker_on(offer: NodeOffer, worker_id: str, now_s: float) -> Worker:
+    """Return a worker that starts, or is found, on an offered node."""
+    return Worker(
+        worker_id=worker_id,
+        pilot_id=offer.pilot_id,
+        node=offer.node,
+        address=offer.address,
+        agent_endpoint=offer.agent_endpoint,
+        agent_public_key=offer.agent_public_key,
+        started_s=now_s,
+    )
+
+
+def kill(worker: Worker, reason: str) -> Kill:
+    """Give a worker up."""
+    worker.phase = WorkerPhase.GONE
+    return Kill(pilot_id=worker.pilot_id, worker_id=worker.worker_id, reason=reason)
+
+
+def backoff_s(failures: int) -> float:
+    """How long to wait after so many failures in a row."""
+    return min(MAX_BACKOFF_S, 2.0 ** min(8, failures - 2))

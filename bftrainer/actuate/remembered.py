@@ -1,10 +1,10 @@
 """What an earlier daemon had learnt, from its last decision in the journal.
 
 ``Memory`` is kept with every decision that is written down. A new daemon begins with what
-runs, and takes over what only time can teach: the small jobs of the last days and what
-claims cost. Called once, when the agents have been adopted. What is left out: counts of
-looks and hold-offs, which are of the moment; claims that were under way, because how long
-the daemon was away is no claim's fault.
+runs, and takes over what only time can teach: the small jobs of the last days, what claims
+cost and which nodes are slow. Called once, when the agents have been adopted. What is left
+out: counts of looks and hold-offs, which are of the moment; claims and replacements that
+were under way, because how long the daemon was away is no fault of theirs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def remembered(journal: Journal, settings: Settings, assignment: Mapping[str, st
         assignment: node -> trainer, as observed.
     """
     memory = Memory(assignment=assignment)
-    if not (settings.learns_reserve or settings.learns_min_gap):
+    if not (settings.learns_reserve or settings.learns_min_gap or settings.straggler_threshold):
         return memory
     try:
         entry = journal.latest("decision")
@@ -42,4 +42,5 @@ def remembered(journal: Journal, settings: Settings, assignment: Mapping[str, st
         memory,
         claim_costs=ClaimCosts(claim=known.claim_costs.claim, warm_up=known.claim_costs.warm_up),
         small_jobs=known.small_jobs,
+        slow_nodes=known.slow_nodes,
     )

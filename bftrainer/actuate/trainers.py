@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import Protocol
 
 from bftrainer.actuate.adoption import adopt
-from bftrainer.actuate.costs import learn_leaving, learn_progress, learn_rescale
+from bftrainer.actuate.costs import (
+    learn_leaving,
+    learn_progress,
+    learn_rescale,
+    watch_from,
+)
 from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.group import (
     Announced,
@@ -27,12 +32,14 @@ from bftrainer.actuate.group import (
     Rescaled,
     StartWorkerOn,
     Tell,
-    Worker,
     WorkerFailed,
     WorkerPhase,
+    worker_on,
 )
 from bftrainer.actuate.restarting import RestartMachine
+from bftrainer.actuate.speeds import SpeedBook
 from bftrainer.api.service import LogFile
+from bftrainer.decide.slow import Replacing
 from bftrainer.elastic import protocol
 from bftrainer.journal.journal import Journal
 from bftrainer.policy.model import Policy
@@ -81,6 +88,7 @@ class TrainerBook:
         self._send = send
         self._clock = clock
         self._on_change = on_change
+        self.speeds = SpeedBook(policy.straggler_threshold, self._note)
         self.records: dict[str, TrainerRecord] = {r.trainer_id: r for r in journal.trainers()}
         self.trainers: dict[str, Trainer] = {}
         # The latest only, as (trainer, at_s, what): the journal has them all.
@@ -181,7 +189,7 @@ class TrainerBook:
                 offer = offers.get(pilot_id)
                 if offer is None:
                     continue
-                workers.append(_worker(report, offer, now_s))
+                workers.append(worker_on(offer, report.worker_id, now_s))
                 raw = [*report.latest, *([report.commit] if report.commit else [])]
                 bodies[report.worker_id] = [protocol.from_body(b) for b in raw]
             trainer.reported.clear()
@@ -219,7 +227,7 @@ class TrainerBook:
             LOG.warning("worker %s: BFT-1301 %s", worker_id, problem)
             return
         if isinstance(message, protocol.Progress):
-            self._on_progress(trainer, message)
+            self._on_progress(trainer, message, trainer.machine.workers[worker_id].node)
         self._carry_out(trainer, trainer.machine.on_body(worker_id, message, self._clock()))
 
     def on_exit(self, worker_id: str, returncode: int, cause: str) -> None:
@@ -235,10 +243,22 @@ class TrainerBook:
             out = trainer.machine.on_agent_lost(pilot_id, self._clock())
             self._carry_out(trainer, out)
 
-    def set_targets(self, targets: Mapping[str, Sequence[NodeOffer]]) -> None:
-        """Hand each trainer its planned nodes whose agents are connected."""
+    def set_targets(
+        self,
+        targets: Mapping[str, Sequence[NodeOffer]],
+        replacing: Mapping[str, Replacing] | None = None,
+    ) -> None:
+        """Hand each trainer its planned nodes whose agents are connected.
+
+        ``replacing``: stragglers that stay until the node in their place trains.
+        """
+        staying: dict[str, dict[str, str]] = {}
+        for node, pair in (replacing or {}).items():
+            staying.setdefault(pair.trainer_id, {})[node] = pair.node
         for trainer_id, trainer in list(self.trainers.items()):
-            out = trainer.machine.set_targets(targets.get(trainer_id, ()), self._clock())
+            own, pairs = targets.get(trainer_id, ()), staying.get(trainer_id, {})
+            self.speeds.staying(trainer_id, pairs)
+            out = trainer.machine.set_targets(own, self._clock(), pairs)
             self._carry_out(trainer, out)
 
     def tick(self) -> None:
@@ -252,12 +272,16 @@ class TrainerBook:
         trainer = self.trainers.get(worker_id.rsplit("-", 2)[0])
         return trainer if trainer and worker_id in trainer.machine.workers else None
 
-    def _on_progress(self, trainer: Trainer, said: protocol.Progress) -> None:
+    def _on_progress(self, trainer: Trainer, said: protocol.Progress, node: str) -> None:
         record = trainer.record
+        if self.speeds.on_progress(record.trainer_id, node, said):
+            self._on_change()
         if said.step < record.progress.step and said.generation <= record.progress.generation:
             return
         now_s, n_members = self._clock(), len(trainer.machine.members)
         watch, costs = learn_progress(trainer.watch, record, said, n_members, now_s)
+        if self.speeds.is_uneven(record.trainer_id):  # a straggler's pace is not its size's
+            watch, costs = watch_from(record, said, now_s), record.costs
         trainer.watch = watch
         self._replace(
             trainer,
@@ -316,7 +340,7 @@ class TrainerBook:
     def _on_rescaled(self, trainer: Trainer, done: Rescaled) -> None:
         record, now_s = trainer.record, self._clock()
         costs = learn_rescale(record.costs, done)
-        if done.size_before:
+        if done.size_before and not self.speeds.is_uneven(record.trainer_id):
             rate = record.progress.samples_per_s
             costs = learn_leaving(costs, done.size_before, rate, now_s)
         trainer.watch = Watch(
@@ -326,6 +350,7 @@ class TrainerBook:
             samples=done.samples,
             at_s=now_s,
         )
+        self.speeds.on_rescaled(record.trainer_id, done)
         self._replace(
             trainer,
             state=TrainerState.RUNNING,
@@ -355,6 +380,7 @@ class TrainerBook:
         record = trainer.record
         if record.state.is_final:
             return
+        self.speeds.forget(record.trainer_id)
         self._replace(
             trainer,
             state=TrainerState.PARKED,
@@ -378,6 +404,7 @@ class TrainerBook:
         trainer = self.trainers.get(trainer_id)
         if trainer is None or record.state.is_final:
             return record
+        self.speeds.forget(trainer_id)
         if state is not TrainerState.FINISHED:
             for worker in trainer.machine.workers.values():
                 if worker.is_alive:
@@ -406,6 +433,9 @@ class TrainerBook:
         trainer.record = replace(trainer.record, **changes)  # type: ignore[arg-type]  # field names checked by replace
         self.records[trainer.record.trainer_id] = trainer.record
 
+    def _note(self, trainer_id: str, kind: str, what: object) -> None:
+        self._write(self.trainers[trainer_id], kind, what)
+
     def _write(self, trainer: Trainer, kind: str, payload: object) -> None:
         body = {"trainer_id": trainer.record.trainer_id, "what": payload}
         self._journal.append(kind, body, trainers=[trainer.record])
@@ -414,15 +444,3 @@ class TrainerBook:
 def log_directory(spec: TrainerSpec) -> Path:
     """Return where the workers of a trainer write their output."""
     return Path(spec.checkpoint_dir) / "logs"
-
-
-def _worker(report: WorkerReport, offer: NodeOffer, now_s: float) -> Worker:
-    return Worker(
-        worker_id=report.worker_id,
-        pilot_id=offer.pilot_id,
-        node=offer.node,
-        address=offer.address,
-        agent_endpoint=offer.agent_endpoint,
-        agent_public_key=offer.agent_public_key,
-        started_s=now_s,
-    )

@@ -94,6 +94,7 @@ class StatusView:
     trainers: tuple[TrainerView, ...]
     polling: PollingView | None = None
     back_off: str = ""  # one sentence while the daemon backs off (docs/harm.md)
+    slow_nodes: tuple[str, ...] = ()  # a sentence each (docs/stragglers.md)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

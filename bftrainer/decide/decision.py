@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from bftrainer.decide import claims, reserve
+from bftrainer.decide import claims, reserve, slow
 from bftrainer.decide.curves import problem_trainer
 from bftrainer.decide.exploring import Exploring
 from bftrainer.decide.giveback import coming_back, give_back, still_held_off
@@ -70,12 +70,15 @@ def decide(given: DecisionInput, policy: Policy) -> Plan:
         pool = _without(given, memory, releases)
     pool, beyond = hold_at_most(pool, given.settings, lambda node: _cost(node, memory, given))
     releases += beyond
+    memory = slow.settle(memory, [n.name for n in pool.nodes], given)
     problem = _problem(pool, given, memory)
-    allocation, trouble = _allocate(problem, Exploring(policy, given))
+    allocation, trouble = _allocate(problem, Exploring(policy, given), _fractions(memory, given))
     assignment = dict(allocation.assignment) if allocation else {}
     if trouble:  # a rule that fails leaves everybody what they have
         kept = {n.name for n in pool.nodes}
         assignment = {n: t for n, t in memory.assignment.items() if n in kept}
+    if memory.slow_nodes or memory.replacing:
+        memory = replace(memory, replacing=slow.replaced(memory, assignment, given))
     unused, idle_releases = _unwanted(pool, assignment, given, memory)
     gone = {r.pilot_id for r in releases}
     releases += [r for r in idle_releases if r.pilot_id not in gone]
@@ -137,6 +140,8 @@ def _learn(given: DecisionInput, memory: Memory) -> Memory:
             memory.small_jobs, given.snapshot, memory.gave_back, settings.cycle_s, now_s
         )
         memory = replace(memory, small_jobs=seen)
+    if memory.slow_nodes or given.speeds:
+        memory = replace(memory, slow_nodes=slow.look(memory.slow_nodes, given, settings))
     return memory
 
 
@@ -232,7 +237,10 @@ def _unconfirmed(given: DecisionInput, memory: Memory) -> set[str]:
 
 def _problem(pool: Pool, given: DecisionInput, memory: Memory) -> Problem | None:
     """State the allocation problem; ``None`` when there is nothing to allocate."""
-    names = {n.name for n in pool.nodes}
+    nodes = pool.nodes
+    if memory.replacing:  # stragglers that stay for a while are nobody else's
+        nodes = tuple([n for n in nodes if n.name not in memory.replacing])
+    names = {n.name for n in nodes}
     if not given.trainers or not names:
         return None
     held = _by_trainer(memory.assignment, names)
@@ -240,7 +248,7 @@ def _problem(pool: Pool, given: DecisionInput, memory: Memory) -> Problem | None
     nobody: tuple[str, ...] = ()
     t_fwd_s = forward_time_s(given.settings.t_fwd_s, memory.joins)
     return Problem(
-        nodes=tuple([_problem_node(n, given.now_s) for n in pool.nodes]),
+        nodes=tuple([_problem_node(n, given.now_s) for n in nodes]),
         trainers=tuple(
             [
                 problem_trainer(
@@ -288,10 +296,20 @@ def _endless_node(name: str, node_type: str, gpus: int) -> ProblemNode:
     return ProblemNode(name=name, eligibility=node_type, gpus=gpus)
 
 
-def _allocate(problem: Problem | None, policy: Policy) -> tuple[Allocation | None, str]:
+def _fractions(memory: Memory, given: DecisionInput) -> dict[str, float]:
+    """What slow nodes are taken to reach now."""
+    settings, now_s = given.settings, given.now_s
+    return {n: slow.fraction_now(s, settings, now_s) for n, s in memory.slow_nodes.items()}
+
+
+def _allocate(
+    problem: Problem | None, policy: Policy, fractions: Mapping[str, float]
+) -> tuple[Allocation | None, str]:
     if problem is None:
         return None, ""
     try:
+        if fractions:
+            return slow.allocate(problem, fractions, policy.allocate), ""
         return policy.allocate(problem), ""
     except (ProblemError, CheckFailed) as failure:
         return None, f"Policy {policy.name} gave no usable answer: {failure}"
@@ -321,7 +339,7 @@ def _unwanted(
     for node in pool.nodes:
         if not node.pilot_id:
             continue
-        if node.name not in assignment:
+        if node.name not in assignment and node.name not in memory.replacing:
             since = memory.unused_since.get(node.name, given.now_s)
             unused[node.name] = since
             if given.now_s - since >= given.settings.hold_idle_s or not node.is_held:

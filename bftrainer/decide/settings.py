@@ -36,6 +36,8 @@ def settings_of(policy: Policy, system: BatchSystem) -> Settings:
         max_nodes_per_trainer=policy.max_nodes_per_trainer,
         eligible_node_types=tuple(policy.eligible_node_types or ()),
         explore_budget=policy.explore_budget,
+        straggler_threshold=policy.straggler_threshold,
+        straggler_memory_s=policy.straggler_memory_s,
     )
 
 

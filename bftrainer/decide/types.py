@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from bftrainer.decide.claims import ClaimCosts
 from bftrainer.decide.remaining import Joins
 from bftrainer.decide.reserve import SmallJobs
+from bftrainer.decide.slow import Replacing, SlowNode
 from bftrainer.events.change import Event
 from bftrainer.poll.snapshot import Snapshot
 from bftrainer.trainer import TrainerRecord
@@ -46,6 +47,8 @@ class Settings:
     hold_off_cycles: float = 1.0  # until a node given back may be taken again
     reserve_extra_nodes: int = 0  # beyond reserve_nodes_per_type
     explore_budget: float = 0.0  # share of the objective; 0: sizes are never explored
+    straggler_threshold: float = 0.0  # fraction of the others' throughput; 0: none replaced
+    straggler_memory_s: float = 1800.0  # until a node is taken to be half as slow as it was
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +83,8 @@ class Memory:
     joins: Joins = field(default_factory=Joins)  # kept only where T_fwd is learnt
     claim_costs: ClaimCosts = field(default_factory=ClaimCosts)  # only where min_gap_s is
     small_jobs: SmallJobs = field(default_factory=SmallJobs)  # only where the reserve is
+    slow_nodes: Mapping[str, SlowNode] = field(default_factory=dict)
+    replacing: Mapping[str, Replacing] = field(default_factory=dict)  # by straggler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +100,8 @@ class DecisionInput:
     memory: Memory
     may_claim: bool = True  # False while the batch system keeps refusing pilots
     training: Mapping[str, str] = field(default_factory=dict)  # node -> trainer, observed
+    # Slow node -> fraction of the throughput of those beside it; 1.0: remembered, and not slow.
+    speeds: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
 
 

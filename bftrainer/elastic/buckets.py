@@ -10,6 +10,7 @@ last only add up. Used by ``run`` at sizes above 1, and alone where a step is pa
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -88,6 +89,7 @@ class Reducer:
         self.group: Group | None = None
         self.broken: Broken | None = None
         self.votes = 0
+        self.waited_s = 0.0  # in the last step, for others, after this worker's own part was done
         self.is_listening = False  # hooks act: in a batch, not under no_sync
         self.is_finished = True
         self._vote: Callable[[], bool] = lambda: False
@@ -294,10 +296,12 @@ class Reducer:
             self._carried[i] |= p.grad is not None
 
     def _await_all(self) -> None:
+        began_s = time.monotonic()
         for bucket in self.buckets:
             self.broken = groups.settle(bucket.work, self._abandoned)
             if self.broken is not None:
                 break
+        self.waited_s = time.monotonic() - began_s
         # An unfinished collective may write into its bucket at any later time.
         for bucket in self.buckets:
             bucket.is_haunted = not bucket.work.is_completed()

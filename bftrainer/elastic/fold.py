@@ -10,6 +10,7 @@ in place of ``buckets.Reducer``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -161,7 +162,9 @@ class FoldReducer(Reducer):
             self._restore(self._first)
             self._hand_out()
             return
+        began_s = time.monotonic()
         self.broken = self._exchange_all(self.group)
+        self.waited_s = time.monotonic() - began_s
         if self.broken is None:
             self._hand_out()
             return

@@ -1,4 +1,9 @@
-"""How fast the run is: what ``Progress`` says, from the newest committed steps."""
+"""How fast the run is: what ``Progress`` says, from the newest committed steps.
+
+A step takes as long as its slowest worker, so how long the steps took does not tell who
+that is. What does is this worker's own part of them: from the end of one reduction to the
+moment it only waits in the next one.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +22,24 @@ class Pace:
 
     def __init__(self) -> None:
         self._step_s: deque[float] = deque(maxlen=20)
+        self._own_s: deque[float] = deque(maxlen=20)
         self._last_s: float | None = None
         self._batch = 0
         self._reported_s = 0.0
 
-    def note(self, batch: int) -> None:
-        """Remember a committed step over ``batch`` samples."""
+    def note(self, batch: int, waited_s: float | None = None) -> None:
+        """Remember a committed step over ``batch`` samples.
+
+        Args:
+            batch: of all workers together.
+            waited_s: how long this worker only waited for others; None: the step tells
+                nothing about that (alone, or not a full batch).
+        """
         now = time.monotonic()
         if self._last_s is not None:
             self._step_s.append(now - self._last_s)
+            if waited_s is not None:
+                self._own_s.append(max(0.0, now - self._last_s - waited_s))
         self._last_s = now
         self._batch = batch
 
@@ -33,6 +47,7 @@ class Pace:
         """Start again: the size changes."""
         self._last_s = None
         self._step_s.clear()
+        self._own_s.clear()
 
     def is_due(self) -> bool:
         """Whether there is something to report, and long enough after the last time."""
@@ -42,6 +57,7 @@ class Pace:
         """Return the report."""
         self._reported_s = time.monotonic()
         step_s = median(self._step_s)
+        shares = info.terms.shares
         return Progress(
             generation=info.generation,
             step=info.step,
@@ -49,4 +65,6 @@ class Pace:
             samples=info.samples,
             step_s=step_s,
             samples_per_s=self._batch / step_s if step_s > 0 else 0.0,
+            own_s=median(self._own_s) if self._own_s else 0.0,
+            share=shares[info.rank] if info.rank < len(shares) else 0,
         )

@@ -149,6 +149,8 @@ class Progress:
     samples: int
     step_s: float  # recent median, s
     samples_per_s: float  # whole generation, recent
+    own_s: float = 0.0  # of a full step, what this worker did itself; 0: not measured
+    share: int = 0  # samples of this worker in a full batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -377,9 +377,16 @@ class Run(Facts):
     def _note_commit(self, batch: int) -> None:
         membership = self._membership
         membership.note_commit()
-        self._pace.note(batch)
+        self._pace.note(batch, self._waited_s(batch))
         for hook in self._on_committed:
             hook(membership.info())
+
+    def _waited_s(self, batch: int) -> float | None:
+        """How long this worker waited for others in the step, where that says how quick it is."""
+        membership = self._membership
+        if membership.size == 1 or membership.reducer is None or batch != membership.terms.batch:
+            return None
+        return membership.reducer.waited_s
 
     def _require_stepped(self) -> None:
         if self._batch is not None:

@@ -21,6 +21,9 @@ class Extras:
     pauses: int
     paused_s: float
     back_off_level: int
+    slow_nodes: int = 0
+    stragglers_found: int = 0
+    stragglers_replaced: int = 0
 
 
 def daemon_figures(status: StatusView, extras: Extras) -> tuple[Figure, ...]:
@@ -47,6 +50,14 @@ def daemon_figures(status: StatusView, extras: Extras) -> tuple[Figure, ...]:
         _figure(
             "batch_system_known", "1 when the last look was complete.",
             float(status.observed == "present"),
+        ),
+        _figure("slow_nodes", "Nodes that are remembered as slow.", extras.slow_nodes),
+        _figure(
+            "stragglers_found_total", "Workers found persistently slow.", extras.stragglers_found
+        ),
+        _figure(
+            "stragglers_replaced_total", "Of these, replaced by another node.",
+            extras.stragglers_replaced,
         ),
         *_polling(status.polling),
         Figure(

@@ -115,6 +115,25 @@ class Policy(BaseModel):
         ge=0,
         le=0.5,
     )
+    straggler_threshold: float = _setting(
+        0.8,
+        _DECISION,
+        "of the others",
+        "A node whose throughput is on average below this fraction of that of the others of its "
+        "trainer is replaced when a better one is there and it pays; 0: never "
+        "(docs/stragglers.md).",
+        ge=0,
+        le=0.99,
+    )
+    straggler_memory_s: float = _setting(
+        1_800.0,
+        _DECISION,
+        "s",
+        "A node found slow is taken to be half as slow after this long, so that it is tried "
+        "again some time.",
+        ge=1,
+        le=2_592_000,
+    )
     reserve_nodes_per_type: int | None = _setting(
         1,
         _NODES,

@@ -40,6 +40,7 @@ class Generations(RuleBasedStateMachine):
         self.world = World()
         self.now_s = 0.0
         self.wanted: set[str] = set()  # nodes the plan gives to the trainer
+        self.staying: dict[str, str] = {}  # straggler -> node in its place
         self.pilot_of: dict[str, str] = {}  # node -> pilot whose agent is connected
         self.pilots = itertools.count(1)
         self.rosters: dict[tuple[int, int], tuple[str, ...]] = {}
@@ -130,6 +131,11 @@ class Generations(RuleBasedStateMachine):
         self._carry_out(self.machine.on_agent_lost(pilot_id, self.now_s))
         if is_replaced:
             self._connect(node)
+        for straggler, awaited in list(self.staying.items()):
+            if node in (straggler, awaited):  # as the decision does when either is lost
+                del self.staying[straggler]
+                if node == awaited:
+                    self.wanted = (self.wanted - {awaited}) | {straggler}
         self._retarget()
 
     # ---- the plan changes --------------------------------------------------------------------
@@ -148,8 +154,20 @@ class Generations(RuleBasedStateMachine):
     def plan_anything(self, nodes: set[str]) -> None:
         self.plan(nodes)
 
-    def plan(self, nodes: set[str]) -> None:
-        self.wanted = nodes
+    @precondition(lambda self: self.machine.members and self.wanted < set(NODES))
+    @rule(pick=st.integers(0, 99), rounds=st.integers(0, 20))
+    def plan_a_replacement(self, pick: int, rounds: int) -> None:
+        workers = self.machine.workers
+        nodes = sorted({workers[m].node for m in self.machine.members} & self.wanted)
+        if nodes:
+            straggler = nodes[pick % len(nodes)]
+            free = sorted(set(NODES) - self.wanted)
+            awaited = free[pick % len(free)]
+            self.plan((self.wanted - {straggler}) | {awaited}, {straggler: awaited})
+            self.run_smoothly(rounds)
+
+    def plan(self, nodes: set[str], staying: dict[str, str] | None = None) -> None:
+        self.wanted, self.staying = nodes, staying or {}
         for node in sorted(nodes - self.pilot_of.keys()):
             self._connect(node)
         self._retarget()
@@ -182,7 +200,7 @@ class Generations(RuleBasedStateMachine):
         return [offer(n, self.pilot_of[n]) for n in sorted(self.wanted) if n in self.pilot_of]
 
     def _retarget(self) -> None:
-        self._carry_out(self.machine.set_targets(self._offers(), self.now_s))
+        self._carry_out(self.machine.set_targets(self._offers(), self.now_s, self.staying))
 
     def _tick(self, seconds: float) -> None:
         self.now_s += seconds

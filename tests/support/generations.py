@@ -6,7 +6,7 @@ For unit tests of one path each; the property test has a model of workers instea
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from bftrainer.actuate.generation import GenerationMachine
@@ -68,8 +68,9 @@ class Driver:
         self.log += out
         return out
 
-    def target(self, *nodes: str) -> list[Instruction]:
-        return self._took(self.machine.set_targets([offer(n) for n in nodes], self.now_s))
+    def target(self, *nodes: str, staying: Mapping[str, str] | None = None) -> list[Instruction]:
+        offers = [offer(n) for n in nodes]
+        return self._took(self.machine.set_targets(offers, self.now_s, staying))
 
     def wait(self, seconds: float) -> list[Instruction]:
         self.now_s += seconds

@@ -6,7 +6,7 @@ whatever shows its plans build their inputs here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bftrainer.decide.decision import decide
@@ -209,6 +209,8 @@ class Fold:
         *,
         at_s: float | None = None,
         is_new: bool = True,
+        training: Mapping[str, str] | None = None,
+        speeds: Mapping[str, float] | None = None,
     ) -> Plan:
         self.now_s = self.now_s if at_s is None else at_s
         plan = decide(
@@ -220,6 +222,8 @@ class Fold:
                 trainers=tuple(trainers),
                 settings=self.settings,
                 memory=self.memory,
+                training=training or {},
+                speeds=speeds or {},
             ),
             self.policy,
         )

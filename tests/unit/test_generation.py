@@ -281,3 +281,43 @@ def test_a_member_lost_while_parking_is_no_failure() -> None:
     assert not d.wanted(WorkerFailed, d.log)
     d.lose_agent("n1")
     assert [(p.is_saved, p.reason) for p in d.wanted(Parked)] == [(False, "planned")]
+
+
+# ---- a straggler is replaced -------------------------------------------------------------
+
+
+def test_a_straggler_leaves_when_its_replacement_joins_and_not_before() -> None:
+    driver = Driver(n_max=3)
+    driver.form("n1", "n2", "n3")
+    driver.target("n1", "n3", "n4", staying={"n2": "n4"})
+    assert driver.started() == ["n4"]
+    driver.wait(30.0)
+    assert driver.nodes() == ["n1", "n2", "n3"]
+    assert driver.machine.forming is None
+    driver.warm("n4")
+    driver.ready()
+    driver.enter(step=9)
+    assert driver.nodes() == ["n1", "n3", "n4"]
+    sizes = [r.size for r in driver.wanted(Rescaled, driver.log)]
+    assert sizes == [3, 3]
+
+
+def test_a_replacement_that_dies_while_it_joins_leaves_the_straggler_in_its_place() -> None:
+    driver = Driver(n_max=3)
+    driver.form("n1", "n2", "n3")
+    driver.target("n1", "n3", "n4", staying={"n2": "n4"})
+    driver.warm("n4")
+    assert driver.told(protocol.Prepare)
+    driver.exit(driver.on("n4"), 1)
+    assert driver.machine.forming is None
+    assert driver.nodes() == ["n1", "n2", "n3"]
+
+
+def test_a_replacement_that_is_called_off_changes_nothing() -> None:
+    driver = Driver(n_max=3)
+    driver.form("n1", "n2", "n3")
+    driver.target("n1", "n3", "n4", staying={"n2": "n4"})
+    joiner = driver.on("n4")
+    driver.target("n1", "n2", "n3")
+    assert driver.killed() == {joiner: "no longer planned"}
+    assert driver.nodes() == ["n1", "n2", "n3"]

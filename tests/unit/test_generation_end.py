@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from bftrainer.actuate.generation import (
-    END_PATIENCE_S,
-    MAX_BACKOFF_S,
-)
+from bftrainer.actuate.generation import END_PATIENCE_S
 from bftrainer.actuate.group import (
+    MAX_BACKOFF_S,
     Ended,
     Parked,
     StartWorkerOn,

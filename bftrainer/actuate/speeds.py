@@ -1,0 +1,126 @@
+"""Workers' reports → the slow nodes of each trainer, and what is written down of them.
+
+One ``SpeedBook`` per daemon. ``trainers`` feeds it and asks it whether what a trainer does
+now may be learnt; the decision is told ``speeds``. Nodes are remembered by the decision
+itself (``decide.slow``), which also says who takes a straggler's place.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from bftrainer.actuate.group import Rescaled
+from bftrainer.elastic.protocol import Progress
+from bftrainer.profile.stragglers import Field, Standing, entered, heard
+
+LOG = logging.getLogger("bftrainer.speeds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Straggler:
+    """A verdict as the journal keeps it."""
+
+    node: str
+    generation: int
+    fraction: float  # of the others' throughput, average
+    is_slow: bool  # False: it is as quick as the others again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replaced:
+    """A straggler has left, another node trains in its place."""
+
+    node: str
+    replacement: str
+    generation: int
+    fraction: float  # of the straggler, last told
+    pause_s: float
+
+
+Write = Callable[[str, str, Straggler | Replaced], None]
+
+
+class SpeedBook:
+    """How quick the workers of each trainer are beside each other."""
+
+    def __init__(self, threshold: float, write: Write) -> None:
+        """Watch for stragglers.
+
+        Args:
+            threshold: fraction of the others' throughput; 0: nothing is watched.
+            write: (trainer, kind of entry, what): puts a verdict into the journal.
+        """
+        self._threshold, self._write = threshold, write
+        self._fields: dict[str, Field] = {}
+        self._staying: dict[str, Mapping[str, str]] = {}  # trainer -> straggler -> replacement
+        self.found = self.replaced = 0  # since the daemon started
+
+    def on_progress(self, trainer_id: str, node: str, said: Progress) -> bool:
+        """Take in a report; whether decisions have something new to hear."""
+        if not self._threshold:
+            return False
+        before = self._fields.get(trainer_id) or Field(generation=said.generation)
+        after = self._fields[trainer_id] = heard(
+            before,
+            node,
+            generation=said.generation,
+            own_s=said.own_s,
+            share=said.share,
+            threshold=self._threshold,
+        )
+        if after.standings is before.standings:
+            return False  # nobody was compared: most reports
+        is_news = False
+        for name, now in after.standings.items():
+            was = before.standings.get(name, Standing())
+            if now.is_slow != was.is_slow:
+                self._verdict(trainer_id, name, now, said.generation)
+            is_news = is_news or now.told != was.told
+        return is_news
+
+    def _verdict(self, trainer_id: str, node: str, now: Standing, generation: int) -> None:
+        self.found += now.is_slow
+        LOG.info("%s: %s trains at %.2f of the others", trainer_id, node, now.fraction)
+        fraction = round(now.fraction, 4)
+        one = Straggler(node=node, generation=generation, fraction=fraction, is_slow=now.is_slow)
+        self._write(trainer_id, "straggler", one)
+
+    def is_uneven(self, trainer_id: str) -> bool:
+        """Whether the trainer is slowed down now: its throughput is not that of its size."""
+        known = self._fields.get(trainer_id)
+        return known is not None and known.lowest < self._threshold
+
+    def staying(self, trainer_id: str, pairs: Mapping[str, str]) -> None:
+        """Stragglers of a trainer that stay until the node beside them trains."""
+        self._staying[trainer_id] = dict(pairs)
+
+    def on_rescaled(self, trainer_id: str, done: Rescaled) -> None:
+        """Begin a generation."""
+        before = self._fields.get(trainer_id) or Field()
+        for node, replacement in self._staying.get(trainer_id, {}).items():
+            if node in before.standings and node not in done.nodes and replacement in done.nodes:
+                self.replaced += 1
+                one = Replaced(
+                    node=node,
+                    replacement=replacement,
+                    generation=done.generation,
+                    fraction=before.standings[node].told,
+                    pause_s=done.pause_s,
+                )
+                self._write(trainer_id, "straggler-replaced", one)
+        self._fields[trainer_id] = entered(before, done.generation, done.nodes)
+
+    def forget(self, trainer_id: str) -> None:
+        """The trainer is parked or over."""
+        self._fields.pop(trainer_id, None)
+        self._staying.pop(trainer_id, None)
+
+    def speeds(self, remembered: Collection[str]) -> dict[str, float]:
+        """Fractions of the nodes that are slow now; 1.0 for those remembered that are not."""
+        found: dict[str, float] = {}
+        for known in self._fields.values():
+            found |= dict.fromkeys(sorted(known.quick() & set(remembered)), 1.0)
+            found |= known.slow()
+        return found

@@ -1,0 +1,143 @@
+"""Reports of workers → which of a trainer's nodes is persistently slower than the others.
+
+Source: Or, Zhang and Freedman, "Resource Elasticity in Distributed Deep Learning" (MLSys
+2020), section 5, algorithm 1: a moving average (EWMA) of each worker's throughput as a
+fraction of the median; below a threshold the worker is a straggler. Here the median is
+that of the *other* workers, so that two of them can be told apart, too, and a verdict is
+taken back only some way above the threshold. A report covers the last steps of a worker
+(their median), so one report counts as one step does there. Pure: called by
+``actuate.speeds`` and by the simulator.
+
+What a worker reports is its own part of a step, in seconds, and its share of the batch.
+Shares differ by rounding, and part of a step costs the same however small the share is: a
+worker counts as slow only if it is slower both by the step and by the sample.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+ALPHA = 0.1  # weight of the newest report, as in the paper
+SETTLE_REPORTS = 2  # of a worker in a new generation: caches and buffers are still cold
+FEWEST_REPORTS = 3  # before a verdict
+CLEAR_ABOVE = 0.05  # a straggler is one until its average is so far above the threshold
+TOLD_STEP = 0.05  # decisions hear of a change of the average that is larger than this
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """What a worker last said in this generation."""
+
+    own_s: float  # its part of a step
+    share: int  # samples in that step
+    reports: int = 1  # in this generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What is known of a node in this trainer, over its generations."""
+
+    fraction: float = 1.0  # average of its throughput, in that of the others; innocent at first
+    reports: int = 0
+    is_slow: bool = False
+    told: float = 1.0  # what decisions were told of the fraction; 1: not slow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """The workers of one trainer beside each other, by node."""
+
+    generation: int = 0
+    latest: Mapping[str, Own] = field(default_factory=dict)
+    heard: frozenset[str] = frozenset()  # since they were compared last
+    standings: Mapping[str, Standing] = field(default_factory=dict)
+    lowest: float = 1.0  # fraction at the last comparison, not averaged
+
+    def slow(self) -> dict[str, float]:
+        """Nodes that are persistently slow, with the fraction decisions are told."""
+        return {n: s.told for n, s in self.standings.items() if s.is_slow}
+
+    def quick(self) -> set[str]:
+        """Nodes that were measured for a while and are not slow."""
+        enough = 2 * FEWEST_REPORTS
+        return {n for n, s in self.standings.items() if not s.is_slow and s.reports >= enough}
+
+
+def entered(known: Field, generation: int, nodes: Collection[str]) -> Field:
+    """Begin a generation: who is still a member keeps its standing, steps are timed anew."""
+    kept = {n: s for n, s in known.standings.items() if n in nodes}
+    return Field(generation=generation, standings=kept)
+
+
+def heard(
+    known: Field, node: str, *, generation: int, own_s: float, share: int, threshold: float
+) -> Field:
+    """Take in a report of the worker on ``node``; a second one ends a round of comparison.
+
+    Args:
+        known: what there was.
+        node: of the worker.
+        generation: the report is of; others than the present one are passed over.
+        own_s: its own part of a step, s; 0: not measured.
+        share: samples of it in that step.
+        threshold: fraction below which it is slow, in (0, 1).
+    """
+    if generation != known.generation or own_s <= 0.0 or share < 1:
+        return known
+    if node in known.heard:
+        known = _compared(known, threshold)
+    before = known.latest.get(node)
+    own = Own(own_s=own_s, share=share, reports=1 if before is None else before.reports + 1)
+    return replace(known, latest={**known.latest, node: own}, heard=known.heard | {node})
+
+
+def _compared(known: Field, threshold: float) -> Field:
+    """Judge everybody who was heard in this round."""
+    now = fractions_of({n: o for n, o in known.latest.items() if o.reports > SETTLE_REPORTS})
+    standings = dict(known.standings)
+    for node in known.heard & now.keys():
+        standings[node] = _judged(standings.get(node, Standing()), now[node], threshold)
+    lowest = min(now.values(), default=1.0)
+    return replace(known, heard=frozenset(), standings=standings, lowest=lowest)
+
+
+def fractions_of(latest: Mapping[str, Own]) -> dict[str, float]:
+    """Each worker's throughput in the median of the others'; empty for a single one."""
+    if len(latest) < 2:
+        return {}
+    by_step = sorted(1.0 / one.own_s for one in latest.values())
+    by_sample = sorted(one.share / one.own_s for one in latest.values())
+    return {
+        node: max(
+            1.0 / one.own_s / _median_without(by_step, 1.0 / one.own_s),
+            one.share / one.own_s / _median_without(by_sample, one.share / one.own_s),
+        )
+        for node, one in latest.items()
+    }
+
+
+def _median_without(ordered: list[float], value: float) -> float:
+    """The median of the other values; two at least, ``value`` among them."""
+    at, rest = bisect_left(ordered, value), len(ordered) - 1
+
+    def other(i: int) -> float:
+        return ordered[i + 1] if i >= at else ordered[i]
+
+    return 0.5 * (other((rest - 1) // 2) + other(rest // 2))
+
+
+def _judged(standing: Standing, now: float, threshold: float) -> Standing:
+    # Quicker than the others is no credit against being slow later on.
+    counted = min(now, 1.0 / threshold)
+    average = ALPHA * counted + (1.0 - ALPHA) * standing.fraction
+    reports = standing.reports + 1
+    limit = threshold + CLEAR_ABOVE if standing.is_slow else threshold
+    is_slow = average < limit and reports >= FEWEST_REPORTS
+    told = standing.told
+    if not is_slow:
+        told = 1.0
+    elif not standing.is_slow or abs(average - told) > TOLD_STEP:
+        told = min(round(average, 2), threshold)
+    return Standing(fraction=average, reports=reports, is_slow=is_slow, told=told)
