@@ -56,6 +56,7 @@ bench: venv system  ## every benchmark in full, results in bench-out/
 	$(BIN)/python scripts/bench_controller.py --json bench-out/controller.json
 	$(BIN)/python scripts/bench_convergence.py --json bench-out/convergence.json
 	$(BIN)/python scripts/bench_profiler.py --json bench-out/profiler.json
+	$(BIN)/python scripts/bench_stragglers.py --json bench-out/stragglers.json
 	$(BIN)/python scripts/bench_t_fwd.py --quick --json bench-out/t_fwd.json
 
 horovod: venv  ## build Horovod against the torch of .venv and install it there (5 minutes)

@@ -90,7 +90,7 @@ class SpeedBook:
     def is_uneven(self, trainer_id: str) -> bool:
         """Whether the trainer is slowed down now: its throughput is not that of its size."""
         known = self._fields.get(trainer_id)
-        return known is not None and known.lowest < self._threshold
+        return known is not None and known.is_uneven(self._threshold)
 
     def staying(self, trainer_id: str, pairs: Mapping[str, str]) -> None:
         """Stragglers of a trainer that stay until the node beside them trains."""
@@ -121,6 +121,6 @@ class SpeedBook:
         """Fractions of the nodes that are slow now; 1.0 for those remembered that are not."""
         found: dict[str, float] = {}
         for known in self._fields.values():
-            found |= dict.fromkeys(sorted(known.quick() & set(remembered)), 1.0)
+            found |= dict.fromkeys(sorted(known.quick(self._threshold) & set(remembered)), 1.0)
             found |= known.slow()
         return found

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bftrainer.decide.types import DecisionInput, Plan
     from bftrainer.simulate.costs import PhysicalCosts
     from bftrainer.simulate.session import Choices, OnPlan, Run
+    from bftrainer.simulate.stragglers import Injection
     from bftrainer.simulate.traces.fragments import Fragments
     from bftrainer.simulate.workloads.submission import Workload
 
@@ -62,6 +63,13 @@ STEPS = 500  # of a progress bar: more would be drawing, not replaying
               help="paper, physical, or a file of durations (bench_rescale's).")  # fmt: skip
 @click.option("--cost", "given", multiple=True, metavar="NAME=SECONDS",
               help="One duration of the physical model, such as claim=5.")  # fmt: skip
+@click.option(
+    "--slow",
+    metavar="SHARE:FRACTION",
+    help="Share of the nodes that reach only FRACTION of the usual throughput.",
+)
+@click.option("--straggler-threshold", type=click.FloatRange(0.0, 0.99), default=0.8,
+              show_default=True, help="As in the policy; 0: slow nodes stay.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
 @click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Also write a table.")
 @click.option("--report", "report_file", type=click.Path(path_type=Path),
@@ -137,6 +145,8 @@ def _choices(costs: str, options: dict[str, Any]) -> list[Choices]:
         job_nodes=options.pop("job_nodes"),
         seed=options.pop("seed"),
         costs=_costs(costs, given),
+        slow=_injection(options.pop("slow"), costs),
+        straggler_threshold=options.pop("straggler_threshold"),
     )
     return [dataclasses.replace(common, policy=name) for name in dict.fromkeys(names)]
 
@@ -152,6 +162,24 @@ def _forward_time_s(text: str) -> float | None:
     if not 0.0 <= seconds <= LONGEST_T_FWD_S:
         raise click.BadParameter(f"{text!r} is no time in seconds.", param_hint="--t-fwd")
     return seconds
+
+
+def _injection(text: str | None, costs: str) -> Injection | None:
+    """Which nodes are slow."""
+    from bftrainer.simulate.stragglers import Injection  # noqa: PLC0415
+
+    if text is None:
+        return None
+    if costs == "paper":
+        raise click.BadParameter("the paper's bookkeeping has no slow nodes.", param_hint="--slow")
+    share, _, fraction = text.partition(":")
+    try:
+        found = Injection(share=float(share), fraction=float(fraction))
+    except ValueError:
+        found = Injection(share=-1.0, fraction=-1.0)
+    if not (0.0 <= found.share <= 1.0 and 0.0 < found.fraction < 1.0):
+        raise click.BadParameter(f"{text!r} is no SHARE:FRACTION.", param_hint="--slow")
+    return found
 
 
 def _replay(trace: Fragments, workload: Workload, chosen: list[Choices]) -> list[Run]:

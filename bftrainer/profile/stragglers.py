@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 ALPHA = 0.1  # weight of the newest report, as in the paper
 SETTLE_REPORTS = 2  # of a worker in a new generation: caches and buffers are still cold
 FEWEST_REPORTS = 3  # before a verdict
+CLEAR_REPORTS = 12  # before a node that was slow elsewhere is taken not to be
 CLEAR_ABOVE = 0.05  # a straggler is one until its average is so far above the threshold
 TOLD_STEP = 0.05  # decisions hear of a change of the average that is larger than this
 
@@ -53,16 +54,28 @@ class Field:
     latest: Mapping[str, Own] = field(default_factory=dict)
     heard: frozenset[str] = frozenset()  # since they were compared last
     standings: Mapping[str, Standing] = field(default_factory=dict)
-    lowest: float = 1.0  # fraction at the last comparison, not averaged
 
     def slow(self) -> dict[str, float]:
         """Nodes that are persistently slow, with the fraction decisions are told."""
         return {n: s.told for n, s in self.standings.items() if s.is_slow}
 
-    def quick(self) -> set[str]:
-        """Nodes that were measured for a while and are not slow."""
-        enough = 2 * FEWEST_REPORTS
-        return {n for n, s in self.standings.items() if not s.is_slow and s.reports >= enough}
+    def is_uneven(self, threshold: float) -> bool:
+        """Whether some node may well be slow: the trainer's pace is not that of its size."""
+        doubt = _doubt(threshold)
+        return any(s.is_slow or s.fraction < doubt for s in self.standings.values())
+
+    def quick(self, threshold: float) -> set[str]:
+        """Nodes that were measured for a while and are well above the threshold."""
+        doubt = _doubt(threshold)
+        return {
+            n
+            for n, s in self.standings.items()
+            if not s.is_slow and s.fraction >= doubt and s.reports >= CLEAR_REPORTS
+        }
+
+
+def _doubt(threshold: float) -> float:
+    return 0.5 * (1.0 + threshold)
 
 
 def entered(known: Field, generation: int, nodes: Collection[str]) -> Field:
@@ -99,8 +112,7 @@ def _compared(known: Field, threshold: float) -> Field:
     standings = dict(known.standings)
     for node in known.heard & now.keys():
         standings[node] = _judged(standings.get(node, Standing()), now[node], threshold)
-    lowest = min(now.values(), default=1.0)
-    return replace(known, heard=frozenset(), standings=standings, lowest=lowest)
+    return replace(known, heard=frozenset(), standings=standings)
 
 
 def fractions_of(latest: Mapping[str, Own]) -> dict[str, float]:

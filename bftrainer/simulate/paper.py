@@ -110,6 +110,10 @@ class PaperBooks:
         """Nodes need not be claimed."""
         return ()
 
+    def speeds(self) -> Mapping[str, float]:
+        """All nodes are alike."""
+        return {}
+
     def training(self) -> Mapping[str, str]:
         """Every node trains at once."""
         return {}

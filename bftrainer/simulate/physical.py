@@ -14,8 +14,10 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from bftrainer.decide.slow import Replacing
 from bftrainer.decide.types import PilotView, Plan
 from bftrainer.simulate.costs import PhysicalCosts
+from bftrainer.simulate.stragglers import SlowNodes
 from bftrainer.simulate.tally import Tally
 from bftrainer.simulate.trainers import SimTrainer
 from bftrainer.simulate.workloads.submission import Submission
@@ -62,8 +64,13 @@ class PhysicalBooks:
     claims_nodes = True
     sees_arrivals = True
 
-    def __init__(self, tally: Tally, costs: PhysicalCosts, *, seed: int) -> None:
+    def __init__(
+        self, tally: Tally, costs: PhysicalCosts, *, seed: int, slow: SlowNodes | None = None
+    ) -> None:
         self.tally = tally
+        self._slow = slow or SlowNodes()
+        self._found: frozenset[str] = frozenset()
+        self._replacing: Mapping[str, Replacing] = {}  # by straggler, as planned
         self.costs = costs
         self._chance = random.Random(seed)  # noqa: S311 - a replay, reproducible by its seed
         self._now_s = 0.0
@@ -82,6 +89,7 @@ class PhysicalBooks:
             times += [at_s for at_s in member.warm_at_s.values() if at_s > self._now_s]
             times.append(member.ends_at_s(self._now_s))
             times.append(member.checkpoint_at_s)
+        times.append(self._slow.next_found_s(self._now_s))
         return min(times, default=math.inf)
 
     def known_costs(self, submission: Submission) -> MeasuredCosts:
@@ -113,6 +121,10 @@ class PhysicalBooks:
         """Nodes whose workers train."""
         return {n: t for t, m in self._members.items() for n in m.trainer.nodes}
 
+    def speeds(self) -> Mapping[str, float]:
+        """Slow nodes that were found."""
+        return self._slow.speeds(self._now_s)
+
     # ---- time ------------------------------------------------------------------------------
 
     def begin(self, now_s: float) -> None:
@@ -137,7 +149,8 @@ class PhysicalBooks:
     def happen(self) -> bool:
         """Do what is due; whether the decision has to look again."""
         now_s = self._now_s
-        is_news = False
+        found = frozenset(self.speeds())
+        is_news, self._found = not found <= self._found, found
         for pilot in list(self._pilots.values()):
             if not pilot.is_held and pilot.held_at_s <= now_s:
                 pilot.is_held = is_news = True
@@ -146,9 +159,10 @@ class PhysicalBooks:
                 is_news = True
         for member in self._members.values():
             self._warm_up(member)
-            self._join(member)
+            is_news = self._join(member) or is_news
             if member.checkpoint_at_s <= now_s:
                 self._checkpoint(member)
+        self._slow.look(self.training(), now_s)
         return is_news
 
     # ---- trainers ----------------------------------------------------------------------------
@@ -206,6 +220,7 @@ class PhysicalBooks:
                 held_at_s=now_s + self.costs.claim.draw_s(self._chance),
                 end_s=now_s + claim.time_limit_s,
             )
+        self._replacing = plan.memory.replacing
         planned: dict[str, set[str]] = {}
         for node, trainer_id in plan.assignment.items():
             planned.setdefault(trainer_id, set()).add(node)
@@ -213,12 +228,14 @@ class PhysicalBooks:
             member.planned = frozenset(planned.get(trainer_id, ()))
             for node in member.warm_at_s.keys() - member.planned:
                 del member.warm_at_s[node]
-            if leaving := member.trainer.nodes - member.planned:
+            staying = self._paired(member, has_joined=False)
+            if leaving := member.trainer.nodes - member.planned - staying:
                 member.trainer.rescales += 1
                 self._shrink(member, leaving, self.costs.pause_down.draw_s(self._chance), told=True)
         for member in self._members.values():
             self._warm_up(member)
             self._join(member)
+        self._slow.look(self.training(), now_s)
 
     def _warm_up(self, member: _Member) -> None:
         """Start workers on nodes that are planned and held."""
@@ -227,12 +244,12 @@ class PhysicalBooks:
             if pilot is not None and pilot.is_held:
                 member.warm_at_s[node] = self._now_s + self.costs.warm_up.draw_s(self._chance)
 
-    def _join(self, member: _Member) -> None:
-        """Let the warm ones join, together with those that are about to be."""
+    def _join(self, member: _Member) -> bool:
+        """Let the warm ones join; whether that lets a straggler go."""
         trainer, now_s = member.trainer, self._now_s
         warm = {n for n, at_s in member.warm_at_s.items() if at_s <= now_s}
         if not warm or len(trainer.nodes) + len(warm) < trainer.submission.n_min:
-            return
+            return False
         pause_s = 0.0  # its very first start
         if trainer.nodes:
             pause_s = self.costs.pause_up.draw_s(self._chance)
@@ -247,6 +264,21 @@ class PhysicalBooks:
             del member.warm_at_s[node]
         if member.checkpoint_at_s == math.inf and self.costs.checkpoint_interval.mean_s > 0:
             member.checkpoint_at_s = now_s + self.costs.checkpoint_interval.mean_s
+        gone = self._paired(member, has_joined=True)
+        trainer.nodes -= gone
+        trainer.pace = self._slow.pace(trainer.nodes)
+        return bool(gone)
+
+    def _paired(self, member: _Member, *, has_joined: bool) -> set[str]:
+        """Its stragglers whose replacement has joined, or has not."""
+        trainer = member.trainer
+        return {
+            node
+            for node, pair in self._replacing.items()
+            if pair.trainer_id == trainer.trainer_id
+            and node in trainer.nodes
+            and (pair.node in trainer.nodes) == has_joined
+        }
 
     def _shrink(
         self, member: _Member, leaving: Iterable[str], pause_s: float, *, told: bool
@@ -254,6 +286,7 @@ class PhysicalBooks:
         """Members go; below n_min the trainer is parked, its last checkpoint counts."""
         trainer = member.trainer
         trainer.nodes -= set(leaving)
+        trainer.pace = self._slow.pace(trainer.nodes)
         if len(trainer.nodes) >= trainer.submission.n_min:
             member.resumes_at_s = max(member.resumes_at_s, self._now_s + pause_s)
             return

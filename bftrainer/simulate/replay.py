@@ -74,6 +74,9 @@ class Books(Protocol):
     def training(self) -> Mapping[str, str]:
         """Nodes whose workers train, as the decision sees them."""
 
+    def speeds(self) -> Mapping[str, float]:
+        """Slow nodes that were found, with the fraction that they reach."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
@@ -198,6 +201,7 @@ class Replay:
             settings=self._settings,
             memory=self._memory,
             training=books.training(),
+            speeds=books.speeds(),
             may_claim=books.claims_nodes,
         )
         began = time.perf_counter()

@@ -6,7 +6,7 @@ A trace, a workload and ``Choices`` come in; ``play`` gives an ``Outcome`` with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from bftrainer.decide.policies import no_rescale
@@ -18,6 +18,7 @@ from bftrainer.simulate.paper import PaperBooks
 from bftrainer.simulate.physical import PhysicalBooks
 from bftrainer.simulate.replay import Books, Outcome, Replay
 from bftrainer.simulate.report.history import History, Recorder
+from bftrainer.simulate.stragglers import Injection, SlowNodes, draw
 from bftrainer.simulate.tally import Tally
 from bftrainer.simulate.traces.fragments import Fragments
 from bftrainer.simulate.trainers import SimTrainer
@@ -37,6 +38,8 @@ class Choices:
     p_jmax: int = 10
     costs: PhysicalCosts | None = None  # None: the paper's bookkeeping
     seed: int = 1
+    slow: Injection | None = None  # nodes that are slow for anyone; with physical costs only
+    straggler_threshold: float = 0.8  # of the decision; 0: stragglers stay
     job_nodes: int | None = None  # what a job of no-rescale asks for; None: the static share
 
 
@@ -66,6 +69,7 @@ def settings_of(choices: Choices) -> Settings:
         gap_margin_s=0.0,
         pilot_time_limit_s=7 * 86400.0,
         pilot_start_timeout_s=3600.0,
+        straggler_threshold=choices.straggler_threshold if choices.slow else 0.0,
     )
 
 
@@ -110,7 +114,7 @@ def record(
         _submitted(trace, workload, choices),
         settings=settings_of(choices),
         policy=load_policy(choices.policy),
-        books=_books(choices, tally, admitted),
+        books=_books(choices, tally, admitted, trace.names),
         on_plan=decided,
     ).run()
     history = recorder.history()
@@ -143,10 +147,13 @@ def _of_size(submission: Submission, nodes: int) -> Submission:
     return replace(submission, n_min=nodes, n_max=nodes)
 
 
-def _books(choices: Choices, tally: Tally, admitted: list[SimTrainer]) -> Books:
+def _books(
+    choices: Choices, tally: Tally, admitted: list[SimTrainer], names: Sequence[str]
+) -> Books:
     if choices.costs is None:
         return _Paper(tally, admitted)
-    return _Physical(tally, choices.costs, choices.seed, admitted)
+    slow = draw(names, choices.slow, choices.straggler_threshold, choices.seed)
+    return _Physical(tally, choices.costs, choices.seed, admitted, slow)
 
 
 class _Paper(PaperBooks):
@@ -165,9 +172,14 @@ class _Physical(PhysicalBooks):
     """The physical books, and a list of who was admitted."""
 
     def __init__(
-        self, tally: Tally, costs: PhysicalCosts, seed: int, admitted: list[SimTrainer]
+        self,
+        tally: Tally,
+        costs: PhysicalCosts,
+        seed: int,
+        admitted: list[SimTrainer],
+        slow: SlowNodes,
     ) -> None:
-        super().__init__(tally, costs, seed=seed)
+        super().__init__(tally, costs, seed=seed, slow=slow)
         self._admitted = admitted
 
     def admit(self, trainer: SimTrainer) -> None:

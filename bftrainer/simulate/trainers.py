@@ -19,6 +19,7 @@ class SimTrainer:
     record: TrainerRecord
     rates: list[float]  # samples per second by size, 0..n_max
     nodes: set[str] = field(default_factory=set)
+    pace: float = 1.0  # of its slowest node; 1 unless one is slow
     done: float = 0.0  # samples, less what rescales and preemptions cost
     started_s: float | None = None
     finished_s: float | None = None
@@ -33,7 +34,7 @@ class SimTrainer:
     @property
     def rate(self) -> float:
         """Samples per second at its present size."""
-        return self.rates[len(self.nodes)]
+        return self.rates[len(self.nodes)] * self.pace
 
 
 def make_trainer(

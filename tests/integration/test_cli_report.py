@@ -57,6 +57,12 @@ def test_the_status_says_that_the_daemon_backs_off(service: MemoryService, capsy
     assert "back-off    bftrainer backs off (level 1 of 5).\n" in capsys.readouterr().out
 
 
+def test_the_status_names_slow_nodes(service: MemoryService, capsys: Output) -> None:
+    service.slow_nodes = ("n3 was found slow: 0.40 of the others' throughput.",)
+    assert main(["status"]) == 0
+    assert "slow node   n3 was found slow: 0.40" in capsys.readouterr().out
+
+
 def test_the_report_for_programs_and_its_span(service: MemoryService, capsys: Output) -> None:
     service.harm_records = [HarmRecords(hand_overs=(SLOW,))]
     before = time.time()

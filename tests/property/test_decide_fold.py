@@ -33,13 +33,19 @@ class Decisions(RuleBasedStateMachine):
         self.trainers: dict[str, TrainerRecord] = {}
         self.fold = Fold()
         self.count = 0
+        self.slow: dict[str, float] = {}  # nodes that are, for anyone
+        self.training: dict[str, str] = {}  # node -> trainer
 
     @initialize(
         reserve=st.integers(0, 2),
         confirmations=st.integers(1, 2),
         p_jmax=st.integers(1, 3),
+        threshold=st.sampled_from([0.8, 0.8, 0.0]),
+        first_size=st.integers(0, 4),
     )
-    def begin(self, reserve: int, confirmations: int, p_jmax: int) -> None:
+    def begin(
+        self, reserve: int, confirmations: int, p_jmax: int, threshold: float, first_size: int
+    ) -> None:
         self.fold = Fold(
             settings=Settings(
                 reserve_nodes_per_type=reserve,
@@ -47,8 +53,12 @@ class Decisions(RuleBasedStateMachine):
                 p_jmax=p_jmax,
                 cycle_s=CYCLE_S,
                 pilot_start_timeout_s=CYCLE_S + 5.0,
+                straggler_threshold=threshold,
+                straggler_memory_s=1e9,  # what fades calls for something in the end
             )
         )
+        if first_size > 1:
+            self.submit_trainer(2, first_size - 2)
         self.decide()
 
     # ---- the world ---------------------------------------------------------------------
@@ -101,6 +111,34 @@ class Decisions(RuleBasedStateMachine):
             self.cluster.pass_time(CYCLE_S)
             self.decide()
 
+    @rule(node=st.sampled_from(sorted(TYPES)), fraction=st.sampled_from([0.25, 0.5, 0.75, 1.0]))
+    def node_changes_speed(self, node: str, fraction: float) -> None:
+        self.slow[node] = fraction
+        self.decide()
+
+    @precondition(lambda self: self.trainers)
+    @rule(pick=st.integers(0, 99), fraction=st.sampled_from([0.25, 0.5, 0.75]))
+    def a_member_turns_slow(self, pick: int, fraction: float) -> None:
+        self.cluster.jobs.clear()
+        self.scheduler_runs(1)
+        self.workers_join()
+        nodes = sorted(self._training())
+        if nodes:
+            self.slow[nodes[pick % len(nodes)]] = fraction
+            self.decide()
+
+    @rule()
+    def workers_join(self) -> None:
+        """Whoever was to join trains, and who only waited for that has left."""
+        memory = self.fold.memory
+        held = {p.node for p in self.cluster.views() if p.is_held}
+        before = self.training
+        self.training = {n: t for n, t in memory.assignment.items() if n in held}
+        for node, pair in memory.replacing.items():
+            if pair.node not in self.training and node in before:
+                self.training[node] = before[node]
+        self.decide()
+
     @rule()
     def decide_again(self) -> None:
         """Asked a second time about the very same, it wants nothing more."""
@@ -128,8 +166,11 @@ class Decisions(RuleBasedStateMachine):
             tuple(self.trainers.values()),
             at_s=self.cluster.now_s,
             is_new=is_new,
+            training=self._training(),
+            speeds={n: self.slow[n] for n in self._training() if n in self.slow},
         )
         self._check_assignment(plan)
+        self._check_stragglers(plan)
         self._check_claims(plan, seen)
         self._check_releases(plan)
         self._check_head(plan)
@@ -147,6 +188,23 @@ class Decisions(RuleBasedStateMachine):
         for trainer_id, size in sizes.items():
             spec = self.trainers[trainer_id].spec
             assert spec.n_min <= size <= spec.n_max
+
+    def _training(self) -> dict[str, str]:
+        held = {p.node for p in self.cluster.views() if p.is_held and not p.is_leaving}
+        return {n: t for n, t in self.training.items() if n in held and t in self.trainers}
+
+    def _check_stragglers(self, plan: Plan) -> None:
+        """Who is replaced stays, is nobody else's, and somebody is to come for it."""
+        memory = plan.memory
+        unwanted = {r.node for r in plan.releases if r.reason == "No trainer wants it."}
+        for node, pair in memory.replacing.items():
+            assert node not in plan.assignment
+            assert node not in unwanted
+            assert plan.assignment[pair.node] == pair.trainer_id
+            assert self._training()[node] == pair.trainer_id
+            assert node in memory.slow_nodes
+        if not self.fold.settings.straggler_threshold:
+            assert (memory.slow_nodes, memory.replacing) == ({}, {})
 
     def _check_claims(self, plan: Plan, seen: Snapshot) -> None:
         states = {n.name: n.state for n in seen.nodes or ()}

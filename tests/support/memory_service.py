@@ -45,6 +45,7 @@ class MemoryService:
         self.peers: list[Peer] = []
         self.harm_records: list[HarmRecords] = []
         self.back_off = ""
+        self.slow_nodes: tuple[str, ...] = ()
         self.broken = False
         self.asked = 0
         self.stopped = threading.Event()
@@ -72,6 +73,7 @@ class MemoryService:
             preemptions=0,
             trainers=self.trainers(),
             back_off=self.back_off,
+            slow_nodes=self.slow_nodes,
         )
 
     def nodes(self) -> tuple[NodeView, ...]:

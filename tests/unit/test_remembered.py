@@ -11,6 +11,7 @@ import pytest
 from bftrainer.actuate.remembered import remembered
 from bftrainer.decide.claims import ClaimCosts, Mean, Warming
 from bftrainer.decide.reserve import Demand, SmallJobs
+from bftrainer.decide.slow import Replacing, SlowNode
 from bftrainer.decide.types import DecisionInput, DecisionRecord, Memory, Settings
 from bftrainer.journal.journal import Journal
 from tests.support.snapshots import T0, Fold, idle_nodes, record, snapshot
@@ -33,8 +34,8 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
         yield opened
 
 
-def _write(journal: Journal, memory: Memory) -> None:
-    fold = Fold(memory=memory)
+def _write(journal: Journal, memory: Memory, settings: Settings | None = None) -> None:
+    fold = Fold(memory=memory, settings=settings or Settings(reserve_nodes_per_type=0))
     given = DecisionInput(
         now_s=T0,
         snapshot=snapshot(idle_nodes(2)),
@@ -73,6 +74,15 @@ def test_the_last_decision_tells_what_was_learnt_and_not_what_was_going_on(
 def test_where_nothing_is_learnt_nothing_is_taken_over(journal: Journal) -> None:
     _write(journal, Memory(small_jobs=SMALL))
     assert remembered(journal, Settings(), {}) == Memory()
+
+
+def test_slow_nodes_outlive_a_daemon_and_what_was_under_way_does_not(journal: Journal) -> None:
+    settings = Settings(straggler_threshold=0.8)
+    slow = {"n2": SlowNode(fraction=0.4, seen_s=T0, trainer_id="t1")}
+    pair = Replacing(node="n3", trainer_id="t1", since_s=T0)
+    _write(journal, Memory(slow_nodes=slow, replacing={"n2": pair}), settings)
+    known = remembered(journal, settings, {"n1": "t1", "n2": "t1"})
+    assert known == Memory(assignment={"n1": "t1", "n2": "t1"}, slow_nodes=slow)
 
 
 def test_a_decision_that_cannot_be_read_is_no_obstacle(

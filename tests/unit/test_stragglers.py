@@ -120,7 +120,7 @@ def test_a_verdict_is_taken_back_some_way_above_the_threshold_only() -> None:
     assert near.slow() == {"n3": THRESHOLD}
     well = _rounds(known, {**own_s, "n3": 0.1}, 30)
     assert well.slow() == {}
-    assert "n3" in well.quick()
+    assert "n3" in well.quick(THRESHOLD)
 
 
 def test_decisions_are_not_told_of_every_wiggle() -> None:
@@ -132,3 +132,12 @@ def test_decisions_are_not_told_of_every_wiggle() -> None:
         known = _rounds(known, {n: s * chance.gauss(1.0, 0.05) for n, s in own_s.items()}, 1)
         told.append(known.slow()["n3"])
     assert sum(a != b for a, b in itertools.pairwise(told)) <= 2
+
+
+def test_what_a_trainer_does_while_somebody_may_be_slow_is_not_learnt() -> None:
+    own_s = {"n1": 0.1, "n2": 0.1, "n3": 0.1}
+    known = _rounds(Field(generation=1), own_s, 20)
+    assert not known.is_uneven(THRESHOLD)
+    known = _rounds(known, {**own_s, "n3": 0.2}, 4)
+    assert known.slow() == {}  # not yet a verdict
+    assert known.is_uneven(THRESHOLD)
