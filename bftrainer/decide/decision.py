@@ -15,6 +15,7 @@ from bftrainer.decide.curves import problem_trainer
 from bftrainer.decide.exploring import Exploring
 from bftrainer.decide.giveback import coming_back, give_back, still_held_off
 from bftrainer.decide.limit import hold_at_most
+from bftrainer.decide.policies import no_rescale
 from bftrainer.decide.policies.base import Policy
 from bftrainer.decide.pool import FREE_STATES, Pool, build_pool, taken_nodes
 from bftrainer.decide.remaining import forward_time_s, look
@@ -297,8 +298,10 @@ def _endless_node(name: str, node_type: str, gpus: int) -> ProblemNode:
 
 
 def _fractions(memory: Memory, given: DecisionInput) -> dict[str, float]:
-    """What slow nodes are taken to reach now."""
+    """What slow nodes are taken to reach now; a rule that never rescales has no use for it."""
     settings, now_s = given.settings, given.now_s
+    if settings.policy == no_rescale.POLICY.name:
+        return {}
     return {n: slow.fraction_now(s, settings, now_s) for n, s in memory.slow_nodes.items()}
 
 

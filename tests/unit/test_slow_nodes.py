@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from bftrainer import canonical
+from bftrainer.decide.decision import decide
+from bftrainer.decide.policies.base import Policy, load_policy
 from bftrainer.decide.slow import Replacing, fraction_now
 from bftrainer.decide.types import DecisionInput, Memory, Plan, Settings
 from bftrainer.poll.snapshot import NodeState
@@ -47,19 +49,26 @@ class Site:
     def __init__(self, count: int, *trainers: TrainerRecord, settings: Settings = SETTINGS) -> None:
         self.nodes, self.trainers = idle_nodes(count), trainers
         self.fold = Fold(settings=settings)
+        self.policy: Policy = self.fold.policy
         self.training: dict[str, str] = {}
         self.held: set[str] = set()
 
     def decide(self, after_s: float = 1.0, **speeds: float) -> Plan:
-        ours = sorted(self.held)
-        plan = self.fold.decide(
-            snapshot(with_state(self.nodes, NodeState.ALLOCATED, *ours)),
-            held(*ours),
-            self.trainers,
-            at_s=self.fold.now_s + after_s,
+        ours, fold = sorted(self.held), self.fold
+        fold.now_s += after_s
+        given = DecisionInput(
+            now_s=fold.now_s,
+            snapshot=snapshot(with_state(self.nodes, NodeState.ALLOCATED, *ours)),
+            is_new_snapshot=True,
+            pilots=held(*ours),
+            trainers=self.trainers,
+            settings=fold.settings,
+            memory=fold.memory,
             training=self.training,
             speeds=speeds,
         )
+        plan = decide(given, self.policy)
+        fold.memory = plan.memory
         self.held = (self.held | claimed(plan)) - released(plan)
         return plan
 
@@ -102,6 +111,16 @@ def test_without_a_threshold_nothing_is_replaced_and_nothing_remembered() -> Non
     plan = site.decide(n2=0.1)
     assert plan.assignment == before.assignment
     assert plan.memory.slow_nodes == {}
+
+
+@pytest.mark.parametrize("name", ["equal-share", "fcfs-greedy", "no-rescale"])
+def test_every_rule_replaces_but_the_one_that_never_rescales(name: str) -> None:
+    site = _training(4, _trainer(n_max=3), settings=replace(SETTINGS, policy=name))
+    site.policy = load_policy(name)
+    before = site.fold.memory.assignment
+    plan = site.decide(n2=0.4)
+    assert (plan.memory.replacing.keys() == {"n2"}) == (name != "no-rescale")
+    assert (plan.assignment == before) == (name == "no-rescale")
 
 
 def test_a_replacement_that_is_lost_gives_the_straggler_its_place_back() -> None:
