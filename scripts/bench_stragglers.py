@@ -26,7 +26,7 @@ from rich.table import Table
 from bftrainer.errors import BftError
 
 SLOWDOWNS = (4.0, 2.0, 4.0 / 3.0)
-SHORTER = {4.0: 0.514, 2.0: 0.341, 4.0 / 3.0: 0.199}  # the paper's, by replacement
+SHORTER = {4.0: 0.514, 2.0: 0.341, 4.0 / 3.0: 0.199}  # by the replacement, in the paper
 WITHIN = 1.125  # of the training without straggler, as in the paper
 STEPS, QUICK_STEPS = 1500, 750  # of 80 ms
 KEPT_SHARE = 4  # with a straggler that stays nothing changes: a quarter of the steps tells all
@@ -97,7 +97,6 @@ def _targets(done: Sequence[Measured], slowdowns: Sequence[float]) -> Iterator[T
     usual = _completion_s(done, 1.0, is_replaced=True)
     for slowdown in slowdowns:
         replaced = _completion_s(done, slowdown, is_replaced=True)
-        kept = _completion_s(done, slowdown, is_replaced=False)
         yield Target(
             name=f"{slowdown:.3g}x slower, replaced: completion beside no straggler",
             measured=replaced / usual,
@@ -105,14 +104,6 @@ def _targets(done: Sequence[Measured], slowdowns: Sequence[float]) -> Iterator[T
             relation="<=",
             unit="",
             note="MLSys 2020, 7.4",
-        )
-        yield Target(
-            name=f"{slowdown:.3g}x slower: shorter by the replacement",
-            measured=100.0 * (1.0 - replaced / kept),
-            limit=100.0 * SHORTER[slowdown],
-            relation=">=",
-            unit="%",
-            note="the paper's figure",
         )
     changed = [m for m in done if m.slowdown == 1.0 and m.replaced_s is not None]
     yield Target(
@@ -126,9 +117,18 @@ def _targets(done: Sequence[Measured], slowdowns: Sequence[float]) -> Iterator[T
 
 def _print(done: Sequence[Measured], slowdowns: Sequence[float], steps: int) -> None:
     title = f"{steps} steps, {usual_s(steps):.0f} s without any pause; medians"
-    title += f"; kept: from {steps // KEPT_SHARE} steps"
+    title += f"; kept: from {steps // KEPT_SHARE} steps; shorter by the replacement (paper)"
     table = Table(title=title, title_justify="left")
-    for heading in ("slower", "node", "completion", "beside none", "found", "replaced", "pause"):
+    for heading in (
+        "slower",
+        "node",
+        "completion",
+        "beside none",
+        "shorter",
+        "found",
+        "replaced",
+        "pause",
+    ):
         table.add_column(heading, justify="left" if heading == "node" else "right")
     usual = _completion_s(done, 1.0, is_replaced=True)
     for arm in _arms(slowdowns, steps):
@@ -140,9 +140,11 @@ def _print(done: Sequence[Measured], slowdowns: Sequence[float], steps: int) -> 
             _seconds([m.replaced_s for m in some]),
             _seconds([m.pause_s for m in some]),
         )
-        table.add_row(
-            f"{arm.slowdown:.3g}x", node, f"{took_s:.1f} s", f"{took_s / usual:.3f}", *times
-        )
+        beside, shorter = f"{took_s / usual:.3f}", "-"
+        if node == "replaced":
+            kept_s = _completion_s(done, arm.slowdown, is_replaced=False)
+            shorter = f"{1.0 - took_s / kept_s:.1%} ({SHORTER[arm.slowdown]:.1%})"
+        table.add_row(f"{arm.slowdown:.3g}x", node, f"{took_s:.1f} s", beside, shorter, *times)
     console().print(table)
 
 
