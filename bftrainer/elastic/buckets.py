@@ -23,6 +23,7 @@ from bftrainer.elastic.group import Broken, Group
 
 FIRST_BUCKET_BYTES = 1 << 20  # small, so that the first reduction starts early
 BUCKET_BYTES = 25 << 20
+FRESH_BYTES_PER_S = 2e9  # how fast a kernel hands out zeroed memory
 _FLAG_DTYPES = (torch.float32, torch.float64)
 
 
@@ -87,6 +88,7 @@ class Reducer:
         self._is_last = True  # this pass ends the step
         self._has_carry = False
         self.group: Group | None = None
+        self._left: Group | None = None  # in which a collective broke
         self.broken: Broken | None = None
         self.votes = 0
         self.waited_s = 0.0  # in the last step, for others, after this worker's own part was done
@@ -133,6 +135,16 @@ class Reducer:
         self._index()
 
     def _replace_haunted(self) -> None:
+        haunted = [b for b in self.buckets if b.is_haunted]
+        if not haunted:
+            return
+        # A member that died lets go of the others within milliseconds; one that hangs does
+        # not. Waiting longer than fresh memory takes would be of no use.
+        fresh_s = sum(b.flat.nbytes for b in haunted) / FRESH_BYTES_PER_S
+        if self._left is not None and self._left.is_gone(fresh_s):
+            for bucket in haunted:
+                bucket.is_haunted = False
+            return
         self.buckets = [
             Bucket(b.members, self.params, len(b.flags)) if b.is_haunted else b
             for b in self.buckets
@@ -309,6 +321,7 @@ class Reducer:
         if self.broken is None:
             self._hand_out()
             return
+        self._left = self.group
         for p, (bucket, view) in zip(self.params, self._slots, strict=True):
             if bucket.is_haunted and p.grad is view:
                 p.grad = torch.zeros_like(p)

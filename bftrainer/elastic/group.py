@@ -10,6 +10,7 @@ next group has fresh sockets, a fresh key in a fresh store, and fresh buffers. U
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -64,6 +65,7 @@ class Group:
         self.store = store
         self.rank = rank
         self.size = size
+        self._is_destroyed = threading.Event()
 
     def drop(self) -> None:
         """Close the sockets without waiting: joining their threads takes up to 80 ms.
@@ -73,8 +75,19 @@ class Group:
         self.pg.abort()
         self.store.close()
         last = [self.pg, self.store]
+        ghost = weakref.ref(self.pg)
         self.pg = self.store = None
-        threading.Thread(target=last.clear, name="bft-drop-group", daemon=True).start()
+
+        def destroy() -> None:
+            last.clear()
+            if ghost() is None:  # nobody else held it
+                self._is_destroyed.set()
+
+        threading.Thread(target=destroy, name="bft-drop-group", daemon=True).start()
+
+    def is_gone(self, within_s: float) -> bool:
+        """Whether its threads have ended, waiting that long: no collective writes any more."""
+        return self._is_destroyed.wait(within_s)
 
 
 def build(commit: Commit, rank: int, address: str) -> Group:
