@@ -24,6 +24,7 @@ from statistics import mean
 from types import FrameType
 from typing import Final
 
+from _bench import marks
 from _bench.convergence import Outcome, Pair, fixed_run, outcomes_of, rescaled_run
 from _bench.machine import machine
 from _bench.targets import Target, console, exit_code, print_targets, write_json
@@ -32,32 +33,46 @@ from rich.table import Table
 
 EPOCHS: Final = {"mlp": 30, "cnn": 15, "transformer": 30}
 QUICK_EPOCHS: Final = 10
-BEGIN, END = "<!-- numbers: bench_convergence -->", "<!-- numbers: end -->"
+AT_ONCE: Final = 2
+NAME: Final = "bench_convergence"
 HEADINGS: Final = (
     "model", "runs", "rescales per run", "fixed: mean", "smallest to largest",
     "rescaled: mean", "smallest to largest", "difference", "spread",
 )  # fmt: skip
 
 
-def measure(
+async def measure(
     models: Sequence[str], seeds: int, rescales: int, pairs: list[Pair], *, is_quick: bool
 ) -> None:
-    """Train everything; what there is counts also when it is stopped."""
-    for model in models:
-        epochs = QUICK_EPOCHS if is_quick else EPOCHS[model]
-        for seed in range(seeds):
+    """Train everything, two pairs at a time; what there is counts also when it is stopped.
+
+    A rescaled run mostly waits for a joiner to get warm, which keeps one processor busy.
+    """
+    todo = [(model, seed) for model in models for seed in range(seeds)]
+
+    async def work() -> None:
+        while todo:
+            model, seed = todo.pop(0)
+            epochs = QUICK_EPOCHS if is_quick else EPOCHS[model]
             with tempfile.TemporaryDirectory(prefix="bft-bench-") as scratch:
-                pairs.append(_pair(Path(scratch), model, seed, epochs, rescales))
+                pairs.append(await _pair(Path(scratch), model, seed, epochs, rescales))
+
+    workers = [asyncio.create_task(work()) for _ in range(AT_ONCE)]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        pairs.sort(key=lambda p: (list(EPOCHS).index(p.model), p.seed))
 
 
-def _pair(where: Path, model: str, seed: int, epochs: int, rescales: int) -> Pair:
+async def _pair(where: Path, model: str, seed: int, epochs: int, rescales: int) -> Pair:
     name = f"{model}, seed {seed}"
-    fixed = fixed_run(where / "fixed", model, seed, epochs)
+    fixed = await asyncio.to_thread(fixed_run, where / "fixed", model, seed, epochs)
     note(f"{name}: fixed {fixed:.4f}")
-    rescaled, count = asyncio.run(
-        rescaled_run(
-            where / "rescaled", model, seed, epochs, rescales, lambda text: note(f"{name}: {text}")
-        )
+    rescaled, count = await rescaled_run(
+        where / "rescaled", model, seed, epochs, rescales, lambda text: note(f"{name}: {text}")
     )
     note(f"{name}: rescaled {count} times {rescaled:.4f}")
     return Pair(
@@ -126,12 +141,9 @@ def print_outcomes(outcomes: Sequence[Outcome]) -> None:
 
 def write_docs(path: Path, outcomes: Sequence[Outcome], targets: Sequence[Target]) -> None:
     """Replace what stands between the marks of a document by the table."""
-    before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    lines = [BEGIN, "", *_table(outcomes), ""]
+    lines = [*_table(outcomes), ""]
     lines += [f"* {t.name}: {t.in_words(t.measured)}, {t.verdict}." for t in targets]
-    text = before + "\n".join([*lines, "", f"{machine()}.", "", END]) + after
-    path.write_text(text, encoding="utf-8")
+    marks.replace_between(path, NAME, [*lines, "", f"{machine()}."])
 
 
 def _table(outcomes: Sequence[Outcome]) -> Iterator[str]:
@@ -151,8 +163,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=0)
     parser.add_argument("--rescales", type=int, default=0)
     options = parser.parse_args(argv)
-    if options.docs and BEGIN not in options.docs.read_text(encoding="utf-8"):
-        parser.error(f"{options.docs} lacks the marks {BEGIN} and {END}")
+    if options.docs and not marks.has_marks(options.docs, NAME):
+        parser.error(f"{options.docs} lacks the marks of {NAME}")
     return options
 
 
@@ -170,7 +182,7 @@ def main(argv: Sequence[str]) -> int:
     pairs: list[Pair] = []
     stopped_by: BaseException | None = None
     try:
-        measure(models, seeds, rescales, pairs, is_quick=options.quick)
+        asyncio.run(measure(models, seeds, rescales, pairs, is_quick=options.quick))
     except (BenchError, KeyboardInterrupt) as problem:
         stopped_by = problem
     outcomes = outcomes_of(pairs)

@@ -23,6 +23,7 @@ from typing import Self, TypeVar
 from _bench.waiting import BenchError, wait_until_async
 from bftrainer import process
 from bftrainer.actuate.agents import AgentBook
+from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.group import Rescaled
 from bftrainer.actuate.trainers import TrainerBook, log_directory
 from bftrainer.elastic import protocol
@@ -61,6 +62,8 @@ class Plane:
         script: Path,
         model: str,
         environment: dict[str, str],
+        heartbeat_s: float = 1.0,
+        agent_timeout_s: float = 20.0,
     ) -> None:
         self.directory = directory
         self.warm_up_s: list[float] = []  # start of a worker to ready to join
@@ -69,7 +72,8 @@ class Plane:
         self._agent_count = agents
         self._policy = Policy(
             lease_s=LEASE_S,
-            agent_timeout_s=20.0,
+            heartbeat_s=heartbeat_s,
+            agent_timeout_s=agent_timeout_s,
             join_window_s=JOIN_WINDOW_S,
             failure_budget=10_000,
         )
@@ -86,6 +90,7 @@ class Plane:
             environment=tuple({"OMP_NUM_THREADS": "1", **environment}.items()),
         )
         self._agents: list[subprocess.Popen[bytes]] = []
+        self._pilot_on: dict[str, str] = {}  # node -> the pilot there now
         self._background: list[asyncio.Task[None]] = []
         self._left = contextlib.ExitStack()
 
@@ -121,7 +126,7 @@ class Plane:
             incarnation=incarnation,
             agent_timeout_s=self._policy.agent_timeout_s,
             on_message=self._heard,
-            on_lost=lambda pilot_id, _: self.trainers.on_agent_lost(pilot_id),
+            on_lost=self._lost,
         )
         self.trainers = TrainerBook(
             journal=journal,
@@ -134,11 +139,12 @@ class Plane:
         self._book.endpoint = await self._server.start("127.0.0.1")
         self.trainer_id = self.trainers.submit(self._spec).trainer_id
         for i in range(self._agent_count):
-            self._start_agent(f"p{i}", f"n{i}")
+            self._start_agent(f"n{i}")
         self._background = [asyncio.create_task(loop()) for loop in (self._tick, self._live)]
         await self.until(lambda: len(self._book.connected) == self._agent_count, "agents connect")
 
-    def _start_agent(self, pilot_id: str, node: str) -> None:
+    def _start_agent(self, node: str) -> None:
+        pilot_id = self._pilot_on[node] = f"p{len(self._agents)}"
         files = self._book.write_files(pilot_id, node, "127.0.0.1", 0)
         self._server.register(pilot_id, files.public_key)
         with files.log.open("ab") as log:
@@ -148,6 +154,7 @@ class Plane:
         for agent in self._agents:  # takes its template and workers along
             with contextlib.suppress(ProcessLookupError):
                 agent.send_signal(signal.SIGTERM)
+                agent.send_signal(signal.SIGCONT)
         for agent in self._agents:
             try:
                 agent.wait(5)
@@ -191,10 +198,13 @@ class Plane:
                 self.exited.add(worker_id)
                 self.trainers.on_exit(worker_id, code, cause)
             case Leaving():
-                self._book.connected.pop(pilot_id, None)
-                self.trainers.on_agent_lost(pilot_id)
+                self._lost(pilot_id, "leaves")
             case Heartbeat():
                 pass
+
+    def _lost(self, pilot_id: str, _why: str) -> None:
+        self._book.connected.pop(pilot_id, None)
+        self.trainers.on_agent_lost(pilot_id)
 
     # ---- what a benchmark does -----------------------------------------------------------
 
@@ -211,8 +221,12 @@ class Plane:
 
     def members(self) -> list[tuple[str, str]]:
         """Return (worker id, node) of the current members in rank order."""
-        machine = self.trainers.trainers[self.trainer_id].machine
+        machine = self._machine()
         return [(w, machine.workers[w].node) for w in machine.members]
+
+    def is_busy(self) -> bool:
+        """Whether any worker of the trainer is left."""
+        return any(w.is_alive for w in self._machine().workers.values())
 
     def rescales(self) -> list[Rescaled]:
         """Return all generations completed so far."""
@@ -223,6 +237,29 @@ class Plane:
         at_s = time.monotonic()
         os.kill(self.pids[worker_id], signal.SIGKILL)
         return at_s
+
+    def silence_node(self, node: str) -> float:
+        """Stop all processes of a node, its agent first; returns the instant.
+
+        To the others it looks like a node whose network is gone: connections stay open
+        and nothing comes through them any more.
+        """
+        at_s = time.monotonic()
+        agent = self._agents[int(self._pilot_on[node][1:])]
+        for pid in [agent.pid, *_descendants(agent.pid)]:
+            os.kill(pid, signal.SIGSTOP)
+        return at_s
+
+    async def replace_node(self, node: str) -> None:
+        """End what is left of a node and start a fresh agent there."""
+        agent = self._agents[int(self._pilot_on[node][1:])]
+        for pid in [*_descendants(agent.pid), agent.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        agent.wait()
+        self._start_agent(node)
+        pilot_id = self._pilot_on[node]
+        await self.until(lambda: pilot_id in self._book.connected, f"an agent on {node}")
 
     async def until(self, condition: Callable[[], T], what: str, timeout_s: float = 60.0) -> T:
         """Wait until ``condition`` is truthy and return that."""
@@ -238,6 +275,9 @@ class Plane:
         except BenchError as problem:
             raise BenchError(f"{problem}; {self._last_log()}") from problem
 
+    def _machine(self) -> GenerationMachine:
+        return self.trainers.trainers[self.trainer_id].machine
+
     def _is_over(self) -> bool:
         return self.trainers.records[self.trainer_id].state.is_final
 
@@ -245,3 +285,12 @@ class Plane:
         logs = sorted(log_directory(self._spec).glob("*.log"), key=lambda p: p.stat().st_mtime)
         agents = sorted(self.directory.glob("pilots/*/*.log"), key=lambda p: p.stat().st_mtime)
         return "\n".join(f"--- {p}:\n{p.read_text()[-800:]}" for p in [*logs[-2:], *agents[-1:]])
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return the processes below one, nearest first."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, task.read_text().split())
+    return found + [deeper for child in found for deeper in _descendants(child)]

@@ -24,6 +24,7 @@ from _bench.waiting import BenchError
 
 KINDS = ("1->2", "2->4", "4->2", "rank 0 leaves", "SIGKILL")
 BEFORE_STEPS = 3  # at least so many between two transitions
+STEADY_EVERY = 4  # cycles in which generations live long enough to know their usual step
 STEADY_STEPS = 16  # enough to know the usual step of a generation
 
 
@@ -61,12 +62,12 @@ class Rescaling:
         self._note = note
         self._victims = itertools.cycle(range(4))
 
-    async def run(self, cycles: int, *, is_quick: bool) -> None:
+    async def run(self, cycles: int) -> None:
         """Go through the cycles; ``pauses`` then tells what they cost."""
         await self._resize(1)
         for cycle in range(cycles):
-            # Later cycles of a quick run take the usual steps from the first.
-            steps = STEADY_STEPS if cycle == 0 or not is_quick else BEFORE_STEPS
+            # The others take the usual steps from these; a busy machine changes its mind.
+            steps = STEADY_STEPS if cycle % STEADY_EVERY == 0 else BEFORE_STEPS
             await self._resize(2, steps=steps, kind="1->2")
             await self._resize(4, steps=steps, kind="2->4")
             await self._kill(steps)

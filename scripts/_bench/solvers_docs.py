@@ -5,30 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from _bench import marks
 from _bench.targets import Target
 from _bench.timing import Part, Row, milliseconds
 
-BEGIN, END = "<!-- numbers: bench_solvers -->", "<!-- numbers: end -->"
+NAME = "bench_solvers"
 
 
 def require_marks(path: Path) -> None:
     """End the program unless the document can take results: better before hours of work."""
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    if BEGIN not in text or END not in text.partition(BEGIN)[2]:
-        raise SystemExit(f"{path} lacks the marks {BEGIN} and {END}")
+    if not marks.has_marks(path, NAME):
+        raise SystemExit(f"{path} lacks the marks of {NAME}")
 
 
 def write_results(path: Path, parts: Sequence[Part], measured_on: str) -> None:
     """Replace what stands between the marks by tables of rows and targets."""
-    before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    lines = [BEGIN, "", f"{measured_on}.", ""]
+    lines = [f"{measured_on}.", ""]
     lines += [*_targets([t for part in parts for t in part.targets]), ""]
     for part in parts:
         if part.rows:
             lines += [f"### {part.title}", "", *_rows(part.rows), ""]
-    lines.append(END)
-    path.write_text(before + "\n".join(lines) + after, encoding="utf-8")
+    marks.replace_between(path, NAME, lines[:-1])
 
 
 def _rows(rows: Sequence[Row]) -> Iterator[str]:

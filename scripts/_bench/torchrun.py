@@ -2,34 +2,25 @@
 
 One torchrun agent per "node" on loopback; grow by starting another, shrink by SIGTERM
 of one, SIGKILL of a worker. The rendezvous store is hosted here, so that no agent's
-end takes it away. What comes out are ``TorchrunPause``s. Called by ``bench_rescale``.
+end takes it away. What comes out are ``RivalPause``s. Called by ``bench_rescale``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
-from types import TracebackType
 from typing import Self
 
-from _bench.records import History, Recorder, Step, durations
+from _bench import rival
+from _bench.records import History, Step
+from _bench.rival import MAX_NODES, SNAPSHOT_STEPS, TIMEOUT_S, Rival, RivalError, RivalPause
 from bftrainer import process
-from trainers.agent.starting import KEEP_FREED_MEMORY
 
-TIMEOUT_S = 60.0  # no recovery within this counts as this
-SNAPSHOT_STEPS = 10
-BEFORE_STEPS = 12
-MAX_NODES = 4
-POLL_S = 0.05
 # In whole seconds; each the smallest with which rounds still complete: with keep-alives
 # of 2 s a busy agent is taken for dead, and both halves train on by themselves.
 RENDEZVOUS = {
@@ -41,9 +32,7 @@ RENDEZVOUS = {
     "keep_alive_max_attempt": "5",
 }
 ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    **KEEP_FREED_MEMORY,  # as our agents do
-    "GLOO_SOCKET_IFNAME": "lo",
+    **rival.ENVIRONMENT,
     # Without this every growth hangs (torch 2.13): rank 0 tells the address of its store
     # in its first round only, and a newcomer waits for it in a later round's keys.
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
@@ -62,28 +51,15 @@ ARGUMENTS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchrunPause:
-    """What one transition cost the survivor it cost most."""
-
-    kind: str
-    pause_s: float
-    lost_steps: int  # done again since the last snapshot; not in ``pause_s``
-    has_recovered: bool = True
-
-
-class Torchrun:
+class Torchrun(Rival):
     """One elastic torchrun job; leaving the context ends every process."""
+
+    name = "torchrun"
 
     def __init__(
         self, directory: Path, script: Path, model: str, note: Callable[[str], None]
     ) -> None:
-        self._directory = directory
-        self._script = script
-        self._model = model
-        self._note = note
-        self._agents: dict[str, subprocess.Popen[bytes]] = {}
-        self._leavers: list[subprocess.Popen[bytes]] = []
+        super().__init__(directory, script, model, note)
         self._jobs = itertools.count(1)
         self._victims = itertools.cycle(range(MAX_NODES))
 
@@ -93,149 +69,98 @@ class Torchrun:
         self._store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)  # noqa: FBT003
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._end()
-        del self._store
-
     # ---- cycles --------------------------------------------------------------------------
 
-    def run(self, cycles: int, pauses: list[TorchrunPause]) -> None:
-        """Go through the cycles, adding to ``pauses``; a job that is lost is started afresh."""
-        for cycle in range(cycles):
-            pauses += self._cycle()
-            self._note(f"torchrun cycle {cycle + 1} of {cycles}")
-
-    def _cycle(self) -> list[TorchrunPause]:
+    def cycle(self) -> list[RivalPause]:
+        """Go through all transitions once."""
         self._begin(1)
         pauses = [self._measure("1->2", lambda: self._start(1), 2)]
         pauses.append(self._measure("2->4", lambda: self._start(2), 4))
         pauses.append(self._measure("SIGKILL", self._kill_worker, 0))
-        pauses.append(self._measure("4->2", lambda: self._stop(self._by_rank()[2:]), 2))
+        pauses.append(self._measure("4->2", lambda: self._stop(self.by_rank()[2:]), 2))
         # Back at four, without measuring.
         self._measure("2->4", lambda: self._start(2), 4)
-        pauses.append(self._measure("rank 0 leaves", lambda: self._stop(self._by_rank()[:1]), 3))
-        self._end()
+        pauses.append(self._measure("rank 0 leaves", lambda: self._stop(self.by_rank()[:1]), 3))
+        self.end()
         return pauses
 
-    def _measure(self, kind: str, act: Callable[[], object], size: int) -> TorchrunPause:
+    def _measure(self, kind: str, act: Callable[[], object], size: int) -> RivalPause:
         """Act and wait for training at ``size`` (0: at any) on all survivors."""
-        before = {node: self._newest(node) for node in self._agents}
+        before = {node: self.newest(node) for node in self.processes}
         self._victim = ""
         started_s = time.monotonic()
         act()
-        nodes = [n for n in before if n in self._agents and n != self._victim]
+        nodes = [n for n in before if n in self.processes and n != self._victim]
 
         def is_back() -> bool:
-            return all(_first_after(self._of(n), started_s, size) is not None for n in nodes)
+            return all(_first_after(self.of(n), started_s, size) is not None for n in nodes)
 
-        if not self._wait(is_back, started_s + TIMEOUT_S):
-            self._note(f"torchrun did not recover from {kind} within {TIMEOUT_S:g} s")
+        if not self.wait(is_back, started_s + TIMEOUT_S):
+            self.note(f"torchrun did not recover from {kind} within {TIMEOUT_S:g} s")
             self._begin(size or MAX_NODES)
-            return TorchrunPause(kind=kind, pause_s=TIMEOUT_S, lost_steps=0, has_recovered=False)
+            return RivalPause(
+                system=self.name, kind=kind, pause_s=TIMEOUT_S, lost_steps=0, has_recovered=False
+            )
         self._settle(size or MAX_NODES)
         killed_s = started_s if kind == "SIGKILL" else None
-        gaps = [_gap_s(self._of(n), started_s, killed_s, size) for n in nodes]
-        pause_s = max(gaps) - self._usual_step_s(nodes)
+        gaps = [_gap_s(self.of(n), started_s, killed_s, size) for n in nodes]
+        pause_s = max(gaps) - self.usual_step_s(nodes)
         lost = [self._lost(n, before[n], started_s, size) for n in nodes]
-        return TorchrunPause(kind=kind, pause_s=min(pause_s, TIMEOUT_S), lost_steps=max(lost))
+        return RivalPause(
+            system=self.name, kind=kind, pause_s=min(pause_s, TIMEOUT_S), lost_steps=max(lost)
+        )
 
     # ---- processes -----------------------------------------------------------------------
 
     def _begin(self, size: int) -> None:
         """A fresh job of that size, training."""
-        self._end()
+        self.end()
         self._job = f"job{next(self._jobs)}"
-        records = self._directory / self._job
-        records.mkdir()
-        self._recorder = Recorder(records)
+        self.fresh_records(self._job)
         self._start(size)
-        if not self._wait(lambda: self._is_settled(size), time.monotonic() + 3 * TIMEOUT_S):
-            raise RuntimeError(f"torchrun does not start; see {self._directory}")
+        if not self.wait(lambda: self.is_settled(size), time.monotonic() + 3 * TIMEOUT_S):
+            raise RivalError(f"torchrun does not start; see {self.directory}")
 
     def _start(self, count: int) -> None:
-        free = [n for n in (f"n{i}" for i in range(2 * MAX_NODES)) if n not in self._agents]
+        free = [n for n in (f"n{i}" for i in range(2 * MAX_NODES)) if n not in self.processes]
         for node in free[:count]:
             argv = [
                 sys.executable, "-m", "torch.distributed.run", *ARGUMENTS,
                 f"--rdzv-endpoint=127.0.0.1:{self._store.port}", f"--rdzv-id={self._job}",
-                f"--log-dir={self._directory / 'logs'}",
-                str(self._script), self._model,
+                f"--log-dir={self.directory / 'logs'}",
+                str(self.script), self.model,
             ]  # fmt: skip
             environment = {
                 **os.environ,
                 **ENVIRONMENT,
                 "BENCH_NODE": node,
-                "BENCH_RECORDS": str(self._recorder.directory),
-                "BENCH_SNAPSHOT": str(self._directory / f"{self._job}.pt"),
+                "BENCH_RECORDS": str(self.recorder.directory),
+                "BENCH_SNAPSHOT": str(self.directory / f"{self._job}.pt"),
                 "BENCH_SNAPSHOT_STEPS": str(SNAPSHOT_STEPS),
             }
-            with (self._directory / f"{self._job}-{node}.log").open("ab") as log:
-                self._agents[node] = process.spawn(argv, env=environment, stdout=log, stderr=log)
+            with (self.directory / f"{self._job}-{node}.log").open("ab") as log:
+                self.processes[node] = process.spawn(argv, env=environment, stdout=log, stderr=log)
 
     def _stop(self, nodes: list[str]) -> None:
-        agents = [self._agents.pop(node) for node in nodes]
+        agents = [self.processes.pop(node) for node in nodes]
         for agent in agents:
             agent.send_signal(signal.SIGTERM)
-        self._leavers += agents
+        self.leavers += agents
 
     def _kill_worker(self) -> None:
-        nodes = self._by_rank()
+        nodes = self.by_rank()
         self._victim = nodes[next(self._victims) % len(nodes)]
-        history = self._newest(self._victim)
+        history = self.newest(self._victim)
         if history is not None:
             os.kill(history.pid, signal.SIGKILL)
 
-    def _end(self) -> None:
-        for agent in [*self._agents.values(), *self._leavers]:
-            _end_tree(agent)
-        self._agents.clear()
-        self._leavers.clear()
-
-    # ---- what the records say --------------------------------------------------------------
-
-    def _of(self, node: str) -> list[History]:
-        histories = [h for h in self._recorder.histories.values() if h.node == node and h.steps]
-        return sorted(histories, key=lambda h: h.steps[0].at_s)
-
-    def _newest(self, node: str) -> History | None:
-        found = self._of(node)
-        return found[-1] if found else None
-
-    def _by_rank(self) -> list[str]:
-        newest = {n: h for n in self._agents if (h := self._newest(n)) is not None}
-        return sorted(newest, key=lambda n: newest[n].steps[-1].rank)
-
-    def _is_settled(self, size: int) -> bool:
-        newest = [self._newest(node) for node in self._agents]
-        return len(newest) == size and all(
-            h is not None and h.steps[-1].size == size and len(h.steps) >= BEFORE_STEPS + 2
-            for h in newest
-        )
-
     def _settle(self, size: int) -> None:
-        if not self._wait(lambda: self._is_settled(size), time.monotonic() + TIMEOUT_S):
-            self._note(f"torchrun does not stay at size {size}; started afresh")
+        if not self.wait(lambda: self.is_settled(size), time.monotonic() + TIMEOUT_S):
+            self.note(f"torchrun does not stay at size {size}; started afresh")
             self._begin(size)
 
-    def _wait(self, condition: Callable[[], bool], deadline_s: float) -> bool:
-        while time.monotonic() < deadline_s:
-            self._recorder.poll()
-            if condition():
-                return True
-            time.sleep(POLL_S)
-        return False
-
-    def _usual_step_s(self, nodes: list[str]) -> float:
-        newest = [h for n in nodes if (h := self._newest(n)) is not None]
-        return median(v for h in newest for v in durations(h.steps))
-
     def _lost(self, node: str, old: History | None, started_s: float, size: int) -> int:
-        first = _first_after(self._of(node), started_s, size)
+        first = _first_after(self.of(node), started_s, size)
         if old is None or not old.steps or first is None:
             return 0
         return max(0, old.steps[-1].step + 1 - first.step)
@@ -262,17 +187,3 @@ def _gap_s(histories: list[History], started_s: float, killed_s: float | None, s
         if started_s < new.steps[0].at_s <= first.at_s:
             total_s += new.steps[0].at_s - old.steps[-1].at_s
     return total_s
-
-
-def _end_tree(agent: subprocess.Popen[bytes]) -> None:
-    """End an agent and its workers: torchrun gives each a session of its own."""
-    workers = []
-    with contextlib.suppress(OSError):
-        text = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text()
-        workers = [int(pid) for pid in text.split()]
-    process.kill_group(agent.pid)
-    agent.wait()
-    for pid in workers:
-        process.kill_group(pid)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)

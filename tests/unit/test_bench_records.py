@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from _bench import records, stats, targets
+from _bench import marks, records, rescale_found, stats, targets, torchft
+from _bench.rescaling import KINDS, Pause
+from _bench.rival import RivalPause
 
 
 def _write(directory: Path, node: str, pid: int, steps: list[tuple[float, int, int]]) -> None:
@@ -74,3 +76,72 @@ def test_one_missed_target_is_a_failure(tmp_path: Path) -> None:
     assert targets.exit_code([met, missed]) == 1
     targets.write_json(tmp_path / "out" / "r.json", "rescale", {"n": 1}, [met, missed])
     assert '"verdict": "missed"' in (tmp_path / "out" / "r.json").read_text()
+
+
+def _found() -> rescale_found.Found:
+    found = rescale_found.Found(check_s=4e-5, silent_s=[2.1], missing={"torchft": "not installed"})
+    for kind in KINDS:
+        found.pauses.append(
+            Pause(
+                kind=kind,
+                generation=1,
+                size=2,
+                pause_s=0.04,
+                gap_s=0.14,
+                step_s=0.1,
+                reported_s=0.04,
+            )
+        )
+        found.others.append(RivalPause(system="torchrun", kind=kind, pause_s=8.0, lost_steps=3))
+    found.others.append(
+        RivalPause(system="checkpoint and restart", kind="1->2", pause_s=60.0, has_recovered=False)
+    )
+    found.steps = {1: (1.0, 0.99, 1.02)}
+    return found
+
+
+def test_other_systems_stand_beside_ours_or_it_is_said_why_not() -> None:
+    headings, rows = rescale_found.beside(_found())
+    assert len(headings) == len(rows[0]) == 5
+    assert rows[0] == [
+        "1->2",
+        "0.040 of 1",
+        "8.00 of 1, 3 steps again",
+        "not measured",
+        "none in 60 s, 1 of 1",
+    ]
+    assert rows[1][-1] == "-"
+
+
+def test_targets_of_a_rescale_are_judged_by_their_own_limits() -> None:
+    verdicts = {t.name: t.verdict for t in rescale_found.targets_of("big", _found())}
+    assert verdicts["big: pause 4->2"] == "met"
+    assert verdicts["big: silent node, lease 2 s"] == "met"
+    assert verdicts["big: membership check of a step"] == "met"
+    assert verdicts["big: SIGKILL shorter than torchrun"] == "met"
+    assert verdicts["big: step / DDP step, size 1"] == "missed"
+
+
+def test_results_go_between_the_marks_of_their_name(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"a\n<!-- numbers: x -->\nold\n{marks.END}\nb <!-- numbers: y -->\n")
+    assert marks.has_marks(page, "x")
+    assert not marks.has_marks(page, "y")  # it has no end
+    marks.replace_between(page, "x", list(rescale_found.document({"big": _found()}, [])))
+    text = page.read_text()
+    assert "old" not in text
+    assert text.startswith("a\n<!-- numbers: x -->\n\n*big* model")
+    assert "torchft: not installed." in text
+    assert text.endswith(f"{marks.END}\nb <!-- numbers: y -->\n")
+
+
+def test_a_torchft_pause_is_the_longest_gap_until_the_second_step_at_the_size(
+    tmp_path: Path,
+) -> None:
+    steps = [(1.0, 0, 1), (1.1, 0, 1), (1.9, 0, 1), (2.0, 0, 2), (2.1, 0, 2), (9.0, 0, 2)]
+    _write(tmp_path, "n0", 10, steps)
+    job = torchft.Torchft(tmp_path, tmp_path / "none.py", "big", print)
+    job.recorder.poll()
+    assert job.gap_s("n0", 1.2, 2, is_kill=False) == pytest.approx(0.8)
+    assert job.gap_s("n0", 1.2, 2, is_kill=True) == pytest.approx(0.7)
+    assert job.gap_s("n0", 1.2, 3, is_kill=False) == 0.0

@@ -1,0 +1,238 @@
+"""What ``bench_rescale`` has found: targets, tables, and results for files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any, Final, Literal
+
+from rich.table import Table
+
+from _bench.rescaling import KINDS, Pause
+from _bench.rival import TIMEOUT_S, RivalPause
+from _bench.stats import quantile, tail
+from _bench.targets import Target, console
+
+LIMIT_S: Final = {"1->2": 0.25, "2->4": 0.25, "4->2": 0.05, "rank 0 leaves": 0.05, "SIGKILL": 0.30}
+TIMES_SHORTER: Final = {k: 3.0 if k == "SIGKILL" else 10.0 for k in KINDS}
+STEP_RATIO: Final = 1.01
+RESUME_S: Final = 2.0
+CHECK_S: Final = 50e-6
+NOTICED_S: Final = 0.5  # beyond the lease
+LEASE_S: Final = 2.0  # agent_timeout_s of the silent part
+RIVALS: Final = ("torchrun", "torchft", "checkpoint and restart")
+
+
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """Everything measured for one model."""
+
+    pauses: list[Pause] = field(default_factory=list)
+    warm_up_s: list[float] = field(default_factory=list)  # of joiners, while others train
+    silent_s: list[float] = field(default_factory=list)  # node silent to the others' step
+    resume_s: list[float] = field(default_factory=list)  # parked to its first step
+    check_s: float | None = None  # a step's check of its membership
+    others: list[RivalPause] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)  # system -> why it was not measured
+    steps: dict[int, tuple[float, float, float]] = field(default_factory=dict)  # ratio, low, high
+    step_s: dict[int, tuple[float, float]] = field(default_factory=dict)  # elastic, ddp
+
+    def of(self, kind: str) -> list[float]:
+        """Return our pauses of one kind."""
+        return [p.pause_s for p in self.pauses if p.kind == kind]
+
+    def of_other(self, system: str, kind: str) -> list[RivalPause]:
+        """Return another system's pauses of one kind."""
+        return [p for p in self.others if (p.system, p.kind) == (system, kind)]
+
+
+def targets_of(model: str, found: Found) -> list[Target]:
+    """Return the targets of one model with what was measured."""
+    return [*_own_targets(model, found), *_ratios(model, found), *_step_targets(model, found)]
+
+
+def _own_targets(model: str, found: Found) -> Iterator[Target]:
+    parts = [(f"pause {kind}", found.of(kind), LIMIT_S[kind]) for kind in KINDS]
+    parts.append((f"silent node, lease {LEASE_S:g} s", found.silent_s, LEASE_S + NOTICED_S))
+    parts.append(("parked to its first step", found.resume_s, RESUME_S))
+    for what, values, limit in parts:
+        if values:
+            name, value = tail(values)
+            yield _target(f"{model}: {what}", value, limit, f"{name} of {len(values)}")
+    if found.check_s is not None:
+        yield _target(
+            f"{model}: membership check of a step",
+            1e6 * found.check_s,
+            1e6 * CHECK_S,
+            "median",
+            unit="us",
+        )
+
+
+def _ratios(model: str, found: Found) -> Iterator[Target]:
+    for kind in KINDS:
+        pauses, others = found.of(kind), found.of_other("torchrun", kind)
+        if pauses and others:
+            name, value = tail(pauses)
+            yield _target(
+                f"{model}: {kind} shorter than torchrun",
+                median(p.pause_s for p in others) / max(value, 1e-3),
+                TIMES_SHORTER[kind],
+                f"its median of {len(others)} / our {name}",
+                relation=">=",
+                unit="",
+            )
+
+
+def _step_targets(model: str, found: Found) -> Iterator[Target]:
+    for size, (ratio, low, high) in found.steps.items():
+        yield _target(
+            f"{model}: step / DDP step, size {size}",
+            high,
+            STEP_RATIO,
+            f"upper end; ratio {ratio:.4f}, 95% in [{low:.4f}, {high:.4f}]",
+            unit="",
+        )
+
+
+def _target(
+    name: str,
+    measured: float,
+    limit: float,
+    remark: str,
+    *,
+    relation: Literal["<=", ">="] = "<=",
+    unit: str = "s",
+) -> Target:
+    return Target(
+        name=name, measured=measured, limit=limit, relation=relation, unit=unit, note=remark
+    )
+
+
+# ---- tables --------------------------------------------------------------------------
+
+
+def print_found(model: str, found: Found) -> None:
+    """Print the pauses, those of others beside them, and the steps between them."""
+    if found.pauses and all(found.of(kind) for kind in KINDS):
+        _print_table(
+            f"{model} model: pauses of the worst survivor, s",
+            ("transition", "n", "median", "p95/max", "max", "usual step"),
+            [[kind, *_own_cells(found, kind)] for kind in KINDS],
+        )
+        gaps = [p.gap_s for p in found.pauses if p.kind == "SIGKILL"]
+        name, value = tail(gaps)
+        print(
+            "SIGKILL to the first committed step, nothing subtracted:"
+            f" median {median(gaps):.3f} s, {name} {value:.3f} s"
+        )
+        warm = found.warm_up_s
+        print(f"warm-up of a joiner, while the others train: median {median(warm):.2f} s")
+    if found.others or found.missing:
+        headings, rows = beside(found)
+        _print_table(f"{model} model: pauses beside those of others, s", headings, rows)
+        for system, why in found.missing.items():
+            print(f"{system}: {why}")
+    for size, (own_s, ddp_s) in found.step_s.items():
+        print(
+            f"{model} model, size {size}: median step {1e3 * own_s:.3f} ms,"
+            f" DistributedDataParallel {1e3 * ddp_s:.3f} ms"
+        )
+
+
+def beside(found: Found) -> tuple[list[str], list[list[str]]]:
+    """Return headings and rows of the table of all systems.
+
+    Ours is the tail, theirs the median, with the steps they have to do again.
+    """
+    headings = ["transition", "bftrainer, p95 or max", *(f"{r}, median" for r in RIVALS)]
+    rows = [
+        [kind, _own_cell(found, kind), *(_other_cell(found, r, kind) for r in RIVALS)]
+        for kind in KINDS
+    ]
+    return headings, rows
+
+
+def _own_cell(found: Found, kind: str) -> str:
+    values = found.of(kind)
+    return f"{tail(values)[1]:.3f} of {len(values)}" if values else "-"
+
+
+def _other_cell(found: Found, system: str, kind: str) -> str:
+    others = found.of_other(system, kind)
+    if not others:
+        return "-" if system not in found.missing else "not measured"
+    if not all(p.has_recovered for p in others):
+        failed = sum(not p.has_recovered for p in others)
+        return f"none in {TIMEOUT_S:g} s, {failed} of {len(others)}"
+    lost = median(p.lost_steps for p in others)
+    again = f", {lost:g} steps again" if lost else ""
+    return f"{median(p.pause_s for p in others):.2f} of {len(others)}{again}"
+
+
+def _print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = Table(title=title, title_justify="left")
+    for i, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if i else "left")
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
+
+
+def _own_cells(found: Found, kind: str) -> list[str]:
+    mine = [p for p in found.pauses if p.kind == kind]
+    values = [p.pause_s for p in mine]
+    return [
+        str(len(values)),
+        f"{median(values):.3f}",
+        f"{tail(values)[1]:.3f}",
+        f"{max(values):.3f}",
+        f"{median(p.step_s for p in mine):.4f}",
+    ]
+
+
+# ---- files -----------------------------------------------------------------------------
+
+
+def results_of(found: Found) -> dict[str, Any]:
+    """Return everything measured for one model, for the JSON file."""
+    return {
+        "pauses": [asdict(p) for p in found.pauses],
+        "warm_up_s": found.warm_up_s,
+        "p95_s": {k: quantile(found.of(k), 0.95) for k in KINDS if found.of(k)},
+        "silent_s": found.silent_s,
+        "resume_s": found.resume_s,
+        "check_s": found.check_s,
+        "others": [asdict(p) for p in found.others],
+        "missing": found.missing,
+        "step_ratio": {
+            str(size): {"ratio": ratio, "low": low, "high": high}
+            for size, (ratio, low, high) in found.steps.items()
+        },
+        "step_s": {
+            str(size): {"elastic": own, "ddp": ddp} for size, (own, ddp) in found.step_s.items()
+        },
+    }
+
+
+def document(found: Mapping[str, Found], targets: Sequence[Target]) -> Iterator[str]:
+    """Return the lines for a document: the table of all systems and the targets."""
+    for model, one in found.items():
+        if one.others:
+            headings, rows = beside(one)
+            yield f"*{model}* model, pauses in s:"
+            yield ""
+            yield f"| {' | '.join(headings)} |"
+            yield f"| --- |{' ---: |' * (len(headings) - 1)}"
+            for row in rows:
+                yield f"| {' | '.join(row)} |"
+            yield ""
+            for system, why in one.missing.items():
+                yield f"{system}: {why}."
+                yield ""
+    yield "| target | to reach | measured | of | |"
+    yield "| --- | ---: | ---: | --- | --- |"
+    for t in targets:
+        limit, measured = t.in_words(t.limit), t.in_words(t.measured)
+        yield f"| {t.name} | {t.relation} {limit} | {measured} | {t.note} | {t.verdict} |"
