@@ -11,6 +11,7 @@ import itertools
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -60,7 +61,10 @@ class Restart(Rival):
         is_kill = kind == "SIGKILL"
         ended = self.processes[f"r{next(self._victims) % before}" if is_kill else "r0"]
         ended.send_signal(signal.SIGKILL if is_kill else SAVE)
-        ended.wait(TIMEOUT_S)
+        try:
+            ended.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise RivalError(f"rank 0 did not save and end; see {self.directory}") from None
         self.recorder.poll()
         done = old.steps[-1].step if old is not None else 0
         if old is not None and not is_kill:

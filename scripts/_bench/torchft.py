@@ -29,7 +29,7 @@ VERSION: Final = "0.2.0"  # what the settings and the workload were written for
 LIGHTHOUSE: Final = (
     "--min_replicas=1",
     "--quorum_tick_ms=50",
-    "--join_timeout_ms=10000",
+    "--join_timeout_ms=2000",
     "--heartbeat_timeout_ms=2000",
 )
 
