@@ -18,9 +18,9 @@ from pathlib import Path
 from statistics import median
 
 from _bench.machine import machine
-from _bench.plane import BenchError
 from _bench.stragglers import Arm, Measured, train, usual_s
 from _bench.targets import Target, console, exit_code, print_targets, write_json
+from _bench.waiting import BenchError
 from rich.table import Table
 
 from bftrainer.errors import BftError

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from _bench.plane import BenchError
+from _bench.waiting import BenchError
 from bftrainer.api.service import TrainerView
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.local.running import start_server
