@@ -43,6 +43,7 @@ from bftrainer.polling import END_SEEN_S, Poller
 from bftrainer.wire.keys import generate_pair, load_pair, save_pair
 from bftrainer.wire.messages import (
     AgentMessage,
+    CopySettled,
     Heartbeat,
     Hello,
     Leave,
@@ -197,6 +198,7 @@ class Daemon:
             send=self.server.send,
             clock=self._clock,
             on_change=self.decide_soon,
+            offers=lambda: self._offers().values(),
         )
         for pilot_id, pilot in self.pilots.pilots.items():
             self.server.register(pilot_id, pilot.record.public_key)
@@ -224,6 +226,8 @@ class Daemon:
                 self.trainers.on_body(worker_id, body)
             case WorkerExited(worker_id=worker_id, returncode=code, cause=cause):
                 self.trainers.on_exit(worker_id, code, cause)
+            case CopySettled():
+                self.trainers.on_settled(pilot_id, message)
             case Leaving(reason=reason):
                 if (pilot := self.pilots.pilots.get(pilot_id)) is not None:
                     self.harm.left(pilot_id, pilot.record.node, message)
@@ -241,6 +245,7 @@ class Daemon:
             self.trainers.report(pilot_id, hello.workers)
         else:
             self.trainers.reconcile(pilot_id, hello.workers)
+        self.trainers.on_copies(pilot_id, hello.copies)
         self.decide_soon()
 
     def _on_agent_lost(self, pilot_id: str, why: str) -> None:

@@ -97,6 +97,7 @@ class DaemonService:
                 *explain_trainer(record, plan, daemon.settings, queue, len(view.observed_nodes)),
                 *straggler_sentences(record, plan, daemon.settings, view.observed_nodes),
                 *restart_sentences(record),
+                *daemon.trainers.copies.in_words(trainer_id),
                 *(() if record.state.is_final else self._failures()),
             ),
             decision_id=daemon.seen.decision_seq,

@@ -106,6 +106,7 @@ class AgentBook:
             address=hello.address,
             agent_endpoint=hello.peer_endpoint,
             agent_public_key=hello.peer_public_key,
+            copy_port=hello.copy_port,
         )
 
     def welcome(self, interpreters: list[str]) -> Welcome:

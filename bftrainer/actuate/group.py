@@ -86,6 +86,7 @@ class NodeOffer:
     address: str
     agent_endpoint: str
     agent_public_key: str
+    copy_port: int = 0  # where the agent takes copies of other nodes' trainers; 0: nowhere
 
 
 # ---- instructions: what the machine wants done -------------------------------------

@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from bftrainer.actuate.adoption import adopt
+from bftrainer.actuate.copy_book import CopyBook
 from bftrainer.actuate.costs import (
     learn_leaving,
     learn_progress,
@@ -45,7 +46,14 @@ from bftrainer.journal.journal import Journal
 from bftrainer.policy.model import Policy
 from bftrainer.profile.measure import Watch
 from bftrainer.trainer import CheckpointContract, TrainerRecord, TrainerSpec, TrainerState
-from bftrainer.wire.messages import DaemonMessage, KillWorker, TellWorker, WorkerReport
+from bftrainer.wire.messages import (
+    CopySettled,
+    DaemonMessage,
+    HeldCopy,
+    KillWorker,
+    TellWorker,
+    WorkerReport,
+)
 from trainers.runtimes.base import Resize, load_runtime, resize_of
 
 LOG = logging.getLogger("bftrainer.trainers")
@@ -81,6 +89,7 @@ class TrainerBook:
         send: Send,
         clock: Callable[[], float],
         on_change: Callable[[], None],
+        offers: Callable[[], Iterable[NodeOffer]] = lambda: (),
     ) -> None:
         self._journal = journal
         self._policy = policy
@@ -91,6 +100,7 @@ class TrainerBook:
         self.speeds = SpeedBook(policy.straggler_threshold, self._note)
         self.records: dict[str, TrainerRecord] = {r.trainer_id: r for r in journal.trainers()}
         self.trainers: dict[str, Trainer] = {}
+        self.copies = CopyBook(send=send, offers=offers, clock=clock)
         # The latest only, as (trainer, at_s, what): the journal has them all.
         self.rescales: deque[tuple[str, float, Rescaled]] = deque(maxlen=KEPT_RESCALES)
         self.pauses, self.paused_s = 0, 0.0  # since the daemon started
@@ -133,6 +143,7 @@ class TrainerBook:
         if isinstance(machine, RestartMachine):
             machine.keep_grace((spec.contract or CheckpointContract()).grace_s)
         trainer = self.trainers[record.trainer_id] = Trainer(record=record, machine=machine)
+        self.copies.open(record)
         return trainer
 
     def nodes_of(self, trainer_id: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -228,6 +239,7 @@ class TrainerBook:
             return
         if isinstance(message, protocol.Progress):
             self._on_progress(trainer, message, trainer.machine.workers[worker_id].node)
+        self.copies.on_body(trainer.record.trainer_id, message)
         self._carry_out(trainer, trainer.machine.on_body(worker_id, message, self._clock()))
 
     def on_exit(self, worker_id: str, returncode: int, cause: str) -> None:
@@ -239,6 +251,7 @@ class TrainerBook:
 
     def on_agent_lost(self, pilot_id: str) -> None:
         """An agent is gone and everything on its node with it."""
+        self.copies.on_agent_lost(pilot_id)
         for trainer in list(self.trainers.values()):
             out = trainer.machine.on_agent_lost(pilot_id, self._clock())
             self._carry_out(trainer, out)
@@ -260,11 +273,25 @@ class TrainerBook:
             self.speeds.staying(trainer_id, pairs)
             out = trainer.machine.set_targets(own, self._clock(), pairs)
             self._carry_out(trainer, out)
+        self._keep_copies(now=True)
 
     def tick(self) -> None:
         """Let time pass in every machine."""
         for trainer in list(self.trainers.values()):
             self._carry_out(trainer, trainer.machine.tick(self._clock()))
+        self._keep_copies()
+
+    def on_copies(self, pilot_id: str, held: Sequence[HeldCopy]) -> None:
+        """An agent connected and said which copies of trainers' states it holds."""
+        self.copies.on_hello(pilot_id, held, self.records)
+
+    def on_settled(self, pilot_id: str, said: CopySettled) -> None:
+        """An agent has put a copy on disk, or could not."""
+        trainer = self.trainers.get(said.trainer_id)
+        self.copies.on_settled(pilot_id, said, trainer.machine if trainer else None)
+
+    def _keep_copies(self, *, now: bool = False) -> None:
+        self.copies.advance({i: (t.record, t.machine) for i, t in self.trainers.items()}, now=now)
 
     # ---- consequences ------------------------------------------------------------------
 
@@ -299,6 +326,7 @@ class TrainerBook:
 
     def _carry_out(self, trainer: Trainer, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
+            self.copies.before(trainer.record.trainer_id, trainer.machine, instruction)
             match instruction:
                 case StartWorkerOn():
                     self._start_worker(trainer, instruction)
@@ -373,6 +401,7 @@ class TrainerBook:
         if done.size_before:
             self.pauses += 1
             self.paused_s += done.pause_s
+        self.copies.on_complete(record.trainer_id, done.size_before, done.step)
         self._write(trainer, "rescaled", done)
         self._on_change()
 

@@ -1,16 +1,14 @@
 """Checkpoints on a shared file system: written whole or not at all, never by a ghost.
 
-A file is a magic line, a JSON header (structure, tensor table) and raw tensor bytes,
-closed by their SHA-256. It is written beside its final name, synced, renamed and the
-directory synced; the two newest stay. A fence file names the newest (incarnation,
-generation) that wrote here: whoever has a smaller one is refused. Used by
-``membership`` for resume and by ``writer`` in the background.
+A checkpoint is a magic line, a JSON header (structure, tensor table) and raw tensor
+bytes, closed by their SHA-256; a copy in another agent's memory is the same bytes. The
+two newest files stay. ``fence`` says who may write. Used by ``resuming`` and by
+``writer`` in the background.
 """
 
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import hashlib
 import json
 import logging
@@ -19,161 +17,95 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
 from bftrainer.elastic import codec
 from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.fence import SUFFIX, write_whole
 
 log = logging.getLogger("bftrainer.elastic")
 
 MAGIC = b"bftrainer checkpoint 1\n"
 KEEP = 2
 MAX_HEADER_BYTES = 256 << 20
-_SUFFIX = ".bft"
-_FENCE = "fence.json"
+DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class UnreadableError(Exception):
-    """A file that is not a complete checkpoint of ours; the text says why."""
+    """Something that is not a complete checkpoint of ours; the text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fence:
-    """Who writes: compared by incarnation, then generation."""
+class Found:
+    """A checkpoint whose every byte has been verified."""
 
-    incarnation: int
-    generation: int
-    token: str
-
-    @property
-    def order(self) -> tuple[int, int]:
-        """Return what decides between two writers."""
-        return (self.incarnation, self.generation)
+    source: str  # its file, or who held it
+    header: dict[str, Any]
+    tensors: list[torch.Tensor]
 
 
 def newest_first(directory: Path) -> list[Path]:
     """Return the checkpoints of a directory, the one with most steps first."""
     with suppress(FileNotFoundError):
-        names = [n for n in os.listdir(directory) if n.endswith(_SUFFIX)]  # noqa: PTH208
+        names = [n for n in os.listdir(directory) if n.endswith(SUFFIX)]  # noqa: PTH208
         return [directory / n for n in sorted(names, reverse=True) if not n.startswith(".")]
     return []
 
 
-def path_for(directory: Path, step: int, generation: int) -> Path:
-    """Return a name that sorts by steps; a redone step in a later generation wins."""
-    return directory / f"step-{step:012d}-generation-{generation:08d}{_SUFFIX}"
+def step_of(path: Path) -> int:
+    """Return the committed steps a file's name tells, -1 when it tells none."""
+    number = path.name.removeprefix("step-").split("-")[0]
+    return int(number) if number.isdecimal() else -1
 
 
 # ---- writing ---------------------------------------------------------------------
 
 
+def parts_of(
+    header: dict[str, Any], tensors: Sequence[torch.Tensor]
+) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of a checkpoint, its digest last; tensors are not copied."""
+    digest = hashlib.sha256()
+    text = json.dumps({**header, "tensors": codec.describe(tensors)}).encode()
+    for part in (MAGIC, len(text).to_bytes(8, "little"), text):
+        digest.update(part)
+        yield part
+    for tensor in tensors:
+        data = _bytes_of(tensor.contiguous().cpu())
+        digest.update(data)
+        yield data
+    yield digest.digest()
+
+
 def write(path: Path, header: dict[str, Any], tensors: Sequence[torch.Tensor]) -> None:
     """Write one checkpoint; complete and synced when this returns."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
-            digest = hashlib.sha256()
-            text = json.dumps({**header, "tensors": codec.describe(tensors)}).encode()
-            for part in (MAGIC, len(text).to_bytes(8, "little"), text):
-                digest.update(part)
-                file.write(part)
-            for tensor in tensors:
-                flat = tensor.contiguous().cpu()  # named, so that it outlives its bytes
-                data = _bytes_of(flat)
-                digest.update(data)
-                file.write(data)
-            file.write(digest.digest())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_directory(path.parent)
+    write_whole(path, parts_of(header, tensors))
 
 
-def prune(directory: Path) -> None:
-    """Remove all but the newest checkpoints and what crashed writers left."""
-    for old in newest_first(directory)[KEEP:]:
-        old.unlink(missing_ok=True)
-    for left in directory.glob(f".*{_SUFFIX}.*.tmp"):
+def prune(directory: Path, written: Path, layout: int | None) -> None:
+    """Remove what ``written``, the newest checkpoint, has made useless.
+
+    Goes: all of our model's but the newest two up to it; those of our model that claim
+    more steps, for we did not go on from them; what crashed writers left. Files that
+    cannot be read, or of another model, are neither counted nor touched.
+    """
+    ours = [path for path in newest_first(directory) if _has_layout(path, layout)]
+    kept = [path for path in ours if path.name <= written.name][:KEEP]
+    for path in ours:
+        if path not in kept:
+            path.unlink(missing_ok=True)
+    for left in directory.glob(f".*{SUFFIX}.*.tmp"):
         left.unlink(missing_ok=True)
 
 
-def claim(directory: Path, fence: Fence) -> bool:
-    """Make ``fence`` the directory's writer; False when a later one already is."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with _locked(directory):
-        held = read_fence(directory)
-        if held is not None and held.order > fence.order:
-            log.warning(
-                "BFT-1412: %s belongs to generation %d of daemon %d; generation %d of %d may"
-                " not write there any more.",
-                directory, held.generation, held.incarnation, fence.generation,
-                fence.incarnation,
-            )  # fmt: skip
-            return False
-        if held != fence:
-            _write_fence(directory, fence)
-    return True
-
-
-def read_fence(directory: Path) -> Fence | None:
-    """Return who wrote last, None when nobody did or the file is damaged."""
+def _has_layout(path: Path, layout: int | None) -> bool:
     try:
-        body = json.loads((directory / _FENCE).read_text())
-        return Fence(
-            incarnation=int(body["incarnation"]),
-            generation=int(body["generation"]),
-            token=str(body["token"]),
-        )
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError) as problem:
-        log.warning("ignored a damaged %s: %s", directory / _FENCE, problem)
-        return None
-
-
-def _write_fence(directory: Path, fence: Fence) -> None:
-    temporary = directory / f".{_FENCE}.{os.getpid()}"
-    body = {
-        "incarnation": fence.incarnation,
-        "generation": fence.generation,
-        "token": fence.token,
-    }
-    with temporary.open("w") as file:
-        file.write(json.dumps(body))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(directory / _FENCE)
-    _sync_directory(directory)
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    fd = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        # Some shared file systems have no locks; the fence then still holds between
-        # writers that are more than one write apart.
-        with suppress(OSError):
-            fcntl.lockf(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
-
-
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        return bool(peek(path).get("layout") == layout)
+    except (OSError, UnreadableError):
+        return False
 
 
 # ---- reading ---------------------------------------------------------------------
@@ -182,19 +114,35 @@ def _sync_directory(directory: Path) -> None:
 def read(path: Path) -> tuple[dict[str, Any], list[torch.Tensor]]:
     """Return header and tensors of a checkpoint, every byte verified."""
     with _opened(path) as file:
-        digest = hashlib.sha256()
-        header = _read_header(file, digest)
-        try:
-            tensors = codec.allocate(header["tensors"])
-        except (ElasticError, KeyError, ValueError, RuntimeError) as problem:
-            raise UnreadableError(f"bad tensor table: {problem}") from problem
-        for tensor in tensors:
-            data = _bytes_of(tensor)
-            if file.readinto(data) != len(data):
-                raise UnreadableError("it is cut short")
-            digest.update(data)
-        if file.read() != digest.digest():
-            raise UnreadableError("its checksum does not match")
+        return read_from(file)
+
+
+def read_from(file: BinaryIO, expected: str = "") -> tuple[dict[str, Any], list[torch.Tensor]]:
+    """Return header and tensors of what comes out of ``file`` until its end, verified.
+
+    Args:
+        file: a buffered reader.
+        expected: its SHA-256 in hex, where somebody trusted has told it.
+
+    Raises:
+        UnreadableError: it is not one complete checkpoint.
+        OSError: as ``file`` raises it.
+    """
+    digest = hashlib.sha256()
+    header = _read_header(file, digest)
+    try:
+        tensors = codec.allocate(header["tensors"])
+    except (ElasticError, KeyError, ValueError, RuntimeError) as problem:
+        raise UnreadableError(f"bad tensor table: {problem}") from problem
+    for tensor in tensors:
+        data = _bytes_of(tensor)
+        if file.readinto(data) != len(data):  # type: ignore[attr-defined]  # buffered readers have it
+            raise UnreadableError("it is cut short")
+        digest.update(data)
+    if file.read() != digest.digest():
+        raise UnreadableError("its checksum does not match")
+    if expected and digest.hexdigest() != expected:
+        raise UnreadableError("it is not what its holder was given")
     return header, tensors
 
 
@@ -204,18 +152,8 @@ def peek(path: Path) -> dict[str, Any]:
         return _read_header(file, hashlib.sha256())
 
 
-def newest_valid(directory: Path) -> tuple[Path, dict[str, Any], list[torch.Tensor]] | None:
-    """Return the newest checkpoint that can be trusted; log why others are not."""
-    for path in newest_first(directory):
-        try:
-            return (path, *read(path))
-        except (OSError, UnreadableError) as problem:
-            log.warning("BFT-1413: skipped checkpoint %s: %s", path, problem)
-    return None
-
-
 @contextmanager
-def _opened(path: Path) -> Iterator[BufferedReader]:
+def _opened(path: Path) -> Iterator[BinaryIO]:
     # Refuses symbolic links and files another user put there: their content would
     # become our parameters.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
@@ -227,7 +165,7 @@ def _opened(path: Path) -> Iterator[BufferedReader]:
         yield file
 
 
-def _read_header(file: BufferedReader, digest: Any) -> dict[str, Any]:
+def _read_header(file: BinaryIO, digest: Any) -> dict[str, Any]:
     start = file.read(len(MAGIC) + 8)
     if not start.startswith(MAGIC) or len(start) != len(MAGIC) + 8:
         raise UnreadableError("it does not start like a checkpoint")
@@ -252,4 +190,5 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
     if size_bytes == 0:
         return memoryview(bytearray())
     raw = (ctypes.c_char * size_bytes).from_address(tensor.data_ptr())
+    raw.owner = tensor  # type: ignore[attr-defined]  # lives as long as the view does
     return memoryview(raw).cast("B")

@@ -20,7 +20,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from bftrainer.elastic import protocol
-from bftrainer.elastic.protocol import Commit, FromWorker, Prepare, Ready, Stop, WorkerConfig
+from bftrainer.elastic.protocol import (
+    Commit,
+    FromWorker,
+    KeepCopy,
+    Prepare,
+    Ready,
+    Recall,
+    Stop,
+    WorkerConfig,
+)
 
 if TYPE_CHECKING:
     from bftrainer.elastic.store import StoreServer
@@ -45,6 +54,8 @@ class Control:
         self.started_s = time.monotonic()
         self.changed = threading.Condition()
         self.newest: Commit | None = None  # replaced whole, so readable without the lock
+        self.keep: KeepCopy | None = None  # where copies of the state go
+        self.recall: Recall | None = None  # where one may be
         self.is_over = False  # the loops are done: later commits concern others
         self.on_script_end: Callable[[], None] | None = None
         self.on_commit: Callable[[Commit], None] | None = None  # in the control thread
@@ -141,6 +152,10 @@ class Control:
                 self._prepare(message)
             case Commit():
                 self._commit(message)
+            case KeepCopy():
+                self.keep = message
+            case Recall():
+                self.recall = message
             case _:
                 log.warning("ignored a %s: not for a worker", type(message).__name__)
 

@@ -1,8 +1,8 @@
 """Who has the state, and how the others of a generation get it.
 
 A group that has just formed comes in; equal state on all its members goes out: from
-the member with most committed steps, from the newest checkpoint, or from what rank 0's
-script built. Called by ``membership`` while everybody waits.
+the member with most committed steps, from a copy or the newest checkpoint, or from what
+rank 0's script built. Called by ``membership`` while everybody waits.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from bftrainer.elastic import group as groups
-from bftrainer.elastic import transfer
+from bftrainer.elastic import resuming, transfer
 from bftrainer.elastic.control import Control, key_of
+from bftrainer.elastic.copies import Asker
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Broken, Group, in_side_thread, settle
 from bftrainer.elastic.protocol import Commit
@@ -96,7 +97,7 @@ class Handover:
         source = choose_source(standings)
         resumed = ""
         if standings[source].step == NO_STATE and source == rank:
-            resumed = self._found()
+            resumed = self._found(commit)
         if group is None:
             return resumed
         best = standings[source]
@@ -119,19 +120,22 @@ class Handover:
             return broken
         return [Standing(step=step, layout=layout) for step, layout in table.tolist()]
 
-    def _found(self) -> str:
-        """Become the source of a run's first state: a checkpoint, or the script's own."""
-        loaded = self.writer.load(self.state.layout())
-        if loaded is None:
+    def _found(self, commit: Commit) -> str:
+        """Become the source of a run's first state: a copy, a checkpoint, the script's own."""
+        trainer_id = self.control.config.trainer_id
+        asker = Asker(trainer_id=trainer_id, generation=commit.generation)
+        found = resuming.find(
+            self.writer.directory, self.control.recall, asker, self.state.layout()
+        )
+        if found is None:
             if self.initial is not None:
                 self._copy_into_model(self.initial.tensors)
                 self.state.restore_light(self.initial.light)
             return ""
-        path, structure, tensors = loaded
         count = len(self.state.model_tensors())
-        self._copy_into_model(tensors[:count])
-        self.counters = self.state.decode_rest(structure, tensors[count:])
-        return str(path)
+        self._copy_into_model(found.tensors[:count])
+        self.counters = self.state.decode_rest(found.header["structure"], found.tensors[count:])
+        return found.source
 
     def move(self, group: Group, chain: list[int], abandoned: Callable[[], bool]) -> Broken | None:
         """Pass the state down ``chain``, whose first member has it."""

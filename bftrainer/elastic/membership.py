@@ -17,8 +17,9 @@ from typing import Any, NoReturn
 
 from bftrainer.elastic.batch import Terms, in_words
 from bftrainer.elastic.buckets import Reducer
-from bftrainer.elastic.checkpoint import Fence
 from bftrainer.elastic.control import Control, Key, die, key_of, step_aside
+from bftrainer.elastic.copier import Copier
+from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.forming import Forming
 from bftrainer.elastic.group import Broken, Group
 from bftrainer.elastic.handover import Handover, overtaken
@@ -63,6 +64,7 @@ class Membership:
         self._reduces_alone = reduces_alone
         self.state = state
         self.writer = Writer(control, state)
+        self.copier = Copier(control, state)
         self.handover = Handover(control, state, counters, self.writer)
         self.reducer: Reducer | None = None
         self.commit: Commit | None = None  # of the generation entered
@@ -113,6 +115,7 @@ class Membership:
             incarnation=0 if commit is None else commit.incarnation,
             generation=self.generation,
             token="" if commit is None else commit.token,
+            trainer_id=self.control.config.trainer_id,
         )
 
     def wants_switch(self) -> bool:
@@ -223,6 +226,8 @@ class Membership:
     def _entered(
         self, commit: Commit, me: Member, size: int, transfer_s: float, resumed: str
     ) -> None:
+        if me.rank == 0 and self.rank != 0:
+            self.writer.make_due()
         self.commit, self.rank, self.size = commit, me.rank, size
         self.handover.complete()
         counters = self.counters

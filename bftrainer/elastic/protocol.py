@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 MAX_LINE_BYTES = 4 * 1024 * 1024
@@ -101,6 +101,31 @@ class Stop:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepCopy:
+    """While you are alone, keep a copy of the state in that agent's memory.
+
+    ``port`` 0: there is none, stop. The key proves to the holder, and by it to us, that
+    this trainer is meant; it is one assignment's and told to nobody else.
+    """
+
+    holder: str  # its pilot
+    host: str = ""
+    port: int = 0
+    key: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recall:
+    """Nobody of the last generation is left: this agent may hold a copy of its state."""
+
+    holder: str
+    node: str
+    host: str
+    port: int
+    key: str = field(repr=False)
+
+
 # ---- from the worker -----------------------------------------------------------
 
 
@@ -133,7 +158,7 @@ class Entered:
     samples: int  # committed samples so far, over all epochs
     pause_s: float  # since the end of its last committed step; 0 for a joiner
     transfer_s: float
-    resumed_from: str = ""  # checkpoint file, when the state came from disk
+    resumed_from: str = ""  # checkpoint file, or who held the copy, if no member had a state
     batch: int = 0  # effective global batch of this generation
     lr_factor: float = 1.0  # on the optimizer's learning rate, at its beginning
     shares: tuple[int, ...] = ()  # samples of each rank in a full batch
@@ -175,6 +200,21 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    """A copy of the state is complete in the holder's memory, or why it is not."""
+
+    generation: int
+    step: int
+    samples: int
+    holder: str
+    size_bytes: int
+    hold_s: float  # how long the training stood still for it
+    wall_s: float  # from the step boundary until the holder had it
+    gap_s: float  # until the next one begins
+    refused: str = ""  # why the holder does not have it; the one before stays
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
     """Not in the new generation: left at the boundary, exits with status 0."""
 
@@ -201,17 +241,17 @@ class Failed:
     next_step: str
 
 
-ToWorker: TypeAlias = Prepare | Commit | Stop
+ToWorker: TypeAlias = Prepare | Commit | Stop | KeepCopy | Recall
 FromWorker: TypeAlias = (
-    Warm | Ready | Entered | Progress | Interrupted | Saved | Left | Finished | Failed
+    Warm | Ready | Entered | Progress | Interrupted | Saved | Copied | Left | Finished | Failed
 )
 Message: TypeAlias = ToWorker | FromWorker | WorkerConfig
 
 _TYPES: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
-        Prepare, Commit, Stop, Warm, Ready, Entered, Progress, Interrupted, Saved, Left,
-        Finished, Failed, WorkerConfig,
+        Prepare, Commit, Stop, KeepCopy, Recall, Warm, Ready, Entered, Progress, Interrupted,
+        Saved, Copied, Left, Finished, Failed, WorkerConfig,
     )
 }  # fmt: skip
 

@@ -1,8 +1,8 @@
-"""Takes snapshots of a run and writes them as checkpoints beside the training.
+"""Writes the state of a run as checkpoints beside the training.
 
-``membership`` hands over the state at a step boundary: copied and written by a
-thread in the ordinary case, written before the call returns when the run parks or
-ends. Each file is reported as ``Saved``.
+``membership`` hands over at a step boundary: a snapshot written by a thread in the
+ordinary case, the state itself written before the call returns when the run parks or
+ends. Each file is reported as ``Saved``. Reading them is ``resuming``'s.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from bftrainer.elastic import checkpoint
-from bftrainer.elastic.checkpoint import Fence
+from bftrainer.elastic import checkpoint, fence
 from bftrainer.elastic.control import Control
-from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.protocol import Saved
+from bftrainer.elastic.snapshot import Snapshot, Snapshots
 from bftrainer.elastic.state import Counters, State
 
 log = logging.getLogger("bftrainer.elastic")
+
+LEAST_SHARE = 0.5  # of the interval that lies between two writes, however long they take
+MARGIN = 1.25  # the next write may take so much longer than the last
 
 
 class Writer:
@@ -34,55 +35,45 @@ class Writer:
         self.interval_s = config.checkpoint_interval_s
         self.last_s = time.monotonic()
         self._control = control
-        self._state = state
+        self._snapshots = Snapshots(state)
+        self._wall_s = 0.0  # of the last write
         self._thread: threading.Thread | None = None
-        self._copies: list[torch.Tensor] = []
 
     def is_due(self) -> bool:
-        """Whether a periodic checkpoint should be taken at this boundary."""
-        if self.directory is None or time.monotonic() - self.last_s < self.interval_s:
+        """Whether a periodic checkpoint should be taken at this boundary.
+
+        Early enough that the next one is on disk when the interval is over: what all
+        nodes lost at once may cost is the age of the last *complete* checkpoint.
+        """
+        gap_s = max(LEAST_SHARE * self.interval_s, self.interval_s - MARGIN * self._wall_s)
+        if self.directory is None or time.monotonic() - self.last_s < gap_s:
             return False
         return self._thread is None or not self._thread.is_alive()
 
-    def save_aside(self, counters: Counters, fence: Fence) -> None:
+    def make_due(self) -> None:
+        """Write at the next boundary: who wrote before is gone, and nobody knows how long ago."""
+        self.last_s = float("-inf")
+
+    def save_aside(self, counters: Counters, writer: Fence) -> None:
         """Copy the state now, write it in a thread."""
         self.last_s = time.monotonic()
-        header, tensors = self._collect(counters)
-        if [(t.shape, t.dtype) for t in tensors] == [(t.shape, t.dtype) for t in self._copies]:
-            for copy, tensor in zip(self._copies, tensors, strict=True):
-                copy.copy_(tensor)
-        else:
-            self._copies = [t.detach().cpu().clone() for t in tensors]
+        snapshot = self._snapshots.take(counters)
         self._thread = threading.Thread(
             target=self._write_logged,
-            args=(header, self._copies, counters.step, counters.samples, fence),
+            args=(snapshot, counters.step, counters.samples, writer),
             name="bft-checkpoint",
             daemon=True,
         )
         self._thread.start()
 
-    def save_now(self, counters: Counters, fence: Fence) -> None:
+    def save_now(self, counters: Counters, writer: Fence) -> None:
         """Write the state before returning."""
         if self.directory is None:
             return
         if self._thread is not None:
             self._thread.join()
-        header, tensors = self._collect(counters)
-        self._write(header, tensors, counters.step, counters.samples, fence)
-
-    def load(self, layout: int) -> tuple[Path, Any, list[torch.Tensor]] | None:
-        """Return the newest valid checkpoint, made for this model."""
-        found = None if self.directory is None else checkpoint.newest_valid(self.directory)
-        if found is None:
-            return None
-        path, header, tensors = found
-        if header.get("layout") != layout:
-            raise ElasticError(
-                "BFT-1408",
-                f"The checkpoint {path} was written by a different model.",
-                "Name another --checkpoint-dir, or remove the old checkpoints.",
-            )
-        return path, header["structure"], tensors
+        snapshot = self._snapshots.collect(counters)
+        self._write(snapshot, counters.step, counters.samples, writer)
 
     def peek(self) -> dict[str, Any]:
         """Return the newest checkpoint's counters, unverified, or an empty dict."""
@@ -97,43 +88,28 @@ class Writer:
                 return counters
         return {}
 
-    def _collect(self, counters: Counters) -> tuple[dict[str, Any], list[torch.Tensor]]:
-        structure, rest = self._state.encode_rest(counters)
-        header = {
-            "layout": self._state.layout(),
-            "counters": {"epoch": counters.epoch, "is_complete": counters.is_complete},
-            "structure": structure,
-        }
-        return header, [*self._state.model_tensors(), *rest]
-
     def _write_logged(self, *what: Any) -> None:
         try:
             self._write(*what)
         except OSError as problem:  # a full disk must not end the training
             log.warning("checkpoint not written: %s", problem)
 
-    def _write(
-        self,
-        header: dict[str, Any],
-        tensors: list[torch.Tensor],
-        step: int,
-        samples: int,
-        fence: Fence,
-    ) -> None:
+    def _write(self, snapshot: Snapshot, step: int, samples: int, writer: Fence) -> None:
         if self.directory is None:
             return
         started = time.monotonic()
-        path = checkpoint.path_for(self.directory, step, fence.generation)
-        if not checkpoint.claim(self.directory, fence):
+        path = fence.path_for(self.directory, step, writer.generation)
+        if not fence.claim(self.directory, writer):
             return
-        checkpoint.write(path, header, tensors)
-        checkpoint.prune(self.directory)
+        checkpoint.write(path, snapshot.header, snapshot.tensors)
+        checkpoint.prune(self.directory, path, snapshot.header["layout"])
+        self._wall_s = time.monotonic() - started
         self._control.send(
             Saved(
-                generation=fence.generation,
+                generation=writer.generation,
                 step=step,
                 samples=samples,
                 path=str(path),
-                wall_s=time.monotonic() - started,
+                wall_s=self._wall_s,
             )
         )

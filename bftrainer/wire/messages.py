@@ -38,6 +38,18 @@ class WorkerReport(BaseModel):
     )  # newest body of each type, oldest first
 
 
+class HeldCopy(BaseModel):
+    """A complete copy of a trainer's state in an agent's memory."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    trainer_id: str
+    generation: int
+    step: int
+    samples: int
+    size_bytes: int
+    age_s: float  # since it was complete
+
+
 # ---- agent → daemon ---------------------------------------------------------------
 
 
@@ -54,6 +66,8 @@ class Hello(_Message):
     gpus: int = 0
     end_s: float | None = None  # when the pilot's time limit strikes
     workers: list[WorkerReport] = Field(default_factory=list)
+    copy_port: int = 0  # where it takes copies of other nodes' trainers; 0: nowhere
+    copies: list[HeldCopy] = Field(default_factory=list)
 
 
 class Heartbeat(_Message):
@@ -99,6 +113,14 @@ class Leaving(_Message):
     left_s: float | None = None  # when it said so
 
 
+class CopySettled(_Message):
+    """Answer to ``SettleCopy``."""
+
+    type: Literal["copy-settled"] = "copy-settled"
+    trainer_id: str
+    problem: str = ""  # why it is not on disk
+
+
 # ---- daemon → agent ---------------------------------------------------------------
 
 
@@ -138,6 +160,30 @@ class KillWorker(_Message):
     worker_id: str
 
 
+class HoldCopy(_Message):
+    """Take copies of this trainer's state from whoever proves that it knows ``key``."""
+
+    type: Literal["hold-copy"] = "hold-copy"
+    trainer_id: str
+    key: str = Field(repr=False)
+    generation: int  # none of an earlier one
+
+
+class DropCopy(_Message):
+    """Forget the trainer's copy and its key."""
+
+    type: Literal["drop-copy"] = "drop-copy"
+    trainer_id: str
+
+
+class SettleCopy(_Message):
+    """Nobody of the trainer is left: put its copy on disk as a checkpoint."""
+
+    type: Literal["settle-copy"] = "settle-copy"
+    trainer_id: str
+    directory: str
+
+
 class Leave(_Message):
     """Kill all workers and exit 0."""
 
@@ -152,16 +198,17 @@ class Refused(_Message):
     reason: str
 
 
+CopyOrder = HoldCopy | DropCopy | SettleCopy
 FromAgent = Annotated[
-    Hello | Heartbeat | WorkerStarted | WorkerSaid | WorkerExited | Leaving,
+    Hello | Heartbeat | WorkerStarted | WorkerSaid | WorkerExited | CopySettled | Leaving,
     Field(discriminator="type"),
 ]
 ToAgent = Annotated[
-    Welcome | StartWorker | TellWorker | KillWorker | Leave | Refused,
+    Welcome | StartWorker | TellWorker | KillWorker | CopyOrder | Leave | Refused,
     Field(discriminator="type"),
 ]
-AgentMessage = Hello | Heartbeat | WorkerStarted | WorkerSaid | WorkerExited | Leaving
-DaemonMessage = Welcome | StartWorker | TellWorker | KillWorker | Leave | Refused
+AgentMessage = Hello | Heartbeat | WorkerStarted | WorkerSaid | WorkerExited | CopySettled | Leaving
+DaemonMessage = Welcome | StartWorker | TellWorker | KillWorker | CopyOrder | Leave | Refused
 _FROM_AGENT: TypeAdapter[AgentMessage] = TypeAdapter(FromAgent)
 _TO_AGENT: TypeAdapter[DaemonMessage] = TypeAdapter(ToAgent)
 

@@ -6,14 +6,16 @@ import json
 import logging
 import os
 from collections import Counter, deque
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from bftrainer.elastic import ElasticError, checkpoint, codec
-from bftrainer.elastic.checkpoint import Fence
+from bftrainer.elastic import ElasticError, checkpoint, codec, fence, resuming
+from bftrainer.elastic.copies import Asker
+from bftrainer.elastic.fence import Fence
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
@@ -50,7 +52,7 @@ TREE: dict[Any, Any] = {
 
 def test_every_kind_of_state_survives_a_file(tmp_path: Path) -> None:
     structure, tensors = codec.encode(TREE)
-    path = checkpoint.path_for(tmp_path, 12, 3)
+    path = fence.path_for(tmp_path, 12, 3)
     checkpoint.write(path, {"structure": structure}, tensors)
     header, back = checkpoint.read(path)
     assert same(codec.decode(header["structure"], back), TREE)
@@ -70,23 +72,58 @@ def test_what_cannot_be_encoded_is_named() -> None:
     assert refused.value.code == "BFT-1407"
 
 
-def write(directory: Path, step: int) -> Path:
-    path = checkpoint.path_for(directory, step, 1)
-    checkpoint.write(path, {"step": step}, [torch.full((100,), float(step))])
+def write(directory: Path, step: int, *, layout: int = 7) -> Path:
+    path = fence.path_for(directory, step, 1)
+    header = {"step": step, "layout": layout}
+    checkpoint.write(path, header, [torch.full((100,), float(step))])
     return path
 
 
 def newest(directory: Path) -> int | None:
-    found = checkpoint.newest_valid(directory)
-    return None if found is None else int(found[1]["step"])
+    asker = Asker(trainer_id="t1", generation=9)
+    found = resuming.find(directory, None, asker, layout=7)
+    return None if found is None else int(found.header["step"])
+
+
+def steps_in(directory: Path) -> list[int]:
+    return sorted(checkpoint.step_of(path) for path in directory.iterdir())
 
 
 def test_the_two_newest_are_kept_and_no_leavings(tmp_path: Path) -> None:
-    for step in (1, 2, 10, 9):
-        write(tmp_path, step)
+    for step in (1, 2, 9, 10):
+        written = write(tmp_path, step)
     (tmp_path / ".step-5.bft.1234.tmp").write_bytes(b"half")
-    checkpoint.prune(tmp_path)
-    assert sorted(p.name[5:17] for p in tmp_path.iterdir()) == ["000000000009", "000000000010"]
+    checkpoint.prune(tmp_path, written, 7)
+    assert steps_in(tmp_path) == [9, 10]
+
+
+def test_corrupt_and_foreign_files_never_push_out_good_ones(tmp_path: Path) -> None:
+    for step in (100, 200):
+        write(tmp_path, step).write_bytes(b"damaged")
+    write(tmp_path, 300, layout=8)
+    for step in (10, 20, 30):
+        checkpoint.prune(tmp_path, write(tmp_path, step), 7)
+    assert steps_in(tmp_path) == [20, 30, 100, 200, 300]
+    assert newest(tmp_path) == 30
+
+
+def test_a_line_that_was_not_gone_on_from_goes(tmp_path: Path) -> None:
+    # Its body was damaged when we looked for a state, so training went on from step 10.
+    write(tmp_path, 50)
+    write(tmp_path, 10)
+    checkpoint.prune(tmp_path, write(tmp_path, 12), 7)
+    assert steps_in(tmp_path) == [10, 12]
+
+
+def test_of_several_models_the_right_one_is_found(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path, 1)
+    foreign = write(tmp_path, 2, layout=8)
+    with caplog.at_level(logging.WARNING):
+        assert newest(tmp_path) == 1
+    assert str(foreign) in caplog.text
+    assert "different model" in caplog.text
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "append", "empty", "header", "magic"])
@@ -120,7 +157,7 @@ def test_links_and_foreign_files_are_skipped(
 ) -> None:
     write(tmp_path, 1)
     elsewhere = write(tmp_path / "elsewhere", 9)
-    checkpoint.path_for(tmp_path, 9, 1).symlink_to(elsewhere)
+    fence.path_for(tmp_path, 9, 1).symlink_to(elsewhere)
     assert newest(tmp_path) == 1
     real = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: real + 1)
@@ -130,17 +167,37 @@ def test_links_and_foreign_files_are_skipped(
 
 
 def test_smaller_writers_are_fenced_off(tmp_path: Path) -> None:
-    def fence(incarnation: int, generation: int) -> Fence:
+    def by(incarnation: int, generation: int) -> Fence:
         return Fence(incarnation=incarnation, generation=generation, token="t")  # noqa: S106
 
-    assert checkpoint.claim(tmp_path, fence(1, 5))
-    assert checkpoint.claim(tmp_path, fence(1, 5))
-    assert not checkpoint.claim(tmp_path, fence(1, 4))
-    assert checkpoint.claim(tmp_path, fence(2, 1))
-    assert not checkpoint.claim(tmp_path, fence(1, 99))
-    assert checkpoint.read_fence(tmp_path) == fence(2, 1)
+    assert fence.claim(tmp_path, by(1, 5))
+    assert fence.claim(tmp_path, by(1, 5))
+    assert not fence.claim(tmp_path, by(1, 4))
+    assert fence.claim(tmp_path, by(2, 1))
+    assert not fence.claim(tmp_path, by(1, 99))
+    assert fence.read_fence(tmp_path) == by(2, 1)
     (tmp_path / "fence.json").write_text("{")
-    assert checkpoint.claim(tmp_path, fence(1, 1))
+    assert fence.claim(tmp_path, by(1, 1))
+
+
+def test_equal_numbers_need_the_same_token(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mine = Fence(incarnation=1, generation=5, token="mine", trainer_id="t3")  # noqa: S106
+    theirs = replace(mine, token="theirs")  # noqa: S106
+    assert fence.claim(tmp_path, mine)
+    assert not fence.claim(tmp_path, theirs)
+    assert "BFT-1412" in caplog.text
+    assert fence.claim(tmp_path, mine)
+
+
+def test_a_later_trainer_takes_the_directory_over(tmp_path: Path) -> None:
+    """Submitted anew for the same directory, it counts its generations from 1."""
+    first = Fence(incarnation=1, generation=9, token="a", trainer_id="t3")  # noqa: S106
+    second = Fence(incarnation=1, generation=1, token="b", trainer_id="t12")  # noqa: S106
+    assert fence.claim(tmp_path, first)
+    assert fence.claim(tmp_path, second)
+    assert not fence.claim(tmp_path, replace(first, generation=10))
 
 
 def test_a_fenced_off_worker_trains_on_but_saves_nothing(
@@ -148,7 +205,7 @@ def test_a_fenced_off_worker_trains_on_but_saves_nothing(
 ) -> None:
     directory = tmp_path / "checkpoints"
     later = Fence(incarnation=7, generation=1, token="later")  # noqa: S106
-    assert checkpoint.claim(directory, later)
+    assert fence.claim(directory, later)
     with Controller(tmp_path, template) as c:
         ids = c.start(TRAIN, [json.dumps({"epochs": 3})], checkpoint_interval_s=0.0)
         c.warm(ids)
@@ -156,7 +213,7 @@ def test_a_fenced_off_worker_trains_on_but_saves_nothing(
         c.finished()
         assert c.saved() == []
         assert "BFT-1412" in c.workers[ids[0]].log.read_text()
-    assert checkpoint.read_fence(directory) == later
+    assert fence.read_fence(directory) == later
     assert checkpoint.newest_first(directory) == []
 
 

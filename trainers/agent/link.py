@@ -20,6 +20,7 @@ from bftrainer.wire.client import DaemonConnection
 from bftrainer.wire.keys import KeyPair
 from bftrainer.wire.messages import (
     AgentMessage,
+    CopySettled,
     DaemonMessage,
     Heartbeat,
     Hello,
@@ -61,7 +62,7 @@ class DaemonLink:
         self._on_order = on_order
         self._on_expired = on_expired
         self._is_up = self._is_welcome = False
-        self._held_back: list[Said] = []
+        self._held_back: list[Said | CopySettled] = []
         self._heard_s = self._hello_s = self._heartbeat_sent_s = time.monotonic()
         self._connection = DaemonConnection(
             endpoint=config.daemon_endpoint,
@@ -78,7 +79,7 @@ class DaemonLink:
         self._connection.start()
         self._tick()
 
-    def report(self, message: Said) -> None:
+    def report(self, message: Said | CopySettled) -> None:
         """Tell the daemon, at once or as soon as it has welcomed us."""
         if self._is_welcome:
             self._send(message)

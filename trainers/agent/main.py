@@ -20,24 +20,26 @@ from bftrainer.elastic import protocol
 from bftrainer.errors import BftError
 from bftrainer.wire.keys import generate_pair, load_pair
 from bftrainer.wire.messages import (
+    CopySettled,
     DaemonMessage,
+    DropCopy,
     Hello,
+    HoldCopy,
     KillWorker,
     Leave,
     Refused,
+    SettleCopy,
     StartWorker,
     TellWorker,
     Welcome,
-    WorkerExited,
-    WorkerSaid,
-    WorkerStarted,
 )
 from bftrainer.wire.peers import IAm, PeerServer
 from trainers.agent.config import AgentConfig, own_address
+from trainers.agent.held import HeldCopies
 from trainers.agent.link import DaemonLink
 from trainers.agent.signals import SignalWaiter
 from trainers.agent.starting import Started
-from trainers.agent.workers import Workers
+from trainers.agent.workers import Said, Workers
 
 LOG = logging.getLogger("bftrainer.agent")
 
@@ -52,6 +54,7 @@ class Agent:
         self._peer_keys = generate_pair()
         self._peers = PeerServer(keys=self._peer_keys, answer=self._who_i_am)
         self._peer_endpoint = ""
+        self._copies = HeldCopies(report=self._report)
         self._workers = Workers(
             log_dir=config.state_dir,
             report=self._report,
@@ -74,6 +77,7 @@ class Agent:
         waiter.on_overdue = self._vanish
         waiter.on_leave = lambda: _schedule(loop, self.leave, waiter)
         self._peer_endpoint = self._peers.start(self._address)
+        self._copies.start(self._address)
         self._link.start()
         LOG.info("agent of %s on %s, pid %d", self._config.pilot_id, self._config.node, os.getpid())
         await loop.create_future()  # never done
@@ -90,7 +94,7 @@ class Agent:
         self._workers.kill_all()
         os._exit(0)
 
-    def _report(self, message: WorkerStarted | WorkerSaid | WorkerExited) -> None:
+    def _report(self, message: Said | CopySettled) -> None:
         self._link.report(message)
 
     def _hello(self) -> Hello:
@@ -104,6 +108,8 @@ class Agent:
             gpus=self._config.gpus,
             end_s=self._config.end_s,
             workers=self._workers.reports(),
+            copy_port=self._copies.port,
+            copies=self._copies.reports(),
         )
 
     def _obey(self, order: DaemonMessage) -> None:
@@ -116,6 +122,8 @@ class Agent:
                 self._workers.tell(order)
             case KillWorker():
                 self._workers.kill(order.worker_id)
+            case HoldCopy() | DropCopy() | SettleCopy():
+                self._copies.obey(order)
             case Leave():
                 LOG.info("the daemon says: %s", order.reason)
                 self.leave("told")

@@ -55,7 +55,8 @@ journal = (directory / f"journal-{os.getpid()}.jsonl").open("a", buffering=1)
 
 
 def note(kind: str, **what: object) -> None:
-    journal.write(json.dumps({"kind": kind, "pid": os.getpid(), **what}) + "\n")
+    said = {"kind": kind, "pid": os.getpid(), "at_s": time.monotonic(), **what}
+    journal.write(json.dumps(said) + "\n")
 
 
 def digest(module: torch.nn.Module) -> str:

@@ -1,0 +1,138 @@
+"""Keeps a copy of the state in another agent's memory while this worker is alone.
+
+``run`` asks at every step boundary; a snapshot is taken there and sent by a thread.
+How often follows from what it costs: at most a hundredth of the training's time is
+spent standing still for it, and a copy is at most ``AGE_S`` old where that allows it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from bftrainer.elastic import checkpoint, copies
+from bftrainer.elastic.control import Control
+from bftrainer.elastic.copies import CopyError, CopyFacts
+from bftrainer.elastic.fence import Fence
+from bftrainer.elastic.protocol import Copied, KeepCopy
+from bftrainer.elastic.snapshot import Snapshot, Snapshots
+from bftrainer.elastic.state import Counters, State
+
+log = logging.getLogger("bftrainer.elastic")
+
+AGE_S = 5.0  # how old the newest complete copy may get
+USUAL_GAP_S = 2.5  # between two snapshots; leaves as long for bringing one away
+LEAST_GAP_S = 1.0
+MAX_SHARE = 0.01  # of the training's time
+AGAIN_S = 5.0  # after a refusal
+
+
+def gap_after(hold_s: float, send_s: float) -> float:
+    """Return how long after a snapshot the next one is taken.
+
+    Args:
+        hold_s: how long the training stood still for the last one.
+        send_s: how long it took from then until the holder had it.
+    """
+    in_time_s = min(USUAL_GAP_S, AGE_S - 1.5 * send_s)  # the next may take half as long again
+    return max(LEAST_GAP_S, in_time_s, hold_s / MAX_SHARE)
+
+
+class Copier:
+    """The copies of one run's state."""
+
+    def __init__(self, control: Control, state: State) -> None:
+        self._control = control
+        self._snapshots = Snapshots(state)
+        self._thread: threading.Thread | None = None
+        self._next_s = 0.0
+        self._is_prepared = False  # tried to; a state that changes its shape is copied anyhow
+        self._served: KeepCopy | None = None  # the assignment the gap belongs to
+
+    def is_due(self, size: int) -> bool:
+        """Whether a copy should be taken at this boundary."""
+        keep = self._control.keep
+        if keep is None or not keep.port or size > 1:
+            if self._served is not None and not self._is_busy():
+                self._served = None
+                self._snapshots.forget()
+            return False
+        is_new = keep is not self._served
+        return (is_new or time.monotonic() >= self._next_s) and not self._is_busy()
+
+    def copy_aside(self, counters: Counters, writer: Fence) -> None:
+        """Copy the state now, bring it to the holder in a thread."""
+        keep = self._control.keep
+        if keep is None:
+            return
+        now = self._snapshots.collect(counters)
+        if not self._snapshots.has_memory_for(now) and not self._is_prepared:
+            # Asking the kernel for memory takes longer than copying: not while all wait.
+            self._is_prepared = True
+            self._begin(self._snapshots.make_memory, now)
+            return
+        self._served, self._is_prepared = keep, False
+        started_s = time.monotonic()
+        snapshot = self._snapshots.take(counters)
+        hold_s = time.monotonic() - started_s
+        self._next_s = started_s + gap_after(hold_s, 0.0)
+        self._begin(
+            self._bring, keep, snapshot, counters.step, counters.samples, writer, started_s, hold_s
+        )
+
+    def _is_busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _begin(self, work: object, *arguments: object) -> None:
+        self._thread = threading.Thread(
+            target=work,  # type: ignore[arg-type]  # one of two methods
+            args=arguments,
+            name="bft-copy",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def _bring(
+        self,
+        keep: KeepCopy,
+        snapshot: Snapshot,
+        step: int,
+        samples: int,
+        writer: Fence,
+        started_s: float,
+        hold_s: float,
+    ) -> None:
+        parts = list(checkpoint.parts_of(snapshot.header, snapshot.tensors))
+        facts = CopyFacts(
+            trainer_id=writer.trainer_id,
+            incarnation=writer.incarnation,
+            generation=writer.generation,
+            token=writer.token,
+            step=step,
+            samples=samples,
+            size_bytes=sum(len(part) for part in parts),
+            digest=bytes(parts[-1]).hex(),
+        )
+        refused = ""
+        try:
+            copies.put((keep.host, keep.port), keep.key, facts, parts)
+        except CopyError as problem:
+            refused = str(problem)
+            log.warning("no copy of step %d at %s: %s", step, keep.holder, problem)
+        wall_s = time.monotonic() - started_s
+        gap_s = max(gap_after(hold_s, wall_s - hold_s), AGAIN_S if refused else 0.0)
+        self._next_s = started_s + gap_s
+        self._control.send(
+            Copied(
+                generation=writer.generation,
+                step=step,
+                samples=samples,
+                holder=keep.holder,
+                size_bytes=facts.size_bytes,
+                hold_s=hold_s,
+                wall_s=wall_s,
+                gap_s=gap_s,
+                refused=refused,
+            )
+        )

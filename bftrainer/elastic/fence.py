@@ -1,0 +1,151 @@
+"""Who may write checkpoints into a directory, and how a file gets there whole.
+
+A fence file names the newest writer by incarnation, trainer and generation; smaller
+ones are refused, and so is a different token under equal numbers. Standard library
+only: workers write here by ``checkpoint``, and an agent that puts a copy it holds on
+disk, by ``trainers.agent.holder``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+log = logging.getLogger("bftrainer.elastic")
+
+SUFFIX = ".bft"
+_FENCE = "fence.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """Who writes: compared by incarnation, then trainer, then generation."""
+
+    incarnation: int
+    generation: int
+    token: str
+    trainer_id: str = ""  # "": a run without a daemon, or a writer of an earlier release
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Return what decides between two writers.
+
+        A trainer submitted later for the same directory follows the one before it,
+        whose generations may have had greater numbers.
+        """
+        digits = "".join(c for c in self.trainer_id if c.isdecimal())
+        return (self.incarnation, int(digits or 0), self.generation)
+
+
+def path_for(directory: Path, step: int, generation: int) -> Path:
+    """Return a name that sorts by steps; a redone step in a later generation wins."""
+    return directory / f"step-{step:012d}-generation-{generation:08d}{SUFFIX}"
+
+
+def write_whole(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """Write a file beside its name, sync it, rename it, sync the directory.
+
+    Raises:
+        OSError: it could not be written; nothing of it is left then.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_directory(path.parent)
+
+
+def claim(directory: Path, fence: Fence) -> bool:
+    """Make ``fence`` the directory's writer; False when somebody else is who may stay."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with _locked(directory):
+        held = read_fence(directory)
+        if held is not None and _forbids(held, fence):
+            log.warning(
+                "BFT-1412: %s belongs to generation %d%s of daemon %d; generation %d%s of %d may"
+                " not write there any more.",
+                directory, held.generation, _of(held), held.incarnation, fence.generation,
+                _of(fence), fence.incarnation,
+            )  # fmt: skip
+            return False
+        if held != fence:
+            _write_fence(directory, fence)
+    return True
+
+
+def _forbids(held: Fence, fence: Fence) -> bool:
+    """A number is used once: equal ones with different tokens are two writers."""
+    return held.order > fence.order or (held.order == fence.order and held.token != fence.token)
+
+
+def _of(fence: Fence) -> str:
+    return f" of trainer {fence.trainer_id}" if fence.trainer_id else ""
+
+
+def read_fence(directory: Path) -> Fence | None:
+    """Return who wrote last, None when nobody did or the file is damaged."""
+    try:
+        body = json.loads((directory / _FENCE).read_text())
+        return Fence(
+            incarnation=int(body["incarnation"]),
+            generation=int(body["generation"]),
+            token=str(body["token"]),
+            trainer_id=str(body.get("trainer_id", "")),
+        )
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as problem:
+        log.warning("ignored a damaged %s: %s", directory / _FENCE, problem)
+        return None
+
+
+def _write_fence(directory: Path, fence: Fence) -> None:
+    temporary = directory / f".{_FENCE}.{os.getpid()}"
+    body = {
+        "incarnation": fence.incarnation,
+        "generation": fence.generation,
+        "token": fence.token,
+        "trainer_id": fence.trainer_id,
+    }
+    with temporary.open("w") as file:
+        file.write(json.dumps(body))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(directory / _FENCE)
+    _sync_directory(directory)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    fd = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        # Some shared file systems have no locks; the fence then still holds between
+        # writers that are more than one write apart.
+        with suppress(OSError):
+            fcntl.lockf(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

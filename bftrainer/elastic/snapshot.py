@@ -1,0 +1,78 @@
+"""The state at a step boundary, copied into memory that is used again.
+
+A run's ``State`` comes in; a header and copied tensors go out, for a thread to write
+or send while the training goes on. Used by ``writer`` and ``copier``, each with memory
+of its own: a slow disk must not delay a copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bftrainer.elastic.state import Counters, State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What a checkpoint is made of."""
+
+    header: dict[str, Any]
+    tensors: list[torch.Tensor]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(t.numel() * t.element_size() for t in self.tensors)
+
+
+class Snapshots:
+    """Takes one snapshot after the other; the next one overwrites the last one's tensors."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._memory: list[torch.Tensor] = []
+
+    def collect(self, counters: Counters) -> Snapshot:
+        """Return the state itself, not copied: to be used before the next step."""
+        structure, rest = self._state.encode_rest(counters)
+        header = {
+            "layout": self._state.layout(),
+            "counters": {"epoch": counters.epoch, "is_complete": counters.is_complete},
+            "structure": structure,
+        }
+        return Snapshot(header=header, tensors=[*self._state.model_tensors(), *rest])
+
+    def has_memory_for(self, snapshot: Snapshot) -> bool:
+        """Whether it can be taken without asking the kernel for memory."""
+        return _kinds(self._memory) == _kinds(snapshot.tensors)
+
+    def make_memory(self, snapshot: Snapshot) -> None:
+        """Allocate and touch memory for snapshots like this one; may run in a thread.
+
+        Its contents are not read: the training may be changing them.
+        """
+        fresh = [torch.empty(t.shape, dtype=t.dtype) for t in snapshot.tensors]
+        for tensor in fresh:
+            tensor.zero_()
+        self._memory = fresh
+
+    def take(self, counters: Counters) -> Snapshot:
+        """Return a copy of the state as it is now."""
+        now = self.collect(counters)
+        if self.has_memory_for(now):
+            for copy, tensor in zip(self._memory, now.tensors, strict=True):
+                copy.copy_(tensor)
+        else:
+            self._memory = [t.detach().cpu().clone() for t in now.tensors]
+        return Snapshot(header=now.header, tensors=self._memory)
+
+    def forget(self) -> None:
+        """Give the memory back; a thread that still reads it keeps what it has."""
+        self._memory = []
+
+
+def _kinds(tensors: list[torch.Tensor]) -> list[tuple[torch.Size, torch.dtype]]:
+    return [(t.shape, t.dtype) for t in tensors]
