@@ -181,7 +181,9 @@ class CopyMachine:
 
     def recall(self, worker_id: str, worker_pilot_id: str) -> list[Order | Tell]:
         """Tell the first worker of a generation without survivors where the state may be."""
-        pilot_id = max(self.copies, key=lambda p: self.copies[p].order, default=self.holder)
+        there = [p for p in self.copies if p in self._offers]
+        # A copy may be complete without our having heard of it.
+        pilot_id = max(there, key=lambda p: self.copies[p].order, default=self.holder)
         offer = self._offers.get(pilot_id)
         if offer is None:
             return []
