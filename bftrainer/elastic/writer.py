@@ -36,19 +36,22 @@ class Writer:
         self.last_s = time.monotonic()
         self._control = control
         self._snapshots = Snapshots(state)
-        self._wall_s = 0.0  # of the last write
+        self.wall_s = 0.0  # of the last write
         self._thread: threading.Thread | None = None
 
     def is_due(self) -> bool:
-        """Whether a periodic checkpoint should be taken at this boundary.
-
-        Early enough that the next one is on disk when the interval is over: what all
-        nodes lost at once may cost is the age of the last *complete* checkpoint.
-        """
-        gap_s = max(LEAST_SHARE * self.interval_s, self.interval_s - MARGIN * self._wall_s)
-        if self.directory is None or time.monotonic() - self.last_s < gap_s:
+        """Whether a periodic checkpoint should be taken at this boundary."""
+        if self.directory is None or time.monotonic() - self.last_s < self.gap_s():
             return False
         return self._thread is None or not self._thread.is_alive()
+
+    def gap_s(self) -> float:
+        """Return how long after a snapshot the next one is taken.
+
+        Early enough that it is on disk when the interval is over: what all nodes lost at
+        once may cost is the age of the last *complete* checkpoint.
+        """
+        return max(LEAST_SHARE * self.interval_s, self.interval_s - MARGIN * self.wall_s)
 
     def make_due(self) -> None:
         """Write at the next boundary: who wrote before is gone, and nobody knows how long ago."""
@@ -103,13 +106,13 @@ class Writer:
             return
         checkpoint.write(path, snapshot.header, snapshot.tensors)
         checkpoint.prune(self.directory, path, snapshot.header["layout"])
-        self._wall_s = time.monotonic() - started
+        self.wall_s = time.monotonic() - started
         self._control.send(
             Saved(
                 generation=writer.generation,
                 step=step,
                 samples=samples,
                 path=str(path),
-                wall_s=self._wall_s,
+                wall_s=self.wall_s,
             )
         )

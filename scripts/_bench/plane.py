@@ -24,7 +24,7 @@ from _bench.waiting import BenchError, wait_until_async
 from bftrainer import process
 from bftrainer.actuate.agents import AgentBook
 from bftrainer.actuate.generation import GenerationMachine
-from bftrainer.actuate.group import Rescaled
+from bftrainer.actuate.group import NodeOffer, Rescaled
 from bftrainer.actuate.trainers import TrainerBook, log_directory
 from bftrainer.elastic import protocol
 from bftrainer.journal.journal import Journal
@@ -69,6 +69,8 @@ class Plane:
         self.warm_up_s: list[float] = []  # start of a worker to ready to join
         self.pids: dict[str, int] = {}  # worker id -> pid
         self.exited: set[str] = set()
+        self.keeps_copies = False  # of a lone worker's state, in another agent's memory
+        self.copied: list[tuple[float, protocol.Copied]] = []  # and when, monotonic
         self._agent_count = agents
         self._policy = Policy(
             lease_s=LEASE_S,
@@ -135,6 +137,7 @@ class Plane:
             send=self._server.send,
             clock=time.time,
             on_change=lambda: None,
+            offers=lambda: self._offers() if self.keeps_copies else (),
         )
         self._book.endpoint = await self._server.start("127.0.0.1")
         self.trainer_id = self.trainers.submit(self._spec).trainer_id
@@ -193,6 +196,8 @@ class Plane:
                 said = protocol.from_body(body)
                 if isinstance(said, protocol.Warm):
                     self.warm_up_s.append(said.warm_up_s)
+                elif isinstance(said, protocol.Copied):
+                    self.copied.append((time.monotonic(), said))
                 self.trainers.on_body(worker_id, body)
             case WorkerExited(worker_id=worker_id, returncode=code, cause=cause):
                 self.exited.add(worker_id)
@@ -210,10 +215,11 @@ class Plane:
 
     def set_nodes(self, nodes: Sequence[str]) -> None:
         """Plan these nodes for the trainer."""
+        self.trainers.set_targets({self.trainer_id: [o for o in self._offers() if o.node in nodes]})
+
+    def _offers(self) -> list[NodeOffer]:
         offers = [self._book.offer(pilot_id) for pilot_id in self._book.connected]
-        self.trainers.set_targets(
-            {self.trainer_id: [o for o in offers if o is not None and o.node in nodes]}
-        )
+        return [o for o in offers if o is not None]
 
     def all_nodes(self) -> list[str]:
         """Return the names of all nodes."""
@@ -260,6 +266,11 @@ class Plane:
         self._start_agent(node)
         pilot_id = self._pilot_on[node]
         await self.until(lambda: pilot_id in self._book.connected, f"an agent on {node}")
+
+    def kill_node(self, node: str) -> None:
+        """SIGKILL the agent of a node and with it all that runs there."""
+        self._agents[int(self._pilot_on[node][1:])].kill()
+        self._book.connected.pop(self._pilot_on[node], None)
 
     async def until(self, condition: Callable[[], T], what: str, timeout_s: float = 60.0) -> T:
         """Wait until ``condition`` is truthy and return that."""

@@ -14,8 +14,12 @@ import pytest
 import torch
 
 from bftrainer.elastic import ElasticError, checkpoint, codec, fence, resuming
+from bftrainer.elastic.control import Control
 from bftrainer.elastic.copies import Asker
 from bftrainer.elastic.fence import Fence
+from bftrainer.elastic.protocol import WorkerConfig
+from bftrainer.elastic.state import State
+from bftrainer.elastic.writer import Writer
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
@@ -256,3 +260,30 @@ def test_a_checkpoint_of_another_model_is_refused(
         c.warm(other)
         c.commit_only(other)
         assert c.failed(other[0]).code == "BFT-1408"
+
+
+def test_a_new_first_worker_writes_at_once(tmp_path: Path, template: TemplateProcess) -> None:
+    """It cannot know how long ago the one before it wrote."""
+    with Controller(tmp_path, template) as c:
+        config = {"epochs": 1_000_000, "checkpoint_interval_s": 3600.0}
+        first, second = c.start(TRAIN, [json.dumps({"delay_s": 0.001})], count=2, **config)
+        c.warm([first, second])
+        c.form([first, second])
+        c.form([second])
+        [saved] = c.until(c.saved, "a checkpoint")
+        assert saved.generation == c.generation
+
+
+def test_the_next_write_begins_so_early_that_it_is_complete_in_time(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    state = State(model, torch.optim.SGD(model.parameters(), lr=0.1), None, {})
+    config = WorkerConfig(
+        trainer_id="t1", worker_id="w1", node="n1", script="x",
+        checkpoint_dir=str(tmp_path), checkpoint_interval_s=60.0,
+    )  # fmt: skip
+    writer = Writer(Control(config, None), state)
+    assert writer.gap_s() == 60.0
+    writer.wall_s = 8.0
+    assert writer.gap_s() == 50.0
+    writer.wall_s = 100.0
+    assert writer.gap_s() == 30.0
