@@ -167,7 +167,7 @@ def _summary(
         send_s=median(c.wall_s for _, c in done),
         age_s=max(ages),
         loss_s=loss_s,
-        resumed_from=source.split(",", maxsplit=1)[0],
+        resumed_from="from memory" if source.startswith("copy on") else "from disk",
     )
 
 
