@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -237,5 +237,10 @@ class Copies(RuleBasedStateMachine):
         assert staying[pilot].copy == (self.generation, self.step)
 
 
+Copies.TestCase.settings = settings(
+    max_examples=150,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
 TestCopies = Copies.TestCase
-TestCopies.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
