@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
+from statistics import median
 
 from bftrainer.elastic import checkpoint, copies
 from bftrainer.elastic.control import Control
@@ -32,7 +34,7 @@ def gap_after(hold_s: float, send_s: float) -> float:
     """Return how long after a snapshot the next one is taken.
 
     Args:
-        hold_s: how long the training stood still for the last one.
+        hold_s: how long the training stands still for one, of late.
         send_s: how long it took from then until the holder had it.
     """
     in_time_s = min(USUAL_GAP_S, AGE_S - 1.5 * send_s)  # the next may take half as long again
@@ -47,6 +49,7 @@ class Copier:
         self._snapshots = Snapshots(state)
         self._thread: threading.Thread | None = None
         self._next_s = 0.0
+        self._holds_s: deque[float] = deque(maxlen=3)  # one may be slow by chance
         self._is_prepared = False  # tried to; a state that changes its shape is copied anyhow
         self._served: KeepCopy | None = None  # the assignment the gap belongs to
 
@@ -76,7 +79,8 @@ class Copier:
         started_s = time.monotonic()
         snapshot = self._snapshots.take(counters)
         hold_s = time.monotonic() - started_s
-        self._next_s = started_s + gap_after(hold_s, 0.0)
+        self._holds_s.append(hold_s)
+        self._next_s = started_s + gap_after(median(self._holds_s), 0.0)
         self._begin(
             self._bring, keep, snapshot, counters.step, counters.samples, writer, started_s, hold_s
         )
@@ -121,7 +125,7 @@ class Copier:
             refused = str(problem)
             log.warning("no copy of step %d at %s: %s", step, keep.holder, problem)
         wall_s = time.monotonic() - started_s
-        gap_s = max(gap_after(hold_s, wall_s - hold_s), AGAIN_S if refused else 0.0)
+        gap_s = max(gap_after(median(self._holds_s), wall_s - hold_s), AGAIN_S if refused else 0.0)
         self._next_s = started_s + gap_s
         self._control.send(
             Copied(
