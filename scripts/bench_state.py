@@ -21,10 +21,11 @@ from pathlib import Path
 from statistics import median
 
 from _bench.machine import machine
-from _bench.plane import BenchError, Plane
+from _bench.plane import Plane
 from _bench.stats import ratio_interval
 from _bench.targets import Target, console, exit_code, print_targets, write_json
 from _bench.timing import note
+from _bench.waiting import BenchError
 from rich.table import Table
 
 from bftrainer.elastic.copier import AGE_S, MAX_SHARE

@@ -7,45 +7,30 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.elastic.copier import AGE_S
-from bftrainer.local.running import start_server
 from bftrainer.trainer import TrainerState
 from tests.integration.daemon_scripts import SLOW
-from tests.integration.test_daemon import POLICY, Site
+from tests.integration.test_daemon import POLICY, DaemonSite
 from tests.support.waiting import wait_for
 
 STEP_S = 0.02  # what a step of SLOW sleeps
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    base = tmp_path_factory.mktemp("copies")
-    server = start_server(base / "local", n_nodes=3, cycle_s=0.5)
-    sidecar = DaemonProcess(
-        base / "state",
-        batch_system="local",
-        batch_options={"socket": str(server.socket_path)},
-        policy=POLICY.replace("reserve_nodes_per_type: 1", "reserve_nodes_per_type: 0"),
-    )
-    try:
-        sidecar.start()
-        yield Site(base, server, sidecar)
-    finally:
-        try:
-            sidecar.stop()
-        finally:
-            server.stop()
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonSite]:
+    policy = POLICY.replace("reserve_nodes_per_type: 1", "reserve_nodes_per_type: 0")
+    with DaemonSite.open(tmp_path_factory.mktemp("copies"), n_nodes=3, policy=policy) as site:
+        yield site
 
 
-def lone_trainer(site: Site, name: str) -> str:
+def lone_trainer(site: DaemonSite, name: str) -> str:
     """A trainer of one node that writes no checkpoint by itself."""
     trainer = site.submit(name, SLOW, n_max=1, checkpoint_interval_s=3600.0)
     site.observed(trainer, 1)
     return trainer
 
 
-def holder_of(site: Site, trainer: str) -> str:
+def holder_of(site: DaemonSite, trainer: str) -> str:
     """The node whose agent has a copy."""
 
     def node() -> str | None:
@@ -55,7 +40,7 @@ def holder_of(site: Site, trainer: str) -> str:
     return wait_for(node, timeout_s=60, what="a copy")
 
 
-def resumed(site: Site, trainer: str, *, after: int) -> dict[str, object]:
+def resumed(site: DaemonSite, trainer: str, *, after: int) -> dict[str, object]:
     """The rescale by which a trainer came back, the one after so many."""
 
     def found() -> dict[str, object] | None:
@@ -67,7 +52,7 @@ def resumed(site: Site, trainer: str, *, after: int) -> dict[str, object]:
 
 
 def test_the_loss_of_the_only_node_costs_seconds_and_the_copy_survives_its_holder(
-    site: Site,
+    site: DaemonSite,
 ) -> None:
     trainer = lone_trainer(site, "alone")
     other = lone_trainer(site, "other")
@@ -102,7 +87,7 @@ def test_the_loss_of_the_only_node_costs_seconds_and_the_copy_survives_its_holde
         site.server.client.set_node(each.name, is_up=True)
 
 
-def test_without_another_agent_it_says_so(site: Site) -> None:
+def test_without_another_agent_it_says_so(site: DaemonSite) -> None:
     for node in site.client.nodes()[1:]:
         site.server.client.set_node(node.name, is_up=False)
     try:
