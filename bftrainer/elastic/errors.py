@@ -8,7 +8,8 @@ Codes: 1401 model or optimizer does not fit, 1402 loader or sampler does not fit
 ``step()`` out of place, 1406 a batch without ``step()``, 1407 state that cannot be
 encoded, 1408 members built different models, 1409 no torch in the interpreter,
 1410 the script raised, 1411 the script could not be started, 1412 a checkpoint
-refused by the fence, 1413 a checkpoint that cannot be read.
+refused by the fence, 1413 a checkpoint that cannot be read, 1420 a framework that is
+set up in a way its hook cannot serve.
 """
 
 from __future__ import annotations

@@ -182,6 +182,11 @@ class Run(Facts):
         self._commit(batch)
         return True
 
+    @property
+    def is_last_pass(self) -> bool:
+        """Whether the step over the batch in hand updates: no further pass follows."""
+        return self._is_last_pass
+
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Backward passes in here only accumulate; the one after them is averaged."""

@@ -12,6 +12,9 @@ from tests.elastic.controller import ROOT, Controller, TemplateProcess
 EXAMPLES = sorted((ROOT / "trainers" / "examples").glob("digits_*.py"))
 
 
+HOOKED = {"hf_trainer": "transformers", "lightning_fit": "lightning"}
+
+
 def test_there_are_three_examples_of_five_changed_lines() -> None:
     assert len(EXAMPLES) == 3
     for path in EXAMPLES:
@@ -34,5 +37,24 @@ def test_an_example_learns_while_it_is_rescaled(
         c.finished()
         assert "test accuracy" in c.workers[ids[0]].log.read_text()
         assert c.workers[ids[1]].log.read_text() == ""
+    result = json.loads((tmp_path / "checkpoints" / "result.json").read_text())
+    assert result["accuracy"] > 0.85
+
+
+@pytest.mark.parametrize(("name", "library"), HOOKED.items())
+def test_an_example_with_a_framework_learns_while_it_is_rescaled(
+    tmp_path: Path, template: TemplateProcess, name: str, library: str
+) -> None:
+    pytest.importorskip(library, reason=f"{library} is not installed")
+    path = EXAMPLES[0].with_name(f"{name}.py")
+    assert path.read_text().count("# elastic:") == 2
+    with Controller(tmp_path, template) as c:
+        ids = c.start(path, ["--epochs", "6", "--accumulate", "2"], count=2)
+        c.warm(ids)
+        c.form(ids[:1])
+        c.form(ids)
+        c.finished()
+        assert "test accuracy" in c.workers[ids[0]].log.read_text()
+        assert "test accuracy" not in c.workers[ids[1]].log.read_text()
     result = json.loads((tmp_path / "checkpoints" / "result.json").read_text())
     assert result["accuracy"] > 0.85

@@ -1,0 +1,217 @@
+"""A ``Run`` inside a loop that belongs to a framework.
+
+The framework asks for an epoch's batches and calls for updates; what it must not see
+stays in here: a joiner's rehearsal, all but the last pass over a batch, steps that are
+redone because a member was lost. Each is worked off with the two actions that the hook
+hands in. The framework's own counters are part of the registered state, so that they
+follow every outcome. Used by ``huggingface`` and ``lightning``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+
+from bftrainer.elastic.batch import GlobalBatch
+from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.run import Run
+
+_NOTHING = object()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a framework does with a batch beside the update."""
+
+    train: Callable[[Any], None]  # clear the gradients, forward, backward
+    ready: Callable[[], None]  # between backward and update: clip
+
+
+class Counted:
+    """What a framework counts; each hook has its own, with ``state_dict`` and its inverse.
+
+    A framework may count a batch in two halves, before and after the update. State must
+    be handed over as it is between two steps, also where a step is being redone.
+    """
+
+    def remember(self) -> None:
+        """Keep what is counted now: ``state_dict`` returns it until ``forget``."""
+
+    def forget(self) -> None:
+        """The update is done, and the framework will count the second half."""
+
+    def begin(self) -> None:
+        """Count the first half of a batch that the framework does not see."""
+
+
+class Driven(Run):
+    """A run whose loop and step are the framework's."""
+
+    def __init__(
+        self, *args: Any, work: Work, counted: Counted, extra: dict[str, Any], **kwargs: Any
+    ) -> None:
+        super().__init__(*args, extra={"framework": counted, **extra}, **kwargs)
+        self._work = work
+        self._counted = counted
+        self._left_epochs = self.epochs()
+        self._source: Iterator[Any] = iter(())
+        self._is_fresh = False  # the run's epoch was begun and nobody has read from it
+        self._held: Any = _NOTHING  # a batch of the next epoch, met in the last
+        self._serving = -1
+        self._sound: dict[str, Any] | None = None  # state before what counts for nothing
+
+    @property
+    def is_discounted(self) -> bool:
+        """Whether what the framework counts now belongs to no step of the run."""
+        return self._sound is not None
+
+    def open(self) -> None:
+        """Begin: a script that runs plainly enters its only generation here."""
+        self._is_fresh = self._advance()
+
+    def epoch_batches(self) -> Iterator[Any]:
+        """Go over the batches of one epoch for the framework to train and update with.
+
+        An epoch that has none left is passed over, so the first batch of a joiner comes
+        from wherever the run is.
+        """
+        self._settle()
+        is_first = True
+        while True:
+            if self._held is _NOTHING:
+                self._hold_next(may_advance=is_first)
+            if self._held is _NOTHING:
+                return
+            if is_first:
+                self._serving, is_first = self.epoch, False
+            elif self.epoch != self._serving:
+                self._discount()  # the framework ends an epoch that the others have ended
+                return
+            batch = self._take()
+            self._counted.remember()
+            yield batch
+
+    def update(self) -> None:
+        """Apply the averaged gradients of the batch in hand, in place of the optimizer's step.
+
+        Returns when the step is committed, however often it must be redone; also when the
+        others had committed it and the epoch is over.
+        """
+        while not self.step():
+            self._hold_next(may_advance=False)
+            if self._held is _NOTHING or self.epoch != self._serving:
+                self._discount()
+                return
+            batch = self._take()
+            self._counted.remember()
+            self._counted.begin()
+            self._work.train(batch)
+            self._work.ready()
+        self._counted.forget()
+
+    def close(self) -> None:
+        """End the run: on rank 0 alone the framework goes on after this."""
+        self._settle()
+        if self._is_entered and not self._control.is_over:
+            # Members that had no samples in the last step wait for its outcome.
+            next(self._source, None)
+        self.finish()
+
+    def _take(self) -> Any:
+        batch, self._held = self._held, _NOTHING
+        return batch
+
+    def _advance(self) -> bool:
+        return next(self._left_epochs, None) is not None
+
+    def _hold_next(self, *, may_advance: bool) -> None:
+        """Fetch until there is a batch for the framework; hold nothing at the end."""
+        if may_advance:
+            if not self._is_fresh and not self._advance():
+                return
+            self._is_fresh = False
+            self._source = self.batches()
+        while True:
+            for batch in self._source:
+                if self.is_last_pass and not self.rehearsing:
+                    self._held = batch
+                    return
+                self._work.train(batch)
+                if self.rehearsing:
+                    self._work.ready()
+                self.step()
+            if not may_advance or not self._advance():
+                return
+            self._source = self.batches()
+
+    def _discount(self) -> None:
+        if self._sound is None:
+            self._sound = self._state.snapshot_light()
+
+    def _settle(self) -> None:
+        """Take back what the framework counted after the state was sound."""
+        if self._sound is not None:
+            self._state.restore_light(self._sound)
+            self._sound = None
+
+
+class Batches:
+    """What a framework takes for its loader: as long as an epoch has updates."""
+
+    def __init__(self, loader: DataLoader[Any], run: Callable[[], Driven]) -> None:
+        self.dataset = loader.dataset
+        self.batch_size = loader.batch_size
+        self._updates = len(loader)
+        self._run = run  # is built after the framework has asked for its loader
+
+    def __len__(self) -> int:
+        return self._updates
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._run().epoch_batches()
+
+
+def batch_rule(loader: DataLoader[Any], *, passes: int, is_bitwise: bool) -> GlobalBatch | None:
+    """Return how the framework's batch and accumulation cut an update, None for no passes."""
+    if passes == 1 or is_bitwise or not loader.batch_size:
+        return None
+    return GlobalBatch(max_per_worker=loader.batch_size // passes)
+
+
+def unusable(cause: str, next_step: str) -> ElasticError:
+    """Return the error of a framework that is set up in a way we cannot serve."""
+    return ElasticError("BFT-1420", cause, next_step)
+
+
+def plain_loader(loader: Any, *, passes: int) -> DataLoader[Any]:
+    """Return the loader of a framework as a plain one, its batch that of a whole update.
+
+    ``passes``: how many of the framework's batches make an update. What cannot be split
+    is left as it is, for ``Run`` to refuse.
+    """
+    batching = loader.batch_sampler
+    sampler = getattr(batching, "sampler", loader.sampler)
+    size = loader.batch_size or getattr(batching, "batch_size", None)
+    if isinstance(sampler, RandomSampler) and not sampler.replacement:
+        order: dict[str, Any] = {"shuffle": True}  # ours instead of the framework's own kind
+    elif isinstance(sampler, SequentialSampler):
+        order = {"shuffle": False}
+    else:
+        order = {"sampler": sampler}
+    return DataLoader(
+        loader.dataset,
+        batch_size=None if size is None else size * passes,
+        drop_last=bool(getattr(batching, "drop_last", False)),
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+        multiprocessing_context=loader.multiprocessing_context,
+        **order,
+    )

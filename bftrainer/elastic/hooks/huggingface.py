@@ -1,0 +1,261 @@
+"""Elastic training with the ``Trainer`` of Hugging Face transformers.
+
+A script adds one line, ``trainer.add_callback(ElasticCallback(trainer))``, and keeps
+``trainer.train()``. The callback puts our batches in the place of the Trainer's loader
+and our update in the place of its optimizer's; the Trainer keeps its loop, callbacks,
+logging, evaluation and schedule. Works on the Trainer's public parts, its
+``_save_checkpoint`` and its loss counters. See docs/hooks.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import DataLoader
+from transformers import (
+    PrinterCallback,
+    ProgressCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+from transformers.trainer_callback import ExportableState
+
+from bftrainer.elastic import control as control_module
+from bftrainer.elastic.batch import LogicalWorkers
+from bftrainer.elastic.hooks.driven import (
+    Batches,
+    Counted,
+    Driven,
+    Work,
+    batch_rule,
+    plain_loader,
+    unusable,
+)
+from bftrainer.elastic.membership import GenerationInfo
+
+_OWN_PLACE = ("is_local_process_zero", "is_world_process_zero", "stateful_callbacks")
+_LOSSES = ("_total_loss_scalar", "_globalstep_last_logged")
+
+
+class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not required
+    """Makes ``trainer`` elastic; ``run`` is its run while it trains."""
+
+    def __init__(self, trainer: Trainer, *, bitwise: LogicalWorkers | None = None) -> None:
+        _refuse(trainer)
+        self.trainer = trainer
+        self.run: Driven | None = None
+        self._scaler: Any = None
+        self._bitwise = bitwise
+        args = trainer.args
+        # A pass of ours is a batch of the Trainer's; how many make an update is our business.
+        self._passes = args.gradient_accumulation_steps
+        args.gradient_accumulation_steps = 1
+        self._loader: DataLoader[Any] | None = None
+        self._their_loader = trainer.get_train_dataloader
+        trainer.get_train_dataloader = self._get_loader
+        self._their_save = trainer._save_checkpoint  # noqa: SLF001 - there is no public way
+        trainer._save_checkpoint = self._save  # noqa: SLF001
+        if not control_module.current().is_plain:
+            self._place(1)  # until we know better
+            # Its bar is made once, where training begins; the first rank changes later.
+            if trainer.pop_callback(ProgressCallback) is not None:
+                trainer.add_callback(PrinterCallback)
+
+    def on_train_begin(
+        self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any
+    ) -> None:
+        """Build the run from what the Trainer has built by now."""
+        trainer, loader = self.trainer, self._loader
+        if state.global_step:
+            raise unusable(
+                "The Trainer resumes from a checkpoint of its own.",
+                "Leave out resume_from_checkpoint: bftrainer resumes from its own checkpoints.",
+            )
+        if loader is None:
+            raise unusable(
+                "The Trainer has not asked for its training data.",
+                "Give ElasticCallback the Trainer whose train() is called.",
+            )
+        optimizer = trainer.optimizer
+        self._scaler = scaler = getattr(trainer.accelerator, "scaler", None)
+        self.run = run = Driven(
+            trainer.model,
+            getattr(optimizer, "optimizer", optimizer),
+            loader,
+            scheduler=trainer.lr_scheduler,
+            counted=_Sums(trainer),
+            extra={"scaler": scaler} if scaler else {},
+            epochs=state.num_train_epochs,
+            batch=batch_rule(loader, passes=self._passes, is_bitwise=self._bitwise is not None),
+            bitwise=self._bitwise,
+            work=Work(train=self._train, ready=self._clip),
+        )
+        run.on_entered(self._entered)
+        _replace_step(optimizer, self._update)
+        run.open()
+
+    def on_step_end(
+        self, _args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> TrainerControl:
+        """What follows a step that was not ours to count is not logged, saved or judged."""
+        if self._loader is not None:
+            # The Trainer's loop variables began where this process did.
+            state.epoch = state.global_step / len(self._loader)
+        if self.run is not None and self.run.is_discounted:
+            control.should_log = control.should_save = control.should_evaluate = False
+            control.should_training_stop = False
+        return control
+
+    def on_epoch_end(
+        self, _args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> TrainerControl:
+        """After the last epoch only rank 0 goes on, to evaluate and save."""
+        is_last = self.run is not None and self.run.epoch >= state.num_train_epochs - 1
+        if self.run is not None and (control.should_training_stop or is_last):
+            self.run.close()
+            control.should_training_stop = True
+        return control
+
+    def on_train_end(self, *_args: object, **_: object) -> None:
+        """End the run if the Trainer has stopped early."""
+        if self.run is not None:
+            self.run.close()
+
+    # ---- in the place of the Trainer's own --------------------------------------------
+
+    def _get_loader(self) -> Batches:
+        self._loader = plain_loader(self._their_loader(), passes=self._passes)
+        return Batches(self._loader, self._started)
+
+    def _started(self) -> Driven:
+        if self.run is None:
+            raise unusable(
+                "The Trainer trains without its ElasticCallback.",
+                "Do not remove it; call train() of the Trainer it was given.",
+            )
+        return self.run
+
+    def _update(self) -> None:
+        before = self._scaler.get_scale() if self._scaler else 0.0
+        self._started().update()
+        if self._scaler:  # a lower scale means that this step was skipped
+            self.trainer.optimizer._is_overflow = self._scaler.get_scale() < before  # noqa: SLF001
+
+    def _save(self, *args: Any, **kwargs: Any) -> None:
+        if self.run is None or self.run.is_first:
+            self._their_save(*args, **kwargs)
+
+    # ---- what the Trainer must not see -------------------------------------------------
+
+    def _train(self, inputs: Any) -> None:
+        trainer = self.trainer
+        model = trainer.model_wrapped
+        model.zero_grad()
+        (batch,), items = trainer.get_batch_samples(iter([inputs]), 1, trainer.args.device)
+        trainer.current_gradient_accumulation_steps = 1
+        trainer.training_step(model, batch, items)
+
+    def _clip(self) -> None:
+        limit = self.trainer.args.max_grad_norm
+        if limit is not None and limit > 0:
+            self.trainer.accelerator.clip_grad_norm_(self.trainer.model_wrapped.parameters(), limit)
+
+    # ---- who logs -----------------------------------------------------------------------
+
+    def _entered(self, info: GenerationInfo) -> None:
+        self._place(info.rank)
+
+    def _place(self, rank: int) -> None:
+        """Tell the Trainer, accelerate and all callbacks whether this process is the first."""
+        trainer = self.trainer
+        place = trainer.args.distributed_state
+        place.process_index = place.local_process_index = rank
+        trainer.state.is_world_process_zero = trainer.state.is_local_process_zero = rank == 0
+
+
+class _Sums(Counted):
+    """A Trainer's state, which it changes after an update only, and its sums of losses."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the Trainer's state, its sums of losses and its callbacks' counters."""
+        trainer = self._trainer
+        state = dataclasses.asdict(dataclasses.replace(trainer.state, stateful_callbacks=[]))
+        losses = {name: getattr(trainer, name) for name in _LOSSES if hasattr(trainer, name)}
+        loss = getattr(trainer, "_tr_loss", None)
+        if loss is not None:
+            losses["_tr_loss"] = loss.item()
+        return {
+            "state": {name: value for name, value in state.items() if name not in _OWN_PLACE},
+            "losses": losses,
+            "callbacks": [c.state()["attributes"] for c in self._counting()],
+        }
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Count on from there."""
+        trainer = self._trainer
+        for name, value in saved["state"].items():
+            setattr(trainer.state, name, value)
+        losses = dict(saved["losses"])
+        loss = losses.pop("_tr_loss", None)
+        if loss is not None:
+            trainer._tr_loss.fill_(loss)  # noqa: SLF001
+        for name, value in losses.items():
+            setattr(trainer, name, value)
+        for callback, attributes in zip(self._counting(), saved["callbacks"], strict=True):
+            for name, value in attributes.items():
+                setattr(callback, name, value)
+
+    def _counting(self) -> list[Any]:
+        handler = self._trainer.callback_handler
+        return [c for c in handler.callbacks if isinstance(c, ExportableState)]
+
+
+def _replace_step(optimizer: Any, update: Callable[[], None]) -> None:
+    def step(closure: Any = None) -> None:
+        if closure is not None:
+            raise unusable(
+                "The Trainer's optimizer needs a closure.", "Use an optimizer without one."
+            )
+        update()
+        optimizer._opt_called = True  # noqa: SLF001 - as torch's schedulers have it noted
+
+    # Schedulers look for this mark to see that updates come before them.
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # noqa: SLF001
+    optimizer.step = step
+
+
+def _refuse(trainer: Trainer) -> None:
+    args, accelerator = trainer.args, trainer.accelerator
+    state = accelerator.state
+    for name, is_used in (
+        ("DeepSpeed", getattr(trainer, "is_deepspeed_enabled", False)),
+        ("FSDP", getattr(trainer, "is_fsdp_enabled", False)),
+        ("Megatron-LM", getattr(state, "megatron_lm_plugin", None) is not None),
+    ):
+        if is_used:
+            raise unusable(
+                f"The Trainer is set up for {name}, which cuts the model in pieces.",
+                f"Leave out {name}: bftrainer needs the whole model on every worker.",
+            )
+    if args.world_size > 1:
+        raise unusable(
+            f"The script was started as one of {args.world_size} processes (accelerate, torchrun).",
+            "Submit the script itself: bftrainer starts the workers.",
+        )
+    if args.n_gpu > 1:
+        raise unusable(
+            f"The Trainer would use {args.n_gpu} GPUs in one process (DataParallel).",
+            "Show it one: CUDA_VISIBLE_DEVICES=0.",
+        )
+    if args.auto_find_batch_size:
+        raise unusable(
+            "auto_find_batch_size changes the batch while training.", "Give the batch size."
+        )

@@ -1,0 +1,321 @@
+"""Elastic training with the ``Trainer`` of Lightning, as ``lightning`` or ``pytorch_lightning``.
+
+A script adds ``callbacks=[ElasticCallback()], plugins=[ElasticEnvironment()]`` to its
+Trainer and keeps ``trainer.fit()``. The callback puts our batches in the place of the
+training loader and our update in the place of the strategy's; Lightning keeps its loop,
+hooks, logging, validation and schedules. See docs/hooks.md.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from bftrainer.elastic import control as control_module
+from bftrainer.elastic.batch import LogicalWorkers
+from bftrainer.elastic.hooks.driven import (
+    Batches,
+    Counted,
+    Driven,
+    Work,
+    batch_rule,
+    plain_loader,
+    unusable,
+)
+from bftrainer.elastic.membership import GenerationInfo
+
+# Two packages with the same classes twice: what the script itself has imported counts.
+_is_old_name = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
+_NAME = "pytorch_lightning" if _is_old_name else "lightning.pytorch"
+_library: Any = importlib.import_module(_NAME)
+_strategies: Any = importlib.import_module(f"{_NAME}.strategies")
+_environments: Any = importlib.import_module(f"{_NAME}.plugins.environments")
+_rank_zero: Any = importlib.import_module(f"{_NAME}.utilities.rank_zero")
+_call: Any = importlib.import_module(f"{_NAME}.trainer.call")
+
+
+class ElasticEnvironment(_environments.ClusterEnvironment):  # type: ignore[misc]  # optional
+    """Keeps Lightning from taking the pilot's batch job for its own.
+
+    Lightning itself sees one process: it builds no process group, splits no data and
+    handles none of the batch system's signals.
+    """
+
+    creates_processes_externally = True
+    main_address = "127.0.0.1"
+    main_port = 0
+
+    @staticmethod
+    def detect() -> bool:
+        """Whether bftrainer started this process."""
+        return not control_module.current().is_plain
+
+    def world_size(self) -> int:
+        """How many processes Lightning shall know of."""
+        return 1
+
+    def set_world_size(self, size: int) -> None:
+        """Nothing to set."""
+
+    def global_rank(self) -> int:
+        """Return 0, which is this process's rank among those Lightning knows."""
+        return 0
+
+    def set_global_rank(self, rank: int) -> None:
+        """Nothing to set."""
+
+    def local_rank(self) -> int:
+        """Return 0."""
+        return 0
+
+    def node_rank(self) -> int:
+        """Return 0."""
+        return 0
+
+
+class ElasticCallback(_library.Callback):  # type: ignore[misc]
+    """Makes the Trainer's next ``fit`` elastic; ``run`` is its run while it trains."""
+
+    def __init__(self, *, bitwise: LogicalWorkers | None = None) -> None:
+        self.run: Driven | None = None
+        self.trainer: Any = None
+        self.is_first = control_module.current().is_plain  # otherwise nobody knows yet
+        self._bitwise = bitwise
+        self._passes = 1
+        self._loader: DataLoader[Any] | None = None
+        if not self.is_first:
+            self._place(1)
+
+    def setup(self, trainer: Any, _module: Any, stage: str) -> None:
+        """Take the place of Lightning's strategy for one device."""
+        if stage != "fit":
+            return
+        _refuse(trainer)
+        self.trainer, self.run, self._loader = trainer, None, None
+        # A pass of ours is a batch of Lightning's; how many make an update is our business.
+        self._passes = trainer.accumulate_grad_batches
+        trainer.accumulate_grad_batches = 1
+        trainer.strategy.__class__ = _ElasticStrategy
+        trainer.strategy.elastic = self
+        # Before the signal handlers are set that some environments ask for.
+        trainer._accelerator_connector.cluster_environment = ElasticEnvironment()  # noqa: SLF001
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        """Build the run from what Lightning has built by now."""
+        if trainer.global_step:
+            raise unusable(
+                "The Trainer resumes from a checkpoint of its own.",
+                "Leave out ckpt_path: bftrainer resumes from its own checkpoints.",
+            )
+        if not module.automatic_optimization or len(trainer.optimizers) != 1:
+            raise unusable(
+                "The module has several optimizers or calls them itself.",
+                "Use one optimizer and Lightning's automatic optimization, or elastic.Run in a"
+                " loop of your own.",
+            )
+        if self._loader is None:
+            raise unusable(
+                "The Trainer has no training data.", "Give fit() a module with train_dataloader."
+            )
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        schedulers = {
+            f"scheduler-{i}": config.scheduler
+            for i, config in enumerate(trainer.lr_scheduler_configs)
+        }
+        most = trainer.fit_loop.max_epochs
+        self.run = run = Driven(
+            module,
+            trainer.optimizers[0],
+            self._loader,
+            counted=_Progress(trainer),
+            extra=schedulers | ({"scaler": scaler} if scaler else {}),
+            epochs=most if most and most > 0 else sys.maxsize,
+            batch=batch_rule(
+                self._loader, passes=self._passes, is_bitwise=self._bitwise is not None
+            ),
+            bitwise=self._bitwise,
+            work=Work(train=self._train, ready=self._ready),
+        )
+        run.on_entered(self._entered)
+        run.open()
+
+    def on_train_end(self, _trainer: Any, _module: Any) -> None:
+        """From here on only rank 0 goes on."""
+        if self.run is not None:
+            self.run.close()
+
+    # ---- in the place of the strategy's own ---------------------------------------------
+
+    def take_loader(self, loader: Any) -> Batches:
+        """Return our batches for the Trainer's loader."""
+        if self._loader is not None or not isinstance(loader, DataLoader):
+            raise unusable(
+                "The training data are several loaders, or one that is not a DataLoader.",
+                "Return one torch DataLoader from train_dataloader.",
+            )
+        self._loader = plain_loader(loader, passes=self._passes)
+        return Batches(self._loader, self._started)
+
+    def step(self, closure: Callable[[], Any]) -> Any:
+        """Train on the batch in hand and update."""
+        outcome = closure()
+        self._ready()
+        self._started().update()
+        return outcome
+
+    def _started(self) -> Driven:
+        if self.run is None:
+            raise unusable(
+                "Lightning trains before its callbacks have heard of it.",
+                "Leave the Trainer's loops as they are.",
+            )
+        return self.run
+
+    # ---- what Lightning must not see ------------------------------------------------------
+
+    def _train(self, batch: Any) -> None:
+        trainer = self.trainer
+        module, loop = trainer.lightning_module, trainer.fit_loop.epoch_loop
+        batch = trainer.precision_plugin.convert_input(batch)
+        batch = module._on_before_batch_transfer(batch, dataloader_idx=0)  # noqa: SLF001
+        batch = _call._call_strategy_hook(  # noqa: SLF001
+            trainer, "batch_to_device", batch, dataloader_idx=0
+        )
+        index = max(0, loop.batch_idx)
+        arguments = loop._build_kwargs(OrderedDict(), batch, index)  # noqa: SLF001
+        closure = loop.automatic_optimization._make_closure(  # noqa: SLF001
+            arguments, trainer.optimizers[0], index
+        )
+        with _silent(module):
+            closure()
+
+    def _ready(self) -> None:
+        trainer = self.trainer
+        precision, optimizer = trainer.precision_plugin, trainer.optimizers[0]
+        scaler = getattr(precision, "scaler", None)
+        if scaler is not None:
+            scaler.unscale_(optimizer)
+        # Hooks before the update, and clipping.
+        precision._after_closure(trainer.lightning_module, optimizer)  # noqa: SLF001
+
+    # ---- who logs ---------------------------------------------------------------------------
+
+    def _entered(self, info: GenerationInfo) -> None:
+        self._place(info.rank)
+
+    def _place(self, rank: int) -> None:
+        """Tell Lightning whether this process is the one that logs and saves."""
+        self.is_first = rank == 0
+        _rank_zero.rank_zero_only.rank = rank
+        if self.trainer is not None:
+            self.trainer.strategy.global_rank = rank
+
+
+class _ElasticStrategy(_strategies.SingleDeviceStrategy):  # type: ignore[misc]
+    """Lightning's strategy for one device, with our batches and our update."""
+
+    elastic: ElasticCallback
+
+    @property
+    def is_global_zero(self) -> bool:
+        """Whether this process logs and saves."""
+        return self.elastic.is_first
+
+    def process_dataloader(self, dataloader: Any) -> Any:
+        """Exchange the training loader."""
+        is_training = self.elastic.trainer.training
+        return self.elastic.take_loader(dataloader) if is_training else dataloader
+
+    def optimizer_step(
+        self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **kwargs: Any
+    ) -> Any:
+        """Update once all members have their gradients."""
+        del optimizer, model, kwargs
+        return self.elastic.step(closure)
+
+
+class _Progress(Counted):
+    """The progress of Lightning's loops and the state of its callbacks."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._before: dict[str, Any] | None = None  # the batch in hand was counted
+
+    def remember(self) -> None:
+        """Keep the progress before a batch."""
+        self._before = self._trainer.fit_loop.state_dict()
+
+    def forget(self) -> None:
+        """Lightning counts on."""
+        self._before = None
+
+    def begin(self) -> None:
+        """Count as Lightning does before an update."""
+        loop = self._trainer.fit_loop.epoch_loop
+        loop.batch_progress.increment_ready()
+        loop.batch_progress.increment_started()
+        loop.automatic_optimization.optim_progress.optimizer.step.increment_ready()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything as it was or is between two steps."""
+        return {
+            "loops": self._before or self._trainer.fit_loop.state_dict(),
+            "callbacks": [callback.state_dict() for callback in self._callbacks()],
+        }
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Count on from there, in the middle of loops that are under way."""
+        self._before = None
+        for path, value in saved["loops"].items():
+            *parts, last = path.split(".")
+            owner = self._trainer.fit_loop
+            for part in parts:
+                owner = getattr(owner, part)
+            if last == "state_dict":
+                vars(owner).update(value)  # counters of the loop's own
+            else:
+                getattr(owner, last).load_state_dict(value)
+        for callback, state in zip(self._callbacks(), saved["callbacks"], strict=True):
+            callback.load_state_dict(state)
+
+    def _callbacks(self) -> list[Any]:
+        return [c for c in self._trainer.callbacks if not isinstance(c, ElasticCallback)]
+
+
+@contextmanager
+def _silent(module: torch.nn.Module) -> Iterator[None]:
+    """A pass that Lightning does not know of must not appear in its averages."""
+    vars(module)["log"] = lambda *_args, **_kwargs: None
+    try:
+        yield
+    finally:
+        del vars(module)["log"]
+
+
+def _refuse(trainer: Any) -> None:
+    name = type(trainer.strategy).__name__
+    if type(trainer.strategy) not in (_strategies.SingleDeviceStrategy, _ElasticStrategy):
+        raise unusable(
+            f"The Trainer uses {name}: several processes, or a model cut in pieces.",
+            "Give it devices=1 and no strategy: bftrainer starts the workers and needs the whole"
+            " model on each.",
+        )
+    reloads = trainer.reload_dataloaders_every_n_epochs > 0
+    if reloads or trainer.overfit_batches > 0:
+        raise unusable(
+            "The Trainer exchanges its training data (reload_dataloaders_every_n_epochs,"
+            " overfit_batches).",
+            "Leave these options out.",
+        )
+    if any(type(c).__name__ == "GradientAccumulationScheduler" for c in trainer.callbacks):
+        raise unusable(
+            "A GradientAccumulationScheduler changes the batch while training.",
+            "Use accumulate_grad_batches=N.",
+        )

@@ -1,0 +1,99 @@
+"""A script with the Trainer of transformers whose batches carry their sample ids.
+
+Settings come as one JSON argument; ``elastic: false`` leaves the hook out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hooked  # type: ignore[import-not-found]  # beside this script
+import torch
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
+
+settings = hooked.settings
+
+
+class Noting(Trainer):  # type: ignore[misc]  # transformers is not typed
+    """Writes down which samples it works on."""
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        ids = inputs.pop("sample")
+        if model.training:
+            hooked.works_on(None if hook is None else hook.run, ids)
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        super().log(logs, *args, **kwargs)
+        if self.is_world_process_zero() and "loss" in logs:
+            hooked.note("log", step=self.state.global_step, **logs)
+
+
+class Watching(TrainerCallback):  # type: ignore[misc]
+    """Follows the run once there is one."""
+
+    def on_train_begin(self, *_args: Any, **_kwargs: Any) -> None:
+        if hook is not None:
+            hooked.follow(hook.run, model, counted)
+
+
+def counted() -> dict[str, Any]:
+    return {
+        "steps": trainer.state.global_step,
+        "epoch": trainer.state.epoch,
+        "lr": trainer.lr_scheduler.get_last_lr()[0],
+    }
+
+
+set_seed(4)
+model = BertForSequenceClassification(
+    BertConfig(
+        vocab_size=64,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=8,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+)
+trainer = Noting(
+    model=model,
+    args=TrainingArguments(
+        output_dir=str(hooked.directory / "out"),
+        per_device_train_batch_size=settings["batch"],
+        gradient_accumulation_steps=settings["accumulate"],
+        num_train_epochs=settings["epochs"],
+        bf16=settings["bf16"],
+        train_sampling_strategy="sequential",
+        remove_unused_columns=False,
+        logging_steps=1,
+        eval_strategy="epoch" if settings["evaluate"] else "no",
+        save_strategy="epoch" if settings["evaluate"] else "no",
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+    ),
+    train_dataset=hooked.Tokens(settings["samples"]),
+    eval_dataset=hooked.Tokens(20),
+    # Not Adam, which makes differences of nothing where gradients are nothing but noise.
+    optimizers=(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), None),
+)
+hook: Any = None
+if settings["elastic"]:
+    from bftrainer.elastic.hooks.huggingface import ElasticCallback
+
+    hook = ElasticCallback(trainer)
+    trainer.add_callback(hook)
+trainer.add_callback(Watching())
+trainer.train()
+if trainer.is_world_process_zero():
+    hooked.finish(model, **counted())

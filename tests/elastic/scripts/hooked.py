@@ -1,0 +1,114 @@
+"""The journal of ``train_ids.py`` for scripts whose loop belongs to a framework.
+
+``fail_at`` in the settings ([step, rank]) lets that rank's collective fail where those
+of the others succeed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+from bftrainer.elastic import group as groups
+from bftrainer.elastic.group import Broken
+
+directory = Path(os.environ["BFT_TEST_DIR"])
+_journal = (directory / f"journal-{os.getpid()}.jsonl").open("a", buffering=1)
+_attempt = [0]
+settings: dict[str, Any] = {
+    "elastic": True,
+    "samples": 75,
+    "batch": 8,
+    "accumulate": 1,
+    "epochs": 3,
+    "delay_s": 0.0,
+    "bf16": False,
+    "evaluate": False,
+    "fail_at": None,
+    **json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}"),
+}
+
+
+class Tokens(Dataset[Any]):
+    """Random tokens whose label can be learnt from them."""
+
+    def __init__(self, count: int) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.tokens = torch.randint(0, 64, (count, 6), generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        tokens = self.tokens[i]
+        return {"sample": i, "input_ids": tokens, "labels": int(tokens[0] > 31)}
+
+
+def note(kind: str, **what: object) -> None:
+    """Write one entry of this process's journal."""
+    _journal.write(json.dumps({"kind": kind, "pid": os.getpid(), **what}) + "\n")
+
+
+def works_on(run: Any, ids: torch.Tensor) -> None:
+    """Note which samples are worked on; ``run`` is None without the hook."""
+    if run is not None and not run.rehearsing:
+        note(
+            "try",
+            generation=run.generation,
+            attempt=_attempt[0],
+            step=run.step_count + 1,
+            epoch=run.epoch,
+            ids=ids.tolist(),
+        )
+    if settings["delay_s"]:
+        time.sleep(settings["delay_s"])
+
+
+def follow(run: Any, model: torch.nn.Module, counted: Callable[[], dict[str, Any]]) -> None:
+    """Note what happens to a run; ``counted`` gives the framework's own counters."""
+
+    def entered(info: Any) -> None:
+        _attempt[0] = info.attempt
+        note("entered", generation=info.generation, rank=info.rank, size=info.size)
+
+    def committed(info: Any) -> None:
+        note("commit", generation=info.generation, attempt=info.attempt, step=info.step)
+
+    def ended(info: Any) -> None:
+        sums = str([p.detach().double().sum().item() for p in model.parameters()])
+        where = {"generation": info.generation, "attempt": info.attempt, "step": info.step}
+        note("end", **where, sums=sums, counted=str(counted()))
+
+    run.on_entered(entered)
+    run.on_committed(committed)
+    run.on_generation_end(ended)
+    if settings["fail_at"] is not None:
+        _fail_once(run)
+
+
+def _fail_once(run: Any) -> None:
+    real_settle = groups.settle
+    failures = [0]
+
+    def settle(work: Any, abandoned: Callable[[], bool]) -> Broken | None:
+        outcome = real_settle(work, abandoned)
+        if not failures[0] and [run.step_count + 1, run.rank] == settings["fail_at"]:
+            failures[0] = 1
+            return Broken(reason="injected")
+        return outcome
+
+    groups.settle = settle
+
+
+def finish(model: torch.nn.Module, **counted: Any) -> None:
+    """Write the result, on rank 0."""
+    parameters = [p.detach().flatten().tolist() for p in model.parameters()]
+    (directory / "result.json").write_text(json.dumps({"parameters": parameters, **counted}))

@@ -1,0 +1,109 @@
+"""A script with the Trainer of Lightning whose batches carry their sample ids.
+
+Settings come as one JSON argument; ``elastic: false`` leaves the hook out.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import hooked  # type: ignore[import-not-found]  # beside this script
+import lightning
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import DataLoader
+
+settings = hooked.settings
+
+
+class Classifier(lightning.LightningModule):  # type: ignore[misc]  # skipped by mypy
+    """Learns a label from embedded tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(64, 8)
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(48, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)
+        )
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        outcome: torch.Tensor = self.layers(self.embedding(tokens).flatten(1))
+        return outcome
+
+    def _loss(self, batch: dict[str, Any]) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(self(batch["input_ids"]), batch["labels"])
+
+    def training_step(self, batch: dict[str, Any], _index: int) -> torch.Tensor:
+        hooked.works_on(None if hook is None else hook.run, batch["sample"])
+        loss = self._loss(batch)
+        self.log("loss", loss)
+        return loss
+
+    def on_train_batch_end(self, _outcome: Any, _batch: Any, index: int) -> None:
+        if self.trainer.is_global_zero:
+            hooked.note("log", step=self.trainer.global_step, index=index)
+
+    def validation_step(self, batch: dict[str, Any], _index: int) -> None:
+        self.log("score", -self._loss(batch))
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+        per_step = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.9)
+        return [optimizer], [{"scheduler": per_step, "interval": "step"}]
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(hooked.Tokens(settings["samples"]), settings["batch"], shuffle=False)
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(hooked.Tokens(20), 10)
+
+
+class Watching(lightning.Callback):  # type: ignore[misc]
+    """Follows the run once there is one."""
+
+    def on_train_start(self, *_args: Any) -> None:
+        if hook is not None:
+            hooked.follow(hook.run, model, counted)
+
+
+def counted() -> dict[str, Any]:
+    return {
+        "steps": trainer.global_step,
+        "epoch": trainer.current_epoch,
+        "lr": trainer.optimizers[0].param_groups[0]["lr"],
+    }
+
+
+lightning.seed_everything(4)
+model = Classifier()
+hook: Any = None
+plugins: list[Any] = []
+if settings["elastic"]:
+    from bftrainer.elastic.hooks.lightning import ElasticCallback, ElasticEnvironment
+
+    hook = ElasticCallback()
+    plugins = [ElasticEnvironment()]
+out = hooked.directory / "out"
+trainer = lightning.Trainer(
+    accelerator="cpu",
+    devices=1,
+    max_epochs=settings["epochs"],
+    accumulate_grad_batches=settings["accumulate"],
+    gradient_clip_val=1.0,
+    precision="bf16-mixed" if settings["bf16"] else "32-true",
+    limit_val_batches=1.0 if settings["evaluate"] else 0.0,
+    log_every_n_steps=1,
+    logger=lightning.pytorch.loggers.CSVLogger(out, version="only"),
+    callbacks=[
+        *([] if hook is None else [hook]),
+        Watching(),
+        ModelCheckpoint(out, filename="{epoch}", save_top_k=-1, every_n_epochs=1),
+    ],
+    plugins=plugins,
+    enable_progress_bar=sys.stderr.isatty(),
+    enable_model_summary=False,
+)
+trainer.fit(model)
+if trainer.is_global_zero:
+    hooked.finish(model, **counted())
