@@ -1,7 +1,8 @@
 """A daemon comes back: what agents report → the generation machine's state.
 
 Trainers went on without us. The newest generation some worker has entered is the
-current one; where anything was half done, a fresh generation is announced.
+current one, also when the agents announced it themselves (docs/adr/0009); where anything
+was half done, a fresh generation is announced.
 """
 
 from __future__ import annotations
@@ -9,16 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bftrainer.actuate.generation import GenerationMachine
-from bftrainer.actuate.group import Worker, WorkerPhase
+from bftrainer.actuate.group import Parked, Regrouped, Worker, WorkerPhase
 from bftrainer.elastic import protocol
+from bftrainer.elastic.control import key_of
+from bftrainer.trainer import TrainerRecord
 
 
 def adopt(
     machine: GenerationMachine,
     workers: Sequence[Worker],
     reports: Mapping[str, Sequence[protocol.Message]],
-) -> None:
+) -> Regrouped | None:
     """Take over workers an earlier incarnation started, before any ``set_targets``.
+
+    Returns what the agents did meanwhile, if the current generation is of their making.
 
     Args:
         machine: fresh, of this incarnation.
@@ -38,9 +43,11 @@ def adopt(
             elif isinstance(body, protocol.Interrupted):
                 interrupted = max(interrupted, body.generation)
             elif isinstance(body, protocol.Commit):
-                commits[body.generation] = body
+                before = commits.get(body.generation)
+                if before is None or key_of(body) > key_of(before):
+                    commits[body.generation] = body
     if not entered:
-        return
+        return None
     current = max(e.generation for e in entered.values())
     newest = max([current, *commits])
     machine.generation = max(machine.generation, newest)
@@ -52,6 +59,23 @@ def adopt(
     # An interruption of an older generation has been recovered from.
     machine.is_broken = half_done or interrupted >= current
     machine.size_before = len(machine.members)
+    commit = commits.get(current)
+    return _regrouped(machine, commit) if commit is not None and commit.origin else None
+
+
+def _regrouped(machine: GenerationMachine, commit: protocol.Commit) -> Regrouped:
+    return Regrouped(
+        generation=commit.generation,
+        attempt=commit.attempt,
+        size_before=0,  # the book knows
+        size=len(machine.members),
+        by=commit.origin,
+        reason="members were lost while no daemon was there",
+        step=machine.step,
+        epoch=machine.epoch,
+        samples=machine.samples,
+        nodes=tuple(m.node for m in commit.members),
+    )
 
 
 def _apply(machine: GenerationMachine, worker: Worker, body: protocol.Message) -> None:
@@ -72,3 +96,13 @@ def _apply(machine: GenerationMachine, worker: Worker, body: protocol.Message) -
         machine.step = max(machine.step, body.step)
         machine.samples = max(machine.samples, body.samples)
         machine.epoch = max(machine.epoch, body.epoch)
+
+
+def parked_meanwhile(record: TrainerRecord) -> Parked:
+    """Return what became of a trainer of which no member is left."""
+    return Parked(
+        generation=record.last_generation,
+        size_before=record.progress.size,
+        is_saved=False,  # nobody told us
+        reason="no member was left when the daemon came back",
+    )

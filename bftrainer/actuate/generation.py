@@ -455,6 +455,7 @@ class GenerationMachine:
             store_port=forming.store_port,
             abandon=forming.abandon,
             incarnation=self.incarnation,
+            n_min=self.n_min,
         )
         everyone = dict.fromkeys([*forming.roster, *self._alive_members()])
         return [self._tell(worker_id, commit) for worker_id in everyone]
@@ -470,6 +471,7 @@ class GenerationMachine:
             abandon=self.is_broken,
             incarnation=self.incarnation,
             saver=self._alive_members()[0],
+            n_min=self.n_min,
         )
         out: list[Instruction] = [Announced(generation=self.generation)]
         return out + [self._tell(worker_id, commit) for worker_id in self._alive_members()]

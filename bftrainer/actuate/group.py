@@ -159,6 +159,22 @@ class Parked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Regrouped:
+    """Agents announced a generation while no daemon was there; it has been adopted."""
+
+    generation: int
+    attempt: int
+    size_before: int  # as last known to the journal
+    size: int
+    by: str  # pilot whose agent announced it
+    reason: str
+    step: int
+    epoch: int
+    samples: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """The script ran to its end on the first rank."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from bftrainer.actuate.adoption import adopt
+from bftrainer.actuate.adoption import adopt, parked_meanwhile
 from bftrainer.actuate.copy_book import CopyBook
 from bftrainer.actuate.costs import (
     learn_leaving,
@@ -30,6 +30,7 @@ from bftrainer.actuate.group import (
     Kill,
     NodeOffer,
     Parked,
+    Regrouped,
     Rescaled,
     StartWorkerOn,
     Tell,
@@ -204,7 +205,11 @@ class TrainerBook:
                 raw = [*report.latest, *([report.commit] if report.commit else [])]
                 bodies[report.worker_id] = [protocol.from_body(b) for b in raw]
             trainer.reported.clear()
-            adopt(trainer.machine, workers, bodies)
+            done = adopt(trainer.machine, workers, bodies)
+            if done is not None and done.generation > trainer.record.progress.generation:
+                self._on_regrouped(trainer, done)
+            elif trainer.record.progress.size and not trainer.machine.members:
+                self._on_parked(trainer, parked_meanwhile(trainer.record))
 
     def observed_assignment(self) -> dict[str, str]:
         """Node → trainer as the members of current generations stand."""
@@ -313,9 +318,9 @@ class TrainerBook:
         self._replace(
             trainer,
             costs=costs,
+            # Not the generation: it goes with the size, and the last member may yet enter.
             progress=replace(
                 record.progress,
-                generation=said.generation,
                 step=said.step,
                 epoch=said.epoch,
                 samples=said.samples,
@@ -404,6 +409,31 @@ class TrainerBook:
         self.copies.on_complete(record.trainer_id, done.size_before, done.step)
         self._write(trainer, "rescaled", done)
         self._on_change()
+
+    def _on_regrouped(self, trainer: Trainer, done: Regrouped) -> None:
+        """Take over a generation that the agents announced while we were away."""
+        record = trainer.record
+        done = replace(done, size_before=record.progress.size)
+        LOG.info(
+            "trainer %s: generation %d, %d -> %d nodes, was announced by pilot %s: %s",
+            record.trainer_id, done.generation, done.size_before, done.size, done.by, done.reason,
+        )  # fmt: skip
+        self._replace(
+            trainer,
+            last_generation=max(record.last_generation, done.generation),
+            rescales=record.rescales + 1,
+            progress=replace(
+                record.progress,
+                generation=done.generation,
+                size=done.size,
+                step=done.step,
+                epoch=done.epoch,
+                samples=done.samples,
+                samples_per_s=0.0,
+                reported_s=self._clock(),
+            ),
+        )
+        self._write(trainer, "regrouped", done)
 
     def _on_parked(self, trainer: Trainer, parked: Parked) -> None:
         record = trainer.record

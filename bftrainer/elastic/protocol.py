@@ -92,6 +92,8 @@ class Commit:
     abandon: bool = False
     incarnation: int = 0
     saver: str = ""
+    n_min: int = 1  # fewer members than this are parked
+    origin: str = ""  # pilot whose agent announced it while no daemon was there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

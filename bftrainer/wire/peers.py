@@ -1,8 +1,9 @@
-"""Agents among themselves: a typed question and its answer, for rosters' members only.
+"""Agents among themselves: typed questions and answers, for rosters' members only.
 
 Each agent has a peer socket; its endpoint and public key are in every roster, so
 that survivors can find each other while the daemon is away. The owner is
-``trainers.agent``; ``ask`` is the other side.
+``trainers.agent``; ``ask`` is the other side. An agent of an earlier release does not
+know the questions about regrouping and is silent: nobody regroups around it.
 """
 
 from __future__ import annotations
@@ -10,24 +11,27 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import zmq
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from bftrainer.wire.keys import KeyPair
 from bftrainer.wire.messages import SCHEMA
 from bftrainer.wire.pump import SocketPump, has_input
 from bftrainer.wire.router import CurveRouter, Origin
 
-MAX_PEER_MESSAGE_BYTES = 256 * 1024
+MAX_PEER_MESSAGE_BYTES = 4 * 1024 * 1024  # a survey carries rosters
 
 
-class WhoIs(BaseModel):
-    """Which workers do you have, and how far are they?"""
-
+class _Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     v: Literal[1] = SCHEMA
+
+
+class WhoIs(_Message):
+    """Which workers do you have, and how far are they?"""
+
     type: Literal["whois"] = "whois"
 
 
@@ -40,20 +44,86 @@ class PeerWorker(BaseModel):
     step: int  # newest reported
 
 
-class IAm(BaseModel):
+class IAm(_Message):
     """Answer to ``WhoIs``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    v: Literal[1] = SCHEMA
     type: Literal["i-am"] = "i-am"
     pilot_id: str
     workers: list[PeerWorker]
 
 
-class PeerServer:
-    """Answers agents whose key is in a roster we have seen, and nobody else."""
+class SurveyTrainer(_Message):
+    """How do your workers of this trainer stand? One of mine is stuck."""
 
-    def __init__(self, *, keys: KeyPair, answer: Callable[[], IAm]) -> None:
+    type: Literal["survey"] = "survey"
+    trainer_id: str
+
+
+class PeerStanding(BaseModel):
+    """One worker: numbers are (generation, attempt), commits the bodies passed on."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    worker_id: str
+    commit: dict[str, Any] | None = None
+    entered: dict[str, Any] | None = None
+    interrupted: tuple[int, int] = (-1, -1)
+    ready: tuple[int, int] = (-1, -1)
+    promised: tuple[int, int] = (-1, -1)
+    step: int = 0
+    has_left: bool = False
+    has_finished: bool = False
+
+
+class Surveyed(_Message):
+    """Answer to ``SurveyTrainer``."""
+
+    type: Literal["surveyed"] = "surveyed"
+    is_orphaned: bool  # no daemon is there for this agent
+    workers: list[PeerStanding]
+
+
+class Promise(_Message):
+    """Follow nothing smaller than this number any more, unless a daemon comes."""
+
+    type: Literal["promise"] = "promise"
+    trainer_id: str
+    worker_id: str
+    generation: int
+    attempt: int
+
+
+class PassCommit(_Message):
+    """Pass this commit, whose number was promised, on to a worker."""
+
+    type: Literal["pass-commit"] = "pass-commit"
+    trainer_id: str
+    worker_id: str
+    body: dict[str, Any]
+
+
+class Done(_Message):
+    """Answer to ``Promise`` and ``PassCommit``: "" when done, otherwise why not."""
+
+    type: Literal["done"] = "done"
+    refusal: str = ""
+
+
+PeerQuestion = WhoIs | SurveyTrainer | Promise | PassCommit
+PeerAnswer = IAm | Surveyed | Done
+_QUESTIONS: TypeAdapter[PeerQuestion] = TypeAdapter(
+    Annotated[PeerQuestion, Field(discriminator="type")]
+)
+_ANSWERS: TypeAdapter[PeerAnswer] = TypeAdapter(Annotated[PeerAnswer, Field(discriminator="type")])
+A = TypeVar("A", IAm, Surveyed, Done)
+
+
+class PeerServer:
+    """Answers agents whose key is in a roster we have seen, and nobody else.
+
+    ``answer(public_key, question)`` gets the key that the handshake has proven.
+    """
+
+    def __init__(self, *, keys: KeyPair, answer: Callable[[str, PeerQuestion], PeerAnswer]) -> None:
         self._answer = answer
         self._known: set[str] = set()
         self._router = CurveRouter(
@@ -82,15 +152,24 @@ class PeerServer:
 
     def _receive(self, origin: Origin, frame: bytes) -> None:
         try:
-            WhoIs.model_validate_json(frame)
+            question = _QUESTIONS.validate_json(frame)
         except ValidationError:
             self.counts["malformed"] += 1
             return
-        self._router.send(origin.route, self._answer().model_dump_json().encode())
+        answer = self._answer(origin.public_key, question)
+        self._router.send(origin.route, answer.model_dump_json().encode())
 
 
-async def ask(endpoint: str, *, public_key: str, keys: KeyPair, timeout_s: float) -> IAm | None:
-    """Ask the agent at ``endpoint``; None when it does not answer in time."""
+async def ask(
+    endpoint: str,
+    question: PeerQuestion,
+    kind: type[A],
+    *,
+    public_key: str,
+    keys: KeyPair,
+    timeout_s: float,
+) -> A | None:
+    """Ask the agent at ``endpoint``; None when no answer of ``kind`` comes in time."""
     answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     dealer = context.socket(zmq.DEALER)
@@ -101,7 +180,7 @@ async def ask(endpoint: str, *, public_key: str, keys: KeyPair, timeout_s: float
     dealer.set(zmq.CURVE_PUBLICKEY, keys.public.encode("ascii"))
     dealer.set(zmq.CURVE_SECRETKEY, keys.secret.encode("ascii"))
     dealer.connect(endpoint)
-    dealer.send(WhoIs().model_dump_json().encode(), flags=zmq.DONTWAIT)
+    dealer.send(question.model_dump_json().encode(), flags=zmq.DONTWAIT)
 
     def drain() -> None:
         while has_input(dealer):
@@ -111,10 +190,31 @@ async def ask(endpoint: str, *, public_key: str, keys: KeyPair, timeout_s: float
 
     pump = SocketPump(dealer, drain)
     try:
-        return IAm.model_validate_json(await asyncio.wait_for(answered, timeout_s))
+        answer = _ANSWERS.validate_json(await asyncio.wait_for(answered, timeout_s))
     except (TimeoutError, ValidationError):
         return None
+    else:
+        return answer if isinstance(answer, kind) else None
     finally:
         pump.close()
         dealer.close(linger=0)
         context.term()
+
+
+async def refuses(endpoint: str, timeout_s: float) -> bool | None:
+    """Whether nobody listens at an endpoint: its host says so. None when it says nothing.
+
+    Only the host's own refusal is evidence that a process has ended (RFC 9293, 3.5.2: a
+    connection attempt to a port that nobody listens at is reset); silence is not.
+    """
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    try:
+        _, writer = await asyncio.wait_for(
+            asyncio.open_connection(host.strip("[]"), int(port)), timeout_s
+        )
+    except ConnectionRefusedError:
+        return True
+    except (OSError, TimeoutError):
+        return None
+    writer.close()
+    return False

@@ -26,7 +26,7 @@ from bftrainer.wire.messages import (
     WorkerExited,
     WorkerSaid,
 )
-from bftrainer.wire.peers import PeerWorker, ask
+from bftrainer.wire.peers import IAm, PeerWorker, WhoIs, ask
 from tests.integration.agent_harness import (
     Daemon,
     Lab,
@@ -361,7 +361,12 @@ def test_a_returning_daemon_learns_everything(tmp_path: Path) -> None:
 
 async def _asks(hello: Hello, keys: KeyPair, timeout_s: float) -> list[PeerWorker] | None:
     answer = await ask(
-        hello.peer_endpoint, public_key=hello.peer_public_key, keys=keys, timeout_s=timeout_s
+        hello.peer_endpoint,
+        WhoIs(),
+        IAm,
+        public_key=hello.peer_public_key,
+        keys=keys,
+        timeout_s=timeout_s,
     )
     return None if answer is None else answer.workers
 

@@ -26,7 +26,7 @@ from bftrainer.wire.messages import (
     Welcome,
     WorkerSaid,
 )
-from bftrainer.wire.peers import IAm, PeerServer, PeerWorker, ask
+from bftrainer.wire.peers import IAm, PeerServer, PeerWorker, WhoIs, ask, refuses
 from bftrainer.wire.server import AgentServer
 
 WELCOME = Welcome(heartbeat_s=0.2, lease_s=60.0)
@@ -478,13 +478,28 @@ def test_a_port_in_use_is_a_clear_error() -> None:
 def test_peers_answer_members_of_a_known_roster_only() -> None:
     async def scenario(ours: KeyPair, theirs: KeyPair) -> None:
         answer = IAm(pilot_id="p1", workers=[PeerWorker(worker_id="w1", generation=3, step=9)])
-        server = PeerServer(keys=ours, answer=lambda: answer)
+        asked: list[str] = []
+
+        def answered(public_key: str, _question: object) -> IAm:
+            asked.append(public_key)
+            return answer
+
+        server = PeerServer(keys=ours, answer=answered)
         endpoint = server.start("127.0.0.1")
         known = generate_pair()
-        assert (await ask(endpoint, public_key=ours.public, keys=theirs, timeout_s=0.3)) is None
+
+        async def who_is(keys: KeyPair, timeout_s: float) -> IAm | None:
+            return await ask(
+                endpoint, WhoIs(), IAm, public_key=ours.public, keys=keys, timeout_s=timeout_s
+            )
+
+        assert await who_is(theirs, 0.3) is None
         assert server.counts["stranger"] >= 1
         server.allow(known.public)
-        assert (await ask(endpoint, public_key=ours.public, keys=known, timeout_s=15.0)) == answer
+        assert await who_is(known, 15.0) == answer
+        assert asked == [known.public]
+        assert await refuses(endpoint, 5.0) is False
         server.close()
+        assert await refuses(endpoint, 5.0) is True
 
     run(scenario)

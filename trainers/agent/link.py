@@ -52,6 +52,7 @@ class DaemonLink:
         ends: Callable[[], list[Said]],
         on_order: Callable[[DaemonMessage], None],
         on_expired: Callable[[str], None],
+        on_down: Callable[[], None],
     ) -> None:
         self._config = config
         self._heartbeat_s = config.heartbeat_s
@@ -61,6 +62,7 @@ class DaemonLink:
         self._ends = ends
         self._on_order = on_order
         self._on_expired = on_expired
+        self._on_down = on_down
         self._is_up = self._is_welcome = False
         self._held_back: list[Said | CopySettled] = []
         self._heard_s = self._hello_s = self._heartbeat_sent_s = time.monotonic()
@@ -73,6 +75,11 @@ class DaemonLink:
             on_up=self._up,
             on_down=self._down,
         )
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a connection to a daemon; one that is silent counts."""
+        return self._is_up
 
     def start(self) -> None:
         """Connect and begin to tick."""
@@ -112,6 +119,7 @@ class DaemonLink:
     def _down(self) -> None:
         self._is_up = self._is_welcome = False
         LOG.info("connection to the daemon lost")
+        self._on_down()
 
     def _greet(self) -> None:
         self._is_welcome = False

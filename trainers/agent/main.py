@@ -33,10 +33,19 @@ from bftrainer.wire.messages import (
     TellWorker,
     Welcome,
 )
-from bftrainer.wire.peers import IAm, PeerServer
+from bftrainer.wire.peers import (
+    IAm,
+    PassCommit,
+    PeerAnswer,
+    PeerQuestion,
+    PeerServer,
+    Promise,
+    SurveyTrainer,
+)
 from trainers.agent.config import AgentConfig, own_address
 from trainers.agent.held import HeldCopies
 from trainers.agent.link import DaemonLink
+from trainers.agent.orphaned import Orphaned
 from trainers.agent.signals import SignalWaiter
 from trainers.agent.starting import Started
 from trainers.agent.workers import Said, Workers
@@ -52,7 +61,7 @@ class Agent:
         self._address = config.address or own_address()
         # Peers get a key of their own kind: it lives in memory, as long as we do.
         self._peer_keys = generate_pair()
-        self._peers = PeerServer(keys=self._peer_keys, answer=self._who_i_am)
+        self._peers = PeerServer(keys=self._peer_keys, answer=self._answer)
         self._peer_endpoint = ""
         self._copies = HeldCopies(report=self._report)
         self._workers = Workers(
@@ -60,6 +69,13 @@ class Agent:
             report=self._report,
             on_commit=self._allow_members,
             started=started,
+        )
+        self._orphaned = Orphaned(
+            pilot_id=config.pilot_id,
+            daemon_endpoint=config.daemon_endpoint,
+            keys=self._peer_keys,
+            workers=self._workers,
+            is_up=lambda: self._link.is_up,
         )
         self._link = DaemonLink(
             config,
@@ -69,6 +85,7 @@ class Agent:
             ends=self._workers.ends,
             on_order=self._obey,
             on_expired=self.leave,
+            on_down=self._orphaned.daemon_lost,
         )
 
     async def run(self, waiter: SignalWaiter) -> None:
@@ -78,6 +95,7 @@ class Agent:
         waiter.on_leave = lambda: _schedule(loop, self.leave, waiter)
         self._peer_endpoint = self._peers.start(self._address)
         self._copies.start(self._address)
+        self._orphaned.start(self._peer_endpoint)
         self._link.start()
         LOG.info("agent of %s on %s, pid %d", self._config.pilot_id, self._config.node, os.getpid())
         await loop.create_future()  # never done
@@ -96,6 +114,7 @@ class Agent:
 
     def _report(self, message: Said | CopySettled) -> None:
         self._link.report(message)
+        self._orphaned.news()
 
     def _hello(self) -> Hello:
         return Hello(
@@ -136,7 +155,14 @@ class Agent:
             if member.agent_public_key:
                 self._peers.allow(member.agent_public_key)
 
-    def _who_i_am(self) -> IAm:
+    def _answer(self, public_key: str, question: PeerQuestion) -> PeerAnswer:
+        match question:
+            case SurveyTrainer():
+                return self._orphaned.surveyed(question)
+            case Promise():
+                return self._orphaned.promise(public_key, question)
+            case PassCommit():
+                return self._orphaned.pass_commit(public_key, question)
         return IAm(pilot_id=self._config.pilot_id, workers=self._workers.for_peers())
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.elastic import protocol
+from bftrainer.elastic.control import Key
 from bftrainer.wire.messages import (
     StartWorker,
     TellWorker,
@@ -28,6 +29,7 @@ from bftrainer.wire.messages import (
 from bftrainer.wire.peers import PeerWorker
 from trainers.agent.channel import Channel
 from trainers.agent.programs import ProgramPool
+from trainers.agent.quorum import NO_KEY, Standing
 from trainers.agent.starting import Started
 from trainers.agent.templates import KILLED, TemplatePool
 
@@ -49,6 +51,7 @@ class Worker:
     generation: int = 0  # of the last Commit passed on
     step: int = 0
     commit: dict[str, Any] | None = None
+    entered: dict[str, Any] | None = None  # the commit whose generation it entered last
     latest: dict[str, dict[str, Any]] = field(default_factory=dict)  # by type, oldest first
     unread: bytearray = field(default_factory=bytearray)
 
@@ -60,6 +63,21 @@ class Worker:
             pid=self.pid,
             commit=self.commit,
             latest=list(self.latest.values()),
+        )
+
+    def standing(self) -> Standing:
+        """Return what decides whether and how it goes on without a daemon."""
+        ready = self.latest.get("Ready", {})
+        return Standing(
+            worker_id=self.worker_id,
+            commit=_commit_of(self.commit),
+            entered=_commit_of(self.entered),
+            interrupted=_key_of(self.latest.get("Interrupted")),
+            ready=_key_of(ready),
+            store_port=ready.get("store_port", 0),
+            step=self.step,
+            has_left="Left" in self.latest,
+            has_finished="Finished" in self.latest,
         )
 
 
@@ -108,6 +126,14 @@ class Workers:
             )
             for w in self._workers.values()
         ]
+
+    def trainers(self) -> list[str]:
+        """Return the trainers that have workers here."""
+        return list(dict.fromkeys(w.trainer_id for w in self._workers.values()))
+
+    def standings(self, trainer_id: str) -> list[Standing]:
+        """Return how the workers of one trainer stand."""
+        return [w.standing() for w in self._workers.values() if w.trainer_id == trainer_id]
 
     def start(self, order: StartWorker) -> None:
         """Fork or start a worker; an order seen before changes nothing."""
@@ -205,7 +231,18 @@ class Workers:
         worker.latest[body["type"]] = body
         if isinstance(step := body.get("step"), int):
             worker.step = step
+        if body["type"] == "Entered" and _key_of(body) == _key_of(worker.commit):
+            worker.entered = worker.commit
         self._report(WorkerSaid(worker_id=worker.worker_id, body=body))
+
+
+def _key_of(body: Mapping[str, Any] | None) -> Key:
+    return (body["generation"], body["attempt"]) if body else NO_KEY
+
+
+def _commit_of(body: dict[str, Any] | None) -> protocol.Commit | None:
+    message = protocol.from_body(body) if body else None
+    return message if isinstance(message, protocol.Commit) else None
 
 
 def _config_body(order: StartWorker) -> dict[str, Any]:

@@ -1,0 +1,281 @@
+"""A trainer that lost members while the daemon is away: events in, instructions out.
+
+survey → judge → promise → commit. Every agent with a stuck worker surveys the agents of
+its rosters; the one of the lowest surviving rank announces the next generation, once all
+the others have promised its number. A promise is given, and a commit passed on, only
+while the agent knows that no daemon is there, so a daemon that returns is never talked
+over. No I/O and no clock here; ``trainers.agent.orphaned`` carries the instructions out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bftrainer.elastic import protocol
+from bftrainer.elastic.control import Key, key_of
+from bftrainer.elastic.protocol import Commit, Member
+from trainers.agent.quorum import (
+    NO_KEY,
+    Answer,
+    Answered,
+    AskMore,
+    NextGeneration,
+    Standing,
+    Wait,
+    judge,
+)
+
+RETRY_S = 0.3
+ROUND_LIMIT_S = 6.0  # a round that is not over by then begins anew
+NUDGE_S = 5.0  # how long a peer's stuck worker counts as a reason to look
+PASS_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """Ask the agent of a member how its workers stand."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskPromise:
+    """Ask the agent of a member not to follow a smaller number any more."""
+
+    member: Member
+    key: Key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellOwn:
+    """Pass a body to a worker of this agent."""
+
+    worker_id: str
+    body: protocol.Prepare | Commit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassOn:
+    """Have the agent of a member pass a commit to it."""
+
+    member: Member
+    commit: Commit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Say something once in the log."""
+
+    text: str
+
+
+Instruction = Survey | AskPromise | TellOwn | PassOn | Note
+
+
+@dataclass(slots=True)
+class _Round:
+    """One try to announce a generation."""
+
+    ends_s: float
+    answers: dict[str, Answer | None]  # by endpoint; None: not heard yet
+    plan: NextGeneration | None = None
+    promised: set[str] = field(default_factory=set)  # worker ids
+
+
+class Regroup:
+    """State machine of one trainer on one agent; ``me`` is its peer endpoint."""
+
+    def __init__(
+        self, trainer_id: str, *, me: str, origin: str, new_token: Callable[[], str]
+    ) -> None:
+        self.trainer_id = trainer_id
+        self._me, self._origin, self._new_token = me, origin, new_token
+        self._round: _Round | None = None
+        self._promised: dict[str, Key] = {}
+        self._passing: dict[str, tuple[PassOn, int]] = {}  # by worker id, with tries left
+        self._not_before_s = self._nudged_until_s = 0.0
+        self._noted = ""
+
+    # ---- events ------------------------------------------------------------------------
+
+    def advance(
+        self, own: Sequence[Standing], *, is_orphaned: bool, now_s: float
+    ) -> list[Instruction]:
+        """Look at what is known here; called on every change and as time passes."""
+        own = [self.with_promise(w) for w in own]
+        if not is_orphaned:
+            self._round, self._passing = None, {}
+            return []
+        is_due = any(w.is_stuck for w in own) or (bool(own) and now_s < self._nudged_until_s)
+        if not is_due:
+            self._round = None
+            return []
+        if self._round is not None and now_s > self._round.ends_s:
+            self._give_up(now_s)
+        if self._round is None:
+            return self._begin(own, now_s) if now_s >= self._not_before_s else []
+        self._round.answers[self._me] = Answered(is_orphaned=True, workers=tuple(own))
+        if self._round.plan is None:
+            return self._decide(self._round, own, now_s)
+        return self._commit(self._round, self._round.plan, own, now_s)
+
+    def on_answer(self, endpoint: str, answer: Answer) -> None:
+        """An agent answered a survey, or did not."""
+        if self._round is not None and endpoint in self._round.answers:
+            self._round.answers[endpoint] = answer
+
+    def on_promise(self, worker_id: str, key: Key, *, is_given: bool, now_s: float) -> None:
+        """An agent gave or refused its promise."""
+        this = self._round
+        if this is None or this.plan is None or this.plan.key != key:
+            return
+        if is_given:
+            this.promised.add(worker_id)
+        else:
+            self._give_up(now_s)
+
+    def on_passed(self, worker_id: str, key: Key, *, is_done: bool) -> list[Instruction]:
+        """A commit reached an agent, or did not: it is sent again a few times."""
+        order, tries = self._passing.pop(worker_id, (None, 0))
+        if order is None or key_of(order.commit) != key or is_done or tries <= 0:
+            return []
+        self._passing[worker_id] = (order, tries - 1)
+        return [order]
+
+    def nudge(self, now_s: float) -> None:
+        """A peer has a stuck worker of this trainer: its generation is broken."""
+        self._nudged_until_s = now_s + NUDGE_S
+
+    # ---- as asked by a peer --------------------------------------------------------------
+
+    def with_promise(self, worker: Standing) -> Standing:
+        """Return the standing with what was promised for that worker."""
+        promised = self._promised.get(worker.worker_id, NO_KEY)
+        fields = {name: getattr(worker, name) for name in Standing.__slots__}
+        return Standing(**{**fields, "promised": promised})
+
+    def promise(self, worker: Standing | None, key: Key, *, is_orphaned: bool) -> str:
+        """Promise a number for a worker; returns why not, "" when it is promised."""
+        if not is_orphaned:
+            return "a daemon is there"
+        if worker is None or worker.has_left or worker.has_finished:
+            return "the worker is not there"
+        if key <= self.with_promise(worker).newest:
+            return "a greater number is known"
+        self._promised[worker.worker_id] = key
+        return ""
+
+    def accept(self, worker: Standing | None, commit: Commit, *, is_orphaned: bool) -> str:
+        """Say why a peer's commit may not be passed to a worker, "" when it may."""
+        if not is_orphaned:
+            return "a daemon is there"
+        if worker is None:
+            return "the worker is not there"
+        if self._promised.get(worker.worker_id) != key_of(commit):
+            return "its number was not promised"
+        return ""
+
+    # ---- one round -----------------------------------------------------------------------
+
+    def _begin(self, own: Sequence[Standing], now_s: float) -> list[Instruction]:
+        mine = Answered(is_orphaned=True, workers=tuple(own))
+        self._round = _Round(now_s + ROUND_LIMIT_S, {self._me: mine})
+        return self._decide(self._round, own, now_s)
+
+    def _decide(self, this: _Round, own: Sequence[Standing], now_s: float) -> list[Instruction]:
+        heard: Mapping[str, Answer] = {e: a for e, a in this.answers.items() if a is not None}
+        if len(heard) < len(this.answers):
+            return []
+        verdict = judge(heard)
+        match verdict:
+            case AskMore():
+                this.answers.update(dict.fromkeys(m.agent_endpoint for m in verdict.members))
+                return [Survey(member=m) for m in verdict.members]
+            case Wait():
+                self._give_up(now_s)
+                return self._note(f"{self.trainer_id} waits for a daemon: {verdict.reason}")
+            case NextGeneration() if verdict.roster[0].agent_endpoint != self._me:
+                self._give_up(now_s)  # its agent will see what we see
+                return []
+        return self._propose(this, verdict, own, now_s)
+
+    def _propose(
+        self, this: _Round, plan: NextGeneration, own: Sequence[Standing], now_s: float
+    ) -> list[Instruction]:
+        this.plan = plan
+        out = self._note(
+            f"{self.trainer_id}: generation {plan.generation} without a daemon,"
+            f" {'parked' if plan.is_park else f'{len(plan.roster)} members'}"
+        )
+        for member in plan.roster:
+            if member.agent_endpoint != self._me:
+                out.append(AskPromise(member=member, key=plan.key))
+                continue
+            self._promised[member.worker_id] = plan.key
+            this.promised.add(member.worker_id)
+        if not plan.is_park:
+            prepare = protocol.Prepare(
+                generation=plan.generation, attempt=plan.key[1], open_store=True
+            )
+            out.append(TellOwn(worker_id=plan.roster[0].worker_id, body=prepare))
+        return out + self._commit(this, plan, own, now_s)
+
+    def _commit(
+        self, this: _Round, plan: NextGeneration, own: Sequence[Standing], now_s: float
+    ) -> list[Instruction]:
+        """Announce, once all have promised and the store is open."""
+        first = next((w for w in own if w.worker_id == plan.roster[0].worker_id), None)
+        if first is None or self._promised.get(first.worker_id) != plan.key:
+            self._give_up(now_s)
+            return []
+        port = first.store_port if first.ready == plan.key else 0
+        if this.promised < {m.worker_id for m in plan.roster} or not (port or plan.is_park):
+            return []
+        commit = self._commit_of(plan, port)
+        out: list[Instruction] = []
+        for member in plan.roster:
+            if member.agent_endpoint == self._me:
+                out.append(TellOwn(worker_id=member.worker_id, body=commit))
+            else:
+                order = PassOn(member=member, commit=commit)
+                self._passing[member.worker_id] = (order, PASS_TRIES)
+                out.append(order)
+        self._give_up(now_s)
+        self._nudged_until_s, self._noted = 0.0, ""
+        return out
+
+    def _commit_of(self, plan: NextGeneration, port: int) -> Commit:
+        roster = () if plan.is_park else plan.roster
+        members = (
+            Member(
+                worker_id=m.worker_id,
+                rank=rank,
+                node=m.node,
+                address=m.address,
+                agent_endpoint=m.agent_endpoint,
+                agent_public_key=m.agent_public_key,
+            )
+            for rank, m in enumerate(roster)
+        )
+        return Commit(
+            generation=plan.generation,
+            attempt=plan.key[1],
+            token=self._new_token(),
+            members=tuple(members),
+            store_host=plan.roster[0].address if roster else "",
+            store_port=port,
+            abandon=True,
+            incarnation=plan.incarnation,
+            saver=plan.saver if plan.is_park else "",
+            n_min=plan.n_min,
+            origin=self._origin,
+        )
+
+    def _give_up(self, now_s: float) -> None:
+        self._round = None
+        self._not_before_s = now_s + RETRY_S
+
+    def _note(self, text: str) -> list[Instruction]:
+        is_new, self._noted = text != self._noted, text
+        return [Note(text=text)] if is_new else []
