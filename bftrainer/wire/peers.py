@@ -53,10 +53,12 @@ class IAm(_Message):
 
 
 class SurveyTrainer(_Message):
-    """How do your workers of this trainer stand? One of mine is stuck."""
+    """How do your workers of this trainer stand? One of mine is stuck with this number."""
 
     type: Literal["survey"] = "survey"
     trainer_id: str
+    generation: int
+    attempt: int
 
 
 class PeerStanding(BaseModel):

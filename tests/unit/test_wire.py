@@ -26,7 +26,6 @@ from bftrainer.wire.messages import (
     Welcome,
     WorkerSaid,
 )
-from bftrainer.wire.peers import IAm, PeerServer, PeerWorker, WhoIs, ask, refuses
 from bftrainer.wire.server import AgentServer
 
 WELCOME = Welcome(heartbeat_s=0.2, lease_s=60.0)
@@ -471,35 +470,5 @@ def test_a_port_in_use_is_a_clear_error() -> None:
             await second.server.start("127.0.0.1", port)
         await first.server.stop()
         await second.server.stop()
-
-    run(scenario)
-
-
-def test_peers_answer_members_of_a_known_roster_only() -> None:
-    async def scenario(ours: KeyPair, theirs: KeyPair) -> None:
-        answer = IAm(pilot_id="p1", workers=[PeerWorker(worker_id="w1", generation=3, step=9)])
-        asked: list[str] = []
-
-        def answered(public_key: str, _question: object) -> IAm:
-            asked.append(public_key)
-            return answer
-
-        server = PeerServer(keys=ours, answer=answered)
-        endpoint = server.start("127.0.0.1")
-        known = generate_pair()
-
-        async def who_is(keys: KeyPair, timeout_s: float) -> IAm | None:
-            return await ask(
-                endpoint, WhoIs(), IAm, public_key=ours.public, keys=keys, timeout_s=timeout_s
-            )
-
-        assert await who_is(theirs, 0.3) is None
-        assert server.counts["stranger"] >= 1
-        server.allow(known.public)
-        assert await who_is(known, 15.0) == answer
-        assert asked == [known.public]
-        assert await refuses(endpoint, 5.0) is False
-        server.close()
-        assert await refuses(endpoint, 5.0) is True
 
     run(scenario)

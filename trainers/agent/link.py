@@ -64,6 +64,7 @@ class DaemonLink:
         self._on_expired = on_expired
         self._on_down = on_down
         self._is_up = self._is_welcome = False
+        self._was_in_touch = False
         self._held_back: list[Said | CopySettled] = []
         self._heard_s = self._hello_s = self._heartbeat_sent_s = time.monotonic()
         self._connection = DaemonConnection(
@@ -80,6 +81,14 @@ class DaemonLink:
     def is_up(self) -> bool:
         """Whether there is a connection to a daemon; one that is silent counts."""
         return self._is_up
+
+    @property
+    def was_in_touch(self) -> bool:
+        """Whether the daemon spoke to us until the connection broke.
+
+        One that counts us as lost speaks to us no more, and others may go on without us.
+        """
+        return self._was_in_touch
 
     def start(self) -> None:
         """Connect and begin to tick."""
@@ -117,6 +126,8 @@ class DaemonLink:
         self._greet()
 
     def _down(self) -> None:
+        if self._is_welcome:
+            self._was_in_touch = time.monotonic() - self._heard_s <= self._patience_s
         self._is_up = self._is_welcome = False
         LOG.info("connection to the daemon lost")
         self._on_down()
@@ -138,9 +149,12 @@ class DaemonLink:
                     self._send(report)
         self._on_order(message)
 
+    @property
+    def _patience_s(self) -> float:
+        return SILENT_HEARTBEATS * max(self._heartbeat_s, 1.0)
+
     def _tick(self) -> None:
         now = time.monotonic()
-        patience_s = SILENT_HEARTBEATS * max(self._heartbeat_s, 1.0)
         end_s = self._config.end_s
         if now - self._heard_s > self._lease_s:
             self._on_expired("lease")
@@ -153,7 +167,7 @@ class DaemonLink:
             self._heartbeat_sent_s = now
             ids = self._worker_ids()
             self._send(Heartbeat(pilot_id=self._config.pilot_id, workers=ids))
-        if self._is_up and now - max(self._heard_s, self._hello_s) > patience_s:
+        if self._is_up and now - max(self._heard_s, self._hello_s) > self._patience_s:
             LOG.info("no word of the daemon for %.1f s, greeting it again", now - self._heard_s)
             self._greet()
         delay_s = min(MAX_TICK_S, self._heartbeat_s, self._lease_s / 4)

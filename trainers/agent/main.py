@@ -76,6 +76,7 @@ class Agent:
             keys=self._peer_keys,
             workers=self._workers,
             is_up=lambda: self._link.is_up,
+            was_in_touch=lambda: self._link.was_in_touch,
         )
         self._link = DaemonLink(
             config,

@@ -52,12 +52,14 @@ class Orphaned:
         keys: KeyPair,
         workers: Workers,
         is_up: Callable[[], bool],
+        was_in_touch: Callable[[], bool],
     ) -> None:
         self._pilot_id = pilot_id
         self._daemon_endpoint = daemon_endpoint
         self._keys = keys
         self._workers = workers
         self._is_up = is_up
+        self._was_in_touch = was_in_touch
         self._is_orphaned = False  # the daemon's host refused us when we last tried
         self._me = ""
         self._machines: dict[str, Regroup] = {}
@@ -82,7 +84,8 @@ class Orphaned:
     async def _watch(self) -> None:
         while not self._is_up():
             refused = await refuses(self._daemon_endpoint, CONNECT_LIMIT_S)
-            self._is_orphaned = refused is True and not self._is_up()
+            is_in_touch = self._was_in_touch() and not self._is_up()
+            self._is_orphaned = refused is True and is_in_touch
             self._look()
             self._news.clear()
             is_stuck = any(w.is_stuck for t in self._workers.trainers() for w in self._own(t))
@@ -116,8 +119,8 @@ class Orphaned:
     def _carry_out(self, machine: Regroup, instructions: list[Instruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case Survey(member=member):
-                    self._begin(self._survey(machine, member))
+                case Survey():
+                    self._begin(self._survey(machine, instruction))
                 case AskPromise():
                     self._begin(self._ask_promise(machine, instruction))
                 case PassOn():
@@ -138,16 +141,19 @@ class Orphaned:
             LOG.error("a question to a peer failed", exc_info=task.exception())
         self.news()
 
-    async def _survey(self, machine: Regroup, member: Member) -> None:
-        machine.on_answer(member.agent_endpoint, await self._answer(machine, member))
+    async def _survey(self, machine: Regroup, survey: Survey) -> None:
+        machine.on_answer(survey.member.agent_endpoint, await self._answer(machine, survey))
 
-    async def _answer(self, machine: Regroup, member: Member) -> Answer:
-        endpoint = member.agent_endpoint
+    async def _answer(self, machine: Regroup, survey: Survey) -> Answer:
+        member, endpoint = survey.member, survey.member.agent_endpoint
         if not endpoint or (refused := await refuses(endpoint, CONNECT_LIMIT_S)) is None:
             return Absent.SILENT
         if refused:
             return Absent.GONE
-        question = SurveyTrainer(trainer_id=machine.trainer_id)
+        generation, attempt = survey.stuck
+        question = SurveyTrainer(
+            trainer_id=machine.trainer_id, generation=generation, attempt=attempt
+        )
         async with self._limit:
             answer = await ask(
                 endpoint,
@@ -202,7 +208,7 @@ class Orphaned:
     def surveyed(self, question: SurveyTrainer) -> Surveyed:
         """Answer a survey; that a peer has a stuck worker is a reason to look, too."""
         machine = self._machine(question.trainer_id)
-        machine.nudge(time.monotonic())
+        machine.nudge((question.generation, question.attempt))
         self.news()
         own = [machine.with_promise(w) for w in self._own(question.trainer_id)]
         return Surveyed(is_orphaned=self._is_orphaned, workers=[_spoken(w) for w in own])

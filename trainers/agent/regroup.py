@@ -28,7 +28,6 @@ from trainers.agent.quorum import (
 
 RETRY_S = 0.3
 ROUND_LIMIT_S = 6.0  # a round that is not over by then begins anew
-NUDGE_S = 5.0  # how long a peer's stuck worker counts as a reason to look
 PASS_TRIES = 5
 
 
@@ -37,6 +36,7 @@ class Survey:
     """Ask the agent of a member how its workers stand."""
 
     member: Member
+    stuck: Key  # the number with which a worker is stuck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,8 @@ class Regroup:
         self._round: _Round | None = None
         self._promised: dict[str, Key] = {}
         self._passing: dict[str, tuple[PassOn, int]] = {}  # by worker id, with tries left
-        self._not_before_s = self._nudged_until_s = 0.0
+        self._not_before_s = 0.0
+        self._nudged: Key = NO_KEY  # a peer's worker is stuck with this number
         self._noted = ""
 
     # ---- events ------------------------------------------------------------------------
@@ -107,8 +108,7 @@ class Regroup:
         if not is_orphaned:
             self._round, self._passing = None, {}
             return []
-        is_due = any(w.is_stuck for w in own) or (bool(own) and now_s < self._nudged_until_s)
-        if not is_due:
+        if self._stuck(own) == NO_KEY:
             self._round = None
             return []
         if self._round is not None and now_s > self._round.ends_s:
@@ -143,9 +143,18 @@ class Regroup:
         self._passing[worker_id] = (order, tries - 1)
         return [order]
 
-    def nudge(self, now_s: float) -> None:
-        """A peer has a stuck worker of this trainer: its generation is broken."""
-        self._nudged_until_s = now_s + NUDGE_S
+    def nudge(self, stuck: Key) -> None:
+        """A peer has a worker that is stuck with this number: that generation is broken."""
+        self._nudged = max(self._nudged, stuck)
+
+    def _stuck(self, own: Sequence[Standing]) -> Key:
+        """Return the number that makes us look, ``NO_KEY`` when all is well."""
+        keys = [
+            key_of(w.commit)
+            for w in own
+            if w.commit is not None and (w.is_stuck or key_of(w.commit) <= self._nudged)
+        ]
+        return max(keys, default=NO_KEY)
 
     # ---- as asked by a peer --------------------------------------------------------------
 
@@ -191,7 +200,8 @@ class Regroup:
         match verdict:
             case AskMore():
                 this.answers.update(dict.fromkeys(m.agent_endpoint for m in verdict.members))
-                return [Survey(member=m) for m in verdict.members]
+                stuck = self._stuck(own)
+                return [Survey(member=m, stuck=stuck) for m in verdict.members]
             case Wait():
                 self._give_up(now_s)
                 return self._note(f"{self.trainer_id} waits for a daemon: {verdict.reason}")
@@ -242,7 +252,7 @@ class Regroup:
                 self._passing[member.worker_id] = (order, PASS_TRIES)
                 out.append(order)
         self._give_up(now_s)
-        self._nudged_until_s, self._noted = 0.0, ""
+        self._noted = ""
         return out
 
     def _commit_of(self, plan: NextGeneration, port: int) -> Commit:
