@@ -71,6 +71,7 @@ class AgentBook:
             incarnation=self._incarnation,
             heartbeat_s=self._policy.heartbeat_s,
             lease_s=self._policy.lease_s,
+            worker_lease_s=self._policy.worker_lease_s,
             gpus=gpus,
             interpreters=(interpreter,) if interpreter else (),
         )

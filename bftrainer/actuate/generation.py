@@ -12,6 +12,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Mapping, Sequence
 
+from bftrainer.actuate.failures import Failures
 from bftrainer.actuate.group import (
     Announced,
     Ended,
@@ -25,11 +26,12 @@ from bftrainer.actuate.group import (
     Worker,
     WorkerFailed,
     WorkerPhase,
-    backoff_s,
     describe_exit,
+    failure_of,
     kill,
     worker_on,
 )
+from bftrainer.actuate.stalling import Stall
 from bftrainer.elastic import protocol
 
 READY_TIMEOUT_S = 15.0  # a control thread answers in milliseconds; this is a stopped process
@@ -52,6 +54,7 @@ class GenerationMachine:
         last_generation: int,
         incarnation: int,
         new_token: Callable[[], str],
+        no_progress_s: float = 0.0,
     ) -> None:
         self.trainer_id = trainer_id
         self.n_min, self.n_max = n_min, n_max
@@ -66,10 +69,7 @@ class GenerationMachine:
         self.is_parking = self.is_saved = self.is_broken = self.is_ended = False
         self.leave_patience_s = LEAVE_PATIENCE_S
         self.interrupted_s: float | None = None
-        self.failures_in_row = 0
-        self._not_before_s = 0.0
-        self._failures_on: dict[str, int] = {}  # node -> in a row
-        self._not_before_on: dict[str, float] = {}
+        self.failures, self._stall = Failures(), Stall(no_progress_s)
         self._ended_s: float | None = None
         self._targets: dict[str, NodeOffer] = {}
         self._staying: Mapping[str, str] = {}  # node -> the one its member waits for
@@ -97,6 +97,7 @@ class GenerationMachine:
         if worker is None or not worker.is_alive:
             return []
         out: list[Instruction] = []
+        self._stall.heard(worker_id, body, self.step, now_s)
         match body:
             case protocol.Warm() if worker.phase is WorkerPhase.STARTING:
                 # Agents repeat what they may have said in vain: only the first time counts.
@@ -107,7 +108,7 @@ class GenerationMachine:
                 out += self._on_entered(worker, body, now_s)
             case protocol.Progress() if body.step >= self.step:
                 self.step, self.epoch, self.samples = body.step, body.epoch, body.samples
-                self.failures_in_row = 0
+                self.failures.progressed()
             case protocol.Interrupted() if body.generation >= self._working_generation():
                 # Usually the cause reaches us too, as the death of a member.
                 self.interrupted_s = self.interrupted_s or now_s
@@ -145,22 +146,14 @@ class GenerationMachine:
             or returncode == -signal.SIGTERM  # the batch system takes the node: a loss
         ):
             text = worker.has_failed or cause or describe_exit(returncode)
-            if now_s >= self._not_before_s:  # all workers failing at once are one failure
-                self.failures_in_row += 1
-                self._not_before_s = now_s + backoff_s(self.failures_in_row)
-            # Others may make progress all the while: a bad node is tried ever more seldom.
-            in_row = self._failures_on[worker.node] = self._failures_on.get(worker.node, 0) + 1
-            self._not_before_on[worker.node] = now_s + backoff_s(in_row)
-            out.append(
-                WorkerFailed(
-                    worker_id=worker_id,
-                    node=worker.node,
-                    cause=text,
-                    next_step=f"Read its log: {worker.log_path}.",
-                    log_path=worker.log_path,
-                )
-            )
+            out.append(self._failed(worker, text, now_s))
         return out + self._advance(now_s)
+
+    def _failed(self, worker: Worker, cause: str, now_s: float) -> WorkerFailed:
+        """A worker ended, or was ended, on its own account."""
+        self._stall.acted(worker.worker_id)
+        self.failures.note(worker.node, now_s)
+        return failure_of(worker, cause)
 
     def on_agent_lost(self, pilot_id: str, now_s: float) -> list[Instruction]:
         """An agent is gone, and all its workers with it; nobody's failure."""
@@ -193,7 +186,7 @@ class GenerationMachine:
     ) -> list[Instruction]:
         forming = self.forming
         worker.phase = WorkerPhase.MEMBER
-        self._failures_on.pop(worker.node, None)
+        self.failures.entered(worker.node)
         worker.first_generation = worker.first_generation or body.generation
         if forming is None or body.generation != forming.generation:
             return []
@@ -207,6 +200,7 @@ class GenerationMachine:
         self.members = forming.roster
         self.is_broken = False
         self.interrupted_s = None
+        self._stall.progressed(now_s)
         before, self.size_before = self.size_before, len(forming.roster)
         return [
             Rescaled(
@@ -242,7 +236,7 @@ class GenerationMachine:
 
     def _match_workers_to_targets(self, now_s: float) -> list[Instruction]:
         """Start what is missing; drop joiners that are no longer wanted or too slow."""
-        out: list[Instruction] = []
+        out = self._kill_hung(now_s)
         busy_nodes = set()
         for worker in self.workers.values():
             if not worker.is_alive:
@@ -261,13 +255,22 @@ class GenerationMachine:
                 out.append(kill(worker, reason))
                 continue
             busy_nodes.add(worker.node)
-        if self._is_finishing() or now_s < self._not_before_s:
+        if self._is_finishing() or not self.failures.may_start(now_s):
             return out
         for node, offer in sorted(self._targets.items()):
-            if now_s < self._not_before_on.get(node, 0.0):
+            if self.failures.is_cooling(node, now_s):
                 continue
             if node not in busy_nodes and len(self._live()) < self.n_max + len(self._leavers()):
                 out.append(self._start(offer, now_s))
+        return out
+
+    def _kill_hung(self, now_s: float) -> list[Instruction]:
+        """End workers whose loop does not act upon a commit: the others wait for them."""
+        out: list[Instruction] = []
+        for worker in [self.workers[w] for w in self._stall.hung(now_s)]:
+            if worker.is_alive:
+                out.append(kill(worker, "no progress"))
+                out.append(self._failed(worker, self._stall.cause, now_s))
         return out
 
     def _is_overdue(self, worker: Worker, now_s: float) -> bool:
@@ -320,6 +323,7 @@ class GenerationMachine:
         out = self._all_gone() if self.members and not alive else []
         if self.is_parking or self._is_finishing():
             return out
+        self.is_broken |= bool(self.members) and self._stall.has_stalled(now_s)
         joiners = self._joiners(now_s)
         keep = [m for m in self._alive_members() if self._is_kept(m, joiners)]
         roster = tuple(keep + joiners)[: self.n_max]
@@ -413,7 +417,7 @@ class GenerationMachine:
         if not forming.is_committed and not forming.waiting and forming.store_port:
             forming.is_committed = True
             self.interrupted_s = None  # it was about the generation that ends now
-            return self._send_commit(forming)
+            return self._send_commit(forming, now_s)
         if not forming.is_committed and now_s - forming.started_s > READY_TIMEOUT_S:
             return self._kill_silent(forming)
         return []
@@ -444,7 +448,9 @@ class GenerationMachine:
         silent = sorted(forming.waiting) or forming.roster[:1]
         return [kill(self.workers[w], "does not answer") for w in silent]
 
-    def _send_commit(self, forming: Forming) -> list[Instruction]:
+    def _send_commit(self, forming: Forming, now_s: float) -> list[Instruction]:
+        for worker_id in forming.roster:
+            self._stall.told(worker_id, now_s)
         first = self.workers[forming.roster[0]]
         commit = protocol.Commit(
             generation=forming.generation,

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 
 from bftrainer.elastic import protocol
 
-MAX_BACKOFF_S = 30.0
-
 
 class WorkerPhase(enum.StrEnum):
     """Life of a worker."""
@@ -217,12 +215,18 @@ def worker_on(offer: NodeOffer, worker_id: str, now_s: float) -> Worker:
     )
 
 
+def failure_of(worker: Worker, cause: str) -> WorkerFailed:
+    """Return what is told of a worker that ended on its own account."""
+    return WorkerFailed(
+        worker_id=worker.worker_id,
+        node=worker.node,
+        cause=cause,
+        next_step=f"Read its log: {worker.log_path}.",
+        log_path=worker.log_path,
+    )
+
+
 def kill(worker: Worker, reason: str) -> Kill:
-    """Give a worker up."""
+    """Give a worker up: it is gone from now on."""
     worker.phase = WorkerPhase.GONE
     return Kill(pilot_id=worker.pilot_id, worker_id=worker.worker_id, reason=reason)
-
-
-def backoff_s(failures: int) -> float:
-    """How long to wait after so many failures in a row."""
-    return min(MAX_BACKOFF_S, 2.0 ** min(8, failures - 2))

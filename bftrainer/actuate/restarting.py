@@ -144,7 +144,9 @@ class RestartMachine(GenerationMachine):
         ]
 
     def _maybe_start(self, now_s: float) -> list[Instruction]:
-        if now_s < self._not_before_s:  # after a failure: nodes without a worker get theirs then
+        if not self.failures.may_start(
+            now_s
+        ):  # after a failure: nodes without a worker get theirs then
             return []
         roster = tuple(self._joiners(now_s))[: self.n_max]
         if len(roster) < max(1, self.n_min):

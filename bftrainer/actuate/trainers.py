@@ -140,6 +140,7 @@ class TrainerBook:
             last_generation=record.last_generation,
             incarnation=self._incarnation,
             new_token=lambda: secrets.token_hex(16),
+            no_progress_s=0.0 if restarts else self._policy.no_progress_s,
         )
         if isinstance(machine, RestartMachine):
             machine.keep_grace((spec.contract or CheckpointContract()).grace_s)
@@ -453,7 +454,7 @@ class TrainerBook:
         self._replace(trainer, failures=trainer.record.failures + 1)
         self._write(trainer, "worker-failed", failed)
         LOG.warning("worker %s on %s failed: %s", failed.worker_id, failed.node, failed.cause)
-        if trainer.machine.failures_in_row >= self._policy.failure_budget:
+        if trainer.machine.failures.in_row >= self._policy.failure_budget:
             self._finish(
                 trainer.record.trainer_id, TrainerState.FAILED, f"{failed.cause} {failed.next_step}"
             )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import socket
 import sys
 import threading
@@ -38,6 +39,7 @@ log = logging.getLogger("bftrainer.elastic")
 
 T = TypeVar("T")
 Key = tuple[int, int]  # generation, attempt: never used twice
+BEAT_S = 0.25  # between two signs of life
 
 
 def key_of(message: Commit | Prepare) -> Key:
@@ -126,7 +128,14 @@ class Control:
         if self.channel is None:
             return
         pending = b""
+        # Not select(): a script may have more than a thousand files open.
+        poll = select.poll()
+        poll.register(self.channel, select.POLLIN)
+        self.send(protocol.Alive())  # from now on silence means something
         while True:
+            if not poll.poll(1000.0 * BEAT_S):
+                self.send(protocol.Alive())
+                continue
             try:
                 chunk = self.channel.recv(1 << 16)
             except OSError:

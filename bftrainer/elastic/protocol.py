@@ -181,6 +181,11 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alive:
+    """The process answers, whatever its training loop does; for the agent only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupted:
     """A collective of this generation failed; waiting for the next ``Commit``."""
 
@@ -245,15 +250,25 @@ class Failed:
 
 ToWorker: TypeAlias = Prepare | Commit | Stop | KeepCopy | Recall
 FromWorker: TypeAlias = (
-    Warm | Ready | Entered | Progress | Interrupted | Saved | Copied | Left | Finished | Failed
+    Warm
+    | Ready
+    | Entered
+    | Progress
+    | Alive
+    | Interrupted
+    | Saved
+    | Copied
+    | Left
+    | Finished
+    | Failed
 )
 Message: TypeAlias = ToWorker | FromWorker | WorkerConfig
 
 _TYPES: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
-        Prepare, Commit, Stop, KeepCopy, Recall, Warm, Ready, Entered, Progress, Interrupted,
-        Saved, Copied, Left, Finished, Failed, WorkerConfig,
+        Prepare, Commit, Stop, KeepCopy, Recall, Warm, Ready, Entered, Progress, Alive,
+        Interrupted, Saved, Copied, Left, Finished, Failed, WorkerConfig,
     )
 }  # fmt: skip
 

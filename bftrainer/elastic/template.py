@@ -20,8 +20,10 @@ template → agent
     ``{"failed": {"code": C, "cause": S, "next_step": S}}``, with ``worker_id`` when
     it concerns one fork only; without, the template exits with status 1.
 
-When the socket closes the template kills its workers and exits. It also dies with
-the *thread* that started it (``PR_SET_PDEATHSIG``): start it from one that stays.
+When the socket closes, as it does when the agent ends in whatever way, the template kills
+its workers' process groups and exits; a group also ends with its worker. Until it is warm
+it dies with the *thread* that started it (``PR_SET_PDEATHSIG``): start it from one that
+stays. Later that would be too early: nobody would be left to end the workers' children.
 Nothing here starts a thread, because a process with threads must not fork.
 """
 
@@ -79,14 +81,15 @@ class Template:
             if self.channel in readable and not self.handle_packet():
                 break
         for pid in self.workers:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
+            kill_group(pid)
 
     def reap(self) -> None:
         """Report every worker that has ended."""
         for pid, worker_id in list(self.workers.items()):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
+            flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            if os.waitid(os.P_PID, pid, flags) is not None:
+                kill_group(pid)  # its children; until it is reaped nobody else has its number
+                _, status = os.waitpid(pid, 0)
                 del self.workers[pid]
                 self.send(
                     "exited",
@@ -155,6 +158,12 @@ class Template:
         worker.run_worker(config, channel_fd, parent)
 
 
+def kill_group(pid: int) -> None:
+    """SIGKILL a worker and what it has started in its process group."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
 def _worker_id_of(data: bytes) -> str:
     try:
         return str(json.loads(data)["fork"]["worker_id"])
@@ -206,6 +215,7 @@ def main() -> int:
         return 1
     gc.freeze()
     gc.enable()
+    importlib.import_module("bftrainer.elastic.worker").die_with_parent(0)
     template.send("ready", torch=version, import_s=round(time.monotonic() - started, 3))
     template.serve()
     return 0

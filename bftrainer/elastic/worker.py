@@ -26,10 +26,10 @@ from bftrainer.elastic.protocol import Failed, WorkerConfig
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to SIGKILL this process when the one that started it ends."""
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Ask the kernel to signal this process when the one that started it ends; 0: no more."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
+    if libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
 
 

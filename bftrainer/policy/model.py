@@ -254,6 +254,24 @@ class Policy(BaseModel):
         ge=1,
         le=1_000_000,
     )
+    worker_lease_s: float = _setting(
+        10.0,
+        _TRAINERS,
+        "s",
+        "A worker whose process does not answer its agent for this long (stopped, swapped "
+        "out) is killed.",
+        ge=0.5,
+        le=3_600,
+    )
+    no_progress_s: float = _setting(
+        1_800.0,
+        _TRAINERS,
+        "s",
+        "A trainer without a step for this long forms its generation anew, and a worker that "
+        "does not take part in that is killed; 0: never.",
+        ge=0,
+        le=604_800,
+    )
     failure_budget: int = _setting(
         5,
         _TRAINERS,

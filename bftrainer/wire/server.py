@@ -31,7 +31,7 @@ from bftrainer.wire.router import CurveRouter, Origin
 
 LOG = logging.getLogger("bftrainer.wire")
 WANTED_OPEN_FILES = 16384  # one connection per node
-CHECKS_PER_TIMEOUT = 8
+CHECKS_PER_TIMEOUT = 16  # a loss is noticed that much late at most
 
 
 @dataclass(slots=True, kw_only=True)

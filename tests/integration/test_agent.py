@@ -286,9 +286,23 @@ def test_a_killed_agent_leaves_nothing_behind(tmp_path: Path) -> None:
         agent.kill()
         await until(lambda: "lost:disconnected" in daemon.order, "loss")
         assert not daemon.of(Leaving)
-        await until(lambda: not is_running(worker) and not is_running(template), "both gone")
-        process.kill_group(worker)  # a grandchild outlives it only outside a batch system
-        await until(lambda: not is_running(child), "clean")
+        pids = (worker, child, template)
+        await until(lambda: not any(map(is_running, pids)), "worker, its child and template gone")
+
+    in_lab(tmp_path, scenario)
+
+
+def test_a_stopped_worker_is_killed_after_its_lease(tmp_path: Path) -> None:
+    async def scenario(lab: Lab) -> None:
+        daemon = await lab.start_daemon()
+        lab.start_agent(worker_lease_s=1.0)
+        await until(lambda: daemon.of(Hello), "hello")
+        worker, child, _ = await _start_waiting(lab, daemon)
+        os.kill(worker, signal.SIGSTOP)
+        end = await until(lambda: daemon.exited("w1"), "exit reported", timeout_s=15.0)
+        assert end.returncode == -signal.SIGKILL
+        assert "worker_lease_s" in end.cause
+        await until(lambda: not is_running(child), "its child is gone, too")
 
     in_lab(tmp_path, scenario)
 

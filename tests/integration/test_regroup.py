@@ -13,7 +13,7 @@ import pytest
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.local.running import start_server
 from bftrainer.trainer import TrainerState
-from tests.integration.agent_harness import is_running
+from tests.support.processes import is_running
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.waiting import wait_for
 

@@ -35,6 +35,7 @@ class AgentConfig(BaseModel):
     end_margin_s: float = Field(default=5.0, ge=0)  # leave this much earlier
     heartbeat_s: Seconds = 1.0
     lease_s: Seconds = 1800.0
+    worker_lease_s: Seconds = 10.0
     gpus: int = Field(default=0, ge=0)
     interpreters: tuple[str, ...] = ()  # to warm before anything else
 

@@ -51,6 +51,7 @@ from trainers.agent.starting import Started
 from trainers.agent.workers import Said, Workers
 
 LOG = logging.getLogger("bftrainer.agent")
+WATCHES_PER_LEASE = 32  # a silent worker is noticed that much late at most
 
 
 class Agent:
@@ -98,8 +99,14 @@ class Agent:
         self._copies.start(self._address)
         self._orphaned.start(self._peer_endpoint)
         self._link.start()
+        self._watch(loop)
         LOG.info("agent of %s on %s, pid %d", self._config.pilot_id, self._config.node, os.getpid())
         await loop.create_future()  # never done
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        lease_s = self._config.worker_lease_s
+        self._workers.kill_silent(lease_s)
+        loop.call_later(lease_s / WATCHES_PER_LEASE, self._watch, loop)
 
     def leave(self, reason: str, told_s: float | None = None) -> NoReturn:
         """Kill all workers, tell the daemon and end the process with status 0."""

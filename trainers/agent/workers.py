@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -54,6 +55,8 @@ class Worker:
     entered: dict[str, Any] | None = None  # the commit whose generation it entered last
     latest: dict[str, dict[str, Any]] = field(default_factory=dict)  # by type, oldest first
     unread: bytearray = field(default_factory=bytearray)
+    alive_s: float | None = None  # when it last said that it is alive, our monotonic clock
+    cause: str = ""  # why we killed it
 
     def report(self) -> WorkerReport:
         """Return what a daemon needs to adopt it."""
@@ -64,6 +67,10 @@ class Worker:
             commit=self.commit,
             latest=list(self.latest.values()),
         )
+
+    def is_silent(self, lease_s: float) -> bool:
+        """Whether it has spoken before, but not for this long."""
+        return self.alive_s is not None and time.monotonic() - self.alive_s > lease_s
 
     def standing(self) -> Standing:
         """Return what decides whether and how it goes on without a daemon."""
@@ -182,6 +189,16 @@ class Workers:
         if not self._programs.kill(worker_id):
             self._pool.kill(worker_id)
 
+    def kill_silent(self, lease_s: float) -> None:
+        """Kill workers whose process has not answered for this long: stopped, or worse."""
+        for worker in list(self._workers.values()):
+            if worker.channel is not None and worker.is_silent(lease_s):
+                worker.channel.drain()  # it may have spoken while we were not listening
+                if worker.is_silent(lease_s):
+                    worker.cause = f"It did not answer for {lease_s:g} s (worker_lease_s)."
+                    LOG.warning("%s: %s", worker.worker_id, worker.cause)
+                    self.kill(worker.worker_id)
+
     def kill_all(self) -> None:
         """SIGKILL all workers and templates; safe from any thread."""
         self._programs.kill_all()
@@ -204,13 +221,15 @@ class Workers:
             worker.channel.drain()
             worker.channel.close()
         del self._workers[worker_id]
-        end = WorkerExited(worker_id=worker_id, returncode=returncode, cause=cause)
+        end = WorkerExited(worker_id=worker_id, returncode=returncode, cause=worker.cause or cause)
         words = [WorkerSaid(worker_id=worker_id, body=body) for body in worker.latest.values()]
         self._ended.append((*words, end))
         self._report(end)
 
     def _heard(self, worker: Worker, data: bytes) -> None:
         worker.unread += data
+        if worker.alive_s is not None:
+            worker.alive_s = time.monotonic()
         *lines, rest = bytes(worker.unread).split(b"\n")
         worker.unread = bytearray(rest)
         for line in lines:
@@ -225,6 +244,9 @@ class Workers:
             message = _from_worker(line)
         except protocol.ProtocolError as problem:
             LOG.warning("BFT-1301: line of %s dropped: %s", worker.worker_id, problem)
+            return
+        if isinstance(message, protocol.Alive):
+            worker.alive_s = time.monotonic()
             return
         body = protocol.to_body(message)
         worker.latest.pop(body["type"], None)
