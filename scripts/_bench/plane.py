@@ -15,10 +15,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from _bench.waiting import BenchError, wait_until_async
 from bftrainer import process
@@ -64,6 +64,8 @@ class Plane:
         environment: dict[str, str],
         heartbeat_s: float = 1.0,
         agent_timeout_s: float = 20.0,
+        policy: Policy | None = None,
+        changes: Mapping[str, Any] | None = None,
     ) -> None:
         self.directory = directory
         self.warm_up_s: list[float] = []  # start of a worker to ready to join
@@ -72,29 +74,33 @@ class Plane:
         self.keeps_copies = False  # of a lone worker's state, in another agent's memory
         self.copied: list[tuple[float, protocol.Copied]] = []  # and when, monotonic
         self._agent_count = agents
-        self._policy = Policy(
+        self._policy = policy or Policy(
             lease_s=LEASE_S,
             heartbeat_s=heartbeat_s,
             agent_timeout_s=agent_timeout_s,
             join_window_s=JOIN_WINDOW_S,
             failure_budget=10_000,
         )
-        self._spec = TrainerSpec(
-            name=model,
-            user="bench",
-            script=str(script),
-            args=(model,),
-            cwd=str(directory),
-            interpreter=sys.executable,
-            n_min=1,
-            n_max=agents,
-            checkpoint_dir=str(directory / "checkpoints"),
-            environment=tuple({"OMP_NUM_THREADS": "1", **environment}.items()),
-        )
+        fields: dict[str, Any] = {
+            "name": model,
+            "user": "bench",
+            "script": str(script),
+            "args": (model,),
+            "cwd": str(directory),
+            "interpreter": sys.executable,
+            "n_min": 1,
+            "n_max": agents,
+            "checkpoint_dir": str(directory / "checkpoints"),
+            "environment": tuple({"OMP_NUM_THREADS": "1", **environment}.items()),
+        }
+        self._spec = TrainerSpec(**{**fields, **(changes or {})})
+        self._keys = generate_pair()
+        self._public_keys: dict[str, str] = {}  # by pilot id
         self._agents: list[subprocess.Popen[bytes]] = []
         self._pilot_on: dict[str, str] = {}  # node -> the pilot there now
         self._background: list[asyncio.Task[None]] = []
         self._left = contextlib.ExitStack()
+        self._is_adopting = False
 
     # ---- life ------------------------------------------------------------------------
 
@@ -115,16 +121,27 @@ class Plane:
         await self._stop()
 
     async def _start(self) -> None:
+        await self.start_daemon()
+        self.trainer_id = self.trainers.submit(self._spec).trainer_id
+        for i in range(self._agent_count):
+            self.start_agent(f"n{i}")
+        self._background = [asyncio.create_task(loop()) for loop in (self._tick, self._live)]
+        await self.until(lambda: len(self._book.connected) == self._agent_count, "agents connect")
+
+    async def start_daemon(self, port: int = 0) -> None:
+        """Be a daemon: journal, server, trainers; agents find it at its port."""
         journal = self._left.enter_context(
             contextlib.closing(Journal.open(self.directory / "journal.db", clock=time.time))
         )
         incarnation = journal.begin_incarnation()
-        keys = generate_pair()
         self._book = AgentBook(
-            state_dir=self.directory, policy=self._policy, incarnation=incarnation, keys=keys
+            state_dir=self.directory,
+            policy=self._policy,
+            incarnation=incarnation,
+            keys=self._keys,
         )
         self._server = AgentServer(
-            keys=keys,
+            keys=self._keys,
             incarnation=incarnation,
             agent_timeout_s=self._policy.agent_timeout_s,
             on_message=self._heard,
@@ -139,19 +156,37 @@ class Plane:
             on_change=lambda: None,
             offers=lambda: self._offers() if self.keeps_copies else (),
         )
-        self._book.endpoint = await self._server.start("127.0.0.1")
-        self.trainer_id = self.trainers.submit(self._spec).trainer_id
-        for i in range(self._agent_count):
-            self._start_agent(f"n{i}")
-        self._background = [asyncio.create_task(loop()) for loop in (self._tick, self._live)]
-        await self.until(lambda: len(self._book.connected) == self._agent_count, "agents connect")
+        for pilot_id, public_key in self._public_keys.items():
+            self._server.register(pilot_id, public_key)
+        self._book.endpoint = await self._server.start("127.0.0.1", port)
 
-    def _start_agent(self, node: str) -> None:
+    async def stop_daemon(self) -> int:
+        """Be dead, without a word; returns the port at which agents look for an heir."""
+        port = int(self._book.endpoint.rsplit(":", 1)[1])
+        self._is_adopting = True
+        await self._server.stop()
+        self._left.close()
+        self._book.connected.clear()
+        return port
+
+    async def return_daemon(self, port: int, pilot_ids: Collection[str]) -> None:
+        """Be its heir: wait for these agents and adopt what they report."""
+        await self.start_daemon(port)
+        await self.until(lambda: set(pilot_ids) <= set(self._book.connected), "agents return")
+        offers = {p: self._book.offer(p) for p in self._book.connected}
+        self.trainers.adopt_all({p: o for p, o in offers.items() if o is not None})
+        self._is_adopting = False
+
+    def start_agent(self, node: str) -> tuple[str, subprocess.Popen[bytes]]:
+        """Start an agent of a new pilot on a node; returns both."""
         pilot_id = self._pilot_on[node] = f"p{len(self._agents)}"
         files = self._book.write_files(pilot_id, node, "127.0.0.1", 0)
+        self._public_keys[pilot_id] = files.public_key
         self._server.register(pilot_id, files.public_key)
         with files.log.open("ab") as log:
-            self._agents.append(process.spawn(files.argv, stdout=log, stderr=log))
+            agent = process.spawn(files.argv, stdout=log, stderr=log)
+        self._agents.append(agent)
+        return pilot_id, agent
 
     async def _stop(self) -> None:
         for agent in self._agents:  # takes its template and workers along
@@ -174,13 +209,18 @@ class Plane:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self.trainers.tick()
+            if not self._is_adopting:
+                self.trainers.tick()
 
     async def _live(self) -> None:
         while True:
             for pilot_id in list(self._book.connected):
                 self._server.send(pilot_id, self._book.welcome([self._spec.interpreter]))
             await asyncio.sleep(SIGN_OF_LIFE_S)
+
+    def _lost(self, pilot_id: str, _why: str) -> None:
+        self._book.connected.pop(pilot_id, None)
+        self.trainers.on_agent_lost(pilot_id)
 
     # ---- what agents say, as in the daemon ----------------------------------------------
 
@@ -189,7 +229,10 @@ class Plane:
             case Hello():
                 self._book.connected[pilot_id] = message
                 self._server.send(pilot_id, self._book.welcome([self._spec.interpreter]))
-                self.trainers.reconcile(pilot_id, message.workers)
+                if self._is_adopting:
+                    self.trainers.report(pilot_id, message.workers)
+                else:
+                    self.trainers.reconcile(pilot_id, message.workers)
             case WorkerStarted(worker_id=worker_id, pid=pid):
                 self.pids[worker_id] = pid
             case WorkerSaid(worker_id=worker_id, body=body):
@@ -207,10 +250,6 @@ class Plane:
             case Heartbeat():
                 pass
 
-    def _lost(self, pilot_id: str, _why: str) -> None:
-        self._book.connected.pop(pilot_id, None)
-        self.trainers.on_agent_lost(pilot_id)
-
     # ---- what a benchmark does -----------------------------------------------------------
 
     def set_nodes(self, nodes: Sequence[str]) -> None:
@@ -221,6 +260,16 @@ class Plane:
         offers = [self._book.offer(pilot_id) for pilot_id in self._book.connected]
         return [o for o in offers if o is not None]
 
+    @property
+    def agents(self) -> list[subprocess.Popen[bytes]]:
+        """The agents' processes, as started."""
+        return list(self._agents)
+
+    @property
+    def connected(self) -> list[str]:
+        """Pilots whose agents are there."""
+        return sorted(self._book.connected)
+
     def all_nodes(self) -> list[str]:
         """Return the names of all nodes."""
         return [f"n{i}" for i in range(self._agent_count)]
@@ -228,7 +277,8 @@ class Plane:
     def members(self) -> list[tuple[str, str]]:
         """Return (worker id, node) of the current members in rank order."""
         machine = self._machine()
-        return [(w, machine.workers[w].node) for w in machine.members]
+        workers = machine.workers  # an heir may not know one that died before it came
+        return [(w, workers[w].node) for w in machine.members if w in workers]
 
     def is_busy(self) -> bool:
         """Whether any worker of the trainer is left."""
@@ -263,7 +313,7 @@ class Plane:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         agent.wait()
-        self._start_agent(node)
+        self.start_agent(node)
         pilot_id = self._pilot_on[node]
         await self.until(lambda: pilot_id in self._book.connected, f"an agent on {node}")
 

@@ -13,8 +13,8 @@ import pytest
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.local.running import start_server
 from bftrainer.trainer import TrainerState
-from tests.support.processes import is_running
 from tests.integration.daemon_scripts import SLOW, trainer_spec
+from tests.support.processes import is_running
 from tests.support.waiting import wait_for
 
 POLICY = """\

@@ -13,6 +13,8 @@ import itertools
 import json
 import os
 import random
+import resource
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -47,6 +49,7 @@ settings: dict[str, Any] = {
     "overflow_at": None,  # in this step the gradients of rank 0 are infinite
     "passes": 1,  # backward passes over each batch, all but the last under no_sync
     "guarded": False,  # the average is updated after a committed update only
+    "breakable": False,  # SIGUSR1: the script raises; SIGUSR2: it has no memory left
     "fail_at": None,  # [step, rank]: that rank's collective fails where others' succeed
     **json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}"),
 }
@@ -176,6 +179,19 @@ if settings["fail_at"] is not None:
         return outcome
 
     groups.settle = settle
+
+if settings["breakable"]:
+
+    def raise_now(_number: int, _frame: object) -> None:
+        raise RuntimeError("asked to")
+
+    def eat_memory(_number: int, _frame: object) -> None:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 28), resource.RLIM_INFINITY))
+        torch.zeros(1 << 30)  # fails as the allocator does when the node is full
+
+    signal.signal(signal.SIGUSR1, raise_now)
+    signal.signal(signal.SIGUSR2, eat_memory)
 
 attempt = 0
 
