@@ -50,6 +50,7 @@ bench: venv system  ## every benchmark in full, results in bench-out/
 	$(BIN)/python scripts/bench_solvers.py --json bench-out/solvers.json --plot bench-out/solvers.png
 	$(BIN)/python scripts/bench_rescale.py --json bench-out/rescale.json
 	$(BIN)/python scripts/bench_state.py --json bench-out/state.json
+	$(BIN)/python scripts/bench_faults.py --minutes 60 --json bench-out/faults.json
 	$(BIN)/python scripts/bench_harm.py --json bench-out/harm.json
 	$(BIN)/python scripts/bench_claim.py --json bench-out/claim.json
 	$(BIN)/python scripts/bench_giveback.py --json bench-out/giveback.json

@@ -24,12 +24,19 @@ from typing import Final
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the tests' training script
 
-from _bench.faults import Outcome, live
+from _bench.faults import AGENT_TIMEOUT_S, WORKER_LEASE_S, Outcome, live
+from _bench.stats import tail
 from _bench.targets import Target, exit_code, print_targets, write_json
 
 FULL: Final = 1000
 QUICK: Final = 30
 PER_LIFE: Final = 20
+LIMIT_S: Final = {
+    "kill": 0.30,
+    "kill rank 0": 0.30,
+    "stop": WORKER_LEASE_S + 0.5,
+    "agent falls silent": AGENT_TIMEOUT_S + 0.5,
+}
 
 
 def run(options: argparse.Namespace, scratch: Path) -> list[Outcome]:
@@ -67,6 +74,19 @@ def targets_of(outcomes: Sequence[Outcome], wanted: int) -> list[Target]:
         Target(name=f"faults: {name}", measured=n, limit=0, relation="<=", unit="found", note=lives)
         for name, n in found
     ]
+    for kind, limit_s in LIMIT_S.items():
+        times = [t for o in outcomes for t in o.recovery_s.get(kind, [])]
+        if times:
+            name, value = tail(times)
+            targets.append(
+                Target(
+                    name=f"{kind}, to the next generation",
+                    measured=value,
+                    limit=limit_s,
+                    relation="<=",
+                    note=f"{name} of {len(times)}",
+                )
+            )
     return [
         Target(
             name="faults: schedules",
@@ -83,7 +103,7 @@ def targets_of(outcomes: Sequence[Outcome], wanted: int) -> list[Target]:
 def print_kinds(outcomes: Sequence[Outcome]) -> None:
     """Print how often each fault came, and how long a schedule with it alone took."""
     counts = Counter(kind for o in outcomes for kinds in o.schedules for kind in kinds)
-    print("fault, how often; alone: median, longest from the fault to steps on the next plan")
+    print("fault, how often; alone: median, longest from the fault to the next generation")
     for kind, count in counts.most_common():
         times = [s for o in outcomes for s in o.recovery_s.get(kind, [])]
         alone = f"{median(times):6.2f} s {max(times):6.2f} s" if times else ""

@@ -89,13 +89,26 @@ QUICK: Final = Amount(
 # ---- measuring -----------------------------------------------------------------------
 
 
-def plane_of(directory: Path, model: str, agents: int, **policy: float) -> tuple[Plane, Path]:
+def plane_of(
+    directory: Path,
+    model: str,
+    agents: int,
+    *,
+    heartbeat_s: float = 1.0,
+    agent_timeout_s: float = 20.0,
+) -> tuple[Plane, Path]:
     """Return a control plane with that many agents, and where its workers leave records."""
     records = directory / "records"
     records.mkdir(parents=True)
     environment = {"BENCH_RECORDS": str(records)}
     plane = Plane(
-        directory, agents=agents, script=ELASTIC, model=model, environment=environment, **policy
+        directory,
+        agents=agents,
+        script=ELASTIC,
+        model=model,
+        environment=environment,
+        heartbeat_s=heartbeat_s,
+        agent_timeout_s=agent_timeout_s,
     )
     return plane, records
 

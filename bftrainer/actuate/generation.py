@@ -251,16 +251,15 @@ class GenerationMachine:
                 and now_s - worker.started_s > self.start_timeout_s
             )
             if idle_phase and not in_roster and (worker.node not in self._targets or too_slow):
-                reason = "too slow to start" if too_slow else "no longer planned"
-                out.append(kill(worker, reason))
+                out.append(kill(worker, "too slow to start" if too_slow else "no longer planned"))
                 continue
             busy_nodes.add(worker.node)
         if self._is_finishing() or not self.failures.may_start(now_s):
             return out
         for node, offer in sorted(self._targets.items()):
-            if self.failures.is_cooling(node, now_s):
+            if node in busy_nodes or self.failures.is_cooling(node, now_s):
                 continue
-            if node not in busy_nodes and len(self._live()) < self.n_max + len(self._leavers()):
+            if len(self._live()) < self.n_max + len(self._leavers()):
                 out.append(self._start(offer, now_s))
         return out
 
@@ -269,8 +268,7 @@ class GenerationMachine:
         out: list[Instruction] = []
         for worker in [self.workers[w] for w in self._stall.hung(now_s)]:
             if worker.is_alive:
-                out.append(kill(worker, "no progress"))
-                out.append(self._failed(worker, self._stall.cause, now_s))
+                out += [kill(worker, "no progress"), self._failed(worker, self._stall.cause, now_s)]
         return out
 
     def _is_overdue(self, worker: Worker, now_s: float) -> bool:

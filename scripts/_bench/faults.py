@@ -35,6 +35,7 @@ WORKER_LEASE_S: Final = 1.0
 AGENT_TIMEOUT_S: Final = 3.0
 HANG_S: Final = 60.0  # no step within this is a hang
 LOGICAL: Final = 4
+MEASURED: Final = (("kill",), ("kill rank 0",), ("stop",), ("agent falls silent",))
 
 POLICY: Final = Policy(
     lease_s=120.0,
@@ -73,6 +74,7 @@ class Life:
         self._agents = {f"p{i}": a for i, a in enumerate(plane.agents)}
         self._node_of = {f"p{i}": f"n{i}" for i in range(NODES)}
         self._victims: set[str] = set()  # workers that will not come back
+        self._hit_s: float | None = None  # when the others lost a member, the plane's clock
         self.faults: dict[str, Callable[[], Awaitable[None]]] = {
             "kill": self._kill,
             "kill rank 0": self._kill_first,
@@ -95,14 +97,30 @@ class Life:
         """Return one to three kinds of faults."""
         return tuple(self._rng.choices(sorted(self.faults), k=self._rng.choice((1, 1, 2, 3))))
 
-    async def schedule(self, kinds: Sequence[str]) -> float:
-        """Do these faults, then wait until a new plan trains; returns how long that took."""
-        started_s = time.monotonic()
+    async def schedule(self, kinds: Sequence[str]) -> float | None:
+        """Do these faults, then wait until a new plan trains.
+
+        Returns how long a single loss kept the others from training, if it is one.
+        """
+        self._hit_s = None
         for kind in kinds:
             await self.faults[kind]()
             await asyncio.sleep(self._rng.choice((0.0, 0.0, 0.02, 0.2)))
+        recovered_s = await self._recovered() if tuple(kinds) in MEASURED else None
         await self.settle(self._rng.sample(range(NODES), self._rng.randint(1, NODES)))
-        return time.monotonic() - started_s
+        return recovered_s
+
+    async def _recovered(self) -> float | None:
+        """Wait for the first generation after the hit; None when nobody was left to form it."""
+        hit_s = self._hit_s
+        if hit_s is None:
+            return None
+        [done_s, *_] = await self._plane.until(
+            lambda: [at_s for _, at_s, _ in self._plane.trainers.rescales if at_s > hit_s],
+            "the next generation",
+            HANG_S,
+        )
+        return done_s - hit_s
 
     async def settle(self, nodes: list[int]) -> None:
         """Plan these nodes and wait until the trainer trains on all of them."""
@@ -147,6 +165,8 @@ class Life:
 
     def _signal(self, worker_id: str, number: signal.Signals) -> None:
         self._victims.add(worker_id)
+        if len(self._members()) > 1:
+            self._hit_s = time.time()
         with contextlib.suppress(ProcessLookupError, KeyError):
             os.kill(self._plane.pids[worker_id], number)
 
@@ -180,7 +200,11 @@ class Life:
 
     async def _agent_falls_silent(self) -> None:
         """Stopped, it says nothing and closes nothing, as a host that is cut off."""
-        agent = self._agents[self._rng.choice(sorted(self._agents))]
+        pilot_id = self._rng.choice(sorted(self._agents))
+        agent = self._agents[pilot_id]
+        members = self._plane.members()
+        if len(members) > 1 and self._node_of[pilot_id] in [node for _, node in members]:
+            self._hit_s = time.time()
         agent.send_signal(signal.SIGSTOP)
         await asyncio.sleep(AGENT_TIMEOUT_S + 0.5)
         agent.kill()
@@ -275,7 +299,7 @@ async def live(
                 kinds = one or life.draw()
                 took_s = await life.schedule(kinds)
                 outcome.schedules.append(kinds)
-                if len(kinds) == 1:
+                if took_s is not None:
                     outcome.recovery_s.setdefault(kinds[0], []).append(took_s)
         except BenchError as problem:
             outcome.hangs.append(f"schedule {len(outcome.schedules)}: {kinds}: {problem}")
