@@ -8,7 +8,6 @@ goes out. Real agents, workers, wire and journal (``plane``), a tiny model. Call
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import random
@@ -164,11 +163,13 @@ class Life:
         return [w for w, _ in self._plane.members() if w not in self._plane.exited]
 
     def _signal(self, worker_id: str, number: signal.Signals) -> None:
+        try:
+            os.kill(self._plane.pids[worker_id], number)
+        except (ProcessLookupError, KeyError):  # gone, or not forked yet
+            return
         self._victims.add(worker_id)
         if len(self._members()) > 1:
             self._hit_s = time.time()
-        with contextlib.suppress(ProcessLookupError, KeyError):
-            os.kill(self._plane.pids[worker_id], number)
 
     def _hit(self, number: signal.Signals) -> None:
         members = self._members()
