@@ -197,7 +197,11 @@ class Life:
             self._signal(worker_id, signal.SIGKILL)
 
     async def _agent_dies(self) -> None:
-        self._agents[self._rng.choice(sorted(self._agents))].kill()
+        self._end_agent(self._rng.choice(sorted(self._agents)))
+
+    def _end_agent(self, pilot_id: str) -> None:
+        self._agents[pilot_id].kill()
+        self._agents[pilot_id].wait()
 
     async def _agent_falls_silent(self) -> None:
         """Stopped, it says nothing and closes nothing, as a host that is cut off."""
@@ -208,8 +212,7 @@ class Life:
             self._hit_s = time.time()
         agent.send_signal(signal.SIGSTOP)
         await asyncio.sleep(AGENT_TIMEOUT_S + 0.5)
-        agent.kill()
-        agent.wait()
+        self._end_agent(pilot_id)
 
     async def _kill_in_rescale(self) -> None:
         self._plan([f"n{i}" for i in self._rng.sample(range(NODES), self._rng.randint(1, NODES))])
@@ -244,7 +247,7 @@ class Life:
 
         def end() -> None:
             for pilot_id in pilots:
-                self._agents[pilot_id].kill()
+                self._end_agent(pilot_id)
 
         await self._orphaned(end)
 

@@ -1,0 +1,158 @@
+"""The book of trainers: what members report becomes one consistent record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from bftrainer.actuate.trainers import TrainerBook
+from bftrainer.elastic import protocol
+from bftrainer.elastic.protocol import Commit, Member
+from bftrainer.journal.journal import Journal
+from bftrainer.policy.model import Policy
+from bftrainer.trainer import TrainerState
+from bftrainer.wire.messages import DaemonMessage, TellWorker, WorkerReport
+from tests.integration.daemon_scripts import SLOW, trainer_spec
+from tests.support.generations import offer
+
+
+class Site:
+    """A book with its journal; remembers the last commit it sent."""
+
+    def __init__(self, directory: Path, journal: Journal) -> None:
+        self.commit: Commit | None = None
+        self.journal = journal
+        self.book = TrainerBook(
+            journal=journal,
+            policy=Policy(),
+            incarnation=journal.begin_incarnation(),
+            send=self._send,
+            clock=lambda: 100.0,
+            on_change=lambda: None,
+        )
+        if not self.book.records:
+            self.book.submit(trainer_spec(directory / "t", SLOW, n_max=4))
+        (self.trainer_id,) = self.book.records
+
+    def _send(self, _pilot_id: str, message: DaemonMessage, /) -> bool:
+        if isinstance(message, TellWorker):
+            body = protocol.from_body(message.body)
+            self.commit = body if isinstance(body, Commit) else self.commit
+        return True
+
+    def target(self, *nodes: str) -> None:
+        self.book.set_targets({self.trainer_id: [offer(n) for n in nodes]})
+
+    def say(self, worker_id: str, message: protocol.Message) -> None:
+        self.book.on_body(worker_id, protocol.to_body(message))
+
+    def form(self) -> Commit:
+        """Make everybody warm and ready; nobody has entered yet."""
+        machine = self.book.trainers[self.trainer_id].machine
+        for worker_id in list(machine.workers):
+            self.say(worker_id, protocol.Warm(warm_up_s=1.0))
+        assert machine.forming is not None
+        generation = machine.forming.generation
+        for worker_id in machine.forming.roster:
+            self.say(worker_id, protocol.Ready(generation=generation, attempt=1, store_port=4000))
+        assert self.commit is not None
+        return self.commit
+
+
+def _entered(member: Member, commit: Commit, step: int = 10) -> protocol.Entered:
+    return protocol.Entered(
+        generation=commit.generation,
+        attempt=1,
+        rank=member.rank,
+        size=len(commit.members),
+        step=step,
+        epoch=0,
+        samples=step,
+        pause_s=0.0,
+        transfer_s=0.0,
+    )
+
+
+def _progress(generation: int, step: int) -> protocol.Progress:
+    return protocol.Progress(
+        generation=generation, step=step, epoch=0, samples=step, step_s=0.1, samples_per_s=10.0
+    )
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with closing(Journal.open(tmp_path / "journal.db", clock=lambda: 100.0)) as journal:
+        yield journal
+
+
+def test_generation_and_size_change_together(tmp_path: Path, journal: Journal) -> None:
+    site = Site(tmp_path, journal)
+    site.target("n1")
+    first = site.form()
+    site.say(first.members[0].worker_id, _entered(first.members[0], first))
+    site.target("n1", "n2")
+    second = site.form()
+    quick, slow = second.members
+    site.say(quick.worker_id, _entered(quick, second))
+    site.say(quick.worker_id, _progress(second.generation, 12))  # before the other entered
+    progress = site.book.records[site.trainer_id].progress
+    assert (progress.generation, progress.size, progress.step) == (first.generation, 1, 12)
+    site.say(slow.worker_id, _entered(slow, second, step=12))
+    progress = site.book.records[site.trainer_id].progress
+    assert (progress.generation, progress.size) == (second.generation, 2)
+
+
+def test_what_agents_announced_is_adopted_into_the_journal(
+    tmp_path: Path, journal: Journal
+) -> None:
+    site = Site(tmp_path, journal)
+    site.target("n1", "n2")
+    commit = site.form()
+    for member in commit.members:
+        site.say(member.worker_id, _entered(member, commit))
+    survivor = commit.members[1]
+    alone = protocol.Commit(
+        generation=commit.generation + 1,
+        attempt=1,
+        token="x",  # noqa: S106 - of the test
+        members=(survivor,),
+        abandon=True,
+        origin="p-n2",
+    )
+    said: list[protocol.Message] = [
+        protocol.Warm(warm_up_s=1.0),
+        _entered(survivor, alone, step=40),
+    ]
+    report = WorkerReport(
+        worker_id=survivor.worker_id,
+        trainer_id=site.trainer_id,
+        pid=1,
+        commit=protocol.to_body(alone),
+        latest=[protocol.to_body(m) for m in said],
+    )
+    heir = Site(tmp_path, journal)
+    heir.book.report("p-n2", [report])
+    heir.book.adopt_all({"p-n2": offer("n2")})
+    record = heir.book.records[site.trainer_id]
+    progress = record.progress
+    assert (progress.generation, progress.size, progress.step) == (alone.generation, 1, 40)
+    assert record.last_generation == alone.generation
+    entry = journal.latest("regrouped")
+    assert entry is not None
+    what = entry.plain()["what"]
+    assert (what["size_before"], what["size"], what["by"]) == (2, 1, "p-n2")
+    assert "while no daemon" in what["reason"]
+
+
+def test_nobody_left_is_parked(tmp_path: Path, journal: Journal) -> None:
+    site = Site(tmp_path, journal)
+    site.target("n1")
+    commit = site.form()
+    site.say(commit.members[0].worker_id, _entered(commit.members[0], commit))
+    heir = Site(tmp_path, journal)
+    heir.book.adopt_all({})
+    record = heir.book.records[site.trainer_id]
+    assert (record.state, record.progress.size) == (TrainerState.PARKED, 0)
