@@ -1,13 +1,14 @@
 """A daemon comes back: what agents report → the generation machine's state.
 
 Trainers went on without us. The newest generation some worker has entered is the
-current one, also when the agents announced it themselves (docs/adr/0009); where anything
+current one, also when the agents announced it themselves (docs/adr/0010); where anything
 was half done, a fresh generation is announced.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.group import Parked, Regrouped, Worker, WorkerPhase
@@ -96,6 +97,25 @@ def _apply(machine: GenerationMachine, worker: Worker, body: protocol.Message) -
         machine.step = max(machine.step, body.step)
         machine.samples = max(machine.samples, body.samples)
         machine.epoch = max(machine.epoch, body.epoch)
+
+
+def regrouped_record(record: TrainerRecord, done: Regrouped, now_s: float) -> TrainerRecord:
+    """Return the record of a trainer whose agents announced a generation meanwhile."""
+    return replace(
+        record,
+        last_generation=max(record.last_generation, done.generation),
+        rescales=record.rescales + 1,
+        progress=replace(
+            record.progress,
+            generation=done.generation,
+            size=done.size,
+            step=done.step,
+            epoch=done.epoch,
+            samples=done.samples,
+            samples_per_s=0.0,
+            reported_s=now_s,
+        ),
+    )
 
 
 def parked_meanwhile(record: TrainerRecord) -> Parked:

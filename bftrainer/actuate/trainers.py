@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from bftrainer.actuate.adoption import adopt, parked_meanwhile
+from bftrainer.actuate.adoption import adopt, parked_meanwhile, regrouped_record
 from bftrainer.actuate.copy_book import CopyBook
 from bftrainer.actuate.costs import (
     learn_leaving,
@@ -419,21 +419,8 @@ class TrainerBook:
             "trainer %s: generation %d, %d -> %d nodes, was announced by pilot %s: %s",
             record.trainer_id, done.generation, done.size_before, done.size, done.by, done.reason,
         )  # fmt: skip
-        self._replace(
-            trainer,
-            last_generation=max(record.last_generation, done.generation),
-            rescales=record.rescales + 1,
-            progress=replace(
-                record.progress,
-                generation=done.generation,
-                size=done.size,
-                step=done.step,
-                epoch=done.epoch,
-                samples=done.samples,
-                samples_per_s=0.0,
-                reported_s=self._clock(),
-            ),
-        )
+        trainer.record = regrouped_record(record, done, self._clock())
+        self.records[record.trainer_id] = trainer.record
         self._write(trainer, "regrouped", done)
 
     def _on_parked(self, trainer: Trainer, parked: Parked) -> None:

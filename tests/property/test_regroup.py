@@ -49,7 +49,7 @@ def _apply_above(world: Orphans, event: str, rng: random.Random, pilots: list[st
     """Something happens to the daemon, the network or the pool."""
     match event:
         case "daemon dies":
-            for pilot_id in pilots:  # what it had sent arrives: see docs/adr/0009
+            for pilot_id in pilots:  # what it had sent arrives: see docs/adr/0010
                 while world.channels[pilot_id].to_agent:
                     world.deliver_to_agent(pilot_id)
             world.kill_daemon()

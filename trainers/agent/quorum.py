@@ -1,7 +1,7 @@
 """Who of a trainer's last members may go on together without the daemon: a pure judgement.
 
 What the agents of its rosters answered comes in; the next generation, or why there can
-be none yet, goes out. Called by ``trainers.agent.regroup``; argued in docs/adr/0009.
+be none yet, goes out. Called by ``trainers.agent.regroup``; argued in docs/adr/0010.
 
 Two kinds of absence are kept apart. *Gone* was seen: the agent says that its worker
 ended, or its host says that nobody listens at the agent's port any more, and a worker
