@@ -81,6 +81,10 @@ class SnapshotReader:
             cycle=self._read_cycle(failures) if wants_cycle else self._last_cycle,
             plan_window_s=self.config.bf_window_s if self.config is not None else None,
             plan_resolution_s=self.config.bf_resolution_s if self.config is not None else 0.0,
+            # Both schedulers take jobs by tier and priority. The main one closes the nodes of
+            # a blocked job's partition to all after it; backfill comes to pilots at its end
+            # (measured on 22.05, with preemption by tier and by QOS).
+            pilots_come_last=True,
             failures=tuple(failures),
             partitions=self._partitions,
         )

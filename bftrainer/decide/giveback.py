@@ -60,9 +60,9 @@ def give_back(
     sets = NodeSets.of(snapshot.nodes or ())
     out = taken_nodes(snapshot) | {n.name for n in sets.nodes if n.state in LOST_STATES}
     present = sets.bit_of.keys() - out
-    ours = {p.node: p for p in pilots if p.node in present and not p.is_leaving}
-    # A node with a pilot pending for it is counted with the pilots.
-    free = {n.name for n in sets.nodes if n.state in FREE_STATES} - ours.keys()
+    idle = {n.name for n in sets.nodes if n.state in FREE_STATES}
+    ours = _in_the_way(pilots, present, idle if snapshot.pilots_come_last else set())
+    free = idle - ours.keys()
     back = coming_back(snapshot, pilots, memory)
     site = Site.of(snapshot, sets, sets.named(free | back | ours.keys()), now_s)
     waiting = [j for j in pending if not why_it_waits(j, now_s, site.in_queue)]
@@ -96,6 +96,17 @@ def give_back(
         left_to_jobs=frozenset(n.name for n in sets.members(taken & sets.named(free))),
         verdicts=tuple(outcome.verdicts),
     )
+
+
+def _in_the_way(
+    pilots: Sequence[PilotView], present: AbstractSet[str], idle: AbstractSet[str]
+) -> dict[str, PilotView]:
+    """Return the pilots whose node a job could have; one that waits for ``idle`` is in no way."""
+    return {
+        p.node: p
+        for p in pilots
+        if p.node in present and not p.is_leaving and (p.is_held or p.node not in idle)
+    }
 
 
 def _offer(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import attrgetter
 
@@ -22,6 +22,9 @@ from bftrainer.poll.snapshot import JobState, Node, NodeState, Snapshot
 
 FREE_STATES = (NodeState.IDLE, NodeState.PLANNED)
 _NAME = attrgetter("name")
+# Two passes of the main scheduler, usually: a job for which a node was given back has it by
+# then, or waits for backfill.
+PASS_S = 3.0
 LOST_STATES = (NodeState.DRAINED, NodeState.DOWN, NodeState.RESERVED)  # of no use to anybody
 
 
@@ -66,6 +69,7 @@ def build_pool(
     taken = taken_nodes(snapshot)
     told_of = by_node.keys() | ends.keys() | memory.held_off.keys()
     types, seen = settings.eligible_node_types, memory.idle_seen
+    asked = replace(memory, held_off=_left_to_queue(memory, snapshot, settings, now_s))
     pool: list[PoolNode] = []
     candidates: list[PoolNode] = []
     not_used, due = dict[str, str](), set[str]()
@@ -93,7 +97,7 @@ def build_pool(
                 until_s = min(until_s, pilot.end_s or math.inf)
         else:
             until_s = _claim_until_s(end, snapshot, settings)
-            why = _why_not_take(node, end, until_s, memory, settings, now_s)
+            why = _why_not_take(node, end, until_s, asked, settings, now_s)
         if why:
             not_used[name] = why
         elif pilot is None:
@@ -157,6 +161,20 @@ def _why_not_keep(
 def _is_due(node: Node, pilot: PilotView, until_s: float, now_s: float) -> bool:
     """Whether the pilot goes because of what is planned, also if it is about to end anyhow."""
     return now_s >= until_s and not pilot.is_leaving and node.state not in LOST_STATES
+
+
+def _left_to_queue(
+    memory: Memory, snapshot: Snapshot, settings: Settings, now_s: float
+) -> Mapping[str, float]:
+    """Return the nodes held off for which no pilot may be asked for yet.
+
+    Where pilots come last one may wait in the queue for the cycle that would pass over the
+    node anyhow: it gets what that cycle leaves, and not what the next one does. Not while
+    the daemon backs off.
+    """
+    if not snapshot.pilots_come_last or settings.hold_off_cycles > 1.0:
+        return memory.held_off
+    return {n: since_s for n, since_s in memory.held_off.items() if now_s < since_s + PASS_S}
 
 
 def _claim_until_s(end: GapEnd | None, snapshot: Snapshot, settings: Settings) -> float | None:

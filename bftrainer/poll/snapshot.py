@@ -149,6 +149,9 @@ class Snapshot:
     cycle: SchedulerCycle | None = None
     plan_window_s: float | None = None  # how far ahead starts are planned; None: not said
     plan_resolution_s: float = 0.0  # planned starts are kept in slots of so long; 0: exactly
+    # A pilot is looked at after all ordinary jobs: asking for a node that one of them waits
+    # for takes nothing from it.
+    pilots_come_last: bool = False
     failures: tuple[str, ...] = ()  # one sentence per source that failed
     partitions: tuple[Partition, ...] = ()  # those the batch system told of
 
