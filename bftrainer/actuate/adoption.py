@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bftrainer.actuate.generation import GenerationMachine
-from bftrainer.actuate.group import Parked, Regrouped, Worker, WorkerPhase
+from bftrainer.actuate.group import Parked, Regrouped, Rescaled, Worker, WorkerPhase
 from bftrainer.elastic import protocol
 from bftrainer.elastic.control import key_of
-from bftrainer.trainer import TrainerRecord
+from bftrainer.trainer import TrainerProgress, TrainerRecord
 
 
 def adopt(
@@ -99,22 +99,27 @@ def _apply(machine: GenerationMachine, worker: Worker, body: protocol.Message) -
         machine.epoch = max(machine.epoch, body.epoch)
 
 
+def entered(progress: TrainerProgress, done: Rescaled | Regrouped, now_s: float) -> TrainerProgress:
+    """Return the progress of a trainer whose generation is complete."""
+    return replace(
+        progress,
+        generation=done.generation,
+        size=done.size,
+        step=done.step,
+        epoch=done.epoch,
+        samples=done.samples,
+        samples_per_s=0.0,
+        reported_s=now_s,
+    )
+
+
 def regrouped_record(record: TrainerRecord, done: Regrouped, now_s: float) -> TrainerRecord:
     """Return the record of a trainer whose agents announced a generation meanwhile."""
     return replace(
         record,
         last_generation=max(record.last_generation, done.generation),
         rescales=record.rescales + 1,
-        progress=replace(
-            record.progress,
-            generation=done.generation,
-            size=done.size,
-            step=done.step,
-            epoch=done.epoch,
-            samples=done.samples,
-            samples_per_s=0.0,
-            reported_s=now_s,
-        ),
+        progress=entered(record.progress, done, now_s),
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from bftrainer.actuate.adoption import adopt, parked_meanwhile, regrouped_record
+from bftrainer.actuate.adoption import adopt, entered, parked_meanwhile, regrouped_record
 from bftrainer.actuate.copy_book import CopyBook
 from bftrainer.actuate.costs import (
     learn_leaving,
@@ -392,16 +392,7 @@ class TrainerBook:
             started_s=record.started_s if record.started_s is not None else now_s,
             rescales=record.rescales + (1 if done.size_before else 0),
             costs=costs,
-            progress=replace(
-                record.progress,
-                generation=done.generation,
-                size=done.size,
-                step=done.step,
-                epoch=done.epoch,
-                samples=done.samples,
-                samples_per_s=0.0,
-                reported_s=now_s,
-            ),
+            progress=entered(record.progress, done, now_s),
         )
         self.rescales.append((record.trainer_id, now_s, done))
         if done.size_before:

@@ -7,7 +7,6 @@ rank 0, which saves after its step; a loss goes back to the last snapshot. Calle
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import socket
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from _bench import rival
-from _bench.rival import MAX_NODES, SNAPSHOT_STEPS, TIMEOUT_S, Rival, RivalError, RivalPause
+from _bench.rival import SNAPSHOT_STEPS, TIMEOUT_S, Rival, RivalError, RivalPause
 from bftrainer import process
 
 SAVE: Final = signal.SIGUSR1  # what rank 0 saves and ends at
@@ -34,14 +33,12 @@ class Restart(Rival):
         self, directory: Path, script: Path, model: str, note: Callable[[str], None]
     ) -> None:
         super().__init__(directory, script, model, note)
-        self._victims = itertools.cycle(range(MAX_NODES))
-        self._jobs = itertools.count(1)
         self._snapshot = directory / "snapshot.pt"
 
     def cycle(self) -> list[RivalPause]:
         """Go through all transitions once."""
         self._snapshot.unlink(missing_ok=True)
-        self.fresh_records(f"cycle{next(self._jobs)}")
+        self.fresh_records(f"cycle{next(self.jobs)}")
         self._start(1)
         self._await(1)
         pauses = [
@@ -59,7 +56,7 @@ class Restart(Rival):
         old = self.newest("r0")
         last_s = time.monotonic()
         is_kill = kind == "SIGKILL"
-        ended = self.processes[f"r{next(self._victims) % before}" if is_kill else "r0"]
+        ended = self.processes[f"r{next(self.victims) % before}" if is_kill else "r0"]
         ended.send_signal(signal.SIGKILL if is_kill else SAVE)
         try:
             ended.wait(TIMEOUT_S)

@@ -8,6 +8,7 @@ starts and ends them; what comes out are ``RivalPause``s. Used by ``torchrun``,
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import subprocess
 import time
@@ -64,6 +65,8 @@ class Rival:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.leavers: list[subprocess.Popen[bytes]] = []
         self.recorder = Recorder(directory)
+        self.jobs = itertools.count(1)
+        self.victims = itertools.cycle(range(MAX_NODES))
 
     def __enter__(self) -> Self:
         return self

@@ -49,8 +49,6 @@ class Torchft(Rival):
         self, directory: Path, script: Path, model: str, note: Callable[[str], None]
     ) -> None:
         super().__init__(directory, script, model, note)
-        self._jobs = itertools.count(1)
-        self._victims = itertools.cycle(range(MAX_NODES))
         self._lighthouse: subprocess.Popen[bytes] | None = None
         self._port = 0
 
@@ -122,7 +120,7 @@ class Torchft(Rival):
     def _begin(self, size: int) -> None:
         """A fresh lighthouse and replicas, training."""
         self.end()
-        job = f"job{next(self._jobs)}"
+        job = f"job{next(self.jobs)}"
         self.fresh_records(job)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -159,6 +157,6 @@ class Torchft(Rival):
 
     def _kill(self) -> None:
         nodes = self.by_rank()
-        victim = self.processes.pop(nodes[next(self._victims) % len(nodes)])
+        victim = self.processes.pop(nodes[next(self.victims) % len(nodes)])
         victim.send_signal(signal.SIGKILL)
         self.leavers.append(victim)

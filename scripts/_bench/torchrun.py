@@ -13,7 +13,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Self
 
 from _bench import rival
@@ -55,13 +54,6 @@ class Torchrun(Rival):
     """One elastic torchrun job; leaving the context ends every process."""
 
     name = "torchrun"
-
-    def __init__(
-        self, directory: Path, script: Path, model: str, note: Callable[[str], None]
-    ) -> None:
-        super().__init__(directory, script, model, note)
-        self._jobs = itertools.count(1)
-        self._victims = itertools.cycle(range(MAX_NODES))
 
     def __enter__(self) -> Self:
         from torch._C._distributed_c10d import TCPStore  # noqa: PLC0415 - heavy, only needed here
@@ -115,7 +107,7 @@ class Torchrun(Rival):
     def _begin(self, size: int) -> None:
         """A fresh job of that size, training."""
         self.end()
-        self._job = f"job{next(self._jobs)}"
+        self._job = f"job{next(self.jobs)}"
         self.fresh_records(self._job)
         self._start(size)
         if not self.wait(lambda: self.is_settled(size), time.monotonic() + 3 * TIMEOUT_S):
@@ -149,7 +141,7 @@ class Torchrun(Rival):
 
     def _kill_worker(self) -> None:
         nodes = self.by_rank()
-        self._victim = nodes[next(self._victims) % len(nodes)]
+        self._victim = nodes[next(self.victims) % len(nodes)]
         history = self.newest(self._victim)
         if history is not None:
             os.kill(history.pid, signal.SIGKILL)
