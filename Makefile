@@ -51,6 +51,7 @@ bench: venv system  ## every benchmark in full, results in bench-out/
 	$(BIN)/python scripts/bench_rescale.py --json bench-out/rescale.json
 	$(BIN)/python scripts/bench_state.py --json bench-out/state.json
 	$(BIN)/python scripts/bench_faults.py --minutes 60 --json bench-out/faults.json
+	$(BIN)/python scripts/bench_runtimes.py --json bench-out/runtimes.json
 	$(BIN)/python scripts/bench_harm.py --json bench-out/harm.json
 	$(BIN)/python scripts/bench_claim.py --json bench-out/claim.json
 	$(BIN)/python scripts/bench_giveback.py --json bench-out/giveback.json
@@ -61,8 +62,10 @@ bench: venv system  ## every benchmark in full, results in bench-out/
 	$(BIN)/python scripts/bench_stragglers.py --json bench-out/stragglers.json
 	$(BIN)/python scripts/bench_t_fwd.py --quick --json bench-out/t_fwd.json
 
-horovod: venv  ## build Horovod against the torch of .venv and install it there (5 minutes)
+horovod: venv  ## build Horovod against the torch of .venv, install it there, run its tests
 	scripts/build_horovod.sh $(VENV)
+	$(BIN)/python -m pytest tests/elastic/test_horovod.py tests/elastic/test_horovod_saving.py
+	$(BIN)/python -m pytest -m "long or not long" -k Horovod tests/integration/test_runtime_conformance.py
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) build dist demo-out bench-out *.egg-info .pytest_cache .mypy_cache .ruff_cache

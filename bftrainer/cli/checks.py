@@ -16,7 +16,11 @@ from bftrainer.errors import UsageError
 from bftrainer.trainer import TrainerSpec
 
 IMPORT_TIMEOUT_S = 120.0  # torch on a cold parallel file system
-_PROBE = "import torch; print(torch.__version__)"
+# What a runtime's workers import first, and how its version is called.
+_PROBES = {
+    "torch": ("torch", "import torch; print(torch.__version__)"),
+    "horovod": ("Horovod", "import horovod, horovod.torch; print(horovod.__version__)"),
+}
 
 
 def check_script(script: str) -> str:
@@ -87,23 +91,24 @@ def _check_interpreter(spec: TrainerSpec) -> str:
     if not path.is_file() or not os.access(path, os.X_OK):
         cause = f"The interpreter {path} does not exist or cannot be run."
         raise UsageError("BFT-1006", cause, advice)
-    if spec.runtime != "torch":
+    if spec.runtime not in _PROBES:
         return f"interpreter {path} can be run"
+    package, probe = _PROBES[spec.runtime]
     done = process.run(
-        [str(path), "-c", _PROBE],
+        [str(path), "-c", probe],
         timeout_s=IMPORT_TIMEOUT_S,
         env={**os.environ, **dict(spec.environment)},
         cwd=Path("/"),  # or a torch.py where we happen to be would answer
         output_cap_bytes=1024 * 1024,
     )
     if done.timed_out:
-        cause = f"{path} did not import torch within {IMPORT_TIMEOUT_S:g} s."
+        cause = f"{path} did not import {package} within {IMPORT_TIMEOUT_S:g} s."
         raise UsageError("BFT-1006", cause, advice)
     if not done.is_ok:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise UsageError("BFT-1006", f"{path} cannot import torch: {last[:300]}", advice)
+        raise UsageError("BFT-1006", f"{path} cannot import {package}: {last[:300]}", advice)
     version = (done.stdout.split() or ["of unknown version"])[-1]
-    return f"interpreter {path} imports torch {version[:60]}"
+    return f"interpreter {path} imports {package} {version[:60]}"
 
 
 def _check_checkpoint_dir(path: Path) -> str:

@@ -9,7 +9,8 @@ Codes: 1401 model or optimizer does not fit, 1402 loader or sampler does not fit
 encoded, 1408 members built different models, 1409 no torch in the interpreter,
 1410 the script raised, 1411 the script could not be started, 1412 a checkpoint
 refused by the fence, 1413 a checkpoint that cannot be read, 1420 a framework that is
-set up in a way its hook cannot serve.
+set up in a way its hook cannot serve, 1430 no Horovod in the interpreter, 1431 no elastic
+function of Horovod called, or one again after its end.
 """
 
 from __future__ import annotations

@@ -94,6 +94,7 @@ class Plane:
             "environment": tuple({"OMP_NUM_THREADS": "1", **environment}.items()),
         }
         self._spec = TrainerSpec(**{**fields, **(changes or {})})
+        self._interpreters = [self._spec.interpreter] if self._spec.interpreter else []
         self._keys = generate_pair()
         self._public_keys: dict[str, str] = {}  # by pilot id
         self._agents: list[subprocess.Popen[bytes]] = []
@@ -215,7 +216,7 @@ class Plane:
     async def _live(self) -> None:
         while True:
             for pilot_id in list(self._book.connected):
-                self._server.send(pilot_id, self._book.welcome([self._spec.interpreter]))
+                self._server.send(pilot_id, self._book.welcome(self._interpreters))
             await asyncio.sleep(SIGN_OF_LIFE_S)
 
     def _lost(self, pilot_id: str, _why: str) -> None:
@@ -228,7 +229,7 @@ class Plane:
         match message:
             case Hello():
                 self._book.connected[pilot_id] = message
-                self._server.send(pilot_id, self._book.welcome([self._spec.interpreter]))
+                self._server.send(pilot_id, self._book.welcome(self._interpreters))
                 if self._is_adopting:
                     self.trainers.report(pilot_id, message.workers)
                 else:
@@ -302,14 +303,14 @@ class Plane:
         """
         at_s = time.monotonic()
         agent = self._agents[int(self._pilot_on[node][1:])]
-        for pid in [agent.pid, *_descendants(agent.pid)]:
+        for pid in [agent.pid, *descendants(agent.pid)]:
             os.kill(pid, signal.SIGSTOP)
         return at_s
 
     async def replace_node(self, node: str) -> None:
         """End what is left of a node and start a fresh agent there."""
         agent = self._agents[int(self._pilot_on[node][1:])]
-        for pid in [*_descendants(agent.pid), agent.pid]:
+        for pid in [*descendants(agent.pid), agent.pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         agent.wait()
@@ -339,6 +340,10 @@ class Plane:
     def _machine(self) -> GenerationMachine:
         return self.trainers.trainers[self.trainer_id].machine
 
+    def ended(self) -> str:
+        """Say that the trainer has ended and what it printed last; "" while it has not."""
+        return f"the trainer ended; {self._last_log()}" if self._is_over() else ""
+
     def _is_over(self) -> bool:
         return self.trainers.records[self.trainer_id].state.is_final
 
@@ -348,10 +353,10 @@ class Plane:
         return "\n".join(f"--- {p}:\n{p.read_text()[-800:]}" for p in [*logs[-2:], *agents[-1:]])
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
     """Return the processes below one, nearest first."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             found += map(int, task.read_text().split())
-    return found + [deeper for child in found for deeper in _descendants(child)]
+    return found + [deeper for child in found for deeper in descendants(child)]

@@ -1,8 +1,7 @@
-"""What the training scripts of ``bench_rescale`` share: models, data, records, gate.
+"""What the training scripts of ``bench_rescale`` share: models, data, gate.
 
 Two models: ``big`` with 25 M parameters and momentum (200 MB of state) and ``small``
-with about 10 k. Each committed step is appended to a file on tmpfs, which survives
-the SIGKILL of its writer.
+with about 10 k.
 """
 
 from __future__ import annotations
@@ -11,15 +10,14 @@ import itertools
 import json
 import os
 import socket
-import struct
 import time
-from pathlib import Path
 
 import torch
+from step_records import Records
 from torch import nn
 from torch.utils.data import TensorDataset
 
-RECORD = struct.Struct("<dqiiii")  # monotonic s, step, generation, size, rank, reserved
+__all__ = ["Gate", "Records", "Task"]
 
 
 class Task:
@@ -39,19 +37,6 @@ class Task:
         self.loss = nn.CrossEntropyLoss()
         features = torch.randn(samples, width)
         self.dataset = TensorDataset(features, torch.randint(0, 10, (samples,)))
-
-
-class Records:
-    """Appends one record per committed step."""
-
-    def __init__(self) -> None:
-        node = os.environ.get("BENCH_NODE", "node")
-        path = Path(os.environ["BENCH_RECORDS"]) / f"{node}-{os.getpid()}.steps"
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-
-    def write(self, step: int, generation: int, size: int, rank: int) -> None:
-        """Note that this step is committed now."""
-        os.write(self._fd, RECORD.pack(time.monotonic(), step, generation, size, rank, 0))
 
 
 class Gate:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,11 @@ from bftrainer.api.service import TrainerView
 from bftrainer.simulate.recorded import KIND, take_again
 from bftrainer.trainer import CheckpointContract, TrainerSpec
 from tests.conformance.runtime import CURVE, RuntimeConformance, RuntimeKit, open_site
-from tests.integration.daemon_scripts import SLOW, trainer_spec
+from tests.integration.daemon_scripts import SLOW, trainer_spec, write_script
 from tests.support.site import Site
 
 SGD = Path(trainers.examples.__file__).parent / "command_sgd.py"
+HOROVOD_SGD = SGD.with_name("horovod_sgd.py")
 BATCH = 24
 
 
@@ -96,6 +99,46 @@ class CommandKit:
         assert view.record.progress.samples == n_samples
 
 
+class HorovodKit:
+    """The example script, run as it is."""
+
+    restarts = False
+
+    def spec(self, directory: Path, n_steps: int) -> TrainerSpec:
+        argv = ("--steps", str(n_steps), "--batch", str(BATCH), "--pause", "0.045")
+        more = ("--commit-every", "4", "--out", str(directory / "done.json"))
+        return self._spec(directory, *argv, *more)
+
+    def failing_spec(self, directory: Path) -> TrainerSpec:
+        text = "import horovod.torch as hvd\nhvd.init()\nraise RuntimeError('no data here')\n"
+        spec = self._spec(directory, n_max=1)
+        return dataclasses.replace(spec, script=str(write_script(directory, text)))
+
+    def _spec(self, directory: Path, *args: str, n_max: int = 3) -> TrainerSpec:
+        return trainer_spec(
+            directory,
+            "",
+            name="horovod",
+            runtime="horovod",
+            script=str(HOROVOD_SGD),
+            args=args,
+            n_max=n_max,
+            epochs=None,
+            curve=CURVE,
+            checkpoint_interval_s=1.0,
+            environment=(("OMP_NUM_THREADS", "1"),),
+        )
+
+    def assert_exact(self, directory: Path, n_steps: int, view: TrainerView) -> None:
+        n_samples = n_steps * BATCH
+        assert json.loads((directory / "done.json").read_text()) == {
+            "step": n_steps,
+            "samples": n_samples,
+            "index_sum": n_samples * (n_samples - 1) // 2,
+        }
+        assert (view.record.progress.step, view.record.progress.samples) == (n_steps, n_samples)
+
+
 class TestCommand(RuntimeConformance):
     """Runtime ``command``."""
 
@@ -112,6 +155,30 @@ class TestTorch(RuntimeConformance):
     def kit(self) -> RuntimeKit:
         """The one under test."""
         return TorchKit()
+
+
+@pytest.mark.skipif(find_spec("horovod") is None, reason="make horovod builds it")
+class TestHorovod(RuntimeConformance):
+    """Runtime ``horovod``; what its own tests show in less time is for the long ones."""
+
+    @pytest.fixture
+    def kit(self) -> RuntimeKit:
+        """The one under test."""
+        return HorovodKit()
+
+    @pytest.mark.long
+    def test_nodes_are_taken_without_notice_one_or_all_and_it_resumes(
+        self, site: Site, kit: RuntimeKit, tmp_path: Path
+    ) -> None:
+        super().test_nodes_are_taken_without_notice_one_or_all_and_it_resumes(site, kit, tmp_path)
+
+    @pytest.mark.long
+    def test_neither_a_lost_daemon_nor_a_node_that_was_cut_off_costs_a_sample(
+        self, site: Site, kit: RuntimeKit, tmp_path: Path
+    ) -> None:
+        super().test_neither_a_lost_daemon_nor_a_node_that_was_cut_off_costs_a_sample(
+            site, kit, tmp_path
+        )
 
 
 def test_every_decision_about_them_can_be_taken_again(site: Site) -> None:

@@ -1,0 +1,166 @@
+"""Checkpoints of a Horovod state: what the script committed, on disk once in a while.
+
+Horovod keeps a committed state in memory; it is gone when all members are. Here a
+``hvd.elastic.State`` comes in, and one of our checkpoint files goes out (``checkpoint``:
+whole or not at all, fenced, never pickled), and the other way round. Objects with a
+``state_dict`` are kept by it. Called by ``session`` on rank 0.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bftrainer.elastic import checkpoint, codec, fence
+from bftrainer.elastic.control import Control
+from bftrainer.elastic.copies import Asker
+from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.fence import Fence
+from bftrainer.elastic.horovod.counts import Counts
+from bftrainer.elastic.protocol import Saved
+from bftrainer.elastic.resuming import find
+
+log = logging.getLogger("bftrainer.elastic")
+
+LAYOUT = 0x48564453  # in place of a model's: a Horovod state is checked when it is put back
+_SAVED = "_saved"  # how Horovod's handlers call what they committed
+
+
+class Saver:
+    """Writes and reads the checkpoints of one worker."""
+
+    def __init__(self, control: Control, counts: Counts) -> None:
+        config = control.config
+        self.directory = Path(config.checkpoint_dir)
+        self.interval_s = config.checkpoint_interval_s
+        self._control = control
+        self._counts = counts
+        self._last_s = time.monotonic()
+        self._thread: threading.Thread | None = None
+
+    def is_due(self) -> bool:
+        """Whether a committed state should be written now."""
+        if time.monotonic() - self._last_s < self.interval_s:
+            return False
+        return self._thread is None or not self._thread.is_alive()
+
+    def save_aside(self, state: Any, writer: Fence) -> None:
+        """Write what was just committed, in a thread: Horovod commits to copies."""
+        self._last_s = time.monotonic()
+        header, tensors = self._collect(state)
+        self._thread = threading.Thread(
+            target=self._write_logged,
+            args=(header, tensors, self._counts.committed, writer),
+            name="bft-checkpoint",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def save_now(self, state: Any, writer: Fence) -> None:
+        """Write what was committed before returning."""
+        if self._thread is not None:
+            self._thread.join()
+        header, tensors = self._collect(state)
+        self._write(header, tensors, self._counts.committed, writer)
+
+    def load(self, state: Any) -> tuple[str, int, int]:
+        """Put the newest checkpoint into the state; return its path, steps and samples.
+
+        The path is "" when there is none, and the state is what the script built.
+
+        Raises:
+            ElasticError: BFT-1408 when it is another script's.
+        """
+        asker = Asker(trainer_id=self._control.config.trainer_id, generation=0)
+        found = find(self.directory, None, asker, LAYOUT)
+        if found is None:
+            return "", 0, 0
+        tree = codec.decode(found.header["structure"], found.tensors)
+        try:
+            put_back(state, tree)
+        except (KeyError, RuntimeError, ValueError) as problem:
+            raise _foreign(found.source, str(problem).partition("\n")[0][:200]) from None
+        return found.source, int(found.header["step"]), int(found.header["samples"])
+
+    def _collect(self, state: Any) -> tuple[dict[str, Any], list[Any]]:
+        structure, tensors = codec.encode(committed(state), "hvd.elastic.State")
+        step, samples = self._counts.committed
+        where = {"step": step, "samples": samples}
+        return {"layout": LAYOUT, **where, "structure": structure}, tensors
+
+    def _write_logged(self, *what: Any) -> None:
+        try:
+            self._write(*what)
+        except OSError as problem:  # a full disk must not end the training
+            log.warning("checkpoint not written: %s", problem)
+
+    def _write(
+        self, header: dict[str, Any], tensors: list[Any], where: tuple[int, int], writer: Fence
+    ) -> None:
+        started_s = time.monotonic()
+        path = fence.path_for(self.directory, where[0], writer.generation)
+        if not fence.claim(self.directory, writer):
+            return
+        checkpoint.write(path, header, tensors)
+        checkpoint.prune(self.directory, path, LAYOUT)
+        self._control.send(
+            Saved(
+                generation=writer.generation,
+                step=where[0],
+                samples=where[1],
+                path=str(path),
+                wall_s=time.monotonic() - started_s,
+            )
+        )
+
+
+def committed(state: Any) -> dict[str, Any]:
+    """Return the last committed values of a ``TorchState`` or ``ObjectState``."""
+    handlers = getattr(state, "_handlers", {})
+    return {
+        "objects": {
+            name: {"state_dict": value.state_dict()} if _has_state_dict(value) else {"value": value}
+            for name, value in getattr(state, "_saved_state", {}).items()
+        },
+        "handlers": {
+            name: {k: v for k, v in vars(handler).items() if k.startswith(_SAVED)}
+            for name, handler in handlers.items()
+        },
+    }
+
+
+def put_back(state: Any, tree: Mapping[str, Any]) -> None:
+    """Make these the committed values of a state, and its present ones.
+
+    Raises:
+        KeyError, RuntimeError, ValueError: they do not fit.
+    """
+    objects: dict[str, Any] = dict(getattr(state, "_saved_state", {}))
+    handlers: dict[str, Any] = dict(getattr(state, "_handlers", {}))
+    if set(objects) != set(tree["objects"]) or set(handlers) != set(tree["handlers"]):
+        raise ValueError("its values have other names")
+    for name, kept in tree["objects"].items():
+        if "state_dict" in kept:
+            objects[name].load_state_dict(kept["state_dict"])
+        else:
+            objects[name] = kept["value"]
+    for name, values in tree["handlers"].items():
+        vars(handlers[name]).update(values)
+    state._saved_state = objects  # noqa: SLF001 - Horovod offers no other way to put it there
+    state.restore()
+
+
+def _has_state_dict(value: Any) -> bool:
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+
+
+def _foreign(path: str, why: str) -> ElasticError:
+    return ElasticError(
+        "BFT-1408",
+        f"The checkpoint {path} was written by a different script: {why}.",
+        "Name another --checkpoint-dir, or remove the old checkpoints.",
+    )

@@ -1,0 +1,178 @@
+"""The Horovod context of this process: formed for a generation, shut down, cut off.
+
+A ``Commit`` comes in; a working context, or why there is none, goes out. Members meet at
+a gate in the generation's store first: whoever waits there can leave for a newer commit,
+inside Horovod nobody can (an exception while a context forms ends the process; Horovod
+0.28.1, ``BackgroundThreadLoop`` in ``horovod/common/operations.cc``). Called by ``session``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from bftrainer.elastic.control import Control, Key, key_of
+from bftrainer.elastic.group import GROUP_TIMEOUT_S, Broken, SideTask
+from bftrainer.elastic.handover import overtaken
+from bftrainer.elastic.horovod import sockets
+from bftrainer.elastic.horovod.front import Front, Keeps, Kept
+from bftrainer.elastic.protocol import Commit
+from bftrainer.elastic.store import StoreClient
+
+FORMING_PATIENCE_S = 1.0  # with a context that still forms when a member is known to be lost
+
+
+class World:
+    """At most one context at a time."""
+
+    def __init__(self, control: Control) -> None:
+        self.rank, self.size = 0, 1
+        self.is_up = False
+        self._control = control
+        self._shutdown: Callable[[], object] = lambda: None
+        self._guess: tuple[int, int] | None = None
+        self._sockets: dict[int, str] = {}
+        self._key: Key = (-1, -1)  # of the context, also while it forms
+        self._lock = threading.Lock()  # over key and sockets
+        self._is_forming = False
+        # Where Horovod listens: its own choice is what the host's name resolves to.
+        if interface := sockets.interface_of(control.config.address):
+            os.environ.setdefault("HOROVOD_GLOO_IFACE", interface)
+
+    # ---- a joiner that builds its model while the others train --------------------------
+
+    def guess_for(self, kind: Any) -> None:
+        """Have a class of Horovod's tell what a joiner will most likely be.
+
+        It builds its model in a context of its own, in which it would be the first of one:
+        scripts print, download and remove things there.
+        """
+        for name, which in (("rank", 0), ("size", 1), ("cross_rank", 0), ("cross_size", 1)):
+            setattr(kind, name, self._guessing(getattr(kind, name), which))
+
+    def _guessing(self, real: Callable[[Any], int], which: int) -> Callable[[Any], int]:
+        def told(basics: Any) -> int:
+            return real(basics) if self._guess is None else self._guess[which]
+
+        return told
+
+    def guess(self, rank: int, size: int) -> None:
+        """Say so from now on until ``guess_no_more``."""
+        self._guess = (rank, size)
+
+    def guess_no_more(self) -> None:
+        """Tell what is."""
+        self._guess = None
+
+    # ---- contexts ---------------------------------------------------------------------
+
+    def form_alone(self, init: Callable[[], object], shutdown: Callable[[], object]) -> None:
+        """Form a context of this process alone."""
+        self._form(Kept(), "alone", "alone", 0, 1, init, shutdown)
+
+    def _begin(self, key: Key) -> None:
+        with self._lock:
+            self._key, self._sockets = key, {}
+
+    def form(
+        self, commit: Commit, init: Callable[[], object], shutdown: Callable[[], object]
+    ) -> Broken | None:
+        """Form the context of a generation that this worker is in."""
+        size = len(commit.members)
+        me = self._control.config.worker_id
+        rank = next(m.rank for m in commit.members if m.worker_id == me)
+        prefix = f"{commit.generation}.{commit.attempt}.{commit.token}"
+        store: Keeps = Kept()
+        if size > 1:
+            gate = SideTask(self._control, lambda: _pass_gate(commit, prefix, rank))
+            passed = gate.wait(overtaken(self._control, commit))
+            if isinstance(passed, Broken):
+                gate.forgo(StoreClient.close)
+                return passed
+            store = passed
+        self._begin(key_of(commit))
+        try:
+            self._form(store, prefix, commit.token or "none", rank, size, init, shutdown)
+        finally:
+            if isinstance(store, StoreClient):
+                store.close()
+        if overtaken(self._control, commit)():
+            self.cut()  # it was said before there was anything to cut
+        return None
+
+    def _form(
+        self,
+        store: Keeps,
+        prefix: str,
+        token: str,
+        rank: int,
+        size: int,
+        init: Callable[[], object],
+        shutdown: Callable[[], object],
+    ) -> None:
+        place = f"{rank},{size},0,1,{rank},{size}"
+        front = Front(store, prefix=prefix, token=token, place=place)
+        names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+        told = zip(names, place.split(","), strict=True)
+        os.environ.update({f"HOROVOD_{name}": value for name, value in told})
+        # Each worker is a host of its own, also where several share one.
+        os.environ["HOROVOD_HOSTNAME"] = self._control.config.worker_id
+        os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = front.address
+        os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = "0"
+        before = sockets.connections()
+        self._is_forming = True
+        try:
+            init()
+        finally:
+            self._is_forming = False
+            front.close()
+        after = sockets.connections()
+        with self._lock:
+            self._sockets = {fd: after[fd] for fd in after if before.get(fd) != after[fd]}
+        self.rank, self.size, self.is_up, self._shutdown = rank, size, True, shutdown
+
+    def shut_down(self) -> None:
+        """End the context; with all members alive they all end theirs."""
+        if self.is_up:
+            self._shutdown()
+            # Without this a member still in an exchange waited for us until its timeout, 30 s.
+            sockets.cut(self._sockets)
+            self.is_up, self._sockets = False, {}
+
+    def cut(self, before: Key | None = None) -> None:
+        """A member is lost: stop waiting for it, wherever that is. From any thread.
+
+        Args:
+            before: spare the context of this commit or a later one. The training thread
+                may act on a commit before the control thread comes to cut what it ends.
+        """
+        with self._lock:
+            if before is not None and self._key >= before:
+                return
+            key = self._key
+            sockets.cut(self._sockets)
+        if self._is_forming:
+            timer = threading.Timer(FORMING_PATIENCE_S, self._end_if_forming, [key])
+            timer.daemon = True
+            timer.start()
+
+    def _end_if_forming(self, key: Key) -> None:
+        if self._is_forming and self._key == key:
+            # Horovod cannot be interrupted here. By this signal it is a loss, no failure.
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _pass_gate(commit: Commit, prefix: str, rank: int) -> StoreClient:
+    """Wait until all members are here."""
+    client = StoreClient(commit.store_host, commit.store_port, GROUP_TIMEOUT_S)
+    try:
+        client.set(f"{prefix}/gate/{rank}", b"here")
+        for other in range(len(commit.members)):
+            client.get(f"{prefix}/gate/{other}")
+    except BaseException:
+        client.close()
+        raise
+    return client

@@ -1,0 +1,201 @@
+"""The parts of a Horovod worker that need no Horovod: rendezvous, sockets, counting, order."""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+import secrets
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from bftrainer.elastic.control import Control
+from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.horovod import bootstrap, sockets
+from bftrainer.elastic.horovod.front import Front, Kept
+from bftrainer.elastic.horovod.session import Session
+from bftrainer.elastic.horovod.world import World
+from bftrainer.elastic.protocol import WorkerConfig, from_body
+from bftrainer.elastic.store import StoreClient, StoreServer
+from bftrainer.errors import UsageError
+from bftrainer.trainer import (
+    CheckpointContract,
+    TrainerProgress,
+    TrainerRecord,
+    TrainerSpec,
+    TrainerState,
+)
+from trainers.runtimes.base import Resize, load_runtime, resize_of
+from trainers.runtimes.horovod import BOOTSTRAP
+
+CONFIG = WorkerConfig(trainer_id="t1", worker_id="w1", node="n", script="s")
+TOKEN = secrets.token_hex(8)
+
+
+def ask(front: Front, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+    """One request as Horovod's client makes it: its port comes behind our token."""
+    host, _, token = front.address.partition("/")
+    with closing(http.client.HTTPConnection(host, timeout=20)) as connection:
+        connection.request(method, f"/{token}:0/{path}", body=body)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+@pytest.fixture
+def fronts() -> Iterator[list[Front]]:
+    """Two members of a generation with a common store."""
+    server = StoreServer("127.0.0.1")
+    clients = [StoreClient("127.0.0.1", server.port, 20.0) for _ in range(2)]
+    made = [
+        Front(client, prefix="7.1.x", token=TOKEN, place=f"{rank},2,0,1,{rank},2")
+        for rank, client in enumerate(clients)
+    ]
+    yield made
+    for front in made:
+        front.close()
+    for client in clients:
+        client.close()
+    server.close()
+
+
+def test_what_one_member_sets_the_other_gets_as_soon_as_it_is_there(fronts: list[Front]) -> None:
+    got: list[tuple[int, bytes]] = []
+    asking = threading.Thread(target=lambda: got.append(ask(fronts[1], "GET", "global/0")))
+    asking.start()
+    value = bytes(range(256))
+    assert ask(fronts[0], "PUT", "global/0", value) == (200, b"")
+    asking.join(20)
+    assert got == [(200, value)]
+    assert ask(fronts[0], "DELETE", "global/0") == (200, b"")
+
+
+def test_each_member_is_told_its_own_place(fronts: list[Front]) -> None:
+    assert ask(fronts[0], "GET", "rank_and_size/w1:0") == (200, b"0,2,0,1,0,2")
+    assert ask(fronts[1], "GET", "rank_and_size/w2:0") == (200, b"1,2,0,1,1,2")
+
+
+def test_a_request_without_the_token_is_refused(fronts: list[Front]) -> None:
+    host = fronts[0].address.partition("/")[0]
+    with closing(http.client.HTTPConnection(host, timeout=20)) as connection:
+        connection.request("GET", "/other:0/rank_and_size/w1:0")
+        assert connection.getresponse().status == 403
+
+
+def test_what_is_no_request_does_not_end_the_service(fronts: list[Front]) -> None:
+    host, port = fronts[0].address.partition("/")[0].split(":")
+    with socket.create_connection((host, int(port)), 20) as connection:
+        connection.sendall(b"nonsense\r\n\r\n")
+        assert connection.recv(100) == b""
+    assert ask(fronts[0], "GET", "rank_and_size/w1:0")[0] == 200
+
+
+def test_a_member_alone_finds_what_it_set() -> None:
+    store = Kept()
+    store.set("a", "b")
+    assert store.get("a") == b"b"
+    with pytest.raises(RuntimeError, match="never set"):
+        store.get("c")
+
+
+# ---- sockets ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Both ends of a TCP connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname(), 20)
+        far, _ = server.accept()
+    far.settimeout(20)
+    with near, far:
+        yield near, far
+
+
+def test_connections_are_found_and_cut_on_both_sides(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    near, far = pair
+    found = sockets.connections()
+    assert {near.fileno(), far.fileno()} <= set(found)
+    sockets.cut({near.fileno(): "socket:[0]"})  # another one by now
+    near.sendall(b"x")
+    assert far.recv(1) == b"x"
+    sockets.cut({near.fileno(): found[near.fileno()]})
+    assert far.recv(1) == b""
+
+
+def test_only_the_context_of_an_earlier_commit_is_cut(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    # The training thread may have formed the next context when the control thread comes to
+    # cut the last one.
+    near, far = pair
+    world = World(
+        Control(WorkerConfig(trainer_id="t1", worker_id="w1", node="n", script="s"), None)
+    )
+    world._begin((2, 1))
+    world._sockets = {near.fileno(): sockets.connections()[near.fileno()]}
+    world.cut(before=(2, 1))
+    near.sendall(b"x")
+    assert far.recv(1) == b"x"
+    world.cut(before=(3, 1))
+    assert far.recv(1) == b""
+
+
+def test_the_device_of_an_address_is_found() -> None:
+    assert sockets.interface_of("127.0.0.1") == "lo"
+    assert sockets.interface_of("203.0.113.9") == ""  # TEST-NET-3: nobody's
+
+
+# ---- the order -------------------------------------------------------------------------
+
+SPEC = TrainerSpec(
+    name="digits", user="u", script="/s/train.py", args=("--lr", "0.1"), cwd="/s",
+    interpreter="/venv/bin/python", n_min=1, n_max=4, checkpoint_dir="/s/ckpt",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [0, 3])
+def test_the_order_runs_our_bootstrap_and_says_how_many_train(size: int) -> None:
+    runtime = load_runtime("horovod")
+    runtime.check(SPEC)
+    record = TrainerRecord(
+        trainer_id="t7",
+        spec=SPEC,
+        state=TrainerState.RUNNING,
+        submitted_s=0.0,
+        progress=TrainerProgress(size=size),
+    )
+    order = runtime.start_message(
+        record, worker_id="w", node="n1", address="10.0.0.1", incarnation=3, log_path="/l"
+    )
+    config = from_body(order.config)
+    assert isinstance(config, WorkerConfig)
+    assert (order.program, order.interpreter) == ("", "/venv/bin/python")
+    assert (config.script, config.args) == (
+        str(BOOTSTRAP), (str(size), "/s/train.py", "--lr", "0.1"),
+    )  # fmt: skip
+    assert BOOTSTRAP.is_file()
+    assert resize_of("horovod") is Resize.IN_PLACE
+
+
+def test_a_contract_about_checkpoints_is_refused() -> None:
+    spec = dataclasses.replace(SPEC, contract=CheckpointContract())
+    with pytest.raises(UsageError) as caught:
+        load_runtime("horovod").check(spec)
+    assert caught.value.code == "BFT-1305"
+
+
+def test_an_interpreter_without_horovod_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOROVOD_ELASTIC", "HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setitem(sys.modules, "horovod", None)
+    monkeypatch.setitem(sys.modules, "horovod.common", None)
+    monkeypatch.setitem(sys.modules, "horovod.common.basics", None)
+    with pytest.raises(ElasticError, match=r"build_horovod\.sh") as caught:
+        bootstrap.install(Session(Control(CONFIG, None), others=0))
+    assert caught.value.code == "BFT-1430"
