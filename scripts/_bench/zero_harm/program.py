@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -125,6 +126,8 @@ def play(stage: Stage, planned: Planned) -> Run | str:
     except (BenchError, BftError, OSError) as problem:
         _together[0].abort()  # nobody waits for this one
         return str(problem)
+    except SystemExit:
+        os._exit(1)  # told to end, and the cluster is down: a pool's process would go on
     took_s = time.monotonic() - began_s
     stage.say(f"{planned.name}: makespan {run.makespan_s:.0f} s; done after {took_s:.0f} s")
     return run
