@@ -25,7 +25,7 @@ from _bench.zero_harm.workload import jittered
 from bftrainer.errors import BftError
 
 SET_UP_PATIENCE_S = 300.0
-APART_S = 4.3  # of each other begin runs side by side; six or seven fit into a cycle of 30 s
+APART_S = 4.3  # of each other clusters side by side are started; seven fit into a cycle of 30 s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +81,8 @@ def make(
 ) -> Iterator[tuple[str, str]]:
     """Make the runs that are missing, ``at_once`` side by side; yield those that failed and why.
 
-    Those side by side are set up first and start one after the other: sixteen agents that
-    start at once are a load that must not fall into somebody else's run.
+    Those side by side are set up before any of them starts: sixteen agents that start at
+    once are a load that must not fall into somebody else's run.
     """
     missing = []
     for one in planned:
@@ -101,7 +101,10 @@ def _settle(
     stage: Stage, planned: Sequence[Planned], shelf: Shelf, pool: ProcessPoolExecutor
 ) -> Iterator[tuple[str, str]]:
     try:
-        futures = {pool.submit(play, stage, one): one.name for one in planned}
+        futures = {
+            pool.submit(play, stage, one, turn * APART_S): one.name
+            for turn, one in enumerate(planned)
+        }
         for done in as_completed(futures):
             run = done.result()
             if isinstance(run, Run):
@@ -118,8 +121,14 @@ def _settle(
         raise
 
 
-def play(stage: Stage, planned: Planned) -> Run | str:
-    """Make one run, or say why not; the jobs of a jittered one come a moment sooner or later."""
+def play(stage: Stage, planned: Planned, wait_s: float) -> Run | str:
+    """Make one run, or say why not; the jobs of a jittered one come a moment sooner or later.
+
+    The same jobs come to all runs side by side, in phase with backfill: a second at which
+    seven clusters start and kill sixteen agents each is one that no real cluster knows. So
+    the clusters' cycles begin apart, ``wait_s`` after the first one's.
+    """
+    time.sleep(wait_s)
     began_s = time.monotonic()
     own = replace(stage, jobs=jittered(stage.jobs, planned.jitter), is_set=_wait_for_all)
     try:
@@ -144,7 +153,4 @@ def _share(barrier: Barrier) -> None:
 def _wait_for_all() -> None:
     # Broken: one of them cannot be set up; the others go on.
     with contextlib.suppress(threading.BrokenBarrierError):
-        turn = _together[0].wait(SET_UP_PATIENCE_S)
-        # The same jobs come to all: a second at which eight clusters start and kill sixteen
-        # agents each is one that no real cluster knows.
-        time.sleep(turn * APART_S)
+        _together[0].wait(SET_UP_PATIENCE_S)
