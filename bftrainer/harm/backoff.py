@@ -1,7 +1,8 @@
 """Hand-overs → how far the daemon backs off, and what that does to decisions. Pure.
 
 Rule. Of the last 20 measured hand-overs since the last change of level, at least 3 are
-late and their share is above ``1 - share``: one level up, 5 at most. Each level
+late for certain, whatever the batch system's clock rounds, and their share is above
+``1 - share``: one level up, 5 at most. Each level
 
 * halves the nodes that may be held (of the most held at one of these hand-overs: when
   the first level begins, much may just have been given back; one always stays, or
@@ -27,6 +28,7 @@ WINDOW = 20  # hand-overs
 MIN_LATE = 3
 MAX_LEVEL = 5
 PATIENCE = 4.0  # quiet times without any hand-over
+CLOCK_S = 1.0  # the batch system tells when jobs start in whole seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ def heard(state: BackOff, done: HandOver, rule: Rule, *, held_nodes: int, now_s:
     """Take over a hand-over; one without a figure changes nothing."""
     if done.delay_s is None:
         return state
-    is_late = done.delay_s > rule.limit_s
+    is_late = _surely_s(done, done.delay_s) > rule.limit_s
     window = (*state.window, is_late)[-WINDOW:]
     held = (*state.held, held_nodes)[-WINDOW:]
     state = replace(
@@ -60,6 +62,17 @@ def heard(state: BackOff, done: HandOver, rule: Rule, *, held_nodes: int, now_s:
         return state
     base = max(1, *held) if state.level == 0 else state.base_nodes
     return BackOff(level=state.level + 1, base_nodes=base, changed_s=now_s, late_s=now_s)
+
+
+def _surely_s(done: HandOver, delay_s: float) -> float:
+    """Return the figure without what the batch system's clock may have added.
+
+    Without a farewell the figure is an upper bound, and mostly that of the second in which
+    the job started: a node that was free after 0.1 s may show as 1.1 s.
+    """
+    if done.agent_s is not None:
+        return delay_s
+    return delay_s - min(done.precision_s, CLOCK_S)
 
 
 def is_violated(window: tuple[bool, ...], rule: Rule) -> bool:

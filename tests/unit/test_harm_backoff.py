@@ -71,6 +71,24 @@ def test_three_late_hand_overs_are_one_level() -> None:
     assert state.window == ()  # the next level needs new evidence
 
 
+def test_what_the_clock_may_have_added_is_no_reason() -> None:
+    def without_farewell(delay_s: float, precision_s: float) -> BackOff:
+        state = BackOff()
+        for _ in range(3):
+            one = replace(done(delay_s), precision_s=precision_s)
+            state = heard(state, one, RULE, held_nodes=8, now_s=T0)
+        return state
+
+    assert without_farewell(1.8, 1.8).level == 0  # free after 0.8 s, or sooner
+    assert without_farewell(2.1, 2.1).level == 1
+    assert without_farewell(1.8, 0.2).level == 1
+    state = BackOff()
+    for _ in range(3):  # a farewell is exact
+        one = replace(done(1.8), precision_s=1.8, agent_s=1.7)
+        state = heard(state, one, RULE, held_nodes=8, now_s=T0)
+    assert state.level == 1
+
+
 def test_it_begins_with_the_most_held_at_one_of_the_late_hand_overs() -> None:
     state = play(BackOff(), 5.0, held_nodes=15)
     state = play(state, 5.0, 5.0, held_nodes=1)  # a large job has got most of them
