@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.protocol import (
@@ -31,9 +31,7 @@ from bftrainer.elastic.protocol import (
     Stop,
     WorkerConfig,
 )
-
-if TYPE_CHECKING:
-    from bftrainer.elastic.store import StoreServer
+from bftrainer.elastic.store import StoreServer
 
 log = logging.getLogger("bftrainer.elastic")
 
@@ -171,10 +169,6 @@ class Control:
     def _prepare(self, message: Prepare) -> None:
         port = 0
         if message.open_store:
-            from bftrainer.elastic.store import (  # noqa: PLC0415 - imports torch
-                StoreServer,
-            )
-
             try:
                 store = StoreServer(self.config.address)
             except OSError as problem:  # answered with port 0, which ends this worker

@@ -12,9 +12,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 from torch._C._distributed_c10d import (
@@ -25,22 +24,20 @@ from torch._C._distributed_c10d import (
     Store,
 )
 
-from bftrainer.elastic.control import Control
 from bftrainer.elastic.protocol import Commit
+from bftrainer.elastic.side import (
+    GROUP_TIMEOUT_S,
+    LEFT_BEHIND,
+    Broken,
+    SideTask,
+    in_side_thread,
+)
 from bftrainer.elastic.store import StoreClient
+from bftrainer.elastic.torch_store import TorchStore
 
-T = TypeVar("T")
+__all__ = ["LEFT_BEHIND", "Broken", "SideTask", "in_side_thread"]
 
-GROUP_TIMEOUT_S = 30.0  # last resort: the control plane notices long before
-LEFT_BEHIND = "left behind for a newer generation"
 WAIT_SLICE = timedelta(milliseconds=20)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
-    """A group that did not form, or a collective that did not succeed."""
-
-    reason: str
 
 
 def new_process_group(store: Store, rank: int, size: int, address: str) -> Any:
@@ -92,7 +89,7 @@ class Group:
 
 def build(commit: Commit, rank: int, address: str) -> Group:
     """Connect to all members of a commit; blocks, so ``Forming`` has a thread for it."""
-    store = StoreClient(commit.store_host, commit.store_port, GROUP_TIMEOUT_S)
+    store = TorchStore(StoreClient(commit.store_host, commit.store_port, GROUP_TIMEOUT_S))
     prefix = f"{commit.generation}.{commit.attempt}.{commit.token}"
     size = len(commit.members)
     try:
@@ -136,55 +133,3 @@ def broadcast(group: Group, tensor: torch.Tensor, root: int) -> Any:
     options = BroadcastOptions()
     options.rootRank = root
     return group.pg.broadcast([tensor], options)
-
-
-class SideTask(Generic[T]):
-    """A blocking action in a thread of its own, begun at once."""
-
-    def __init__(self, control: Control, action: Callable[[], T]) -> None:
-        self._control = control
-        self._action = action
-        self._lock = threading.Lock()
-        self._outcome: list[T | Broken | Exception] = []
-        self._discard: Callable[[T], object] | None = None
-        threading.Thread(target=self._run, name="bft-side", daemon=True).start()
-
-    def _run(self) -> None:
-        result: T | Broken | Exception
-        try:
-            result = self._action()
-        except RuntimeError as problem:
-            result = Broken(reason=str(problem).partition("\n")[0][:300])
-        except Exception as problem:  # noqa: BLE001 - raised again in wait, by the caller
-            result = problem
-        with self._lock:
-            self._outcome.append(result)
-            discard = self._discard
-        if discard is None:
-            self._control.notify()
-        elif not isinstance(result, Broken | Exception):
-            discard(result)
-
-    def wait(self, abandoned: Callable[[], bool]) -> T | Broken:
-        """Return what came out; leave it to itself as soon as ``abandoned`` says so."""
-        self._control.wait_until(lambda: bool(self._outcome) or abandoned(), 2 * GROUP_TIMEOUT_S)
-        if not self._outcome:
-            return Broken(reason=LEFT_BEHIND)
-        if isinstance(self._outcome[0], Exception):
-            raise self._outcome[0]
-        return self._outcome[0]
-
-    def forgo(self, discard: Callable[[T], object]) -> None:
-        """Have what came out, or still comes out, discarded."""
-        with self._lock:
-            self._discard = discard
-            outcome = list(self._outcome)
-        if outcome and not isinstance(outcome[0], Broken | Exception):
-            discard(outcome[0])
-
-
-def in_side_thread(
-    control: Control, abandoned: Callable[[], bool], action: Callable[[], T]
-) -> T | Broken:
-    """Run a blocking action; leave it to itself as soon as ``abandoned`` says so."""
-    return SideTask(control, action).wait(abandoned)

@@ -43,6 +43,11 @@ class GenerationInfo:
     size: int
     terms: Terms = Terms()  # noqa: RUF009 - frozen; batch, shares and learning rate
 
+    @property
+    def share(self) -> int:
+        """Samples of this worker in a full batch."""
+        return self.terms.shares[self.rank] if self.rank < len(self.terms.shares) else 0
+
 
 class Membership:
     """This worker's part in its trainer's generations."""

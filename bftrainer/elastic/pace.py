@@ -10,11 +10,35 @@ from __future__ import annotations
 import time
 from collections import deque
 from statistics import median
+from typing import Protocol
 
-from bftrainer.elastic.membership import GenerationInfo
 from bftrainer.elastic.protocol import Progress
 
 PROGRESS_INTERVAL_S = 0.5
+
+
+class Where(Protocol):
+    """A place in a run; ``membership.GenerationInfo`` is one."""
+
+    @property
+    def generation(self) -> int:
+        """Number of the membership."""
+
+    @property
+    def step(self) -> int:
+        """Steps done."""
+
+    @property
+    def epoch(self) -> int:
+        """Passes over the data done."""
+
+    @property
+    def samples(self) -> int:
+        """Samples used."""
+
+    @property
+    def share(self) -> int:
+        """Samples of this worker in a full batch; 0: not told."""
 
 
 class Pace:
@@ -53,11 +77,10 @@ class Pace:
         """Whether there is something to report, and long enough after the last time."""
         return bool(self._step_s) and time.monotonic() - self._reported_s >= PROGRESS_INTERVAL_S
 
-    def progress(self, info: GenerationInfo) -> Progress:
+    def progress(self, info: Where) -> Progress:
         """Return the report."""
         self._reported_s = time.monotonic()
         step_s = median(self._step_s)
-        shares = info.terms.shares
         return Progress(
             generation=info.generation,
             step=info.step,
@@ -66,5 +89,5 @@ class Pace:
             step_s=step_s,
             samples_per_s=self._batch / step_s if step_s > 0 else 0.0,
             own_s=median(self._own_s) if self._own_s else 0.0,
-            share=shares[info.rank] if info.rank < len(shares) else 0,
+            share=info.share,
         )

@@ -1,9 +1,10 @@
 """The small store through which the members of one generation find each other.
 
-The first survivor opens a ``StoreServer``; every member's process group talks to it by
-a ``StoreClient``. Used instead of torch's ``TCPStore``, which asks the name service for
+The first survivor opens a ``StoreServer``; every member talks to it by a
+``StoreClient``. Used instead of torch's ``TCPStore``, which asks the name service for
 the host name of every connection it makes or takes: one lost answer stopped all members
-for 5 s. Addresses are used as they are here, and nothing is looked up.
+for 5 s. Addresses are used as they are here, and nothing is looked up. Standard library
+only: members that know no torch meet here, too.
 """
 
 from __future__ import annotations
@@ -13,10 +14,6 @@ import selectors
 import socket
 import struct
 import threading
-from collections.abc import Sequence
-from datetime import timedelta
-
-from torch._C._distributed_c10d import Store
 
 # A request: what, length of key, length of value; then both. A reply: length and value.
 _REQUEST = struct.Struct("!BHI")
@@ -135,14 +132,10 @@ class StoreServer:
         self._selector.modify(peer.connection, wanted, peer)
 
 
-class StoreClient(Store):
-    """What a process group asks: ``set``, ``get`` and ``wait``, no more.
-
-    Failures are ``RuntimeError``s, as those of torch's own stores.
-    """
+class StoreClient:
+    """``set`` and ``get``. Failures are ``RuntimeError``s, as those of torch's own stores."""
 
     def __init__(self, host: str, port: int, timeout_s: float) -> None:
-        super().__init__()
         self._lock = threading.Lock()
         self._known: dict[str, bytes] = {}
         try:
@@ -166,12 +159,9 @@ class StoreClient(Store):
                 self._known[key] = self._receive(length)
             return self._known[key]
 
-    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Wait until all keys are set."""
-        if timeout is not None:
-            self._socket.settimeout(timeout.total_seconds())
-        for key in keys:
-            self.get(key)
+    def limit(self, timeout_s: float) -> None:
+        """Wait no longer than this for an answer from now on."""
+        self._socket.settimeout(timeout_s)
 
     def _send(self, what: int, key: str, value: bytes = b"") -> None:
         name = key.encode()

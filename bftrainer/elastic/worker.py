@@ -17,6 +17,7 @@ import socket
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from typing import NoReturn
 
 from bftrainer.elastic import control as control_module
@@ -39,7 +40,16 @@ def run_worker(config: WorkerConfig, channel_fd: int, parent: int) -> NoReturn:
     die_with_parent()
     if os.getppid() != parent:  # it died before the line above
         os._exit(1)
-    control = control_module.start(config, socket.socket(fileno=channel_fd))
+    serve(config, control_module.start(config, socket.socket(fileno=channel_fd)))
+
+
+def serve(
+    config: WorkerConfig, control: control_module.Control, prepare: Callable[[], object] = bool
+) -> NoReturn:
+    """Be the worker of ``config``: ``prepare``, run the script, exit with its status.
+
+    What ``prepare`` raises is reported as if the script had.
+    """
     try:
         _enter_environment(config)
     except OSError as problem:
@@ -51,7 +61,7 @@ def run_worker(config: WorkerConfig, channel_fd: int, parent: int) -> NoReturn:
             )
         )
         os._exit(1)
-    status = _run_script(config, control)
+    status = _run_script(config, control, prepare)
     _leave_interpreter(status)
 
 
@@ -69,8 +79,9 @@ def _enter_environment(config: WorkerConfig) -> None:
         os.close(log)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # typed as TextIO
-    if threads := dict(config.environment).get("OMP_NUM_THREADS", ""):
-        import torch  # noqa: PLC0415 - already imported by the template
+    threads = dict(config.environment).get("OMP_NUM_THREADS", "")
+    if "torch" in sys.modules:  # by the template
+        import torch  # noqa: PLC0415
 
         if threads.isdecimal() and int(threads) > 0:
             # OpenMP read its variable when the template imported torch.
@@ -79,9 +90,12 @@ def _enter_environment(config: WorkerConfig) -> None:
     sys.path.insert(0, os.path.dirname(os.path.abspath(config.script)))  # noqa: PTH100, PTH120
 
 
-def _run_script(config: WorkerConfig, control: control_module.Control) -> int:
+def _run_script(
+    config: WorkerConfig, control: control_module.Control, prepare: Callable[[], object]
+) -> int:
     failed: Failed | None = None
     try:
+        prepare()
         runpy.run_path(config.script, run_name="__main__")
         control.script_ended()
     except SystemExit as end:

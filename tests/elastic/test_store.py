@@ -11,6 +11,7 @@ from datetime import timedelta
 import pytest
 
 from bftrainer.elastic.store import StoreClient, StoreServer
+from bftrainer.elastic.torch_store import TorchStore
 
 
 @pytest.fixture
@@ -21,8 +22,8 @@ def server() -> Iterator[StoreServer]:
 
 
 @contextlib.contextmanager
-def client_of(server: StoreServer, timeout_s: float = 10.0) -> Iterator[StoreClient]:
-    client = StoreClient("127.0.0.1", server.port, timeout_s)
+def client_of(server: StoreServer, timeout_s: float = 10.0) -> Iterator[TorchStore]:
+    client = TorchStore(StoreClient("127.0.0.1", server.port, timeout_s))
     try:
         yield client
     finally:

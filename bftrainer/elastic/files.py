@@ -1,0 +1,159 @@
+"""Checkpoint files: what surrounds the bytes of a state, and how to trust them again.
+
+A checkpoint is a magic line, a JSON header and raw bytes, closed by their SHA-256; a copy
+in another agent's memory is the same bytes. The two newest files stay. ``fence`` says who
+may write. What the bytes mean is the callers' business: ``checkpoint`` (tensors) and
+``mpi.disk`` (arrays). Standard library only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from bftrainer.elastic.fence import SUFFIX
+
+MAGIC = b"bftrainer checkpoint 1\n"
+KEEP = 2
+MAX_HEADER_BYTES = 256 << 20
+DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+class UnreadableError(Exception):
+    """Something that is not a complete checkpoint of ours; the text says why."""
+
+
+def newest_first(directory: Path) -> list[Path]:
+    """Return the checkpoints of a directory, the one with most steps first."""
+    with suppress(FileNotFoundError):
+        names = [n for n in os.listdir(directory) if n.endswith(SUFFIX)]  # noqa: PTH208
+        return [directory / n for n in sorted(names, reverse=True) if not n.startswith(".")]
+    return []
+
+
+def step_of(path: Path) -> int:
+    """Return the committed steps a file's name tells, -1 when it tells none."""
+    number = path.name.removeprefix("step-").split("-")[0]
+    return int(number) if number.isdecimal() else -1
+
+
+# ---- writing ---------------------------------------------------------------------
+
+
+def parts_of(header: dict[str, Any], states: Iterable[memoryview]) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of a checkpoint, its digest last; ``states`` are taken one by one."""
+    digest = hashlib.sha256()
+    text = json.dumps(header).encode()
+    for part in (MAGIC, len(text).to_bytes(8, "little"), text):
+        digest.update(part)
+        yield part
+    for data in states:
+        digest.update(data)
+        yield data
+    yield digest.digest()
+
+
+def prune(directory: Path, written: Path, layout: int | None) -> None:
+    """Remove what ``written``, the newest checkpoint, has made useless.
+
+    Goes: all of our model's but the newest two up to it; those of our model that claim
+    more steps, for we did not go on from them; what crashed writers left. Files that
+    cannot be read, or of another model, are neither counted nor touched.
+    """
+    ours = [path for path in newest_first(directory) if _has_layout(path, layout)]
+    kept = [path for path in ours if path.name <= written.name][:KEEP]
+    for path in ours:
+        if path not in kept:
+            path.unlink(missing_ok=True)
+    for left in directory.glob(f".*{SUFFIX}.*.tmp"):
+        left.unlink(missing_ok=True)
+
+
+def _has_layout(path: Path, layout: int | None) -> bool:
+    try:
+        return bool(peek(path).get("layout") == layout)
+    except (OSError, UnreadableError):
+        return False
+
+
+# ---- reading ---------------------------------------------------------------------
+
+
+def read_from(
+    file: BinaryIO,
+    allocate: Callable[[dict[str, Any]], Sequence[memoryview]],
+    expected: str = "",
+) -> dict[str, Any]:
+    """Return the header of what comes out of ``file`` until its end, verified.
+
+    Args:
+        file: a buffered reader.
+        allocate: makes room for the bytes that the header announces; filled here, worth
+            nothing when this raises.
+        expected: its SHA-256 in hex, where somebody trusted has told it.
+
+    Raises:
+        UnreadableError: it is not one complete checkpoint, or ``allocate`` says so.
+        OSError: as ``file`` raises it.
+    """
+    digest = hashlib.sha256()
+    header = _read_header(file, digest)
+    for data in allocate(header):
+        if file.readinto(data) != len(data):  # type: ignore[attr-defined]  # buffered readers have it
+            raise UnreadableError("it is cut short")
+        digest.update(data)
+    if file.read() != digest.digest():
+        raise UnreadableError("its checksum does not match")
+    if expected and digest.hexdigest() != expected:
+        raise UnreadableError("it is not what its holder was given")
+    return header
+
+
+def peek(path: Path) -> dict[str, Any]:
+    """Return the header alone, not verified: good for a guess."""
+    with opened(path) as file:
+        return _read_header(file, hashlib.sha256())
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a checkpoint for reading.
+
+    Raises:
+        UnreadableError: it is no file of this user.
+        OSError: it cannot be opened.
+    """
+    # Refuses symbolic links and files another user put there: their content would
+    # become our parameters.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise UnreadableError("it is not a regular file")
+        if status.st_uid != os.geteuid():
+            raise UnreadableError(f"it belongs to another user (uid {status.st_uid})")
+        yield file
+
+
+def _read_header(file: BinaryIO, digest: Any) -> dict[str, Any]:
+    start = file.read(len(MAGIC) + 8)
+    if not start.startswith(MAGIC) or len(start) != len(MAGIC) + 8:
+        raise UnreadableError("it does not start like a checkpoint")
+    length = int.from_bytes(start[len(MAGIC) :], "little")
+    if length > MAX_HEADER_BYTES:
+        raise UnreadableError("its header is too long")
+    text = file.read(length)
+    digest.update(start)
+    digest.update(text)
+    try:
+        header = json.loads(text)
+    except ValueError as problem:
+        raise UnreadableError(f"its header is damaged: {problem}") from problem
+    if not isinstance(header, dict):
+        raise UnreadableError("its header is damaged")
+    return header
