@@ -1,7 +1,8 @@
 """The one place that starts processes: argument lists only, never a shell.
 
 ``run`` is for commands whose answer we need (bounded in time and output);
-``spawn`` is for children that live on (agents, templates, test daemons).
+``spawn`` is for children that live on (agents, templates, test daemons);
+``become`` replaces this very process.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 DEFAULT_OUTPUT_CAP_BYTES = 64 * 1024 * 1024
 
@@ -175,3 +176,12 @@ def spawn(
         pass_fds=tuple(pass_fds),
         start_new_session=new_session,
     )
+
+
+def become(argv: Sequence[str], *, env: Mapping[str, str]) -> NoReturn:
+    """Run another program in this process: same number, same open descriptors.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    os.execve(argv[0], list(argv), dict(env))  # noqa: S606 - no shell wanted

@@ -20,7 +20,7 @@ from tests.integration.daemon_scripts import SLOW, trainer_spec, write_script
 from tests.support.site import Site
 
 SGD = Path(trainers.examples.__file__).parent / "command_sgd.py"
-HOROVOD_SGD = SGD.with_name("horovod_sgd.py")
+HOROVOD_SGD, MPI_SGD = SGD.with_name("horovod_sgd.py"), SGD.with_name("mpi_sgd.py")
 BATCH = 24
 
 
@@ -137,6 +137,49 @@ class HorovodKit:
             "index_sum": n_samples * (n_samples - 1) // 2,
         }
         assert (view.record.progress.step, view.record.progress.samples) == (n_steps, n_samples)
+
+
+class MpiKit:
+    """The example over MPI, resized in place."""
+
+    restarts = False
+
+    def spec(self, directory: Path, n_steps: int) -> TrainerSpec:
+        argv = ("--steps", str(n_steps), "--batch", str(BATCH), "--pause", "0.045")
+        return self._spec(directory, *argv, "--out", str(directory / "done.json"))
+
+    def failing_spec(self, directory: Path) -> TrainerSpec:
+        text = "raise RuntimeError('no data here')\n"
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "fails.py").write_text(text)
+        return self._spec(directory, script=str(directory / "fails.py"), n_max=1)
+
+    def _spec(self, directory: Path, *args: str, **changes: object) -> TrainerSpec:
+        fields: dict[str, object] = {
+            "name": "mpi", "runtime": "mpi", "script": str(MPI_SGD), "args": args, "n_max": 3,
+            "epochs": None, "curve": CURVE, "checkpoint_interval_s": 1.0,
+        }  # fmt: skip
+        return trainer_spec(directory, "", **{**fields, **changes})
+
+    def assert_exact(self, directory: Path, n_steps: int, view: TrainerView) -> None:
+        done = json.loads((directory / "done.json").read_text())
+        n_samples = n_steps * BATCH
+        assert (done["step"], done["samples"]) == (n_steps, n_samples)
+        assert done["index_sum"] == n_samples * (n_samples - 1) // 2
+        assert view.record.progress.samples == n_samples
+
+
+class TestMpi(RuntimeConformance):
+    """Runtime ``mpi``."""
+
+    @pytest.fixture
+    def kit(self) -> RuntimeKit:
+        """The one under test."""
+        return MpiKit()
+
+    def test_it_says_what_a_loss_costs(self, site: Site, tmp_path: Path) -> None:
+        trainer = site.client.submit(MpiKit().spec(tmp_path, 10**6)).record.trainer_id
+        assert "in flight" in " ".join(site.client.explain(trainer).sentences)
 
 
 class TestCommand(RuntimeConformance):

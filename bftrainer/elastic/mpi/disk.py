@@ -1,0 +1,135 @@
+"""Checkpoints of an MPI program: one file, written by one member, readable at any size.
+
+Copied arrays and whole row arrays come in; a file as ``elastic.files`` writes it goes
+out, and ``Saved`` to the daemon. Called by ``handover``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bftrainer.elastic import files
+from bftrainer.elastic.control import Control
+from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.files import Fence, UnreadableError
+from bftrainer.elastic.mpi.state import State
+from bftrainer.elastic.protocol import Saved
+
+log = logging.getLogger("bftrainer.elastic")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """The whole state, as one member writes or reads it."""
+
+    step: int
+    samples: int
+    is_complete: bool
+    arrays: Sequence[bytearray]
+    rows: Sequence[bytearray]
+    path: str = ""
+
+
+class Disk:
+    """The checkpoint directory of one trainer."""
+
+    def __init__(self, control: Control, state: State, directory: str) -> None:
+        self._control = control
+        self._state = state
+        self.directory = Path(directory) if directory else None
+        self._thread: threading.Thread | None = None
+
+    def is_busy(self) -> bool:
+        """Whether a file is being written."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def write_aside(self, checkpoint: Checkpoint, fence: Fence) -> None:
+        """Write in a thread; ``checkpoint`` is not touched any more."""
+        self._thread = threading.Thread(
+            target=self._write_logged, args=(checkpoint, fence), daemon=True
+        )
+        self._thread.start()
+
+    def write(self, checkpoint: Checkpoint, fence: Fence) -> None:
+        """Write before returning.
+
+        Raises:
+            OSError: the file system refuses.
+        """
+        if self._thread is not None:
+            self._thread.join()
+        self._write(checkpoint, fence)
+
+    def _write(self, checkpoint: Checkpoint, fence: Fence) -> None:
+        directory = self.directory
+        if directory is None or not files.claim(directory, fence):
+            return
+        began_s = time.monotonic()
+        path = files.path_for(directory, checkpoint.step, fence.generation)
+        header = {
+            "layout": self._state.layout(),
+            "step": checkpoint.step,
+            "counters": {"samples": checkpoint.samples, "is_complete": checkpoint.is_complete},
+            "bytes": [len(part) for part in (*checkpoint.arrays, *checkpoint.rows)],
+        }
+        parts = [memoryview(part) for part in (*checkpoint.arrays, *checkpoint.rows)]
+        files.write(path, header, parts)
+        files.prune(directory)
+        self._control.send(
+            Saved(
+                generation=fence.generation,
+                step=checkpoint.step,
+                samples=checkpoint.samples,
+                path=str(path),
+                wall_s=time.monotonic() - began_s,
+            )
+        )
+
+    def _write_logged(self, checkpoint: Checkpoint, fence: Fence) -> None:
+        try:
+            self._write(checkpoint, fence)
+        except OSError as problem:  # a full disk must not end the training
+            log.warning("checkpoint not written: %s", problem)
+
+    def load(self) -> Checkpoint | None:
+        """Return the newest checkpoint that can be trusted.
+
+        Raises:
+            ElasticError: BFT-1408 when it is that of another program.
+        """
+        for path in files.newest_first(self.directory) if self.directory else ():
+            try:
+                return self._read(path)
+            except (OSError, UnreadableError) as problem:
+                log.warning("BFT-1413: skipped checkpoint %s: %s", path, problem)
+        return None
+
+    def _read(self, path: Path) -> Checkpoint:
+        parts: list[bytearray] = []
+
+        def allocate(header: dict[str, Any]) -> list[memoryview]:
+            if header.get("layout") != self._state.layout():
+                raise ElasticError(
+                    "BFT-1408",
+                    f"The checkpoint {path} was written by a program with another state.",
+                    "Name another --checkpoint-dir, or remove the old checkpoints.",
+                )
+            parts.extend(bytearray(int(n)) for n in header["bytes"])
+            return [memoryview(part) for part in parts]
+
+        header = files.read(path, allocate)
+        n_arrays = len(self._state.arrays)
+        return Checkpoint(
+            step=int(header["step"]),
+            samples=int(header["counters"]["samples"]),
+            is_complete=bool(header["counters"]["is_complete"]),
+            arrays=parts[:n_arrays],
+            rows=parts[n_arrays:],
+            path=str(path),
+        )

@@ -1,0 +1,190 @@
+"""One common state for a generation's members: who brings what, and how it moves.
+
+Three ways: a planned change (all old members are there: rows move from where they are),
+a loss (the survivors' state, or the copies in memory), a start (the newest checkpoint, or
+initial values). Called by ``membership`` between two steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bftrainer.elastic.files import Fence
+from bftrainer.elastic.mpi.comm import Comm
+from bftrainer.elastic.mpi.disk import Checkpoint, Disk
+from bftrainer.elastic.mpi.memory import Memory, choose
+from bftrainer.elastic.mpi.plan import Span, pieces
+from bftrainer.elastic.mpi.state import Rows, State
+
+
+class Handover:
+    """The state of this member and where it comes from."""
+
+    def __init__(self, state: State, disk: Disk, memory: Memory, batch: int) -> None:
+        self.state, self.disk, self.memory = state, disk, memory
+        self.batch = batch  # samples of a step
+        self.step = 0
+        self.is_complete = False
+        self.is_current = False  # whether we have been a member: our state means something
+        self._initial = state.copy_arrays()
+
+    # ---- into a generation -----------------------------------------------------------
+
+    def move_rows(
+        self, union: Comm, n_old: int, new_ranks: Sequence[int | None], size: int
+    ) -> None:
+        """Planned: cut the rows anew; old members are the first ranks of ``union``."""
+        for rows in self.state.rows.values():
+            holders = [[rows.share(n_old, r)] if r < n_old else [] for r in range(union.size)]
+            targets = [None if r is None else rows.share(size, r) for r in new_ranks]
+            held = [rows.memory()] if union.rank < n_old else []
+            _move(union, rows, holders, targets, held)
+
+    def spread(self, comm: Comm, root: int) -> None:
+        """Bring everybody to the counters and arrays of one member."""
+        step, is_complete = comm.share((self.step, self.is_complete))[root]
+        if self.step != step:
+            self.is_current = False  # until all of it is here
+        self.step, self.is_complete = int(step), bool(is_complete)
+        for view in self.state.arrays.values():
+            comm.Bcast([view, comm.mpi.BYTE], root)
+        self._have_entered()
+
+    def agree(self, comm: Comm) -> str:
+        """After a loss, or at a start: find the newest state; return the file it was in."""
+        mine = self.step if self.is_current and not self.state.rows else -1
+        said = comm.share((mine, self.memory.held()))
+        steps = [int(step) for step, _ in said]
+        if max(steps) >= 0:
+            if min(steps) < max(steps):
+                self.spread(comm, steps.index(max(steps)))
+            self._have_entered()
+            return ""
+        held = [[(s, n, tuple(owners)) for s, n, owners in copies] for _, copies in said]
+        if self.state.rows and (chosen := choose(held)) is not None:
+            self._take_copies(comm, held, *chosen)
+            return ""
+        return self._load(comm)
+
+    def _take_copies(
+        self, comm: Comm, held: Sequence[Sequence[tuple[int, int, tuple[int, ...]]]],
+        step: int, size: int,
+    ) -> None:  # fmt: skip
+        copy = self.memory.find(step, size)
+        owners: list[tuple[int, ...]] = [
+            next((o for s, n, o in reversed(one) if (s, n) == (step, size)), ()) for one in held
+        ]
+        for place, rows in enumerate(self.state.rows.values()):
+            holders = [[rows.share(size, owner) for owner in one] for one in owners]
+            targets: list[Span | None] = [rows.share(comm.size, r) for r in range(comm.size)]
+            mine = owners[comm.rank]
+            blocks = [memoryview(copy.blocks[o][place]) for o in mine] if copy else []
+            _move(comm, rows, holders, targets, blocks)
+        if copy is not None:
+            self.state.restore_arrays(copy.arrays)
+            self.step = step
+        self.is_complete = False
+        self.spread(comm, next(r for r, one in enumerate(owners) if one))
+
+    def _load(self, comm: Comm) -> str:
+        found = self.disk.load() if comm.rank == 0 else None
+        self.step, self.is_complete = 0, False
+        if found is not None:
+            self.state.restore_arrays([bytearray(part) for part in found.arrays])
+            self.step, self.is_complete = found.step, found.is_complete
+        elif self._initial:
+            self.state.restore_arrays(self._initial)
+        path = str(comm.share(found.path if found else "")[0])
+        for place, rows in enumerate(self.state.rows.values()):
+            if not path:
+                rows.renew(rows.share(comm.size, comm.rank))
+                continue
+            holders = [[Span(0, rows.total)] if r == 0 else [] for r in range(comm.size)]
+            targets: list[Span | None] = [rows.share(comm.size, r) for r in range(comm.size)]
+            _move(comm, rows, holders, targets, [memoryview(found.rows[place])] if found else [])
+        self.spread(comm, 0)
+        return path
+
+    def _have_entered(self) -> None:
+        self.is_current = True
+        if not self.state.rows:
+            self._initial = []  # from now on there is always a member, or a file
+
+    # ---- out of it -------------------------------------------------------------------
+
+    def save(self, comm: Comm, root: int, fence: Fence, *, aside: bool) -> list[bytearray]:
+        """Write a checkpoint on rank ``root`` and return its rows; all members call it.
+
+        Raises:
+            OSError: on that rank, when the file system refuses and ``aside`` is False.
+        """
+        rows = [gather(comm, one, root) for one in self.state.rows.values()]
+        if comm.rank == root:
+            self.save_alone(rows, fence, aside=aside)
+        return rows
+
+    def save_alone(self, rows: Sequence[bytearray], fence: Fence, *, aside: bool) -> None:
+        """Write a checkpoint of this member's arrays and of whole row arrays."""
+        checkpoint = Checkpoint(
+            step=self.step,
+            samples=self.step * self.batch,
+            is_complete=self.is_complete,
+            arrays=self.state.copy_arrays(),
+            rows=rows,
+        )
+        (self.disk.write_aside if aside else self.disk.write)(checkpoint, fence)
+
+
+def gather(comm: Comm, rows: Rows, root: int) -> bytearray:
+    """Return all rows on rank ``root``, nothing elsewhere; all members call it."""
+    whole = bytearray(rows.total * rows.row_bytes if comm.rank == root else 0)
+    holders = [[rows.share(comm.size, r)] for r in range(comm.size)]
+    targets = [Span(0, rows.total) if r == root else None for r in range(comm.size)]
+    _exchange(comm, rows.row_bytes, holders, targets, [rows.memory()], memoryview(whole))
+    return whole
+
+
+def _move(
+    comm: Comm, rows: Rows, holders: Sequence[Sequence[Span]],
+    targets: Sequence[Span | None], held: Sequence[memoryview],
+) -> None:  # fmt: skip
+    """Renew a member's block from whoever has its rows."""
+    mine = targets[comm.rank]
+    into = rows.renew(mine) if mine is not None else memoryview(bytearray())
+    _exchange(comm, rows.row_bytes, holders, targets, held, into)
+
+
+def _exchange(
+    comm: Comm, row_bytes: int, holders: Sequence[Sequence[Span]],
+    targets: Sequence[Span | None], held: Sequence[memoryview], into: memoryview,
+) -> None:  # fmt: skip
+    moves = pieces(holders, targets)
+    if moves is None:
+        raise RuntimeError("rows are missing that somebody said were there")
+    requests = []
+    for tag, piece in enumerate(moves):
+        if comm.rank not in (piece.source, piece.target):
+            continue
+        base = holders[piece.source][piece.held].first
+        out = (
+            _cut(held[piece.held], piece.span, base, row_bytes)
+            if (comm.rank == piece.source)
+            else None
+        )
+        wanted = targets[piece.target]
+        place = (
+            _cut(into, piece.span, wanted.first if wanted else 0, row_bytes)
+            if (comm.rank == piece.target)
+            else None
+        )
+        if out is not None and place is not None:
+            place[:] = out
+        elif out is not None:
+            requests.append(comm.Isend([out, comm.mpi.BYTE], piece.target, tag))
+        elif place is not None:
+            requests.append(comm.Irecv([place, comm.mpi.BYTE], piece.source, tag))
+    comm.wait(*requests)
+
+
+def _cut(memory: memoryview, span: Span, base: int, row_bytes: int) -> memoryview:
+    return memory[(span.first - base) * row_bytes : (span.end - base) * row_bytes]

@@ -1,0 +1,138 @@
+"""A program started without an agent: alone, by ``mpirun``, or by runtime ``command``.
+
+Its members are those of MPI_COMM_WORLD, with any MPI. Under runtime ``command`` it keeps
+that contract (docs/command.md): it is resized by restart. With ULFM (Open MPI 5,
+``mpirun --with-ft ulfm``) the survivors of a loss go on among themselves: revoke, shrink,
+and the state as after any loss. Used by ``run`` in place of ``membership``.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bftrainer.elastic.files import Fence
+from bftrainer.elastic.mpi.comm import Comm, GroupBroken
+from bftrainer.elastic.mpi.handover import Handover
+from bftrainer.elastic.mpi.membership import Change
+from bftrainer.elastic.mpi.memory import Memory
+
+SAVED = 85  # "the checkpoint is written, start me again"
+
+
+class Launched:
+    """The one membership that such a program has, until one of its members dies."""
+
+    def __init__(self, mpi: Any, handover: Handover, memory: Memory) -> None:
+        self.on_change: Callable[[Change], object] = lambda _change: None
+        self.committed_s: float | None = None
+        self._mpi, self._handover, self._memory = mpi, handover, memory
+        self._comm: Comm | None = None
+        self._has_lost = False
+        self._asked: list[int] = []
+        self._control_file = Path(os.environ.get("BFT_CONTROL_FILE", os.devnull))
+        if "BFT_CONTROL_FILE" in os.environ:
+            signal.signal(signal.SIGUSR1, lambda number, _: self._asked.append(number))
+
+    @staticmethod
+    def directory() -> str:
+        """Where checkpoints are; "": nowhere."""
+        return os.environ.get("BFT_CHECKPOINT_DIR", "")
+
+    @staticmethod
+    def interval_s() -> float:
+        """How often they are wanted."""
+        return float(os.environ.get("BFT_CHECKPOINT_INTERVAL_S", math.inf))
+
+    def group(self) -> Comm:
+        """Return the members."""
+        if self._comm is None:
+            raise RuntimeError("the loop has not begun")
+        return self._comm
+
+    def fence(self) -> Fence:
+        """Return what checkpoints are fenced with."""
+        number = int(os.environ.get("BFT_GENERATION", "0"))
+        return Fence(incarnation=0, generation=number, token="")
+
+    def has_news(self) -> bool:
+        """Nobody announces anything."""
+        return False
+
+    def is_asked(self) -> bool:
+        """Whether runtime ``command`` wants a checkpoint and an end."""
+        return bool(self._asked) or "stop" in self._control_file.read_text()
+
+    def stop(self) -> None:
+        """End, after the checkpoint was written."""
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # our own request may still come
+        self._end(SAVED)
+
+    def progress(self, step: int, samples: int) -> None:
+        """Say where we are."""
+        if self.group().rank == 0 and "BFT_TRAINER" in os.environ:
+            sys.stdout.write(f"BFT step={step} samples={samples}\n")
+            sys.stdout.flush()
+
+    def enter_next(self) -> None:
+        """Begin with all that were launched."""
+        self._enter(self._mpi.COMM_WORLD, 0)
+
+    def recover(self, reason: str) -> None:
+        """Go on without whom we lost.
+
+        Raises:
+            RuntimeError: this MPI cannot.
+        """
+        sys.stderr.write(f"bftrainer: a member was lost: {reason}\n")
+        self._has_lost = True
+        while True:
+            old = self.group()
+            raw = old._raw  # noqa: SLF001 - the wrapper's other half
+            try:
+                raw.Revoke()
+                shrunk = raw.Shrink()
+            except (self._mpi.Exception, NotImplementedError) as problem:
+                raise RuntimeError(f"this MPI cannot go on without it: {problem}") from None
+            try:
+                self._enter(shrunk, old.size)
+            except GroupBroken:
+                continue
+            return
+
+    def _enter(self, raw: Any, old_size: int) -> None:
+        comm = self._comm = Comm(self._mpi, raw, lambda: False)
+        self._handover.agree(comm)
+        if self._handover.state.rows:
+            self._memory.take(comm, self._handover.step)
+        self.on_change(
+            Change(
+                comm=comm,
+                old_rank=None,
+                old_size=old_size,
+                new_rank=comm.rank,
+                new_size=comm.size,
+                step=self._handover.step,
+                is_planned=False,
+            )
+        )
+        self.progress(self._handover.step, self._handover.step * self._handover.batch)
+
+    def leave_loop(self) -> bool:
+        """Return whether this is rank 0."""
+        is_first = self.group().rank == 0
+        if self._has_lost and not is_first:
+            self._end(0)
+        return is_first
+
+    def _end(self, status: int) -> None:
+        if self._has_lost:  # MPI_Finalize waits for everybody, the dead included
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+        raise SystemExit(status)

@@ -1,0 +1,53 @@
+"""The MPI library of the user's interpreter, loaded so that a process can leave it.
+
+Nothing comes in; the module ``mpi4py.MPI`` goes out. A worker never finalises it:
+MPI_Finalize waits for everybody this process was ever connected to, dead members included.
+Called by ``boot`` before the user's script, and by ``Run``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from bftrainer.elastic.errors import ElasticError
+
+OLDEST_MPICH = (5, 0)
+
+
+def load(*, finalizes: bool) -> Any:
+    """Return ``mpi4py.MPI``, initialised; where it was loaded before, as it was loaded then.
+
+    Raises:
+        ElasticError: BFT-1417 when the interpreter has no mpi4py or it finds no MPI.
+    """
+    try:
+        if "mpi4py.MPI" not in sys.modules:
+            importlib.import_module("mpi4py").rc.finalize = finalizes
+        return importlib.import_module("mpi4py.MPI")
+    except (ImportError, RuntimeError) as problem:
+        raise ElasticError(
+            "BFT-1417",
+            f"The interpreter {sys.executable} cannot load MPI: {problem}.",
+            "Install mpi4py and mpich there (pip install mpi4py mpich), or name another"
+            " interpreter: submit --interpreter PATH.",
+        ) from None
+
+
+def require_connecting(mpi: Any) -> None:
+    """Refuse an MPI whose processes cannot find each other after they were started.
+
+    Raises:
+        ElasticError: BFT-1418 for anything but MPICH 5 or later.
+    """
+    name, version = mpi.get_vendor()
+    if name == "MPICH" and tuple(version[:2]) >= OLDEST_MPICH:
+        return
+    raise ElasticError(
+        "BFT-1418",
+        f"{name} {'.'.join(map(str, version))} cannot connect processes that were started one by"
+        " one; MPICH 5 can.",
+        "Install mpich>=5 in the interpreter (pip), or use --runtime command with mpirun: the"
+        " program is then resized by restart.",
+    )

@@ -1,0 +1,252 @@
+"""This worker's part in its trainer's generations, over MPI: in, on, and out.
+
+``Commit`` messages come from ``control``; a communicator and the common state come out.
+A planned change is made by all old members together: joiners connect, state moves, the
+communicator is split, leavers go. After a loss the old communicator is left behind, with
+whatever hangs in it, and the survivors connect to each other afresh. Called by ``run``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from bftrainer.elastic.control import Control, Key, die, key_of
+from bftrainer.elastic.files import Fence
+from bftrainer.elastic.mpi.comm import Comm, GroupBroken
+from bftrainer.elastic.mpi.handover import Handover
+from bftrainer.elastic.mpi.joining import Union, unite
+from bftrainer.elastic.protocol import Commit, Entered, Interrupted, Left
+from bftrainer.elastic.side import GROUP_TIMEOUT_S, Broken, SideTask
+
+log = logging.getLogger("bftrainer.elastic")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change of membership, as the repartition callback sees it.
+
+    ``comm`` holds the old and the new members if the change was planned, the new ones
+    alone after a loss or at a start; ``old_rank`` and ``new_rank`` are None for who was not,
+    or will not be, a member.
+    """
+
+    comm: Comm
+    old_rank: int | None
+    old_size: int
+    new_rank: int | None
+    new_size: int
+    step: int
+    is_planned: bool
+
+
+class Membership:
+    """Generations of a worker that an agent started."""
+
+    def __init__(self, control: Control, mpi: Any, handover: Handover) -> None:
+        self.control = control
+        self.comm: Comm | None = None
+        self.size = 1
+        self.rank = 0
+        self.commit: Commit | None = None
+        self.committed_s: float | None = None  # end of the last step
+        self.on_change: Callable[[Change], object] = lambda _change: None
+        self._mpi = mpi
+        self._handover = handover
+        self._roster: tuple[str, ...] = ()
+        self._seen: Key = (-1, -1)
+        self._me = control.config.worker_id
+
+    # ---- what run asks ---------------------------------------------------------------
+
+    def group(self) -> Comm:
+        """Return the communicator of the generation."""
+        if self.comm is None:
+            raise RuntimeError("no generation was entered")
+        return self.comm
+
+    def has_news(self) -> bool:
+        """Whether a later generation is announced."""
+        return self.control.newer_than(self._seen) is not None
+
+    def is_abandoned(self) -> bool:
+        """Whether the announcement says that the present one is broken."""
+        newer = self.control.newer_than(self._seen)
+        return newer is not None and newer.abandon
+
+    def fence(self) -> Fence:
+        """Return what our checkpoints are fenced with."""
+        commit = self.commit
+        if commit is None:
+            return Fence(incarnation=0, generation=0, token="")
+        return Fence(
+            incarnation=commit.incarnation, generation=commit.generation, token=commit.token
+        )
+
+    def is_asked(self) -> bool:
+        """Nobody asks for a checkpoint and an end: that is a commit without members."""
+        return False
+
+    def stop(self) -> None:
+        """Never called."""
+
+    def progress(self, step: int, samples: int) -> None:
+        """Said by message."""
+
+    def leave_loop(self) -> bool:
+        """Return on rank 0, end elsewhere: what follows the loop is done once."""
+        comm = self.group()
+        if comm.rank != 0:
+            comm.linger()
+            raise SystemExit(0)
+        return True
+
+    # ---- changes ---------------------------------------------------------------------
+
+    def enter_next(self) -> None:
+        """Wait for the next commit and enter its generation."""
+        self._enter(self.control.wait_newer(self._seen))
+
+    def recover(self, reason: str) -> None:
+        """The group does not come together any more: say so, enter the next one."""
+        self._let_go()
+        self._report(reason, self._seen)
+        self.enter_next()
+
+    def _enter(self, commit: Commit) -> None:
+        while True:
+            self._seen = key_of(commit)
+            try:
+                self._form(commit)
+            except GroupBroken as broken:
+                self._let_go()
+                self._report(broken.reason, self._seen)
+                commit = self.control.wait_newer(self._seen)
+            else:
+                return
+
+    def _form(self, commit: Commit) -> None:
+        began_s = time.monotonic()
+        if commit.abandon:
+            self._let_go()
+        if not commit.members:
+            self._park(commit)
+        rank_of = {m.worker_id: m.rank for m in commit.members}
+        if self.comm is None and self._me not in rank_of:
+            self._leave(commit)
+        old, old_rank = (self._roster, self.rank) if self.comm else ((), None)
+        raw = self.comm._raw if self.comm else self._mpi.COMM_SELF.Dup()  # noqa: SLF001
+        union = self._aside(
+            commit,
+            lambda: unite(
+                self._mpi, commit, worker_id=self._me, old=old, raw=raw, timeout_s=GROUP_TIMEOUT_S
+            ),
+        )
+        group = Comm(self._mpi, union.raw, self._is_overtaken(commit))
+        new_ranks = [rank_of.get(name) for name in union.ids]
+        resumed = ""
+        if union.old:
+            self._handover.move_rows(group, len(union.old), new_ranks, len(rank_of))
+            if len(union.ids) > len(union.old):
+                self._handover.spread(group, 0)
+        else:
+            resumed = self._handover.agree(group)
+        change = Change(
+            comm=group,
+            old_rank=old_rank,
+            old_size=len(union.old),
+            new_rank=rank_of.get(self._me),
+            new_size=len(rank_of),
+            step=self._handover.step,
+            is_planned=bool(union.old),
+        )
+        if union.old:
+            self.on_change(change)
+        comm = self._settle(commit, union, rank_of)
+        if self._handover.state.rows:
+            self._handover.memory.take(comm, self._handover.step)
+        if not union.old:
+            self.on_change(change)
+        self._entered(commit, comm, time.monotonic() - began_s, resumed)
+
+    def _settle(self, commit: Commit, union: Union, rank_of: dict[str, int]) -> Comm:
+        """Part from the leavers; return the communicator of those who stay, by rank."""
+        mpi, mine = self._mpi, rank_of.get(self._me)
+        if not union.old and union.ids == tuple(sorted(rank_of, key=rank_of.__getitem__)):
+            return Comm(mpi, union.raw, self.is_abandoned)
+        old, self.comm = self.comm, None
+
+        def split() -> Any:
+            color = mpi.UNDEFINED if mine is None else 0
+            parted = union.raw.Split(color, mine or 0)
+            if old is not None and old._raw is not union.raw:  # noqa: SLF001
+                old._raw.Free()  # noqa: SLF001
+            union.raw.Disconnect()
+            return parted
+
+        raw = self._aside(commit, split)
+        if mine is None:
+            self._leave(commit)
+        return Comm(mpi, raw, self.is_abandoned)
+
+    def _entered(self, commit: Commit, comm: Comm, took_s: float, resumed: str) -> None:
+        self.commit, self.comm, self.rank, self.size = commit, comm, comm.rank, comm.size
+        self._roster = tuple(m.worker_id for m in sorted(commit.members, key=lambda m: m.rank))
+        self.control.close_stores(before=key_of(commit))
+        now_s = time.monotonic()
+        step = self._handover.step
+        self.control.send(
+            Entered(
+                generation=commit.generation,
+                attempt=commit.attempt,
+                rank=comm.rank,
+                size=comm.size,
+                step=step,
+                epoch=0,
+                samples=step * self._handover.batch,
+                pause_s=0.0 if self.committed_s is None else now_s - self.committed_s,
+                transfer_s=took_s,
+                resumed_from=resumed,
+                batch=self._handover.batch,
+            )
+        )
+
+    def _park(self, commit: Commit) -> NoReturn:
+        """Write the state if it is whole, and end."""
+        saver = commit.saver or (self._roster[0] if self._roster else "")
+        try:
+            if self.comm is not None:
+                root = self._roster.index(saver) if saver in self._roster else 0
+                self._handover.save(self.comm, root, self.fence(), aside=False)
+            elif saver == self._me and self._handover.is_current and not self._handover.state.rows:
+                self._handover.save_alone((), self.fence(), aside=False)
+        except (OSError, GroupBroken) as problem:
+            log.warning("not saved before parking: %s", problem)
+        self._leave(commit)
+
+    def _leave(self, commit: Commit) -> NoReturn:
+        self.control.send(Left(generation=commit.generation, step=self._handover.step))
+        die(f"left before generation {commit.generation}", status=0)
+
+    def _report(self, reason: str, key: Key) -> None:
+        log.warning("generation %d.%d interrupted: %s", *key, reason)
+        self.control.send(
+            Interrupted(generation=key[0], attempt=key[1], step=self._handover.step, reason=reason)
+        )
+
+    def _let_go(self) -> None:
+        if self.comm is not None:
+            self.comm.leave()
+            self.comm = None
+
+    def _is_overtaken(self, commit: Commit) -> Callable[[], bool]:
+        return lambda: self.control.newer_than(key_of(commit)) is not None
+
+    def _aside(self, commit: Commit, action: Callable[[], Any]) -> Any:
+        outcome = SideTask(self.control, action).wait(self._is_overtaken(commit))
+        if isinstance(outcome, Broken):
+            raise GroupBroken(outcome.reason)
+        return outcome

@@ -1,0 +1,73 @@
+"""Copies of a cut-up state in the memory of two members: one may be lost.
+
+Every so often each member keeps its rows and sends them to the next rank, too. What a
+member had when it died is then with its neighbour. Copies come from ``Rows``, go out to
+``handover``; ``run`` says when. A state that all members have needs none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bftrainer.elastic.mpi.comm import Comm
+from bftrainer.elastic.mpi.state import State
+
+KEPT = 2  # a copy counts when all have it; until that is known the one before is needed
+
+Held = tuple[int, int, tuple[int, ...]]  # step, size, ranks whose rows are held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """The state at a step, as far as this member has it."""
+
+    step: int
+    size: int
+    arrays: list[bytearray]
+    blocks: dict[int, list[bytearray]]  # by rank at that size, in the order of the rows
+
+
+class Memory:
+    """The newest copies of this member."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._copies: list[Copy] = []
+
+    def take(self, comm: Comm, step: int) -> None:
+        """Copy this member's rows and those of the rank before it; all members call it."""
+        rows = list(self._state.rows.values())
+        own = [bytearray(one.memory()) for one in rows]
+        blocks = {comm.rank: own}
+        if comm.size > 1:
+            left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+            spans = [one.share(comm.size, left) for one in rows]
+            theirs = [
+                bytearray(span.count * one.row_bytes) for span, one in zip(spans, rows, strict=True)
+            ]
+            requests = [comm.Irecv(block, left, tag) for tag, block in enumerate(theirs)]
+            requests += [comm.Isend(block, right, tag) for tag, block in enumerate(own)]
+            comm.wait(*requests)
+            blocks[left] = theirs
+        fresh = Copy(step=step, size=comm.size, arrays=self._state.copy_arrays(), blocks=blocks)
+        self._copies = [*self._copies[1 - KEPT :], fresh]
+
+    def held(self) -> list[Held]:
+        """Return what this member could bring along."""
+        return [(c.step, c.size, tuple(sorted(c.blocks))) for c in self._copies]
+
+    def find(self, step: int, size: int) -> Copy | None:
+        """Return the copy of a step and size, if this member has it."""
+        found = [c for c in self._copies if (c.step, c.size) == (step, size)]
+        return found[-1] if found else None
+
+
+def choose(said: Sequence[Sequence[Held]]) -> tuple[int, int] | None:
+    """Return step and size of the newest copy that is complete among all members. Pure."""
+    ranks: dict[tuple[int, int], set[int]] = {}
+    for one in said:
+        for step, size, owners in one:
+            ranks.setdefault((step, size), set()).update(owners)
+    whole = [key for key, found in ranks.items() if len(found) == key[1]]
+    return max(whole, default=None)

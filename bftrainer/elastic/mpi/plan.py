@@ -1,0 +1,70 @@
+"""Which rows go from whom to whom when a domain is cut anew. Pure.
+
+Who holds what and who shall have what comes in; a list of pieces goes out, the same on
+all members. Called by ``handover``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """Rows ``first`` to ``first + count - 1``."""
+
+    first: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        """The row after the last."""
+        return self.first + self.count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Rows that ``source`` has and ``target`` shall have; ``held`` is the place in its list."""
+
+    source: int
+    held: int
+    target: int
+    span: Span
+
+
+def share_of(total: int, size: int, rank: int) -> Span:
+    """Return the rows of a rank: consecutive blocks, as equal as can be."""
+    first = total * rank // size
+    return Span(first, total * (rank + 1) // size - first)
+
+
+def pieces(holders: Sequence[Sequence[Span]], targets: Sequence[Span | None]) -> list[Piece] | None:
+    """Return what is to be moved; None when some wanted row is held by nobody.
+
+    A target takes what it holds itself, else from the lowest rank that has it.
+    """
+    moves: list[Piece] = []
+    for target, wanted in enumerate(targets):
+        at = wanted.first if wanted else 0
+        while wanted and at < wanted.end:
+            candidates = [
+                (rank != target, rank, held, span)
+                for rank, spans in enumerate(holders)
+                for held, span in enumerate(spans)
+                if span.first <= at < span.end
+            ]
+            if not candidates:
+                return None
+            is_foreign, rank, held, span = min(candidates)
+            end = min(span.end, wanted.end)
+            if is_foreign:  # up to where the target has its own rows again
+                own = [s.first for s in _of(holders, target) if at < s.first < end]
+                end = min([end, *own])
+            moves.append(Piece(source=rank, held=held, target=target, span=Span(at, end - at)))
+            at = end
+    return moves
+
+
+def _of(holders: Sequence[Sequence[Span]], rank: int) -> Sequence[Span]:
+    return holders[rank] if rank < len(holders) else ()

@@ -1,0 +1,216 @@
+"""``Run``: the loop of an elastic MPI program.
+
+The program's arrays and a function for one step come in; steps are called, and between
+two of them members come and go. A member that is lost takes at most the step in flight
+with it (arrays that all have), or what was done since the last copy in memory (rows).
+Started by hand, alone or under ``mpirun``, the same program runs on what it was given.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bftrainer.elastic import control as control_module
+from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.mpi import library
+from bftrainer.elastic.mpi.comm import Comm, GroupBroken
+from bftrainer.elastic.mpi.disk import Disk
+from bftrainer.elastic.mpi.handover import Handover
+from bftrainer.elastic.mpi.launched import Launched
+from bftrainer.elastic.mpi.membership import Change, Membership
+from bftrainer.elastic.mpi.memory import Memory
+from bftrainer.elastic.mpi.state import Rows, State
+from bftrainer.elastic.pace import Pace
+from bftrainer.elastic.protocol import Finished, Warm
+
+COPY_S = 1.0  # between two copies of the rows in the neighbour's memory
+
+
+class Run:
+    """One elastic run; see ``docs/mpi.md``.
+
+    Args:
+        replicated: arrays that all members have and change alike, by name. They are
+            changed in place; a joiner's are overwritten.
+        rows: arrays cut among the members, by name.
+        batch: samples of one step, over all members; progress is counted in them.
+        copy_s: how often rows are copied into a neighbour's memory: what a loss costs, in s.
+        repartition: called on every member, old and new, when the membership changes:
+            with what it is told it moves what is neither in ``replicated`` nor in ``rows``.
+        guards: keep a copy of ``replicated`` before each step, so that a step that is
+            interrupted changes nothing. Without it a step must not change them before
+            its last exchange.
+    """
+
+    def __init__(
+        self,
+        *,
+        replicated: Mapping[str, Any] | None = None,
+        rows: Mapping[str, Rows] | None = None,
+        batch: int = 1,
+        copy_s: float = COPY_S,
+        repartition: Callable[[Change], object] | None = None,
+        guards: bool = True,
+    ) -> None:
+        control = control_module.current()
+        self._control = control
+        self._mpi = mpi = library.load(finalizes=control.is_plain)
+        self._state = state = State(replicated or {}, rows or {})
+        plain = Launched if control.is_plain else None
+        directory = control.config.checkpoint_dir or (plain.directory() if plain else "")
+        self._disk = Disk(control, state, directory)
+        self._memory = Memory(state)
+        self._handover = Handover(state, self._disk, self._memory, batch)
+        self._membership: Membership | Launched = (
+            Launched(mpi, self._handover, self._memory)
+            if control.is_plain
+            else Membership(control, mpi, self._handover)
+        )
+        if repartition is not None:
+            self._membership.on_change = repartition
+        self._interval_s = (
+            Launched.interval_s() if control.is_plain else control.config.checkpoint_interval_s
+        )
+        self._batch, self._copy_s = batch, copy_s
+        self._guard = state.copy_arrays() if guards and not state.rows else None
+        self._pace = Pace()
+        self._saved_s = self._copied_s = time.monotonic()
+        self._is_over = False
+        self._results: dict[str, bytearray] = {}
+
+    @property
+    def comm(self) -> Comm:
+        """The members now; another object after every change."""
+        return self._membership.group()
+
+    @property
+    def rank(self) -> int:
+        """This member's rank."""
+        return self.comm.rank
+
+    @property
+    def size(self) -> int:
+        """Number of members."""
+        return self.comm.size
+
+    @property
+    def step(self) -> int:
+        """Steps done since the beginning of the run."""
+        return self._handover.step
+
+    @property
+    def generation(self) -> int:
+        """Number of the present membership."""
+        return self._membership.fence().generation
+
+    @property
+    def epoch(self) -> int:
+        """Always 0: a program counts steps."""
+        return 0
+
+    @property
+    def samples(self) -> int:
+        """Samples of these steps, of all members."""
+        return self._handover.step * self._batch
+
+    def loop(self, step: Callable[[Run], object], *, steps: int) -> bool:
+        """Call ``step`` until ``steps`` are done; ``--samples`` of the submission wins.
+
+        Returns whether this is rank 0, the only member that goes on after the loop where an
+        agent started it.
+        """
+        if self._is_over:
+            raise ElasticError(
+                "BFT-1405", "run.loop() was called twice.", "Use one loop, and one step function."
+            )
+        wanted = self._control.config.samples
+        if wanted is not None:
+            steps = -(-wanted // self._batch)
+        self._control.send(Warm(warm_up_s=time.monotonic() - self._control.started_s))
+        self._membership.enter_next()
+        while not self._is_over:
+            try:
+                while self.step < steps:
+                    self._one(step)
+                self._finish()
+            except GroupBroken as broken:
+                reason = broken.reason
+            else:
+                break
+            # Outside the handler, so that nothing holds on to the frames of the step.
+            self._pace.forget()
+            self._membership.recover(reason)
+        return self._membership.leave_loop()
+
+    def whole(self, name: str) -> bytearray:
+        """Return all rows of an array, in their order; on rank 0, after the loop."""
+        return self._results[name]
+
+    def _one(self, step: Callable[[Run], object]) -> None:
+        if self._guard is not None:
+            self._state.copy_arrays(self._guard)
+        try:
+            step(self)
+        except GroupBroken:
+            if self._guard is not None:
+                self._state.restore_arrays(self._guard)
+            raise
+        self._handover.step += 1
+        self._membership.committed_s = time.monotonic()
+        self._pace.note(self._batch)
+        self._boundary()
+
+    def _boundary(self) -> None:
+        """Between two steps: agree on what all must do together."""
+        membership, now_s = self._membership, time.monotonic()
+        is_first = self.rank == 0
+        is_save_due = (
+            is_first
+            and self._disk.directory is not None
+            and now_s - self._saved_s >= self._interval_s
+            and not self._disk.is_busy()
+        )
+        is_copy_due = is_first and bool(self._state.rows) and now_s - self._copied_s >= self._copy_s
+        wishes = [not membership.has_news(), is_save_due, is_copy_due, membership.is_asked()]
+        if self.size > 1:
+            wishes = [bool(n) for n in self.comm.most([int(wish) for wish in wishes])]
+        is_unheard, saves, copies, is_asked = wishes
+        if copies:
+            self._copied_s = now_s
+            self._memory.take(self.comm, self.step)
+        if saves or is_asked:
+            self._saved_s = now_s
+            self._handover.save(self.comm, 0, membership.fence(), aside=not is_asked)
+        if is_asked:
+            membership.stop()
+        if not is_unheard:
+            self._pace.forget()
+            membership.enter_next()
+        elif self._pace.is_due():
+            self._say()
+
+    def _say(self) -> None:
+        membership = self._membership
+        membership.progress(self.step, self.samples)
+        self._control.send(self._pace.progress(self))
+
+    def _finish(self) -> None:
+        handover, membership = self._handover, self._membership
+        fence, was_complete = membership.fence(), handover.is_complete
+        try:
+            handover.is_complete = True
+            rows = handover.save(self.comm, 0, fence, aside=False)
+            self.comm.Barrier()
+        except GroupBroken:
+            handover.is_complete = was_complete
+            raise
+        self._results = dict(zip(self._state.rows, rows, strict=True))
+        self._is_over = self._control.is_over = True
+        membership.progress(self.step, self.samples)
+        self._control.send(
+            Finished(
+                generation=self.generation, step=self.step, epoch=self.epoch, samples=self.samples
+            )
+        )

@@ -1,0 +1,1 @@
+"""How an agent starts a worker of runtime ``mpi``."""
