@@ -80,6 +80,11 @@ class TemplateProcess:
         self.said: list[dict[str, Any]] = []
         self.workers: dict[str, Worker] = {}
         self.selector = selectors.DefaultSelector()
+        self._start_template(directory, python, environment)
+
+    def _start_template(
+        self, directory: Path, python: str, environment: Mapping[str, str] | None
+    ) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with (directory / "template.log").open("ab") as log:
             self.process = process.spawn(

@@ -9,6 +9,9 @@ whatever hangs in it, and the survivors connect to each other afresh. Called by 
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +26,8 @@ from bftrainer.elastic.protocol import Commit, Entered, Interrupted, Left
 from bftrainer.elastic.side import GROUP_TIMEOUT_S, Broken, SideTask
 
 log = logging.getLogger("bftrainer.elastic")
+
+RAW_PATIENCE_S = 5.0  # a step may be long; only programs with blocking calls are ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +64,7 @@ class Membership:
         self._roster: tuple[str, ...] = ()
         self._seen: Key = (-1, -1)
         self._me = control.config.worker_id
+        control.on_commit = self._watch
 
     # ---- what run asks ---------------------------------------------------------------
 
@@ -103,6 +109,18 @@ class Membership:
             comm.linger()
             raise SystemExit(0)
         return True
+
+    def _watch(self, commit: Commit) -> None:
+        """In the control thread: a blocking call of the program's own cannot be left."""
+        if commit.abandon and self.comm is not None and self.comm.is_raw_used:
+            timer = threading.Timer(RAW_PATIENCE_S, self._end_if_hung, (key_of(commit),))
+            timer.daemon = True
+            timer.start()
+
+    def _end_if_hung(self, key: Key) -> None:
+        if self._seen < key and not self.control.is_over:
+            log.warning("BFT-1420: a call on Run.comm.raw does not end: a member is lost")
+            os.kill(os.getpid(), signal.SIGTERM)  # counts as a loss, not as a failure
 
     # ---- changes ---------------------------------------------------------------------
 
