@@ -1,4 +1,4 @@
-"""What a resize by restart costs a trainer, in sentences. Pure.
+"""What a restart, or a loss, costs a trainer, in sentences. Pure.
 
 A trainer's record comes in; nothing goes out for a trainer that is resized in place.
 Called by ``service`` (explain) and ``cli.status``.
@@ -7,6 +7,21 @@ Called by ``service`` (explain) and ``cli.status``.
 from __future__ import annotations
 
 from bftrainer.trainer import MeasuredCosts, TrainerRecord
+
+
+def loss_sentences(record: TrainerRecord) -> tuple[str, ...]:
+    """Say what a node taken without notice costs an MPI program."""
+    spec = record.spec
+    if spec.runtime != "mpi" or record.state.is_final:
+        return ()
+    return (
+        (
+            "It is an MPI program, resized in place. A node that is taken without notice costs it"
+            " the step in flight; where its domain is cut up, what it did since the last copy in"
+            " a neighbour's memory, and if neighbours are lost together, all since its last"
+            f" checkpoint, one every {spec.checkpoint_interval_s:g} s."
+        ),
+    )
 
 
 def restart_sentences(record: TrainerRecord) -> tuple[str, ...]:

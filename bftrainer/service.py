@@ -21,7 +21,7 @@ from bftrainer.harm.views import HarmReport
 from bftrainer.observability.figures import Extras, daemon_figures
 from bftrainer.observability.metrics import Figure
 from bftrainer.poll.snapshot import Node, NodeState
-from bftrainer.restart_words import restart_sentences
+from bftrainer.restart_words import loss_sentences, restart_sentences
 from bftrainer.slow_words import slow_sentences, straggler_sentences
 from bftrainer.trainer import TrainerRecord, TrainerSpec
 from trainers.runtimes.base import load_runtime
@@ -97,6 +97,7 @@ class DaemonService:
                 *explain_trainer(record, plan, daemon.settings, queue, len(view.observed_nodes)),
                 *straggler_sentences(record, plan, daemon.settings, view.observed_nodes),
                 *restart_sentences(record),
+                *loss_sentences(record),
                 *daemon.trainers.copies.in_words(trainer_id),
                 *(() if record.state.is_final else self._failures()),
             ),

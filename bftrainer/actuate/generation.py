@@ -115,7 +115,7 @@ class GenerationMachine:
             case protocol.Saved():
                 self.is_saved = self.is_saved or self.is_parking
             case protocol.Left():
-                worker.phase = WorkerPhase.LEAVING
+                worker.phase, worker.has_left = WorkerPhase.LEAVING, True
             case protocol.Finished():
                 worker.is_finished = True
                 self.step, self.epoch, self.samples = body.step, body.epoch, body.samples
@@ -408,7 +408,10 @@ class GenerationMachine:
         is_hurt = len(self._alive_members()) < len(self.members) or self.interrupted_s is not None
         if is_hurt and self.members and not forming.is_committed:
             forming.abandon = True  # no step boundary will come
-        if forming.is_committed and (lost or self._has_waited(now_s)):
+        held_up = forming.is_held_up(
+            any(w.is_lost for m, w in self.workers.items() if m in self.members), now_s
+        )
+        if forming.is_committed and (lost or held_up or self._has_waited(now_s)):
             return self._reform_after_commit(forming)
         if lost:
             return self._retry(forming, now_s)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from bftrainer.elastic import protocol
 
+LEAVER_PATIENCE_S = 0.2  # how long a generation may take after a leaver of it was lost
+
 
 class WorkerPhase(enum.StrEnum):
     """Life of a worker."""
@@ -36,6 +38,7 @@ class Worker:
     warm_since_s: float | None = None
     first_generation: int = 0
     is_finished: bool = False
+    has_left: bool = False
     has_failed: str = ""  # cause, when the script failed
     leaving_since_s: float | None = None  # since when it should be on its way out
     log_path: str = ""
@@ -44,6 +47,11 @@ class Worker:
     def is_alive(self) -> bool:
         """Whether its process is there as far as we know."""
         return self.phase is not WorkerPhase.GONE
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is gone without having left."""
+        return self.phase is WorkerPhase.GONE and not self.has_left
 
     def as_member(self, rank: int) -> protocol.Member:
         """Return its entry in a roster."""
@@ -73,6 +81,20 @@ class Forming:
     entered: set[str] = field(default_factory=set)
     pause_s: float = 0.0
     resumed_from: str = ""
+    leaver_lost_s: float | None = None
+
+    def is_held_up(self, is_leaver_lost: bool, now_s: float) -> bool:
+        """Whether members wait in vain for one that should leave with this generation.
+
+        Where the loss makes a collective fail they come by themselves, at once. Others (MPI)
+        wait at the step boundary for ever: it takes a generation that abandons the old one.
+        """
+        if not is_leaver_lost or self.abandon or not self.is_committed:
+            self.leaver_lost_s = None
+            return False
+        if self.leaver_lost_s is None:
+            self.leaver_lost_s = now_s
+        return now_s - self.leaver_lost_s >= LEAVER_PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,7 +103,7 @@ def spec_options() -> list[click.Option]:
             default="torch",
             show_default=True,
             metavar="NAME",
-            help="How workers are launched: torch, horovod, or command for any program.",
+            help="How workers are launched: torch, horovod, mpi, or command for any program.",
         ),
         *_contract_options(),
     ]

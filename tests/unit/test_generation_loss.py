@@ -10,6 +10,7 @@ from bftrainer.actuate.generation import (
     READY_TIMEOUT_S,
 )
 from bftrainer.actuate.group import (
+    LEAVER_PATIENCE_S,
     Announced,
     Parked,
     Rescaled,
@@ -147,6 +148,22 @@ def test_a_leaver_that_dies_after_commit_changes_nothing() -> None:
     assert d.lose_agent("n2") == []
     d.enter()
     assert (d.nodes(), d.machine.generation) == (["n1"], 2)
+
+
+def test_members_that_wait_in_vain_for_a_lost_leaver_abandon_it() -> None:
+    d = Driver()
+    d.form("n1", "n2", "n3")
+    d.target("n1", "n2")
+    d.ready()
+    d.lose_agent("n3")  # it was committed to leave at a boundary it never reaches
+    d.wait(LEAVER_PATIENCE_S / 2)
+    assert d.machine.forming is not None
+    assert d.machine.forming.generation == 2
+    d.wait(LEAVER_PATIENCE_S)
+    d.ready()
+    assert d.commit().abandon
+    d.enter()
+    assert (sorted(d.nodes()), d.machine.generation) == (["n1", "n2"], 3)
 
 
 def test_a_union_larger_than_n_max_is_cut() -> None:

@@ -17,7 +17,8 @@ from typing import Any
 from bftrainer.elastic import files
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.files import Fence, UnreadableError
+from bftrainer.elastic.fence import Fence, claim, path_for, write_whole
+from bftrainer.elastic.files import UnreadableError
 from bftrainer.elastic.mpi.state import State
 from bftrainer.elastic.protocol import Saved
 
@@ -68,10 +69,10 @@ class Disk:
 
     def _write(self, checkpoint: Checkpoint, fence: Fence) -> None:
         directory = self.directory
-        if directory is None or not files.claim(directory, fence):
+        if directory is None or not claim(directory, fence):
             return
         began_s = time.monotonic()
-        path = files.path_for(directory, checkpoint.step, fence.generation)
+        path = path_for(directory, checkpoint.step, fence.generation)
         header = {
             "layout": self._state.layout(),
             "step": checkpoint.step,
@@ -79,8 +80,8 @@ class Disk:
             "bytes": [len(part) for part in (*checkpoint.arrays, *checkpoint.rows)],
         }
         parts = [memoryview(part) for part in (*checkpoint.arrays, *checkpoint.rows)]
-        files.write(path, header, parts)
-        files.prune(directory)
+        write_whole(path, files.parts_of(header, parts))
+        files.prune(directory, path, self._state.layout())
         self._control.send(
             Saved(
                 generation=fence.generation,
@@ -123,7 +124,8 @@ class Disk:
             parts.extend(bytearray(int(n)) for n in header["bytes"])
             return [memoryview(part) for part in parts]
 
-        header = files.read(path, allocate)
+        with files.opened(path) as file:
+            header = files.read_from(file, allocate)
         n_arrays = len(self._state.arrays)
         return Checkpoint(
             step=int(header["step"]),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bftrainer.elastic.files import Fence
+from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.mpi.comm import Comm
 from bftrainer.elastic.mpi.disk import Checkpoint, Disk
 from bftrainer.elastic.mpi.memory import Memory, choose

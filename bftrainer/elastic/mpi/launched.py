@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bftrainer.elastic.files import Fence
+from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.mpi.comm import Comm, GroupBroken
 from bftrainer.elastic.mpi.handover import Handover
 from bftrainer.elastic.mpi.membership import Change

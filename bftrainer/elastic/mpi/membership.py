@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from bftrainer.elastic.control import Control, Key, die, key_of
-from bftrainer.elastic.files import Fence
+from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.mpi.comm import Comm, GroupBroken
 from bftrainer.elastic.mpi.handover import Handover
 from bftrainer.elastic.mpi.joining import Union, unite
@@ -86,10 +86,11 @@ class Membership:
     def fence(self) -> Fence:
         """Return what our checkpoints are fenced with."""
         commit = self.commit
-        if commit is None:
-            return Fence(incarnation=0, generation=0, token="")
         return Fence(
-            incarnation=commit.incarnation, generation=commit.generation, token=commit.token
+            incarnation=commit.incarnation if commit else 0,
+            generation=commit.generation if commit else 0,
+            token=commit.token if commit else "",
+            trainer_id=self.control.config.trainer_id,
         )
 
     def is_asked(self) -> bool:
@@ -119,7 +120,7 @@ class Membership:
 
     def _end_if_hung(self, key: Key) -> None:
         if self._seen < key and not self.control.is_over:
-            log.warning("BFT-1420: a call on Run.comm.raw does not end: a member is lost")
+            log.warning("BFT-1434: a call on Run.comm.raw does not end: a member is lost")
             os.kill(os.getpid(), signal.SIGTERM)  # counts as a loss, not as a failure
 
     # ---- changes ---------------------------------------------------------------------

@@ -1,0 +1,151 @@
+"""The pure parts of MPI programs, and programs that were started without an agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import trainers.examples
+from bftrainer import process
+from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.mpi import Rows, library
+from bftrainer.elastic.mpi.memory import choose
+from bftrainer.elastic.mpi.plan import Span, pieces, share_of
+from bftrainer.elastic.mpi.pmi import OneProcess
+from bftrainer.elastic.mpi.state import State
+from tests.support.waiting import wait_for
+
+SGD = Path(trainers.examples.__file__).parent / "mpi_sgd.py"
+SAVED = 85
+
+
+@given(
+    total=st.integers(0, 40),
+    old=st.integers(1, 6),
+    new=st.integers(1, 6),
+    lost=st.sets(st.integers(0, 5), max_size=2),
+)
+def test_every_row_finds_its_new_owner_or_the_loss_is_known(
+    total: int, old: int, new: int, lost: set[int]
+) -> None:
+    # Each rank holds its rows and those of the rank before it, as copies in memory do.
+    holders = [
+        [] if rank in lost else [share_of(total, old, rank), share_of(total, old, (rank - 1) % old)]
+        for rank in range(old)
+    ]
+    targets = [share_of(total, new, rank) for rank in range(new)]
+    moves = pieces(holders, targets)
+    held = {row for spans in holders for s in spans for row in range(s.first, s.end)}
+    if held != set(range(total)):
+        assert moves is None
+        return
+    assert moves is not None
+    got: list[list[int]] = [[] for _ in range(new)]
+    for move in moves:
+        span = holders[move.source][move.held]
+        assert span.first <= move.span.first < move.span.end <= span.end
+        got[move.target] += range(move.span.first, move.span.end)
+    assert got == [list(range(t.first, t.end)) for t in targets]
+
+
+def test_rows_that_stay_do_not_travel() -> None:
+    moves = pieces([[Span(0, 10)], [Span(10, 10)]], [Span(0, 12), Span(12, 8)])
+    assert moves is not None
+    assert [(m.source, m.target, m.span) for m in moves] == [
+        (0, 0, Span(0, 10)), (1, 0, Span(10, 2)), (1, 1, Span(12, 8)),
+    ]  # fmt: skip
+
+
+def test_the_newest_copy_counts_that_is_whole_without_the_dead() -> None:
+    one, two = [(40, 3, (0, 2)), (50, 3, (0, 2))], [(40, 3, (1, 0))]
+    assert choose([one, two]) == (40, 3)
+    assert choose([one, [(50, 3, (1, 0))]]) == (50, 3)
+    assert choose([one, []]) is None
+
+
+def test_the_process_manager_answers_what_mpich_asks() -> None:
+    manager = OneProcess("world-7")
+    assert "rc=0" in manager.answer("cmd=init pmi_version=1 pmi_subversion=1")
+    assert manager.answer("cmd=get_my_kvsname") == "cmd=my_kvsname kvsname=world-7 rc=0"
+    assert "rc=-1" in manager.answer("cmd=get kvsname=world-7 key=k")
+    manager.answer("cmd=put kvsname=world-7 key=k value=v#1$x")
+    assert manager.answer("cmd=get kvsname=world-7 key=k").endswith(" value=v#1$x")
+    assert "not_supported" in manager.answer("cmd=spawn")
+
+
+def test_an_interpreter_without_mpi4py_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(ElasticError, match="pip install mpi4py mpich") as caught:
+        library.load(finalizes=False)
+    assert caught.value.code == "BFT-1431"
+
+
+@pytest.mark.parametrize(
+    ("vendor", "is_good"),
+    [
+        (("MPICH", (5, 0, 2)), True),
+        (("MPICH", (4, 0, 2)), False),
+        (("Open MPI", (5, 0, 11)), False),
+    ],
+)
+def test_an_mpi_that_cannot_connect_is_refused(vendor: object, *, is_good: bool) -> None:
+    class Library:
+        """As ``mpi4py.MPI`` of another installation."""
+
+        @staticmethod
+        def get_vendor() -> object:
+            return vendor
+
+    if is_good:
+        library.require_connecting(Library)
+        return
+    with pytest.raises(ElasticError, match="--runtime command") as caught:
+        library.require_connecting(Library)
+    assert caught.value.code == "BFT-1432"
+
+
+def test_blocks_of_another_length_than_asked_for_are_refused() -> None:
+    rows = Rows(10, lambda _first, _count: np.zeros((1, 4)))
+    with pytest.raises(ElasticError, match="count rows of equal size"):
+        rows.renew(Span(0, 5))
+    layout = State({"a": np.zeros(2)}, {"r": Rows(10, lambda _f, n: np.zeros((n, 4)))}).layout()
+    other = State({"a": np.zeros(3)}, {"r": Rows(10, lambda _f, n: np.zeros((n, 4)))}).layout()
+    assert layout != other
+
+
+def test_under_mpiexec_it_keeps_the_contract_of_commands(tmp_path: Path) -> None:
+    mpiexec = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
+    assert mpiexec, "the package mpich is installed with the development extras"
+    control, out = tmp_path / "control", tmp_path / "done.json"
+    control.touch()
+    checkpoints = tmp_path / "checkpoints"
+    n_steps, batch = 120, 24
+    env = {
+        **os.environ, "BFT_CONTROL_FILE": str(control), "BFT_CHECKPOINT_DIR": str(checkpoints),
+        "BFT_TRAINER": "t1", "BFT_GENERATION": "1",
+    }  # fmt: skip
+    program = [sys.executable, str(SGD), "--steps", str(n_steps), "--pause", "0.03"]
+    with (tmp_path / "log").open("wb") as log:
+        child = process.spawn([mpiexec, "-n", "2", *program], env=env, stdout=log, stderr=log)
+    try:
+        wait_for(lambda: b"BFT step=" in (tmp_path / "log").read_bytes(), what="its first line")
+        control.write_text("stop\n")
+        assert child.wait(60) == SAVED
+    finally:
+        process.kill_group(child.pid, signal.SIGKILL)
+    control.write_text("")
+    done = process.run([mpiexec, "-n", "3", *program, "--out", str(out)], timeout_s=60, env=env)
+    assert done.is_ok, done.stderr
+    n_samples = n_steps * batch
+    found = json.loads(out.read_text())
+    assert (found["samples"], found["index_sum"]) == (n_samples, n_samples * (n_samples - 1) // 2)
