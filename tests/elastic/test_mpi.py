@@ -72,6 +72,8 @@ def test_members_join_leave_and_die_and_every_sample_is_used_once(control: Contr
     c.kill(d, signal.SIGSTOP)  # a node that was cut off: silent, its sockets open
     c.form_without_answer_of([e], stopped=d)
     goes_on(c)
+    c.kill(d, signal.SIGCONT)  # what it sends now ends calls of the old generation, too late
+    goes_on(c)
     c.kill(d, signal.SIGKILL)
     c.finished([e])
     assert_all_samples_once(out, n_steps)
@@ -91,6 +93,18 @@ def test_a_joiner_that_dies_on_the_way_in_does_not_hold_up_the_others(control: C
     assert c.workers[a].all(Interrupted)
     goes_on(c)
     c.finished([a])
+    assert_all_samples_once(out, n_steps)
+
+
+def test_a_member_that_comes_back_spoils_nothing(control: Controller) -> None:
+    c, n_steps, out = control, 400, control.directory / "done.json"
+    a, b, d = start(c, SGD, "--steps", n_steps, "--pause", 0.01, "--out", out)
+    c.form([a, b, d])
+    goes_on(c)
+    c.kill(a, signal.SIGSTOP)
+    c.form_without_answer_of([b, d], stopped=a)
+    c.kill(a, signal.SIGCONT)
+    c.finished([b])
     assert_all_samples_once(out, n_steps)
 
 

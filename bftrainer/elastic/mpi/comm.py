@@ -20,7 +20,7 @@ LOOK_EVERY = 64  # tests between two looks for news
 SPINS = 4000  # tests before a wait begins to sleep: some milliseconds
 NAP_S = 0.0002
 LINGER_S = 0.02
-_left_behind: list[Any] = []  # requests whose buffers MPI may still write to
+_left_behind: list[Any] = []  # requests with their buffers: MPI may still write to these
 
 
 class GroupBroken(BaseException):
@@ -38,6 +38,9 @@ class Comm:
         self.mpi = mpi
         self._raw = raw
         self._is_left = is_left
+        # With their buffers: mpi4py 4.1 keeps those of a collective only as long as the caller
+        # does, and a member that was merely silent may complete it after the next generation
+        # has taken the same memory.
         self._open: list[Any] = []
         self.is_raw_used = False
         self.rank: int = raw.Get_rank()
@@ -73,7 +76,7 @@ class Comm:
                     time.sleep(NAP_S)
         except self.mpi.Exception as problem:
             raise self._broken(problem) from None
-        self._open = [request for request in self._open if request]
+        self._open = [(request, kept) for request, kept in self._open if request]
 
     def leave(self) -> None:
         """Keep what is under way from being freed."""
@@ -101,7 +104,7 @@ class Comm:
             request = operation(*what)
         except self.mpi.Exception as problem:
             raise self._broken(problem) from None
-        self._open.append(request)
+        self._open.append((request, what))
         return request
 
     # ---- as mpi4py names them --------------------------------------------------------
