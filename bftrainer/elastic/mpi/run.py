@@ -111,6 +111,11 @@ class Run:
         return 0
 
     @property
+    def share(self) -> int:
+        """Always 0: what each member does of a step is the program's business."""
+        return 0
+
+    @property
     def samples(self) -> int:
         """Samples of these steps, of all members."""
         return self._handover.step * self._batch
