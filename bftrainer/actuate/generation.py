@@ -404,14 +404,11 @@ class GenerationMachine:
         forming = self.forming
         if forming is None:
             return []
-        lost = [w for w in forming.roster if not self.workers[w].is_alive]
+        lost = forming.lost(self.workers, self.members, now_s)
         is_hurt = len(self._alive_members()) < len(self.members) or self.interrupted_s is not None
         if is_hurt and self.members and not forming.is_committed:
             forming.abandon = True  # no step boundary will come
-        held_up = forming.is_held_up(
-            any(w.is_lost for m, w in self.workers.items() if m in self.members), now_s
-        )
-        if forming.is_committed and (lost or held_up or self._has_waited(now_s)):
+        if forming.is_committed and (lost or self._has_waited(now_s)):
             return self._reform_after_commit(forming)
         if lost:
             return self._retry(forming, now_s)

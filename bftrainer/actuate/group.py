@@ -6,11 +6,12 @@ Read and written by ``actuate.generation`` only; shown by the daemon's views.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bftrainer.elastic import protocol
 
-LEAVER_PATIENCE_S = 0.2  # how long a generation may take after a leaver of it was lost
+LEAVER_PATIENCE_S = 0.1  # how long a generation may take after a leaver of it was lost
 
 
 class WorkerPhase(enum.StrEnum):
@@ -83,18 +84,23 @@ class Forming:
     resumed_from: str = ""
     leaver_lost_s: float | None = None
 
-    def is_held_up(self, is_leaver_lost: bool, now_s: float) -> bool:
-        """Whether members wait in vain for one that should leave with this generation.
+    def lost(
+        self, workers: Mapping[str, Worker], members: Sequence[str], now_s: float
+    ) -> list[str]:
+        """Return who is gone that this generation needs: of its roster, and of who leaves.
 
-        Where the loss makes a collective fail they come by themselves, at once. Others (MPI)
-        wait at the step boundary for ever: it takes a generation that abandons the old one.
+        Where a loss makes a collective fail, members come by themselves when a leaver died on
+        the way to the step boundary. Others (MPI) wait for it there for ever, so it counts as
+        lost when the generation has not formed ``LEAVER_PATIENCE_S`` later.
         """
-        if not is_leaver_lost or self.abandon or not self.is_committed:
+        gone = [w for w in self.roster if not workers[w].is_alive]
+        leavers = [m for m in members if m in workers and workers[m].is_lost and m not in gone]
+        if not leavers or self.abandon or not self.is_committed:
             self.leaver_lost_s = None
-            return False
+            return gone
         if self.leaver_lost_s is None:
             self.leaver_lost_s = now_s
-        return now_s - self.leaver_lost_s >= LEAVER_PATIENCE_S
+        return gone + leavers if now_s - self.leaver_lost_s >= LEAVER_PATIENCE_S else gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
