@@ -53,9 +53,11 @@ class SideTask(Generic[T]):
         elif not isinstance(result, Broken | Exception):
             discard(result)
 
-    def wait(self, abandoned: Callable[[], bool]) -> T | Broken:
+    def wait(
+        self, abandoned: Callable[[], bool], timeout_s: float = 2 * GROUP_TIMEOUT_S
+    ) -> T | Broken:
         """Return what came out; leave it to itself as soon as ``abandoned`` says so."""
-        self._control.wait_until(lambda: bool(self._outcome) or abandoned(), 2 * GROUP_TIMEOUT_S)
+        self._control.wait_until(lambda: bool(self._outcome) or abandoned(), timeout_s)
         if not self._outcome:
             return Broken(reason=LEFT_BEHIND)
         if isinstance(self._outcome[0], Exception):

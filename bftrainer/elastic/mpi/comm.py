@@ -43,6 +43,7 @@ class Comm:
         # has taken the same memory.
         self._open: list[Any] = []
         self.is_raw_used = False
+        self.inside_since_s: float | None = None  # in a call that should return at once
         self.rank: int = raw.Get_rank()
         self.size: int = raw.Get_size()
 
@@ -63,7 +64,10 @@ class Comm:
         waiting, tests = list(requests), 0
         try:
             while waiting:
-                if waiting[-1].Test():  # one by one: of several, MPI would not say which failed
+                self.inside_since_s = time.monotonic()
+                is_done = waiting[-1].Test()  # one by one: of several, none is named that failed
+                self.inside_since_s = None
+                if is_done:
                     waiting.pop()
                     continue
                 tests += 1
@@ -94,16 +98,19 @@ class Comm:
         """Tell the loss of a member from a mistake of the program."""
         names = ("ERR_OTHER", "ERR_INTERN", "ERR_UNKNOWN", "ERR_PROC_FAILED", "ERR_REVOKED")
         losses = {getattr(self.mpi, name) for name in names}
+        self.inside_since_s = None
         self.leave()
         if problem.Get_error_class() not in losses:
             return RuntimeError(str(problem))
         return GroupBroken(str(problem).partition("\n")[0][:300])
 
     def _start(self, operation: Callable[..., Any], *what: Any) -> Any:
+        self.inside_since_s = time.monotonic()
         try:
             request = operation(*what)
         except self.mpi.Exception as problem:
             raise self._broken(problem) from None
+        self.inside_since_s = None
         self._open.append((request, what))
         return request
 

@@ -27,6 +27,8 @@ from bftrainer.elastic.side import GROUP_TIMEOUT_S, Broken, SideTask
 
 log = logging.getLogger("bftrainer.elastic")
 
+HUNG_S = 0.2  # a call that returns at once takes no longer
+FORM_PATIENCE_S = 5.0  # for connecting, or parting: then the next attempt
 RAW_PATIENCE_S = 5.0  # a step may be long; only programs with blocking calls are ended
 
 
@@ -112,16 +114,33 @@ class Membership:
         return True
 
     def _watch(self, commit: Commit) -> None:
-        """In the control thread: a blocking call of the program's own cannot be left."""
-        if commit.abandon and self.comm is not None and self.comm.is_raw_used:
-            timer = threading.Timer(RAW_PATIENCE_S, self._end_if_hung, (key_of(commit),))
-            timer.daemon = True
-            timer.start()
+        """In the control thread: look after a while whether we can still leave the group."""
+        if commit.abandon and self.comm is not None:
+            self._look_later(key_of(commit), time.monotonic())
 
-    def _end_if_hung(self, key: Key) -> None:
-        if self._seen < key and not self.control.is_over:
+    def _look_later(self, key: Key, since_s: float) -> None:
+        timer = threading.Timer(HUNG_S, self._end_if_hung, (key, since_s))
+        timer.daemon = True
+        timer.start()
+
+    def _end_if_hung(self, key: Key, since_s: float) -> None:
+        """End this process when MPI does not return: as a loss, not as a failure.
+
+        A call that only starts or tests an operation may try for ever to send to a dead
+        member (libfabric); so does a blocking call of the program's own.
+        """
+        comm, now_s = self.comm, time.monotonic()
+        if comm is None or self._seen >= key or self.control.is_over:
+            return
+        inside_s = comm.inside_since_s
+        if inside_s is not None and now_s - inside_s >= HUNG_S:
+            log.warning("a call of MPI does not end: a member is lost")
+        elif comm.is_raw_used and now_s - since_s >= RAW_PATIENCE_S:
             log.warning("BFT-1434: a call on Run.comm.raw does not end: a member is lost")
-            os.kill(os.getpid(), signal.SIGTERM)  # counts as a loss, not as a failure
+        else:
+            self._look_later(key, since_s)
+            return
+        os.kill(os.getpid(), signal.SIGTERM)
 
     # ---- changes ---------------------------------------------------------------------
 
@@ -265,7 +284,7 @@ class Membership:
         return lambda: self.control.newer_than(key_of(commit)) is not None
 
     def _aside(self, commit: Commit, action: Callable[[], Any]) -> Any:
-        outcome = SideTask(self.control, action).wait(self._is_overtaken(commit))
+        outcome = SideTask(self.control, action).wait(self._is_overtaken(commit), FORM_PATIENCE_S)
         if isinstance(outcome, Broken):
             raise GroupBroken(outcome.reason)
         return outcome
