@@ -10,8 +10,8 @@ encoded, 1408 members built different models, 1409 no torch in the interpreter,
 1410 the script raised, 1411 the script could not be started, 1412 a checkpoint
 refused by the fence, 1413 a checkpoint that cannot be read, 1420 a framework that is
 set up in a way its hook cannot serve, 1430 no Horovod in the interpreter, 1431 no elastic
-function of Horovod called, or one again after its end. MPI: 1431 no mpi4py, 1432
-an MPI that cannot connect, 1433 state that cannot be handed over, 1434 a blocking call.
+function of Horovod called, or one again after its end. MPI: 1441 no mpi4py, 1442
+an MPI that cannot connect, 1443 state that cannot be handed over, 1444 a blocking call.
 """
 
 from __future__ import annotations

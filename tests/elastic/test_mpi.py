@@ -181,7 +181,7 @@ def test_a_blocking_call_of_the_program_ends_its_process_as_a_loss(control: Cont
     port, c.members = c.prepare([a]), [a]
     c.commit([a], port, abandon=True)
     c.until(lambda: c.workers[a].returncode == -signal.SIGTERM, "ended as a loss")
-    assert "BFT-1434" in c.workers[a].log.read_text()
+    assert "BFT-1444" in c.workers[a].log.read_text()
 
 
 MISTAKEN = """\
@@ -196,7 +196,7 @@ run.loop(lambda run: run.comm.Bcast(np.zeros(1), root=99), steps=5)
     ("text", "code", "words"),
     [
         (MISTAKEN, "BFT-1410", "root"),
-        (MISTAKEN.replace("np.zeros(1)}", "b'fixed'}"), "BFT-1433", "read-only"),
+        (MISTAKEN.replace("np.zeros(1)}", "b'fixed'}"), "BFT-1443", "read-only"),
     ],
 )
 def test_a_mistake_of_the_program_is_a_failure_and_no_loss(

@@ -87,7 +87,7 @@ def test_an_interpreter_without_mpi4py_is_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(ElasticError, match="pip install mpi4py mpich") as caught:
         library.load(finalizes=False)
-    assert caught.value.code == "BFT-1431"
+    assert caught.value.code == "BFT-1441"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_an_mpi_that_cannot_connect_is_refused(vendor: object, *, is_good: bool)
         return
     with pytest.raises(ElasticError, match="--runtime command") as caught:
         library.require_connecting(Library)
-    assert caught.value.code == "BFT-1432"
+    assert caught.value.code == "BFT-1442"
 
 
 def test_blocks_of_another_length_than_asked_for_are_refused() -> None:

@@ -149,10 +149,8 @@ class MpiKit:
         return self._spec(directory, *argv, "--out", str(directory / "done.json"))
 
     def failing_spec(self, directory: Path) -> TrainerSpec:
-        text = "raise RuntimeError('no data here')\n"
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "fails.py").write_text(text)
-        return self._spec(directory, script=str(directory / "fails.py"), n_max=1)
+        script = write_script(directory, "raise RuntimeError('no data here')\n")
+        return dataclasses.replace(self._spec(directory, n_max=1), script=str(script))
 
     def _spec(self, directory: Path, *args: str, **changes: object) -> TrainerSpec:
         fields: dict[str, object] = {

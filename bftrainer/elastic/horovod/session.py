@@ -19,7 +19,6 @@ from typing import Any, NoReturn
 from bftrainer.elastic.control import Control, Key, die, key_of, step_aside
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence
-from bftrainer.elastic.group import Broken
 from bftrainer.elastic.horovod.counts import Counts
 from bftrainer.elastic.horovod.saving import Saver
 from bftrainer.elastic.horovod.world import World
@@ -32,6 +31,7 @@ from bftrainer.elastic.protocol import (
     Left,
     Warm,
 )
+from bftrainer.elastic.side import Broken
 
 ADDED = 2  # HostUpdateResult.added in horovod/runner/elastic/worker.py
 WARM_VARIABLE = "BFT_HOROVOD_WARM"  # "0": a joiner waits in hvd.init(), as under horovodrun

@@ -26,7 +26,7 @@ def load(*, finalizes: bool) -> Any:
     """Return ``mpi4py.MPI``, initialised; where it was loaded before, as it was loaded then.
 
     Raises:
-        ElasticError: BFT-1431 when the interpreter has no mpi4py or it finds no MPI.
+        ElasticError: BFT-1441 when the interpreter has no mpi4py or it finds no MPI.
     """
     try:
         if "mpi4py.MPI" not in sys.modules:
@@ -35,7 +35,7 @@ def load(*, finalizes: bool) -> Any:
         return importlib.import_module("mpi4py.MPI")
     except (ImportError, RuntimeError) as problem:
         raise ElasticError(
-            "BFT-1431",
+            "BFT-1441",
             f"The interpreter {sys.executable} cannot load MPI: {problem}.",
             "Install mpi4py and mpich there (pip install mpi4py mpich), or name another"
             " interpreter: submit --interpreter PATH.",
@@ -46,13 +46,13 @@ def require_connecting(mpi: Any) -> None:
     """Refuse an MPI whose processes cannot find each other after they were started.
 
     Raises:
-        ElasticError: BFT-1432 for anything but MPICH 5 or later.
+        ElasticError: BFT-1442 for anything but MPICH 5 or later.
     """
     name, version = mpi.get_vendor()
     if name == "MPICH" and tuple(version[:2]) >= OLDEST_MPICH:
         return
     raise ElasticError(
-        "BFT-1432",
+        "BFT-1442",
         f"{name} {'.'.join(map(str, version))} cannot connect processes that were started one by"
         " one; MPICH 5 can.",
         "Install mpich>=5 in the interpreter (pip), or use --runtime command with mpirun: the"

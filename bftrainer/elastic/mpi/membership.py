@@ -136,7 +136,7 @@ class Membership:
         if inside_s is not None and now_s - inside_s >= HUNG_S:
             log.warning("a call of MPI does not end: a member is lost")
         elif comm.is_raw_used and now_s - since_s >= RAW_PATIENCE_S:
-            log.warning("BFT-1434: a call on Run.comm.raw does not end: a member is lost")
+            log.warning("BFT-1444: a call on Run.comm.raw does not end: a member is lost")
         else:
             self._look_later(key, since_s)
             return

@@ -18,7 +18,7 @@ def bytes_of(buffer: Any, name: str) -> memoryview:
     """Return the memory of an array.
 
     Raises:
-        ElasticError: BFT-1433 when it cannot be written or has gaps.
+        ElasticError: BFT-1443 when it cannot be written or has gaps.
     """
     try:
         view = memoryview(buffer)
@@ -27,7 +27,7 @@ def bytes_of(buffer: Any, name: str) -> memoryview:
         problem = str(refused)
     if problem:
         raise ElasticError(
-            "BFT-1433",
+            "BFT-1443",
             f"The state {name!r} cannot be handed over: {problem}.",
             "Give a writable contiguous array, such as numpy.zeros(n), and change it in place.",
         )
@@ -69,7 +69,7 @@ class Rows:
         view = bytes_of(self.local, "rows")
         if view.nbytes != self.span.count * self.row_bytes:
             raise ElasticError(
-                "BFT-1433",
+                "BFT-1443",
                 f"A block of {self.span.count} rows has {view.nbytes} bytes,"
                 f" not {self.span.count} times {self.row_bytes}.",
                 "make(first, count) must return count rows of equal size.",
