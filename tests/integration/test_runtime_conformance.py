@@ -149,8 +149,9 @@ class MpiKit:
         return self._spec(directory, *argv, "--out", str(directory / "done.json"))
 
     def failing_spec(self, directory: Path) -> TrainerSpec:
+        spec = self._spec(directory, n_max=1)
         script = write_script(directory, "raise RuntimeError('no data here')\n")
-        return dataclasses.replace(self._spec(directory, n_max=1), script=str(script))
+        return dataclasses.replace(spec, script=str(script))
 
     def _spec(self, directory: Path, *args: str, **changes: object) -> TrainerSpec:
         fields: dict[str, object] = {
