@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from bftrainer import process
 from tests.elastic.controller import TemplateProcess
@@ -26,9 +26,6 @@ class MpiWorkers(TemplateProcess):
     def _start_template(self, directory: Path, python: str, environment: object) -> None:
         del directory, python, environment
         self.said = [{"ready": {}}]  # there is none to wait for
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self,

@@ -38,3 +38,24 @@ def check_size_and_length(spec: TrainerSpec) -> None:
 def unusable(cause: str, next_step: str) -> UsageError:
     """Return the error of a trainer that no agent could start."""
     return UsageError("BFT-1305", cause, next_step, exit_code=ExitCode.VALIDATION_FAILED)
+
+
+def check_in_place(spec: TrainerSpec) -> None:
+    """Check a training script that is resized in place.
+
+    Raises:
+        BftError: see the other checks; or it has a contract of checkpoints.
+    """
+    check_paths(
+        spec,
+        script=spec.script,
+        interpreter=spec.interpreter,
+        working_directory=spec.cwd,
+        checkpoint_directory=spec.checkpoint_dir,
+    )
+    check_size_and_length(spec)
+    if spec.contract is not None:
+        raise unusable(
+            f"{spec.name} is resized in place: it is never asked to write and end.",
+            "Leave out --launch and the options about checkpoints, or use --runtime command.",
+        )

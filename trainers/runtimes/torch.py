@@ -10,7 +10,7 @@ from bftrainer.elastic.protocol import to_body
 from bftrainer.trainer import TrainerRecord, TrainerSpec
 from bftrainer.wire.messages import StartWorker
 from trainers.runtimes.base import Resize
-from trainers.runtimes.checking import check_paths, check_size_and_length, unusable
+from trainers.runtimes.checking import check_in_place
 from trainers.runtimes.config import worker_config
 
 
@@ -22,19 +22,7 @@ class TorchRuntime:
 
     def check(self, spec: TrainerSpec) -> None:
         """Refuse what no agent could start; paths are looked at by the submitter."""
-        check_paths(
-            spec,
-            script=spec.script,
-            interpreter=spec.interpreter,
-            working_directory=spec.cwd,
-            checkpoint_directory=spec.checkpoint_dir,
-        )
-        check_size_and_length(spec)
-        if spec.contract is not None:
-            raise unusable(
-                f"{spec.name} is resized in place: it is never asked to write and end.",
-                "Leave out --launch and the options about checkpoints, or use --runtime command.",
-            )
+        check_in_place(spec)
 
     def start_message(
         self,
