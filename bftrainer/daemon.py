@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -428,13 +429,16 @@ class Daemon:
         files = self.agents.write_files(pilot_id, claim.node, address, gpus, interpreter)
         pilot = self.pilots.open(pilot_id, claim.node, claim.time_limit_s, files.public_key)
         self.server.register(pilot_id, files.public_key)
-        self._background(self._launch_pilot(pilot, files, gpus))
+        self._background(self._launch_pilot(pilot, files, gpus, claim.or_time_limit_s))
 
-    async def _launch_pilot(self, pilot: Pilot, files: AgentFiles, gpus: int) -> None:
+    async def _launch_pilot(
+        self, pilot: Pilot, files: AgentFiles, gpus: int, or_time_limit_s: float | None
+    ) -> None:
         pilot_id = pilot.record.pilot_id
         try:
             job_id = await asyncio.get_running_loop().run_in_executor(
-                self._acting, self.pilots.launch, pilot, files.argv, files.log, gpus
+                self._acting,
+                partial(self.pilots.launch, pilot, files.argv, files.log, gpus, or_time_limit_s),
             )
         except BatchSystemError as problem:
             self.refusal = problem.cause

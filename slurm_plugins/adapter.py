@@ -6,6 +6,7 @@ it returns from its worker thread. The site's settings it relies on are in docs/
 
 from __future__ import annotations
 
+import logging
 import os
 import pwd
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 
 import pydantic
 
-from bftrainer.errors import ExitCode, UsageError
+from bftrainer.errors import BatchSystemError, ExitCode, UsageError
 from bftrainer.poll.announcer import Announcer
 from bftrainer.poll.batch_system import PilotObservation, PilotRequest
 from bftrainer.poll.finding import Finding
@@ -25,6 +26,7 @@ from slurm_plugins.hook.watch import HookFile
 from slurm_plugins.launcher import PilotLauncher
 from slurm_plugins.snapshot import SnapshotReader
 
+LOG = logging.getLogger("bftrainer.slurm")
 DEFAULT_CYCLE_S = 30.0
 """Slurm's own default of bf_interval, until the controller has told us."""
 
@@ -90,21 +92,30 @@ class SlurmBatchSystem:
         snapshot = self._reader.read(wants_cycle=wants_cycle)
         if snapshot.jobs is not None:
             self._launcher.running = self._reader.running_pilots
+            self._drop(self._reader.surplus)
         if snapshot.nodes:
             self._cpus_per_node = max(node.cpus for node in snapshot.nodes)
         if self._reader.config is not None:
             self.cycle_s = self._reader.config.bf_interval_s
         return snapshot
 
+    def _drop(self, surplus: Sequence[str]) -> None:
+        """Cancel what still waits of pilots that have started with their other limit."""
+        try:
+            self._launcher.cancel(surplus, force=False)
+        except BatchSystemError as problem:  # they are there at the next look as well
+            LOG.warning("%s", problem)
+
     def launch_pilot(self, request: PilotRequest) -> str:
         """Submit a pilot; raises ``BatchSystemError`` (BFT-1222 to -1224, -1226)."""
-        job_id = self._launcher.launch(request, cycle_s=self.cycle_s)
-        self._reader.remember(job_id, request.pilot_id)
-        return job_id
+        job_ids = self._launcher.launch(request, cycle_s=self.cycle_s)
+        for job_id in job_ids:
+            self._reader.remember(job_id, request.pilot_id)
+        return job_ids[0]
 
     def cancel_pilots(self, job_ids: Sequence[str], *, force: bool = False) -> None:
         """Ask the pilots to leave; the second time, after 2 s, Slurm ends them."""
-        self._launcher.cancel(job_ids, force=force)
+        self._launcher.cancel(self._reader.all_of(job_ids), force=force)
 
     def pilot_states(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
         """Observe each id; ended and unheard-of ids are absent."""

@@ -26,6 +26,7 @@ from bftrainer.poll.snapshot import (
 )
 from slurm_plugins import asked, commands, parse
 from slurm_plugins.commands import SlurmCommands, is_controller_away, why_failed
+from slurm_plugins.twins import one_each
 
 T = TypeVar("T")
 
@@ -43,6 +44,7 @@ class SnapshotReader:
     reservations_interval_s: float
     config: parse.ControllerConfig | None = None
     running_pilots: frozenset[str] = frozenset()  # job ids, as last seen
+    surplus: tuple[str, ...] = ()  # pending jobs of pilots that have started, as last seen
     _names: dict[str, str] = field(default_factory=dict)
     _asked: asked.AskedFor = field(default_factory=asked.AskedFor)
     _partitions: tuple[Partition, ...] = ()
@@ -55,6 +57,12 @@ class SnapshotReader:
     def remember(self, job_id: str, pilot_id: str) -> None:
         """Note a pilot that was just launched: its name need not be asked for."""
         self._names[job_id] = pilot_id
+
+    def all_of(self, job_ids: Sequence[str]) -> list[str]:
+        """Return these jobs and the others of the same pilots."""
+        pilots = {self._names.get(job_id) for job_id in job_ids} - {None}
+        others = [i for i, name in self._names.items() if name in pilots and i not in job_ids]
+        return [*job_ids, *others]
 
     def read(self, *, wants_cycle: bool = True) -> Snapshot:
         """Look once. Nodes are read before jobs, so that no job is on an "idle" node.
@@ -145,10 +153,12 @@ class SnapshotReader:
         self.running_pilots = frozenset(
             job.job_id for job in jobs if job.job_id in own and job.state is JobState.RUNNING
         )
-        return tuple(
+        marked = [
             dataclasses.replace(job, pilot_id=self._names[job.job_id]) if job.job_id in own else job
             for job in jobs
-        )
+        ]
+        shown, self.surplus = one_each(marked)
+        return shown
 
     def _complete(self, jobs: tuple[Job, ...], failures: list[str]) -> tuple[Job, ...]:
         """Add what pending jobs ask for; what cannot be read now is asked for again."""

@@ -5,10 +5,12 @@ change. Fresh ones: ``--hypothesis-profile=fresh``, which ``make test-long`` doe
 """
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("same", derandomize=True)
-settings.register_profile("fresh", derandomize=False)
+# How long an example takes says something about the machine's other work, not about the code.
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same", patient, derandomize=True)
+settings.register_profile("fresh", patient, derandomize=False)
 settings.load_profile("same")
 
 pytest.register_assert_rewrite(

@@ -92,13 +92,21 @@ class PilotBook:
         pilot = self.pilots[pilot_id] = Pilot(record=record)
         return pilot
 
-    def launch(self, pilot: Pilot, agent_argv: Sequence[str], log_path: Path, gpus: int) -> str:
+    def launch(
+        self,
+        pilot: Pilot,
+        agent_argv: Sequence[str],
+        log_path: Path,
+        gpus: int,
+        or_time_limit_s: float | None = None,
+    ) -> str:
         """Ask the batch system (blocking, any thread); return the job id."""
         return self._system.launch_pilot(
             PilotRequest(
                 pilot_id=pilot.record.pilot_id,
                 node=pilot.record.node,
                 time_limit_s=pilot.record.time_limit_s,
+                or_time_limit_s=or_time_limit_s,
                 agent_argv=tuple(agent_argv),
                 log_path=log_path,
                 gpus=gpus,
@@ -198,8 +206,11 @@ class PilotBook:
         return ended
 
     def _observe_present(self, pilot: Pilot, job: Job) -> None:
-        if pilot.record.job_id is None:
-            self._update(pilot, job_id=job.job_id)  # the daemon died while submitting it
+        if pilot.record.job_id is None or (
+            pilot.record.job_id != job.job_id and job.state is not JobState.PENDING
+        ):
+            # The daemon died while submitting it; or it started with its other limit.
+            self._update(pilot, job_id=job.job_id)
         if job.state is JobState.RUNNING and pilot.start_s is None:
             pilot.start_s = job.start_s
             if job.time_limit_s is not None and job.time_limit_s != pilot.record.time_limit_s:

@@ -30,6 +30,7 @@ from bftrainer.decide.types import (
     Settings,
 )
 from bftrainer.decide.victims import CheapestForTrainers
+from bftrainer.decide.waiting import starts_by_s
 from bftrainer.events.idle import observe_idle
 from bftrainer.poll.snapshot import NodeState
 from milp.errors import CheckFailed, ProblemError
@@ -320,16 +321,28 @@ def _allocate(
 
 def _claims(pool: Pool, assignment: Mapping[str, str], given: DecisionInput) -> tuple[Claim, ...]:
     claims: list[Claim] = []
-    longest = given.settings.pilot_time_limit_s
+    settings, starts_s = given.settings, None
+    longest = settings.pilot_time_limit_s
     if given.snapshot.plan_window_s is not None:  # nothing is known of what comes after
         longest = min(longest, given.snapshot.plan_window_s)
     for node in pool.nodes if given.may_claim else ():
         if node.pilot_id or node.name not in assignment:
             continue
+        if starts_s is None:
+            starts_s = starts_by_s(given.snapshot, settings.cycle_s, given.now_s)
         limit = longest
         if node.usable_until_s is not None:
-            limit = min(limit, node.usable_until_s - given.now_s)
-        claims.append(Claim(node=node.name, time_limit_s=limit, for_trainer=assignment[node.name]))
+            limit = min(limit, node.usable_until_s - starts_s)
+        # What is planned on the node when its cycle comes is not known yet.
+        is_open = starts_s > given.now_s and settings.min_gap_s < limit
+        claims.append(
+            Claim(
+                node=node.name,
+                time_limit_s=limit,
+                for_trainer=assignment[node.name],
+                or_time_limit_s=settings.min_gap_s if is_open else None,
+            )
+        )
     return tuple(claims)
 
 

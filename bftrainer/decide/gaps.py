@@ -27,7 +27,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from bftrainer.decide.unnamed import bound_by_unnamed, is_in_partition
-from bftrainer.poll.snapshot import Job, JobState, Node, NodeState, Reservation, Snapshot
+from bftrainer.decide.waiting import pending_jobs
+from bftrainer.poll.snapshot import Job, Node, NodeState, Reservation, Snapshot
 
 # Reasons with which a waiting job is in no plan (squeue manual page, release 22.05, "JOB
 # REASON CODES"): a node that is planned is not planned for it.
@@ -96,7 +97,7 @@ def gap_ends(
         ours: nodes with a pilot, requested or held.
     """
     nodes = snapshot.nodes or ()
-    waiting = [j for j in snapshot.jobs or () if j.state is JobState.PENDING and j.is_ordinary]
+    waiting = pending_jobs(snapshot)
     ends: dict[str, GapEnd] = {}
     for reservation in snapshot.reservations or ():
         if reservation.end_s > now_s:

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from bftrainer.decide.feasible import Verdict, judge
 from bftrainer.decide.nodesets import NodeSet, NodeSets
 from bftrainer.decide.pool import FREE_STATES, LOST_STATES, taken_nodes
-from bftrainer.decide.requests import ASKS, Site, jobs_in_queue, why_it_waits
+from bftrainer.decide.requests import ASKS, Site, why_it_waits
 from bftrainer.decide.shadow import Shadows
 from bftrainer.decide.types import GaveBack, Memory, PilotView, Release, Settings
 from bftrainer.decide.victims import Offer, Pick, give
+from bftrainer.decide.waiting import pending_jobs, waits_for_nodes
 from bftrainer.poll.snapshot import Job, JobState, Snapshot
 
 
@@ -54,7 +55,7 @@ def give_back(
         now_s: batch system's clock.
         pick: chooses among the nodes of trainers.
     """
-    pending = _in_order(_pending(snapshot), snapshot)
+    pending = _in_order(pending_jobs(snapshot), snapshot)
     if not pending:
         return GiveBack(releases=(), gave_back={}, left_to_jobs=frozenset())
     sets = NodeSets.of(snapshot.nodes or ())
@@ -134,7 +135,7 @@ def still_held_off(
     held_off: Mapping[str, float], snapshot: Snapshot, settings: Settings
 ) -> dict[str, float]:
     """Drop nodes for which a whole scheduler cycle has passed since the give-back."""
-    if not _waits_for_nodes(snapshot):
+    if not waits_for_nodes(snapshot):
         return {}  # nobody waits: there is no one to keep them free for
     more_s = (settings.hold_off_cycles - 1.0) * settings.cycle_s  # of a daemon that backs off
     return {
@@ -152,10 +153,6 @@ def coming_back(snapshot: Snapshot, pilots: Sequence[PilotView], memory: Memory)
     return (given_back & present) - taken_nodes(snapshot) - kept
 
 
-def _pending(snapshot: Snapshot) -> list[Job]:
-    return [j for j in snapshot.jobs or () if j.is_ordinary and j.state is JobState.PENDING]
-
-
 def _in_order(jobs: list[Job], snapshot: Snapshot) -> list[Job]:
     """Sort jobs as the scheduler takes them: tier, priority, age."""
     tiers = {partition.name: partition.tier for partition in snapshot.partitions}
@@ -166,15 +163,6 @@ def _in_order(jobs: list[Job], snapshot: Snapshot) -> list[Job]:
         return max(tiers.get(name, 0) for name in job.partition.split(","))
 
     return sorted(jobs, key=lambda j: (-tier(j), -j.priority, j.submit_s or 0.0, j.job_id))
-
-
-def _waits_for_nodes(snapshot: Snapshot) -> bool:
-    """Whether there is a job that might start if it had nodes."""
-    pending = _pending(snapshot)
-    if not pending:
-        return False
-    in_queue = jobs_in_queue(snapshot)
-    return any(not why_it_waits(job, snapshot.taken_at_s, in_queue) for job in pending)
 
 
 def _cycle_passed(since_s: float, snapshot: Snapshot, settings: Settings) -> bool:

@@ -16,8 +16,10 @@ from functools import lru_cache
 from operator import attrgetter
 
 from bftrainer.decide import reserve as reserves
+from bftrainer.decide.claims import SHORTEST_S
 from bftrainer.decide.gaps import GapEnd, Then, gap_ends
 from bftrainer.decide.types import Memory, PilotView, PoolNode, Settings
+from bftrainer.decide.waiting import starts_by_s
 from bftrainer.poll.snapshot import JobState, Node, NodeState, Snapshot
 
 FREE_STATES = (NodeState.IDLE, NodeState.PLANNED)
@@ -66,12 +68,12 @@ def build_pool(
     nodes = snapshot.nodes or ()
     by_node = {p.node: p for p in pilots}
     ends = gap_ends(snapshot, now_s, settings.cycle_s, by_node.keys())
+    starts_s = starts_by_s(snapshot, settings.cycle_s, now_s) if ends else now_s
     taken = taken_nodes(snapshot)
     told_of = by_node.keys() | ends.keys() | memory.held_off.keys()
     types, seen = settings.eligible_node_types, memory.idle_seen
     asked = replace(memory, held_off=_left_to_queue(memory, snapshot, settings, now_s))
-    pool: list[PoolNode] = []
-    candidates: list[PoolNode] = []
+    pool, candidates = list[PoolNode](), list[PoolNode]()
     not_used, due = dict[str, str](), set[str]()
     for node in sorted(nodes, key=_NAME):
         name = node.name
@@ -97,14 +99,14 @@ def build_pool(
                 until_s = min(until_s, pilot.end_s or math.inf)
         else:
             until_s = _claim_until_s(end, snapshot, settings)
-            why = _why_not_take(node, end, until_s, asked, settings, now_s)
+            why = _why_not_take(node, end, until_s, asked, settings, now_s, starts_s)
         if why:
             not_used[name] = why
         elif pilot is None:
             candidates.append(_candidate(name, node.node_type, node.gpus, until_s))
         else:
-            what = name, node.node_type, node.gpus
-            pool.append(_with_pilot(*what, until_s, pilot.pilot_id, pilot.is_held))
+            kind = node.node_type, node.gpus
+            pool.append(_with_pilot(name, *kind, until_s, pilot.pilot_id, pilot.is_held))
     wanted = _wanted_reserve(nodes, memory, settings, now_s)
     reserve, lacks = _split_reserve(candidates, pool, wanted, now_s)
     for name in reserve:
@@ -191,6 +193,7 @@ def _why_not_take(
     memory: Memory,
     settings: Settings,
     now_s: float,
+    starts_s: float,
 ) -> str:
     if node.state not in FREE_STATES:
         return f"It is {node.state.value}{_because(node)}."
@@ -198,8 +201,10 @@ def _why_not_take(
         return f"Policy does not use nodes of type {node.node_type}."
     if node.name in memory.held_off:
         return "It is left to the queue until a whole scheduler cycle has passed."
-    if end is not None and until_s is not None and until_s - now_s < settings.min_gap_s:
-        return end.sentence(now_s)
+    if end is not None and until_s is not None:
+        shortest_s = min(SHORTEST_S, settings.min_gap_s)  # of what is left once it starts
+        if until_s - now_s < settings.min_gap_s or until_s - starts_s < shortest_s:
+            return end.sentence(now_s)
     if memory.idle_seen.get(node.name, 0) < settings.idle_confirmations:
         return "It has not been idle in enough snapshots yet (idle_confirmations)."
     return ""

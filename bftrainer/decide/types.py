@@ -112,6 +112,9 @@ class Claim:
     node: str
     time_limit_s: float
     for_trainer: str
+    # Where it has to wait for the scheduler's plan: a limit that is short enough for every gap
+    # worth a claim, to be had if the other does not fit that plan.
+    or_time_limit_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,17 +1,58 @@
-"""Does anything wait for a cycle of the scheduler? Then the next look asks for it.
+"""Who waits: ordinary jobs for nodes, and what of ours for a cycle of the scheduler.
 
-The fold's memory, our pilots and the last snapshot come in. Called by the daemon before
-each look, because asking is a request to the controller of its own. A snapshot that was
-taken without asking has the cycle that was known last: an old one can only say "not
-passed yet", never "passed", so that nothing is taken too early.
+``waits_for_cycle`` is called by the daemon before each look, because asking for the cycle
+is a request to the controller of its own. A snapshot that was taken without asking has the
+cycle that was known last: an old one can only say "not passed yet", never "passed", so
+that nothing is taken too early. ``starts_by_s`` is called by ``pool`` and ``decision``: where
+ordinary jobs wait for nodes a pilot waits, too, and what its limit must fit into is what is
+left of the gap then.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
+from bftrainer.decide.requests import jobs_in_queue, why_it_waits
 from bftrainer.decide.types import Memory, PilotView
-from bftrainer.poll.snapshot import Snapshot
+from bftrainer.poll.snapshot import Job, JobState, Snapshot
+
+
+def pending_jobs(snapshot: Snapshot) -> list[Job]:
+    """Return the ordinary jobs that have not started, as the snapshot has them."""
+    return [j for j in snapshot.jobs or () if j.is_ordinary and j.state is JobState.PENDING]
+
+
+def waits_for_nodes(snapshot: Snapshot) -> bool:
+    """Whether there is a job that might start if it had nodes."""
+    pending = pending_jobs(snapshot)
+    if not pending:
+        return False
+    in_queue = jobs_in_queue(snapshot)
+    return any(not why_it_waits(job, snapshot.taken_at_s, in_queue) for job in pending)
+
+
+def starts_by_s(snapshot: Snapshot, cycle_s: float, now_s: float) -> float:
+    """Return when a pilot that is asked for now starts, if it does not have to wait twice.
+
+    With nobody waiting for nodes that is at once. Else the scheduler comes to it in its next
+    cycle: a limit that fits what is left of a gap now would not fit what is left then, and
+    the pilot would not start at all (``gaps``).
+
+    Args:
+        snapshot: complete.
+        cycle_s: time between two passes of the scheduler.
+        now_s: batch system's clock.
+    """
+    if not waits_for_nodes(snapshot):
+        return now_s
+    latest_s = now_s + cycle_s
+    began_s = snapshot.cycle.began_s if snapshot.cycle is not None else None
+    if began_s is None or cycle_s <= 0:
+        return latest_s
+    # The one known last may be some cycles old: nobody asks while nothing waits for one.
+    cycles = max(1, math.ceil((now_s - began_s) / cycle_s))
+    return min(began_s + cycles * cycle_s, latest_s)
 
 
 def waits_for_cycle(memory: Memory, pilots: Iterable[PilotView], snapshot: Snapshot | None) -> bool:

@@ -29,6 +29,9 @@ class PilotRequest:
     pilot_id: str  # ours, unique for ever, e.g. "p000017"; also the batch job's name
     node: str
     time_limit_s: float  # fits the gap; adapters round *down* to their granularity
+    # To be had if no pilot of the limit above can start. An adapter whose batch system plans
+    # asks for both, and what it reports and cancels is one pilot all the same.
+    or_time_limit_s: float | None = None
     agent_argv: tuple[str, ...]  # absolute interpreter first; becomes the batch script itself
     log_path: Path
     gpus: int = 0
@@ -65,7 +68,10 @@ class BatchSystem(Protocol):
         """Count what the controller was asked so far, by kind; orders are ORDER_KINDS."""
 
     def launch_pilot(self, request: PilotRequest) -> str:
-        """Submit the pilot and return its batch job id; raise ``BatchSystemError``."""
+        """Submit the pilot and return its batch job id; raise ``BatchSystemError``.
+
+        Of a pilot that was asked for with two limits the id may change once, when it starts.
+        """
 
     def cancel_pilots(self, job_ids: Sequence[str], *, force: bool = False) -> None:
         """Ask the pilots to leave now; ids already gone are no error."""

@@ -11,6 +11,7 @@ import pytest
 from bftrainer.decide import reserve
 from bftrainer.decide.gaps import Then, gap_ends
 from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.poll.batch_system import PilotRequest
 from bftrainer.poll.snapshot import Job, JobState, NodeState, Snapshot
 from slurm_plugins.adapter import SlurmBatchSystem, create
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
@@ -94,6 +95,47 @@ def test_what_slurm_tells_of_its_plans(cluster: SlurmTestCluster, system: SlurmB
         cluster.cancel(begins)
         for name in ("m", "r"):
             cluster.command("scontrol", "delete", f"ReservationName={name}")
+
+
+def test_a_pilot_whose_limit_does_not_fit_the_plan_starts_with_its_other_one(
+    cluster: SlurmTestCluster, system: SlurmBatchSystem
+) -> None:
+    first = cluster.submit(n_nodes=2, duration_s=200, limit_s=420, extra_args=("--nodelist=n1,n2",))
+    wait_for(lambda: cluster.started_s(first), what="the first job runs")
+    head = cluster.submit(n_nodes=4, duration_s=1, limit_s=300)
+    jobs = [first, head]
+    try:
+        wait_for(lambda: _planned(system, head, time.time() + 600), what="the second is planned")
+        for name, node in (("p1", "n3"), ("p2", "n1")):
+            jobs.append(system.launch_pilot(_pilot_request(cluster, name, node)))
+        [started] = wait_for(lambda: _running_pilots(system), what="a pilot runs")
+        assert (started.pilot_id, started.nodes, started.time_limit_s) == ("p1", ("n3",), 120.0)
+        assert started.job_id not in jobs  # it is the one submitted after that
+        wait_for(lambda: _in_queue(cluster, "p1") == [started.job_id], what="the other is gone")
+        assert len(_in_queue(cluster, "p2")) == 2
+        assert [j.job_id for j in system.snapshot().jobs or () if j.pilot_id == "p2"] == jobs[-1:]
+        system.cancel_pilots(jobs[-1:])
+        wait_for(lambda: _in_queue(cluster, "p2") == [], what="both are cancelled")
+        system.cancel_pilots([started.job_id])
+        wait_for(lambda: _in_queue(cluster, "p1") == [], what="the pilot is gone")
+    finally:
+        for job_id in (*jobs, *_in_queue(cluster, "p1"), *_in_queue(cluster, "p2")):
+            cluster.cancel(job_id)
+
+
+def _pilot_request(cluster: SlurmTestCluster, name: str, node: str) -> PilotRequest:
+    return PilotRequest(
+        pilot_id=name,
+        node=node,
+        time_limit_s=3600.0,
+        or_time_limit_s=120.0,
+        agent_argv=("/bin/sleep", "100"),
+        log_path=cluster.directory / f"{name}.log",
+    )
+
+
+def _in_queue(cluster: SlurmTestCluster, name: str) -> list[str]:
+    return cluster.command("squeue", "-h", "-a", "-n", name, "-o", "%A").stdout.split()
 
 
 def test_limits_fit_the_plan_and_a_plan_that_moves_takes_the_nodes_back_before_it(

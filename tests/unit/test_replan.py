@@ -76,7 +76,7 @@ def test_a_plan_that_moves_later_lengthens_nothing_and_a_new_pilot_may_follow() 
     assert released(_decide(fold, later, 431.0, short)) == {"n1"}  # its limit strikes
     free = with_state(BUSY, NodeState.PLANNED, "n1")
     plan = fold.decide(snapshot(free, [later]), PILOTS[1:], [record()], at_s=T0 + 442)
-    assert {c.node: c.time_limit_s for c in plan.claims} == {"n1": 3000 - 60 - 442}
+    assert {c.node: c.time_limit_s for c in plan.claims} == {"n1": 3000 - 60 - 442 - 30}
 
 
 def test_a_reservation_over_held_nodes_takes_them_back_in_time() -> None:
@@ -145,7 +145,7 @@ def test_a_plan_before_the_end_of_a_pilot_that_ends_anyway_is_kept_too() -> None
 def test_a_claim_ends_before_the_slot_of_a_planned_start() -> None:
     begin_s = 60.0 * (T0 // 60.0 + 10) - T0  # of a slot
     job = _planned(begin_s + 53.0, "n1")
-    for resolution_s, limit_s in ((0.0, begin_s + 53.0 - 60.0), (60.0, begin_s - 60.0)):
+    for resolution_s, limit_s in ((0.0, begin_s + 53.0 - 90.0), (60.0, begin_s - 90.0)):
         seen = replace(snapshot(FOUR[:1], [job]), plan_resolution_s=resolution_s)
         plan = Fold().decide(seen, [], [record()])
         assert [claim.time_limit_s for claim in plan.claims] == [limit_s]

@@ -1,52 +1,64 @@
-"""When a look asks for the scheduler's cycle: only while something waits for one."""
+"""When a pilot that is asked for now starts, and what its limits are then."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from bftrainer.decide.types import GaveBack, Memory, PilotView
-from bftrainer.decide.waiting import waits_for_cycle
+from bftrainer.decide.types import Claim, Settings
+from bftrainer.decide.waiting import starts_by_s
 from bftrainer.poll.snapshot import SchedulerCycle, Snapshot
+from tests.support.snapshots import T0, Fold, idle_nodes, pending, record, snapshot
 
-AT_S = 1000.0
-
-
-def seen(began_s: float | None) -> Snapshot:
-    cycle = SchedulerCycle(began_s=began_s, ended_s=None if began_s is None else began_s + 0.5)
-    return Snapshot(taken_at_s=AT_S, nodes=(), jobs=(), cycle=cycle)
+BLOCKED = pending("7", 9, submit_s=T0 - 100)
+HELD = pending("8", 1, reason="JobHeldUser")
 
 
-def pilot(*, is_held: bool, is_leaving: bool = False) -> PilotView:
-    return PilotView(
-        pilot_id="p1", node="n1", requested_s=AT_S, is_held=is_held, is_leaving=is_leaving
-    )
+def _with_cycle(began_s: float | None) -> Snapshot:
+    seen = snapshot(idle_nodes(1), [BLOCKED])
+    return replace(seen, cycle=SchedulerCycle(ended_s=began_s, began_s=began_s))
 
 
-GIVEN = Memory(gave_back={"7": GaveBack(at_s=AT_S, situation="")})
-BEFORE, AFTER = seen(AT_S - 1), seen(AT_S + 1)
+@pytest.mark.parametrize("jobs", [(), (HELD,)])
+def test_at_once_where_nobody_waits_for_nodes(jobs: tuple[()]) -> None:
+    assert starts_by_s(snapshot(idle_nodes(1), jobs), 30.0, T0) == T0
 
 
 @pytest.mark.parametrize(
-    ("memory", "pilots", "snapshot", "waits"),
+    ("began_s", "starts_s"),
     [
-        (Memory(), (), BEFORE, False),
-        (Memory(), (), None, False),
-        (Memory(held_off={"n1": AT_S}), (), AFTER, True),  # dropped when it has passed
-        (GIVEN, (), BEFORE, True),
-        (GIVEN, (), AFTER, False),
-        (GIVEN, (), seen(None), True),
-        (GIVEN, (), None, True),
-        (Memory(), (pilot(is_held=False),), BEFORE, True),
-        (Memory(), (pilot(is_held=False),), AFTER, False),
-        (Memory(), (pilot(is_held=True),), BEFORE, False),
-        (Memory(), (pilot(is_held=False, is_leaving=True),), BEFORE, False),
+        (T0 - 1.0, T0 + 29.0),
+        (T0 - 29.5, T0 + 0.5),
+        (T0 - 100.0, T0 + 20.0),  # an old one: nobody asked since
+        (T0 + 0.2, T0 + 30.0),  # the clocks differ a little
+        (None, T0 + 30.0),
     ],
-    ids=[
-        "nothing", "nothing-seen", "held-off", "given-back", "given-back-and-passed",
-        "never-ran", "never-asked", "requested", "requested-and-passed", "held", "leaving",
-    ],
-)  # fmt: skip
-def test_what_waits(
-    memory: Memory, pilots: tuple[PilotView, ...], snapshot: Snapshot | None, waits: bool
-) -> None:
-    assert waits_for_cycle(memory, pilots, snapshot) is waits
+)
+def test_else_in_the_next_cycle(began_s: float | None, starts_s: float) -> None:
+    assert starts_by_s(_with_cycle(began_s), 30.0, T0) == pytest.approx(starts_s)
+
+
+def test_a_scheduler_without_cycles_is_at_once() -> None:
+    assert starts_by_s(_with_cycle(T0 - 5), 0.0, T0) == T0
+
+
+def _claim(*, waits: bool, starts_s: float | None = None) -> Claim:
+    settings = Settings(reserve_nodes_per_type=0, min_gap_s=120.0, gap_margin_s=10.0)
+    job = replace(BLOCKED, start_s=starts_s, planned_nodes=("n1",) if starts_s else ())
+    seen = snapshot(idle_nodes(1), [job] if waits else [])
+    [claim] = Fold(settings=settings).decide(seen, trainers=[record()]).claims
+    return claim
+
+
+def test_a_pilot_that_waits_for_a_plan_has_a_second_limit() -> None:
+    assert _claim(waits=False).or_time_limit_s is None
+    claim = _claim(waits=True)
+    assert (claim.time_limit_s, claim.or_time_limit_s) == (14400.0, 120.0)
+    claim = _claim(waits=True, starts_s=T0 + 400.0)
+    assert (claim.time_limit_s, claim.or_time_limit_s) == (360.0, 120.0)
+
+
+def test_no_second_limit_that_is_longer() -> None:
+    claim = _claim(waits=True, starts_s=T0 + 150.0)
+    assert (claim.time_limit_s, claim.or_time_limit_s) == (110.0, None)

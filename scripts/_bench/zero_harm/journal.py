@@ -29,6 +29,9 @@ def read(
         begun_s: job id -> when Slurm started it: a pilot holds its node from then on. One
             that Slurm does not know does so from its agent's hello.
     """
+    entries = list(entries)
+    # The job that it was in the end: of two that were submitted for it, the one that started.
+    job_ids = {pilot.pilot_id: pilot.job_id for entry in entries for pilot in entry.pilots}
     held = _Spans()
     training = _Spans()
     members: dict[str, frozenset[str]] = {}  # trainer -> nodes
@@ -40,7 +43,7 @@ def read(
     for entry in entries:
         at_s = entry.at_s
         for pilot in entry.pilots:
-            _pilot(held, pilot, at_s, begun_s)
+            _pilot(held, pilot, at_s, begun_s.get(job_ids[pilot.pilot_id] or "", at_s))
             if pilot.state is PilotState.RUNNING and pilot.pilot_id not in running:
                 running.add(pilot.pilot_id)
                 counts["pilots"] += at_s >= origin_s
@@ -89,9 +92,9 @@ def plan_seen(given: Mapping[str, Any], origin_s: float) -> PlanSeen:
     return PlanSeen(at_s=given["now_s"] - origin_s, starts_s=tuple(sorted(starts.items())))
 
 
-def _pilot(held: _Spans, pilot: PilotRecord, at_s: float, begun_s: Mapping[str, float]) -> None:
+def _pilot(held: _Spans, pilot: PilotRecord, at_s: float, begun_s: float) -> None:
     if pilot.state is PilotState.RUNNING:
-        held.open(pilot.node, min(at_s, begun_s.get(pilot.job_id or "", at_s)))
+        held.open(pilot.node, min(at_s, begun_s))
     elif pilot.state in (PilotState.CANCELLED, PilotState.ENDED):
         # An end may be seen late: who calls us cuts off what an ordinary job had.
         held.close(pilot.node, at_s)
