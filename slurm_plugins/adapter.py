@@ -6,6 +6,7 @@ it returns from its worker thread. The site's settings it relies on are in docs/
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import pwd
@@ -108,6 +109,8 @@ class SlurmBatchSystem:
 
     def launch_pilot(self, request: PilotRequest) -> str:
         """Submit a pilot; raises ``BatchSystemError`` (BFT-1222 to -1224, -1226)."""
+        if self._hook_file is None:  # each further order is a look less: give-backs need them
+            request = dataclasses.replace(request, or_time_limit_s=None)
         job_ids = self._launcher.launch(request, cycle_s=self.cycle_s)
         for job_id in job_ids:
             self._reader.remember(job_id, request.pilot_id)

@@ -24,7 +24,7 @@ class Settings:
     partitions: str  # scontrol -o show partition
     pilot_partition: str
     queue_length: int  # ordinary jobs that wait
-    n_nodes: int  # a pilot may wait for each
+    n_nodes: int  # a pilot, of two jobs, may wait for each
     has_hook: bool
     qos_flags: str = ""  # sacctmgr show qos, of the pilots' partition
 
@@ -116,6 +116,21 @@ def _preemption(
             cost="Jobs of these partitions wait behind pilots and cannot preempt them.",
             remedy=f"PartitionName={below[0]} ... PriorityTier={tiers.get(name, 0) + 1}",
         )
+    ranks_qos = (
+        config.get("PriorityType") == "priority/multifactor"
+        and _seconds(config.get("PriorityWeightQOS", "0")) > 0
+    )
+    if below and kind == "preempt/qos" and not ranks_qos:
+        yield Finding(
+            code="BFT-1273",
+            weight=Weight.HARM,
+            setting=f"PriorityType={config.get('PriorityType', '')} "
+            f"PriorityWeightQOS={config.get('PriorityWeightQOS', '0')}, and {', '.join(below)} "
+            f"in no tier above {name}",
+            cost="Pilots rank with everybody: one that waits comes before jobs submitted later.",
+            remedy="PriorityType=priority/multifactor PriorityWeightQOS=100000, and Priority=0 for "
+            f"the QOS of {name}",
+        )
 
 
 _MODES = {
@@ -171,14 +186,15 @@ def _scheduler(config: Mapping[str, str], settings: Settings) -> Iterator[Findin
                 remedy=f"SchedulerParameters without {name}",
             )
     depth = int(values.get("bf_max_job_test") or 500)  # slurm.conf(5), 22.05: default 500
-    needed = settings.queue_length + settings.n_nodes
+    needed = settings.queue_length + 2 * settings.n_nodes  # each with two limits (twins.py)
     if needed > depth:
         yield Finding(
             code="BFT-1269",
             weight=Weight.LOSS,
             setting=f"bf_max_job_test={depth}",
-            cost=f"{settings.queue_length} jobs wait and {settings.n_nodes} pilots stand behind "
-            "them: backfill stops before it reaches the last, so idle nodes stay idle.",
+            cost=f"{settings.queue_length} jobs wait and up to {needed - settings.queue_length} of "
+            "pilots stand behind them: backfill stops before it reaches the last, so idle "
+            "nodes stay idle.",
             remedy=f"SchedulerParameters=...,bf_max_job_test={2 * needed}",
         )
     if (

@@ -98,8 +98,9 @@ def test_what_slurm_tells_of_its_plans(cluster: SlurmTestCluster, system: SlurmB
 
 
 def test_a_pilot_whose_limit_does_not_fit_the_plan_starts_with_its_other_one(
-    cluster: SlurmTestCluster, system: SlurmBatchSystem
+    cluster: SlurmTestCluster, tmp_path: Path
 ) -> None:
+    system = create({**cluster.config.batch_options(), "hook_file": str(tmp_path / "hook")})
     first = cluster.submit(n_nodes=2, duration_s=200, limit_s=420, extra_args=("--nodelist=n1,n2",))
     wait_for(lambda: cluster.started_s(first), what="the first job runs")
     head = cluster.submit(n_nodes=4, duration_s=1, limit_s=300)

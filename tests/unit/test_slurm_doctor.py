@@ -75,7 +75,7 @@ def test_a_site_that_is_as_it_should_be() -> None:
         (configured(PreemptExemptTime="00:00:20"), "BFT-1266", Weight.HARM),
         (configured(KillWait="30 sec"), "BFT-1267", Weight.LOSS),
         (configured(SchedulerParameters="bf_max_job_test=1000,defer"), "BFT-1268", Weight.HARM),
-        (configured(SchedulerParameters="bf_max_job_test=163"), "BFT-1269", Weight.LOSS),
+        (configured(SchedulerParameters="bf_max_job_test=227"), "BFT-1269", Weight.LOSS),
         (
             configured(AccountingStorageType="accounting_storage/slurmdbd"),
             "BFT-1270",
@@ -92,10 +92,30 @@ def test_each_wrong_setting_has_a_finding(settings: Settings, code: str, weight:
     assert found.remedy
 
 
+QOS = replace(
+    configured(PreemptType="preempt/qos"), partitions=BATCH.replace("Tier=10", "Tier=1") + PILOTS
+)
+RANKED = "PriorityType = priority/multifactor\nPriorityWeightQOS = 100000\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "is_last"),
+    [
+        ("", False),
+        (RANKED, True),
+        (RANKED.replace("100000", "0"), False),
+        (RANKED.replace("multifactor", "basic"), False),
+    ],
+)
+def test_with_preemption_by_qos_pilots_are_last_by_priority(config: str, is_last: bool) -> None:
+    found = codes(replace(QOS, config=QOS.config + config))
+    assert found == ({} if is_last else {"BFT-1273": Weight.HARM})
+
+
 def test_depth_counts_the_queue_and_the_pilots_behind_it() -> None:
-    assert codes(configured(SchedulerParameters="bf_max_job_test=164")) == {}
-    assert codes(replace(configured(SchedulerParameters="x=1"), queue_length=436)) == {}
-    deep = replace(configured(SchedulerParameters="x=1"), queue_length=437)
+    assert codes(configured(SchedulerParameters="bf_max_job_test=228")) == {}
+    assert codes(replace(configured(SchedulerParameters="x=1"), queue_length=372)) == {}
+    deep = replace(configured(SchedulerParameters="x=1"), queue_length=373)
     assert "BFT-1269" in codes(deep), "Slurm's own default is 500"
 
 
