@@ -159,7 +159,7 @@ def test_the_agents_death_ends_its_worker_at_once(
         c.form([a])
         progress(c)
         c.hang_up(a)
-        c.until(lambda: c.workers[a].returncode == 1, "worker exits with 1", timeout_s=5)
+        c.until(lambda: c.workers[a].returncode == 1, "worker exits with 1")
 
 
 def test_a_commit_of_an_earlier_daemon_is_refused(

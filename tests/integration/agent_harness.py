@@ -54,7 +54,7 @@ class Daemon:
         self.server = AgentServer(
             keys=keys,
             incarnation=incarnation,
-            agent_timeout_s=30.0,
+            agent_timeout_s=60,
             on_message=self._on_message,
             on_lost=lambda _pilot, why: self.order.append(f"lost:{why}"),
         )

@@ -299,7 +299,7 @@ def test_a_stopped_worker_is_killed_after_its_lease(tmp_path: Path) -> None:
         await until(lambda: daemon.of(Hello), "hello")
         worker, child, _ = await _start_waiting(lab, daemon)
         os.kill(worker, signal.SIGSTOP)
-        end = await until(lambda: daemon.exited("w1"), "exit reported", timeout_s=15.0)
+        end = await until(lambda: daemon.exited("w1"), "exit reported")
         assert end.returncode == -signal.SIGKILL
         assert "worker_lease_s" in end.cause
         await until(lambda: not is_running(child), "its child is gone, too")

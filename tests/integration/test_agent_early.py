@@ -41,7 +41,7 @@ def test_a_signal_during_start_up_takes_the_template_along(tmp_path: Path) -> No
         (template,) = await until(lambda: children(agent.pid), "a template")
         agent.send_signal(signal.SIGTERM)
         assert await lab.agent_ended() == 0
-        await until(lambda: not is_running(template), "its end", timeout_s=5)
+        await until(lambda: not is_running(template), "its end")
 
     in_lab(tmp_path, scenario)
 

@@ -80,7 +80,7 @@ def test_the_loss_of_the_only_node_costs_seconds_and_the_copy_survives_its_holde
     directory = Path(site.client.trainer(trainer).record.spec.checkpoint_dir)
     known = set(directory.glob("*.bft"))
     site.server.client.set_node(site.client.trainer(trainer).observed_nodes[0], is_up=False)
-    wait_for(lambda: set(directory.glob("*.bft")) - known, timeout_s=30, what="it is on disk")
+    wait_for(lambda: set(directory.glob("*.bft")) - known, timeout_s=60, what="it is on disk")
     for name in (trainer, other):
         site.client.cancel(name)
     for each in site.client.nodes():
@@ -97,7 +97,7 @@ def test_without_another_agent_it_says_so(site: DaemonSite) -> None:
                 "no other node has an agent of ours" in s
                 for s in site.client.explain(trainer).sentences
             ),
-            timeout_s=30,
+            timeout_s=60,
             what="the reason",
         )
         site.client.cancel(trainer)

@@ -174,7 +174,7 @@ def test_every_journalled_decision_can_be_taken_again(site: DaemonSite) -> None:
 
 
 def test_a_second_daemon_on_the_same_state_is_refused(site: DaemonSite) -> None:
-    second = process.run(site.sidecar.argv(), timeout_s=30)
+    second = process.run(site.sidecar.argv(), timeout_s=60)
     assert second.returncode == ExitCode.ALREADY_RUNNING
     assert f"{site.sidecar.pid}" in second.stderr
     assert "BFT-1102" in second.stderr

@@ -47,7 +47,7 @@ class Cluster:
                     gpus=self.slurm.config.gpus_per_node,
                 )
             )
-        wait_for(lambda: self.running() == set(self.pilots), timeout_s=30, what="all pilots run")
+        wait_for(lambda: self.running() == set(self.pilots), timeout_s=60, what="all pilots run")
 
     def running(self) -> set[str]:
         """Nodes whose pilot runs."""
@@ -104,7 +104,7 @@ def cluster(slurm_cluster: SlurmTestCluster, slurm_system: SlurmBatchSystem) -> 
         seen = slurm_cluster.command("sinfo", "-h", "-o", "%T").stdout.split()
         return seen != [] and set(seen) == {"idle"}
 
-    wait_for(all_idle, timeout_s=30, what="all nodes idle again")
+    wait_for(all_idle, timeout_s=60, what="all nodes idle again")
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,14 @@ def test_a_job_starts_on_exactly_what_is_given_back(
     wait_for(lambda: cluster.running() == set(cluster.pilots) - released, what="they are gone")
     done = cluster.slurm.command("scontrol", "release", job_id)
     assert done.is_ok, done.stderr
-    wait_for(lambda: cluster.job_nodes(job_id) == released, timeout_s=30, what="the job runs")
+    wait_for(lambda: cluster.job_nodes(job_id) == released, timeout_s=60, what="the job runs")
     assert cluster.running() == set(cluster.pilots) - released, "nobody was preempted"
     assert cluster.give_back().releases == (), "nothing more is wanted"
 
 
 def test_a_job_that_shares_a_node_needs_none_of_ours(cluster: Cluster) -> None:
     runs = cluster.sbatch("--ntasks=1", "--mem=100", "--nodelist=n1")
-    wait_for(lambda: cluster.job_nodes(runs) == {"n1"}, timeout_s=30, what="the first job runs")
+    wait_for(lambda: cluster.job_nodes(runs) == {"n1"}, timeout_s=60, what="the first job runs")
     cluster.hold("n2", "n3", "n4", "n5")
     fits = cluster.sbatch("--hold", "--ntasks=2", "--mem=100", "--gres=gpu:1")
     too_large = cluster.sbatch("--hold", "--ntasks=1", "--mem=3950")
@@ -146,7 +146,7 @@ def test_a_job_that_shares_a_node_needs_none_of_ours(cluster: Cluster) -> None:
     assert answers == {fits: Answer.STARTS_ON_FREE, too_large: Answer.NEEDS}
     assert [release.for_job for release in given.releases] == [too_large]
     cluster.slurm.command("scontrol", "release", fits)
-    wait_for(lambda: cluster.job_nodes(fits) == {"n1"}, timeout_s=30, what="it runs beside it")
+    wait_for(lambda: cluster.job_nodes(fits) == {"n1"}, timeout_s=60, what="it runs beside it")
     assert cluster.running() == set(cluster.pilots)
 
 

@@ -59,7 +59,7 @@ def test_hand_overs_are_measured_and_late_ones_answered(
     )
 
     good = slurm_cluster.submit(n_nodes=1, duration_s=300)
-    found = wait_for(lambda: _hand_overs(sidecar, 1), timeout_s=30, what="a hand-over")
+    found = wait_for(lambda: _hand_overs(sidecar, 1), timeout_s=60, what="a hand-over")
     (case,) = found.worst
     assert (case.job_id, case.how, found.given_back) == (good, How.GIVEN_BACK.value, 1)
     assert case.delay_s is not None
@@ -75,10 +75,10 @@ def test_hand_overs_are_measured_and_late_ones_answered(
     os.kill(sidecar.pid, signal.SIGSTOP)
     try:
         theirs = slurm_cluster.submit(n_nodes=1, duration_s=300)
-        wait_for(lambda: slurm_cluster.started_s(theirs), timeout_s=30, what="it preempts")
+        wait_for(lambda: slurm_cluster.started_s(theirs), timeout_s=60, what="it preempts")
     finally:
         os.kill(sidecar.pid, signal.SIGCONT)
-    found = wait_for(lambda: _hand_overs(sidecar, 2), timeout_s=30, what="a preemption")
+    found = wait_for(lambda: _hand_overs(sidecar, 2), timeout_s=60, what="a preemption")
     assert (found.preempted, found.preempted_jobs, found.taken) == (1, 1, 0)
     (case,) = (w for w in found.worst if w.how == How.PREEMPTED.value)
     assert case.job_id == theirs

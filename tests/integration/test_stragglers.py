@@ -91,7 +91,7 @@ def test_a_slow_node_is_replaced_while_it_still_trains(
     assert sizes[-2:] == [3, 3]
 
     # Remembered: it is given back, nobody takes it again, users can see why.
-    wait_for(lambda: _use(sidecar, straggler) == "free", timeout_s=30, what="given back")
+    wait_for(lambda: _use(sidecar, straggler) == "free", timeout_s=60, what="given back")
     status = sidecar.client.status()
     assert any(straggler in sentence for sentence in status.slow_nodes)
     assert "bftrainer_stragglers_replaced_total 1.0" in sidecar.client.metrics()

@@ -17,7 +17,7 @@ PYTHON = sys.executable
 
 
 def _python(code: str, **more: object) -> process.Completed:
-    return process.run([PYTHON, "-c", code], timeout_s=30.0, **more)  # type: ignore[arg-type]  # passed on
+    return process.run([PYTHON, "-c", code], timeout_s=60, **more)  # type: ignore[arg-type]  # passed on
 
 
 def test_output_status_and_time_come_back() -> None:
@@ -31,7 +31,7 @@ def test_output_status_and_time_come_back() -> None:
 
 def test_nothing_is_read_by_a_shell(tmp_path: Path) -> None:
     hostile = f"$(touch {tmp_path}/made); `id`; *"
-    done = process.run([PYTHON, "-c", "import sys; print(sys.argv[1])", hostile], timeout_s=30.0)
+    done = process.run([PYTHON, "-c", "import sys; print(sys.argv[1])", hostile], timeout_s=60)
     assert done.stdout == hostile + "\n"
     assert not (tmp_path / "made").exists()
 
@@ -91,7 +91,7 @@ def test_a_command_that_closes_its_output_is_still_bounded() -> None:
 
 def test_too_much_output_ends_the_command() -> None:
     done = process.run(
-        [PYTHON, "-c", "while True: print('x' * 1000)"], timeout_s=30.0, output_cap_bytes=5000
+        [PYTHON, "-c", "while True: print('x' * 1000)"], timeout_s=60, output_cap_bytes=5000
     )
     assert done.truncated
     assert not done.timed_out
