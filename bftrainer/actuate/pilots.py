@@ -134,7 +134,9 @@ class PilotBook:
             pilot.left_s = self._clock()
             self.give_backs += bool(release.for_job)
             self._update(pilot, state=PilotState.CANCELLED, reason=release.reason)
-            if pilot.record.job_id is not None and release.pilot_id not in told:
+            # One not seen running yet may still wait with its other limit, and must not start.
+            is_told = release.pilot_id in told and pilot.start_s is not None
+            if pilot.record.job_id is not None and not is_told:
                 job_ids.append(pilot.record.job_id)
         return job_ids
 
