@@ -23,6 +23,7 @@ from bftrainer.poll.snapshot import NodeState, Snapshot
 
 END_SEEN_S: Final = 0.3  # an ended job is announced before its nodes are idle
 LONGEST_RESTS: Final = {False: 5.0, True: 2.0}  # intervals; with announcements we look less
+LONGEST_CALLED_RESTS: Final = {False: 5.0, True: 2.0}  # intervals of a daemon that polls
 CYCLES_ASKED: Final = 10.0  # times per cycle of the scheduler, while something waits for it
 
 
@@ -45,6 +46,7 @@ def rules_of(policy: Policy, *, is_told: bool) -> PaceRules:
         called_interval_s=policy.poll_interval_s,
         total_per_minute=policy.requests_per_minute,
         longest_rest_s=LONGEST_RESTS[is_told] * interval_s,
+        longest_called_rest_s=LONGEST_CALLED_RESTS[is_told] * policy.poll_interval_s,
     )
 
 

@@ -11,8 +11,9 @@ took, so that never more than a fifth of the time is spent inside the controller
 Accounting. Looks nobody called for have a budget of requests in any 60 s, and so have
 all looks together; both are kept whatever happens. Orders are counted but never delayed:
 the looks after them come more seldom, so that both together stay within the budget, but
-not more seldom than every ``longest_rest_s``, because a daemon that does not look harms
-ordinary jobs. So what can exceed a budget is a burst of orders, within its minute.
+not more seldom than every ``longest_rest_s``, and ``longest_called_rest_s`` for one that an
+announcement calls for, because a daemon that does not look harms ordinary jobs and misses
+idle nodes. So what can exceed a budget is a burst of orders, within its minute.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class PaceRules:
     called_interval_s: float  # between a look and one that is called for
     total_per_minute: int  # of all looks
     longest_rest_s: float  # orders put a look off no longer than this
+    longest_called_rest_s: float  # and no longer than this one that is called for
 
 
 class Spent:
@@ -140,7 +142,7 @@ class Pace:
         rules = self.rules
         return max(
             self._began_s + rules.interval_s,
-            self._ready_s(now_s, rules.requests_per_minute),
+            self._ready_s(now_s, rules.requests_per_minute, rules.longest_rest_s),
             self._uncalled.free_s(now_s, LOOK_REQUESTS, rules.requests_per_minute),
             self._looked.free_s(now_s, LOOK_REQUESTS, rules.total_per_minute),
         )
@@ -152,17 +154,17 @@ class Pace:
         return max(
             due_s,
             self._began_s + rules.called_interval_s,
-            self._ready_s(now_s, rules.total_per_minute),
+            self._ready_s(now_s, rules.total_per_minute, rules.longest_called_rest_s),
             self._looked.free_s(now_s, LOOK_REQUESTS, rules.total_per_minute),
         )
 
-    def _ready_s(self, now_s: float, limit: int) -> float:
+    def _ready_s(self, now_s: float, limit: int, longest_rest_s: float) -> float:
         """Return when the controller may be asked again, whatever for."""
         left = max(1, limit - self._ordered.count(now_s))
         own_s = self._requests * WINDOW_S / limit
         spacing_s = self._requests * WINDOW_S / left
         return max(
             self._began_s + LATENCY_FACTOR * self.last_look_s,
-            self._began_s + max(own_s, min(spacing_s, self.rules.longest_rest_s)),
+            self._began_s + max(own_s, min(spacing_s, longest_rest_s)),
             self._ended_s + LEAST_REST_S,
         )

@@ -153,6 +153,16 @@ def test_however_many_orders_a_daemon_goes_on_looking() -> None:
     assert asked.pace.requests_last_minute(asked.now_s) > 1000
 
 
+def test_what_is_announced_is_seen_soon_however_many_pilots_were_submitted() -> None:
+    asked = Asked(HOOK)
+    asked.until(10)
+    asked.pace.ordered(asked.now_s, 1000)
+    asked.look(4)
+    asked.pace.calls.call(asked.now_s + 0.3)
+    assert HOOK.longest_called_rest_s == 2.0
+    assert asked.pace.due_s(asked.now_s) <= asked.now_s + 2.0
+
+
 def test_a_batch_system_without_a_controller_is_looked_at_as_often_as_is_wished() -> None:
     asked = Asked(rules_of(Policy(poll_interval_s=0.05), is_told=False), cost=0, took_s=0.001)
     asked.until(60)
@@ -178,6 +188,7 @@ def test_looks_keep_both_budgets_whatever_happens(
             called_interval_s=0.5,
             total_per_minute=3 * limit,
             longest_rest_s=5.0,
+            longest_called_rest_s=2.0,
         )
     )
     for kind, span_s, number in steps:
