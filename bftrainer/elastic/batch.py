@@ -143,14 +143,15 @@ def _pieces(cutting: Cutting, batch: int, size: int, rank: int) -> tuple[Piece, 
     return tuple(Piece(start=start + a, stop=start + b) for a, b in cuts if a < b)
 
 
-def in_words(terms: Terms, attempt: str) -> str:
+def in_words(terms: Terms, attempt: str, backend: str = "") -> str:
     """Return the line that says what a generation trains with."""
     size = len(terms.shares)
     text = f"generation {attempt}: {size} worker{'s' if size > 1 else ''}"
     text += f", global batch {terms.batch} = {_runs(terms.shares)}"
     if max(terms.passes, default=1) > 1:
         text += f", in passes {_runs(terms.passes)}"
-    return f"{text}, learning rate x {terms.lr_factor:.4g}"
+    text += f", learning rate x {terms.lr_factor:.4g}"
+    return f"{text}, {backend}" if backend else text
 
 
 def _runs(numbers: tuple[int, ...]) -> str:

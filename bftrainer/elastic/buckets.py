@@ -3,7 +3,8 @@
 Hooks copy each finished gradient, weighted by this worker's share of the global
 batch, into a flat bucket; a full bucket is reduced at once. The last bucket also
 carries every worker's vote to switch to a newer generation, so that all agree on the
-step without waiting for a message. When ``backward()`` returns, ``p.grad`` is the
+step without waiting for a message; where gradients stay on GPUs the votes travel by
+themselves, after them. When ``backward()`` returns, ``p.grad`` is the
 average, as with DistributedDataParallel. A step may have several passes; all but the
 last only add up. Used by ``run`` at sizes above 1, and alone where a step is parted.
 """
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 from torch.autograd import Variable
 
+from bftrainer.elastic import device
 from bftrainer.elastic import group as groups
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Broken, Group
@@ -125,12 +127,13 @@ class Reducer:
     def _allocate(self) -> None:
         groups = layout(self.params)
         flags = 1 + len(self.params) + self._measures
-        own_flags = self.params[groups[-1][0]].dtype not in _FLAG_DTYPES
+        last = self.params[groups[-1][0]]
+        own_flags = last.dtype not in _FLAG_DTYPES or device.is_on_device(last)
         self.buckets = [
-            Bucket(members, self.params, flags if last and not own_flags else 0)
-            for members, last in zip(groups, [*[False] * (len(groups) - 1), True], strict=True)
+            Bucket(members, self.params, flags if members is groups[-1] and not own_flags else 0)
+            for members in groups
         ]
-        if own_flags:  # half precision cannot count votes
+        if own_flags:  # half precision cannot count votes, and the host has to read them
             self.buckets.append(Bucket([], [], flags))
         self._index()
 
@@ -238,8 +241,10 @@ class Reducer:
                 self._square += _square_of(bucket)
             if self._launched == len(self.buckets) - 1:
                 self._write_flags(bucket)
-            if self.group is not None:
-                bucket.work = self.group.pg.allreduce([bucket.flat])
+            # Votes that travel by themselves wait for the gradients: who has them all knows
+            # that everybody's are there, and may leave the group.
+            if self.group is not None and (bucket.count or self.group.data is None):
+                bucket.work = self.group.carrier_of(bucket.flat).all_reduce(bucket.flat)
             self._launched += 1
 
     def _write_flags(self, bucket: Bucket) -> None:
@@ -287,7 +292,7 @@ class Reducer:
                 bucket.missing = 0
             self._launch_ready()
         if self.group is not None:
-            self._await_all()
+            self._await_all(self.group)
         elif self._is_bound:
             self._hand_out()
 
@@ -307,21 +312,23 @@ class Reducer:
         for i, p in enumerate(self.params):
             self._carried[i] |= p.grad is not None
 
-    def _await_all(self) -> None:
+    def _await_all(self, group: Group) -> None:
         began_s = time.monotonic()
         for bucket in self.buckets:
+            if bucket.work is None:
+                bucket.work = group.control.all_reduce(bucket.flat)
             self.broken = groups.settle(bucket.work, self._abandoned)
             if self.broken is not None:
                 break
         self.waited_s = time.monotonic() - began_s
         # An unfinished collective may write into its bucket at any later time.
         for bucket in self.buckets:
-            bucket.is_haunted = not bucket.work.is_completed()
+            bucket.is_haunted = bucket.work is not None and not bucket.work.is_completed()
             bucket.work = None  # a work keeps its group's sockets open
         if self.broken is None:
             self._hand_out()
             return
-        self._left = self.group
+        self._left = group
         for p, (bucket, view) in zip(self.params, self._slots, strict=True):
             if bucket.is_haunted and p.grad is view:
                 p.grad = torch.zeros_like(p)

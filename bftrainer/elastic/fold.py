@@ -4,7 +4,8 @@ Each worker keeps the gradients of its logical workers apart. Every member then 
 one slice of all of them, adds them in the order of the logical workers, and hands the
 sum of its slice to all: additions and their order are the same at every size, so is the
 result, bit for bit. Buffers (running averages) are those of logical worker 0. Memory:
-one copy of the gradients per logical worker, shared among the members. Used by ``run``
+one copy of the gradients per logical worker, shared among the members, in the host's
+memory: the order of sums is ours, which only gloo leaves to us. Used by ``run``
 in place of ``buckets.Reducer``.
 """
 
@@ -12,12 +13,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from bftrainer.elastic import group as groups
 from bftrainer.elastic.buckets import Bucket, Reducer, weigh
+from bftrainer.elastic.device import host_memory
 from bftrainer.elastic.group import Broken, Group
 from bftrainer.elastic.state import pack, unpack
 
@@ -27,7 +30,7 @@ class Exchange:
 
     def __init__(self, bucket: Bucket, size: int, rank: int, passes: Sequence[int]) -> None:
         width = bucket.flat.numel() // size  # of a slice; the bucket is padded to that end
-        new = bucket.flat.new_empty
+        new = partial(host_memory, like=bucket.flat)
         self.leaves = new((size, passes[rank], width))  # by the member that adds them
         self.slices = new((sum(passes), width))  # ours of all logical workers, in order
         self.part = new(width + 1)  # the sum of our slice, and our vote
@@ -200,4 +203,4 @@ class FoldReducer(Reducer):
             return None
         values = self._first or self._before
         flat = pack(values)
-        return flat, groups.broadcast(group, flat, 0)
+        return flat, group.control.broadcast(flat, 0)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 
 from bftrainer.elastic import group as groups
+from bftrainer.elastic.choosing import Offer
 from bftrainer.elastic.control import Control, Key, key_of
 from bftrainer.elastic.group import Broken, Group, SideTask
 from bftrainer.elastic.protocol import Commit
@@ -19,8 +20,9 @@ from bftrainer.elastic.protocol import Commit
 class Forming:
     """Groups under way, by commit; shared by the control thread and the training loop."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: Control, offer: Offer = Offer()) -> None:  # noqa: B008 - frozen
         self._control = control
+        self._offer = offer
         self._lock = threading.Lock()
         self._tasks: dict[Key, SideTask[Group]] = {}
         self._begun: set[Key] = set()  # also those taken: a second group would confuse peers
@@ -41,8 +43,17 @@ class Forming:
             if key_of(commit) not in self._begun:
                 self._begun.add(key_of(commit))
                 self._tasks[key_of(commit)] = SideTask(
-                    self._control, lambda: groups.build(commit, rank, address)
+                    self._control, lambda: groups.build(commit, rank, address, self._offer)
                 )
+
+    def is_slow(self, commit: Commit) -> bool:
+        """Whether the group of ``commit`` is still forming, and that may take seconds.
+
+        Sockets are connected while the members wait; a communicator of GPUs is not.
+        """
+        with self._lock:
+            task = self._tasks.get(key_of(commit))
+        return bool(self._offer.device) and task is not None and not task.is_done
 
     def take(self, commit: Commit, abandoned: Callable[[], bool]) -> Group | Broken:
         """Wait for the group of ``commit``, in which this worker is not alone."""

@@ -1,4 +1,4 @@
-"""One generation's process group, built and used so that it can be left at any moment.
+"""One generation's process groups, built and used so that they can be left at any moment.
 
 The torch back end blocks in ways nothing can interrupt (a full mesh towards a dead
 member, a collective with a hung one). So whatever may hang runs in a side thread or is
@@ -9,21 +9,18 @@ next group has fresh sockets, a fresh key in a fresh store, and fresh buffers. U
 
 from __future__ import annotations
 
-import threading
-import weakref
-from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import (
-    BroadcastOptions,
-    HashStore,
-    PrefixStore,
-    ProcessGroupGloo,
-    Store,
-)
+from torch._C._distributed_c10d import HashStore, PrefixStore, ProcessGroupGloo, Store
 
+from bftrainer.elastic import device
+from bftrainer.elastic.agreeing import Attempt, Meeting, attempt_all, choice_of
+from bftrainer.elastic.choosing import NCCL, Choice, Offer
+from bftrainer.elastic.collective import Collective, Gloo, settle
+from bftrainer.elastic.device import DeviceCollective
 from bftrainer.elastic.protocol import Commit
 from bftrainer.elastic.side import (
     GROUP_TIMEOUT_S,
@@ -35,17 +32,11 @@ from bftrainer.elastic.side import (
 from bftrainer.elastic.store import StoreClient
 from bftrainer.elastic.torch_store import TorchStore
 
-__all__ = ["LEFT_BEHIND", "Broken", "SideTask", "in_side_thread"]
-
-WAIT_SLICE = timedelta(milliseconds=20)
+__all__ = ["LEFT_BEHIND", "Broken", "SideTask", "in_side_thread", "settle"]
 
 
 def new_process_group(store: Store, rank: int, size: int, address: str) -> Any:
-    """Make the process group of a generation: the one place that knows the back end.
-
-    A back end for GPUs is chosen here; the rest of the runtime needs allreduce,
-    broadcast, send and recv that return works.
-    """
+    """Make gloo's process group of a generation, which every generation has."""
     gloo: Any = ProcessGroupGloo  # its type stubs know neither options nor collectives
     options = gloo._Options()  # noqa: SLF001 - the only way to name the address
     options._timeout = timedelta(seconds=GROUP_TIMEOUT_S)  # noqa: SLF001
@@ -55,81 +46,96 @@ def new_process_group(store: Store, rank: int, size: int, address: str) -> Any:
 
 
 class Group:
-    """The process group of one generation and attempt."""
+    """The process groups of one generation and attempt.
 
-    def __init__(self, pg: Any, store: Any, rank: int, size: int) -> None:
-        self.pg = pg
+    ``control`` carries what is in the host's memory: votes, standings, and with gloo all
+    else. ``data`` carries what is on a device, where the members agreed on NCCL.
+    """
+
+    def __init__(
+        self,
+        pg: Any,
+        store: Any,
+        rank: int,
+        size: int,
+        data: DeviceCollective | None = None,
+        choice: Choice = Choice(),  # noqa: B008 - frozen
+    ) -> None:
+        self.control = Gloo(pg)
+        self.data = data
+        self.choice = choice
         self.store = store
         self.rank = rank
         self.size = size
-        self._is_destroyed = threading.Event()
+
+    @property
+    def pg(self) -> Any:
+        """Gloo's process group."""
+        return self.control.pg
+
+    def carrier_of(self, tensor: torch.Tensor) -> Collective:
+        """Return what this tensor is added up or handed on with."""
+        if self.data is not None and device.is_on_device(tensor):
+            return self.data
+        return self.control
 
     def drop(self) -> None:
-        """Close the sockets without waiting: joining their threads takes up to 80 ms.
-
-        ``abort`` first: it is what lets peers that wait for us fail at once.
-        """
-        self.pg.abort()
+        """Close the sockets without waiting: joining their threads takes up to 80 ms."""
+        self.control.close()
+        if self.data is not None:
+            self.data.close()
         self.store.close()
-        last = [self.pg, self.store]
-        ghost = weakref.ref(self.pg)
-        self.pg = self.store = None
-
-        def destroy() -> None:
-            last.clear()
-            if ghost() is None:  # nobody else held it
-                self._is_destroyed.set()
-
-        threading.Thread(target=destroy, name="bft-drop-group", daemon=True).start()
+        self.store = None
 
     def is_gone(self, within_s: float) -> bool:
         """Whether its threads have ended, waiting that long: no collective writes any more."""
-        return self._is_destroyed.wait(within_s)
+        return self.control.is_gone(within_s) and (self.data is None or self.data.is_gone(within_s))
 
 
-def build(commit: Commit, rank: int, address: str) -> Group:
-    """Connect to all members of a commit; blocks, so ``Forming`` has a thread for it."""
-    store = TorchStore(StoreClient(commit.store_host, commit.store_port, GROUP_TIMEOUT_S))
+def build(commit: Commit, rank: int, address: str, offer: Offer = Offer()) -> Group:  # noqa: B008 - frozen
+    """Connect to all members of a commit; blocks, so ``Forming`` has a thread for it.
+
+    Raises:
+        ElasticError: BFT-1414 when NCCL is demanded and cannot be.
+        RuntimeError: a member, or the store, cannot be reached.
+    """
+    client = StoreClient(commit.store_host, commit.store_port, GROUP_TIMEOUT_S)
+    store = TorchStore(client)
     prefix = f"{commit.generation}.{commit.attempt}.{commit.token}"
     size = len(commit.members)
+    meeting = Meeting(
+        host=commit.store_host, port=commit.store_port, prefix=prefix, rank=rank, size=size
+    )
     try:
         pg = new_process_group(PrefixStore(prefix, store), rank, size, address)
+        choice, data = choice_of(meeting, client, offer), None
+        if choice.backend == NCCL:
+            attempt = Attempt(meeting, partial(connect_device, store, meeting, offer))
+            choice = attempt_all(attempt, meeting, choice)
+            data = attempt.collective
     except BaseException:
         store.close()
         raise
-    return Group(pg, store, rank, size)
+    return Group(pg, store, rank, size, data, choice)
+
+
+def connect_device(store: TorchStore, meeting: Meeting, offer: Offer) -> DeviceCollective:
+    """Connect and probe what works in the devices' memory."""
+    made = device.new_nccl(
+        PrefixStore(f"{meeting.prefix}/nccl", store),
+        meeting.rank,
+        meeting.size,
+        torch.device(offer.place),
+    )
+    try:
+        device.probe(made, meeting.size)
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 def rehearse(address: str) -> None:
     """Touch everything a first group needs, alone."""
     pg = new_process_group(HashStore(), 0, 1, address)
     pg.allreduce([torch.zeros(1)]).wait()
-
-
-def settle(work: Any, abandoned: Callable[[], bool]) -> Broken | None:
-    """Wait until a collective is done; None when it succeeded.
-
-    A wait that times out leaves the collective running, so waiting in slices costs
-    nothing while it runs and lets us go as soon as ``abandoned`` says so.
-    """
-    while True:
-        was_complete = work.is_completed()
-        try:
-            work.wait(WAIT_SLICE)
-        except RuntimeError as problem:
-            # Only the text: the traceback would keep the group's sockets open, and
-            # with them the peers waiting.
-            reason = str(problem).partition("\n")[0][:300]
-        else:
-            return None
-        if was_complete:
-            return Broken(reason=reason)
-        if abandoned():
-            return Broken(reason=LEFT_BEHIND)
-
-
-def broadcast(group: Group, tensor: torch.Tensor, root: int) -> Any:
-    """Start sending ``tensor`` of rank ``root`` to all; return the work."""
-    options = BroadcastOptions()
-    options.rootRank = root
-    return group.pg.broadcast([tensor], options)

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from bftrainer.elastic import group as groups
 from bftrainer.elastic import resuming, transfer
 from bftrainer.elastic.control import Control, key_of
 from bftrainer.elastic.copies import Asker
+from bftrainer.elastic.device import await_kernels, using
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Broken, Group, in_side_thread, settle
 from bftrainer.elastic.protocol import Commit
 from bftrainer.elastic.state import Counters, State, pack, unpack
 from bftrainer.elastic.writer import Writer
+
+T = TypeVar("T")
 
 NO_STATE = -1
 
@@ -115,7 +117,7 @@ class Handover:
     def _exchange(self, commit: Commit, group: Group, mine: Standing) -> list[Standing] | Broken:
         table = torch.zeros((group.size, 2), dtype=torch.long)
         table[group.rank] = torch.tensor([mine.step, mine.layout])
-        broken = settle(group.pg.allreduce([table]), overtaken(self.control, commit))
+        broken = settle(group.control.all_reduce(table), overtaken(self.control, commit))
         if broken is not None:
             return broken
         return [Standing(step=step, layout=layout) for step, layout in table.tolist()]
@@ -140,13 +142,16 @@ class Handover:
     def move(self, group: Group, chain: list[int], abandoned: Callable[[], bool]) -> Broken | None:
         """Pass the state down ``chain``, whose first member has it."""
         link = transfer.link_of(group, chain)
-        if link is None:
-            return None
         own = self.state.model_tensors()
+        await_kernels(own[0].device)  # the transfer's thread has streams of its own
+        if link is None:
+            if group.data is None:
+                return None
+            stood_by = self._aside(abandoned, lambda: transfer.stand_by(group, chain[0]))
+            return stood_by if isinstance(stood_by, Broken) else None
         if link.before is None:
             structure, rest = self.state.encode_rest(self.counters)
-            sent = in_side_thread(
-                self.control,
+            sent = self._aside(
                 abandoned,
                 lambda: transfer.send(link, structure, [*own, *rest], known=len(own)),
             )
@@ -158,9 +163,7 @@ class Handover:
             self.keep_initial()
             landing = own
         spare, self.spare = self.spare, []
-        received = in_side_thread(
-            self.control, abandoned, lambda: transfer.receive(link, landing, spare)
-        )
+        received = self._aside(abandoned, lambda: transfer.receive(link, landing, spare))
         if isinstance(received, Broken):
             if not self.has_state:
                 self.state.detach_storages()
@@ -170,6 +173,18 @@ class Handover:
         self.counters = self.state.decode_rest(*received)
         self.has_state = True
         return None
+
+    def _aside(self, abandoned: Callable[[], bool], action: Callable[[], T]) -> T | Broken:
+        """Do what may hang in a side thread, with the model's device as its own."""
+        device = self.state.model_tensors()[0].device
+
+        def act() -> T:
+            with using(device):
+                result = action()
+                await_kernels(device)
+            return result
+
+        return in_side_thread(self.control, abandoned, act)
 
     def _copy_into_model(self, tensors: list[torch.Tensor]) -> None:
         with torch.no_grad():
@@ -182,7 +197,7 @@ class Handover:
         if not buffers:
             return None
         flat = pack(buffers)
-        work = groups.broadcast(group, flat, source)
+        work = group.control.broadcast(flat, source)
         broken = settle(work, overtaken(self.control, commit))
         if broken is not None:
             return broken

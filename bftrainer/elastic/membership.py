@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from bftrainer.elastic.batch import Terms, in_words
 from bftrainer.elastic.buckets import Reducer
+from bftrainer.elastic.choosing import Offer
 from bftrainer.elastic.control import Control, Key, die, key_of, step_aside
 from bftrainer.elastic.copier import Copier
 from bftrainer.elastic.fence import Fence
@@ -61,6 +62,7 @@ class Membership:
         terms_of: Callable[[int], Terms] = lambda _size: Terms(),
         new_reducer: Callable[[], Reducer] | None = None,
         reduces_alone: bool = False,
+        offer: Offer = Offer(),  # noqa: B008 - frozen
     ) -> None:
         self.control = control
         self.terms = Terms()
@@ -81,7 +83,7 @@ class Membership:
         self.on_generation_end: list[Callable[[GenerationInfo], object]] = []
         self.on_entered: list[Callable[[GenerationInfo], object]] = []
         self._seen: Key = (-1, -1)  # the newest commit acted upon
-        self._forming = Forming(control)
+        self._forming = Forming(control, offer)
 
     # ---- what run asks ---------------------------------------------------------------
 
@@ -124,8 +126,9 @@ class Membership:
         )
 
     def wants_switch(self) -> bool:
-        """Whether this worker holds a commit for a later generation."""
-        return self.control.newer_than(self._seen) is not None
+        """Whether this worker holds a commit for a later generation, and could enter it."""
+        newer = self.control.newer_than(self._seen)
+        return newer is not None and not self._forming.is_slow(newer)
 
     def must_abandon(self) -> bool:
         """Whether that commit says that the present group is broken."""
@@ -245,6 +248,7 @@ class Membership:
             self.reducer.bind(self.group, self.wants_switch, self.must_abandon)
         self.control.close_stores(before=key_of(commit))
         self._forming.forget(before=key_of(commit))
+        backend = "" if self.group is None else str(self.group.choice)
         pause_s = 0.0 if self.committed_s is None else time.monotonic() - self.committed_s
         self.control.send(
             Entered(
@@ -261,11 +265,12 @@ class Membership:
                 batch=self.terms.batch,
                 lr_factor=self.terms.lr_factor,
                 shares=self.terms.shares if me.rank == 0 else (),  # once is enough
+                backend=backend,
             )
         )
         if me.rank == 0 and not self.control.is_plain:
             attempt = f"{commit.generation}.{commit.attempt}"
-            sys.stderr.write(f"bftrainer: {in_words(self.terms, attempt)}\n")
+            sys.stderr.write(f"bftrainer: {in_words(self.terms, attempt, backend)}\n")
         for hook in self.on_entered:
             hook(self.info())
 

@@ -58,6 +58,7 @@ class WorkerConfig:
     address: str = "127.0.0.1"
     incarnation: int = 0
     seed: int = 0
+    backend: str = "auto"  # see elastic.choosing
 
 
 # ---- to the worker -------------------------------------------------------------
@@ -164,6 +165,7 @@ class Entered:
     batch: int = 0  # effective global batch of this generation
     lr_factor: float = 1.0  # on the optimizer's learning rate, at its beginning
     shares: tuple[int, ...] = ()  # samples of each rank in a full batch
+    backend: str = ""  # what gradients are averaged with, and why; "": alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

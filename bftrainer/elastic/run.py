@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic import group as groups
+from bftrainer.elastic import offering
 from bftrainer.elastic.batch import (
     GlobalBatch,
     LogicalWorkers,
@@ -83,6 +84,9 @@ class Run(Facts):
             terms_of=lambda size: cutting.terms(self._plan.batch, size, self._rates.factor(size)),
             new_reducer=self._new_reducer,
             reduces_alone=cutting.is_parted,
+            offer=offering.offer_of(
+                config.backend, self._state.parameters(), is_bitwise=cutting.logical > 0
+            ),
         )
         super().__init__(membership)
         self._is_entered = False

@@ -53,6 +53,11 @@ class SideTask(Generic[T]):
         elif not isinstance(result, Broken | Exception):
             discard(result)
 
+    @property
+    def is_done(self) -> bool:
+        """Whether its outcome is there."""
+        return bool(self._outcome)
+
     def wait(
         self, abandoned: Callable[[], bool], timeout_s: float = 2 * GROUP_TIMEOUT_S
     ) -> T | Broken:

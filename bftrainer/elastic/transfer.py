@@ -1,34 +1,28 @@
-"""State from the member that has it to those that lack it, down a chain.
+"""State from the member that has it to those that lack it.
 
-Every link of the chain passes each piece on as soon as it has it, so that many
-joiners take little longer than one. Large tensors go straight from and into their
-own memory, small ones packed. The calls block and are made in a side thread by
-``membership``; a chain that is abandoned leaves its receiver without a state.
+In the host's memory, down a chain: every link passes each piece on as soon as it has it,
+so that many joiners take little longer than one. Large tensors go straight from and into
+their own memory, small ones packed. What lies on a device is staged piece by piece
+through host memory, or where the generation uses NCCL broadcast from device to device,
+which all members take part in. The calls block and are made in a side thread by
+``handover``; a transfer that is abandoned leaves its receiver without a state.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 
-from bftrainer.elastic import codec
+from bftrainer.elastic import codec, device, staging
 from bftrainer.elastic.group import Group
+from bftrainer.elastic.staging import PIECE_BYTES, Link
 
 DIRECT_BYTES = 1 << 20  # from here a tensor travels without a copy
-PIECE_BYTES = 32 << 20  # smaller pieces cost more switches than they overlap
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """This member's place in the chain."""
-
-    group: Group
-    before: int | None  # rank we receive from; None for the source
-    after: int | None  # rank we send to; None for the last
 
 
 def link_of(group: Group, chain: Sequence[int]) -> Link | None:
@@ -38,6 +32,7 @@ def link_of(group: Group, chain: Sequence[int]) -> Link | None:
     i = list(chain).index(group.rank)
     return Link(
         group=group,
+        source=chain[0],
         before=chain[i - 1] if i > 0 else None,
         after=chain[i + 1] if i + 1 < len(chain) else None,
     )
@@ -45,12 +40,12 @@ def link_of(group: Group, chain: Sequence[int]) -> Link | None:
 
 def send(link: Link, structure: Any, tensors: Sequence[torch.Tensor], known: int) -> None:
     """Send a structure and its tensors; receivers have the first ``known`` of them."""
-    header = json.dumps([structure, codec.describe(tensors[known:])]).encode()
+    apart = [(i, t.nbytes) for i, t in enumerate(tensors) if device.is_on_device(t)]
+    header = json.dumps([structure, codec.describe(tensors[known:]), apart]).encode()
     body = torch.frombuffer(bytearray(header), dtype=torch.uint8)
-    _pass_on(link, [torch.tensor([len(header)])])
-    _pass_on(link, [body])
-    ready = [t.contiguous().cpu() for t in tensors]
-    _pass_on(link, [piece for wire in _wires(ready) for piece in wire.pieces()])
+    _announce(link, torch.tensor([len(header)]))
+    _announce(link, body)
+    _move(link, [t.contiguous() for t in tensors], dict(apart))
 
 
 def receive(
@@ -60,26 +55,74 @@ def receive(
 
     ``spare`` tensors may become such others, if they fit.
     """
-    length = torch.zeros(1, dtype=torch.long)
-    _pass_on(link, [length])
-    body = torch.empty(int(length), dtype=torch.uint8)
-    _pass_on(link, [body])
-    structure, descriptions = json.loads(bytes(body.tolist()))
-    rest = codec.allocate(descriptions, spare)
-    landing = [t if _is_direct(t) else torch.empty_like(t, device="cpu") for t in into]
-    landing = [t if t.is_contiguous() else t.contiguous() for t in landing]
-    wires = list(_wires([*landing, *rest]))
-    _pass_on(link, [piece for wire in wires for piece in wire.pieces()])
-    for wire in wires:
-        wire.unpack()
+    structure, descriptions, apart = _hear(link)
+    apart = dict(apart)
+    # Where the source has it: what it has on a device we want on ours.
+    data = link.group.data
+    near = (
+        next((t.device for t in into if device.is_on_device(t)), None)
+        if data is None
+        else data.device
+    )
+    rest = [
+        t if i not in apart or near is None else torch.empty_like(t, device=near)
+        for i, t in enumerate(codec.allocate(descriptions, spare), start=len(into))
+    ]
+    landing = [
+        (
+            t if i in apart or not device.is_on_device(t) else torch.empty_like(t, device="cpu")
+        ).contiguous()
+        for i, t in enumerate(into)
+    ]
+    _move(link, [*landing, *rest], apart)
     for target, landed in zip(into, landing, strict=True):
         if target is not landed:
             target.copy_(landed)
     return structure, rest
 
 
-def _is_direct(tensor: torch.Tensor) -> bool:
-    return tensor.is_contiguous() and tensor.device.type == "cpu"
+def stand_by(group: Group, source: int) -> None:
+    """Take part in a broadcast of what this member has already."""
+    if group.data is None:
+        return
+    link = Link(group=group, source=source, before=None, after=None)
+    _, _, apart = _hear(link)
+    sizes = [size_bytes for _, size_bytes in apart]
+    wires = [sum(sizes[i] for i in pack) for pack in packs_of(sizes)]
+    lengths = [n for wire in wires for n in _lengths(wire)]
+    new = partial(torch.empty, dtype=torch.uint8, device=group.data.device)
+    scratch = new(max(lengths, default=0))  # nobody reads it
+    staging.broadcast(group, group.data, source, [scratch[:n] for n in lengths])
+
+
+def _hear(link: Link) -> list[Any]:
+    length = torch.zeros(1, dtype=torch.long)
+    _announce(link, length)
+    body = torch.empty(int(length), dtype=torch.uint8)
+    _announce(link, body)
+    heard: list[Any] = json.loads(bytes(body.tolist()))
+    return heard
+
+
+def _announce(link: Link, words: torch.Tensor) -> None:
+    """Pass on what says what comes; all members have to know it where all take part."""
+    if link.group.data is None:
+        _pass_on(link, [words])
+    else:
+        link.group.control.broadcast(words, link.source).wait()
+
+
+def _move(link: Link, tensors: Sequence[torch.Tensor], apart: Mapping[int, int]) -> None:
+    """Send or receive the tensors; ``apart`` are those on a device of the source."""
+    wires = _wires([t for i, t in enumerate(tensors) if i not in apart])
+    _pass_on(link, [piece for wire in wires for piece in wire.pieces()])
+    if apart or link.group.data is not None:
+        staged = _wires([tensors[i] for i in sorted(apart)])
+        staging.move(link, [piece for wire in staged for piece in wire.pieces()])
+        wires += staged
+    if link.before is not None:
+        for wire in wires:
+            wire.unpack()
 
 
 def _pass_on(link: Link, pieces: Sequence[torch.Tensor]) -> None:
@@ -108,8 +151,8 @@ class _Wire:
         self.bytes = self.flats[0] if len(tensors) == 1 else torch.cat(self.flats)
 
     def pieces(self) -> Sequence[torch.Tensor]:
-        total = self.bytes.numel()
-        return [self.bytes[i : i + PIECE_BYTES] for i in range(0, total, PIECE_BYTES)]
+        ends = list(accumulate(_lengths(self.bytes.numel()), initial=0))
+        return [self.bytes[start:end] for start, end in pairwise(ends)]
 
     def unpack(self) -> None:
         if len(self.tensors) > 1:
@@ -119,19 +162,27 @@ class _Wire:
                 offset += flat.numel()
 
 
-def _wires(tensors: Sequence[torch.Tensor]) -> Iterator[_Wire]:
-    """Group tensors the same way on both ends: by their sizes alone."""
-    pack: list[torch.Tensor] = []
+def _lengths(total: int) -> list[int]:
+    """Return the lengths of the pieces of so many bytes."""
+    return [min(PIECE_BYTES, total - start) for start in range(0, total, PIECE_BYTES)]
+
+
+def _wires(tensors: Sequence[torch.Tensor]) -> list[_Wire]:
+    return [_Wire([tensors[i] for i in pack]) for pack in packs_of([t.nbytes for t in tensors])]
+
+
+def packs_of(sizes: Sequence[int]) -> list[list[int]]:
+    """Return which tensors of these sizes travel together: the same on all members."""
+    packs: list[list[int]] = []
+    pack: list[int] = []
     pack_bytes = 0
-    for tensor in tensors:
-        size_bytes = tensor.numel() * tensor.element_size()
+    for i, size_bytes in enumerate(sizes):
         if size_bytes >= DIRECT_BYTES:
-            yield _Wire([tensor])
+            packs.append([i])
         elif size_bytes:
-            pack.append(tensor)
+            pack.append(i)
             pack_bytes += size_bytes
         if pack_bytes >= PIECE_BYTES:
-            yield _Wire(pack)
+            packs.append(pack)
             pack, pack_bytes = [], 0
-    if pack:
-        yield _Wire(pack)
+    return [*packs, pack] if pack else packs

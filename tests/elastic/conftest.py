@@ -1,4 +1,4 @@
-"""One warm template for all tests of the elastic runtime, as on a node."""
+"""What tests of the elastic runtime share: a warm template, as on a node, and a store."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from bftrainer.elastic.store import StoreServer
 from tests.elastic.controller import TemplateProcess
 
 
@@ -14,3 +15,11 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemplateProce
     with TemplateProcess(tmp_path_factory.mktemp("template")) as started:
         started.await_packet("ready")
         yield started
+
+
+@pytest.fixture
+def store() -> Iterator[StoreServer]:
+    """Where the members of a generation meet."""
+    server = StoreServer("127.0.0.1")
+    yield server
+    server.close()

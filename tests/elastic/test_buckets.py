@@ -2,45 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import pytest
 import torch
 
-from bftrainer.elastic import group as groups
 from bftrainer.elastic.buckets import Reducer
 from bftrainer.elastic.group import LEFT_BEHIND, Group
-from bftrainer.elastic.protocol import Commit, Member
 from bftrainer.elastic.store import StoreServer
-
-
-@pytest.fixture
-def store() -> Iterator[StoreServer]:
-    server = StoreServer("127.0.0.1")
-    yield server
-    server.close()
-
-
-def pair(store: StoreServer, generation: int) -> tuple[Group, Group]:
-    """Return both ends of a generation of two."""
-    commit = Commit(
-        generation=generation,
-        attempt=1,
-        token="of this generation",  # noqa: S106 - no secret
-        members=tuple(
-            Member(worker_id=w, rank=rank, node="n", address="127.0.0.1")
-            for rank, w in enumerate("ab")
-        ),
-        store_host="127.0.0.1",
-        store_port=store.port,
-    )
-    others: list[Group] = []
-    thread = threading.Thread(target=lambda: others.append(groups.build(commit, 1, "127.0.0.1")))
-    thread.start()
-    own = groups.build(commit, 0, "127.0.0.1")
-    thread.join(30)
-    return own, others[0]
+from tests.support.pairs import pair
 
 
 def broken_step(reducer: Reducer, group: Group, is_abandoned: Callable[[], bool]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -12,34 +11,14 @@ import torch
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.forming import Forming
 from bftrainer.elastic.group import LEFT_BEHIND, Broken, Group, SideTask, settle
-from bftrainer.elastic.protocol import Commit, Member, WorkerConfig
+from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.store import StoreServer
+from tests.support.pairs import commit_of
 from tests.support.waiting import wait_for
 
 
 def never() -> bool:
     return False
-
-
-@pytest.fixture
-def store() -> Iterator[StoreServer]:
-    server = StoreServer("127.0.0.1")
-    yield server
-    server.close()
-
-
-def commit_of(store: StoreServer, generation: int, *worker_ids: str) -> Commit:
-    return Commit(
-        generation=generation,
-        attempt=1,
-        token="of this generation",  # noqa: S106 - no secret
-        members=tuple(
-            Member(worker_id=w, rank=rank, node="n", address="127.0.0.1")
-            for rank, w in enumerate(worker_ids)
-        ),
-        store_host="127.0.0.1",
-        store_port=store.port,
-    )
 
 
 def forming(worker_id: str) -> Forming:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import itertools
 import json
 import os
@@ -51,6 +52,7 @@ settings: dict[str, Any] = {
     "guarded": False,  # the average is updated after a committed update only
     "breakable": False,  # SIGUSR1: the script raises; SIGUSR2: it has no memory left
     "fail_at": None,  # [step, rank]: that rank's collective fails where others' succeed
+    "device": "",  # have a GPU, see pretended: "gloo", "missing" (no NCCL), "staged"
     **json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}"),
 }
 directory = Path(os.environ["BFT_TEST_DIR"])
@@ -91,6 +93,9 @@ class Average:
         self.tensors = [t.clone() for t in state["tensors"]]
         self.updates = state["updates"]
 
+
+if settings["device"]:
+    importlib.import_module("pretended").pretend(settings["device"])
 
 torch.manual_seed(3)
 ids = torch.arange(settings["samples"])

@@ -1,0 +1,89 @@
+"""Which back end a generation takes: what its members offer in, one choice out. Pure.
+
+All members read the same offers and so come to the same choice; ``agreeing`` does the
+reading, and ``run`` says what this worker has. Whoever cannot use NCCL need not know why
+others can.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from bftrainer.elastic.errors import ElasticError
+
+AUTO, GLOO, NCCL = "auto", "gloo", "nccl"
+BACKENDS = (AUTO, GLOO, NCCL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What one member has for a generation."""
+
+    wanted: str = AUTO  # one of BACKENDS, the same for all workers of a trainer
+    device: str = ""  # name of its GPU that no other GPU has; "": none for NCCL
+    place: str = ""  # torch's name of it in this process
+    why_not: str = ""
+    version: str = ""  # of NCCL: members of different ones cannot connect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What a generation uses, and why it is not NCCL where one might expect that."""
+
+    backend: str = GLOO
+    reason: str = ""
+
+    def __str__(self) -> str:
+        """Return it in words, for logs and ``explain``."""
+        return f"{self.backend} ({self.reason})" if self.reason else self.backend
+
+
+def choose(offers: Sequence[Offer]) -> Choice:
+    """Return the back end of a generation whose ranks offer this.
+
+    Raises:
+        ElasticError: BFT-1414 when NCCL is demanded and cannot be.
+    """
+    if any(offer.wanted == GLOO for offer in offers):
+        return Choice()
+    reason = _obstacle(offers)
+    if not reason:
+        return Choice(backend=NCCL)
+    if any(offer.wanted == NCCL for offer in offers):
+        raise refused(reason)
+    return Choice(reason=reason)
+
+
+def _obstacle(offers: Sequence[Offer]) -> str:
+    for rank, offer in enumerate(offers):
+        if not offer.device:
+            return f"rank {rank}: {offer.why_not or 'no GPU'}"
+    owners: dict[str, int] = {}
+    for rank, offer in enumerate(offers):
+        if offer.device in owners:
+            return f"ranks {owners[offer.device]} and {rank} share a GPU"
+        owners[offer.device] = rank
+        if offer.version != offers[0].version:
+            return f"ranks 0 and {rank} have NCCL {offers[0].version} and {offer.version}"
+    return ""
+
+
+def refused(reason: str) -> ElasticError:
+    """Return the error of a trainer that demands NCCL in vain."""
+    return ElasticError(
+        "BFT-1414",
+        f"NCCL was asked for and cannot be used: {reason}.",
+        "Submit with --backend auto, or give each worker a GPU and a torch with NCCL.",
+    )
+
+
+def encode(offer: Offer) -> str:
+    """Return an offer as the store keeps it."""
+    return json.dumps(asdict(offer))
+
+
+def decode(text: bytes) -> Offer:
+    """Return the offer of another member."""
+    return Offer(**json.loads(text))

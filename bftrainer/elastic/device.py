@@ -1,0 +1,191 @@
+"""The collectives of a generation whose members have a GPU each: NCCL.
+
+A store, a rank and a device come in, a ``Collective`` that works in the device's memory
+goes out. What only NCCL needs is ``new_nccl``; everything else also runs, and is tested,
+with a back end for CPUs. Used by ``group``; torch's process group is our own, never the
+default one.
+
+NCCL does not say when a member is gone: a collective with it waits for ever, on the GPU.
+So the host asks for the event at its end again and again, has a deadline, and asks
+between whether a newer generation has left this one behind; ``abort`` then frees the GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from bftrainer.elastic.collective import Ending, ExpiredError, Work, broadcast_options
+from bftrainer.elastic.side import GROUP_TIMEOUT_S
+
+POLL_S = 50e-6  # between two looks at an event
+PROBE_S = 20.0  # a new communicator has to be connected and to have added up within
+
+# torch 2.13, ProcessGroupNCCL.hpp. Its own threads must not end the process when a member
+# is lost, nor look for signals in a store that is only ours; ``wait`` must not block.
+SETTINGS = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_BLOCKING_WAIT": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_NONBLOCKING_TIMEOUT": f"{PROBE_S:.0f}",
+}
+
+
+def is_on_device(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is not in the host's memory."""
+    return tensor.device.type != "cpu"
+
+
+@contextmanager
+def using(device: torch.device) -> Iterator[None]:
+    """Make ``device`` the current one of this thread: a side thread begins with the first."""
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            yield
+    else:
+        yield
+
+
+def host_memory(shape: Sequence[int] | int, like: torch.Tensor) -> torch.Tensor:
+    """Return new memory of the host for values of ``like``'s type, pinned for a GPU's."""
+    return torch.empty(shape, dtype=like.dtype, pin_memory=like.device.type == "cuda")
+
+
+def await_kernels(device: torch.device) -> None:
+    """Wait until what this process has asked of ``device`` is done, on whatever stream."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+class Stillborn:
+    """A collective that could not be started: the communicator had failed before."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def is_completed(self) -> bool:
+        """Whether it has ended."""
+        return True
+
+    def wait(self, timeout: timedelta) -> None:  # noqa: ARG002 - as in collective.Work
+        """Say why not."""
+        raise RuntimeError(self._reason)
+
+
+class DeviceWork:
+    """A collective on a device, waited for by the host."""
+
+    def __init__(self, work: Any, limit_s: float) -> None:
+        self._work = work
+        self._limit_s = limit_s
+        self._waited_since_s: float | None = None
+
+    def is_completed(self) -> bool:
+        """Whether it has ended, well or not."""
+        return bool(self._work.is_completed())
+
+    def wait(self, timeout: timedelta) -> None:
+        """Wait so long at most; see ``collective.Work``.
+
+        Its time begins with the first wait: until then it may stand in the device's queue
+        behind the backward pass.
+        """
+        now_s = time.monotonic()
+        if self._waited_since_s is None:
+            self._waited_since_s = now_s
+        until_s = now_s + timeout.total_seconds()
+        while not self._work.is_completed():
+            now_s = time.monotonic()
+            if now_s - self._waited_since_s > self._limit_s:
+                raise ExpiredError(f"a collective did not end within {self._limit_s:g} s")
+            if now_s > until_s:
+                raise RuntimeError("a collective has not ended yet")
+            time.sleep(POLL_S)
+        self._work.wait()  # raises what went wrong; what follows on our stream comes after it
+
+
+class DeviceCollective:
+    """Collectives in the memory of one device per member."""
+
+    def __init__(
+        self, pg: Any, device: torch.device, *, name: str, limit_s: float = GROUP_TIMEOUT_S
+    ) -> None:
+        self.pg = pg
+        self.device = device
+        self.name = name
+        self._limit_s = limit_s
+        self._ending = Ending()
+
+    def all_reduce(self, tensor: torch.Tensor) -> Work:
+        """Start to add up a tensor of all members, in place, on a stream of its own."""
+        return self._started(lambda: self.pg.allreduce([tensor]))
+
+    def broadcast(self, tensor: torch.Tensor, root: int) -> Work:
+        """Start to bring the tensor of rank ``root`` to all."""
+        return self._started(lambda: self.pg.broadcast([tensor], broadcast_options(root)))
+
+    def _started(self, start: Callable[[], Any]) -> Work:
+        try:
+            return DeviceWork(start(), self._limit_s)
+        except RuntimeError as problem:  # not for the script, in whose backward pass we are
+            return Stillborn(str(problem).partition("\n")[0][:300])
+
+    def abort(self) -> None:
+        """End the kernels under way; may take a while, so ``close`` does it aside."""
+        self.pg.abort()
+
+    def close(self) -> None:
+        """Abort and destroy aside. Peers are let go by the control messages' group."""
+        if self.pg is None:
+            return
+        last, self.pg = [self.pg], None
+
+        def abort() -> None:
+            last[0].abort()
+
+        self._ending.begin(last, before=abort)
+
+    def is_gone(self, within_s: float) -> bool:
+        """Whether no kernel writes any more, waiting that long."""
+        return self._ending.is_over(within_s)
+
+
+def new_nccl(store: Any, rank: int, size: int, device: torch.device) -> DeviceCollective:
+    """Connect a communicator of all members; blocks.
+
+    Raises:
+        ImportError: this torch has no NCCL.
+        RuntimeError: torch's or NCCL's own words.
+    """
+    from torch._C._distributed_c10d import ProcessGroupNCCL  # noqa: PLC0415 - not in every torch
+
+    os.environ.update(SETTINGS)  # read when a process group is made
+    with using(device):
+        nccl: Any = ProcessGroupNCCL
+        options = nccl.Options()
+        options.is_high_priority_stream = True  # a reduction goes before the backward pass
+        options.config.blocking = 0  # what connects can be aborted
+        options._timeout = timedelta(seconds=GROUP_TIMEOUT_S)  # noqa: SLF001 - as for gloo
+        pg = nccl(store, rank, size, options)
+        pg.eager_connect_single_device(device)
+    return DeviceCollective(pg, device, name="nccl")
+
+
+def probe(collective: DeviceCollective, size: int) -> None:
+    """Add up ones over all members, once, before a training depends on it.
+
+    Raises:
+        RuntimeError: it failed, took too long or the sum is wrong.
+    """
+    with using(collective.device):
+        total = torch.ones(1, device=collective.device)
+        collective.all_reduce(total).wait(timedelta(seconds=PROBE_S))
+        if total.item() != size:
+            raise RuntimeError(f"the sum over {size} members was {total.item():g}")

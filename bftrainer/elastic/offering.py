@@ -1,0 +1,57 @@
+"""What this worker can offer a generation: a GPU of its own and NCCL, or why not.
+
+The model's parameters and what the trainer was submitted with come in, an ``Offer`` goes
+out. Called by ``run`` when the model is known.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import torch
+
+from bftrainer.elastic import choosing
+from bftrainer.elastic.choosing import GLOO, NCCL, Offer
+
+
+def offer_of(wanted: str, parameters: Sequence[torch.Tensor], *, is_bitwise: bool = False) -> Offer:
+    """Return the offer of a worker with this model.
+
+    Raises:
+        ElasticError: BFT-1414 when NCCL is demanded and this worker cannot use it.
+    """
+    if wanted == GLOO:
+        return Offer(wanted=wanted)
+    why_not = _obstacle(parameters, is_bitwise=is_bitwise)
+    if why_not:
+        if wanted == NCCL:
+            raise choosing.refused(why_not)
+        return Offer(wanted=wanted, why_not=why_not)
+    device = parameters[0].device
+    return Offer(
+        wanted=wanted,
+        device=_name_of(device),
+        place=str(device),
+        version=".".join(map(str, torch.cuda.nccl.version())),
+    )
+
+
+def _obstacle(parameters: Sequence[torch.Tensor], *, is_bitwise: bool) -> str:
+    devices = {p.device for p in parameters}
+    kinds = {d.type for d in devices}
+    if kinds == {"cpu"}:
+        return "the model is not on a GPU"
+    if kinds != {"cuda"} or len(devices) > 1:
+        return f"the model is on {' and '.join(sorted(map(str, devices)))}"
+    if is_bitwise:
+        return "the bitwise mode adds up in the host's memory"
+    if not torch.distributed.is_nccl_available():
+        return "this torch has no NCCL"
+    return ""
+
+
+def _name_of(device: torch.device) -> str:
+    """Return a name that no other GPU has."""
+    found = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return str(found) if found else f"{os.uname().nodename}:{device.index}"

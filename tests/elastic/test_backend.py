@@ -1,0 +1,240 @@
+"""Which back end a generation takes: all members come to the same, whatever fails where."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from bftrainer.elastic import agreeing, choosing, device, offering
+from bftrainer.elastic.choosing import Choice, Offer, choose
+from bftrainer.elastic.collective import settle
+from bftrainer.elastic.control import Control
+from bftrainer.elastic.device import DeviceCollective
+from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.forming import Forming
+from bftrainer.elastic.group import Group
+from bftrainer.elastic.protocol import WorkerConfig
+from bftrainer.elastic.store import StoreServer
+from tests.conformance.collective import never
+from tests.elastic.scripts import pretended
+from tests.support.pairs import commit_of, group_of, outcomes
+from tests.support.waiting import wait_for
+
+GPU = [pretended.offer(f"GPU {i}") for i in range(3)]
+NO_GPU = pretended.NO_GPU
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[DeviceCollective]]:
+    """Let gloo do NCCL's work; in here comes what was made."""
+    found: list[DeviceCollective] = []
+
+    def new(store: Any, rank: int, size: int, where: torch.device) -> DeviceCollective:
+        found.append(pretended.over_gloo(store, rank, size, where))
+        return found[-1]
+
+    monkeypatch.setattr(device, "new_nccl", new)
+    yield found
+    for one in found:
+        one.close()
+
+
+# ---- the choice --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("offers", "said"),
+    [
+        (GPU, "nccl"),
+        ([*GPU[:2], NO_GPU], "gloo (rank 2: the model is not on a GPU)"),
+        ([GPU[0], GPU[1], GPU[0]], "gloo (ranks 0 and 2 share a GPU)"),
+        (
+            [GPU[0], Offer(device="GPU 1", version="2.0")],
+            "gloo (ranks 0 and 1 have NCCL 1.0 and 2.0)",
+        ),
+        ([Offer(wanted="gloo")] * 2, "gloo"),
+    ],
+)
+def test_nccl_is_chosen_where_every_member_has_a_gpu_of_its_own(
+    offers: list[Offer], said: str
+) -> None:
+    assert str(choose(offers)) == said
+    assert [choosing.decode(choosing.encode(o).encode()) for o in offers] == offers
+
+
+def test_nccl_that_is_demanded_and_cannot_be_is_refused() -> None:
+    demanded = [pretended.offer("GPU 0", "nccl"), pretended.offer("GPU 0", "nccl")]
+    with pytest.raises(ElasticError, match="ranks 0 and 1 share a GPU") as refusal:
+        choose(demanded)
+    assert refusal.value.code == "BFT-1414"
+    assert "--backend auto" in refusal.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("where", "why_not"),
+    [
+        (["cpu"], "the model is not on a GPU"),
+        (["meta"], "the model is on meta"),
+        (["cpu", "meta"], "the model is on cpu and meta"),
+    ],
+)
+def test_a_worker_says_why_it_has_nothing_to_offer(where: list[str], why_not: str) -> None:
+    parameters = [torch.empty(1, device=place) for place in where]
+    assert offering.offer_of("auto", parameters) == Offer(why_not=why_not)
+    assert offering.offer_of("gloo", parameters) == Offer(wanted="gloo")
+    with pytest.raises(ElasticError, match=why_not) as refusal:
+        offering.offer_of("nccl", parameters)
+    assert refusal.value.code == "BFT-1414"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_a_model_on_a_gpu_is_offered_by_the_gpus_own_name() -> None:
+    parameters = [torch.empty(1, device="cuda:0")]
+    offer = offering.offer_of("auto", parameters)
+    assert offer.place == "cuda:0"
+    assert offer.device
+    assert offer.version
+    assert not offering.offer_of("auto", parameters, is_bitwise=True).device
+
+
+# ---- the agreement -----------------------------------------------------------------------
+
+
+def choices(groups: list[Group]) -> set[Choice]:
+    return {group.choice for group in groups}
+
+
+def drop(groups: list[Group]) -> None:
+    for group in groups:
+        group.drop()
+
+
+def test_members_with_a_gpu_each_use_it_for_what_lies_on_it(
+    store: StoreServer, made: list[DeviceCollective], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "is_on_device", pretended.is_pretended)
+    groups = group_of(store, 1, GPU)
+    assert choices(groups) == {Choice(backend="nccl")}
+    assert {id(group.data) for group in groups} == {id(one) for one in made}
+    for values, carrier in ((torch.ones(3), "nccl"), (torch.ones(3, dtype=torch.long), "gloo")):
+        assert {group.carrier_of(values).name for group in groups} == {carrier}
+        copies = [values.clone() for _ in groups]
+        works = [g.carrier_of(c).all_reduce(c) for g, c in zip(groups, copies, strict=True)]
+        assert [settle(work, never) for work in works] == [None] * 3
+        assert [c.tolist() for c in copies] == [[3, 3, 3]] * 3
+    works.clear()
+    made.clear()
+    drop(groups)
+    assert all(group.is_gone(60.0) for group in groups)
+
+
+def test_members_without_a_gpu_ask_nobody(
+    store: StoreServer, made: list[DeviceCollective], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(choosing, "decode", asked.append)
+    groups = group_of(store, 1, [NO_GPU, NO_GPU])
+    assert choices(groups) == {Choice()}
+    assert (asked, made) == ([], [])
+    drop(groups)
+
+
+def test_one_member_without_a_gpu_is_enough_for_gloo(
+    store: StoreServer, made: list[DeviceCollective]
+) -> None:
+    groups = group_of(store, 1, [GPU[0], NO_GPU, GPU[1]])
+    assert {group.choice.backend for group in groups} == {"gloo"}
+    assert groups[0].choice.reason == "rank 1: the model is not on a GPU"
+    assert made == []
+    drop(groups)
+
+
+def test_all_members_refuse_what_is_demanded_in_vain(store: StoreServer) -> None:
+    demanded = pretended.offer("the only GPU", "nccl")
+    for outcome in outcomes(store, 1, [demanded, demanded]):
+        assert isinstance(outcome, ElasticError)
+        assert outcome.code == "BFT-1414"
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+def test_one_member_whose_probe_fails_makes_all_fall_back(
+    store: StoreServer,
+    made: list[DeviceCollective],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    failing: int,
+) -> None:
+    real = device.new_nccl
+
+    def new(store: Any, rank: int, size: int, where: torch.device) -> DeviceCollective:
+        if rank == failing:
+            raise RuntimeError("NCCL error: no socket interface found")
+        return real(store, rank, size, where)
+
+    monkeypatch.setattr(device, "new_nccl", new)
+    with caplog.at_level(logging.WARNING):
+        groups = group_of(store, 1, GPU)
+    said = f"NCCL failed: rank {failing}: NCCL error: no socket interface found"
+    assert choices(groups) == {Choice(reason=said)}
+    assert [group.data for group in groups] == [None] * 3
+    assert said in caplog.text
+    # The others' attempts wait for the one that failed; what comes of them is closed.
+    copies = [torch.ones(2) for _ in groups]
+    works = [g.carrier_of(c).all_reduce(c) for g, c in zip(groups, copies, strict=True)]
+    assert [settle(work, never) for work in works] == [None] * 3
+    assert [c.tolist() for c in copies] == [[3.0, 3.0]] * 3
+    drop(groups)
+    del made
+
+
+def test_a_member_that_does_not_connect_in_time_makes_all_fall_back(
+    store: StoreServer, made: list[DeviceCollective], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three members one hangs in NCCL; nobody waits for it longer than that takes."""
+    real = device.new_nccl
+    hanging: list[Any] = []
+
+    def new(own: Any, rank: int, size: int, where: torch.device) -> DeviceCollective:
+        if rank == 1:
+            hanging.append(own)
+            own.get("a key nobody ever sets")  # as torch does while it connects
+        return real(own, rank, size, where)
+
+    monkeypatch.setattr(device, "new_nccl", new)
+    monkeypatch.setattr(agreeing, "Attempt", functools.partial(agreeing.Attempt, limit_s=0.3))
+    monkeypatch.setattr("bftrainer.elastic.group.Attempt", agreeing.Attempt)
+    groups = group_of(store, 1, GPU)
+    assert hanging
+    (choice,) = {group.choice.backend for group in groups}
+    assert choice == "gloo"
+    assert all("not connected within 0.3 s" in group.choice.reason for group in groups)
+    drop(groups)
+    del made
+
+
+def test_survivors_vote_only_when_a_slow_group_is_ready(
+    store: StoreServer, made: list[DeviceCollective]
+) -> None:
+    del made
+    config = WorkerConfig(trainer_id="t1", worker_id="w0", node="n", script="s.py")
+    commit = commit_of(store, 1, "w0", "w1")
+    forming = Forming(Control(config, None), GPU[0])
+    assert not forming.is_slow(commit)  # nothing is forming
+    forming.hear(commit)
+    assert forming.is_slow(commit)  # the other member is not there
+    peer = Forming(Control(replace(config, worker_id="w1"), None), GPU[1])
+    peer.hear(commit)
+    wait_for(lambda: not forming.is_slow(commit), timeout_s=60, what="the group is there")
+    groups = [one.take(commit, never) for one in (forming, peer)]
+    assert all(isinstance(group, Group) for group in groups)
+    drop([group for group in groups if isinstance(group, Group)])
+    without = Forming(Control(config, None), NO_GPU)
+    without.hear(commit_of(store, 2, "w0", "w1"))
+    assert not without.is_slow(commit_of(store, 2, "w0", "w1"))  # sockets: soon enough
+    without.forget(before=(3, 0))

@@ -1,0 +1,141 @@
+"""Real workers whose memory counts as GPUs': agreed, rescaled, killed, the same parameters.
+
+See ``scripts/pretended.py`` for what is real here and what is not.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from bftrainer.elastic.protocol import Entered, Interrupted
+from tests.elastic import journal
+from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
+
+TRAIN = SCRIPTS / "train_ids.py"
+EPOCHS = 6
+SAMPLES = 203
+PLAIN = {"optimizer": "sgd"}
+
+
+@pytest.fixture(scope="module")
+def fixed(tmp_path_factory: pytest.TempPathFactory, template: TemplateProcess) -> journal.Entry:
+    """What the training comes to on one worker that has no device."""
+    directory = tmp_path_factory.mktemp("fixed")
+    with Controller(directory, template) as c:
+        alone = c.start(TRAIN, [json.dumps(PLAIN)], epochs=EPOCHS)
+        c.warm(alone)
+        c.form(alone)
+        c.finished()
+    return journal.result(directory)
+
+
+def grown_shrunk_and_killed(c: Controller, kind: str) -> list[Entered]:
+    """Train at sizes 1, 3, 2 (one left), 1 (one died) and 2; return what was entered."""
+    settings = [json.dumps({**PLAIN, "device": kind, "delay_s": 0.004})]
+
+    def steps_more() -> None:
+        done = len(journal.entries(c.directory, "commit"))
+        c.until(lambda: len(journal.entries(c.directory, "commit")) > done + 4, "a few steps")
+
+    first = c.start(TRAIN, settings, epochs=EPOCHS)
+    c.warm(first)
+    c.form(first)
+    others = c.start(TRAIN, settings, count=2, epochs=EPOCHS)
+    c.warm(others)
+    entered = c.form([*first, *others])
+    steps_more()
+    entered += c.form([*first, others[1]])
+    steps_more()
+    c.kill(first[0])
+    c.until(lambda: c.workers[first[0]].returncode is not None, "its end is noticed")
+    c.form([others[1]], abandon=True)
+    last = c.start(TRAIN, settings, epochs=EPOCHS)
+    c.warm(last)
+    entered += c.form([others[1], *last])
+    c.finished()
+    return entered
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend"),
+    [
+        ("gloo", "nccl"),
+        ("missing", "gloo (NCCL failed: rank "),
+        ("staged", "gloo"),
+    ],
+)
+def test_a_training_on_devices_is_that_of_one_worker(
+    tmp_path: Path,
+    template: TemplateProcess,
+    fixed: journal.Entry,
+    kind: str,
+    backend: str,
+) -> None:
+    with Controller(tmp_path, template) as c:
+        entered = grown_shrunk_and_killed(c, kind)
+        logs = c.logs()
+        broken = [i for w in c.workers.values() for i in w.all(Interrupted)]
+    assert len(entered) == 7
+    assert all(e.backend.startswith(backend) for e in entered), entered
+    assert (entered[0].backend == backend) is (kind != "missing")
+    assert ("this generation trains with gloo" in logs) is (kind == "missing")
+    if kind == "missing":
+        assert "ProcessGroupNCCL" in entered[0].backend
+    assert f"learning rate x 1, {backend}" in logs
+    assert len(broken) <= 2
+    counts = journal.committed_ids(tmp_path)
+    assert sorted(counts) == list(range(EPOCHS))
+    assert all(sorted(count.elements()) == list(range(SAMPLES)) for count in counts.values())
+    assert journal.disagreements(tmp_path, "hash", "lr", "updates", "moments") == []
+    found = journal.result(tmp_path)
+    assert (found["steps"], found["lr"]) == (fixed["steps"], pytest.approx(fixed["lr"]))
+    for close in ("parameters", "average"):
+        for ours, theirs in zip(found[close], fixed[close], strict=True):
+            torch.testing.assert_close(
+                torch.tensor(ours), torch.tensor(theirs), rtol=1e-3, atol=1e-4
+            )
+
+
+def test_members_without_samples_get_the_state_from_device_to_device(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    settings = {"samples": 23, "batch": 2, "epochs": 2, "device": "gloo"}
+    with Controller(tmp_path, template) as c:
+        ids = c.start(TRAIN, [json.dumps(settings)], count=3)
+        c.warm(ids)
+        assert {e.backend for e in c.form(ids)} == {"nccl"}
+        c.finished()
+    counts = journal.committed_ids(tmp_path)
+    assert all(sorted(count.elements()) == list(range(23)) for count in counts.values())
+    assert journal.disagreements(tmp_path, "hash", "lr", "updates") == []
+
+
+def test_a_member_one_step_behind_gets_the_state_from_device_to_device(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    """Its own state stays whole until what replaces it is there."""
+    settings = {"epochs": 3, "device": "gloo", "fail_at": [5, 1]}
+    with Controller(tmp_path, template) as c:
+        ids = c.start(TRAIN, [json.dumps(settings)], count=3)
+        c.warm(ids)
+        c.form(ids)
+        c.until(lambda: c.workers[ids[1]].all(Interrupted), "it failed there only")
+        c.form(ids, abandon=True)
+        c.finished()
+    counts = journal.committed_ids(tmp_path)
+    assert all(sorted(count.elements()) == list(range(SAMPLES)) for count in counts.values())
+    assert journal.disagreements(tmp_path, "hash", "lr", "updates") == []
+
+
+def test_nccl_that_is_demanded_on_cpus_ends_the_script_with_the_reason(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    with Controller(tmp_path, template) as c:
+        (worker,) = c.start(TRAIN, ["{}"], backend="nccl")
+        failed = c.failed(worker)
+    assert failed.code == "BFT-1414"
+    assert "the model is not on a GPU" in failed.cause

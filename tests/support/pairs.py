@@ -1,0 +1,66 @@
+"""The groups of one generation of several members, all in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from bftrainer.elastic import group as groups
+from bftrainer.elastic.choosing import Offer
+from bftrainer.elastic.group import Group
+from bftrainer.elastic.protocol import Commit, Member
+from bftrainer.elastic.store import StoreServer
+
+HOST = "127.0.0.1"
+
+
+def commit_of(store: StoreServer, generation: int, *worker_ids: str) -> Commit:
+    """Return the commit of a generation of these workers on this machine."""
+    return Commit(
+        generation=generation,
+        attempt=1,
+        token="of this generation",  # noqa: S106 - no secret
+        members=tuple(
+            Member(worker_id=w, rank=rank, node="n", address=HOST)
+            for rank, w in enumerate(worker_ids)
+        ),
+        store_host=HOST,
+        store_port=store.port,
+    )
+
+
+def outcomes(
+    store: StoreServer, generation: int, offers: Sequence[Offer]
+) -> list[Group | Exception]:
+    """Return what came of forming the generation, by rank."""
+    commit = commit_of(store, generation, *(f"w{rank}" for rank in range(len(offers))))
+    found: dict[int, Group | Exception] = {}
+
+    def build(rank: int, offer: Offer) -> None:
+        try:
+            found[rank] = groups.build(commit, rank, HOST, offer)
+        except Exception as problem:  # noqa: BLE001 - the test looks at it
+            found[rank] = problem
+
+    threads = [
+        threading.Thread(target=build, args=(rank, offer)) for rank, offer in enumerate(offers)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return [found[rank] for rank in range(len(offers))]
+
+
+def group_of(store: StoreServer, generation: int, offers: Sequence[Offer]) -> list[Group]:
+    """Return the members' ends of a generation that has to form."""
+    formed = outcomes(store, generation, offers)
+    groups_ = [one for one in formed if isinstance(one, Group)]
+    assert len(groups_) == len(offers), formed
+    return groups_
+
+
+def pair(store: StoreServer, generation: int) -> tuple[Group, Group]:
+    """Return both ends of a generation of two."""
+    first, second = group_of(store, generation, [Offer(), Offer()])
+    return first, second
