@@ -13,6 +13,7 @@ from bftrainer.api.service import (
     StatusView,
     TrainerView,
 )
+from bftrainer.backend_words import backend_sentences
 from bftrainer.daemon import Daemon
 from bftrainer.errors import BftError, ExitCode, UsageError
 from bftrainer.explain import explain_trainer
@@ -96,6 +97,7 @@ class DaemonService:
             sentences=(
                 *explain_trainer(record, plan, daemon.settings, queue, len(view.observed_nodes)),
                 *straggler_sentences(record, plan, daemon.settings, view.observed_nodes),
+                *backend_sentences(record),
                 *restart_sentences(record),
                 *loss_sentences(record),
                 *daemon.trainers.copies.in_words(trainer_id),

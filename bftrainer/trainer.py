@@ -68,6 +68,7 @@ class TrainerSpec:
     utility: Curve | None = None  # what the objective "utility" maximises; the simulator's
     environment: tuple[tuple[str, str], ...] = ()
     contract: CheckpointContract | None = None  # of programs that are resized by restart
+    backend: str = "auto"  # what gradients are averaged with: auto, gloo or nccl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,7 @@ class TrainerProgress:
     samples: int = 0
     samples_per_s: float = 0.0
     reported_s: float = 0.0
+    backend: str = ""  # of this generation, and why; "": one worker, or not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """How long a rescale stops a training, beside other systems; and what a step costs.
 
-Real processes, gloo, loopback. See ``docs/benchmarks.md`` for what each figure is.
+Real processes, loopback; on CPUs with gloo, on GPUs (``--device cuda``) with what
+``--backend`` says. See ``docs/benchmarks.md`` for what each figure is.
 Prints every target with ``met`` or ``missed``; exits 1 when one is missed.
 """
 
@@ -42,6 +43,8 @@ from _bench.targets import Target, exit_code, print_targets, write_json
 from _bench.torchft import Torchft
 from _bench.torchrun import Torchrun
 from _bench.waiting import BenchError
+
+from bftrainer.elastic.choosing import BACKENDS
 
 NAME: Final = "bench_rescale"
 WORKLOADS: Final = Path(__file__).resolve().parent / "workloads"
@@ -241,6 +244,8 @@ def report(
     if options.json:
         results = {
             "quick": options.quick,
+            "device": options.device,
+            "backend": options.backend,
             "took_s": took_s,
             "load": load,
             "torchrun_settings": [*torchrun.ARGUMENTS, torchrun.ENVIRONMENT],
@@ -267,7 +272,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--parts", default=",".join(PARTS), help="of: %(default)s")
     parser.add_argument("--cycles", type=int, default=0, help="of our rescales")
     parser.add_argument("--rival-cycles", type=int, default=0, help="of each other system")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="to train on")
+    parser.add_argument(
+        "--backend", choices=BACKENDS, default="auto", help="of our generations: %(choices)s"
+    )
     options = parser.parse_args(argv)
+    if options.device != "cpu":  # what is measured beside us is set up for CPUs
+        options.parts = ",".join(p for p in options.parts.split(",") if p not in RIVALS)
     if options.docs and not marks.has_marks(options.docs, NAME):
         parser.error(f"{options.docs} lacks the marks of {NAME}")
     for given, known in ((options.models, MODELS), (options.parts, PARTS)):
@@ -289,6 +300,8 @@ def main(argv: Sequence[str]) -> int:
     options = parse(argv)
     amount = amount_of(options)
     models = options.models.split(",")
+    # Agents hand on to workers what they were started with.
+    os.environ.update(BENCH_DEVICE=options.device, BENCH_BACKEND=options.backend)
     signal.signal(signal.SIGTERM, _interrupt)
     logging.getLogger("bftrainer").setLevel(logging.ERROR)  # we kill workers on purpose
     started = time.monotonic()
@@ -298,6 +311,7 @@ def main(argv: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(
         prefix="bft-bench-", dir=memory if memory.is_dir() else None
     ) as scratch:
+        os.environ.update(BENCH_LOCKS=scratch, BENCH_DDP_BACKEND=ddp_backend(options))
         try:
             for model in models:
                 found[model] = Found()
@@ -310,6 +324,15 @@ def main(argv: Sequence[str]) -> int:
         note(f"not complete: {stopped_by or 'interrupted'}")
         return 1 if isinstance(stopped_by, BenchError) else 130
     return exit_code(targets)
+
+
+def ddp_backend(options: argparse.Namespace) -> str:
+    """Return what DistributedDataParallel is given: the best the machine has for it."""
+    if options.device == "cpu" or options.backend == "gloo":
+        return "gloo"
+    import torch  # noqa: PLC0415 - only where there are GPUs
+
+    return "nccl" if torch.cuda.device_count() >= max(SIZES) else "gloo"
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:

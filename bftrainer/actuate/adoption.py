@@ -110,6 +110,7 @@ def entered(progress: TrainerProgress, done: Rescaled | Regrouped, now_s: float)
         samples=done.samples,
         samples_per_s=0.0,
         reported_s=now_s,
+        backend=done.backend if isinstance(done, Rescaled) else "",
     )
 
 

@@ -193,13 +193,12 @@ class GenerationMachine:
         forming.entered.add(worker.worker_id)
         forming.pause_s = max(forming.pause_s, body.pause_s)
         forming.resumed_from = forming.resumed_from or body.resumed_from
+        forming.backend = max(forming.backend, body.backend, key=len)
         self.step, self.epoch, self.samples = body.step, body.epoch, body.samples
         if set(forming.roster) - forming.entered:
             return []
-        self.forming = None
-        self.members = forming.roster
-        self.is_broken = False
-        self.interrupted_s = None
+        self.forming, self.members = None, forming.roster
+        self.is_broken, self.interrupted_s = False, None
         self._stall.progressed(now_s)
         before, self.size_before = self.size_before, len(forming.roster)
         return [
@@ -216,6 +215,7 @@ class GenerationMachine:
                 samples=body.samples,
                 nodes=tuple(self.workers[w].node for w in forming.roster),
                 resumed_from=forming.resumed_from,
+                backend=forming.backend,
             )
         ]
 

@@ -82,6 +82,7 @@ class Forming:
     entered: set[str] = field(default_factory=set)
     pause_s: float = 0.0
     resumed_from: str = ""
+    backend: str = ""  # in the words of the member that says most
     leaver_lost_s: float | None = None
 
     def lost(
@@ -172,6 +173,7 @@ class Rescaled:
     is_restart: bool = False  # programs were stopped and started, no process survived
     stop_s: float = 0.0  # of the pause: until the last process had ended
     unsaved: str = ""  # why a program wrote no checkpoint when it was asked to
+    backend: str = ""  # what gradients are averaged with, and why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

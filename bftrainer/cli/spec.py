@@ -61,6 +61,7 @@ def build_spec(
         weight=values["weight"],
         environment=tuple(dict(values["environment"]).items()),
         contract=contract,
+        backend=values["backend"],
     )
 
 

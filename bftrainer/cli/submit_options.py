@@ -12,6 +12,7 @@ import re
 import click
 
 from bftrainer.api.admission import check_sizes
+from bftrainer.elastic.choosing import BACKENDS
 from bftrainer.errors import UsageError
 from bftrainer.trainer import Launch
 
@@ -98,6 +99,14 @@ def spec_options() -> list[click.Option]:
             metavar="W",
             help="Priority under the weighted objective.",
         ),
+        *_runtime_options(),
+        *_contract_options(),
+    ]
+
+
+def _runtime_options() -> list[click.Option]:
+    """Return what runs the workers, and what connects them."""
+    return [
         click.Option(
             ["--runtime"],
             default="torch",
@@ -105,7 +114,13 @@ def spec_options() -> list[click.Option]:
             metavar="NAME",
             help="How workers are launched: torch, horovod, mpi, or command for any program.",
         ),
-        *_contract_options(),
+        click.Option(
+            ["--backend"],
+            type=click.Choice(BACKENDS),
+            default="auto",
+            show_default=True,
+            help="Averages gradients: nccl where every worker has a GPU, gloo otherwise.",
+        ),
     ]
 
 

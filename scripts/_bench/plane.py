@@ -92,6 +92,7 @@ class Plane:
             "n_max": agents,
             "checkpoint_dir": str(directory / "checkpoints"),
             "environment": tuple({"OMP_NUM_THREADS": "1", **environment}.items()),
+            "backend": os.environ.get("BENCH_BACKEND", "auto"),
         }
         self._spec = TrainerSpec(**{**fields, **(changes or {})})
         self._interpreters = [self._spec.interpreter] if self._spec.interpreter else []

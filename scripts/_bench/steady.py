@@ -160,6 +160,7 @@ def _ddp(directory: Path, workloads: Path, model: str, size: int, gate: Path) ->
                 "RANK": str(rank),
                 "WORLD_SIZE": str(size),
                 "BENCH_GATE": str(gate),
+                "BENCH_ARM": "ddp",  # both arms stand ready, on the same GPUs
             }
             argv = [sys.executable, str(workloads / "rescale_ddp.py"), model]
             arm.workers.append(process.spawn(argv, env=environment, stdout=log, stderr=log))

@@ -1,4 +1,4 @@
-"""What the training scripts of ``bench_rescale`` share: models, data, gate.
+"""What the training scripts of ``bench_rescale`` share: models, data, gate, device.
 
 Two models: ``big`` with 25 M parameters and momentum (200 MB of state) and ``small``
 with about 10 k.
@@ -6,18 +6,40 @@ with about 10 k.
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import os
 import socket
 import time
+from pathlib import Path
 
 import torch
 from step_records import Records
 from torch import nn
 from torch.utils.data import TensorDataset
 
-__all__ = ["Gate", "Records", "Task"]
+__all__ = ["Gate", "Records", "Task", "claim_device"]
+
+
+def claim_device() -> torch.device:
+    """Return where BENCH_DEVICE says to train: a GPU that no other worker has, if there is one.
+
+    A lock says whose it is; the kernel lets go of it when the worker ends, however it does.
+    """
+    if os.environ.get("BENCH_DEVICE", "cpu") == "cpu":
+        return torch.device("cpu")
+    count = torch.cuda.device_count()
+    for index in range(count):
+        path = Path(os.environ["BENCH_LOCKS"]) / f"gpu-{os.environ.get('BENCH_ARM', '')}-{index}"
+        lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+        else:
+            return torch.device("cuda", index)  # open for good
+    return torch.device("cuda", os.getpid() % count)
 
 
 class Task:
@@ -32,7 +54,8 @@ class Task:
         layers: list[nn.Module] = []
         for _ in range(depth):
             layers += [nn.Linear(width, width), nn.ReLU()]
-        self.model = nn.Sequential(*layers, nn.Linear(width, 10))
+        self.device = claim_device()
+        self.model = nn.Sequential(*layers, nn.Linear(width, 10)).to(self.device)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4, momentum=0.9)
         self.loss = nn.CrossEntropyLoss()
         features = torch.randn(samples, width)

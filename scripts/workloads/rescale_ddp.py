@@ -46,7 +46,10 @@ def main() -> None:
     task = Task(sys.argv[1])
     gate_path = os.environ.get("BENCH_GATE", "")
     snapshot = Path(os.environ["BENCH_SNAPSHOT"]) if not gate_path else None
-    distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
+    if task.device.type == "cuda":
+        torch.cuda.set_device(task.device)
+    backend = os.environ.get("BENCH_DDP_BACKEND", "gloo")
+    distributed.init_process_group(backend, timeout=timedelta(seconds=60))
     rank, size = distributed.get_rank(), distributed.get_world_size()
     step = load(task, snapshot) if snapshot else 0
     ddp = DistributedDataParallel(task.model)
@@ -64,7 +67,7 @@ def main() -> None:
             if gate:
                 gate.pass_step()
             task.optimizer.zero_grad()
-            task.loss(ddp(features), labels).backward()
+            task.loss(ddp(features.to(task.device)), labels.to(task.device)).backward()
             task.optimizer.step()
             step += 1
             if records:

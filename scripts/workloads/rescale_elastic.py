@@ -31,7 +31,7 @@ def main() -> None:
                 gate = gate or Gate("elastic", run.rank)
                 gate.pass_step()
             task.optimizer.zero_grad()
-            task.loss(task.model(features), labels).backward()
+            task.loss(task.model(features.to(task.device)), labels.to(task.device)).backward()
             run.step()
 
 

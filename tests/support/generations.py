@@ -6,7 +6,7 @@ For unit tests of one path each; the property test has a model of workers instea
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from bftrainer.actuate.generation import GenerationMachine
@@ -145,7 +145,13 @@ class Driver:
         return self.new
 
     def enter(
-        self, *, step: int = 0, skip: Iterable[str] = (), pause_s: float = 0.0, resumed: str = ""
+        self,
+        *,
+        step: int = 0,
+        skip: Iterable[str] = (),
+        pause_s: float = 0.0,
+        resumed: str = "",
+        backends: Sequence[str] = (),
     ) -> list[Instruction]:
         """Let those of the committed roster enter; leavers leave and exit first."""
         commit = self.commit()
@@ -169,6 +175,7 @@ class Driver:
                         pause_s=pause_s * (1 + member.rank),
                         transfer_s=0.0,
                         resumed_from=resumed if member.rank == 0 else "",
+                        backend=backends[member.rank] if backends else "",
                     ),
                 )
         return self.new

@@ -107,7 +107,7 @@ def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 VALUES: dict[str, Any] = {
     "name": None, "sizes": (1, 1), "epochs": None, "samples": None, "curve": "auto", "cwd": None,
     "interpreter": None, "venv": None, "checkpoint_dir": None, "checkpoint_interval_s": 60.0,
-    "environment": (), "weight": 1.0, "runtime": "torch",
+    "environment": (), "weight": 1.0, "runtime": "torch", "backend": "auto",
 }  # fmt: skip
 
 

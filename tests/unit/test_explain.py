@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from bftrainer.backend_words import backend_sentences
 from bftrainer.decide.types import Plan, Settings
 from bftrainer.explain import explain_trainer
 from bftrainer.poll.snapshot import NodeState, Snapshot
-from bftrainer.trainer import TrainerRecord, TrainerState
+from bftrainer.trainer import TrainerProgress, TrainerRecord, TrainerState
 from tests.support.snapshots import T0, Fold, held, idle_nodes, record, snapshot, with_state
 
 SETTINGS = Settings(reserve_nodes_per_type=0, p_jmax=2)
@@ -97,3 +98,26 @@ def test_a_parked_trainer_says_so() -> None:
     parked = replace(record(n_min=3), state=TrainerState.PARKED, reason="It has no nodes.")
     said = _explain(parked, _plan(snapshot(idle_nodes(2)), [parked]))
     assert said.endswith("It has no nodes.")
+
+
+@pytest.mark.parametrize(
+    ("backend", "size", "said"),
+    [
+        ("", 1, ""),
+        ("gloo", 3, ""),
+        ("nccl", 1, ""),
+        ("nccl", 3, "Its workers average gradients with NCCL, from GPU to GPU."),
+        (
+            "gloo (NCCL failed: rank 1: no interface (eth7))",
+            2,
+            (
+                "Its workers average gradients with gloo, through the memory of their hosts:"
+                " NCCL failed: rank 1: no interface (eth7)."
+            ),
+        ),
+    ],
+)
+def test_the_back_end_is_told_where_there_was_a_choice(backend: str, size: int, said: str) -> None:
+    one = replace(record(), progress=TrainerProgress(size=size, backend=backend))
+    assert "".join(backend_sentences(one)) == said
+    assert backend_sentences(replace(one, state=TrainerState.FINISHED)) == ()

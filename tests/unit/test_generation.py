@@ -130,7 +130,10 @@ def test_survivors_do_not_hear_of_a_joiner_before_it_is_warm() -> None:
     commit = d.commit()
     assert [(m.rank, m.node) for m in commit.members] == [(0, "n1"), (1, "n2"), (2, "n3")]
     assert not commit.abandon
-    (done,) = d.wanted(Rescaled, d.enter(step=7, pause_s=0.1))
+    # One without a GPU does not ask the others why they do not use theirs.
+    backends = ("gloo (rank 2: the model is not on a GPU)",) * 2 + ("gloo",)
+    (done,) = d.wanted(Rescaled, d.enter(step=7, pause_s=0.1, backends=backends))
+    assert done.backend == backends[0]
     assert (done.size_before, done.size, done.reason) == (2, 3, "planned")
     assert done.pause_s == pytest.approx(0.3)  # the worst of all
 

@@ -18,7 +18,7 @@ from trainers.runtimes.base import load_runtime
 SPEC = TrainerSpec(
     name="digits", user="u", script="/s/train.py", args=("--lr", "0.1 $(x)"), cwd="/s",
     interpreter="/venv/bin/python", n_min=1, n_max=4, epochs=3, checkpoint_dir="/s/ckpt",
-    checkpoint_interval_s=7.0, environment=(("A", "b=c"),),
+    checkpoint_interval_s=7.0, environment=(("A", "b=c"),), backend="nccl",
 )  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def test_the_order_survives_the_wire_and_says_all_the_spec_says() -> None:
         trainer_id="t7", worker_id="t7.w1", node="n1", script="/s/train.py",
         args=("--lr", "0.1 $(x)"), cwd="/s", environment=(("A", "b=c"),), log_path="/l",
         checkpoint_dir="/s/ckpt", checkpoint_interval_s=7.0, epochs=3, address="10.0.0.1",
-        incarnation=3,
+        incarnation=3, backend="nccl",
     )  # fmt: skip
 
 
@@ -54,6 +54,7 @@ def test_the_order_survives_the_wire_and_says_all_the_spec_says() -> None:
         ({"n_min": 5}, "5:4"),
         ({"n_min": 0}, "0:4"),
         ({"samples": 10}, "epochs"),
+        ({"backend": "mpi"}, "'mpi' with runtime torch"),
     ],
 )
 def test_what_no_agent_could_start_is_refused(changes: dict[str, Any], words: str) -> None:
@@ -62,6 +63,14 @@ def test_what_no_agent_could_start_is_refused(changes: dict[str, Any], words: st
     assert caught.value.code == "BFT-1305"
     assert words in caught.value.cause
     assert caught.value.next_step
+
+
+@pytest.mark.parametrize("name", ["horovod", "command"])
+def test_only_torch_scripts_have_a_back_end_to_choose(name: str) -> None:
+    spec = dataclasses.replace(SPEC, runtime=name, interpreter="" if name == "command" else "/p")
+    with pytest.raises(UsageError, match=f"'nccl' with runtime {name}") as caught:
+        load_runtime(name).check(spec)
+    assert caught.value.code == "BFT-1305"
 
 
 def test_an_unknown_runtime_is_a_clear_error() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bftrainer.elastic.choosing import AUTO, BACKENDS
 from bftrainer.errors import ExitCode, UsageError
 from bftrainer.trainer import TrainerSpec
 
@@ -22,7 +23,7 @@ def check_paths(spec: TrainerSpec, **paths: str) -> None:
 
 
 def check_size_and_length(spec: TrainerSpec) -> None:
-    """Refuse a range of nodes that is none, and two lengths at once."""
+    """Refuse a range of nodes that is none, two lengths at once, a back end there is not."""
     if not 1 <= spec.n_min <= spec.n_max:
         raise unusable(
             f"The size {spec.n_min}:{spec.n_max} of {spec.name} is not a range of nodes.",
@@ -32,6 +33,11 @@ def check_size_and_length(spec: TrainerSpec) -> None:
         raise unusable(
             f"{spec.name} has both a number of epochs and one of samples.",
             "Give --epochs or --samples, not both.",
+        )
+    if spec.backend not in BACKENDS or (spec.backend != AUTO and spec.runtime != "torch"):
+        raise unusable(
+            f"{spec.name} cannot have the back end {spec.backend!r} with runtime {spec.runtime}.",
+            f"Give --backend {', '.join(BACKENDS)} with --runtime torch only.",
         )
 
 

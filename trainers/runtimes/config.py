@@ -41,4 +41,5 @@ def worker_config(
         address=address,
         incarnation=incarnation,
         seed=0,
+        backend=spec.backend,
     )
