@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from bftrainer.elastic import choosing, device
+from bftrainer.elastic import choosing
 from bftrainer.elastic.choosing import NCCL, Choice, Offer
 from bftrainer.elastic.device import DeviceCollective
 from bftrainer.elastic.side import GROUP_TIMEOUT_S
@@ -48,7 +48,7 @@ class Attempt:
         self,
         meeting: Meeting,
         make: Callable[[], DeviceCollective],
-        limit_s: float = device.PROBE_S,
+        limit_s: float,
     ) -> None:
         self._meeting = meeting
         self._make = make

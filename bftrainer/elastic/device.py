@@ -26,6 +26,7 @@ from bftrainer.elastic.side import GROUP_TIMEOUT_S
 
 POLL_S = 50e-6  # between two looks at an event
 PROBE_S = 20.0  # a new communicator has to be connected and to have added up within
+HURRIED_S = 5.0  # the same after a loss: nobody trains meanwhile
 
 # torch 2.13, ProcessGroupNCCL.hpp. Its own threads must not end the process when a member
 # is lost, nor look for signals in a store that is only ours; ``wait`` must not block.

@@ -110,7 +110,9 @@ def build(commit: Commit, rank: int, address: str, offer: Offer = Offer()) -> Gr
         pg = new_process_group(PrefixStore(prefix, store), rank, size, address)
         choice, data = choice_of(meeting, client, offer), None
         if choice.backend == NCCL:
-            attempt = Attempt(meeting, partial(connect_device, store, meeting, offer))
+            limit_s = device.HURRIED_S if commit.abandon else device.PROBE_S
+            connect = partial(connect_device, store, meeting, offer)
+            attempt = Attempt(meeting, connect, limit_s)
             choice = attempt_all(attempt, meeting, choice)
             data = attempt.collective
     except BaseException:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from bftrainer.elastic import agreeing, choosing, device, offering
+from bftrainer.elastic import choosing, device, offering
 from bftrainer.elastic.choosing import Choice, Offer, choose
 from bftrainer.elastic.collective import settle
 from bftrainer.elastic.control import Control
@@ -193,8 +192,12 @@ def test_one_member_whose_probe_fails_makes_all_fall_back(
     del made
 
 
+@pytest.mark.parametrize("abandon", [False, True])
 def test_a_member_that_does_not_connect_in_time_makes_all_fall_back(
-    store: StoreServer, made: list[DeviceCollective], monkeypatch: pytest.MonkeyPatch
+    store: StoreServer,
+    made: list[DeviceCollective],
+    monkeypatch: pytest.MonkeyPatch,
+    abandon: bool,
 ) -> None:
     """Of three members one hangs in NCCL; nobody waits for it longer than that takes."""
     real = device.new_nccl
@@ -207,9 +210,8 @@ def test_a_member_that_does_not_connect_in_time_makes_all_fall_back(
         return real(own, rank, size, where)
 
     monkeypatch.setattr(device, "new_nccl", new)
-    monkeypatch.setattr(agreeing, "Attempt", functools.partial(agreeing.Attempt, limit_s=0.3))
-    monkeypatch.setattr("bftrainer.elastic.group.Attempt", agreeing.Attempt)
-    groups = group_of(store, 1, GPU)
+    monkeypatch.setattr(device, "HURRIED_S" if abandon else "PROBE_S", 0.3)
+    groups = group_of(store, 1, GPU, abandon=abandon)
     assert hanging
     (choice,) = {group.choice.backend for group in groups}
     assert choice == "gloo"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -132,3 +133,31 @@ def test_a_probe_that_adds_up_wrongly_is_refused(groups: Sequence[Group]) -> Non
 def test_a_torch_without_nccl_says_so() -> None:
     with pytest.raises(ImportError, match="ProcessGroupNCCL"):
         new_nccl(HashStore(), 0, 1, torch.device("cuda", 0))
+
+
+class Slow:
+    """A back end whose threads take their time to end, as gloo's do."""
+
+    def __init__(self, gate: threading.Event, *, aborts_slowly: bool) -> None:
+        self._gate = gate
+        self._aborts_slowly = aborts_slowly
+
+    def abort(self) -> None:
+        if self._aborts_slowly:
+            assert self._gate.wait(60)
+
+    def __del__(self) -> None:
+        assert self._gate.wait(60)
+
+
+def test_an_old_generation_is_torn_down_beside_the_training() -> None:
+    """Were it not, closing would wait for the gate, which opens only after it."""
+    gate = threading.Event()
+    data = DeviceCollective(Slow(gate, aborts_slowly=True), CPU, name="slow")
+    with socket.socket() as connection:
+        group = Group(Slow(gate, aborts_slowly=False), connection, 0, 2, data)
+        group.drop()
+        assert connection.fileno() == -1
+    assert not group.is_gone(0.05)
+    gate.set()
+    assert group.is_gone(60.0)

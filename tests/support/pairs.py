@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 from bftrainer.elastic import group as groups
 from bftrainer.elastic.choosing import Offer
@@ -30,10 +31,11 @@ def commit_of(store: StoreServer, generation: int, *worker_ids: str) -> Commit:
 
 
 def outcomes(
-    store: StoreServer, generation: int, offers: Sequence[Offer]
+    store: StoreServer, generation: int, offers: Sequence[Offer], *, abandon: bool = False
 ) -> list[Group | Exception]:
-    """Return what came of forming the generation, by rank."""
-    commit = commit_of(store, generation, *(f"w{rank}" for rank in range(len(offers))))
+    """Return what came of forming the generation, by rank; ``abandon``: after a loss."""
+    workers = [f"w{rank}" for rank in range(len(offers))]
+    commit = replace(commit_of(store, generation, *workers), abandon=abandon)
     found: dict[int, Group | Exception] = {}
 
     def build(rank: int, offer: Offer) -> None:
@@ -52,9 +54,11 @@ def outcomes(
     return [found[rank] for rank in range(len(offers))]
 
 
-def group_of(store: StoreServer, generation: int, offers: Sequence[Offer]) -> list[Group]:
+def group_of(
+    store: StoreServer, generation: int, offers: Sequence[Offer], *, abandon: bool = False
+) -> list[Group]:
     """Return the members' ends of a generation that has to form."""
-    formed = outcomes(store, generation, offers)
+    formed = outcomes(store, generation, offers, abandon=abandon)
     groups_ = [one for one in formed if isinstance(one, Group)]
     assert len(groups_) == len(offers), formed
     return groups_
