@@ -30,11 +30,15 @@ from _bench.targets import Target, console, exit_code, print_targets, write_json
 from _bench.waiting import BenchError
 from rich.table import Table
 
-from bftrainer.trainer import CheckpointContract
+import bftrainer
+import trainers.examples
+from bftrainer import process
+from bftrainer.trainer import CheckpointContract, Launch
 
 TWO_MODELS: Final = ("small", "big")
 HOROVOD: Final = WORKLOADS / "runtime_horovod.py"
 HOROVODRUN: Final = "horovodrun"
+MPI: Final = WORKLOADS / "runtime_mpi.py"
 ARMS: Final = (
     Arm(runtime="torch", needs="torch", models=TWO_MODELS, script=WORKLOADS / "rescale_elastic.py"),
     Arm(runtime="horovod", needs="horovod", models=TWO_MODELS, script=HOROVOD),
@@ -47,10 +51,10 @@ ARMS: Final = (
         environment=(("BFT_HOROVOD_WARM", "0"),),
     ),
     Arm(runtime="", label=HOROVODRUN, needs="horovod", models=TWO_MODELS, script=HOROVOD),
-    Arm(runtime="mpi", needs="mpi4py", script=WORKLOADS / "runtime_mpi.py"),
+    Arm(runtime="mpi", needs="mpi4py", script=MPI),
     Arm(
         runtime="command",
-        is_program=True,
+        program=(sys.executable,),
         script=WORKLOADS / "runtime_command.py",
         contract=CheckpointContract(grace_s=20.0),
     ),
@@ -60,6 +64,18 @@ LIMIT_S: Final[dict[str, dict[str, float]]] = {
     "horovod": {GROW: 1.0},
     "mpi": {GROW: 0.50, SHRINK: 0.10, FIRST_LEAVES: 0.10, LOSS: 0.50},
 }
+MPIRUN_SH: Final = Path(trainers.examples.__file__).with_name("mpirun.sh")
+# All nodes are this host, and this may be root in a container.
+ONE_HOST: Final = (
+    ("MPIRUN_OPTIONS", ""),
+    ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+    ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+    ("OMPI_MCA_rmaps_base_oversubscribe", "1"),  # Open MPI 4
+    ("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"),  # Open MPI 5
+    ("OMPI_MCA_hwloc_base_binding_policy", "none"),
+    ("PRTE_MCA_hwloc_default_binding_policy", "none"),
+    ("PYTHONPATH", str(Path(bftrainer.__file__).resolve().parents[1])),
+)
 CYCLES: Final = 10
 QUICK_CYCLES: Final = 2
 HOROVODRUN_CYCLES: Final = 2  # each takes it a minute, or two
@@ -97,9 +113,8 @@ def measure_all(options: argparse.Namespace, scratch: Path) -> tuple[Found, dict
     found: Found = {}
     problems: dict[str, str] = {}
     wanted, models = options.arms.split(","), options.models.split(",")
-    for arm in ARMS:
-        if arm.runtime not in wanted and arm.name not in wanted:
-            continue
+    others = [mpirun_arm(pair) for pair in options.mpirun]
+    for arm in [*(a for a in ARMS if a.runtime in wanted or a.name in wanted), *others]:
         missing = arm.missing() or ("" if arm.runtime else Horovodrun.missing())
         if missing:
             problems[arm.name] = missing
@@ -152,6 +167,23 @@ def targets_of(found: Mapping[str, Sequence[Gap]]) -> list[Target]:
     return targets
 
 
+def mpirun_arm(pair: str) -> Arm:
+    """Return what measures a program under ``MPIRUN:PYTHON``, resized by restart."""
+    mpirun, _, python = pair.partition(":")
+    argv = (python, "-c", "from mpi4py import MPI; print(*MPI.get_vendor())")
+    done = process.run(argv, timeout_s=30.0)
+    if not done.is_ok:
+        raise BenchError(f"{python} has no MPI: {done.stderr[-300:]}")
+    return Arm(
+        runtime="command",
+        label=f"mpirun of {done.stdout.strip()}",
+        script=MPI,
+        program=(str(MPIRUN_SH), python),
+        environment=(("MPIRUN", mpirun), *ONE_HOST),
+        contract=CheckpointContract(grace_s=20.0, launch=Launch.FIRST),
+    )
+
+
 def _target(name: str, measured: float, limit: float, remark: str) -> Target:
     return Target(name=name, measured=measured, limit=limit, relation="<=", note=remark)
 
@@ -186,6 +218,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
     names = ",".join(dict.fromkeys(arm.name for arm in ARMS if "," not in arm.name))
     parser.add_argument("--arms", default=names, help="of: %(default)s; a runtime is all its arms")
+    parser.add_argument(
+        "--mpirun",
+        action="append",
+        default=[],
+        metavar="MPIRUN:PYTHON",
+        help="also a program under this launcher, in an interpreter with mpi4py and its MPI",
+    )
     parser.add_argument("--models", default=",".join(TWO_MODELS), help="of: %(default)s")
     return parser.parse_args(argv)
 

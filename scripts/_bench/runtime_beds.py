@@ -41,7 +41,7 @@ class Arm:
     script: Path
     models: tuple[str, ...] = ("small",)
     needs: str = ""  # a module that has to be installed
-    is_program: bool = False  # the script is started by the interpreter, as any command
+    program: tuple[str, ...] = ()  # any command: it starts the script
     environment: tuple[tuple[str, str], ...] = ()
     contract: CheckpointContract | None = None
     label: str = ""
@@ -73,8 +73,9 @@ class PlaneBed:
     def of(cls, arm: Arm, model: str, directory: Path, records: Path) -> PlaneBed:
         """Return a bed for one arm; enter ``plane`` before use."""
         changes: dict[str, Any] = {"runtime": arm.runtime, "contract": arm.contract}
-        if arm.is_program:
-            changes |= {"script": sys.executable, "args": (str(arm.script), model)}
+        if arm.program:
+            program, *args = arm.program
+            changes |= {"script": program, "args": (*args, str(arm.script), model)}
             changes |= {"interpreter": ""}
         environment = {"BENCH_RECORDS": str(records), **dict(arm.environment)}
         (directory / "checkpoints").mkdir()

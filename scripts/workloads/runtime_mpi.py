@@ -1,6 +1,7 @@
 """The MPI arm of ``bench_runtimes``: sums of gradients of made-up data, its steps recorded.
 
-Argument: ``big`` (25 M parameters with momentum, 200 MB of state) or ``small`` (10 k).
+Argument: ``big`` (25 M parameters with momentum, 200 MB of state) or ``small`` (10 k). Also run
+by ``mpirun`` of any MPI, resized by restart then.
 """
 
 from __future__ import annotations
