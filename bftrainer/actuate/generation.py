@@ -1,5 +1,7 @@
 """How the generations of one trainer form: stimuli in, instructions out, no I/O.
 
+Which workers there are, and on which nodes, is the business of ``actuate.staffing``.
+
 prepare → ready → commit → entered. Survivors never wait for joiners: a joiner is
 put into a generation only when it is warm. A member that dies breaks its
 generation; a smaller one is announced at once with ``abandon``. Numbers only grow;
@@ -12,7 +14,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Mapping, Sequence
 
-from bftrainer.actuate.failures import Failures
 from bftrainer.actuate.group import (
     Announced,
     Ended,
@@ -21,26 +22,21 @@ from bftrainer.actuate.group import (
     NodeOffer,
     Parked,
     Rescaled,
-    StartWorkerOn,
     Tell,
     Worker,
-    WorkerFailed,
     WorkerPhase,
     describe_exit,
-    failure_of,
     kill,
-    worker_on,
 )
-from bftrainer.actuate.stalling import Stall
+from bftrainer.actuate.staffing import Staff
 from bftrainer.elastic import protocol
 
 READY_TIMEOUT_S = 15.0  # a control thread answers in milliseconds; this is a stopped process
 INTERRUPTED_PATIENCE_S = 1.0  # how long a broken collective waits for its cause to be known
 END_PATIENCE_S = 10.0  # how long other ranks may run on after rank 0 ended
-LEAVE_PATIENCE_S = 60.0  # how long a worker that shall leave may take: a long step, a save
 
 
-class GenerationMachine:
+class GenerationMachine(Staff):
     """State machine of one trainer's membership."""
 
     def __init__(
@@ -56,25 +52,22 @@ class GenerationMachine:
         new_token: Callable[[], str],
         no_progress_s: float = 0.0,
     ) -> None:
-        self.trainer_id = trainer_id
-        self.n_min, self.n_max = n_min, n_max
+        super().__init__(
+            trainer_id,
+            n_max=n_max,
+            start_timeout_s=start_timeout_s,
+            incarnation=incarnation,
+            no_progress_s=no_progress_s,
+        )
+        self.n_min = n_min
         self.join_window_s = join_window_s
-        self.start_timeout_s = start_timeout_s
         self.generation = last_generation
-        self.incarnation = incarnation
-        self.workers: dict[str, Worker] = {}
-        self.members: tuple[str, ...] = ()  # roster of the current generation
-        self.forming: Forming | None = None
         self.step = self.epoch = self.samples = 0
-        self.is_parking = self.is_saved = self.is_broken = self.is_ended = False
-        self.leave_patience_s = LEAVE_PATIENCE_S
+        self.is_saved = self.is_broken = self.is_ended = False
         self.interrupted_s: float | None = None
-        self.failures, self._stall = Failures(), Stall(no_progress_s)
         self._ended_s: float | None = None
-        self._targets: dict[str, NodeOffer] = {}
         self._staying: Mapping[str, str] = {}  # node -> the one its member waits for
         self._new_token = new_token
-        self._started_workers = 0
         self.size_before = 0  # of the last complete generation
 
     # ---- stimuli -------------------------------------------------------------------
@@ -148,12 +141,6 @@ class GenerationMachine:
             text = worker.has_failed or cause or describe_exit(returncode)
             out.append(self._failed(worker, text, now_s))
         return out + self._advance(now_s)
-
-    def _failed(self, worker: Worker, cause: str, now_s: float) -> WorkerFailed:
-        """A worker ended, or was ended, on its own account."""
-        self._stall.acted(worker.worker_id)
-        self.failures.note(worker.node, now_s)
-        return failure_of(worker, cause)
 
     def on_agent_lost(self, pilot_id: str, now_s: float) -> list[Instruction]:
         """An agent is gone, and all its workers with it; nobody's failure."""
@@ -234,85 +221,10 @@ class GenerationMachine:
         late = now_s - (self._ended_s or now_s) > END_PATIENCE_S
         return [kill(w, "ended") for w in self._live() if late or not w.is_finished]
 
-    def _match_workers_to_targets(self, now_s: float) -> list[Instruction]:
-        """Start what is missing; drop joiners that are no longer wanted or too slow."""
-        out = self._kill_hung(now_s)
-        busy_nodes = set()
-        for worker in self.workers.values():
-            if not worker.is_alive:
-                continue
-            idle_phase = worker.phase in {WorkerPhase.STARTING, WorkerPhase.WARM}
-            in_roster = self.forming is not None and worker.worker_id in self.forming.roster
-            if self._is_overdue(worker, now_s):
-                out.append(kill(worker, "stays on"))
-                continue
-            too_slow = (
-                worker.phase is WorkerPhase.STARTING
-                and now_s - worker.started_s > self.start_timeout_s
-            )
-            if idle_phase and not in_roster and (worker.node not in self._targets or too_slow):
-                out.append(kill(worker, "too slow to start" if too_slow else "no longer planned"))
-                continue
-            busy_nodes.add(worker.node)
-        if self._is_finishing() or not self.failures.may_start(now_s):
-            return out
-        for node, offer in sorted(self._targets.items()):
-            if node in busy_nodes or self.failures.is_cooling(node, now_s):
-                continue
-            if len(self._live()) < self.n_max + len(self._leavers()):
-                out.append(self._start(offer, now_s))
-        return out
-
-    def _kill_hung(self, now_s: float) -> list[Instruction]:
-        """End workers whose loop does not act upon a commit: the others wait for them."""
-        out: list[Instruction] = []
-        for worker in [self.workers[w] for w in self._stall.hung(now_s)]:
-            if worker.is_alive:
-                out += [kill(worker, "no progress"), self._failed(worker, self._stall.cause, now_s)]
-        return out
-
-    def _is_overdue(self, worker: Worker, now_s: float) -> bool:
-        """Whether a worker that shall leave, or is in no generation any more, hangs."""
-        is_left_over = worker.phase is WorkerPhase.MEMBER and (
-            self.is_parking or (self.forming is None and worker.worker_id not in self.members)
-        )
-        if not is_left_over and worker.phase is not WorkerPhase.LEAVING:
-            worker.leaving_since_s = None
-            return False
-        if worker.leaving_since_s is None:
-            worker.leaving_since_s = now_s
-        return now_s - worker.leaving_since_s > self.leave_patience_s
-
-    def _start(self, offer: NodeOffer, now_s: float) -> StartWorkerOn:
-        self._started_workers += 1
-        worker_id = f"{self.trainer_id}-{self.incarnation}-{self._started_workers}"
-        self.workers[worker_id] = worker_on(offer, worker_id, now_s)
-        return StartWorkerOn(
-            pilot_id=offer.pilot_id, worker_id=worker_id, node=offer.node, address=offer.address
-        )
-
-    def _live(self) -> list[Worker]:
-        return [w for w in self.workers.values() if w.is_alive]
-
-    def _alive_members(self) -> list[str]:
-        return [
-            m
-            for m in self.members
-            if m in self.workers
-            and self.workers[m].is_alive
-            and self.workers[m].phase is not WorkerPhase.LEAVING
-        ]
-
-    def _leavers(self) -> list[str]:
-        return [m for m in self._alive_members() if self.workers[m].node not in self._targets]
-
     def _first_ranks(self) -> tuple[str, ...]:
         """Rank 0 of the current generation and, once committed, of the next."""
         forming = self.forming
         return self.members[:1] + (forming.roster[:1] if forming and forming.is_committed else ())
-
-    def _is_finishing(self) -> bool:
-        return any(w.is_finished for w in self.workers.values() if w.is_alive)
 
     def _maybe_form(self, now_s: float) -> list[Instruction]:
         alive = self._alive_members()

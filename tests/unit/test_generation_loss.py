@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bftrainer.actuate.generation import (
-    INTERRUPTED_PATIENCE_S,
-    LEAVE_PATIENCE_S,
-    READY_TIMEOUT_S,
-)
+from bftrainer.actuate.generation import INTERRUPTED_PATIENCE_S, READY_TIMEOUT_S
 from bftrainer.actuate.group import (
     LEAVER_PATIENCE_S,
     Announced,
@@ -16,6 +12,7 @@ from bftrainer.actuate.group import (
     Rescaled,
     WorkerFailed,
 )
+from bftrainer.actuate.staffing import LEAVE_PATIENCE_S
 from bftrainer.elastic import protocol
 from tests.support.generations import Driver
 

@@ -1,0 +1,132 @@
+"""Which workers run on the nodes a trainer may use: started, given up, ended.
+
+Planned nodes, workers' phases and the clock come in; ``StartWorkerOn`` and ``Kill`` go
+out. Who trains together is the business of ``actuate.generation``, which builds on
+this; no I/O.
+"""
+
+from __future__ import annotations
+
+from bftrainer.actuate.failures import Failures
+from bftrainer.actuate.group import (
+    Forming,
+    Instruction,
+    NodeOffer,
+    StartWorkerOn,
+    Worker,
+    WorkerFailed,
+    WorkerPhase,
+    failure_of,
+    kill,
+    worker_on,
+)
+from bftrainer.actuate.stalling import Stall
+
+LEAVE_PATIENCE_S = 60.0  # how long a worker that shall leave may take: a long step, a save
+
+
+class Staff:
+    """The workers of one trainer, and the nodes it may use."""
+
+    def __init__(
+        self,
+        trainer_id: str,
+        *,
+        n_max: int,
+        start_timeout_s: float,
+        incarnation: int,
+        no_progress_s: float,
+    ) -> None:
+        self.trainer_id = trainer_id
+        self.n_max = n_max
+        self.start_timeout_s = start_timeout_s
+        self.incarnation = incarnation
+        self.workers: dict[str, Worker] = {}
+        self.members: tuple[str, ...] = ()  # roster of the current generation
+        self.forming: Forming | None = None
+        self.is_parking = False
+        self.leave_patience_s = LEAVE_PATIENCE_S
+        self.failures, self._stall = Failures(), Stall(no_progress_s)
+        self._targets: dict[str, NodeOffer] = {}
+        self._started_workers = 0
+
+    def _match_workers_to_targets(self, now_s: float) -> list[Instruction]:
+        """Start what is missing; drop joiners that are no longer wanted or too slow."""
+        out = self._kill_hung(now_s)
+        busy_nodes = set()
+        for worker in self.workers.values():
+            if not worker.is_alive:
+                continue
+            idle_phase = worker.phase in {WorkerPhase.STARTING, WorkerPhase.WARM}
+            in_roster = self.forming is not None and worker.worker_id in self.forming.roster
+            if self._is_overdue(worker, now_s):
+                out.append(kill(worker, "stays on"))
+                continue
+            too_slow = (
+                worker.phase is WorkerPhase.STARTING
+                and now_s - worker.started_s > self.start_timeout_s
+            )
+            if idle_phase and not in_roster and (worker.node not in self._targets or too_slow):
+                out.append(kill(worker, "too slow to start" if too_slow else "no longer planned"))
+                continue
+            busy_nodes.add(worker.node)
+        if self._is_finishing() or not self.failures.may_start(now_s):
+            return out
+        for node, offer in sorted(self._targets.items()):
+            if node in busy_nodes or self.failures.is_cooling(node, now_s):
+                continue
+            if len(self._live()) < self.n_max + len(self._leavers()):
+                out.append(self._start(offer, now_s))
+        return out
+
+    def _kill_hung(self, now_s: float) -> list[Instruction]:
+        """End workers whose loop does not act upon a commit: the others wait for them."""
+        out: list[Instruction] = []
+        for worker in [self.workers[w] for w in self._stall.hung(now_s)]:
+            if worker.is_alive:
+                out += [kill(worker, "no progress"), self._failed(worker, self._stall.cause, now_s)]
+        return out
+
+    def _is_overdue(self, worker: Worker, now_s: float) -> bool:
+        """Whether a worker that shall leave, or is in no generation any more, hangs."""
+        is_left_over = worker.phase is WorkerPhase.MEMBER and (
+            self.is_parking or (self.forming is None and worker.worker_id not in self.members)
+        )
+        if not is_left_over and worker.phase is not WorkerPhase.LEAVING:
+            worker.leaving_since_s = None
+            return False
+        if worker.leaving_since_s is None:
+            worker.leaving_since_s = now_s
+        return now_s - worker.leaving_since_s > self.leave_patience_s
+
+    def _start(self, offer: NodeOffer, now_s: float) -> StartWorkerOn:
+        self._started_workers += 1
+        worker_id = f"{self.trainer_id}-{self.incarnation}-{self._started_workers}"
+        self.workers[worker_id] = worker_on(offer, worker_id, now_s)
+        return StartWorkerOn(
+            pilot_id=offer.pilot_id, worker_id=worker_id, node=offer.node, address=offer.address
+        )
+
+    def _live(self) -> list[Worker]:
+        return [w for w in self.workers.values() if w.is_alive]
+
+    def _alive_members(self) -> list[str]:
+        return [
+            m
+            for m in self.members
+            if m in self.workers
+            and self.workers[m].is_alive
+            and self.workers[m].phase is not WorkerPhase.LEAVING
+        ]
+
+    def _leavers(self) -> list[str]:
+        return [m for m in self._alive_members() if self.workers[m].node not in self._targets]
+
+    def _is_finishing(self) -> bool:
+        return any(w.is_finished for w in self.workers.values() if w.is_alive)
+
+    def _failed(self, worker: Worker, cause: str, now_s: float) -> WorkerFailed:
+        """A worker ended, or was ended, on its own account."""
+        self._stall.acted(worker.worker_id)
+        self.failures.note(worker.node, now_s)
+        return failure_of(worker, cause)
