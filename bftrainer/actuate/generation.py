@@ -232,7 +232,7 @@ class GenerationMachine(Staff):
             self.is_broken = True
         out = self._all_gone() if self.members and not alive else []
         if self.is_parking or self._is_finishing():
-            return out
+            return out + self._hasten(now_s)
         self.is_broken |= bool(self.members) and self._stall.has_stalled(now_s)
         joiners = self._joiners(now_s)
         keep = [m for m in self._alive_members() if self._is_kept(m, joiners)]
@@ -246,7 +246,14 @@ class GenerationMachine(Staff):
         if len(roster) >= max(1, self.n_min) and (keep or not self.members):
             reason = reason if self.members else "start"
             return out + self._prepare(roster, reason, now_s)
-        return out + (self._park() if self.members else [])
+        return out + (self._park(now_s) if self.members else [])
+
+    def _hasten(self, now_s: float) -> list[Instruction]:
+        """Let nobody who parks wait any longer for a member that hangs."""
+        if not self.is_parking or self.is_broken or not self._stall.has_stalled(now_s):
+            return []
+        self.is_broken = True
+        return self._park(now_s)
 
     def _is_kept(self, member: str, joiners: Sequence[str]) -> bool:
         node = self.workers[member].node
@@ -320,7 +327,7 @@ class GenerationMachine(Staff):
         is_hurt = len(self._alive_members()) < len(self.members) or self.interrupted_s is not None
         if is_hurt and self.members and not forming.is_committed:
             forming.abandon = True  # no step boundary will come
-        if forming.is_committed and (lost or self._has_waited(now_s)):
+        if forming.is_committed and (lost or self._is_stuck(forming, now_s)):
             return self._reform_after_commit(forming)
         if lost:
             return self._retry(forming, now_s)
@@ -331,6 +338,10 @@ class GenerationMachine(Staff):
         if not forming.is_committed and now_s - forming.started_s > READY_TIMEOUT_S:
             return self._kill_silent(forming)
         return []
+
+    def _is_stuck(self, forming: Forming, now_s: float) -> bool:
+        """Whether a commit leads nowhere: members say so, or none gets to the boundary."""
+        return self._has_waited(now_s) or (not forming.abandon and self._stall.has_stalled(now_s))
 
     def _reform_after_commit(self, forming: Forming) -> list[Instruction]:
         """Some may have switched already: the union of both memberships survives."""
@@ -359,8 +370,7 @@ class GenerationMachine(Staff):
         return [kill(self.workers[w], "does not answer") for w in silent]
 
     def _send_commit(self, forming: Forming, now_s: float) -> list[Instruction]:
-        for worker_id in forming.roster:
-            self._stall.told(worker_id, now_s)
+        self._stall.told(forming.roster if forming.abandon else (), now_s)
         first = self.workers[forming.roster[0]]
         commit = protocol.Commit(
             generation=forming.generation,
@@ -376,8 +386,9 @@ class GenerationMachine(Staff):
         everyone = dict.fromkeys([*forming.roster, *self._alive_members()])
         return [self._tell(worker_id, commit) for worker_id in everyone]
 
-    def _park(self) -> list[Instruction]:
+    def _park(self, now_s: float) -> list[Instruction]:
         self.generation += 1
+        self._stall.told(self._alive_members() if self.is_broken else (), now_s)
         self.is_parking, self.is_saved = True, False
         commit = protocol.Commit(
             generation=self.generation,

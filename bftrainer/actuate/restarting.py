@@ -115,7 +115,7 @@ class RestartMachine(GenerationMachine):
             reason=LOST if self.is_broken else "planned",
         )
         self._unsaved = ""
-        return self._park()
+        return self._park(now_s)
 
     def _all_stopped(self, now_s: float) -> list[Instruction]:
         stopped = self._stopped

@@ -8,6 +8,7 @@ answer are their agent's business (``worker_lease_s``).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from bftrainer.elastic import protocol
@@ -37,9 +38,14 @@ class Stall:
         """A step was committed, or a generation is complete."""
         self._since_s = now_s
 
-    def told(self, worker_id: str, now_s: float) -> None:
-        """A commit was sent."""
-        self._told_s.setdefault(worker_id, now_s)
+    def told(self, worker_ids: Iterable[str], now_s: float) -> None:
+        """A commit was sent; these must act upon it whatever the others do.
+
+        Those told to go on to a step boundary cannot: one that hangs keeps all from it.
+        """
+        self._since_s = now_s
+        for worker_id in worker_ids:
+            self._told_s.setdefault(worker_id, now_s)
 
     def acted(self, worker_id: str) -> None:
         """A worker's training loop said something about a generation, or it is gone."""

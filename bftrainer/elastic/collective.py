@@ -7,6 +7,7 @@ at any moment. Used by ``group``, ``buckets``, ``fold`` and ``handover``.
 
 from __future__ import annotations
 
+import signal
 import threading
 import weakref
 from collections.abc import Callable
@@ -138,6 +139,8 @@ def settle(work: Work, abandoned: Callable[[], bool]) -> Broken | None:
         try:
             work.wait(WAIT_SLICE)
         except RuntimeError as problem:
+            if _is_of_a_signal(problem):
+                raise
             # Only the text: the traceback would keep the group's sockets open, and
             # with them the peers waiting.
             reason = str(problem).partition("\n")[0][:300]
@@ -148,3 +151,17 @@ def settle(work: Work, abandoned: Callable[[], bool]) -> Broken | None:
             return Broken(reason=reason)
         if abandoned():
             return Broken(reason=LEFT_BEHIND)
+
+
+def _is_of_a_signal(problem: RuntimeError) -> bool:
+    """Whether a signal handler of the script raised it during our wait: not the collective's."""
+    trace = problem.__traceback__
+    trace = None if trace is None else trace.tb_next  # the first is our own
+    if trace is None:
+        return False
+    handlers = {getattr(signal.getsignal(n), "__code__", None) for n in signal.valid_signals()}
+    while trace is not None:
+        if trace.tb_frame.f_code in handlers:
+            return True
+        trace = trace.tb_next
+    return False

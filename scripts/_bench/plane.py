@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from _bench.network import Cut, Network
 from _bench.waiting import BenchError, wait_until_async
 from bftrainer import process
 from bftrainer.actuate.agents import AgentBook
@@ -33,6 +34,7 @@ from bftrainer.trainer import TrainerSpec
 from bftrainer.wire.keys import generate_pair
 from bftrainer.wire.messages import (
     AgentMessage,
+    CopySettled,
     Heartbeat,
     Hello,
     Leaving,
@@ -52,7 +54,7 @@ T = TypeVar("T")
 
 
 class Plane:
-    """One trainer on a few agents of this machine."""
+    """One trainer on a few agents of this machine, or of a network of its own."""
 
     def __init__(
         self,
@@ -66,8 +68,11 @@ class Plane:
         agent_timeout_s: float = 20.0,
         policy: Policy | None = None,
         changes: Mapping[str, Any] | None = None,
+        network: Network | None = None,
     ) -> None:
         self.directory = directory
+        self.network = network  # agents are on nodes of it
+        self._host = network.address if network else "127.0.0.1"
         self.warm_up_s: list[float] = []  # start of a worker to ready to join
         self.pids: dict[str, int] = {}  # worker id -> pid
         self.exited: set[str] = set()
@@ -103,6 +108,7 @@ class Plane:
         self._background: list[asyncio.Task[None]] = []
         self._left = contextlib.ExitStack()
         self._is_adopting = False
+        self._planned: list[str] = []
 
     # ---- life ------------------------------------------------------------------------
 
@@ -160,7 +166,7 @@ class Plane:
         )
         for pilot_id, public_key in self._public_keys.items():
             self._server.register(pilot_id, public_key)
-        self._book.endpoint = await self._server.start("127.0.0.1", port)
+        self._book.endpoint = await self._server.start(self._host, port)
 
     async def stop_daemon(self) -> int:
         """Be dead, without a word; returns the port at which agents look for an heir."""
@@ -178,15 +184,18 @@ class Plane:
         offers = {p: self._book.offer(p) for p in self._book.connected}
         self.trainers.adopt_all({p: o for p, o in offers.items() if o is not None})
         self._is_adopting = False
+        self.set_nodes(self._planned)
 
     def start_agent(self, node: str) -> tuple[str, subprocess.Popen[bytes]]:
         """Start an agent of a new pilot on a node; returns both."""
         pilot_id = self._pilot_on[node] = f"p{len(self._agents)}"
-        files = self._book.write_files(pilot_id, node, "127.0.0.1", 0)
+        address = self.network.add(node).address if self.network else self._host
+        files = self._book.write_files(pilot_id, node, address, 0)
         self._public_keys[pilot_id] = files.public_key
         self._server.register(pilot_id, files.public_key)
+        argv = self.network.argv(node, files.argv) if self.network else files.argv
         with files.log.open("ab") as log:
-            agent = process.spawn(files.argv, stdout=log, stderr=log)
+            agent = process.spawn(argv, stdout=log, stderr=log)
         self._agents.append(agent)
         return pilot_id, agent
 
@@ -235,6 +244,10 @@ class Plane:
                     self.trainers.report(pilot_id, message.workers)
                 else:
                     self.trainers.reconcile(pilot_id, message.workers)
+                    self.set_nodes(self._planned)  # as the daemon decides anew
+                self.trainers.on_copies(pilot_id, message.copies)
+            case CopySettled():
+                self.trainers.on_settled(pilot_id, message)
             case WorkerStarted(worker_id=worker_id, pid=pid):
                 self.pids[worker_id] = pid
             case WorkerSaid(worker_id=worker_id, body=body):
@@ -256,7 +269,9 @@ class Plane:
 
     def set_nodes(self, nodes: Sequence[str]) -> None:
         """Plan these nodes for the trainer."""
-        self.trainers.set_targets({self.trainer_id: [o for o in self._offers() if o.node in nodes]})
+        self._planned = list(nodes)
+        offers = [o for o in self._offers() if o.node in nodes]
+        self.trainers.set_targets({self.trainer_id: offers})
 
     def _offers(self) -> list[NodeOffer]:
         offers = [self._book.offer(pilot_id) for pilot_id in self._book.connected]
@@ -303,10 +318,33 @@ class Plane:
         and nothing comes through them any more.
         """
         at_s = time.monotonic()
-        agent = self._agents[int(self._pilot_on[node][1:])]
-        for pid in [agent.pid, *descendants(agent.pid)]:
+        for pid in self.processes_of(node):
             os.kill(pid, signal.SIGSTOP)
         return at_s
+
+    def cut_node(self, node: str, what: Cut = Cut.CABLE) -> float:
+        """Take the network from a node; returns the instant, by the monotonic clock."""
+        at_s = time.monotonic()
+        self._cables().cut(node, what)
+        return at_s
+
+    def mend_node(self, node: str) -> None:
+        """Give it back."""
+        self._cables().mend(node)
+
+    def _cables(self) -> Network:
+        if self.network is None:
+            raise BenchError("all agents share the network of this machine")
+        return self.network
+
+    def processes_of(self, node: str) -> list[int]:
+        """Return the agent of a node and all that runs below it."""
+        agent = self._agents[int(self._pilot_on[node][1:])]
+        return [agent.pid, *descendants(agent.pid)]
+
+    def is_connected(self, node: str) -> bool:
+        """Whether the agent of a node is in touch with the daemon."""
+        return self._pilot_on[node] in self._book.connected
 
     async def replace_node(self, node: str) -> None:
         """End what is left of a node and start a fresh agent there."""

@@ -43,7 +43,9 @@ def disagreements(directory: Path, *fields: str) -> list[tuple[Any, set[Any]]]:
     """Return the generations at whose end members differed, and how."""
     seen: dict[Any, set[Any]] = defaultdict(set)
     for e in entries(directory, "end"):
-        seen[(e["generation"], e["attempt"], e["step"])].add(tuple(e[f] for f in fields))
+        seen[(e["generation"], e["attempt"], e.get("token"), e["step"])].add(
+            tuple(e[f] for f in fields)
+        )
     return [(key, values) for key, values in seen.items() if len(values) != 1]
 
 

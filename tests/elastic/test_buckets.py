@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
+from typing import Any
 
+import pytest
 import torch
 
 from bftrainer.elastic.buckets import Reducer
+from bftrainer.elastic.collective import settle
 from bftrainer.elastic.group import LEFT_BEHIND, Group
 from bftrainer.elastic.store import StoreServer
 from tests.support.pairs import pair
@@ -57,3 +61,35 @@ def test_a_group_somebody_still_uses_is_not_gone(store: StoreServer) -> None:
     assert not own.is_gone(0.2)
     assert other.is_gone(30.0)
     del in_use
+
+
+class Signalled:
+    """A collective during whose wait a signal arrives."""
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+
+    def is_completed(self) -> bool:
+        return bool(self._work.is_completed())
+
+    def wait(self, _slice: object) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+
+
+def test_what_a_signal_handler_raises_is_not_taken_for_a_broken_collective(
+    store: StoreServer,
+) -> None:
+    own, other = pair(store, 1)
+
+    def out_of_memory(_number: int, _frame: object) -> None:
+        raise RuntimeError("no memory left")
+
+    before = signal.signal(signal.SIGUSR1, out_of_memory)
+    try:
+        work = own.control.all_reduce(torch.zeros(1))
+        with pytest.raises(RuntimeError, match="no memory left"):
+            settle(Signalled(work), lambda: True)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        own.drop()
+        other.drop()

@@ -62,3 +62,49 @@ def test_without_a_lease_nothing_happens() -> None:
     d.log.clear()
     assert not d.wait(1e6)
     assert not d.told(Commit, d.log)
+
+
+def test_a_planned_change_that_a_hung_member_holds_up_costs_the_others_nothing() -> None:
+    d = _stalling()
+    d.target("n1", "n2", "n3", "n4")
+    d.warm("n4")
+    d.ready()
+    assert not d.commit().abandon
+    out = d.wait(LEASE_S + 1)  # n2 hangs, so nobody gets to the boundary
+    assert not d.wanted(Kill, out)
+    d.ready()
+    assert d.commit().abandon
+    hung = d.on("n2")
+    d.enter(skip=("n2",))
+    out = d.wait(LEASE_S + 1)
+    assert [k.worker_id for k in d.wanted(Kill, out)] == [hung]
+
+
+def test_a_worker_that_hangs_while_it_shall_leave_keeps_nobody() -> None:
+    d = _stalling()
+    d.target("n1", "n2")
+    d.ready()  # n3 hangs and shall leave
+    assert not d.wanted(Kill, d.wait(LEASE_S + 1))
+    d.ready()
+    commit = d.commit()
+    assert commit.abandon
+    assert [m.node for m in commit.members] == ["n1", "n2"]
+
+
+def test_a_park_does_not_wait_for_a_hung_member() -> None:
+    d = _stalling()
+    d.machine.leave_patience_s = 1e6
+    d.target()
+    assert not d.commit().abandon
+    assert not d.wanted(Kill, d.wait(LEASE_S + 1))
+    commit = d.commit()
+    assert commit.abandon
+    assert not commit.members
+    for node in ("n1", "n2"):
+        d.leave(d.on(node), commit.generation)
+    hung = d.on("n3")
+    out = d.wait(LEASE_S + 1)
+    assert [k.worker_id for k in d.wanted(Kill, out)] == [hung]
+    d.exit(hung, -9)
+    assert not d.machine.members
+    assert not d.machine.is_parking

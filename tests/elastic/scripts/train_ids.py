@@ -50,7 +50,8 @@ settings: dict[str, Any] = {
     "overflow_at": None,  # in this step the gradients of rank 0 are infinite
     "passes": 1,  # backward passes over each batch, all but the last under no_sync
     "guarded": False,  # the average is updated after a committed update only
-    "breakable": False,  # SIGUSR1: the script raises; SIGUSR2: it has no memory left
+    "breakable": False,  # SIGUSR1: the script raises; SIGUSR2: it has no memory left;
+    # SIGRTMIN: a collective fails here where others' succeed; SIGRTMIN + 1: it hangs
     "fail_at": None,  # [step, rank]: that rank's collective fails where others' succeed
     "device": "",  # have a GPU, see pretended: "gloo", "missing" (no NCCL), "staged"
     **json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}"),
@@ -172,14 +173,18 @@ run = elastic.Run(
 )
 
 
-if settings["fail_at"] is not None:
+injected = [False]  # the next collective fails here and succeeds elsewhere
+
+if settings["fail_at"] is not None or settings["breakable"]:
     real_settle = groups.settle
     failures = [0]
 
     def settle(work: Any, abandoned: Callable[[], bool]) -> Broken | None:
         outcome = real_settle(work, abandoned)
         if not failures[0] and [run.step_count + 1, run.rank] == settings["fail_at"]:
-            failures[0] = 1
+            failures[0], injected[0] = 1, True
+        if injected[0] and outcome is None:
+            injected[0] = False
             return Broken(reason="injected")
         return outcome
 
@@ -195,20 +200,33 @@ if settings["breakable"]:
         resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 28), resource.RLIM_INFINITY))
         torch.zeros(1 << 30)  # fails as the allocator does when the node is full
 
+    def fall_behind(_number: int, _frame: object) -> None:
+        injected[0] = True
+
+    def hang(_number: int, _frame: object) -> None:
+        while True:
+            time.sleep(1.0)
+
     signal.signal(signal.SIGUSR1, raise_now)
     signal.signal(signal.SIGUSR2, eat_memory)
+    signal.signal(signal.SIGRTMIN, fall_behind)
+    signal.signal(signal.SIGRTMIN + 1, hang)
 
-attempt = 0
+attempt, token = 0, ""  # the token is of one generation only; an heir may use a number again
 
 
 @run.on_entered
 def entered(info: elastic.GenerationInfo) -> None:
-    global attempt  # noqa: PLW0603 - a script's module level
-    attempt = info.attempt
+    global attempt, token
+    commit = run._membership.commit
+    attempt, token = info.attempt, commit.token if commit is not None else ""
     note(
         "entered",
         generation=info.generation,
         attempt=attempt,
+        token=token,
+        step=info.step,
+        hash=digest(model),
         rank=info.rank,
         size=info.size,
         batch=info.terms.batch,
@@ -223,6 +241,7 @@ def generation_end(info: elastic.GenerationInfo) -> None:
         "end",
         generation=info.generation,
         attempt=info.attempt,
+        token=token,
         step=info.step,
         size=info.size,
         hash=digest(model),
@@ -242,6 +261,7 @@ for epoch in run.epochs():
                 "try",
                 generation=run.generation,
                 attempt=attempt,
+                token=token,
                 step=run.step_count + 1,
                 epoch=run.epoch,
                 ids=number.tolist(),
@@ -262,6 +282,7 @@ for epoch in run.epochs():
                 "commit",
                 generation=run.generation,
                 attempt=attempt,
+                token=token,
                 step=run.step_count,
                 hash=digest(model),
                 scale=scaler.get_scale(),
