@@ -351,6 +351,8 @@ class Daemon:
             may_claim=time.monotonic() >= self._no_claims_before_s,
             training=self.trainers.observed_assignment(),
             speeds=self.trainers.speeds.speeds(self.seen.memory.slow_nodes),
+            cooling=self.trainers.quarantine.cooling(self._clock()),
+            settled_until_s=self.trainers.budget.used_up(self._clock()),
         )
         started = time.perf_counter()
         plan = decide(given, self._allocate)

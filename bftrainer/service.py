@@ -15,6 +15,7 @@ from bftrainer.api.service import (
 )
 from bftrainer.backend_words import backend_sentences
 from bftrainer.daemon import Daemon
+from bftrainer.decide.cooling import cooling_sentences
 from bftrainer.errors import BftError, ExitCode, UsageError
 from bftrainer.explain import explain_trainer
 from bftrainer.harm.backoff import sentence
@@ -66,6 +67,7 @@ class DaemonService:
             polling=daemon.poller.figures(),
             back_off=sentence(daemon.harm.state),
             slow_nodes=tuple(self._slow_nodes().values()),
+            cooling_nodes=tuple(self._cooling_nodes().values()),
         )
 
     def nodes(self) -> tuple[NodeView, ...]:
@@ -95,9 +97,10 @@ class DaemonService:
             planned_size=len(view.planned_nodes),
             observed_size=len(view.observed_nodes),
             sentences=(
-                *explain_trainer(record, plan, daemon.settings, queue, len(view.observed_nodes)),
+                *self._size_sentences(record, queue, len(view.observed_nodes)),
                 *straggler_sentences(record, plan, daemon.settings, view.observed_nodes),
                 *backend_sentences(record),
+                *self._fault_sentences(record),
                 *restart_sentences(record),
                 *loss_sentences(record),
                 *daemon.trainers.copies.in_words(trainer_id),
@@ -108,6 +111,21 @@ class DaemonService:
             gain_of_one_more=marginal.gain_of_one_more if marginal else None,
             loss_of_one_fewer=marginal.loss_of_one_fewer if marginal else None,
         )
+
+    def _fault_sentences(self, record: TrainerRecord) -> tuple[str, ...]:
+        """Say which nodes it failed on and does without for a while."""
+        cooling = self._daemon.trainers.quarantine.cooling(time.time())
+        words, own = cooling_sentences(cooling, time.time()), record.trainer_id
+        return tuple(words[node] for node, one in cooling.items() if one.trainer_id == own)
+
+    def _size_sentences(
+        self, record: TrainerRecord, queue: tuple[str, ...], observed_size: int
+    ) -> tuple[str, ...]:
+        daemon = self._daemon
+        settled = daemon.trainers.budget.in_words(record.trainer_id, time.time())
+        if settled and observed_size:
+            return settled
+        return explain_trainer(record, daemon.seen.plan, daemon.settings, queue, observed_size)
 
     def logs(self, trainer_id: str) -> tuple[LogFile, ...]:
         """Name its log files, oldest first."""
@@ -182,6 +200,7 @@ class DaemonService:
             paused_s=trainers.paused_s,
             back_off_level=daemon.harm.state.level,
             slow_nodes=len(daemon.seen.memory.slow_nodes),
+            cooling_nodes=len(self._cooling_nodes()),
             stragglers_found=trainers.speeds.found,
             stragglers_replaced=trainers.speeds.replaced,
         )
@@ -190,6 +209,10 @@ class DaemonService:
     def _slow_nodes(self) -> dict[str, str]:
         daemon = self._daemon
         return slow_sentences(daemon.seen.memory, daemon.settings, time.time())
+
+    def _cooling_nodes(self) -> dict[str, str]:
+        now_s = time.time()
+        return cooling_sentences(self._daemon.trainers.quarantine.cooling(now_s), now_s)
 
     def _failures(self) -> tuple[str, ...]:
         snapshot, refusal = self._daemon.seen.snapshot, self._daemon.refusal
@@ -241,6 +264,8 @@ class DaemonService:
             use = "free"
         elif node.state is NodeState.ALLOCATED:
             use = "busy"
+        if not reason and node.name in (cooling := self._cooling_nodes()):
+            reason = cooling[node.name]
         if not reason and node.name in daemon.seen.memory.slow_nodes:
             reason = self._slow_nodes()[node.name]
         return NodeView(

@@ -38,6 +38,8 @@ from bftrainer.actuate.group import (
     WorkerPhase,
     worker_on,
 )
+from bftrainer.actuate.quarantine import Quarantine
+from bftrainer.actuate.rescale_budget import RescaleBudget
 from bftrainer.actuate.restarting import RestartMachine
 from bftrainer.actuate.speeds import SpeedBook
 from bftrainer.api.service import LogFile
@@ -99,6 +101,8 @@ class TrainerBook:
         self._clock = clock
         self._on_change = on_change
         self.speeds = SpeedBook(policy.straggler_threshold, self._note)
+        self.budget = RescaleBudget(policy.rescale_budget)
+        self.quarantine = Quarantine(policy.quarantine_s)
         self.records: dict[str, TrainerRecord] = {r.trainer_id: r for r in journal.trainers()}
         self.trainers: dict[str, Trainer] = {}
         self.copies = CopyBook(send=send, offers=offers, clock=clock)
@@ -286,6 +290,8 @@ class TrainerBook:
         for trainer in list(self.trainers.values()):
             self._carry_out(trainer, trainer.machine.tick(self._clock()))
         self._keep_copies()
+        if self.quarantine.has_changed(self._clock()):
+            self._on_change()
 
     def on_copies(self, pilot_id: str, held: Sequence[HeldCopy]) -> None:
         """An agent connected and said which copies of trainers' states it holds."""
@@ -307,6 +313,9 @@ class TrainerBook:
 
     def _on_progress(self, trainer: Trainer, said: protocol.Progress, node: str) -> None:
         record = trainer.record
+        self.quarantine.trains(
+            record.trainer_id, self.nodes_of(record.trainer_id)[0], self._clock()
+        )
         if self.speeds.on_progress(record.trainer_id, node, said):
             self._on_change()
         if said.step < record.progress.step and said.generation <= record.progress.generation:
@@ -385,6 +394,8 @@ class TrainerBook:
             at_s=now_s,
         )
         self.speeds.on_rescaled(record.trainer_id, done)
+        self.quarantine.trains(record.trainer_id, done.nodes, now_s)
+        self.budget.on_rescaled(record.trainer_id, done, now_s)
         self._replace(
             trainer,
             state=TrainerState.RUNNING,
@@ -431,11 +442,12 @@ class TrainerBook:
     def _on_failed(self, trainer: Trainer, failed: WorkerFailed) -> None:
         self._replace(trainer, failures=trainer.record.failures + 1)
         self._write(trainer, "worker-failed", failed)
+        trainer_id = trainer.record.trainer_id
+        self.quarantine.failed(failed.node, trainer_id, failed.cause, self._clock())
         LOG.warning("worker %s on %s failed: %s", failed.worker_id, failed.node, failed.cause)
         if trainer.machine.failures.in_row >= self._policy.failure_budget:
-            self._finish(
-                trainer.record.trainer_id, TrainerState.FAILED, f"{failed.cause} {failed.next_step}"
-            )
+            reason = f"{failed.cause} {failed.next_step}"
+            self._finish(trainer_id, TrainerState.FAILED, reason)
 
     def _finish(self, trainer_id: str, state: TrainerState, reason: str) -> TrainerRecord:
         record = self.records[trainer_id]
@@ -443,6 +455,8 @@ class TrainerBook:
         if trainer is None or record.state.is_final:
             return record
         self.speeds.forget(trainer_id)
+        self.quarantine.ended(trainer_id)
+        self.budget.forget(trainer_id)
         if state is not TrainerState.FINISHED:
             for worker in trainer.machine.workers.values():
                 if worker.is_alive:

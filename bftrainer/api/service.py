@@ -95,6 +95,7 @@ class StatusView:
     polling: PollingView | None = None
     back_off: str = ""  # one sentence while the daemon backs off (docs/harm.md)
     slow_nodes: tuple[str, ...] = ()  # a sentence each (docs/stragglers.md)
+    cooling_nodes: tuple[str, ...] = ()  # a sentence each (docs/elastic.md)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

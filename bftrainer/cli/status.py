@@ -99,6 +99,8 @@ def _print_status(view: StatusView, *, show_all: bool) -> None:
         click.echo(f"back-off    {shown(view.back_off)}")
     for slow in view.slow_nodes:
         click.echo(f"slow node   {shown(slow)}")
+    for cooling in view.cooling_nodes:
+        click.echo(f"bad node    {shown(cooling)}")
     for failure in view.failures:
         click.echo(f"failure     {shown(failure)}")
     ended = [item for item in view.trainers if item.record.state.is_final]

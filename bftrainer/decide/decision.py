@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from bftrainer.decide import claims, reserve, slow
+from bftrainer.decide import claims, reserve, settled, slow
+from bftrainer.decide.cooling import leave_alone
 from bftrainer.decide.curves import problem_trainer
 from bftrainer.decide.exploring import Exploring
 from bftrainer.decide.giveback import coming_back, give_back, still_held_off
@@ -73,12 +74,14 @@ def decide(given: DecisionInput, policy: Policy) -> Plan:
     pool, beyond = hold_at_most(pool, given.settings, lambda node: _cost(node, memory, given))
     releases += beyond
     memory = slow.settle(memory, [n.name for n in pool.nodes], given)
-    problem = _problem(pool, given, memory)
+    kept = _kept(pool, given, memory)
+    problem = _problem(pool, given, memory, kept)
     allocation, trouble = _allocate(problem, Exploring(policy, given), _fractions(memory, given))
     assignment = dict(allocation.assignment) if allocation else {}
     if trouble:  # a rule that fails leaves everybody what they have
-        kept = {n.name for n in pool.nodes}
-        assignment = {n: t for n, t in memory.assignment.items() if n in kept}
+        there = {n.name for n in pool.nodes}
+        assignment = {n: t for n, t in memory.assignment.items() if n in there}
+    assignment |= kept
     if memory.slow_nodes or memory.replacing:
         memory = replace(memory, replacing=slow.replaced(memory, assignment, given))
     unused, idle_releases = _unwanted(pool, assignment, given, memory)
@@ -188,7 +191,8 @@ def _cost(node: str, memory: Memory, given: DecisionInput) -> tuple[float, str]:
 def _without(given: DecisionInput, memory: Memory, releases: list[Release]) -> Pool:
     gone = {r.pilot_id for r in releases}
     pilots = tuple(replace(p, is_leaving=True) if p.pilot_id in gone else p for p in given.pilots)
-    return build_pool(given.snapshot, pilots, memory, given.settings, given.now_s)
+    pool = build_pool(given.snapshot, pilots, memory, given.settings, given.now_s)
+    return leave_alone(pool, given.cooling, given.now_s) if given.cooling else pool
 
 
 def _late(given: DecisionInput) -> list[Release]:
@@ -237,13 +241,28 @@ def _unconfirmed(given: DecisionInput, memory: Memory) -> set[str]:
     }
 
 
-def _problem(pool: Pool, given: DecisionInput, memory: Memory) -> Problem | None:
+def _kept(pool: Pool, given: DecisionInput, memory: Memory) -> dict[str, str]:
+    """Which nodes stay with whom, whatever the policy would say."""
+    if not given.settled_until_s:
+        return {}
+    names = {n.name for n in pool.nodes} - memory.replacing.keys() - given.cooling.keys()
+    return settled.kept(given, _by_trainer(memory.assignment, names))
+
+
+def _problem(
+    pool: Pool, given: DecisionInput, memory: Memory, kept: Mapping[str, str]
+) -> Problem | None:
     """State the allocation problem; ``None`` when there is nothing to allocate."""
     nodes = pool.nodes
-    if memory.replacing:  # stragglers that stay for a while are nobody else's
-        nodes = tuple([n for n in nodes if n.name not in memory.replacing])
-    names = {n.name for n in nodes}
-    if not given.trainers or not names:
+    left_out = memory.replacing.keys() | given.cooling.keys() | kept.keys()
+    if left_out:  # stragglers that stay for a while are nobody else's
+        nodes = tuple([n for n in nodes if n.name not in left_out])
+    names, as_they_are = {n.name for n in nodes}, set(kept.values())
+    trainers = given.trainers
+    if as_they_are:
+        trainers = tuple([r for r in trainers if r.trainer_id not in as_they_are])
+    p_jmax = given.settings.p_jmax - len(as_they_are)
+    if not trainers or not names or p_jmax < 1:
         return None
     held = _by_trainer(memory.assignment, names)
     training = _by_trainer(given.training, names)
@@ -259,12 +278,12 @@ def _problem(pool: Pool, given: DecisionInput, memory: Memory) -> Problem | None
                     given.settings,
                     training.get(record.trainer_id, nobody),
                 )
-                for record in given.trainers
+                for record in trainers
             ]
         ),
         t_fwd_s=t_fwd_s,
         per_node_horizon=_ends_before(pool, given.now_s + t_fwd_s),
-        p_jmax=given.settings.p_jmax,
+        p_jmax=p_jmax,
         objective=given.settings.objective,
     )
 
@@ -359,7 +378,9 @@ def _unwanted(
             since = memory.unused_since.get(node.name, given.now_s)
             unused[node.name] = since
             if given.now_s - since >= given.settings.hold_idle_s or not node.is_held:
-                releases.append(_release(node, "No trainer wants it."))
+                cools = given.cooling.get(node.name)
+                why = "No trainer wants it." if cools is None else cools.sentence(given.now_s)
+                releases.append(_release(node, why))
     for pilot in _struck(given, pool):
         if pilot.node in pool.not_used and not pilot.is_leaving:
             reason = pool.not_used[pilot.node]

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bftrainer.decide.claims import ClaimCosts
+from bftrainer.decide.cooling import Cooling
 from bftrainer.decide.remaining import Joins
 from bftrainer.decide.reserve import SmallJobs
 from bftrainer.decide.slow import Replacing, SlowNode
@@ -103,6 +104,9 @@ class DecisionInput:
     # Slow node -> fraction of the throughput of those beside it; 1.0: remembered, and not slow.
     speeds: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
+    cooling: Mapping[str, Cooling] = field(default_factory=dict)  # nodes to be left alone
+    # Trainer -> until when it is not to be moved, its budget of rescales being used up.
+    settled_until_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

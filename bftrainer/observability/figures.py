@@ -22,6 +22,7 @@ class Extras:
     paused_s: float
     back_off_level: int
     slow_nodes: int = 0
+    cooling_nodes: int = 0
     stragglers_found: int = 0
     stragglers_replaced: int = 0
 
@@ -52,6 +53,10 @@ def daemon_figures(status: StatusView, extras: Extras) -> tuple[Figure, ...]:
             float(status.observed == "present"),
         ),
         _figure("slow_nodes", "Nodes that are remembered as slow.", extras.slow_nodes),
+        _figure(
+            "cooling_nodes", "Nodes left alone because workers failed there.",
+            extras.cooling_nodes,
+        ),
         _figure(
             "stragglers_found_total", "Workers found persistently slow.", extras.stragglers_found
         ),

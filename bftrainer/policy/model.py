@@ -280,6 +280,26 @@ class Policy(BaseModel):
         ge=1,
         le=10_000,
     )
+    quarantine_s: float = _setting(
+        10.0,
+        _TRAINERS,
+        "s",
+        "A node on which workers fail twice in a row while their trainers do well elsewhere is "
+        "offered to no trainer for this long, then twice as long each time, up to half an hour; "
+        "0: never (docs/elastic.md).",
+        ge=0,
+        le=1_800,
+    )
+    rescale_budget: int | None = _setting(
+        None,
+        _TRAINERS,
+        "per hour",
+        "A trainer that was given other or more nodes this many times within an hour keeps "
+        "those it has until that is less; nodes it loses, is to give back or needs for its "
+        "n_min do not count; null: no limit.",
+        ge=1,
+        le=10_000,
+    )
     harm_slo_s: float = _setting(
         1.0,
         _HARM,

@@ -1,0 +1,62 @@
+"""How often trainers were given other or more nodes, and who is to be left as it is.
+
+Pure bookkeeping: complete generations come in; which trainers have used up the policy's
+``rescale_budget``, and until when, goes out to decisions. Losses, give-backs and shrinks do
+not count: nobody chose them for the trainer, and a plan that moves nodes to and fro shows
+in what joins. Used by ``actuate.trainers``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+
+from bftrainer.actuate.group import Rescaled
+
+SPAN_S = 3600.0
+PLANNED = "planned"
+
+
+class RescaleBudget:
+    """Planned rescales that brought a trainer new nodes, within the last hour."""
+
+    def __init__(self, limit: int | None) -> None:
+        """Allow so many per trainer and hour; None: any number."""
+        self._limit = limit
+        self._at_s: dict[str, deque[float]] = {}
+        self._nodes: dict[str, frozenset[str]] = {}
+
+    def on_rescaled(self, trainer_id: str, done: Rescaled, now_s: float) -> None:
+        """A generation is complete."""
+        before, after = self._nodes.get(trainer_id, frozenset()), frozenset(done.nodes)
+        self._nodes[trainer_id] = after
+        has_joined = done.size > done.size_before or bool(before and after - before)
+        if self._limit and done.size_before and done.reason == PLANNED and has_joined:
+            self._at_s.setdefault(trainer_id, deque(maxlen=self._limit)).append(now_s)
+
+    def forget(self, trainer_id: str) -> None:
+        """It is final."""
+        self._at_s.pop(trainer_id, None)
+        self._nodes.pop(trainer_id, None)
+
+    def used_up(self, now_s: float) -> Mapping[str, float]:
+        """Return who has no rescale left, with when it has one again."""
+        return {
+            trainer_id: times[0] + SPAN_S
+            for trainer_id, times in sorted(self._at_s.items())
+            if len(times) == self._limit and now_s < times[0] + SPAN_S
+        }
+
+    def in_words(self, trainer_id: str, now_s: float) -> tuple[str, ...]:
+        """Say that a trainer is left as it is, if it is."""
+        until_s = self.used_up(now_s).get(trainer_id)
+        if until_s is None:
+            return ()
+        at = time.strftime("%H:%M", time.localtime(until_s))
+        return (
+            (
+                f"It was given other nodes {self._limit} times within an hour (rescale_budget):"
+                f" until {at} it keeps those it has and gets no others."
+            ),
+        )
