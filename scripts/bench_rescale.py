@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -18,14 +19,16 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from types import FrameType
 from typing import Final
 
-from _bench import checking, marks, mishaps, torchft, torchrun
+from _bench import checking, marks, mishaps, network, torchft, torchrun
 from _bench.machine import machine
-from _bench.plane import Plane
+from _bench.network import Network
+from _bench.plane import JOIN_WINDOW_S, Plane
 from _bench.rescale_found import (
     LEASE_S,
     Found,
@@ -45,12 +48,16 @@ from _bench.torchrun import Torchrun
 from _bench.waiting import BenchError
 
 from bftrainer.elastic.choosing import BACKENDS
+from bftrainer.policy.model import Policy
 
 NAME: Final = "bench_rescale"
 WORKLOADS: Final = Path(__file__).resolve().parent / "workloads"
 ELASTIC: Final = WORKLOADS / "rescale_elastic.py"
 MODELS: Final = ("big", "small")
-PARTS: Final = ("check", "rescale", "silent", "resume", "torchft", "restart", "torchrun", "steady")
+PARTS: Final = (
+    *("check", "rescale", "silent", "stopped", "network", "resume"),
+    *("torchft", "restart", "torchrun", "steady"),
+)
 SIZES: Final = (1, 2)
 RIVALS: Final[dict[str, tuple[type[Rival], str]]] = {
     "torchrun": (Torchrun, "rescale_ddp.py"),
@@ -64,7 +71,7 @@ class Amount:
     """How much is measured; the small model, unless asked for alone, for its steps only."""
 
     cycles: int
-    silent: int
+    losses: int
     resumes: int
     rival_cycles: int
     pairs: dict[str, int]
@@ -73,7 +80,7 @@ class Amount:
 
 FULL: Final = Amount(
     cycles=20,
-    silent=4,
+    losses=4,
     resumes=8,
     rival_cycles=1,
     pairs={"big": 20, "small": 100},
@@ -81,7 +88,7 @@ FULL: Final = Amount(
 )
 QUICK: Final = Amount(
     cycles=4,
-    silent=1,
+    losses=1,
     resumes=2,
     rival_cycles=1,
     pairs={"big": 6, "small": 40},
@@ -97,8 +104,8 @@ def plane_of(
     model: str,
     agents: int,
     *,
-    heartbeat_s: float = 1.0,
-    agent_timeout_s: float = 20.0,
+    policy: Policy | None = None,
+    own_network: Network | None = None,
 ) -> tuple[Plane, Path]:
     """Return a control plane with that many agents, and where its workers leave records."""
     records = directory / "records"
@@ -110,8 +117,8 @@ def plane_of(
         script=ELASTIC,
         model=model,
         environment=environment,
-        heartbeat_s=heartbeat_s,
-        agent_timeout_s=agent_timeout_s,
+        policy=policy,
+        network=own_network,
     )
     return plane, records
 
@@ -128,13 +135,27 @@ async def rescale(directory: Path, model: str, cycles: int, found: Found) -> Non
             found.warm_up_s = plane.warm_up_s
 
 
-async def silent(directory: Path, model: str, count: int, found: Found) -> None:
-    """Measure what it takes to go on without a node that has fallen silent."""
-    plane, records = plane_of(
-        directory, model, agents=mishaps.MEMBERS, heartbeat_s=LEASE_S / 8, agent_timeout_s=LEASE_S
+async def lose(directory: Path, model: str, kind: str, count: int, found: Found) -> None:
+    """Measure what it takes to go on without a member of which nothing is heard any more."""
+    policy = Policy(
+        heartbeat_s=LEASE_S / 8,
+        agent_timeout_s=LEASE_S,
+        worker_lease_s=LEASE_S,
+        lease_s=60.0,
+        join_window_s=JOIN_WINDOW_S,
+        failure_budget=10_000,
     )
-    async with plane:
-        found.silent_s = await mishaps.silent_nodes(plane, records, count, note)
+    why = network.why_not() if kind == "network" else ""
+    if why:
+        note(f"{kind}: {why}")
+        return
+    with network.Network() if kind == "network" else contextlib.nullcontext() as own:
+        plane, records = plane_of(
+            directory, model, agents=mishaps.MEMBERS, policy=policy, own_network=own
+        )
+        async with plane:
+            mishap = mishaps.MISHAPS[kind]
+            found.lost_s[kind] = await mishaps.losses(plane, records, count, mishap, note)
 
 
 async def resume(directory: Path, model: str, count: int, found: Found) -> None:
@@ -185,15 +206,19 @@ def measure(
     def rescaled(where: Path) -> None:
         asyncio.run(rescale(where, model, amount.cycles, found))
 
+    def lost(kind: str, where: Path) -> None:
+        asyncio.run(lose(where, model, kind, amount.losses, found))
+
     def checked(_where: Path) -> None:
         found.check_s = checking.check_s()
 
     actions: dict[str, Callable[[Path], None]] = {
         "check": checked,
         "rescale": rescaled,
-        "silent": lambda where: asyncio.run(silent(where, model, amount.silent, found)),
         "resume": lambda where: asyncio.run(resume(where, model, amount.resumes, found)),
     }
+    for kind in mishaps.MISHAPS:
+        actions[kind] = partial(lost, kind)
     for part in (p for p in PARTS if p in parts and p != "steady"):
         if model == MODELS[0] or only:
             where = scratch / f"{model}-{part}"

@@ -64,8 +64,6 @@ class Plane:
         script: Path,
         model: str,
         environment: dict[str, str],
-        heartbeat_s: float = 1.0,
-        agent_timeout_s: float = 20.0,
         policy: Policy | None = None,
         changes: Mapping[str, Any] | None = None,
         network: Network | None = None,
@@ -81,8 +79,8 @@ class Plane:
         self._agent_count = agents
         self._policy = policy or Policy(
             lease_s=LEASE_S,
-            heartbeat_s=heartbeat_s,
-            agent_timeout_s=agent_timeout_s,
+            heartbeat_s=1.0,
+            agent_timeout_s=20.0,
             join_window_s=JOIN_WINDOW_S,
             failure_budget=10_000,
         )
@@ -305,10 +303,10 @@ class Plane:
         """Return all generations completed so far."""
         return [done for _, _, done in self.trainers.rescales]
 
-    def kill_worker(self, worker_id: str) -> float:
-        """SIGKILL a worker; returns the instant, by the monotonic clock."""
+    def kill_worker(self, worker_id: str, number: signal.Signals = signal.SIGKILL) -> float:
+        """Kill or stop a worker; returns the instant, by the monotonic clock."""
         at_s = time.monotonic()
-        os.kill(self.pids[worker_id], signal.SIGKILL)
+        os.kill(self.pids[worker_id], number)
         return at_s
 
     def silence_node(self, node: str) -> float:

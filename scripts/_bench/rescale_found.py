@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from rich.table import Table
 
+from _bench.mishaps import MISHAPS
 from _bench.rescaling import KINDS, Pause
 from _bench.rival import TIMEOUT_S, RivalPause
 from _bench.stats import quantile, tail
@@ -30,7 +31,8 @@ class Found:
 
     pauses: list[Pause] = field(default_factory=list)
     warm_up_s: list[float] = field(default_factory=list)  # of joiners, while others train
-    silent_s: list[float] = field(default_factory=list)  # node silent to the others' step
+    # Kind of mishap (``mishaps``) -> from there to the others' step.
+    lost_s: dict[str, list[float]] = field(default_factory=dict)
     resume_s: list[float] = field(default_factory=list)  # parked to its first step
     check_s: float | None = None  # a step's check of its membership
     others: list[RivalPause] = field(default_factory=list)
@@ -54,7 +56,10 @@ def targets_of(model: str, found: Found) -> list[Target]:
 
 def _own_targets(model: str, found: Found) -> Iterator[Target]:
     parts = [(f"pause {kind}", found.of(kind), LIMIT_S[kind]) for kind in KINDS]
-    parts.append((f"silent node, lease {LEASE_S:g} s", found.silent_s, LEASE_S + NOTICED_S))
+    parts += [
+        (f"{MISHAPS[kind].name}, lease {LEASE_S:g} s", values, LEASE_S + NOTICED_S)
+        for kind, values in found.lost_s.items()
+    ]
     parts.append(("parked to its first step", found.resume_s, RESUME_S))
     for what, values, limit in parts:
         if values:
@@ -201,7 +206,7 @@ def results_of(found: Found) -> dict[str, Any]:
         "pauses": [asdict(p) for p in found.pauses],
         "warm_up_s": found.warm_up_s,
         "p95_s": {k: quantile(found.of(k), 0.95) for k in KINDS if found.of(k)},
-        "silent_s": found.silent_s,
+        "lost_s": found.lost_s,
         "resume_s": found.resume_s,
         "check_s": found.check_s,
         "others": [asdict(p) for p in found.others],

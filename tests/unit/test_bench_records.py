@@ -79,7 +79,9 @@ def test_one_missed_target_is_a_failure(tmp_path: Path) -> None:
 
 
 def _found() -> rescale_found.Found:
-    found = rescale_found.Found(check_s=4e-5, silent_s=[2.1], missing={"torchft": "not installed"})
+    found = rescale_found.Found(
+        check_s=4e-5, lost_s={"silent": [2.1]}, missing={"torchft": "not installed"}
+    )
     for kind in KINDS:
         found.pauses.append(
             Pause(
