@@ -67,6 +67,7 @@ class TrainerSpec:
     weight: float = 1.0
     utility: Curve | None = None  # what the objective "utility" maximises; the simulator's
     environment: tuple[tuple[str, str], ...] = ()
+    max_failures: int | None = None  # in all; None: only those in a row count
     contract: CheckpointContract | None = None  # of programs that are resized by restart
     backend: str = "auto"  # what gradients are averaged with: auto, gloo or nccl
 

@@ -22,14 +22,19 @@ class Failures:
     _on_node: dict[str, int] = field(default_factory=dict)  # in a row
     _cool_until_s: dict[str, float] = field(default_factory=dict)
 
-    def note(self, node: str, now_s: float) -> None:
-        """A worker on this node ended on its own account."""
-        if now_s >= self._not_before_s:  # all workers failing at once are one failure
+    def note(self, node: str, now_s: float) -> bool:
+        """A worker on this node ended on its own account; returns whether that counts.
+
+        All workers failing at once are one failure.
+        """
+        counts = now_s >= self._not_before_s
+        if counts:
             self.in_row += 1
             self._not_before_s = now_s + min(MAX_BACKOFF_S, _growing_s(self.in_row))
         # Others may make progress all the while: a bad node is tried ever more seldom.
         count = self._on_node[node] = self._on_node.get(node, 0) + 1
         self._cool_until_s[node] = now_s + min(MAX_COOL_DOWN_S, _growing_s(count))
+        return counts
 
     def progressed(self) -> None:
         """The trainer committed a step."""
@@ -46,6 +51,20 @@ class Failures:
     def is_cooling(self, node: str, now_s: float) -> bool:
         """Whether this node is left alone for now."""
         return now_s < self._cool_until_s.get(node, 0.0)
+
+
+def given_up(in_row: int, budget: int, in_all: int, most: int | None) -> str | None:
+    """Say why a trainer is given up, "" where its last failure says it; None: it is not.
+
+    Args:
+        in_row: failures without a step between.
+        budget: the policy's ``failure_budget``.
+        in_all: failures since it was submitted.
+        most: of these, its own ``max_failures``; None: any number.
+    """
+    if most is not None and in_all >= most:
+        return f"That was failure {in_all} of {most} at most (--max-failures). "
+    return "" if in_row >= budget else None
 
 
 def _growing_s(failures: int) -> float:

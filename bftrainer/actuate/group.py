@@ -220,6 +220,7 @@ class WorkerFailed:
     cause: str
     next_step: str
     log_path: str
+    counts: bool = True  # False: one of several that failed together, of which one counts
 
 
 Instruction = StartWorkerOn | Tell | Kill | Announced | Rescaled | Parked | Ended | WorkerFailed
@@ -245,7 +246,7 @@ def worker_on(offer: NodeOffer, worker_id: str, now_s: float) -> Worker:
     )
 
 
-def failure_of(worker: Worker, cause: str) -> WorkerFailed:
+def failure_of(worker: Worker, cause: str, *, counts: bool) -> WorkerFailed:
     """Return what is told of a worker that ended on its own account."""
     return WorkerFailed(
         worker_id=worker.worker_id,
@@ -253,6 +254,7 @@ def failure_of(worker: Worker, cause: str) -> WorkerFailed:
         cause=cause,
         next_step=f"Read its log: {worker.log_path}.",
         log_path=worker.log_path,
+        counts=counts,
     )
 
 

@@ -128,5 +128,5 @@ class Staff:
     def _failed(self, worker: Worker, cause: str, now_s: float) -> WorkerFailed:
         """A worker ended, or was ended, on its own account."""
         self._stall.acted(worker.worker_id)
-        self.failures.note(worker.node, now_s)
-        return failure_of(worker, cause)
+        counts = self.failures.note(worker.node, now_s)
+        return failure_of(worker, cause, counts=counts)

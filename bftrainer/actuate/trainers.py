@@ -22,6 +22,7 @@ from bftrainer.actuate.costs import (
     learn_rescale,
     watch_from,
 )
+from bftrainer.actuate.failures import given_up
 from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.group import (
     Announced,
@@ -440,14 +441,15 @@ class TrainerBook:
         self._on_change()
 
     def _on_failed(self, trainer: Trainer, failed: WorkerFailed) -> None:
-        self._replace(trainer, failures=trainer.record.failures + 1)
+        record, in_row = trainer.record, trainer.machine.failures.in_row
+        in_all, trainer_id = record.failures + failed.counts, record.trainer_id
+        self._replace(trainer, failures=in_all)
         self._write(trainer, "worker-failed", failed)
-        trainer_id = trainer.record.trainer_id
         self.quarantine.failed(failed.node, trainer_id, failed.cause, self._clock())
         LOG.warning("worker %s on %s failed: %s", failed.worker_id, failed.node, failed.cause)
-        if trainer.machine.failures.in_row >= self._policy.failure_budget:
-            reason = f"{failed.cause} {failed.next_step}"
-            self._finish(trainer_id, TrainerState.FAILED, reason)
+        why = given_up(in_row, self._policy.failure_budget, in_all, record.spec.max_failures)
+        if why is not None:
+            self._finish(trainer_id, TrainerState.FAILED, f"{failed.cause} {why}{failed.next_step}")
 
     def _finish(self, trainer_id: str, state: TrainerState, reason: str) -> TrainerRecord:
         record = self.records[trainer_id]

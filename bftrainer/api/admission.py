@@ -139,6 +139,7 @@ def _check_numbers(spec: TrainerSpec) -> None:
         ("--samples", spec.samples),
         ("--weight", spec.weight),
         ("--checkpoint-interval", spec.checkpoint_interval_s),
+        ("--max-failures", spec.max_failures),
     )
     for option, number in numbers:
         if number is not None and not (0 < number <= 1e18):

@@ -60,6 +60,7 @@ def build_spec(
         runtime=values["runtime"],
         weight=values["weight"],
         environment=tuple(dict(values["environment"]).items()),
+        max_failures=values.get("max_failures"),
         contract=contract,
         backend=values["backend"],
     )

@@ -158,7 +158,7 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
         ("done", f"epoch {progress.epoch}, step {progress.step}, {progress.samples} samples"),
         ("rate", f"{progress.samples_per_s:.4g} samples/s"),
         ("rescales", f"{record.rescales}, generation {record.last_generation}"),
-        ("failures", str(record.failures)),
+        ("failures", f"{record.failures}{f' of {spec.max_failures}' if spec.max_failures else ''}"),
         ("pause", _costs(view)),
         *(("restart", sentence) for sentence in restart_sentences(record)),
         ("submitted", clock(record.submitted_s)),

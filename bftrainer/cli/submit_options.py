@@ -91,6 +91,15 @@ def spec_options() -> list[click.Option]:
             metavar="KEY=VALUE",
             help="Set an environment variable for its workers; repeat for more.",
         ),
+        *_standing_options(),
+        *_runtime_options(),
+        *_contract_options(),
+    ]
+
+
+def _standing_options() -> list[click.Option]:
+    """Return what a trainer counts for beside others, and when it is given up."""
+    return [
         click.Option(
             ["--weight"],
             type=float,
@@ -99,8 +108,13 @@ def spec_options() -> list[click.Option]:
             metavar="W",
             help="Priority under the weighted objective.",
         ),
-        *_runtime_options(),
-        *_contract_options(),
+        click.Option(
+            ["--max-failures"],
+            type=int,
+            metavar="N",
+            help="Give it up at its N-th failure; lost nodes are none.  "
+            "[default: only failures in a row count]",
+        ),
     ]
 
 

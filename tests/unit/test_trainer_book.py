@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,10 @@ from tests.support.generations import offer
 class Site:
     """A book with its journal; remembers the last commit it sent."""
 
-    def __init__(self, directory: Path, journal: Journal) -> None:
+    def __init__(
+        self, directory: Path, journal: Journal, *, max_failures: int | None = None
+    ) -> None:
+        self.now_s, self.changes = 100.0, 0
         self.commit: Commit | None = None
         self.journal = journal
         self.book = TrainerBook(
@@ -30,11 +34,12 @@ class Site:
             policy=Policy(),
             incarnation=journal.begin_incarnation(),
             send=self._send,
-            clock=lambda: 100.0,
-            on_change=lambda: None,
+            clock=lambda: self.now_s,
+            on_change=self._changed,
         )
         if not self.book.records:
-            self.book.submit(trainer_spec(directory / "t", SLOW, n_max=4))
+            spec = trainer_spec(directory / "t", SLOW, n_max=4)
+            self.book.submit(replace(spec, max_failures=max_failures))
         (self.trainer_id,) = self.book.records
 
     def _send(self, _pilot_id: str, message: DaemonMessage, /) -> bool:
@@ -42,6 +47,23 @@ class Site:
             body = protocol.from_body(message.body)
             self.commit = body if isinstance(body, Commit) else self.commit
         return True
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def lose_worker(self, node: str) -> None:
+        """A worker on this node fails, once it may have been started again."""
+        self.now_s += 3.0  # the back-off is longer only after four failures in a row
+        self.book.tick()
+        workers = self.book.trainers[self.trainer_id].machine.workers.values()
+        (worker,) = [w for w in workers if w.node == node and w.is_alive]
+        self.book.on_exit(worker.worker_id, 1, "")
+
+    def enter(self, step: int = 10) -> None:
+        """Let everybody of the last commit enter."""
+        commit = self.form()
+        for member in commit.members:
+            self.say(member.worker_id, _entered(member, commit, step))
 
     def target(self, *nodes: str) -> None:
         self.book.set_targets({self.trainer_id: [offer(n) for n in nodes]})
@@ -156,3 +178,62 @@ def test_nobody_left_is_parked(tmp_path: Path, journal: Journal) -> None:
     heir.book.adopt_all({})
     record = heir.book.records[site.trainer_id]
     assert (record.state, record.progress.size) == (TrainerState.PARKED, 0)
+
+
+def _site(tmp_path: Path, journal: Journal, *, max_failures: int | None = None) -> Site:
+    site = Site(tmp_path, journal, max_failures=max_failures)
+    site.target("n1", "n2")
+    site.enter()
+    return site
+
+
+def test_a_node_where_workers_fail_while_others_train_is_told_to_decisions(
+    tmp_path: Path, journal: Journal
+) -> None:
+    site = _site(tmp_path, journal)
+    site.lose_worker("n2")
+    site.enter()  # n1 goes on alone
+    assert not site.book.quarantine.cooling(site.now_s)
+    site.lose_worker("n2")  # before it could join
+    first = next(iter(site.book.trainers[site.trainer_id].machine.members))
+    site.say(first, _progress(site.book.records[site.trainer_id].progress.generation, 30))
+    (cooling,) = site.book.quarantine.cooling(site.now_s).items()
+    assert cooling[0] == "n2"
+    assert cooling[1].trainer_id == site.trainer_id
+    before = site.changes
+    site.book.tick()
+    assert site.changes == before + 1
+    site.now_s = cooling[1].until_s
+    site.book.tick()  # it ends by itself, and decisions are asked again
+    assert site.changes == before + 2
+
+
+def test_a_lost_agent_is_no_failure(tmp_path: Path, journal: Journal) -> None:
+    site = _site(tmp_path, journal, max_failures=1)
+    site.book.on_agent_lost("p-n2")
+    record = site.book.records[site.trainer_id]
+    assert (record.failures, record.state) == (0, TrainerState.RUNNING)
+
+
+def test_failures_in_all_end_a_trainer_that_says_so(tmp_path: Path, journal: Journal) -> None:
+    site = _site(tmp_path, journal, max_failures=2)
+    site.lose_worker("n2")
+    site.enter(step=20)
+    assert site.book.records[site.trainer_id].state is TrainerState.RUNNING
+    site.say(
+        next(iter(site.book.trainers[site.trainer_id].machine.members)),
+        _progress(site.book.records[site.trainer_id].progress.generation, 30),
+    )  # a step between: no failures in a row
+    site.lose_worker("n2")
+    record = site.book.records[site.trainer_id]
+    assert record.state is TrainerState.FAILED
+    assert "failure 2 of 2 at most (--max-failures)" in record.reason
+
+
+def test_workers_that_fail_together_are_one_failure(tmp_path: Path, journal: Journal) -> None:
+    site = _site(tmp_path, journal, max_failures=2)
+    machine = site.book.trainers[site.trainer_id].machine
+    for worker_id in machine.members:
+        site.book.on_exit(worker_id, 1, "")
+    record = site.book.records[site.trainer_id]
+    assert (record.failures, record.state.is_final) == (1, False)
