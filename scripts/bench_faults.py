@@ -66,8 +66,11 @@ class Lives:
         self._seed = max([options.seed, *(o.seed + 1 for o in self.outcomes)])
 
     async def run(self) -> None:
-        """Run them; what there is is written down after each."""
-        await asyncio.gather(*(self._lane() for _ in range(self._options.lanes)))
+        """Run them; what there is is written down after each. A signal ends them in order."""
+        lanes = asyncio.gather(*(self._lane() for _ in range(self._options.lanes)))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, lanes.cancel)
+        await lanes
 
     async def _lane(self) -> None:
         while self._left > 0 and time.monotonic() < self._until_s:
@@ -75,6 +78,7 @@ class Lives:
             self._left -= count
             self._seed += 1
             directory = self._scratch / f"life-{seed}"
+            shutil.rmtree(directory, ignore_errors=True)  # of a run that was ended
             directory.mkdir()
             with self._network() as network:
                 outcome = await live(directory, seed, count, note, self._until_s, network)
@@ -193,7 +197,6 @@ def main(argv: Sequence[str]) -> int:
     """Run, print, judge."""
     options = parse(argv)
     logging.getLogger("bftrainer").setLevel(logging.CRITICAL)  # we break things on purpose
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends all that was started
     started = time.monotonic()
     is_whole = True
     with tempfile.TemporaryDirectory(prefix="bft-faults-") as scratch:
@@ -202,7 +205,7 @@ def main(argv: Sequence[str]) -> int:
         lives = Lives(options, options.keep or Path(scratch))
         try:
             asyncio.run(lives.run())
-        except KeyboardInterrupt:
+        except asyncio.CancelledError:
             is_whole = False
     print_kinds(lives.outcomes)
     targets = targets_of(lives.outcomes, wanted_of(options))

@@ -293,7 +293,7 @@ class Life:
         pilots = [p for p, node in self._node_of.items() if node in first]
 
         def end() -> None:
-            for pilot_id in pilots:
+            for pilot_id in set(pilots) & self._agents.keys():  # an earlier fault may have been it
                 self._end_agent(pilot_id)
 
         await self._orphaned(end)
