@@ -123,6 +123,7 @@ def plane_of(
     is_bitwise: bool,
     network: Network | None,
     policy: Policy = POLICY,
+    agents: int = NODES + SPARES,
 ) -> Plane:
     """Return the cluster of a life; every other pair of seeds keeps copies of lone workers."""
     settings = {
@@ -133,7 +134,7 @@ def plane_of(
     }
     plane = Plane(
         directory,
-        agents=NODES + SPARES,
+        agents=agents,
         script=SCRIPT,
         model=json.dumps(settings),
         environment={"BFT_TEST_DIR": str(directory)},
