@@ -58,6 +58,7 @@ class TrainerSpec:
     interpreter: str = ""  # absolute path of the user's python
     n_min: int = 1
     n_max: int = 1
+    workers_per_node: int = 1  # sizes and decisions count nodes
     epochs: int | None = None  # exactly one of epochs, samples; None/None: the script's own
     samples: int | None = None
     checkpoint_dir: str = ""  # absolute, on a file system all nodes see

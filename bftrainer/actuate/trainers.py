@@ -11,7 +11,6 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Protocol
 
 from bftrainer.actuate.adoption import adopt, entered, parked_meanwhile, regrouped_record
@@ -39,6 +38,7 @@ from bftrainer.actuate.group import (
     WorkerPhase,
     worker_on,
 )
+from bftrainer.actuate.log_files import log_directory, log_files
 from bftrainer.actuate.quarantine import Quarantine
 from bftrainer.actuate.rescale_budget import RescaleBudget
 from bftrainer.actuate.restarting import RestartMachine
@@ -168,24 +168,9 @@ class TrainerBook:
 
     def log_files(self, trainer_id: str) -> tuple[LogFile, ...]:
         """Name the log of every worker it ever had, oldest first."""
-        directory = log_directory(self.records[trainer_id].spec)
         trainer = self.trainers.get(trainer_id)
-        workers = trainer.machine.workers if trainer else {}
-        members = trainer.machine.members if trainer else ()
-        paths = directory.glob(f"{trainer_id}-*.log") if directory.is_dir() else ()
-        files = []
-        for path in sorted(paths, key=lambda p: tuple(map(int, p.stem.split("-")[1:]))):
-            worker = workers.get(path.stem)
-            files.append(
-                LogFile(
-                    worker_id=path.stem,
-                    node=worker.node if worker else "",
-                    path=str(path),
-                    generation=worker.first_generation if worker else 0,
-                    rank=members.index(path.stem) if path.stem in members else None,
-                )
-            )
-        return tuple(files)
+        spec = self.records[trainer_id].spec
+        return log_files(trainer_id, spec, trainer.machine if trainer else None)
 
     # ---- agents ----------------------------------------------------------------------
 
@@ -493,8 +478,3 @@ class TrainerBook:
     def _write(self, trainer: Trainer, kind: str, payload: object) -> None:
         body = {"trainer_id": trainer.record.trainer_id, "what": payload}
         self._journal.append(kind, body, trainers=[trainer.record])
-
-
-def log_directory(spec: TrainerSpec) -> Path:
-    """Return where the workers of a trainer write their output."""
-    return Path(spec.checkpoint_dir) / "logs"

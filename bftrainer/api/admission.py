@@ -137,6 +137,7 @@ def _check_numbers(spec: TrainerSpec) -> None:
     numbers = (
         ("--epochs", spec.epochs),
         ("--samples", spec.samples),
+        ("--workers-per-node", spec.workers_per_node),
         ("--weight", spec.weight),
         ("--checkpoint-interval", spec.checkpoint_interval_s),
         ("--max-failures", spec.max_failures),

@@ -52,6 +52,7 @@ def build_spec(
         interpreter=interpreter,
         n_min=n_min,
         n_max=n_max,
+        workers_per_node=values["workers_per_node"],
         epochs=values["epochs"],
         samples=values["samples"],
         checkpoint_dir=_absolute("the checkpoint directory", checkpoint_dir),

@@ -145,12 +145,13 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
         work = f"{spec.epochs} epochs"
     elif spec.samples is not None:
         work = f"{spec.samples} samples"
+    each = "" if spec.workers_per_node == 1 else f", {spec.workers_per_node} workers on each"
     return [
         ("id", record.trainer_id),
         ("name", spec.name),
         ("user", spec.user),
         ("state", f"{record.state}{f': {record.reason}' if record.reason else ''}"),
-        ("size", f"{len(view.observed_nodes)} of {spec.n_min} to {spec.n_max} nodes"),
+        ("size", f"{len(view.observed_nodes)} of {spec.n_min} to {spec.n_max} nodes{each}"),
         ("planned", _node_list(view.planned_nodes)),
         ("requested", _node_list(view.requested_nodes)),
         ("observed", _node_list(view.observed_nodes)),

@@ -52,15 +52,7 @@ def spec_options() -> list[click.Option]:
     """Return the options that a #BFT line may hold, too."""
     return [
         click.Option(["-J", "--job-name", "name"], metavar="NAME", help="Name of the trainer."),
-        click.Option(
-            ["-N", "--nodes", "sizes"],
-            type=parse_sizes,
-            default="1",
-            metavar="MIN:MAX",
-            help="Sizes it may have, in nodes: 1:8, or 4 for exactly four.  [default: 1]",
-        ),
-        click.Option(["--epochs"], type=int, metavar="N", help="Passes over the data."),
-        click.Option(["--samples"], type=int, metavar="N", help="Samples to train on."),
+        *_size_options(),
         click.Option(
             ["--curve"],
             default="auto",
@@ -135,6 +127,29 @@ def _runtime_options() -> list[click.Option]:
             show_default=True,
             help="Averages gradients: nccl where every worker has a GPU, gloo otherwise.",
         ),
+    ]
+
+
+def _size_options() -> list[click.Option]:
+    """Return how many nodes and workers there are to be, and for how much work."""
+    return [
+        click.Option(
+            ["-N", "--nodes", "sizes"],
+            type=parse_sizes,
+            default="1",
+            metavar="MIN:MAX",
+            help="Sizes it may have, in nodes: 1:8, or 4 for exactly four.  [default: 1]",
+        ),
+        click.Option(
+            ["--workers-per-node"],
+            type=int,
+            default=1,
+            show_default=True,
+            metavar="N",
+            help="Workers on every node, one GPU each where there are GPUs.",
+        ),
+        click.Option(["--epochs"], type=int, metavar="N", help="Passes over the data."),
+        click.Option(["--samples"], type=int, metavar="N", help="Samples to train on."),
     ]
 
 

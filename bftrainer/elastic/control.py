@@ -168,7 +168,7 @@ class Control:
 
     def _prepare(self, message: Prepare) -> None:
         port = 0
-        if message.open_store:
+        if message.open_store and not self.config.local_rank:  # one store for all
             try:
                 store = StoreServer(self.config.address)
             except OSError as problem:  # answered with port 0, which ends this worker
@@ -208,6 +208,11 @@ def current() -> Control:
         config = WorkerConfig(trainer_id="", worker_id="local", node="", script=script)
         _current.append(Control(config, None))
     return _current[0]
+
+
+def is_worker() -> bool:
+    """Whether an agent started this process."""
+    return bool(_current) and not _current[0].is_plain
 
 
 def step_aside() -> None:

@@ -53,10 +53,10 @@ class Copier:
         self._is_prepared = False  # tried to; a state that changes its shape is copied anyhow
         self._served: KeepCopy | None = None  # the assignment the gap belongs to
 
-    def is_due(self, size: int) -> bool:
-        """Whether a copy should be taken at this boundary."""
+    def is_due(self, nodes: int) -> bool:
+        """Whether a copy should be taken at this boundary, by this worker of its node."""
         keep = self._control.keep
-        if keep is None or not keep.port or size > 1:
+        if keep is None or not keep.port or nodes > 1 or self._control.config.local_rank:
             if self._served is not None and not self._is_busy():
                 self._served = None
                 self._snapshots.forget()

@@ -31,6 +31,16 @@ class Facts:
         return self._membership.size
 
     @property
+    def local_rank(self) -> int:
+        """This worker's number among those of its node; never changes."""
+        return self._membership.control.config.local_rank
+
+    @property
+    def local_size(self) -> int:
+        """Number of workers on every node; never changes."""
+        return self._membership.control.config.local_size
+
+    @property
     def generation(self) -> int:
         """Number of the present generation; 0 before the first, and without an agent."""
         return self._membership.generation

@@ -14,6 +14,7 @@ from bftrainer.elastic import group as groups
 from bftrainer.elastic.choosing import Offer
 from bftrainer.elastic.control import Control, Key, key_of
 from bftrainer.elastic.group import Broken, Group, SideTask
+from bftrainer.elastic.place import place_in
 from bftrainer.elastic.protocol import Commit
 
 
@@ -34,16 +35,17 @@ class Forming:
         The training loop may learn of a commit and take its group before the control
         thread, which announced it, comes to this.
         """
-        worker_id = self._control.config.worker_id
-        me = next((m for m in commit.members if m.worker_id == worker_id), None)
-        if me is None or len(commit.members) == 1 or self._control.is_over:
+        config = self._control.config
+        me = place_in(commit, config)
+        if me is None or me.size == 1 or self._control.is_over:
             return
-        rank, address = me.rank, me.address or self._control.config.address
+        rank, address, per_node = me.rank, me.address, config.local_size
         with self._lock:
             if key_of(commit) not in self._begun:
                 self._begun.add(key_of(commit))
                 self._tasks[key_of(commit)] = SideTask(
-                    self._control, lambda: groups.build(commit, rank, address, self._offer)
+                    self._control,
+                    lambda: groups.build(commit, rank, address, self._offer, per_node),
                 )
 
     def is_slow(self, commit: Commit) -> bool:

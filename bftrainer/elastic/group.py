@@ -92,7 +92,13 @@ class Group:
         return self.control.is_gone(within_s) and (self.data is None or self.data.is_gone(within_s))
 
 
-def build(commit: Commit, rank: int, address: str, offer: Offer = Offer()) -> Group:  # noqa: B008 - frozen
+def build(
+    commit: Commit,
+    rank: int,
+    address: str,
+    offer: Offer = Offer(),  # noqa: B008 - frozen
+    per_node: int = 1,
+) -> Group:
     """Connect to all members of a commit; blocks, so ``Forming`` has a thread for it.
 
     Raises:
@@ -102,7 +108,7 @@ def build(commit: Commit, rank: int, address: str, offer: Offer = Offer()) -> Gr
     client = StoreClient(commit.store_host, commit.store_port, GROUP_TIMEOUT_S)
     store = TorchStore(client)
     prefix = f"{commit.generation}.{commit.attempt}.{commit.token}"
-    size = len(commit.members)
+    size = len(commit.members) * per_node
     meeting = Meeting(
         host=commit.store_host, port=commit.store_port, prefix=prefix, rank=rank, size=size
     )

@@ -24,6 +24,7 @@ from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.forming import Forming
 from bftrainer.elastic.group import Broken, Group
 from bftrainer.elastic.handover import Handover, overtaken
+from bftrainer.elastic.place import Place, place_in
 from bftrainer.elastic.protocol import Commit, Entered, Interrupted, Left, Member
 from bftrainer.elastic.state import Counters, State, seed_everything
 from bftrainer.elastic.writer import Writer
@@ -78,6 +79,7 @@ class Membership:
         self.group: Group | None = None
         self.rank = 0
         self.size = 1
+        self.nodes = 1
         self.committed_s: float | None = None  # end of the last committed step
         self.undo: dict[str, Any] | None = None  # light state when a step failed
         self.on_generation_end: list[Callable[[GenerationInfo], object]] = []
@@ -169,9 +171,7 @@ class Membership:
                 hook(self.info())
         while True:
             self._seen = key_of(commit)
-            me = next(
-                (m for m in commit.members if m.worker_id == self.control.config.worker_id), None
-            )
+            me = place_in(commit, self.control.config)
             if me is None:
                 self._leave(commit)
             self._drop_group()
@@ -201,9 +201,9 @@ class Membership:
             self.group = None
 
     def _leave(self, commit: Commit) -> NoReturn:
-        is_saver = self.control.config.worker_id == commit.saver or (
-            not commit.saver and self.rank == 0
-        )
+        config = self.control.config
+        is_named = config.member_id == commit.saver and config.local_rank == 0
+        is_saver = is_named or (not commit.saver and self.rank == 0)
         if not commit.members and is_saver and self.commit is not None:
             try:
                 self.writer.save_now(self.counters, self.fence())
@@ -215,11 +215,10 @@ class Membership:
 
     # ---- forming a generation ------------------------------------------------------------
 
-    def _form(self, commit: Commit, me: Member) -> Broken | None:
+    def _form(self, commit: Commit, me: Place) -> Broken | None:
         """Bring this worker into ``commit``'s generation with everybody's state."""
-        size = len(commit.members)
         group: Group | None = None
-        if size > 1:
+        if me.size > 1:
             built = self._forming.take(commit, overtaken(self.control, commit))
             if isinstance(built, Broken):
                 return built
@@ -228,15 +227,14 @@ class Membership:
         resumed = self.handover.agree(commit, group, me.rank)
         if isinstance(resumed, Broken):
             return resumed
-        self._entered(commit, me, size, time.monotonic() - started, resumed)
+        self._entered(commit, me, time.monotonic() - started, resumed)
         return None
 
-    def _entered(
-        self, commit: Commit, me: Member, size: int, transfer_s: float, resumed: str
-    ) -> None:
+    def _entered(self, commit: Commit, me: Place, transfer_s: float, resumed: str) -> None:
         if me.rank == 0 and self.rank != 0:
             self.writer.make_due()
-        self.commit, self.rank, self.size = commit, me.rank, size
+        self.commit, self.nodes = commit, me.nodes
+        self.rank, self.size = me.rank, (size := me.size)
         self.handover.complete()
         counters = self.counters
         # Each rank its own streams, the same on every replay.

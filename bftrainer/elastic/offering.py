@@ -54,4 +54,8 @@ def _obstacle(parameters: Sequence[torch.Tensor], *, is_bitwise: bool) -> str:
 def _name_of(device: torch.device) -> str:
     """Return a name that no other GPU has."""
     found = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    return str(found) if found else f"{os.uname().nodename}:{device.index}"
+    if found:
+        return str(found)
+    # Workers of one node may each see one GPU only, and all call it the first.
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return f"{os.uname().nodename}:{seen}:{device.index}"

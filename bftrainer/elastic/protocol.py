@@ -29,7 +29,7 @@ class ProtocolError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One worker of a generation; the roster is in every ``Commit``."""
+    """One node of a generation, with all its workers; the roster is in every ``Commit``."""
 
     worker_id: str
     rank: int
@@ -59,6 +59,18 @@ class WorkerConfig:
     incarnation: int = 0
     seed: int = 0
     backend: str = "auto"  # see elastic.choosing
+    member: str = ""  # what rosters call the workers of this node together; "": worker_id
+    local_rank: int = 0  # among them
+    local_size: int = 1
+
+    @property
+    def member_id(self) -> str:
+        """What rosters call the workers of this node together."""
+        return self.member or self.worker_id
+
+
+# Fields that came later: left out at these values, for older agents refuse what they do not know.
+_LATER: dict[str, Any] = {"member": "", "local_rank": 0, "local_size": 1, "backend": "auto"}
 
 
 # ---- to the worker -------------------------------------------------------------
@@ -277,7 +289,10 @@ _TYPES: dict[str, type[Any]] = {
 
 def to_body(message: Message) -> dict[str, Any]:
     """Return the message as a JSON-able dict with its type name."""
-    return {"type": type(message).__name__, **dataclasses.asdict(message)}
+    body = {"type": type(message).__name__, **dataclasses.asdict(message)}
+    if isinstance(message, WorkerConfig):
+        body = {k: v for k, v in body.items() if k not in _LATER or v != _LATER[k]}
+    return body
 
 
 def from_body(body: Any) -> Message:

@@ -293,7 +293,7 @@ class Run(Facts):
             membership.enter(commit)
         if self.rank == 0 and membership.writer.is_due():
             membership.writer.save_aside(membership.counters, membership.fence())
-        if membership.copier.is_due(self.size):
+        if membership.copier.is_due(membership.nodes):
             membership.copier.copy_aside(membership.counters, membership.fence())
         if self._pace.is_due():
             self._control.send(self._pace.progress(membership.info()))

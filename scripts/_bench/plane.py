@@ -26,7 +26,8 @@ from bftrainer import process
 from bftrainer.actuate.agents import AgentBook
 from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.group import NodeOffer, Rescaled
-from bftrainer.actuate.trainers import TrainerBook, log_directory
+from bftrainer.actuate.log_files import log_directory
+from bftrainer.actuate.trainers import TrainerBook
 from bftrainer.elastic import protocol
 from bftrainer.journal.journal import Journal
 from bftrainer.policy.model import Policy

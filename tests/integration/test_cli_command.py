@@ -73,6 +73,9 @@ def test_the_contract_is_made_of_options_and_lines_of_the_script() -> None:
         (["--runtime", "command", "--checkpoint-signal", "KILL", "./solver"], "BFT-1305"),
         (["--runtime", "command", "--launch", "some", "./solver"], "BFT-1000"),
         (["--launch", "first", "train.py"], "BFT-1305"),
+        (["--runtime", "command", "--workers-per-node", "2", "./solver"], "BFT-1305"),
+        (["--workers-per-node", "65", "train.py"], "BFT-1305"),
+        (["--workers-per-node", "0", "train.py"], "BFT-1016"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_sent(

@@ -108,6 +108,7 @@ VALUES: dict[str, Any] = {
     "name": None, "sizes": (1, 1), "epochs": None, "samples": None, "curve": "auto", "cwd": None,
     "interpreter": None, "venv": None, "checkpoint_dir": None, "checkpoint_interval_s": 60.0,
     "environment": (), "weight": 1.0, "runtime": "torch", "backend": "auto",
+    "workers_per_node": 1,
 }  # fmt: skip
 
 

@@ -67,6 +67,7 @@ class Agent:
         self._copies = HeldCopies(report=self._report)
         self._workers = Workers(
             log_dir=config.state_dir,
+            gpus=config.gpus,
             report=self._report,
             on_commit=self._allow_members,
             started=started,

@@ -1,24 +1,24 @@
 """The workers of this node: forked or started, fed with bodies, listened to.
 
-The daemon's orders about workers come in; ``WorkerStarted``, ``WorkerSaid`` and
-``WorkerExited`` go out by ``report``. Also remembers enough of each worker for a
-returning daemon to adopt it. Called by ``trainers.agent.main``.
+The daemon's orders come in, each about a team (``trainers.agent.team``);
+``WorkerStarted``, ``WorkerSaid`` and ``WorkerExited`` go out by ``report``. Also remembers
+enough of each team for a returning daemon to adopt it. Called by ``trainers.agent.main``.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bftrainer.elastic import protocol
-from bftrainer.elastic.control import Key
+from bftrainer.errors import UsageError
 from bftrainer.wire.messages import (
     StartWorker,
     TellWorker,
@@ -29,9 +29,12 @@ from bftrainer.wire.messages import (
 )
 from bftrainer.wire.peers import PeerWorker
 from trainers.agent.channel import Channel
+from trainers.agent.gather import FIRST
 from trainers.agent.programs import ProgramPool
-from trainers.agent.quorum import NO_KEY, Standing
+from trainers.agent.quorum import Standing
+from trainers.agent.splitting import split
 from trainers.agent.starting import Started
+from trainers.agent.team import Process, Team
 from trainers.agent.templates import KILLED, TemplatePool
 
 LOG = logging.getLogger("bftrainer.agent")
@@ -41,67 +44,23 @@ MAX_LINE_BYTES = 64 * 1024  # of one worker; all its newest bodies must fit one 
 KEPT_ENDS = 64
 
 
-@dataclass(slots=True, kw_only=True)
-class Worker:
-    """What we know of one worker."""
-
-    worker_id: str
-    trainer_id: str
-    channel: Channel | None = None
-    pid: int = 0
-    generation: int = 0  # of the last Commit passed on
-    step: int = 0
-    commit: dict[str, Any] | None = None
-    entered: dict[str, Any] | None = None  # the commit whose generation it entered last
-    latest: dict[str, dict[str, Any]] = field(default_factory=dict)  # by type, oldest first
-    unread: bytearray = field(default_factory=bytearray)
-    alive_s: float | None = None  # when it last said that it is alive, our monotonic clock
-    cause: str = ""  # why we killed it
-
-    def report(self) -> WorkerReport:
-        """Return what a daemon needs to adopt it."""
-        return WorkerReport(
-            worker_id=self.worker_id,
-            trainer_id=self.trainer_id,
-            pid=self.pid,
-            commit=self.commit,
-            latest=list(self.latest.values()),
-        )
-
-    def is_silent(self, lease_s: float) -> bool:
-        """Whether it has spoken before, but not for this long."""
-        return self.alive_s is not None and time.monotonic() - self.alive_s > lease_s
-
-    def standing(self) -> Standing:
-        """Return what decides whether and how it goes on without a daemon."""
-        ready = self.latest.get("Ready", {})
-        return Standing(
-            worker_id=self.worker_id,
-            commit=_commit_of(self.commit),
-            entered=_commit_of(self.entered),
-            interrupted=_key_of(self.latest.get("Interrupted")),
-            ready=_key_of(ready),
-            store_port=ready.get("store_port", 0),
-            step=self.step,
-            has_left="Left" in self.latest,
-            has_finished="Finished" in self.latest,
-        )
-
-
 class Workers:
-    """All workers of this agent. ``on_commit`` sees every roster passed on."""
+    """All workers of this agent, in teams. ``on_commit`` sees every roster passed on."""
 
     def __init__(
         self,
         *,
         log_dir: Path,
+        gpus: int,
         report: Report,
         on_commit: Callable[[protocol.Commit], None],
         started: Mapping[str, Started],
     ) -> None:
+        self._gpus = gpus
         self._report = report
         self._on_commit = on_commit
-        self._workers: dict[str, Worker] = {}
+        self._teams: dict[str, Team] = {}
+        self._processes: dict[str, tuple[Team, Process]] = {}
         self._ended: deque[tuple[Said, ...]] = deque(maxlen=KEPT_ENDS)
         self._pool = TemplatePool(log_dir=log_dir, events=self, started=started)
         self._programs = ProgramPool(log_dir=log_dir, events=self)
@@ -112,63 +71,74 @@ class Workers:
             self._pool.warm(interpreter)
 
     def ids(self) -> list[str]:
-        """Return the ids of all workers that are not gone."""
-        return list(self._workers)
+        """Return the ids of all teams that are not gone."""
+        return list(self._teams)
 
     def reports(self) -> list[WorkerReport]:
         """Return what a daemon needs to adopt them all."""
-        return [worker.report() for worker in self._workers.values()]
+        return [team.report() for team in self._teams.values()]
 
     def ends(self) -> list[Said]:
-        """Return the last words of the workers that ended lately, oldest first."""
+        """Return the last words of the teams that ended lately, oldest first."""
         return [message for messages in self._ended for message in messages]
 
     def for_peers(self) -> list[PeerWorker]:
         """Return what other agents may know."""
         return [
-            PeerWorker(
-                worker_id=w.worker_id,
-                generation=w.generation,
-                step=w.step,
-            )
-            for w in self._workers.values()
+            PeerWorker(worker_id=t.worker_id, generation=t.generation, step=t.step)
+            for t in self._teams.values()
         ]
 
     def trainers(self) -> list[str]:
         """Return the trainers that have workers here."""
-        return list(dict.fromkeys(w.trainer_id for w in self._workers.values()))
+        return list(dict.fromkeys(t.trainer_id for t in self._teams.values()))
 
     def standings(self, trainer_id: str) -> list[Standing]:
-        """Return how the workers of one trainer stand."""
-        return [w.standing() for w in self._workers.values() if w.trainer_id == trainer_id]
+        """Return how the teams of one trainer stand; one that is lost is not there."""
+        teams = [t for t in self._teams.values() if t.trainer_id == trainer_id]
+        return [t.standing() for t in teams if not t.is_lost]
 
     def start(self, order: StartWorker) -> None:
-        """Fork or start a worker; an order seen before changes nothing."""
-        if order.worker_id in self._workers:
+        """Fork or start a team; an order seen before changes nothing."""
+        if order.worker_id in self._teams:
             LOG.info("%s runs already", order.worker_id)
             return
-        worker = Worker(worker_id=order.worker_id, trainer_id=order.trainer_id)
-        self._workers[order.worker_id] = worker
         try:
-            body = _config_body(order)
-        except protocol.ProtocolError as problem:
-            self.exited(order.worker_id, KILLED, f"BFT-1301: bad worker configuration: {problem}")
+            configs = split(_config(order), gpus=self._gpus, environ=os.environ)
+        except (protocol.ProtocolError, UsageError) as problem:
+            cause = f"BFT-1301: bad worker configuration: {problem}"
+            if isinstance(problem, UsageError):
+                cause = f"{problem.code}: {problem.cause} {problem.next_step}"
+            end = WorkerExited(worker_id=order.worker_id, returncode=KILLED, cause=cause)
+            self._ended.append((end,))
+            self._report(end)
             return
+        team = Team(order.worker_id, order.trainer_id, len(configs))
+        self._teams[order.worker_id] = team
+        for config in configs:
+            if self._teams.get(order.worker_id) is team:  # the one before could be started
+                self._start(team, order, config)
+
+    def _start(self, team: Team, order: StartWorker, config: protocol.WorkerConfig) -> None:
+        process = Process(name=config.worker_id, local_rank=config.local_rank)
+        team.processes.append(process)
+        self._processes[process.name] = (team, process)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        worker.channel = Channel(
-            ours, on_data=lambda data: self._heard(worker, data), on_closed=lambda: None
+        process.channel = Channel(
+            ours, on_data=lambda data: self._heard(team, process, data), on_closed=lambda: None
         )
+        body = protocol.to_body(config)
         if order.program:
             first_line = {"config": body, "options": order.options}
-            worker.channel.send(json.dumps(first_line).encode() + b"\n")
-            self._programs.start(order.worker_id, order.program, theirs)
+            process.channel.send(json.dumps(first_line).encode() + b"\n")
+            self._programs.start(process.name, order.program, theirs)
         else:
             self._pool.fork(order.interpreter, body, theirs)
 
     def tell(self, order: TellWorker) -> None:
-        """Pass a body on; one that is not for workers is dropped."""
-        worker = self._workers.get(order.worker_id)
-        if worker is None or worker.channel is None:
+        """Pass a body on to all of a team; one that is not for workers is dropped."""
+        team = self._teams.get(order.worker_id)
+        if team is None:
             LOG.info("%s is not here, nothing told", order.worker_id)
             return
         try:
@@ -178,26 +148,31 @@ class Workers:
             LOG.warning("BFT-1301: body for %s dropped: %s", order.worker_id, problem)
             return
         if isinstance(message, protocol.Commit):
-            worker.commit = order.body
-            worker.generation = message.generation
+            team.told(message, order.body)
             self._on_commit(message)
-        if not worker.channel.send(line):
-            LOG.warning("%s does not read any more", order.worker_id)
+        for process in team.running():
+            if process.channel is not None and not process.channel.send(line):
+                LOG.warning("%s does not read any more", process.name)
 
     def kill(self, worker_id: str) -> None:
-        """SIGKILL a worker's process group; its exit is reported as usual."""
-        if not self._programs.kill(worker_id):
-            self._pool.kill(worker_id)
+        """SIGKILL the process groups of a team; its exit is reported as usual."""
+        if team := self._teams.get(worker_id):
+            for process in team.running():
+                self._kill(process)
+
+    def _kill(self, process: Process) -> None:
+        if not self._programs.kill(process.name):
+            self._pool.kill(process.name)
 
     def kill_silent(self, lease_s: float) -> None:
         """Kill workers whose process has not answered for this long: stopped, or worse."""
-        for worker in list(self._workers.values()):
-            if worker.channel is not None and worker.is_silent(lease_s):
-                worker.channel.drain()  # it may have spoken while we were not listening
-                if worker.is_silent(lease_s):
-                    worker.cause = f"It did not answer for {lease_s:g} s (worker_lease_s)."
-                    LOG.warning("%s: %s", worker.worker_id, worker.cause)
-                    self.kill(worker.worker_id)
+        for _, process in list(self._processes.values()):
+            if process.channel is not None and process.is_silent(lease_s):
+                process.channel.drain()  # it may have spoken while we were not listening
+                if process.is_silent(lease_s):
+                    process.cause = f"It did not answer for {lease_s:g} s (worker_lease_s)."
+                    LOG.warning("%s: %s", process.name, process.cause)
+                    self._kill(process)
 
     def kill_all(self) -> None:
         """SIGKILL all workers and templates; safe from any thread."""
@@ -207,71 +182,62 @@ class Workers:
     # -- what templates and workers tell us ----------------------------------------------
 
     def forked(self, worker_id: str, pid: int) -> None:
-        """Note and report that a worker runs."""
-        if worker := self._workers.get(worker_id):
-            worker.pid = pid
-            self._report(WorkerStarted(worker_id=worker_id, pid=pid))
+        """Note that a worker runs; that the first does is reported."""
+        team, process = self._processes.get(worker_id, (None, None))
+        if team is None or process is None:
+            return
+        process.pid = pid
+        if process.local_rank == FIRST:
+            self._report(WorkerStarted(worker_id=team.worker_id, pid=pid))
 
     def exited(self, worker_id: str, returncode: int, cause: str) -> None:
-        """Report a worker's end, after everything it had to say."""
-        worker = self._workers.get(worker_id)
-        if worker is None:
+        """Note a worker's end; report its team's, after everything it had to say."""
+        team, process = self._processes.pop(worker_id, (None, None))
+        if team is None or process is None:
             return
-        if worker.channel is not None:
-            worker.channel.drain()
-            worker.channel.close()
-        del self._workers[worker_id]
-        end = WorkerExited(worker_id=worker_id, returncode=returncode, cause=worker.cause or cause)
-        words = [WorkerSaid(worker_id=worker_id, body=body) for body in worker.latest.values()]
-        self._ended.append((*words, end))
+        if process.channel is not None:
+            process.channel.drain()
+            process.channel.close()
+        if team.ended(process, returncode, cause):
+            for other in team.running():
+                self._kill(other)
+        if team.running():
+            return
+        del self._teams[team.worker_id]
+        end = team.end()
+        self._ended.append((*team.words(), end))
         self._report(end)
 
-    def _heard(self, worker: Worker, data: bytes) -> None:
-        worker.unread += data
-        if worker.alive_s is not None:
-            worker.alive_s = time.monotonic()
-        *lines, rest = bytes(worker.unread).split(b"\n")
-        worker.unread = bytearray(rest)
+    def _heard(self, team: Team, process: Process, data: bytes) -> None:
+        process.unread += data
+        if process.alive_s is not None:
+            process.alive_s = time.monotonic()
+        *lines, rest = bytes(process.unread).split(b"\n")
+        process.unread = bytearray(rest)
         for line in lines:
-            self._said(worker, line)
+            self._said(team, process, line)
         if len(rest) > MAX_LINE_BYTES:
-            LOG.warning("BFT-1301: %s sends a line without end, killed", worker.worker_id)
-            worker.unread.clear()
-            self.kill(worker.worker_id)
+            LOG.warning("BFT-1301: %s sends a line without end, killed", process.name)
+            process.unread.clear()
+            self._kill(process)
 
-    def _said(self, worker: Worker, line: bytes) -> None:
+    def _said(self, team: Team, process: Process, line: bytes) -> None:
         try:
             message = _from_worker(line)
         except protocol.ProtocolError as problem:
-            LOG.warning("BFT-1301: line of %s dropped: %s", worker.worker_id, problem)
+            LOG.warning("BFT-1301: line of %s dropped: %s", process.name, problem)
             return
         if isinstance(message, protocol.Alive):
-            worker.alive_s = time.monotonic()
-            return
-        body = protocol.to_body(message)
-        worker.latest.pop(body["type"], None)
-        worker.latest[body["type"]] = body
-        if isinstance(step := body.get("step"), int):
-            worker.step = step
-        if body["type"] == "Entered" and _key_of(body) == _key_of(worker.commit):
-            worker.entered = worker.commit
-        self._report(WorkerSaid(worker_id=worker.worker_id, body=body))
+            process.alive_s = time.monotonic()
+        elif (said := team.said(process, protocol.to_body(message))) is not None:
+            self._report(said)
 
 
-def _key_of(body: Mapping[str, Any] | None) -> Key:
-    return (body["generation"], body["attempt"]) if body else NO_KEY
-
-
-def _commit_of(body: dict[str, Any] | None) -> protocol.Commit | None:
-    message = protocol.from_body(body) if body else None
-    return message if isinstance(message, protocol.Commit) else None
-
-
-def _config_body(order: StartWorker) -> dict[str, Any]:
+def _config(order: StartWorker) -> protocol.WorkerConfig:
     config = protocol.from_body({**order.config, "type": "WorkerConfig"})
     if not isinstance(config, protocol.WorkerConfig) or config.worker_id != order.worker_id:
         raise protocol.ProtocolError("it names another worker")
-    return protocol.to_body(config)
+    return config
 
 
 def _to_worker(body: dict[str, Any]) -> protocol.ToWorker:

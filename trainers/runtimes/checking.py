@@ -11,6 +11,8 @@ from bftrainer.elastic.choosing import AUTO, BACKENDS
 from bftrainer.errors import ExitCode, UsageError
 from bftrainer.trainer import TrainerSpec
 
+MAX_WORKERS_PER_NODE = 64  # the agent talks to each of them
+
 
 def check_paths(spec: TrainerSpec, **paths: str) -> None:
     """Refuse relative paths; the keywords are what the paths are called."""
@@ -38,6 +40,21 @@ def check_size_and_length(spec: TrainerSpec) -> None:
         raise unusable(
             f"{spec.name} cannot have the back end {spec.backend!r} with runtime {spec.runtime}.",
             f"Give --backend {', '.join(BACKENDS)} with --runtime torch only.",
+        )
+    if not 1 <= spec.workers_per_node <= MAX_WORKERS_PER_NODE:
+        raise unusable(
+            f"{spec.name} has {spec.workers_per_node} workers per node.",
+            f"Give --workers-per-node from 1 to {MAX_WORKERS_PER_NODE}.",
+        )
+
+
+def check_one_per_node(spec: TrainerSpec, runtime: str) -> None:
+    """Refuse several workers per node where a runtime starts one process on each."""
+    if spec.workers_per_node != 1:
+        raise unusable(
+            f"{spec.name} has {spec.workers_per_node} workers per node; a trainer of runtime"
+            f" {runtime} has one.",
+            "Leave out --workers-per-node, or use --runtime torch.",
         )
 
 

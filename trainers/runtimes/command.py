@@ -13,7 +13,12 @@ from bftrainer.trainer import CheckpointContract, TrainerRecord, TrainerSpec
 from bftrainer.wire.messages import StartWorker
 from trainers.command.signals import NO_SIGNAL, signal_number
 from trainers.runtimes.base import Resize
-from trainers.runtimes.checking import check_paths, check_size_and_length, unusable
+from trainers.runtimes.checking import (
+    check_one_per_node,
+    check_paths,
+    check_size_and_length,
+    unusable,
+)
 from trainers.runtimes.config import worker_config
 
 MAX_STATUS = 125  # above it shells and the kernel have meanings of their own
@@ -35,6 +40,7 @@ class CommandRuntime:
             checkpoint_directory=spec.checkpoint_dir,
         )
         check_size_and_length(spec)
+        check_one_per_node(spec, self.name)
         contract = spec.contract or CheckpointContract()
         for option, name in (
             ("--checkpoint-signal", contract.stop_signal),

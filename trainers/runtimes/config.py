@@ -42,4 +42,5 @@ def worker_config(
         incarnation=incarnation,
         seed=0,
         backend=spec.backend,
+        local_size=spec.workers_per_node,
     )

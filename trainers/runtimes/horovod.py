@@ -12,6 +12,7 @@ import bftrainer
 from bftrainer.trainer import TrainerRecord, TrainerSpec
 from bftrainer.wire.messages import StartWorker
 from trainers.runtimes.base import Resize
+from trainers.runtimes.checking import check_one_per_node
 from trainers.runtimes.torch import RUNTIME as TORCH
 
 BOOTSTRAP = Path(bftrainer.__file__).resolve().parent / "elastic" / "horovod" / "__main__.py"
@@ -26,6 +27,7 @@ class HorovodRuntime:
     def check(self, spec: TrainerSpec) -> None:
         """Refuse what no agent could start; whether Horovod is there, a worker finds out."""
         TORCH.check(spec)
+        check_one_per_node(spec, self.name)
 
     def start_message(
         self,

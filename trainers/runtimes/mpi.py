@@ -10,7 +10,7 @@ from bftrainer.elastic.protocol import to_body
 from bftrainer.trainer import TrainerRecord, TrainerSpec
 from bftrainer.wire.messages import StartWorker
 from trainers.runtimes.base import Resize
-from trainers.runtimes.checking import check_in_place, unusable
+from trainers.runtimes.checking import check_in_place, check_one_per_node, unusable
 from trainers.runtimes.config import worker_config
 
 
@@ -23,6 +23,7 @@ class MpiRuntime:
     def check(self, spec: TrainerSpec) -> None:
         """Refuse what no agent could start; the library is looked at on the node."""
         check_in_place(spec)
+        check_one_per_node(spec, self.name)
         if spec.epochs is not None:
             raise unusable(
                 f"{spec.name} has a number of epochs; an MPI program counts steps.",

@@ -1,0 +1,35 @@
+"""Where a worker is in a generation, whose members are nodes.
+
+A node takes part as a whole: with L workers on each of k nodes the generation has k * L
+workers, and the one with local rank l on the node of rank r has rank r * L + l. L is the
+trainer's and never changes, so a ``Commit`` need not say it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bftrainer.elastic.protocol import Commit, WorkerConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One worker among all workers of a generation."""
+
+    rank: int
+    size: int  # workers of all nodes
+    nodes: int
+    address: str  # where this worker's sockets listen
+
+
+def place_in(commit: Commit, config: WorkerConfig) -> Place | None:
+    """Return this worker's place in the generation of ``commit``, None if it has none."""
+    me = next((m for m in commit.members if m.worker_id == config.member_id), None)
+    if me is None:
+        return None
+    return Place(
+        rank=me.rank * config.local_size + config.local_rank,
+        size=len(commit.members) * config.local_size,
+        nodes=len(commit.members),
+        address=me.address or config.address,
+    )

@@ -1,0 +1,87 @@
+"""One order for a node, cut into its workers: names, logs, devices. Pure.
+
+The body of a ``WorkerConfig`` and the devices of the allocation come in; a body for each
+worker goes out. Called by ``trainers.agent.workers``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+from bftrainer.elastic.protocol import WorkerConfig
+from bftrainer.errors import UsageError
+
+# What batch systems name the devices of a job in: Slurm 22.05, gres.html, "GPU Management".
+DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+
+
+def split(config: WorkerConfig, *, gpus: int, environ: Mapping[str, str]) -> list[WorkerConfig]:
+    """Return the configuration of each of the node's ``local_size`` workers.
+
+    A single worker gets what it is given: all devices, and no variables of ours.
+
+    Args:
+        config: of the node; its ``worker_id`` is what rosters call its workers together.
+        gpus: devices that the pilot asked for.
+        environ: the agent's, as the batch system made it.
+
+    Raises:
+        UsageError: BFT-1417 when there are devices, but not one for each worker.
+    """
+    count = config.local_size
+    if count == 1:
+        return [config]
+    devices = _devices(config, gpus, environ)
+    return [
+        dataclasses.replace(
+            config,
+            worker_id=name_of(config.worker_id, rank),
+            member=config.worker_id,
+            local_rank=rank,
+            log_path=_log_of(config.log_path, rank),
+            environment=(
+                *config.environment,
+                ("LOCAL_RANK", str(rank)),
+                ("LOCAL_WORLD_SIZE", str(count)),
+                *((variable, names[rank]) for variable, names in devices.items()),
+            ),
+        )
+        for rank in range(count)
+    ]
+
+
+def name_of(worker_id: str, local_rank: int) -> str:
+    """Return what a worker is called on its node; the first has the node's name."""
+    return f"{worker_id}-{local_rank}" if local_rank else worker_id
+
+
+def _log_of(log_path: str, local_rank: int) -> str:
+    path = Path(log_path)
+    return str(path.with_stem(name_of(path.stem, local_rank))) if log_path else ""
+
+
+def _devices(
+    config: WorkerConfig, gpus: int, environ: Mapping[str, str]
+) -> dict[str, tuple[str, ...]]:
+    """Return the devices of this node by variable; of a node without any, nothing."""
+    found = {name: _listed(environ[name]) for name in DEVICE_VARIABLES if name in environ}
+    found = {name: devices for name, devices in found.items() if devices}
+    if not found and gpus:
+        # The batch system counts devices without saying which: all of them are ours.
+        found = {DEVICE_VARIABLES[0]: tuple(map(str, range(gpus)))}
+    for devices in found.values():
+        if len(devices) < config.local_size:
+            raise UsageError(
+                "BFT-1417",
+                f"{config.node} has {len(devices)} GPU(s) for {config.local_size} workers"
+                " (--workers-per-node).",
+                "Ask for as many workers as there are GPUs on the smallest node, or fewer.",
+            )
+    return found
+
+
+def _listed(value: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in value.split(","))
+    return tuple(n for n in names if n and n not in ("-1", "NoDevFiles"))

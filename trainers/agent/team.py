@@ -1,0 +1,140 @@
+"""A team: the workers of one trainer on this node, which joins and leaves as a whole.
+
+What each of its processes says and how it ends comes in; what the node says, and how it
+stands, goes out. The daemon knows teams only, by the id of their order. Called by
+``trainers.agent.workers``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bftrainer.elastic import protocol
+from bftrainer.elastic.control import Key
+from bftrainer.wire.messages import WorkerExited, WorkerReport, WorkerSaid
+from trainers.agent.channel import Channel
+from trainers.agent.gather import FIRST, Gathered
+from trainers.agent.quorum import NO_KEY, Standing
+
+
+@dataclass(slots=True, kw_only=True)
+class Process:
+    """One worker."""
+
+    name: str
+    local_rank: int
+    channel: Channel | None = None
+    pid: int = 0
+    unread: bytearray = field(default_factory=bytearray)
+    alive_s: float | None = None  # when it last said that it is alive, our monotonic clock
+    cause: str = ""  # why we killed it
+    has_ended: bool = False
+
+    def is_silent(self, lease_s: float) -> bool:
+        """Whether it has spoken before, but not for this long."""
+        return self.alive_s is not None and time.monotonic() - self.alive_s > lease_s
+
+
+class Team:
+    """All workers of one order."""
+
+    def __init__(self, worker_id: str, trainer_id: str, size: int = 1) -> None:
+        self.worker_id = worker_id
+        self.trainer_id = trainer_id
+        self.processes: list[Process] = []
+        self.generation = 0  # of the last Commit passed on
+        self.step = 0
+        self.latest: dict[str, dict[str, Any]] = {}  # what it said, by type, oldest first
+        self._commit: dict[str, Any] | None = None
+        self._entered: dict[str, Any] | None = None  # the commit whose generation it entered last
+        self._gathered = Gathered(size)
+        self._end: tuple[int, str] | None = None  # of the first worker that ended untimely
+
+    def running(self) -> list[Process]:
+        """Return those that have not ended."""
+        return [p for p in self.processes if not p.has_ended]
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether one of its workers has ended untimely: the others are being ended."""
+        return self._end is not None
+
+    def told(self, commit: protocol.Commit, body: dict[str, Any]) -> None:
+        """A commit is passed on to all."""
+        self._commit, self.generation = body, commit.generation
+
+    def said(self, process: Process, body: dict[str, Any]) -> WorkerSaid | None:
+        """Take in what a worker said; return what the team says, if anything."""
+        if process.local_rank == FIRST and isinstance(step := body.get("step"), int):
+            self.step = step
+        whole = self._gathered.said(process.local_rank, body)
+        if whole is None:
+            return None
+        kind = whole["type"]
+        self.latest.pop(kind, None)
+        self.latest[kind] = whole
+        if kind == "Entered" and _key_of(whole) == _key_of(self._commit):
+            self._entered = self._commit
+        return WorkerSaid(worker_id=self.worker_id, body=whole)
+
+    def ended(self, process: Process, returncode: int, cause: str) -> bool:
+        """Note the end of a worker; whether the others have to end, too.
+
+        One loss is the node's. After the training, what the first worker still does
+        needs no other.
+        """
+        process.has_ended = True
+        is_timely = returncode == 0 and self._gathered.has_said(
+            process.local_rank, "Left", "Finished"
+        )
+        is_over = process.local_rank != FIRST and self._gathered.has_said(FIRST, "Finished")
+        if is_timely or is_over:
+            return False
+        self._end = self._end or (returncode, process.cause or cause)
+        return True
+
+    def end(self) -> WorkerExited:
+        """Return how it ended, once nobody runs."""
+        returncode, cause = self._end or (0, "")
+        return WorkerExited(worker_id=self.worker_id, returncode=returncode, cause=cause)
+
+    def words(self) -> list[WorkerSaid]:
+        """Return its newest words once more."""
+        return [WorkerSaid(worker_id=self.worker_id, body=body) for body in self.latest.values()]
+
+    def report(self) -> WorkerReport:
+        """Return what a daemon needs to adopt it."""
+        return WorkerReport(
+            worker_id=self.worker_id,
+            trainer_id=self.trainer_id,
+            pid=self.processes[FIRST].pid if self.processes else 0,
+            commit=self._commit,
+            latest=list(self.latest.values()),
+        )
+
+    def standing(self) -> Standing:
+        """Return what decides whether and how it goes on without a daemon."""
+        ready = self.latest.get("Ready", {})
+        return Standing(
+            worker_id=self.worker_id,
+            commit=_commit_of(self._commit),
+            entered=_commit_of(self._entered),
+            interrupted=_key_of(self.latest.get("Interrupted")),
+            ready=_key_of(ready),
+            store_port=ready.get("store_port", 0),
+            step=self.step,
+            has_left="Left" in self.latest,
+            has_finished="Finished" in self.latest,
+        )
+
+
+def _key_of(body: Mapping[str, Any] | None) -> Key:
+    return (body["generation"], body["attempt"]) if body else NO_KEY
+
+
+def _commit_of(body: dict[str, Any] | None) -> protocol.Commit | None:
+    message = protocol.from_body(body) if body else None
+    return message if isinstance(message, protocol.Commit) else None
