@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.trainer import TrainerState
+from bftrainer.trainer import TrainerRecord, TrainerState
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.integration.slurm_fixtures import slurm_cluster
@@ -55,6 +55,49 @@ def test_a_site_that_refuses_pilots_is_told_so(
     finally:
         set_partition(slurm_cluster, "UP")
         sidecar.stop()
+
+
+def test_each_worker_of_a_node_gets_one_of_the_gpus_that_slurm_gave(
+    slurm_cluster: SlurmTestCluster, tmp_path: Path
+) -> None:
+    sidecar = DaemonProcess(
+        tmp_path / "state",
+        batch_system="slurm",
+        batch_options=slurm_cluster.config.batch_options(),
+        policy="poll_interval_s: 0.2\nreserve_nodes_per_type: 0\nfailure_budget: 2\n",
+    )
+    says = 'print("sees", os.environ["CUDA_VISIBLE_DEVICES"], "as", run.local_rank, flush=True)'
+    text = SLOW.replace('print("worker", os.getpid(), flush=True)', says)
+    try:
+        sidecar.start()
+        ids = [
+            sidecar.client.submit(
+                trainer_spec(
+                    tmp_path / f"of{per_node}", text, n_max=1, epochs=1, workers_per_node=per_node
+                )
+            ).record.trainer_id
+            for per_node in (slurm_cluster.config.gpus_per_node, 3)
+        ]
+        fits, refused = (_ended(sidecar, trainer) for trainer in ids)
+        assert fits.state is TrainerState.FINISHED, fits.reason
+        logs = [Path(f.path).read_text() for f in sidecar.client.logs(fits.trainer_id)]
+        assert sorted(line for log in logs for line in log.splitlines() if "sees" in line) == [
+            "sees 0 as 0",
+            "sees 1 as 1",
+        ]
+        assert refused.state is TrainerState.FAILED
+        assert "BFT-1417" in refused.reason
+        assert "2 GPU(s) for 3 workers" in refused.reason
+    finally:
+        sidecar.stop()
+
+
+def _ended(sidecar: DaemonProcess, trainer: str) -> TrainerRecord:
+    def ended() -> TrainerRecord | None:
+        record = sidecar.client.trainer(trainer).record
+        return record if record.state.is_final else None
+
+    return wait_for(ended, timeout_s=90, what=f"the end of {trainer}")
 
 
 def set_partition(cluster: SlurmTestCluster, state: str) -> None:

@@ -30,13 +30,14 @@ hold_idle_s: 20
 class Full:
     """A trainer on all nodes of a site."""
 
-    def __init__(self, site: Site, *, n_min: int, nodes: int) -> None:
+    def __init__(self, site: Site, *, n_min: int, nodes: int, per_node: int = 1) -> None:
         self.site = site
         spec = trainer_spec(
             site.base / "trainer",
             SLOW,
             n_min=n_min,
             n_max=nodes,
+            workers_per_node=per_node,
             checkpoint_interval_s=600.0,
             environment=(("OMP_NUM_THREADS", "1"),),
         )
@@ -103,6 +104,27 @@ def test_without_a_daemon_survivors_go_on_and_are_adopted(site: Site) -> None:
     )
     assert is_running(trainer.pid_of[second])
     assert trainer.record.state is TrainerState.RUNNING
+
+
+def test_without_a_daemon_a_node_with_a_dead_worker_is_left_behind(site: Site) -> None:
+    trainer = Full(site, n_min=1, nodes=3, per_node=2)
+    workers = trainer.members()
+    pids = [trainer.pid_of[w] for w in workers]
+    generation = trainer.record.progress.generation
+    site.sidecar.kill()
+    os.kill(pids[5], signal.SIGKILL)  # the second of the third node
+    trainer.says(workers[0], f"generation {generation + 1}.1: 4 workers")
+    wait_for(lambda: not is_running(pids[4]), what="its neighbour went with it")
+    assert all(is_running(pid) for pid in pids[:4])
+    site.sidecar.start()
+    (fact,) = wait_for(trainer.regrouped, what="the journal has the fact")
+    assert (fact["generation"], fact["size_before"], fact["size"]) == (generation + 1, 3, 2)
+    wait_for(
+        lambda: trainer.record.progress.generation > generation + 1,
+        timeout_s=60,
+        what="the trainer grows again from what it had",
+    )
+    assert all(is_running(pid) for pid in pids[:4])
 
 
 def test_without_a_daemon_too_few_survivors_park(site: Site) -> None:

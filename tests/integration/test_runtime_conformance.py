@@ -35,11 +35,12 @@ class TorchKit:
     """A script of ``bftrainer.elastic``: ten steps an epoch."""
 
     restarts = False
+    workers_per_node = 1
 
     def spec(self, directory: Path, n_steps: int) -> TrainerSpec:
         # As much work as the other's, shared by the nodes: decisions see that it scales.
         text = SLOW.replace('print("worker"', 'print("pid"')
-        text = text.replace("time.sleep(0.02)", "time.sleep(0.045 / run.size)")
+        text = text.replace("time.sleep(0.02)", "time.sleep(0.045 * run.local_size / run.size)")
         assert "run.size" in text
         return self._spec(directory, text, epochs=n_steps // 10)
 
@@ -52,6 +53,7 @@ class TorchKit:
             text,
             name="torch",
             n_max=n_max,
+            workers_per_node=self.workers_per_node,
             epochs=epochs,
             curve=CURVE,
             checkpoint_interval_s=1.0,
@@ -61,6 +63,12 @@ class TorchKit:
     def assert_exact(self, directory: Path, n_steps: int, view: TrainerView) -> None:
         assert json.loads((directory / "done.json").read_text()) == {"steps": n_steps}
         assert view.record.progress.samples == n_steps * BATCH
+
+
+class TorchTeamKit(TorchKit):
+    """The same with two workers on every node."""
+
+    workers_per_node = 2
 
 
 class CommandKit:
@@ -197,6 +205,16 @@ class TestTorch(RuntimeConformance):
     def kit(self) -> RuntimeKit:
         """The one under test."""
         return TorchKit()
+
+
+@pytest.mark.long
+class TestTorchTeams(RuntimeConformance):
+    """Runtime ``torch`` with several workers per node; ``test_teams.py`` is the short proof."""
+
+    @pytest.fixture
+    def kit(self) -> RuntimeKit:
+        """The one under test."""
+        return TorchTeamKit()
 
 
 @pytest.mark.skipif(find_spec("horovod") is None, reason="make horovod builds it")
