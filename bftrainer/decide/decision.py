@@ -37,6 +37,8 @@ from bftrainer.poll.snapshot import NodeState
 from milp.errors import CheckFailed, ProblemError
 from milp.problem import Allocation, Problem, ProblemNode
 
+AGENT_PATIENCE_S = 60.0  # from a pilot's start to its agent's hello: imports take their time
+
 
 def decide(given: DecisionInput, policy: Policy) -> Plan:
     """Return who gets which node, what to claim and what to release.
@@ -196,12 +198,22 @@ def _without(given: DecisionInput, memory: Memory, releases: list[Release]) -> P
 
 
 def _late(given: DecisionInput) -> list[Release]:
-    """Release pilots that did not start in time: the scheduler has other plans."""
+    """Release pilots that did not start in time: the scheduler has other plans.
+
+    By a look that is young enough to show it: one may have started since the last. A pilot
+    that did start has a minute more for its agent to come.
+    """
+    patience_s, looked_s = given.settings.pilot_start_timeout_s, given.snapshot.taken_at_s
+
+    def is_late(pilot: PilotView) -> bool:
+        if pilot.end_s is None:
+            return looked_s - pilot.requested_s > patience_s
+        return given.now_s - pilot.requested_s > patience_s + AGENT_PATIENCE_S
+
     return [
         Release(pilot_id=p.pilot_id, node=p.node, reason="Its pilot did not start in time.")
         for p in given.pilots
-        if not (p.is_held or p.is_leaving)
-        and given.now_s - p.requested_s > given.settings.pilot_start_timeout_s
+        if not (p.is_held or p.is_leaving) and is_late(p)
     ]
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from bftrainer import canonical
+from bftrainer.decide.decision import AGENT_PATIENCE_S
 from bftrainer.decide.remaining import Joins, until_next_join_s
 from bftrainer.decide.types import DecisionInput, Memory, Plan, Settings
 from bftrainer.poll.snapshot import NodeState, Reservation, Snapshot
@@ -353,11 +354,24 @@ def test_a_pilot_near_its_end_first_loses_its_trainer_then_goes() -> None:
 def test_a_pilot_that_never_starts_is_released() -> None:
     fold = Fold()
     waiting = [pilot("n1", is_held=False)]
+    late_s = T0 + fold.settings.pilot_start_timeout_s + 0.1
     seen = snapshot(idle_nodes(1))
-    timeout_s = fold.settings.pilot_start_timeout_s
-    assert not fold.decide(seen, waiting, [record()], at_s=T0 + timeout_s).releases
-    plan = fold.decide(seen, waiting, [record()], at_s=T0 + timeout_s + 0.1)
+    # It may have started since that look.
+    assert not fold.decide(seen, waiting, [record()], at_s=late_s).releases
+    seen = snapshot(idle_nodes(1), at_s=late_s - 0.1)
+    assert not fold.decide(seen, waiting, [record()], at_s=late_s).releases
+    seen = snapshot(idle_nodes(1), at_s=late_s)
+    plan = fold.decide(seen, waiting, [record()], at_s=late_s)
     assert [r.reason for r in plan.releases] == ["Its pilot did not start in time."]
+
+
+def test_a_pilot_whose_agent_never_comes_is_released() -> None:
+    fold = Fold()
+    started = [pilot("n1", is_held=False, end_s=T0 + 3600)]
+    late_s = T0 + fold.settings.pilot_start_timeout_s + AGENT_PATIENCE_S
+    seen = snapshot(with_state(idle_nodes(1), NodeState.ALLOCATED, "n1"), at_s=late_s)
+    assert not fold.decide(seen, started, [record()], at_s=late_s).releases
+    assert fold.decide(seen, started, [record()], at_s=late_s + 0.1).releases
 
 
 def test_a_pilot_behind_an_ordinary_job_is_given_up_at_once() -> None:
