@@ -159,7 +159,8 @@ class Generations(RuleBasedStateMachine):
     def plan_a_replacement(self, pick: int, rounds: int) -> None:
         workers = self.machine.workers
         nodes = sorted({workers[m].node for m in self.machine.members} & self.wanted)
-        if nodes:
+        # A decision gives nobody more than n_max; of more, the awaited one might never be chosen.
+        if nodes and len(self.wanted) <= self.machine.n_max:
             straggler = nodes[pick % len(nodes)]
             free = sorted(set(NODES) - self.wanted)
             awaited = free[pick % len(free)]
