@@ -78,7 +78,7 @@ class RuntimeConformance:
     def test_it_shrinks_and_grows_by_plan_and_loses_nothing(
         self, site: Site, kit: RuntimeKit, tmp_path: Path
     ) -> None:
-        n_steps = 700
+        n_steps = 1400  # half a minute: longer than all that is done to it takes
         trainer = site.client.submit(kit.spec(tmp_path, n_steps)).record.trainer_id
         site.observed(trainer, N_NODES)
         self._tells_how_it_fares(site, kit, trainer)
@@ -128,7 +128,7 @@ class RuntimeConformance:
     def test_neither_a_lost_daemon_nor_a_node_that_was_cut_off_costs_a_sample(
         self, site: Site, kit: RuntimeKit, tmp_path: Path
     ) -> None:
-        n_steps = 700
+        n_steps = 1000
         trainer = site.client.submit(kit.spec(tmp_path, n_steps)).record.trainer_id
         node = site.observed(trainer, N_NODES).observed_nodes[0]
         site.trains_on(trainer)

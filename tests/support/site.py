@@ -26,13 +26,13 @@ class Site(LocalSite):
             view = self.view(trainer_id)
             return view if len(view.observed_nodes) in sizes else None
 
-        return wait_for(reached, timeout_s=60, what=f"{trainer_id} has one of the sizes {sizes}")
+        return wait_for(reached, timeout_s=150, what=f"{trainer_id} has one of the sizes {sizes}")
 
     def trains_at(self, trainer_id: str, *sizes: int) -> None:
         """Wait for a complete generation; members that are stopping are observed, too."""
         wait_for(
             lambda: self.view(trainer_id).record.progress.size in sizes,
-            timeout_s=60,
+            timeout_s=150,
             what=f"{trainer_id} trains at one of the sizes {sizes}",
         )
 
@@ -41,7 +41,7 @@ class Site(LocalSite):
             view = self.view(trainer_id)
             return view if view.record.state is state else None
 
-        return wait_for(reached, timeout_s=60, what=f"{trainer_id} is {state.value}")
+        return wait_for(reached, timeout_s=150, what=f"{trainer_id} is {state.value}")
 
     def trains_on(self, trainer_id: str) -> None:
         before = self.view(trainer_id).record.progress.samples
