@@ -59,6 +59,7 @@ from bftrainer.wire.messages import (
     WorkerReport,
 )
 from trainers.runtimes.base import Resize, load_runtime, resize_of
+from trainers.runtimes.config import worker_config
 
 LOG = logging.getLogger("bftrainer.trainers")
 KEPT_RESCALES = 1000
@@ -354,7 +355,7 @@ class TrainerBook:
     def _start_worker(self, trainer: Trainer, asked: StartWorkerOn) -> None:
         spec = trainer.record.spec
         log_path = str(log_directory(spec) / f"{asked.worker_id}.log")
-        message = load_runtime(spec.runtime).start_message(
+        config = worker_config(
             trainer.record,
             worker_id=asked.worker_id,
             node=asked.node,
@@ -362,6 +363,7 @@ class TrainerBook:
             incarnation=self._incarnation,
             log_path=log_path,
         )
+        message = load_runtime(spec.runtime).start_message(trainer.record, config)
         trainer.machine.workers[asked.worker_id].log_path = log_path
         if not self._send(asked.pilot_id, message):
             LOG.info("worker %s not started: its agent is gone", asked.worker_id)

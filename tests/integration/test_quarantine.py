@@ -9,10 +9,10 @@ import pytest
 
 from bftrainer.api.service import TrainerView
 from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.local.running import start_server
 from bftrainer.simulate.recorded import KIND, take_again
 from milp.problem import Curve
 from tests.integration.daemon_scripts import SLOW, trainer_spec
+from tests.support.site import Site
 from tests.support.waiting import wait_for
 
 POLICY = """\
@@ -40,22 +40,9 @@ CURVE = Curve(sizes=(1, 2, 3), samples_per_s=(100.0, 200.0, 300.0))
 
 @pytest.fixture
 def sidecar(tmp_path: Path) -> Iterator[DaemonProcess]:
-    server = start_server(tmp_path / "local", n_nodes=3, cycle_s=0.5)
-    options = {"socket": str(server.socket_path)}
-    started = DaemonProcess(
-        tmp_path / "state", batch_system="local", batch_options=options, policy=POLICY
-    )
-    try:
-        started.start()
-        yield started
-    finally:
-        try:
-            for view in started.client.trainers():
-                if not view.record.state.is_final:
-                    started.client.cancel(view.record.trainer_id)
-            started.stop()
-        finally:
-            server.stop()
+    with Site.open(tmp_path, n_nodes=3, policy=POLICY) as site:
+        yield site.sidecar
+        site.clear()
 
 
 def test_a_node_that_fails_workers_is_left_alone_and_another_takes_its_place(

@@ -24,6 +24,7 @@ from trainers.command.directory import FencedError, directory_of, take
 from trainers.command.environment import program_environment
 from trainers.command.lines import Pace, Place, heard
 from trainers.runtimes.base import Resize, load_runtime, resize_of
+from trainers.runtimes.config import worker_config
 
 SPEC = TrainerSpec(
     name="sim", user="u", script="/s/sim", args=("--mesh", "a b"), cwd="/s", n_max=4,
@@ -126,9 +127,10 @@ def test_the_order_says_all_that_a_keeper_needs() -> None:
     runtime.check(SPEC)
     assert resize_of("command") is Resize.RESTART
     assert resize_of("torch") is resize_of("of a plug-in that is gone") is Resize.IN_PLACE
-    order = runtime.start_message(
+    told = worker_config(
         RECORD, worker_id="w", node="n1", address="10.0.0.1", incarnation=3, log_path="/l"
     )
+    order = runtime.start_message(RECORD, told)
     received = decode_to_agent(encode(order))
     assert isinstance(received, StartWorker)
     assert received.program == "trainers.command"

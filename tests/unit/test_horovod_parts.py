@@ -30,6 +30,7 @@ from bftrainer.trainer import (
     TrainerState,
 )
 from trainers.runtimes.base import Resize, load_runtime, resize_of
+from trainers.runtimes.config import worker_config
 from trainers.runtimes.horovod import BOOTSTRAP
 
 CONFIG = WorkerConfig(trainer_id="t1", worker_id="w1", node="n", script="s")
@@ -170,9 +171,10 @@ def test_the_order_runs_our_bootstrap_and_says_how_many_train(size: int) -> None
         submitted_s=0.0,
         progress=TrainerProgress(size=size),
     )
-    order = runtime.start_message(
+    told = worker_config(
         record, worker_id="w", node="n1", address="10.0.0.1", incarnation=3, log_path="/l"
     )
+    order = runtime.start_message(record, told)
     config = from_body(order.config)
     assert isinstance(config, WorkerConfig)
     assert (order.program, order.interpreter) == ("", "/venv/bin/python")

@@ -14,6 +14,7 @@ from bftrainer.errors import UsageError
 from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.wire.messages import StartWorker, decode_to_agent, encode
 from trainers.runtimes.base import load_runtime
+from trainers.runtimes.config import worker_config
 
 SPEC = TrainerSpec(
     name="digits", user="u", script="/s/train.py", args=("--lr", "0.1 $(x)"), cwd="/s",
@@ -26,9 +27,10 @@ def test_the_order_survives_the_wire_and_says_all_the_spec_says() -> None:
     runtime = load_runtime("torch")
     runtime.check(SPEC)
     record = TrainerRecord(trainer_id="t7", spec=SPEC, state=TrainerState.QUEUED, submitted_s=0.0)
-    order = runtime.start_message(
+    told = worker_config(
         record, worker_id="t7.w1", node="n1", address="10.0.0.1", incarnation=3, log_path="/l"
     )
+    order = runtime.start_message(record, told)
     received = decode_to_agent(encode(order))
     assert isinstance(received, StartWorker)
     order = received

@@ -17,6 +17,7 @@ import enum
 import functools
 from typing import Protocol
 
+from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.errors import UsageError
 from bftrainer.plugins import load_plugin
 from bftrainer.trainer import TrainerRecord, TrainerSpec
@@ -41,19 +42,12 @@ class Runtime(Protocol):
     def check(self, spec: TrainerSpec) -> None:
         """Raise ``UsageError`` BFT-1305 when such a trainer cannot run."""
 
-    def start_message(
-        self,
-        record: TrainerRecord,
-        *,
-        worker_id: str,
-        node: str,
-        address: str,
-        incarnation: int,
-        log_path: str,
-    ) -> StartWorker:
-        """Return the order for the agent on ``node`` that starts this worker.
+    def start_message(self, record: TrainerRecord, config: WorkerConfig) -> StartWorker:
+        """Return the order for the agent on ``config.node`` that starts this worker.
 
-        ``address`` is the agent's data-plane address, where the worker listens.
+        Args:
+            record: the trainer as it is now.
+            config: what every worker is told (``config.worker_config``).
         """
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from bftrainer.elastic.protocol import to_body
+from bftrainer.elastic.protocol import WorkerConfig, to_body
 from bftrainer.trainer import CheckpointContract, TrainerRecord, TrainerSpec
 from bftrainer.wire.messages import StartWorker
 from trainers.command.signals import NO_SIGNAL, signal_number
@@ -19,7 +19,6 @@ from trainers.runtimes.checking import (
     check_size_and_length,
     unusable,
 )
-from trainers.runtimes.config import worker_config
 
 MAX_STATUS = 125  # above it shells and the kernel have meanings of their own
 MAX_GRACE_S = 3600.0
@@ -67,31 +66,14 @@ class CommandRuntime:
                 f"Give seconds above 0, at most {MAX_GRACE_S:g}.",
             )
 
-    def start_message(
-        self,
-        record: TrainerRecord,
-        *,
-        worker_id: str,
-        node: str,
-        address: str,
-        incarnation: int,
-        log_path: str,
-    ) -> StartWorker:
+    def start_message(self, record: TrainerRecord, config: WorkerConfig) -> StartWorker:
         """Return the order that starts the keeper of this node's program."""
         spec = record.spec
-        config = worker_config(
-            record,
-            worker_id=worker_id,
-            node=node,
-            address=address,
-            incarnation=incarnation,
-            log_path=log_path,
-        )
         contract = dataclasses.asdict(spec.contract or CheckpointContract())
         # The id alone would be given out again by a daemon with a new state directory.
         run = f"{record.trainer_id}@{record.submitted_s!r}"
         return StartWorker(
-            worker_id=worker_id,
+            worker_id=config.worker_id,
             trainer_id=record.trainer_id,
             interpreter="",
             config=to_body(config),

@@ -1,7 +1,7 @@
 """What every worker is told when it starts, whatever the runtime. Pure.
 
 A record and where the worker shall run come in, a ``WorkerConfig`` goes out. Called by
-the runtimes.
+``bftrainer.actuate``, for the runtime that makes the order.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ def worker_config(
     incarnation: int,
     log_path: str,
 ) -> WorkerConfig:
-    """Return what the arguments of ``Runtime.start_message`` and the spec say.
+    """Return what a worker is told of itself and of its trainer.
 
-    The seed is that of the trainer, not of the worker: every worker must draw the same
-    permutation of the data in every epoch.
+    ``address`` is the agent's data-plane address, where the worker listens. The seed is that
+    of the trainer, not of the worker: every worker must draw the same permutation of the data
+    in every epoch.
     """
     spec = record.spec
     return WorkerConfig(

@@ -6,9 +6,11 @@ A record comes in, a ``StartWorker`` goes out: a fork of the warm template that 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import bftrainer
+from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.trainer import TrainerRecord, TrainerSpec
 from bftrainer.wire.messages import StartWorker
 from trainers.runtimes.base import Resize
@@ -29,37 +31,15 @@ class HorovodRuntime:
         TORCH.check(spec)
         check_one_per_node(spec, self.name)
 
-    def start_message(
-        self,
-        record: TrainerRecord,
-        *,
-        worker_id: str,
-        node: str,
-        address: str,
-        incarnation: int,
-        log_path: str,
-    ) -> StartWorker:
+    def start_message(self, record: TrainerRecord, config: WorkerConfig) -> StartWorker:
         """Return the order that forks this worker.
 
         How many train now tells the worker whether it may build its model before it
         knows its rank.
         """
-        order = TORCH.start_message(
-            record,
-            worker_id=worker_id,
-            node=node,
-            address=address,
-            incarnation=incarnation,
-            log_path=log_path,
-        )
         spec, others = record.spec, record.progress.size
-        ours = {"script": str(BOOTSTRAP), "args": (str(others), spec.script, *spec.args)}
-        return StartWorker(
-            worker_id=worker_id,
-            trainer_id=record.trainer_id,
-            interpreter=spec.interpreter,
-            config={**order.config, **ours},
-        )
+        args = (str(others), spec.script, *spec.args)
+        return TORCH.start_message(record, replace(config, script=str(BOOTSTRAP), args=args))
 
 
 RUNTIME = HorovodRuntime()

@@ -6,12 +6,11 @@ user's interpreter, without ``mpiexec``: the processes connect to each other (MP
 
 from __future__ import annotations
 
-from bftrainer.elastic.protocol import to_body
+from bftrainer.elastic.protocol import WorkerConfig, to_body
 from bftrainer.trainer import TrainerRecord, TrainerSpec
 from bftrainer.wire.messages import StartWorker
 from trainers.runtimes.base import Resize
 from trainers.runtimes.checking import check_in_place, check_one_per_node, unusable
-from trainers.runtimes.config import worker_config
 
 
 class MpiRuntime:
@@ -30,27 +29,10 @@ class MpiRuntime:
                 "Give --samples, or nothing: then the program's own number of steps holds.",
             )
 
-    def start_message(
-        self,
-        record: TrainerRecord,
-        *,
-        worker_id: str,
-        node: str,
-        address: str,
-        incarnation: int,
-        log_path: str,
-    ) -> StartWorker:
+    def start_message(self, record: TrainerRecord, config: WorkerConfig) -> StartWorker:
         """Return the order that starts this node's process."""
-        config = worker_config(
-            record,
-            worker_id=worker_id,
-            node=node,
-            address=address,
-            incarnation=incarnation,
-            log_path=log_path,
-        )
         return StartWorker(
-            worker_id=worker_id,
+            worker_id=config.worker_id,
             trainer_id=record.trainer_id,
             interpreter="",
             config=to_body(config),
