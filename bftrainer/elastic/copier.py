@@ -11,6 +11,8 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 from bftrainer.elastic import checkpoint, copies
@@ -50,7 +52,6 @@ class Copier:
         self._thread: threading.Thread | None = None
         self._next_s = 0.0
         self._holds_s: deque[float] = deque(maxlen=3)  # one may be slow by chance
-        self._is_prepared = False  # tried to; a state that changes its shape is copied anyhow
         self._served: KeepCopy | None = None  # the assignment the gap belongs to
 
     def is_due(self, nodes: int) -> bool:
@@ -69,32 +70,24 @@ class Copier:
         keep = self._control.keep
         if keep is None:
             return
-        now = self._snapshots.collect(counters)
-        if not self._snapshots.has_memory_for(now) and not self._is_prepared:
-            # Asking the kernel for memory takes longer than copying: not while all wait.
-            self._is_prepared = True
-            self._begin(self._snapshots.make_memory, now)
+        prepare = self._snapshots.preparation(counters)
+        if prepare is not None:  # not while all wait
+            self._begin(prepare)
             return
-        self._served, self._is_prepared = keep, False
+        self._served = keep
         started_s = time.monotonic()
         snapshot = self._snapshots.take(counters)
         hold_s = time.monotonic() - started_s
         self._holds_s.append(hold_s)
         self._next_s = started_s + gap_after(median(self._holds_s), 0.0)
-        self._begin(
-            self._bring, keep, snapshot, counters.step, counters.samples, writer, started_s, hold_s
-        )
+        facts = (counters.step, counters.samples, writer, started_s, hold_s)
+        self._begin(partial(self._bring, keep, snapshot, *facts))
 
     def _is_busy(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _begin(self, work: object, *arguments: object) -> None:
-        self._thread = threading.Thread(
-            target=work,  # type: ignore[arg-type]  # one of two methods
-            args=arguments,
-            name="bft-copy",
-            daemon=True,
-        )
+    def _begin(self, work: Callable[[], None]) -> None:
+        self._thread = threading.Thread(target=work, name="bft-copy", daemon=True)
         self._thread.start()
 
     def _bring(

@@ -232,7 +232,7 @@ class Membership:
 
     def _entered(self, commit: Commit, me: Place, transfer_s: float, resumed: str) -> None:
         if me.rank == 0 and self.rank != 0:
-            self.writer.make_due()
+            self.writer.succeed()
         self.commit, self.nodes = commit, me.nodes
         self.rank, self.size = me.rank, (size := me.size)
         self.handover.complete()
@@ -275,6 +275,7 @@ class Membership:
     def note_commit(self) -> None:
         """Remember that a step is committed here."""
         self.committed_s = time.monotonic()
+        self.writer.note(self.counters.step)
 
     def share_after(self, active: int) -> Broken | bool:
         """After a step in which only ``active`` members had samples: bring the others along.

@@ -7,7 +7,9 @@ of its own: a slow disk must not delay a copy.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,6 +36,7 @@ class Snapshots:
     def __init__(self, state: State) -> None:
         self._state = state
         self._memory: list[torch.Tensor] = []
+        self._is_prepared = False  # tried to, for the next one
 
     def collect(self, counters: Counters) -> Snapshot:
         """Return the state itself, not copied: to be used before the next step."""
@@ -45,15 +48,20 @@ class Snapshots:
         }
         return Snapshot(header=header, tensors=[*self._state.model_tensors(), *rest])
 
-    def has_memory_for(self, snapshot: Snapshot) -> bool:
-        """Whether it can be taken without asking the kernel for memory."""
-        return _kinds(self._memory) == _kinds(snapshot.tensors)
+    def preparation(self, counters: Counters) -> Callable[[], None] | None:
+        """Return what makes memory for a snapshot, to be called in a thread before one is taken.
 
-    def make_memory(self, snapshot: Snapshot) -> None:
-        """Allocate and touch memory for snapshots like this one; may run in a thread.
-
-        Its contents are not read: the training may be changing them.
+        None where there is nothing to make, or where it was tried: a state that changes
+        its shape is copied anyhow. Asking the kernel for memory takes longer than copying.
         """
+        now = self.collect(counters)
+        if self._is_prepared or _kinds(self._memory) == _kinds(now.tensors):
+            return None
+        self._is_prepared = True
+        return partial(self._make_memory, now)
+
+    def _make_memory(self, snapshot: Snapshot) -> None:
+        """Its contents are not read: the training may be changing them."""
         fresh = [torch.empty(t.shape, dtype=t.dtype) for t in snapshot.tensors]
         for tensor in fresh:
             tensor.zero_()
@@ -62,7 +70,8 @@ class Snapshots:
     def take(self, counters: Counters) -> Snapshot:
         """Return a copy of the state as it is now."""
         now = self.collect(counters)
-        if self.has_memory_for(now):
+        self._is_prepared = False
+        if _kinds(self._memory) == _kinds(now.tensors):
             for copy, tensor in zip(self._memory, now.tensors, strict=True):
                 copy.copy_(tensor)
         else:

@@ -10,10 +10,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bftrainer.elastic import checkpoint, fence
+from bftrainer.elastic.ages import Ages
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.protocol import Saved
@@ -24,6 +27,7 @@ log = logging.getLogger("bftrainer.elastic")
 
 LEAST_SHARE = 0.5  # of the interval that lies between two writes, however long they take
 MARGIN = 1.25  # the next write may take so much longer than the last
+UNKNOWN_SHARE = 0.1  # of the interval is left to a write, as long as none was seen
 
 
 class Writer:
@@ -36,6 +40,7 @@ class Writer:
         self.last_s = time.monotonic()
         self._control = control
         self._snapshots = Snapshots(state)
+        self._ages = Ages(self.interval_s)
         self.wall_s = 0.0  # of the last write
         self._thread: threading.Thread | None = None
 
@@ -53,20 +58,48 @@ class Writer:
         """
         return max(LEAST_SHARE * self.interval_s, self.interval_s - MARGIN * self.wall_s)
 
-    def make_due(self) -> None:
-        """Write at the next boundary: who wrote before is gone, and nobody knows how long ago."""
-        self.last_s = float("-inf")
+    def note(self, step: int) -> None:
+        """Remember when a step was committed here, whoever writes the checkpoints."""
+        self._ages.note(step, time.monotonic())
+
+    def succeed(self) -> None:
+        """Write from now on: another worker did, which is gone.
+
+        When it did is what its newest file says, read in a thread: nobody waits for a
+        file system here. Nothing is due until that is known.
+        """
+        self.last_s = float("inf")
+        threading.Thread(target=self._look, name="bft-checkpoint-age", daemon=True).start()
+
+    def _look(self) -> None:
+        committed_s = None
+        try:
+            if self.directory is not None:
+                newest = [checkpoint.step_of(p) for p in checkpoint.newest_first(self.directory)]
+                committed_s = self._ages.committed_s(newest[0]) if newest else None
+        except OSError as problem:
+            log.warning("cannot look for checkpoints in %s: %s", self.directory, problem)
+        if committed_s is None:
+            self.last_s = float("-inf")  # nobody knows how long ago: at once
+        else:
+            self.last_s = committed_s - UNKNOWN_SHARE * self.interval_s
 
     def save_aside(self, counters: Counters, writer: Fence) -> None:
-        """Copy the state now, write it in a thread."""
+        """Copy the state now, write it in a thread.
+
+        The first time memory for it is made in a thread, and the copy is taken at a later
+        boundary.
+        """
+        prepare = self._snapshots.preparation(counters)
+        if prepare is not None:
+            self._begin(prepare)
+            return
         self.last_s = time.monotonic()
         snapshot = self._snapshots.take(counters)
-        self._thread = threading.Thread(
-            target=self._write_logged,
-            args=(snapshot, counters.step, counters.samples, writer),
-            name="bft-checkpoint",
-            daemon=True,
-        )
+        self._begin(partial(self._write_logged, snapshot, counters.step, counters.samples, writer))
+
+    def _begin(self, work: Callable[[], object]) -> None:
+        self._thread = threading.Thread(target=work, name="bft-checkpoint", daemon=True)
         self._thread.start()
 
     def save_now(self, counters: Counters, writer: Fence) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 from collections import Counter, deque
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from bftrainer.elastic import ElasticError, checkpoint, codec, fence, resuming
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.copies import Asker
-from bftrainer.elastic.fence import Fence
+from bftrainer.elastic.fence import Fence, path_for
 from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.state import State
 from bftrainer.elastic.writer import Writer
@@ -263,7 +264,7 @@ def test_a_checkpoint_of_another_model_is_refused(
 
 
 def test_a_new_first_worker_writes_at_once(tmp_path: Path, template: TemplateProcess) -> None:
-    """It cannot know how long ago the one before it wrote."""
+    """There is no file that tells how long ago the one before it wrote."""
     with Controller(tmp_path, template) as c:
         config = {"epochs": 1_000_000, "checkpoint_interval_s": 3600.0}
         first, second = c.start(TRAIN, [json.dumps({"delay_s": 0.001})], count=2, **config)
@@ -275,15 +276,42 @@ def test_a_new_first_worker_writes_at_once(tmp_path: Path, template: TemplatePro
 
 
 def test_the_next_write_begins_so_early_that_it_is_complete_in_time(tmp_path: Path) -> None:
-    model = torch.nn.Linear(2, 2)
-    state = State(model, torch.optim.SGD(model.parameters(), lr=0.1), None, {})
-    config = WorkerConfig(
-        trainer_id="t1", worker_id="w1", node="n1", script="x",
-        checkpoint_dir=str(tmp_path), checkpoint_interval_s=60.0,
-    )  # fmt: skip
-    writer = Writer(Control(config, None), state)
+    writer = _writer(tmp_path)
     assert writer.gap_s() == 60.0
     writer.wall_s = 8.0
     assert writer.gap_s() == 50.0
     writer.wall_s = 100.0
     assert writer.gap_s() == 30.0
+
+
+@pytest.mark.parametrize(
+    ("written", "committed", "is_due"),
+    [
+        (7, [1, 7, 8], False),  # committed here a moment ago, written since
+        (7, [8, 9], True),  # before this worker came
+        (None, [1, 7, 8], True),
+    ],
+)
+def test_a_new_first_worker_knows_how_old_the_newest_file_is(
+    tmp_path: Path, written: int | None, committed: list[int], *, is_due: bool
+) -> None:
+    writer = _writer(tmp_path)
+    for step in committed:
+        writer.note(step)
+    if written is not None:
+        checkpoint.write(path_for(tmp_path, written, 1), {}, [])
+    writer.succeed()
+    for thread in threading.enumerate():
+        if thread.name == "bft-checkpoint-age":
+            thread.join()
+    assert writer.is_due() is is_due
+
+
+def _writer(directory: Path) -> Writer:
+    model = torch.nn.Linear(2, 2)
+    state = State(model, torch.optim.SGD(model.parameters(), lr=0.1), None, {})
+    config = WorkerConfig(
+        trainer_id="t1", worker_id="w1", node="n1", script="x",
+        checkpoint_dir=str(directory), checkpoint_interval_s=60.0,
+    )  # fmt: skip
+    return Writer(Control(config, None), state)
