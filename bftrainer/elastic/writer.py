@@ -37,7 +37,7 @@ class Writer:
         config = control.config
         self.directory = Path(config.checkpoint_dir) if config.checkpoint_dir else None
         self.interval_s = config.checkpoint_interval_s
-        self.last_s = time.monotonic()
+        self.last_s = self._came_s = time.monotonic()
         self._control = control
         self._snapshots = Snapshots(state)
         self._ages = Ages(self.interval_s)
@@ -74,9 +74,12 @@ class Writer:
     def _look(self) -> None:
         committed_s = None
         try:
-            if self.directory is not None:
-                newest = [checkpoint.step_of(p) for p in checkpoint.newest_first(self.directory)]
-                committed_s = self._ages.committed_s(newest[0]) if newest else None
+            newest = checkpoint.newest_first(self.directory)[:1] if self.directory else []
+            for path in newest:
+                committed_s = self._ages.committed_s(checkpoint.step_of(path))
+                if committed_s is None:  # older than this worker, at least
+                    age_s = time.time() - path.stat().st_mtime
+                    committed_s = min(self._came_s, time.monotonic() - age_s)
         except OSError as problem:
             log.warning("cannot look for checkpoints in %s: %s", self.directory, problem)
         if committed_s is None:

@@ -285,21 +285,24 @@ def test_the_next_write_begins_so_early_that_it_is_complete_in_time(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("written", "committed", "is_due"),
+    ("written", "age_s", "committed", "is_due"),
     [
-        (7, [1, 7, 8], False),  # committed here a moment ago, written since
-        (7, [8, 9], True),  # before this worker came
-        (None, [1, 7, 8], True),
+        (7, 600.0, [1, 7, 8], False),  # committed here a moment ago, whatever the file's date
+        (7, 10.0, [8, 9], False),  # before this worker came: its date counts
+        (7, 600.0, [8, 9], True),
+        (None, 0.0, [1, 7, 8], True),
     ],
 )
 def test_a_new_first_worker_knows_how_old_the_newest_file_is(
-    tmp_path: Path, written: int | None, committed: list[int], *, is_due: bool
+    tmp_path: Path, written: int | None, age_s: float, committed: list[int], *, is_due: bool
 ) -> None:
     writer = _writer(tmp_path)
     for step in committed:
         writer.note(step)
     if written is not None:
-        checkpoint.write(path_for(tmp_path, written, 1), {}, [])
+        path = path_for(tmp_path, written, 1)
+        checkpoint.write(path, {}, [])
+        os.utime(path, (0.0, path.stat().st_mtime - age_s))
     writer.succeed()
     for thread in threading.enumerate():
         if thread.name == "bft-checkpoint-age":

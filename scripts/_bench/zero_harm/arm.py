@@ -34,13 +34,15 @@ PHASE = 0.4  # of a bf_interval, after the begin of a cycle
 RESERVE = 1
 MIN_GAP_S = 60.0
 GAP_MARGIN_S = 10.0
+HARM_QUIET_S = 60.0
 SETTLE_PATIENCE_S = 180.0
 N_TRAINERS = 2
-# Defaults but for the two that are minutes on a machine where jobs run for hours.
+# Defaults but for those that are minutes on a machine where jobs run for hours.
 POLICY = f"""\
 reserve_nodes_per_type: {RESERVE}
 min_gap_s: {MIN_GAP_S:g}
 gap_margin_s: {GAP_MARGIN_S:g}
+harm_quiet_s: {HARM_QUIET_S:g}
 """
 LIGHT = Path(__file__).resolve().parents[2] / "workloads" / "light_interpreter.py"
 Say = Callable[[str], None]
