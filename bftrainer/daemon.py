@@ -29,7 +29,7 @@ from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy as load_allocation_policy
 from bftrainer.decide.settings import settings_of
 from bftrainer.decide.types import Claim, DecisionInput, DecisionRecord, Memory, Plan
-from bftrainer.decide.waiting import waits_for_cycle
+from bftrainer.decide.waiting import awaited_cycle_s
 from bftrainer.errors import BatchSystemError
 from bftrainer.events.change import Event, Situation, event_between
 from bftrainer.harm.monitor import HarmMonitor
@@ -116,7 +116,7 @@ class Daemon:
             policy,
             look=self.poll_once,
             hear=self._on_announced,
-            waits_for_cycle=self._waits_for_cycle,
+            awaited_cycle_s=self._awaited_cycle_s,
         )
         self._stopping = asyncio.Event()
         self._is_adopting = True
@@ -267,9 +267,9 @@ class Daemon:
 
     # ---- poll ----------------------------------------------------------------------------
 
-    def _waits_for_cycle(self) -> bool:
-        pilots = self.pilots.views(self.agents.connected)
-        return waits_for_cycle(self.seen.memory, pilots, self.seen.snapshot)
+    def _awaited_cycle_s(self) -> float | None:
+        pilots, seen, now_s = self.pilots.views(self.agents.connected), self.seen, self._clock()
+        return awaited_cycle_s(seen.memory, pilots, seen.snapshot, self.settings.cycle_s, now_s)
 
     async def _warn_of_settings(self) -> None:
         loop = asyncio.get_running_loop()

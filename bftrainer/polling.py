@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -24,6 +25,9 @@ from bftrainer.poll.snapshot import NodeState, Snapshot
 END_SEEN_S: Final = 0.3  # an ended job is announced before its nodes are idle
 LONGEST_RESTS: Final = {False: 5.0, True: 2.0}  # intervals; with announcements we look less
 LONGEST_CALLED_RESTS: Final = {False: 5.0, True: 2.0}  # intervals of a daemon that polls
+CYCLE_SEEN_S: Final = 1.5  # after a cycle began what it planned is in the queue
+CYCLE_LOOKS_APART_S: Final = 15.0  # looks for a cycle's sake: a dozen requests a minute more
+STIR_S: Final = 5.0  # orders are given between looks: somebody may wait for a cycle only now
 CYCLES_ASKED: Final = 10.0  # times per cycle of the scheduler, while something waits for it
 
 
@@ -60,16 +64,16 @@ class Poller:
         *,
         look: Look,
         hear: Callable[[tuple[Announcement, ...]], None],
-        waits_for_cycle: Callable[[], bool],
+        awaited_cycle_s: Callable[[], float | None],
     ) -> None:
         self._system = system
         self._policy = policy
         self._look = look
         self._hear = hear
-        self._waits_for_cycle = waits_for_cycle
+        self._awaited_cycle_s = awaited_cycle_s
         self._called = asyncio.Event()
         self._counts: Counter[str] = Counter()
-        self._cycle_asked_s = -float("inf")
+        self._cycle_asked_s = self._cycle_called_s = -float("inf")
         self._completing: frozenset[str] = frozenset()
         self.is_told = False
         self.pace = Pace(rules_of(policy, is_told=False))
@@ -134,7 +138,7 @@ class Poller:
         self._note_orders(began_s)
         is_called = self.pace.is_called(began_s)
         wants_cycle = (
-            self._waits_for_cycle()
+            self._awaited_cycle_s() is not None
             and began_s - self._cycle_asked_s >= self._system.cycle_s / CYCLES_ASKED
         )
         if wants_cycle:
@@ -150,13 +154,27 @@ class Poller:
         while True:
             now_s = time.monotonic()
             self._note_orders(now_s)
+            self._call_for_cycle(now_s)
             rest_s = self.pace.due_s(now_s) - now_s
             if rest_s <= 0:
                 return
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(rest_s):
+                async with asyncio.timeout(min(rest_s, STIR_S)):
                     await self._called.wait()
             self._called.clear()
+
+    def _call_for_cycle(self, now_s: float) -> None:
+        """See what became of what waits for a cycle of the scheduler: nobody announces that.
+
+        A pilot that was not started then never fitted, and what is planned instead is news.
+        """
+        rest_s = self._awaited_cycle_s() if self.is_told else None
+        if rest_s is None or rest_s == math.inf:
+            return
+        seen_s = now_s + rest_s + CYCLE_SEEN_S
+        if seen_s >= self._cycle_called_s + CYCLE_LOOKS_APART_S:
+            self._cycle_called_s = seen_s
+            self.pace.calls.call(seen_s)
 
     def _note_orders(self, now_s: float) -> None:
         """Take what was asked of the controller beside the looks for orders."""

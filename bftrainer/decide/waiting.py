@@ -1,6 +1,6 @@
 """Who waits: ordinary jobs for nodes, and what of ours for a cycle of the scheduler.
 
-``waits_for_cycle`` is called by the daemon before each look, because asking for the cycle
+``awaited_cycle_s`` is called by the daemon around each look, because asking for the cycle
 is a request to the controller of its own. A snapshot that was taken without asking has the
 cycle that was known last: an old one can only say "not passed yet", never "passed", so
 that nothing is taken too early. ``starts_by_s`` is called by ``pool`` and ``decision``: where
@@ -47,16 +47,38 @@ def starts_by_s(snapshot: Snapshot, cycle_s: float, now_s: float) -> float:
     if not waits_for_nodes(snapshot):
         return now_s
     latest_s = now_s + cycle_s
+    return min(next_cycle_s(snapshot, cycle_s, now_s) or latest_s, latest_s)
+
+
+def next_cycle_s(snapshot: Snapshot, cycle_s: float, now_s: float) -> float | None:
+    """Return when the scheduler begins to pass over the queue next, None where nobody knows."""
     began_s = snapshot.cycle.began_s if snapshot.cycle is not None else None
     if began_s is None or cycle_s <= 0:
-        return latest_s
+        return None
     # The one known last may be some cycles old: nobody asks while nothing waits for one.
-    cycles = max(1, math.ceil((now_s - began_s) / cycle_s))
-    return min(began_s + cycles * cycle_s, latest_s)
+    return began_s + max(1, math.ceil((now_s - began_s) / cycle_s)) * cycle_s
 
 
-def waits_for_cycle(memory: Memory, pilots: Iterable[PilotView], snapshot: Snapshot | None) -> bool:
-    """Whether a give-back or a claim waits for the scheduler to pass over the queue."""
+def awaited_cycle_s(
+    memory: Memory,
+    pilots: Iterable[PilotView],
+    snapshot: Snapshot | None,
+    cycle_s: float,
+    now_s: float,
+) -> float | None:
+    """Return in how many seconds the cycle begins that a give-back or a claim waits for.
+
+    ``inf`` where that is not known, None where nothing waits for one.
+    """
+    if not _waits_for_cycle(memory, pilots, snapshot):
+        return None
+    at_s = None if snapshot is None else next_cycle_s(snapshot, cycle_s, now_s)
+    return math.inf if at_s is None else at_s - now_s
+
+
+def _waits_for_cycle(
+    memory: Memory, pilots: Iterable[PilotView], snapshot: Snapshot | None
+) -> bool:
     if memory.held_off:  # dropped as soon as it has passed
         return True
     since_s = [known.at_s for known in memory.gave_back.values()]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
-from bftrainer.decide.types import Claim, Settings
-from bftrainer.decide.waiting import starts_by_s
+from bftrainer.decide.types import Claim, Memory, PilotView, Settings
+from bftrainer.decide.waiting import awaited_cycle_s, starts_by_s
 from bftrainer.poll.snapshot import SchedulerCycle, Snapshot
 from tests.support.snapshots import T0, Fold, idle_nodes, pending, record, snapshot
 
@@ -62,3 +63,16 @@ def test_a_pilot_that_waits_for_a_plan_has_a_second_limit() -> None:
 def test_no_second_limit_that_is_longer() -> None:
     claim = _claim(waits=True, starts_s=T0 + 150.0)
     assert (claim.time_limit_s, claim.or_time_limit_s) == (110.0, None)
+
+
+def _awaits(requested_s: float | None, began_s: float | None) -> float | None:
+    pilots = [PilotView(pilot_id="p1", node="n1", is_held=False, requested_s=requested_s or 0.0)]
+    seen = _with_cycle(began_s)
+    return awaited_cycle_s(Memory(), pilots if requested_s else [], seen, 30.0, T0)
+
+
+def test_a_pilot_that_has_not_started_waits_for_the_cycle_after_its_request() -> None:
+    assert _awaits(T0 - 2.0, T0 - 10.0) == pytest.approx(20.0)
+    assert _awaits(T0 - 12.0, T0 - 10.0) is None  # it has passed
+    assert _awaits(None, T0 - 10.0) is None
+    assert _awaits(T0 - 2.0, None) == math.inf

@@ -25,7 +25,7 @@ from _bench.zero_harm.workload import jittered
 from bftrainer.errors import BftError
 
 SET_UP_PATIENCE_S = 300.0
-APART_S = 4.3  # of each other clusters side by side are started; seven fit into a cycle of 30 s
+LONGEST_CYCLE_S = 30.0  # clusters side by side begin theirs evenly apart in it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ def _settle(
 ) -> Iterator[tuple[str, str]]:
     try:
         futures = {
-            pool.submit(play, stage, one, turn * APART_S): one.name
+            pool.submit(play, stage, one, turn * LONGEST_CYCLE_S / len(planned)): one.name
             for turn, one in enumerate(planned)
         }
         for done in as_completed(futures):

@@ -1,0 +1,86 @@
+"""The loop of looks: it comes back for a cycle of the scheduler that something waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+
+from bftrainer import polling
+from bftrainer.policy.model import Policy
+from bftrainer.poll.announcer import Announcement
+from bftrainer.poll.batch_system import BatchSystem
+from bftrainer.polling import CYCLE_SEEN_S, Poller
+
+
+class Silent:
+    """A batch system that would tell of everything, and of which nothing is to be told."""
+
+    cycle_s = 30.0
+
+    def __init__(self) -> None:
+        self._ends = socket.socketpair()
+
+    def open_announcer(self) -> Silent:
+        return self
+
+    def fileno(self) -> int:
+        return self._ends[0].fileno()
+
+    def read(self) -> tuple[Announcement, ...]:
+        return ()
+
+    def close(self) -> None:
+        for end in self._ends:
+            end.close()
+
+    def request_counts(self) -> Mapping[str, int]:
+        return {}
+
+
+async def _looks(awaited_at_s: list[float], count: int) -> list[float]:
+    """Return when the first looks came; a cycle is awaited at the first of those times."""
+    looks: list[float] = []
+    enough = asyncio.Event()
+
+    async def look(*, wants_cycle: bool) -> None:
+        del wants_cycle
+        looks.append(time.monotonic())
+        if len(looks) == count:
+            enough.set()
+
+    def awaited_cycle_s() -> float | None:
+        now_s = time.monotonic()
+        return next((at_s - now_s for at_s in awaited_at_s if at_s > now_s), None)
+
+    system: Any = Silent()
+    poller = Poller(
+        cast("BatchSystem", system),
+        Policy(),
+        look=look,
+        hear=lambda _: None,
+        awaited_cycle_s=awaited_cycle_s,
+    )
+    task = asyncio.create_task(poller.run())
+    await asyncio.wait_for(enough.wait(), 25.0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return looks
+
+
+def test_it_looks_when_the_awaited_cycle_can_be_read_and_not_at_the_usual_time() -> None:
+    begins_s = time.monotonic() + 1.0
+    first, second = asyncio.run(_looks([begins_s], 2))
+    assert first < begins_s
+    assert begins_s + CYCLE_SEEN_S <= second < begins_s + 20.0
+
+
+def test_quick_cycles_do_not_make_it_look_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polling, "CYCLE_LOOKS_APART_S", 4.0)
+    now_s = time.monotonic()
+    looks = asyncio.run(_looks([now_s + 0.5 * n for n in range(1, 60)], 3))
+    assert looks[2] - looks[1] >= 3.5
