@@ -4,7 +4,9 @@ Run by agents as ``INTERPRETER TEMPLATE FD``. It is the template of ``bftrainer.
 itself, without torch: nothing is imported that takes long, and the workers it forks
 speak the protocol of real ones (they join, enter generations, report, leave and park)
 but sleep instead of computing. Their steps follow the clock, so a joiner has everybody's
-state at once. Called by ``bench_zero_harm`` and ``bench_controller`` only.
+state at once; their samples grow by as many a second as members times ``SAMPLES_PER_S``, for
+the daemon measures what a size is worth by them. Called by ``bench_zero_harm`` and
+``bench_controller`` only.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from bftrainer.elastic.template import Template
 
 STEP_S = 0.1
 REPORT_S = 2.0
+SAMPLES_PER_S = 100.0  # of each member: a trainer that scales like this one scales linearly
+MOST_MEMBERS = 64  # at any time samples are as many as if these had trained up to a generation
 
 
 class Sleeper:
@@ -35,6 +39,7 @@ class Sleeper:
         self._channel = channel
         self._unread = b""
         self._commit: protocol.Commit | None = None
+        self._entered_s = 0.0  # in whole seconds, so that members agree on it
 
     def run(self) -> NoReturn:
         """Obey until told to leave."""
@@ -75,7 +80,7 @@ class Sleeper:
         me = next((m for m in commit.members if m.worker_id == self._config.worker_id), None)
         if me is None:
             self._leave(commit)
-        self._commit = commit
+        self._commit, self._entered_s = commit, float(int(time.time()))
         self._send(
             protocol.Entered(
                 generation=commit.generation,
@@ -84,7 +89,7 @@ class Sleeper:
                 size=len(commit.members),
                 step=_step(),
                 epoch=0,
-                samples=_step(),
+                samples=self._samples(),
                 pause_s=0.0,
                 transfer_s=0.0,
             )
@@ -97,7 +102,11 @@ class Sleeper:
             step = _step()
             self._send(
                 protocol.Saved(
-                    generation=generation, step=step, samples=step, path="none", wall_s=0.0
+                    generation=generation,
+                    step=step,
+                    samples=self._samples(),
+                    path="none",
+                    wall_s=0.0,
                 )
             )
         self._send(protocol.Left(generation=commit.generation, step=_step()))
@@ -109,11 +118,17 @@ class Sleeper:
                 generation=commit.generation,
                 step=_step(),
                 epoch=0,
-                samples=_step(),
+                samples=self._samples(),
                 step_s=STEP_S,
-                samples_per_s=len(commit.members) / STEP_S,
+                samples_per_s=len(commit.members) * SAMPLES_PER_S,
             )
         )
+
+    def _samples(self) -> int:
+        """Return the samples so far: no member has a history, but all have a clock."""
+        members = 0 if self._commit is None else len(self._commit.members)
+        before = MOST_MEMBERS * self._entered_s
+        return int(SAMPLES_PER_S * (before + members * (time.time() - self._entered_s)))
 
     def _send(self, message: protocol.FromWorker) -> None:
         self._channel.sendall(protocol.encode(message))
