@@ -55,6 +55,7 @@ class Outcome:
 
     verdicts: list[Verdict] = field(default_factory=list)
     placed: list[Placed] = field(default_factory=list)  # in order of priority
+    behind: set[str] = field(default_factory=set)  # ids of those only backfill can start
 
 
 def judge(
@@ -106,6 +107,7 @@ class _Walk:
     barriers: list[tuple[float, NodeSet]] = field(default_factory=list)
     kept_off: dict[float | None, tuple[int, NodeSet]] = field(default_factory=dict)
     requests: dict[tuple[object, ...], Request] = field(default_factory=dict)
+    closed: set[str] = field(default_factory=set)  # partitions in which a job is blocked
 
     def through(
         self, jobs: Sequence[Job], had_its_chance: Callable[[Job, NodeSet], bool]
@@ -118,12 +120,10 @@ class _Walk:
             before = self.matching.unused, dict(self.matching.has)
             found = self._place(request)
             if found is None:
-                self.shadows.block(job, request, self.matching.unused)
-                self._refuse(job, "Too few nodes for it are free or ours.")
+                self._block(job, request, "Too few nodes for it are free or ours.")
             elif had_its_chance(job, self._kept_off(request.limit_s)):
                 self.matching.unused, self.matching.has = before
-                self.shadows.block(job, request, self.matching.unused)
-                self._refuse(job, "It had its chance, and nothing has changed since.")
+                self._block(job, request, "It had its chance, and nothing has changed since.")
             else:
                 self._start(job, request, found, before[0])
         return self.out
@@ -176,7 +176,15 @@ class _Walk:
             way = [*way[:-1], Demand(among, count)]
         return _Found(whole=tuple(way), rooms=tuple(rooms))
 
+    def _block(self, job: Job, request: Request, why: str) -> None:
+        """It waits for nodes: the main scheduler takes none after it in its partitions."""
+        self.shadows.block(job, request, self.matching.unused)
+        self.closed.update(job.partition.split(","))
+        self._refuse(job, why)
+
     def _start(self, job: Job, request: Request, found: _Found, unused: NodeSet) -> None:
+        if self.closed.issuperset(job.partition.split(",")):
+            self.out.behind.add(job.job_id)
         self.shadows.start(found.whole, request.limit_s, unused)
         n_nodes = sum(demand.count for demand in found.whole)
         n_ours = n_nodes - sum(self.on_free.add_up_to(demand) for demand in found.whole)

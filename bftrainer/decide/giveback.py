@@ -6,7 +6,9 @@ knows which nodes are free, coming back or ours, and remembers who had a chance.
 Why: a job that only backfill can start waits one further whole backfill interval
 when backfill must preempt for it (+30.0 s in 5 of 5 runs measured on Slurm 22.05
 with bf_interval=30), and not at all when the nodes are free by then. A false
-release costs one short pause; so when in doubt, give back.
+release costs one short pause; so when in doubt, give back. But such a job gains
+nothing by nodes that are free long before the cycle that can start it: it gets them
+``backfill_lead_s`` before that.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 
 from bftrainer.decide.feasible import Verdict, judge
 from bftrainer.decide.nodesets import NodeSet, NodeSets
@@ -23,8 +27,10 @@ from bftrainer.decide.requests import ASKS, Site, why_it_waits
 from bftrainer.decide.shadow import Shadows
 from bftrainer.decide.types import GaveBack, Memory, PilotView, Release, Settings
 from bftrainer.decide.victims import Offer, Pick, give
-from bftrainer.decide.waiting import pending_jobs, waits_for_nodes
+from bftrainer.decide.waiting import next_cycle_s, pending_jobs, waits_for_nodes
 from bftrainer.poll.snapshot import Job, JobState, Snapshot
+
+LATE_S = 1.0  # a cycle may begin so much later than it is expected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +89,13 @@ def give_back(
     outcome = judge(pending, site, sets.named(free | back), shadows, had_its_chance)
     offer = _offer(sets, free | back, ours, memory)
     shares = give(outcome.placed, sets, offer, pick) if outcome.placed else []
-    taken = 0
-    for _, share in shares:
-        taken |= share
+    taken = reduce(or_, (share for _, share in shares), 0)
+    later = _put_off(outcome.behind, remembered, _due_s(snapshot, settings, now_s), now_s)
     return GiveBack(
         releases=tuple(
             _release(ours[n.name], job)
             for job, share in shares
+            if job.job_id not in later
             for tier in (*offer.at_no_cost, offer.of_trainers)
             for n in sets.members(share & tier)
         ),
@@ -97,6 +103,32 @@ def give_back(
         left_to_jobs=frozenset(n.name for n in sets.members(taken & sets.named(free))),
         verdicts=tuple(outcome.verdicts),
     )
+
+
+def _put_off(
+    behind: set[str], remembered: dict[str, GaveBack], due_s: float, now_s: float
+) -> set[str]:
+    """Return the jobs that get nothing yet; their chance is a cycle that finds the nodes free."""
+    if due_s <= now_s:
+        return set()
+    for job_id in behind:
+        remembered[job_id] = replace(remembered[job_id], at_s=due_s)
+    return behind
+
+
+def _due_s(snapshot: Snapshot, settings: Settings, now_s: float) -> float:
+    """Return when what only backfill can start is to have its nodes.
+
+    At once where we do not know when backfill comes, and while the daemon backs off.
+    """
+    lead_s, began_s = settings.backfill_lead_s, snapshot.cycle and snapshot.cycle.began_s
+    next_s = next_cycle_s(snapshot, settings.cycle_s, now_s)
+    if lead_s is None or not began_s or next_s is None or settings.hold_off_cycles > 1.0:
+        return now_s
+    expected_s = next_s - settings.cycle_s  # the one before; nobody may have seen it begin
+    if expected_s > began_s + LATE_S and now_s < expected_s + LATE_S:
+        return now_s
+    return next_s - lead_s
 
 
 def _in_the_way(

@@ -27,6 +27,7 @@ def settings_of(policy: Policy, system: BatchSystem) -> Settings:
         min_gap_s=_or_usual(policy.min_gap_s, 120.0),
         learns_min_gap=policy.min_gap_s is None,
         gap_margin_s=policy.gap_margin_s,
+        backfill_lead_s=policy.backfill_lead_s,
         cycle_s=system.cycle_s,
         hold_idle_s=policy.hold_idle_s,
         # A pilot waits its turn behind every ordinary job: one whole cycle, and a bit.

@@ -35,6 +35,7 @@ class Settings:
     min_gap_s: float = 120.0
     learns_min_gap: bool = False  # min_gap_s only until claims.py has learnt the break-even
     gap_margin_s: float = 60.0
+    backfill_lead_s: float | None = None  # see ``giveback``; None: everything at once
     end_margin_s: float = 20.0  # a node stops being usable this long before its pilot ends
     cycle_s: float = 30.0
     hold_idle_s: float = 5.0

@@ -180,6 +180,16 @@ class Policy(BaseModel):
         ge=0,
         le=86_400,
     )
+    backfill_lead_s: float | None = _setting(
+        6.0,
+        _NODES,
+        "s",
+        "Nodes for a job that only backfill can start, because one before it in its partition "
+        "cannot, are given back this long before the next backfill cycle; null: at once "
+        "(docs/give-back.md).",
+        ge=2,
+        le=3600,
+    )
     pilot_time_limit_s: float = _setting(
         14_400.0,
         _PILOTS,
