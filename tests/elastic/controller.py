@@ -302,8 +302,8 @@ class Controller:
         abandon: bool = False,
         incarnation: int = 0,
         saver: str = "",
-    ) -> None:
-        """Send the commit to the old and the new members."""
+    ) -> Commit:
+        """Send the commit to the old and the new members; returns it."""
         message = Commit(
             generation=self.generation,
             attempt=self.attempt,
@@ -322,6 +322,7 @@ class Controller:
             if self.workers[m].returncode is None:
                 self.tell(m, message)
         self.members = list(members)
+        return message
 
     def form(
         self, members: Sequence[str], *, abandon: bool = False, is_retry: bool = False

@@ -13,7 +13,8 @@ import pytest
 
 import trainers.examples
 from bftrainer import process
-from bftrainer.elastic.protocol import Entered, Interrupted, Progress, Saved
+from bftrainer.elastic.protocol import Commit, Entered, Interrupted, Progress, Saved
+from bftrainer.elastic.store import StoreClient
 from tests.elastic.controller import Controller
 from tests.elastic.mpi_workers import MpiWorkers
 
@@ -45,6 +46,14 @@ def goes_on(c: Controller) -> None:
 
     before = step()
     c.until(lambda: step() > before + 2, "more steps")
+
+
+def at_meeting(commit: Commit, worker_id: str) -> None:
+    """Wait until a member has come to where the members of a generation meet."""
+    prefix = f"{commit.generation}.{commit.attempt}.{commit.token}"
+    store = StoreClient(commit.store_host, commit.store_port, 60)
+    store.get(f"{prefix}/here/{worker_id}")
+    store.close()
 
 
 def assert_all_samples_once(path: Path, n_steps: int) -> None:
@@ -86,7 +95,7 @@ def test_a_joiner_that_dies_on_the_way_in_does_not_hold_up_the_others(control: C
     goes_on(c)
     port = c.prepare([a, b, d])
     c.kill(d)  # it will never come to the meeting
-    c.commit([a, b, d], port)
+    at_meeting(c.commit([a, b, d], port), a)
     c.until(lambda: c.workers[d].returncode is not None, "killed")
     c.members = [a, b]
     assert len(c.form([a, b, e], abandon=True)) == 3
