@@ -87,9 +87,9 @@ class Sleeper:
                 attempt=commit.attempt,
                 rank=me.rank,
                 size=len(commit.members),
-                step=_step(),
+                step=_step(time.time()),
                 epoch=0,
-                samples=self._samples(),
+                samples=self._samples(time.time()),
                 pause_s=0.0,
                 transfer_s=0.0,
             )
@@ -99,36 +99,37 @@ class Sleeper:
         saver = commit.saver or self._config.worker_id
         if not commit.members and saver == self._config.worker_id:
             generation = commit.generation - 1
-            step = _step()
+            step = _step(time.time())
             self._send(
                 protocol.Saved(
                     generation=generation,
                     step=step,
-                    samples=self._samples(),
+                    samples=self._samples(time.time()),
                     path="none",
                     wall_s=0.0,
                 )
             )
-        self._send(protocol.Left(generation=commit.generation, step=_step()))
+        self._send(protocol.Left(generation=commit.generation, step=_step(time.time())))
         os._exit(0)
 
     def _report(self, commit: protocol.Commit) -> None:
+        now_s = time.time()  # once: a report's steps and samples belong together
         self._send(
             protocol.Progress(
                 generation=commit.generation,
-                step=_step(),
+                step=_step(now_s),
                 epoch=0,
-                samples=self._samples(),
+                samples=self._samples(now_s),
                 step_s=STEP_S,
                 samples_per_s=len(commit.members) * SAMPLES_PER_S,
             )
         )
 
-    def _samples(self) -> int:
+    def _samples(self, now_s: float) -> int:
         """Return the samples so far: no member has a history, but all have a clock."""
         members = 0 if self._commit is None else len(self._commit.members)
         before = MOST_MEMBERS * self._entered_s
-        return int(SAMPLES_PER_S * (before + members * (time.time() - self._entered_s)))
+        return int(SAMPLES_PER_S * (before + members * (now_s - self._entered_s)))
 
     def _send(self, message: protocol.FromWorker) -> None:
         self._channel.sendall(protocol.encode(message))
@@ -159,8 +160,8 @@ def main() -> int:
     return 0
 
 
-def _step() -> int:
-    return int(time.time() / STEP_S)
+def _step(now_s: float) -> int:
+    return int(now_s / STEP_S)
 
 
 if __name__ == "__main__":
