@@ -23,7 +23,7 @@ from bftrainer.errors import BftError, ExitCode
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.records import JournalEntry
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 
 

@@ -19,7 +19,7 @@ from bftrainer.local.client import LocalClient
 from bftrainer.local.server import SOCKET_NAME
 from bftrainer.process import spawn
 
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
 
 

@@ -85,6 +85,7 @@ class Outcome:
     without_us: tuple[JobRecord, ...]
     status: StatusView
     incarnations: int
+    killed_worker: str  # by us
     killed_workers: list[str]  # as the journal tells it
     decisions: list[Again]  # of the journal, taken again
 
@@ -144,15 +145,15 @@ def _play(
         directories[network].mkdir()
         sidecar.client.submit(spec(network, directories[network]))
     fixed = [_start_fixed_size_run(network, base / f"{network}-fixed") for network in NETWORKS]
-    wait_for(lambda: _all_running(sidecar), timeout_s=60, what="all trainers run")
+    wait_for(lambda: _all_running(sidecar), timeout_s=180, what="all trainers run")
     items = ordinary_jobs()
     with WorkloadRun(site, items) as ours, WorkloadRun(control, items) as theirs:
-        _kill_a_worker(sidecar)
-        wait_for(lambda: _elapsed(ours) > 40, timeout_s=60, what="the middle of the story")
+        killed_worker = _kill_a_worker(sidecar)
+        wait_for(lambda: _elapsed(ours) > 40, timeout_s=120, what="the middle of the story")
         sidecar.kill()
         sidecar.start()
         assert ours.wait(240), ours.records()
-        assert theirs.wait(60), theirs.records()
+        assert theirs.wait(120), theirs.records()
         with_us, without_us = ours.records(), theirs.records()
     wait_for(lambda: _all_final(sidecar), timeout_s=240, what="all trainers finish")
     for child in fixed:
@@ -178,6 +179,7 @@ def _play(
         without_us=without_us,
         status=status,
         incarnations=max(e.incarnation for e in entries),
+        killed_worker=killed_worker,
         killed_workers=[
             e.plain()["what"]["worker_id"]
             for e in entries
@@ -198,28 +200,29 @@ def _start_fixed_size_run(network: str, directory: Path) -> subprocess.Popen[byt
         )
 
 
-def _kill_a_worker(sidecar: DaemonProcess) -> None:
-    """SIGKILL one worker of a trainer that has at least two."""
+def _kill_a_worker(sidecar: DaemonProcess) -> str:
+    """SIGKILL one worker of a trainer that has at least two; return its id."""
 
-    def victim() -> int | None:
+    def victim() -> tuple[int, str] | None:
         for view in sidecar.client.trainers():
             if len(view.observed_nodes) >= 2:
-                return _worker_pid(view.record.trainer_id)
+                return _worker_of(view.record.trainer_id)
         return None
 
-    pid = wait_for(victim, timeout_s=60, what="a trainer of size 2 or more")
+    pid, worker_id = wait_for(victim, timeout_s=120, what="a trainer of size 2 or more")
     os.kill(pid, signal.SIGKILL)
+    return worker_id
 
 
-def _worker_pid(trainer_id: str) -> int | None:
+def _worker_of(trainer_id: str) -> tuple[int, str] | None:
     """Find a worker process by the log it writes to."""
     for entry in Path("/proc").iterdir():
         try:
-            target = str((entry / "fd" / "1").readlink())
+            target = (entry / "fd" / "1").readlink()
         except OSError:
             continue
-        if f"/logs/{trainer_id}-" in target:
-            return int(entry.name)
+        if f"/logs/{trainer_id}-" in str(target):
+            return int(entry.name), target.stem
     return None
 
 

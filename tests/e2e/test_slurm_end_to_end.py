@@ -38,7 +38,7 @@ def test_there_was_enough_to_and_fro(outcome: Outcome) -> None:
     changes = [r for r in outcome.rescales if r["what"]["size"] != r["what"]["size_before"]]
     assert len(changes) - len(NETWORKS) + len(outcome.parked) >= 30
     assert len(outcome.gave_back_for_jobs) >= 5
-    assert len(outcome.killed_workers) == 1
+    assert outcome.killed_worker in outcome.killed_workers
     assert outcome.incarnations == 2
 
 

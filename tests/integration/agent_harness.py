@@ -165,7 +165,7 @@ class Lab:
         if self.agent is not None:
             self.agent.terminate()  # takes the children of its workers along
             try:
-                self.agent.wait(10)
+                self.agent.wait(60)
             finally:
                 self.agent.kill()
                 self.agent.wait()

@@ -18,7 +18,7 @@ torch.manual_seed(0)
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 data = TensorDataset(torch.randn(240, 4), torch.randn(240, 1))
-run = elastic.Run(model, optimizer, DataLoader(data, batch_size=24, shuffle=True), epochs=1000)
+run = elastic.Run(model, optimizer, DataLoader(data, batch_size=24, shuffle=True), epochs=1_000_000)
 print("worker", os.getpid(), flush=True)
 for epoch in run.epochs():
     for x, y in run.batches():
@@ -53,7 +53,7 @@ def trainer_spec(directory: Path, text: str, **changes: object) -> TrainerSpec:
         "interpreter": sys.executable,
         "n_min": 1,
         "n_max": 2,
-        "epochs": 1000,
+        "epochs": 1_000_000,
         "checkpoint_dir": str(directory / "checkpoints"),
     }
     return TrainerSpec(**{**fields, **changes})  # type: ignore[arg-type]  # test values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,9 +61,15 @@ class Full:
         ranked = sorted((f.rank, f.worker_id) for f in files if f.rank is not None)
         return [worker_id for _, worker_id in ranked]
 
-    def says(self, worker_id: str, text: str) -> None:
+    def regroups(self, worker_id: str, size: int, *, after: int) -> int:
+        """Wait until a worker is in a newer generation of that size; return which one."""
         log = self.log_of[worker_id]
-        wait_for(lambda: text in log.read_text(), timeout_s=60, what=f"{worker_id} says {text}")
+
+        def formed() -> int | None:
+            found = re.findall(rf"generation (\d+)\.\d+: {size} workers?\b", log.read_text())
+            return next((int(number) for number in found if int(number) > after), None)
+
+        return wait_for(formed, timeout_s=120, what=f"{worker_id} is one of {size}")
 
     def regrouped(self) -> list[dict[str, Any]]:
         return [e.plain()["what"] for e in self.site.sidecar.entries("regrouped")]
@@ -89,16 +96,16 @@ def test_without_a_daemon_survivors_go_on_and_are_adopted(site: Site) -> None:
     generation = trainer.record.progress.generation
     site.sidecar.kill()
     os.kill(trainer.pid_of[third], signal.SIGKILL)
-    trainer.says(first, f"generation {generation + 1}.1: 2 workers")
+    second_generation = trainer.regroups(first, 2, after=generation)
     os.kill(_agent_of(trainer.pid_of[first]), signal.SIGKILL)  # rank 0's node
-    trainer.says(second, f"generation {generation + 2}.1: 1 worker,")
+    third_generation = trainer.regroups(second, 1, after=second_generation)
     wait_for(lambda: not is_running(trainer.pid_of[first]), what="its worker went with it")
     site.sidecar.start()
     (fact,) = wait_for(trainer.regrouped, what="the journal has the fact")
-    assert (fact["generation"], fact["size_before"], fact["size"]) == (generation + 2, 3, 1)
+    assert (fact["generation"], fact["size_before"], fact["size"]) == (third_generation, 3, 1)
     assert str(fact["by"]).startswith("p")
     wait_for(
-        lambda: trainer.record.progress.generation > generation + 2,
+        lambda: trainer.record.progress.generation > third_generation,
         timeout_s=60,
         what="the trainer grows again from what it had",
     )
@@ -113,14 +120,14 @@ def test_without_a_daemon_a_node_with_a_dead_worker_is_left_behind(site: Site) -
     generation = trainer.record.progress.generation
     site.sidecar.kill()
     os.kill(pids[5], signal.SIGKILL)  # the second of the third node
-    trainer.says(workers[0], f"generation {generation + 1}.1: 4 workers")
+    smaller = trainer.regroups(workers[0], 4, after=generation)
     wait_for(lambda: not is_running(pids[4]), what="its neighbour went with it")
     assert all(is_running(pid) for pid in pids[:4])
     site.sidecar.start()
     (fact,) = wait_for(trainer.regrouped, what="the journal has the fact")
-    assert (fact["generation"], fact["size_before"], fact["size"]) == (generation + 1, 3, 2)
+    assert (fact["generation"], fact["size_before"], fact["size"]) == (smaller, 3, 2)
     wait_for(
-        lambda: trainer.record.progress.generation > generation + 1,
+        lambda: trainer.record.progress.generation > smaller,
         timeout_s=60,
         what="the trainer grows again from what it had",
     )

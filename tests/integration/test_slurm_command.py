@@ -14,6 +14,7 @@ from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.trainer import TrainerState
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.slurm_fixtures import slurm_cluster
+from tests.support import hurried
 from tests.support.waiting import wait_for
 
 __all__ = ["slurm_cluster"]
@@ -21,7 +22,7 @@ __all__ = ["slurm_cluster"]
 pytestmark = pytest.mark.slurm
 SGD = Path(trainers.examples.__file__).parent / "command_sgd.py"
 POLICY = "poll_interval_s: 0.2\nreserve_nodes_per_type: 0\nidle_confirmations: 1\n"
-STEPS, BATCH = 900, 24
+STEPS, BATCH = 6000, 24
 
 
 def test_a_command_gives_its_nodes_to_a_job_resumes_and_loses_no_sample(
@@ -40,7 +41,7 @@ def test_a_command_gives_its_nodes_to_a_job_resumes_and_loses_no_sample(
             *(sys.executable, "-m", "bftrainer.cli.main", "submit", "--parsable"),
             *("--socket", str(sidecar.state_dir / "daemon.sock"), "--runtime", "command"),
             *("--nodes", "1..3", "--checkpoint-interval", "1", "--chdir", str(tmp_path)),
-            *("--interpreter", sys.executable, "--", str(SGD)),
+            *("--interpreter", sys.executable, "--", hurried.__file__, str(SGD)),
             *("--steps", str(STEPS), "--batch", str(BATCH), "--pause", "0.045"),
         ]
         done = process.run(submit, timeout_s=60)
@@ -57,6 +58,7 @@ def test_a_command_gives_its_nodes_to_a_job_resumes_and_loses_no_sample(
         wait_for(
             lambda: len(client.trainer(trainer).observed_nodes) < 3, timeout_s=60, what="it gave"
         )
+        (tmp_path / "hurry").touch()
         view = wait_for(
             lambda: (
                 v if (v := client.trainer(trainer)).record.state is TrainerState.FINISHED else None
@@ -64,7 +66,7 @@ def test_a_command_gives_its_nodes_to_a_job_resumes_and_loses_no_sample(
             timeout_s=120,
             what="its end",
         )
-        state = json.loads((tmp_path / "bft-command_sgd" / "latest" / "sgd.json").read_text())
+        state = json.loads((tmp_path / "bft-hurried" / "latest" / "sgd.json").read_text())
         n_samples = STEPS * BATCH
         assert (state["step"], state["samples"]) == (STEPS, n_samples)
         assert state["index_sum"] == n_samples * (n_samples - 1) // 2

@@ -28,7 +28,7 @@ from tests.support.waiting import wait_for
 PER_NODE = 2
 SETTINGS = {
     "samples": 101, "batch": 16, "epochs": 40, "dropout": 0.3, "noisy": True, "logical": 4,
-    "delay_s": 0.08,
+    "delay_s": 0.4,
 }  # fmt: skip
 # Its pace is that of SETTINGS until everything has happened to it.
 TEXT = (SCRIPTS / "train_ids.py").read_text().replace(
@@ -59,7 +59,7 @@ def test_nodes_of_two_workers_train_every_sample_once_to_the_same_bits(tmp_path:
         _one_worker_is_lost(site, trainer, work)
         site.trains_at(trainer, 2)
         site.server.client.submit(n_nodes=2, limit_s=60, duration_s=1, user="alice")
-        site.in_state(trainer, TrainerState.PARKED)
+        site.was_parked(trainer)
         site.trains_at(trainer, 1, 2)
         (work / "hurry").touch()
         view = site.in_state(trainer, TrainerState.FINISHED)

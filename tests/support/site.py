@@ -11,12 +11,19 @@ from bftrainer.actuate.group import Rescaled
 from bftrainer.api.service import TrainerView
 from bftrainer.canonical import from_plain
 from bftrainer.demo.local_site import LocalSite
+from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.local.client import LocalClient
+from bftrainer.local.running import LocalServer
 from bftrainer.trainer import TrainerState
 from tests.support.waiting import wait_for
 
 
 class Site(LocalSite):
     """What trainers do there, as users see it."""
+
+    def __init__(self, base: Path, server: LocalServer, sidecar: DaemonProcess) -> None:
+        super().__init__(base, server, sidecar)
+        server.client = LocalClient(server.socket_path, timeout_s=60.0)  # the daemon's has 2 s
 
     def view(self, trainer_id: str) -> TrainerView:
         return self.client.trainer(trainer_id)
@@ -42,6 +49,16 @@ class Site(LocalSite):
             return view if view.record.state is state else None
 
         return wait_for(reached, timeout_s=150, what=f"{trainer_id} is {state.value}")
+
+    def was_parked(self, trainer_id: str) -> None:
+        """Wait until it was; a short job is over soon, and then it trains again."""
+        wait_for(
+            lambda: any(
+                e.plain()["trainer_id"] == trainer_id for e in self.sidecar.entries("parked")
+            ),
+            timeout_s=150,
+            what=f"{trainer_id} was parked",
+        )
 
     def trains_on(self, trainer_id: str) -> None:
         before = self.view(trainer_id).record.progress.samples
