@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from bftrainer.poll.snapshot import Snapshot
 from slurm_plugins.adapter import SlurmBatchSystem, create
 from slurm_plugins.testcluster import (
     FAST_CYCLE,
@@ -25,6 +26,7 @@ from slurm_plugins.testcluster import (
     processes,
 )
 from slurm_plugins.testcluster.cluster import PROGRAMS
+from tests.support.waiting import wait_for
 
 
 def need_slurm(*, with_accounting: bool = False) -> None:
@@ -40,6 +42,16 @@ def need_slurm(*, with_accounting: bool = False) -> None:
         f"Slurm is not installed ({', '.join(missing)} missing): scripts/install_system.sh "
         "slurm, or set BFTRAINER_NO_SLURM=1 to do without these tests."
     )
+
+
+def whole_look(system: SlurmBatchSystem) -> Snapshot:
+    """Look until the controller has answered everything: one that is busy may leave that out."""
+
+    def whole() -> Snapshot | None:
+        seen = system.snapshot()
+        return seen if seen.is_complete and seen.failures == () else None
+
+    return wait_for(whole, what="a look without a failure")
 
 
 def enterable_directory() -> Path:

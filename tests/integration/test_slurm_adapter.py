@@ -15,7 +15,7 @@ from bftrainer.poll.batch_system import PilotObservation, PilotRequest, load_bat
 from bftrainer.poll.snapshot import Node, NodeState, Presence
 from slurm_plugins.adapter import SlurmBatchSystem, create
 from slurm_plugins.testcluster import SlurmTestCluster
-from tests.integration.slurm_fixtures import slurm_cluster, slurm_system
+from tests.integration.slurm_fixtures import slurm_cluster, slurm_system, whole_look
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
@@ -69,9 +69,7 @@ def launch(cluster: SlurmTestCluster, system: SlurmBatchSystem, wanted: PilotReq
 
 
 def node(system: SlurmBatchSystem, name: str) -> Node:
-    seen = system.snapshot()
-    assert seen.nodes is not None, seen.failures
-    return next(n for n in seen.nodes if n.name == name)
+    return next(n for n in whole_look(system).nodes or () if n.name == name)
 
 
 def observe(system: SlurmBatchSystem, job_id: str) -> PilotObservation:
@@ -95,8 +93,9 @@ def test_a_new_daemon_recognises_running_pilots(
     slurm_cluster: SlurmTestCluster, slurm_system: SlurmBatchSystem
 ) -> None:
     job_id = launch(slurm_cluster, slurm_system, request(slurm_cluster, "p-adopt", "n1"))
-    other = create(slurm_cluster.config.batch_options())
-    seen = other.snapshot()
+    options = slurm_cluster.config.batch_options()
+    other = create({**options, "reservations_interval_s": 3600})
+    seen = whole_look(other)
     assert seen.jobs is not None
     assert [(job.job_id, job.pilot_id) for job in seen.jobs] == [(job_id, "p-adopt")]
     before = other.requests
@@ -135,21 +134,18 @@ def test_other_peoples_jobs_in_the_pilots_partition_are_ordinary(
 ) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can submit as somebody else")
-    job_id = slurm_cluster.submit(n_nodes=1, duration_s=60, partition="bf")
-    seen = slurm_system.snapshot()
-    assert seen.jobs is not None
-    assert [(job.job_id, job.is_ordinary) for job in seen.jobs] == [(job_id, True)]
+    job_id = slurm_cluster.submit(n_nodes=1, duration_s=600, partition="bf")
+    jobs = whole_look(slurm_system).jobs or ()
+    assert [(job.job_id, job.is_ordinary) for job in jobs] == [(job_id, True)]
 
 
 def test_names_that_imitate_our_format_do_no_harm(
     slurm_cluster: SlurmTestCluster, slurm_system: SlurmBatchSystem
 ) -> None:
     hostile = "x\x1f1\n\x1e77\x1fbf\x1fRUNNING\x1f"
-    job_id = slurm_cluster.submit(n_nodes=1, duration_s=60, extra_args=(f"--job-name={hostile}",))
-    seen = slurm_system.snapshot()
-    assert seen.failures == ()
-    assert seen.jobs is not None
-    assert [job.job_id for job in seen.jobs] == [job_id]
+    job_id = slurm_cluster.submit(n_nodes=1, duration_s=600, extra_args=(f"--job-name={hostile}",))
+    jobs = whole_look(slurm_system).jobs or ()
+    assert [job.job_id for job in jobs] == [job_id]
 
 
 def test_drained_down_and_reserved_nodes(
@@ -163,12 +159,11 @@ def test_drained_down_and_reserved_nodes(
     cluster.command(*reserve, "ReservationName=later", "starttime=now+2hours", "nodes=n[4-5]")
     try:
         wait_for(lambda: node(slurm_system, "n3").state is NodeState.RESERVED, what="maintenance")
-        seen = slurm_system.snapshot()
+        seen = whole_look(slurm_system)
         assert node(slurm_system, "n1").state is NodeState.DRAINED
         assert node(slurm_system, "n1").reason == "bad | disk"
         assert node(slurm_system, "n2").state is NodeState.DOWN
-        assert seen.reservations is not None
-        assert {r.name: r.nodes for r in seen.reservations} == {
+        assert {r.name: r.nodes for r in seen.reservations or ()} == {
             "now": ("n3",),
             "later": ("n4", "n5"),
         }
@@ -211,7 +206,13 @@ class TestFailingSources:
     """Programs that take a command's place and fail in one way each."""
 
     def system(
-        self, cluster: SlurmTestCluster, folder: Path, program: str, script: str
+        self,
+        cluster: SlurmTestCluster,
+        folder: Path,
+        program: str,
+        script: str,
+        *,
+        timeout_s: float = 60.0,
     ) -> SlurmBatchSystem:
         broken = folder / program
         broken.write_text(f"#!/bin/sh\n{script}\n")
@@ -219,7 +220,7 @@ class TestFailingSources:
         return create(
             {
                 **cluster.config.batch_options(),
-                "command_timeout_s": 3.0,
+                "command_timeout_s": timeout_s,  # of healthy commands, too
                 "environment": {"PATH": f"{folder}:/usr/local/bin:/usr/bin:/bin"},
             }
         )
@@ -237,7 +238,9 @@ class TestFailingSources:
     def test_nodes_unknown(
         self, slurm_cluster: SlurmTestCluster, tmp_path: Path, script: str, says: str
     ) -> None:
-        seen = self.system(slurm_cluster, tmp_path, "sinfo", script).snapshot()
+        timeout_s = 3.0 if says == "did not answer" else 60.0
+        system = self.system(slurm_cluster, tmp_path, "sinfo", script, timeout_s=timeout_s)
+        seen = system.snapshot()
         assert seen.nodes is None
         assert not seen.is_complete
         assert any(says in sentence for sentence in seen.failures), seen.failures
@@ -253,7 +256,8 @@ class TestFailingSources:
         assert seen.nodes is not None
 
     def test_submission_unknown(self, slurm_cluster: SlurmTestCluster, tmp_path: Path) -> None:
-        system = self.system(slurm_cluster, tmp_path, "sbatch", "exec sleep 60")
+        hangs = "exec sleep 60"
+        system = self.system(slurm_cluster, tmp_path, "sbatch", hangs, timeout_s=3.0)
         with pytest.raises(BatchSystemError) as caught:
             system.launch_pilot(request(slurm_cluster, "p-unknown", "n1"))
         assert caught.value.code == "BFT-1223"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 import pytest
@@ -11,11 +11,11 @@ import pytest
 from bftrainer.decide.feasible import Answer
 from bftrainer.decide.giveback import GiveBack, give_back
 from bftrainer.decide.types import Memory, PilotView, Settings
-from bftrainer.poll.batch_system import PilotRequest
-from bftrainer.poll.snapshot import JobState, Snapshot
+from bftrainer.poll.batch_system import PilotObservation, PilotRequest
+from bftrainer.poll.snapshot import JobState, NodeState, Presence, Snapshot
 from slurm_plugins.adapter import SlurmBatchSystem
 from slurm_plugins.testcluster import SlurmTestCluster
-from tests.integration.slurm_fixtures import slurm_cluster, slurm_system
+from tests.integration.slurm_fixtures import slurm_cluster, slurm_system, whole_look
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
@@ -51,8 +51,18 @@ class Cluster:
 
     def running(self) -> set[str]:
         """Nodes whose pilot runs."""
-        states = self.system.pilot_states(list(self.pilots.values()))
+
+        def known() -> Mapping[str, PilotObservation] | None:
+            states = self.system.pilot_states(list(self.pilots.values()))
+            is_known = all(s.presence is not Presence.UNKNOWN for s in states.values())
+            return states if is_known else None
+
+        states = wait_for(known, what="what the pilots do")
         return {n for n, i in self.pilots.items() if states[i].phase == "running"}
+
+    def idle(self) -> set[str]:
+        """Nodes on which a job can start."""
+        return {n.name for n in self.look().nodes or () if n.state is NodeState.IDLE}
 
     def sbatch(self, *options: str) -> str:
         done = self.slurm.command(
@@ -63,11 +73,9 @@ class Cluster:
         return done.stdout.strip()
 
     def look(self) -> Snapshot:
-        seen = self.system.snapshot()
-        assert seen.failures == ()
-        assert seen.jobs is not None
+        seen = whole_look(self.system)
         # Jobs are held until their nodes are free: Slurm would preempt within a second.
-        jobs = [replace(j, reason="") if j.reason == "JobHeldUser" else j for j in seen.jobs]
+        jobs = [replace(j, reason="") if j.reason == "JobHeldUser" else j for j in seen.jobs or ()]
         return replace(seen, jobs=tuple(jobs))
 
     def give_back(self) -> GiveBack:
@@ -128,6 +136,7 @@ def test_a_job_starts_on_exactly_what_is_given_back(
     assert len(released) == expected
     cluster.system.cancel_pilots([release.pilot_id for release in given.releases])
     wait_for(lambda: cluster.running() == set(cluster.pilots) - released, what="they are gone")
+    wait_for(lambda: released <= cluster.idle(), what="their nodes are free")
     done = cluster.slurm.command("scontrol", "release", job_id)
     assert done.is_ok, done.stderr
     wait_for(lambda: cluster.job_nodes(job_id) == released, timeout_s=60, what="the job runs")
@@ -162,7 +171,11 @@ def test_jobs_that_cannot_start_cost_nothing(cluster: Cluster) -> None:
     assert f"afterok:{blocker}" in whys[behind]
     assert "singleton" in whys[alone]  # all jobs here have the same name
     assert given.releases == ()
+
     # What squeue shows of them is asked for once, and never again while they wait.
-    before = cluster.system.requests
-    cluster.look()
-    assert cluster.system.requests - before <= 4  # nodes, jobs, cycle, reservations
+    def cost() -> int:
+        before = cluster.system.requests
+        seen = cluster.system.snapshot()
+        return cluster.system.requests - before if seen.is_complete else 0
+
+    assert wait_for(cost, what="a complete look") <= 4  # nodes, jobs, cycle, reservations

@@ -41,8 +41,8 @@ def left(config: ClusterConfig) -> frozenset[int]:
 
 def test_two_clusters_side_by_side(cluster: SlurmTestCluster) -> None:
     with running_cluster(**{**SMALL, "n_nodes": 3, "gpus_per_node": 0}) as other:
-        mine = cluster.submit(n_nodes=2, duration_s=60)
-        theirs = other.submit(n_nodes=3, duration_s=60)
+        mine = cluster.submit(n_nodes=2, duration_s=600)
+        theirs = other.submit(n_nodes=3, duration_s=600)
         wait_for(lambda: cluster.started_s(mine) and other.started_s(theirs), what="two starts")
     assert left(other.config) == frozenset()
     assert cluster.command("squeue", "-h", "-o", "%T").stdout.split() == ["RUNNING"]

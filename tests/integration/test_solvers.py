@@ -107,7 +107,7 @@ def steady(*, n_nodes: int = 6) -> Problem:
     )
 
 
-def use(problem: Problem, work: str, *, time_limit_s: float = 20.0) -> LimitedAnswer:
+def use(problem: Problem, work: str, *, time_limit_s: float = 120.0) -> LimitedAnswer:
     answer = solve_limited(
         problem,
         solver="highs",
@@ -230,13 +230,20 @@ def test_a_hang_ends_at_the_limit_with_all_its_processes(tmp_path: Path) -> None
     pids_file = tmp_path / "pids"
     problem = steady()
     problem = replace(problem, trainers=(replace(problem.trainers[0], trainer_id=str(pids_file)),))
-    started_s = time.monotonic()
-    answer = use(problem, "loop_and_spawn", time_limit_s=2.0)
-    took_s = time.monotonic() - started_s
-    assert answer.failure == "The solver highs did not end within its 2 s and was killed."
-    assert answer.allocation.objective == solve(problem).objective
-    assert took_s >= 2.0
-    for pid in map(int, pids_file.read_text().split()):
+    for limit_s in (2.0, 8.0, 32.0):  # until it got as far as that within its limit
+        started_s = time.monotonic()
+        answer = use(problem, "loop_and_spawn", time_limit_s=limit_s)
+        took_s = time.monotonic() - started_s
+        assert answer.failure == (
+            f"The solver highs did not end within its {limit_s:g} s and was killed."
+        )
+        assert answer.allocation.objective == solve(problem).objective
+        assert took_s >= limit_s
+        if pids_file.exists() and pids_file.read_text():
+            break
+    pids = [int(pid) for pid in pids_file.read_text().split()]
+    assert len(pids) == 2
+    for pid in pids:
         wait_for(partial(_is_gone, pid))
 
 
