@@ -7,6 +7,7 @@ Limits are whole minutes, the coarsest granularity a batch system has.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 from bftrainer.errors import BatchSystemError
 from bftrainer.poll.batch_system import BatchSystem
-from bftrainer.poll.snapshot import JobState, NodeState, Presence
+from bftrainer.poll.snapshot import JobState, NodeState, Presence, Snapshot
 from tests.conformance.words import (
     ClusterDriver,
     assert_good_error,
@@ -33,6 +34,7 @@ from tests.conformance.words import (
     wait_all_idle,
     wait_for_whole_cycle,
     wait_running,
+    whole,
 )
 from tests.support.waiting import wait_for
 
@@ -105,7 +107,7 @@ class BatchSystemConformance:
         assert running.start_s is not None
         assert before_s - 2 <= running.start_s <= time.time() + 2
 
-        job = job_in(system.snapshot(), job_id)
+        job = job_in(whole(system), job_id)
         assert job is not None
         assert job.pilot_id == request.pilot_id
         assert not job.is_ordinary
@@ -114,7 +116,7 @@ class BatchSystemConformance:
         assert job.n_nodes == 1
         assert job.time_limit_s is not None
         assert 0 < job.time_limit_s <= request.time_limit_s
-        states = node_states(system.snapshot())
+        states = node_states(whole(system))
         assert states[node] is NodeState.ALLOCATED
         assert {s for n, s in states.items() if n != node} == {NodeState.IDLE}
         assert started_with(request) == {"argv": ["live"], "value": "hello"}
@@ -128,7 +130,7 @@ class BatchSystemConformance:
         wait_absent(system, job_id)
         wait_for(lambda: log_lines(request)[-1:] == ["sigterm"], what="SIGTERM in the pilot's log")
         wait_all_idle(system)
-        assert job_in(system.snapshot(), job_id) is None
+        assert job_in(whole(system), job_id) is None
 
     def test_cancelling_what_is_gone_is_no_error(
         self, system: BatchSystem, cluster: ClusterDriver
@@ -200,7 +202,15 @@ class BatchSystemConformance:
     ) -> None:
         names = cluster.node_names()
         runs, blocked = block_the_queue(system, cluster)
-        seen = system.snapshot()
+
+        def planned() -> Snapshot | None:
+            seen = whole(system)  # a pass of the scheduler may just be making its plan anew
+            job = job_in(seen, blocked)
+            if job is None or job.start_s is None or len(job.planned_nodes) != len(names):
+                return None
+            return seen
+
+        seen = wait_for(planned, what="a planned start of the blocked job on all nodes")
         running, pending = job_in(seen, runs), job_in(seen, blocked)
         assert running is not None
         assert pending is not None
@@ -248,7 +258,7 @@ class BatchSystemConformance:
         self, system: BatchSystem, cluster: ClusterDriver
     ) -> None:
         runs, _ = block_the_queue(system, cluster)
-        running = job_in(system.snapshot(), runs)
+        running = job_in(whole(system), runs)
         assert running is not None
         (left_over,) = set(cluster.node_names()) - set(running.nodes)
         too_long = system.launch_pilot(pilot(cluster, left_over, time_limit_s=3600))
@@ -274,8 +284,9 @@ class BatchSystemConformance:
         states = system.pilot_states(list(requests))
         gone = [i for i, s in states.items() if s.presence is Presence.ABSENT]
         assert len(gone) == 1, states
-        assert log_lines(requests[gone[0]])[-1] == "sigterm"
-        job = job_in(system.snapshot(), ordinary)
+        its_lines = functools.partial(log_lines, requests[gone[0]])
+        wait_for(lambda: its_lines()[-1:] == ["sigterm"], what="SIGTERM in the pilot's log")
+        job = job_in(whole(system), ordinary)
         assert job is not None
         assert job.nodes == (requests[gone[0]].node,)
         kept = [i for i, s in states.items() if s.phase == "running"]
@@ -288,7 +299,7 @@ class BatchSystemConformance:
         ids = [launch_and_wait(system, pilot(cluster, n)) for n in borrowed]
         ordinary = cluster.submit_ordinary(n_nodes=1, limit_s=60, duration_s=60)
         wait_for(lambda: cluster.job_started_s(ordinary), what="the start of the ordinary job")
-        job = job_in(system.snapshot(), ordinary)
+        job = job_in(whole(system), ordinary)
         assert job is not None
         assert job.nodes == (free,)
         assert {s.phase for s in system.pilot_states(ids).values()} == {"running"}
@@ -345,7 +356,7 @@ class BatchSystemConformance:
             given = started_with(request)
             assert given["argv"] == list(request.agent_argv[3:])
             assert given["value"] == request.environment["BFT_CONFORMANCE"]
-            job = job_in(system.snapshot(), job_id)
+            job = job_in(whole(system), job_id)
             assert job is not None
             assert job.pilot_id == request.pilot_id
         assert not list(cluster.directory.rglob("pwned"))

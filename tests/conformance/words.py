@@ -149,6 +149,13 @@ def launch_and_wait(system: BatchSystem, request: PilotRequest) -> str:
     return job_id
 
 
+def whole(system: BatchSystem) -> Snapshot:
+    """Look until the controller has told everything; one that is busy may leave that out."""
+    return wait_for(
+        lambda: s if (s := system.snapshot()).is_complete else None, what="a complete snapshot"
+    )
+
+
 def job_in(seen: Snapshot, job_id: str) -> Job | None:
     """The job with that id, None when the queue does not have it."""
     assert seen.jobs is not None, seen.failures
@@ -164,7 +171,7 @@ def node_states(seen: Snapshot) -> dict[str, NodeState]:
 def wait_all_idle(system: BatchSystem) -> None:
     """Wait until every node is idle."""
     wait_for(
-        lambda: set(node_states(system.snapshot()).values()) == {NodeState.IDLE},
+        lambda: set(node_states(whole(system)).values()) == {NodeState.IDLE},
         what="all nodes idle",
     )
 
@@ -193,7 +200,7 @@ def block_the_queue(system: BatchSystem, cluster: ClusterDriver) -> tuple[str, s
     blocked = cluster.submit_ordinary(n_nodes=n_nodes, limit_s=120, duration_s=1)
 
     def planned() -> bool:
-        job = job_in(system.snapshot(), blocked)
+        job = job_in(whole(system), blocked)
         return job is not None and job.start_s is not None and bool(job.planned_nodes)
 
     wait_for(planned, what="a planned start for the blocked job")
@@ -202,11 +209,7 @@ def block_the_queue(system: BatchSystem, cluster: ClusterDriver) -> tuple[str, s
 
 def make_empty(system: BatchSystem, cluster: ClusterDriver) -> None:
     """Cancel everything and wait until all nodes are idle."""
-    seen = wait_for(
-        lambda: s if (s := system.snapshot()).is_complete else None,
-        timeout_s=60,
-        what="a complete snapshot",
-    )
+    seen = whole(system)
     for job in seen.jobs or ():
         if job.is_ordinary:
             cluster.cancel(job.job_id)

@@ -34,6 +34,7 @@ from tests.conformance.words import (
     started_with,
     wait_absent,
     wait_running,
+    whole,
 )
 from tests.support.waiting import wait_for
 
@@ -120,10 +121,10 @@ def test_blocked_head_marks_its_nodes_planned(system: BatchSystem, empty: LocalD
     running = empty.submit_ordinary(n_nodes=3, limit_s=600, duration_s=600)
     blocked = empty.submit_ordinary(n_nodes=4, limit_s=600, duration_s=600)
     wait_for(lambda: empty.job_started_s(running), what="the start of the first job")
-    job = job_in(system.snapshot(), blocked)
+    job = job_in(whole(system), blocked)
     assert job is not None
     assert job.reason == "Resources"
-    states = list(node_states(system.snapshot()).values())
+    states = list(node_states(whole(system)).values())
     assert sorted(states) == [NodeState.ALLOCATED] * 3 + [NodeState.PLANNED]
 
 
@@ -148,7 +149,7 @@ def test_stubborn_pilot_is_killed_and_the_job_starts_on_its_claimed_nodes(
         lambda: {o.phase for o in system.pilot_states(ids).values()} == {"ending"},
         what="all pilots ending",
     )
-    waiting = job_in(system.snapshot(), ordinary)
+    waiting = job_in(whole(system), ordinary)
     assert waiting is not None
     assert sorted(waiting.planned_nodes) == sorted(empty.node_names())
     submitted_s = time.time()
