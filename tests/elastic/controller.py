@@ -42,6 +42,7 @@ from bftrainer.elastic.protocol import (
     Warm,
     WorkerConfig,
 )
+from tests.elastic import journal
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = ROOT / "bftrainer" / "elastic" / "template.py"
@@ -377,6 +378,10 @@ class Controller:
         return [s for w in self.workers.values() for s in w.all(Saved)]
 
     # ---- messages --------------------------------------------------------------------
+
+    def trained_to(self, step: int) -> None:
+        """Wait until the journal of a member has this step as committed."""
+        self.until(lambda: journal.last_step(self.directory) >= step, f"step {step}")
 
     def until(self, condition: Callable[[], T | None], what: str, *, timeout_s: float = 90.0) -> T:
         """Read messages until ``condition`` is truthy; fail early when a worker failed."""

@@ -23,6 +23,11 @@ def entries(directory: Path, kind: str | None = None) -> list[Entry]:
     return [e for e in found if kind is None or e["kind"] == kind]
 
 
+def last_step(directory: Path) -> int:
+    """Return the newest step that a member has committed; 0 before the first."""
+    return max((e["step"] for e in entries(directory, "commit")), default=0)
+
+
 def committed_ids(directory: Path) -> dict[int, Counter[int]]:
     """Return per epoch how often each sample was in a committed update.
 

@@ -212,7 +212,7 @@ def test_a_member_that_does_not_connect_in_time_makes_all_fall_back(
     monkeypatch.setattr(device, "new_nccl", new)
     monkeypatch.setattr(device, "HURRIED_S" if abandon else "PROBE_S", 0.3)
     groups = group_of(store, 1, GPU, abandon=abandon)
-    assert hanging
+    wait_for(lambda: hanging, what="it hangs")
     (choice,) = {group.choice.backend for group in groups}
     assert choice == "gloo"
     assert all("not connected within 0.3 s" in group.choice.reason for group in groups)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -152,24 +151,16 @@ def test_an_update_leaves_the_schedulers_rate_alone() -> None:
 def train(
     directory: Path, template: TemplateProcess, sizes: list[int], **settings: Any
 ) -> tuple[journal.Entry, Controller]:
-    """Run at these sizes one after the other, a few steps each, to the end."""
+    """Run at these sizes one after the other, four steps each, at the last one to the end."""
     directory.mkdir()
-    delay_s = 0.01 if len(sizes) > 1 else 0.0
-    text = json.dumps({"optimizer": "sgd", "samples": 90, "delay_s": delay_s, **settings})
+    holds = [[4 * number, number + 1] for number in range(1, len(sizes))]
+    text = json.dumps({"optimizer": "sgd", "samples": 90, "holds": holds, **settings})
     with Controller(directory, template) as c:
         ids = c.start(TRAIN, [text], count=max(sizes))
         c.warm(ids)
-        for number, size in enumerate(sizes):
-            if number:
-                before = journal.entries(directory, "commit")[-1]["step"]
-                newer: Callable[[], bool] = lambda before=before: any(  # type: ignore[misc]  # noqa: E731
-                    e["step"] > before + 2 for e in journal.entries(directory, "commit")
-                )
-                c.until(newer, "a few steps at this size")
-            elif len(sizes) > 1:
-                c.form(ids[:size])
-                c.until(lambda: journal.entries(directory, "commit"), "first steps")
-                continue
+        c.form(ids[: sizes[0]])
+        for size, (step, _) in zip(sizes[1:], holds, strict=True):
+            c.trained_to(step - 1)
             c.form(ids[:size])
         c.finished()
     return journal.result(directory), c

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,28 +35,21 @@ def fixed(directory: Path, template: TemplateProcess, size: int, **more: Any) ->
 def rescaled(directory: Path, template: TemplateProcess, **more: Any) -> journal.Entry:
     """1 -> 3 -> 2 without the first -> a kill -> 1 -> 2 with a joiner."""
     directory.mkdir()
-    settings = json.dumps({**SETTINGS, "delay_s": 0.004, **more})
+    holds = [[4, 2], [8, 3], [12, 4], [16, 5]]  # of 28 steps
+    settings = json.dumps({**SETTINGS, "holds": holds, **more})
     with Controller(directory, template) as c:
         a, b, d, e = c.start(TRAIN, [settings], count=4)
         c.warm([a, b, d, e])
-
-        def wait_for_steps() -> None:
-            before = max((x["step"] for x in journal.entries(directory, "commit")), default=0)
-            newer: Callable[[], bool] = lambda: any(  # noqa: E731
-                x["step"] > before + 1 for x in journal.entries(directory, "commit")
-            )
-            c.until(newer, "a few steps at this size")
-
         c.form([a])
-        wait_for_steps()
+        c.trained_to(3)
         c.form([a, b, d])
-        wait_for_steps()
+        c.trained_to(7)
         c.form([b, d])
-        wait_for_steps()
+        c.trained_to(11)
         c.kill(b)
         c.until(lambda: c.workers[b].returncode is not None, "death noticed")
         c.form([d], abandon=True)
-        wait_for_steps()
+        c.trained_to(15)
         c.form([d, e])
         c.finished()
     assert {x["size"] for x in journal.entries(directory, "entered")} == {1, 2, 3}

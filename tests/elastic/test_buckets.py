@@ -37,6 +37,7 @@ def test_gradient_memory_stays_when_a_member_dies_and_goes_when_one_hangs(
     own, other = pair(store, 1)
     other.drop()  # as the kernel closes the sockets of a process that died
     broken_step(reducer, own, lambda: False)
+    assert own.is_gone(60.0)
     reducer.buckets[0].is_haunted = True  # whether it was depends on who was quicker
     own, other = pair(store, 2)
     reducer.bind(own, lambda: False, lambda: False)

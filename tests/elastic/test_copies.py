@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from bftrainer.elastic import checkpoint
 from bftrainer.elastic.copier import AGE_S, LEAST_GAP_S, MAX_SHARE, USUAL_GAP_S, gap_after
-from bftrainer.elastic.protocol import Copied, Entered, KeepCopy, Recall
+from bftrainer.elastic.protocol import Copied, KeepCopy, Recall
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 from trainers.agent.holder import CopyHolder
@@ -88,6 +89,12 @@ def committed_at(directory: Path, generation: int) -> dict[int, float]:
     return found
 
 
+def trained_s(at: dict[int, float], first: int) -> float:
+    """How long was trained after a step; where everything stood still, half a second counts."""
+    times = [at[step] for step in range(first, max(at) + 1)]
+    return sum(min(b - a, 0.5) for a, b in pairwise(times))
+
+
 def trained(c: Controller) -> dict[int, float]:
     """Wait until the newest generation has committed a step; when each was."""
     return c.until(lambda: committed_at(c.directory, c.generation), "trains")
@@ -106,13 +113,16 @@ def test_the_only_node_lost_costs_five_seconds_at_most(
         first = lone(c)
         c.form([first])
         c.tell(first, keep(holder[1]))
-        said = copied(c, first, count=3)
-        before = [s.step for s in said]
+        before = [s.step for s in copied(c, first, count=3)]
         assert before == sorted(set(before))
         # Whatever is lost now was trained after the newest copy.
-        c.until(lambda: c.workers[first].said[-1] is not said[-1], "trains on")
+
+        def newest_step() -> int:
+            return c.workers[first].all(Copied)[-1].step
+
+        c.until(lambda: journal.last_step(tmp_path) > newest_step(), "trains on")
         killed(c, first)
-        newest = c.workers[first].all(Copied)[-1].step
+        newest = newest_step()
         second = lone(c)
         c.tell(second, recall(holder[1]))
         [entered] = c.form([second])
@@ -123,7 +133,7 @@ def test_the_only_node_lost_costs_five_seconds_at_most(
         copied(c, second)
         killed(c, second)
     old, new = committed_at(tmp_path, 1), committed_at(tmp_path, 2)
-    assert old[max(old)] - old[entered.step] <= AGE_S
+    assert trained_s(old, entered.step) <= AGE_S
     assert min(new) == entered.step + 1
     # Alone and without chance, steps done twice have the same outcome if the state was the same.
     hashes: dict[int, set[str]] = {}
@@ -200,8 +210,12 @@ def test_a_lone_worker_moves_to_another_holder_and_stops_when_it_has_company(
             second = lone(c)
             c.form([first, second])
             count = len(c.workers[first].all(Copied))
-            step = c.workers[first].all(Entered)[-1].step
-            c.until(lambda: committed_at(tmp_path, 2).get(step + 400), "trained together")
+
+            def lasts() -> bool:
+                at = committed_at(tmp_path, 2).values()
+                return bool(at) and max(at) - min(at) > USUAL_GAP_S + 1
+
+            c.until(lasts, "trained together for longer than between two copies")
             # One that was on its way at the switch may still arrive.
             assert len(c.workers[first].all(Copied)) <= count + 1
     finally:
@@ -238,6 +252,7 @@ def test_all_nodes_lost_at_once_cost_the_checkpoint_interval_at_any_size(
         killed(c, *ids)
         shutil.copytree(directory, tmp_path / "kept")
         old = committed_at(tmp_path, 1)
+        written_s = max(s.wall_s for s in c.saved())
         for size in (1, 2, 3):
             shutil.rmtree(directory)
             shutil.copytree(tmp_path / "kept", directory)
@@ -246,7 +261,7 @@ def test_all_nodes_lost_at_once_cost_the_checkpoint_interval_at_any_size(
             entered = c.form(again)
             assert {e.step for e in entered} == {entered[0].step}
             assert entered[0].resumed_from.endswith(".bft")
-            assert old[max(old)] - old[entered[0].step] <= interval_s
+            assert trained_s(old, entered[0].step) <= interval_s + written_s
             assert min(trained(c)) == entered[0].step + 1
             c.park()
     assert journal.disagreements(tmp_path, "hash", "lr", "updates", "average") == []

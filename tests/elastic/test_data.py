@@ -240,7 +240,7 @@ def test_real_workers_that_read_ahead_and_die(
             "loader_workers": 1,
             "persistent": True,
             "shards": shards,
-            "delay_s": 0.01,
+            "holds": [[4, 2], [8, 3], [12, 4], [16, 5]],  # of 65 steps
             "optimizer": "sgd",
             "epochs": 5,
         }
@@ -248,21 +248,13 @@ def test_real_workers_that_read_ahead_and_die(
     with Controller(tmp_path, template) as c:
         ids = c.start(TRAIN, [setup], count=4)
         c.warm(ids)
-
-        def after_steps() -> None:
-            before = max((e["step"] for e in journal.entries(tmp_path, "commit")), default=0)
-            c.until(
-                lambda: any(e["step"] > before + 2 for e in journal.entries(tmp_path, "commit")),
-                "a few steps at this size",
-            )
-
-        for members in (ids[:1], ids[:3], ids[1:3]):
+        for members, step in ((ids[:1], 3), (ids[:3], 7), (ids[1:3], 11)):
             c.form(members)
-            after_steps()
+            c.trained_to(step)
         c.kill(ids[1])
         c.until(lambda: c.workers[ids[1]].returncode is not None, "death noticed")
         c.form([ids[2]], abandon=True)
-        after_steps()
+        c.trained_to(15)
         c.form(ids[2:])
         c.finished()
     counts = journal.committed_ids(tmp_path)

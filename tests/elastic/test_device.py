@@ -35,21 +35,17 @@ def fixed(tmp_path_factory: pytest.TempPathFactory, template: TemplateProcess) -
 
 def grown_shrunk_and_killed(c: Controller, kind: str) -> list[Entered]:
     """Train at sizes 1, 3, 2 (one left), 1 (one died) and 2; return what was entered."""
-    settings = [json.dumps({**PLAIN, "device": kind, "delay_s": 0.004})]
-
-    def steps_more() -> None:
-        done = len(journal.entries(c.directory, "commit"))
-        c.until(lambda: len(journal.entries(c.directory, "commit")) > done + 4, "a few steps")
-
+    holds = [[4, 2], [10, 3], [16, 4], [22, 5]]  # of 78 steps
+    settings = [json.dumps({**PLAIN, "device": kind, "holds": holds})]
     first = c.start(TRAIN, settings, epochs=EPOCHS)
     c.warm(first)
     c.form(first)
     others = c.start(TRAIN, settings, count=2, epochs=EPOCHS)
     c.warm(others)
     entered = c.form([*first, *others])
-    steps_more()
+    c.trained_to(9)
     entered += c.form([*first, others[1]])
-    steps_more()
+    c.trained_to(15)
     c.kill(first[0])
     c.until(lambda: c.workers[first[0]].returncode is not None, "its end is noticed")
     c.form([others[1]], abandon=True)

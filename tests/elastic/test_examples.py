@@ -7,12 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.elastic.controller import ROOT, Controller, TemplateProcess
+from tests.elastic.controller import ROOT, SCRIPTS, Controller, TemplateProcess
 
 EXAMPLES = sorted((ROOT / "trainers" / "examples").glob("digits_*.py"))
 
 
 HOOKED = {"hf_trainer": "transformers", "lightning_fit": "lightning"}
+HELD = SCRIPTS / "held.py"
+
+
+def grown(c: Controller, ids: list[str]) -> None:
+    """Train eight steps on the first worker, then on both to the end."""
+    c.warm(ids)
+    c.form(ids[:1])
+    entered = c.form(ids)
+    assert [(one.step, one.size) for one in entered] == [(8, 2)] * 2
+    c.finished()
 
 
 def test_there_are_three_examples_of_five_changed_lines() -> None:
@@ -30,11 +40,8 @@ def test_an_example_learns_while_it_is_rescaled(
     tmp_path: Path, template: TemplateProcess, path: Path
 ) -> None:
     with Controller(tmp_path, template) as c:
-        ids = c.start(path, ["--batch-size", "32"], count=2, epochs=6)
-        c.warm(ids)
-        c.form(ids[:1])
-        c.form(ids)
-        c.finished()
+        ids = c.start(HELD, ["8", "2", str(path), "--batch-size", "32"], count=2, epochs=6)
+        grown(c, ids)
         assert "test accuracy" in c.workers[ids[0]].log.read_text()
         assert c.workers[ids[1]].log.read_text() == ""
     result = json.loads((tmp_path / "checkpoints" / "result.json").read_text())
@@ -49,11 +56,9 @@ def test_an_example_with_a_framework_learns_while_it_is_rescaled(
     path = EXAMPLES[0].with_name(f"{name}.py")
     assert path.read_text().count("# elastic:") == 2
     with Controller(tmp_path, template) as c:
-        ids = c.start(path, ["--epochs", "6", "--accumulate", "2"], count=2)
-        c.warm(ids)
-        c.form(ids[:1])
-        c.form(ids)
-        c.finished()
+        options = ["--epochs", "6", "--accumulate", "2"]
+        ids = c.start(HELD, ["8", "2", str(path), *options], count=2)
+        grown(c, ids)
         assert "test accuracy" in c.workers[ids[0]].log.read_text()
         assert "test accuracy" not in c.workers[ids[1]].log.read_text()
     result = json.loads((tmp_path / "checkpoints" / "result.json").read_text())

@@ -77,8 +77,8 @@ def test_a_later_commit_does_not_disturb_the_one_being_entered(store: StoreServe
         one.hear(first)
         one.hear(second)
     for commit in (first, second):
-        for one in (a, b):
-            group = one.take(commit, never)
+        groups = [one.take(commit, never) for one in (a, b)]  # who drops it breaks the other's
+        for group in groups:
             assert isinstance(group, Group)
             group.drop()
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import trainers.examples
 from bftrainer import process
+from bftrainer.elastic import files
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.mpi import Rows, library
 from bftrainer.elastic.mpi.memory import choose
@@ -26,6 +27,7 @@ from tests.support.waiting import wait_for
 
 SGD = Path(trainers.examples.__file__).parent / "mpi_sgd.py"
 SAVED = 85
+BATCH = 24
 
 
 @given(
@@ -129,23 +131,25 @@ def test_under_mpiexec_it_keeps_the_contract_of_commands(tmp_path: Path) -> None
     control, out = tmp_path / "control", tmp_path / "done.json"
     control.touch()
     checkpoints = tmp_path / "checkpoints"
-    n_steps, batch = 120, 24
     env = {
         **os.environ, "BFT_CONTROL_FILE": str(control), "BFT_CHECKPOINT_DIR": str(checkpoints),
         "BFT_TRAINER": "t1", "BFT_GENERATION": "1",
     }  # fmt: skip
-    program = [sys.executable, str(SGD), "--steps", str(n_steps), "--pause", "0.03"]
+    program = [sys.executable, str(SGD), "--pause", "0.03"]
+    endless = [mpiexec, "-n", "2", *program, "--steps", "1000000"]
     with (tmp_path / "log").open("wb") as log:
-        child = process.spawn([mpiexec, "-n", "2", *program], env=env, stdout=log, stderr=log)
+        child = process.spawn(endless, env=env, stdout=log, stderr=log)
     try:
         wait_for(lambda: b"BFT step=" in (tmp_path / "log").read_bytes(), what="its first line")
         control.write_text("stop\n")
-        assert child.wait(60) == SAVED
+        assert child.wait(300) == SAVED
     finally:
         process.kill_group(child.pid, signal.SIGKILL)
     control.write_text("")
-    done = process.run([mpiexec, "-n", "3", *program, "--out", str(out)], timeout_s=60, env=env)
+    n_steps = files.step_of(files.newest_first(checkpoints)[0]) + 20
+    again = [mpiexec, "-n", "3", *program, "--steps", str(n_steps), "--out", str(out)]
+    done = process.run(again, timeout_s=300, env=env)
     assert done.is_ok, done.stderr
-    n_samples = n_steps * batch
+    n_samples = n_steps * BATCH
     found = json.loads(out.read_text())
     assert (found["samples"], found["index_sum"]) == (n_samples, n_samples * (n_samples - 1) // 2)

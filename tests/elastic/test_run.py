@@ -84,7 +84,7 @@ def test_a_budget_of_samples_ends_the_run_within_an_epoch() -> None:
 def test_a_script_run_plainly_trains_on_everything_once(tmp_path: Path) -> None:
     done = process.run(
         [sys.executable, str(TRAIN), json.dumps({"norm": True, "loader_workers": 1})],
-        timeout_s=120,
+        timeout_s=300,
         env={**os.environ, "BFT_TEST_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
     )
     assert done.is_ok, done.stderr

@@ -20,7 +20,7 @@ def plainly(directory: Path, case: str) -> tuple[journal.Entry, str]:
     directory.mkdir()
     done = process.run(
         [sys.executable, str(WRAPPED), case],
-        timeout_s=120,
+        timeout_s=300,
         env={**os.environ, "BFT_TEST_DIR": str(directory), "OMP_NUM_THREADS": "1"},
     )
     assert done.is_ok, done.stderr

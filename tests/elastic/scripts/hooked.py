@@ -33,6 +33,7 @@ settings: dict[str, Any] = {
     "bf16": False,
     "evaluate": False,
     "fail_at": None,
+    "holds": [],  # [step, generation]: that step not before this generation can be entered
     **json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}"),
 }
 
@@ -60,6 +61,7 @@ def note(kind: str, **what: object) -> None:
 def works_on(run: Any, ids: torch.Tensor) -> None:
     """Note which samples are worked on; ``run`` is None without the hook."""
     if run is not None and not run.rehearsing:
+        _hold(run)
         note(
             "try",
             generation=run.generation,
@@ -70,6 +72,13 @@ def works_on(run: Any, ids: torch.Tensor) -> None:
         )
     if settings["delay_s"]:
         time.sleep(settings["delay_s"])
+
+
+def _hold(run: Any) -> None:
+    """Wait before a step, and so before its vote, until what shall follow can be entered."""
+    due = [generation for step, generation in settings["holds"] if run.step_count + 1 >= step]
+    while run.generation < max(due, default=0) and not run._membership.wants_switch():
+        time.sleep(0.001)
 
 
 def follow(run: Any, model: torch.nn.Module, counted: Callable[[], dict[str, Any]]) -> None:

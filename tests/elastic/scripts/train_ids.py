@@ -53,6 +53,7 @@ settings: dict[str, Any] = {
     "breakable": False,  # SIGUSR1: the script raises; SIGUSR2: it has no memory left;
     # SIGRTMIN: a collective fails here where others' succeed; SIGRTMIN + 1: it hangs
     "fail_at": None,  # [step, rank]: that rank's collective fails where others' succeed
+    "holds": [],  # [step, generation]: that step not before this generation can be entered
     "device": "",  # have a GPU, see pretended: "gloo", "missing" (no NCCL), "staged"
     **json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}"),
 }
@@ -254,9 +255,17 @@ def generation_end(info: elastic.GenerationInfo) -> None:
     )
 
 
+def hold() -> None:
+    """Wait before a step, and so before its vote, until what shall follow can be entered."""
+    due = [generation for step, generation in settings["holds"] if run.step_count + 1 >= step]
+    while run.generation < max(due, default=0) and not run._membership.wants_switch():
+        time.sleep(0.001)
+
+
 for epoch in run.epochs():
     for number, x, y in run.batches():
         if not run.rehearsing:
+            hold()
             note(
                 "try",
                 generation=run.generation,
