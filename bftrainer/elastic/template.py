@@ -55,6 +55,7 @@ class Template:
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
         self.workers: dict[int, str] = {}
+        self.scratch: Any = None  # a ``Scratch``, when the finder is there
         self.wake_in, self.wake_out = socket.socketpair()
         self.wake_in.settimeout(0)
         self.wake_out.settimeout(0)
@@ -71,6 +72,7 @@ class Template:
         """Work until the agent closes the socket."""
         import select  # noqa: PLC0415 - after the path is clean
 
+        self.scratch = importlib.import_module("bftrainer.elastic.scratch").Scratch()
         while True:
             readable, _, _ = select.select([self.channel, self.wake_out], [], [])
             if self.wake_out in readable:
@@ -82,6 +84,7 @@ class Template:
                 break
         for pid in self.workers:
             kill_group(pid)
+            self.scratch.remove(pid)
 
     def reap(self) -> None:
         """Report every worker that has ended."""
@@ -97,6 +100,7 @@ class Template:
                     pid=pid,
                     returncode=os.waitstatus_to_exitcode(status),
                 )
+                self.scratch.remove(pid)
 
     def handle_packet(self) -> bool:
         """Serve one request; return False when the agent is gone."""
@@ -154,6 +158,7 @@ class Template:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for end in (self.channel, self.wake_in, self.wake_out):
             end.close()
+        self.scratch.use(os.getpid())
         worker = importlib.import_module("bftrainer.elastic.worker")
         worker.run_worker(config, channel_fd, parent)
 

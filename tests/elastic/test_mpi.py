@@ -143,6 +143,18 @@ def test_members_join_leave_and_die_and_every_sample_is_used_once(control: Contr
     assert_all_samples_once(out, finish(c, SGD, "--steps", out))
 
 
+def test_nothing_of_a_worker_stays_in_the_memory_of_its_node(control: Controller) -> None:
+    c = control
+    ids = start(c, SGD, "--steps", ENDLESS, "--pause", 0.02, count=2)
+    form(c, ids)
+    goes_on(c)
+    for worker_id in ids:
+        maps = Path(f"/proc/{c.workers[worker_id].pid}/maps").read_text().splitlines()
+        shared = [line for line in maps if "/dev/shm/" in line]
+        assert shared
+        assert all(line.endswith("(deleted)") for line in shared), shared
+
+
 def test_a_joiner_that_dies_on_the_way_in_does_not_hold_up_the_others(control: Controller) -> None:
     c, out = control, control.directory / "done.json"
     a, b, d, e = start(c, SGD, "--steps", ENDLESS, "--pause", 0.02, count=4)

@@ -87,6 +87,28 @@ def test_signals_are_reported_as_negative_statuses(
         c.until(lambda: c.workers[b].returncode == -signal.SIGKILL, "SIGKILL ends it")
 
 
+def test_sockets_of_its_children_do_not_outlive_a_killed_worker(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    path = script(
+        tmp_path,
+        "import multiprocessing as mp, multiprocessing.connection, time\n"
+        "def listen():\n"
+        "    listener = mp.connection.Listener(family='AF_UNIX')\n"
+        "    print(listener.address, flush=True)\n"
+        "    time.sleep(600)\n"
+        "mp.get_context('fork').Process(target=listen, daemon=True).start()\n"
+        "time.sleep(600)\n",
+    )
+    with Controller(tmp_path, template) as c:
+        (a,) = c.start(path)
+        c.up(a)
+        socket = Path(c.workers[a].log.read_text().strip())
+        assert socket.is_socket()
+        c.kill(a)
+        wait_for(lambda: not socket.parent.exists(), what="its folder is removed")
+
+
 def test_bad_requests_do_not_disturb_the_template(
     tmp_path: Path, template: TemplateProcess
 ) -> None:
