@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 from bftrainer import process
 from bftrainer.api.service import StatusView
 from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.journal.records import JournalEntry
 from bftrainer.simulate.recorded import Again, take_again
 from bftrainer.trainer import TrainerRecord, TrainerSpec
 from milp.problem import Curve
@@ -148,7 +150,7 @@ def _play(
     wait_for(lambda: _all_running(sidecar), timeout_s=180, what="all trainers run")
     items = ordinary_jobs()
     with WorkloadRun(site, items) as ours, WorkloadRun(control, items) as theirs:
-        killed_worker = _kill_a_worker(sidecar)
+        killed_worker = _lose_a_worker(sidecar)
         wait_for(lambda: _elapsed(ours) > 40, timeout_s=120, what="the middle of the story")
         sidecar.kill()
         sidecar.start()
@@ -180,11 +182,7 @@ def _play(
         status=status,
         incarnations=max(e.incarnation for e in entries),
         killed_worker=killed_worker,
-        killed_workers=[
-            e.plain()["what"]["worker_id"]
-            for e in entries
-            if e.kind == "worker-failed" and "signal 9" in e.plain()["what"]["cause"]
-        ],
+        killed_workers=_killed_workers(entries),
         decisions=list(take_again(entries)),
     )
 
@@ -198,6 +196,23 @@ def _start_fixed_size_run(network: str, directory: Path) -> subprocess.Popen[byt
         return process.spawn(
             argv, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log
         )
+
+
+def _lose_a_worker(sidecar: DaemonProcess) -> str:
+    """SIGKILL workers until one is missed, not on its way out anyway; return its id."""
+    for _ in range(5):
+        worker_id = _kill_a_worker(sidecar)
+        patience = time.monotonic() + 10.0
+        while time.monotonic() < patience:
+            if worker_id in _killed_workers(sidecar.entries("worker-failed")):
+                return worker_id
+            time.sleep(0.1)
+    raise AssertionError("none of five workers that were killed was missed")
+
+
+def _killed_workers(entries: Sequence[JournalEntry]) -> list[str]:
+    found = [e.plain()["what"] for e in entries if e.kind == "worker-failed"]
+    return [what["worker_id"] for what in found if "signal 9" in what["cause"]]
 
 
 def _kill_a_worker(sidecar: DaemonProcess) -> str:
