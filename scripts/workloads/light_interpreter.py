@@ -80,36 +80,36 @@ class Sleeper:
         me = next((m for m in commit.members if m.worker_id == self._config.worker_id), None)
         if me is None:
             self._leave(commit)
-        self._commit, self._entered_s = commit, float(int(time.time()))
+        now_s = time.time()
+        self._commit, self._entered_s = commit, float(int(now_s))
         self._send(
             protocol.Entered(
                 generation=commit.generation,
                 attempt=commit.attempt,
                 rank=me.rank,
                 size=len(commit.members),
-                step=_step(time.time()),
+                step=_step(now_s),
                 epoch=0,
-                samples=self._samples(time.time()),
+                samples=self._samples(now_s),
                 pause_s=0.0,
                 transfer_s=0.0,
             )
         )
 
     def _leave(self, commit: protocol.Commit) -> NoReturn:
+        now_s = time.time()
         saver = commit.saver or self._config.worker_id
         if not commit.members and saver == self._config.worker_id:
-            generation = commit.generation - 1
-            step = _step(time.time())
             self._send(
                 protocol.Saved(
-                    generation=generation,
-                    step=step,
-                    samples=self._samples(time.time()),
+                    generation=commit.generation - 1,
+                    step=_step(now_s),
+                    samples=self._samples(now_s),
                     path="none",
                     wall_s=0.0,
                 )
             )
-        self._send(protocol.Left(generation=commit.generation, step=_step(time.time())))
+        self._send(protocol.Left(generation=commit.generation, step=_step(now_s)))
         os._exit(0)
 
     def _report(self, commit: protocol.Commit) -> None:

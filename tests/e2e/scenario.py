@@ -202,12 +202,20 @@ def _lose_a_worker(sidecar: DaemonProcess) -> str:
     """SIGKILL workers until one is missed, not on its way out anyway; return its id."""
     for _ in range(5):
         worker_id = _kill_a_worker(sidecar)
-        patience = time.monotonic() + 10.0
-        while time.monotonic() < patience:
-            if worker_id in _killed_workers(sidecar.entries("worker-failed")):
-                return worker_id
-            time.sleep(0.1)
+        if _is_missed(sidecar, worker_id):
+            return worker_id
     raise AssertionError("none of five workers that were killed was missed")
+
+
+def _is_missed(sidecar: DaemonProcess, worker_id: str) -> bool:
+    """Whether the daemon soon notes that it failed; of one that was leaving it does not."""
+    try:
+        wait_for(
+            lambda: worker_id in _killed_workers(sidecar.entries("worker-failed")), timeout_s=10
+        )
+    except AssertionError:
+        return False
+    return True
 
 
 def _killed_workers(entries: Sequence[JournalEntry]) -> list[str]:

@@ -21,8 +21,8 @@ OLDEST_MPICH = (5, 0)
 # in the middle of a message of some kB (3 of 12 losses); with libfabric it hangs in 10 of 40,
 # which ``membership`` notices. Of libfabric's providers tcp is the one that was tried: with the
 # one it takes by itself on a host without fast network, a split took 31 s.
-SHARED_MEMORY = "/dev/shm/mpich_shm_"  # noqa: S108 - MPICH's names, with a random end
 NETWORK = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
+SHARED_MEMORY = "/dev/shm/mpich_shm_"  # noqa: S108 - MPICH's names, with a random end
 
 
 def load(*, finalizes: bool) -> Any:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from holding import hold  # type: ignore[import-not-found]  # beside this script
 from torch.utils.data import Dataset
 
 from bftrainer.elastic import group as groups
@@ -61,7 +62,7 @@ def note(kind: str, **what: object) -> None:
 def works_on(run: Any, ids: torch.Tensor) -> None:
     """Note which samples are worked on; ``run`` is None without the hook."""
     if run is not None and not run.rehearsing:
-        _hold(run)
+        hold(run, settings["holds"])
         note(
             "try",
             generation=run.generation,
@@ -72,13 +73,6 @@ def works_on(run: Any, ids: torch.Tensor) -> None:
         )
     if settings["delay_s"]:
         time.sleep(settings["delay_s"])
-
-
-def _hold(run: Any) -> None:
-    """Wait before a step, and so before its vote, until what shall follow can be entered."""
-    due = [generation for step, generation in settings["holds"] if run.step_count + 1 >= step]
-    while run.generation < max(due, default=0) and not run._membership.wants_switch():
-        time.sleep(0.001)
 
 
 def follow(run: Any, model: torch.nn.Module, counted: Callable[[], dict[str, Any]]) -> None:

@@ -255,17 +255,11 @@ def generation_end(info: elastic.GenerationInfo) -> None:
     )
 
 
-def hold() -> None:
-    """Wait before a step, and so before its vote, until what shall follow can be entered."""
-    due = [generation for step, generation in settings["holds"] if run.step_count + 1 >= step]
-    while run.generation < max(due, default=0) and not run._membership.wants_switch():
-        time.sleep(0.001)
-
-
 for epoch in run.epochs():
     for number, x, y in run.batches():
         if not run.rehearsing:
-            hold()
+            if settings["holds"]:
+                importlib.import_module("holding").hold(run, settings["holds"])
             note(
                 "try",
                 generation=run.generation,
