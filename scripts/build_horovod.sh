@@ -6,7 +6,7 @@
 set -euo pipefail
 
 VERSION=0.28.1
-PATCHES=2 # count up with every change to the sources below: wheels are kept
+PATCHES=3 # count up with every change to the sources below: wheels are kept
 VENV=$(realpath "${1:-.venv}")
 WORK=$(realpath -m "${BUILD_DIR:-build/horovod}")
 JOBS=${JOBS:-$(nproc)}
@@ -41,11 +41,14 @@ if ! ls "$wheels"/horovod-*.whl >/dev/null 2>&1; then
         # The headers of torch need C++17.
         sed -i 's/CMAKE_CXX_STANDARD 14/CMAKE_CXX_STANDARD 17/' \
             "horovod-$VERSION/CMakeLists.txt" "horovod-$VERSION/horovod/torch/CMakeLists.txt"
-        # A send that was queued when its connection failed is not told: a survivor of a lost
-        # member then waits for gloo's timeout, 30 s. Tell it like those that were not queued.
+        # A send that was queued when its connection failed is not told, nor is who receives a
+        # message that was half read: a survivor of a lost member then waits for gloo's timeout,
+        # 30 s. Tell them like all others.
         pair="horovod-$VERSION/third_party/gloo/gloo/transport/tcp/pair.cc"
         sed -i 's|^      op.buf->signalException(ex);$|&\n    }\n    if (NonOwningPtr<UnboundBuffer> ubuf{op.ubuf}) {\n      ubuf->signalException(ex);|' "$pair"
+        sed -i 's|^  // Loop through posted send operations.$|  if (NonOwningPtr<UnboundBuffer> ubuf{rx_.ubuf}) {\n    ubuf->signalException(ex);\n  }\n\n&|' "$pair"
         grep -q 'ubuf{op.ubuf}' "$pair"
+        grep -q 'ubuf{rx_.ubuf}' "$pair"
         cd "horovod-$VERSION"
         PYTHONPATH="$site" HOROVOD_WITH_GLOO=1 HOROVOD_CPU_OPERATIONS=GLOO HOROVOD_WITH_PYTORCH=1 \
             HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITHOUT_MPI=1 \

@@ -8,9 +8,11 @@ no socket: ``current()`` is then a control that says nothing and hears nothing.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import select
+import signal
 import socket
 import sys
 import threading
@@ -235,3 +237,15 @@ def die(reason: str, *, status: int) -> NoReturn:
         sys.stderr.flush()
     finally:
         os._exit(status)
+
+
+def end_as_loss(reason: str) -> NoReturn:
+    """End this process from any thread as if its node had been taken: not as a failure.
+
+    SIGTERM's default action even where the script has a handler of its own: Python runs
+    that in the main thread alone, which may be the one that hangs.
+    """
+    log.warning("worker ends as a loss: %s", reason)
+    ctypes.CDLL(None).signal(int(signal.SIGTERM), 0)  # SIG_DFL; signal.signal: main thread only
+    os.kill(os.getpid(), signal.SIGTERM)
+    raise SystemExit  # not reached where SIGTERM is not blocked

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(find_spec("horovod") is None, reason="make horov
 SGD = Path(trainers.examples.__file__).parent / "horovod_sgd.py"
 BATCH = 24
 LONG = 100_000
+MANY_BYTES = 1 << 16  # more than any message of Horovod's own, less than the kernel holds
 GLOO_TIMEOUT_S = 30.0  # Horovod's own: nothing here may wait for it
 
 LOOKS = """\
@@ -43,6 +44,27 @@ state = hvd.elastic.TorchState(model=model, optimizer=optimizer, step=0, seen=[]
 train(state)
 if hvd.rank() == 0:
     open("seen.json", "w").write(json.dumps([state.step, state.seen]))
+"""
+
+LARGE = """\
+import os
+os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"] = "3600"  # who waits for it does not end
+import horovod.torch as hvd, time, torch
+hvd.init()
+large = torch.ones(1 << 25)
+
+@hvd.elastic.run
+def train(state):
+    while True:
+        print("sends", flush=True)
+        if hvd.size() > 1:
+            hvd.broadcast_(large, root_rank=1)
+        else:
+            time.sleep(0.01)
+        state.step += 1
+        state.commit()
+
+train(hvd.elastic.TorchState(step=0))
 """
 
 
@@ -72,6 +94,14 @@ def enter_soon(c: Controller, members: list[str]) -> None:
         return set(newest) == {c.generation}
 
     c.until(have_entered, "they go on", timeout_s=GLOO_TIMEOUT_S / 2)
+
+
+def most_unsent_bytes(pid: int) -> int:
+    """Return the most that waits in a connection of a process for the other side."""
+    links = {str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+    rows = [row.split() for row in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    unsent = [int(r[4].partition(":")[0], 16) for r in rows if f"socket:[{r[9]}]" in links]
+    return max(unsent, default=0)
 
 
 def assert_exact(directory: Path, steps: int) -> None:
@@ -171,6 +201,31 @@ def test_one_that_hangs_is_left_behind_at_once(tmp_path: Path, template: Templat
         c.commit(others, port, abandon=True)
         enter_soon(c, others)
         trains(c, ids[0])
+
+
+def test_one_who_dies_in_the_middle_of_a_message_is_left_behind_at_once(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    script = tmp_path / "large.py"
+    script.write_text(LARGE)
+    with Controller(tmp_path, template) as c:
+        a, b = c.start(BOOTSTRAP, ["0", str(script)], count=2)
+        c.warm([a, b])
+        c.form([a, b])
+
+        def is_receiving() -> bool:
+            c.kill(a, signal.SIGSTOP)
+            if most_unsent_bytes(c.workers[b].pid) > MANY_BYTES:
+                return True
+            c.kill(a, signal.SIGCONT)
+            return False
+
+        c.until(is_receiving, "a takes no more of what b sends")
+        c.kill(b)
+        c.until(lambda: c.workers[b].returncode is not None, "b is gone")
+        c.kill(a, signal.SIGCONT)
+        c.members = [a]
+        c.form([a], abandon=True)
 
 
 def test_a_script_that_only_looks_for_changes_keeps_its_counters(

@@ -230,9 +230,11 @@ def test_a_parked_domain_resumes_from_its_file_at_another_size(control: Controll
 
 
 HANGS = """\
+import signal
 import time
 import numpy as np
 from bftrainer.elastic import mpi
+signal.signal(signal.SIGTERM, lambda *_: None)  # would never run: Python is not back from MPI
 def step(run):
     if run.rank == 1:
         time.sleep(3600)
@@ -255,6 +257,50 @@ def test_a_blocking_call_of_the_program_ends_its_process_as_a_loss(control: Cont
     c.commit([a], port, abandon=True)
     c.until(lambda: c.workers[a].returncode == -signal.SIGTERM, "ended as a loss")
     assert "BFT-1444" in c.workers[a].log.read_text()
+
+
+STUCK = """\
+import threading
+import time
+import numpy as np
+from bftrainer.elastic import mpi
+sent = []  # when
+def send_for_ever(lost):  # keeps MPI's lock as soon as it has noticed that nobody is there
+    while True:
+        sent.append(time.monotonic())
+        lost.Isend(np.zeros(10), 1)
+        lost.Iprobe()
+        time.sleep(0.01)
+def step(run):
+    if run.size == 2:
+        run.lost = run.comm.raw
+    elif not sent:
+        threading.Thread(target=send_for_ever, args=[run.lost], daemon=True).start()
+    elif time.monotonic() - sent[-1] > 1:
+        print("stuck", flush=True)
+    run.comm.Allreduce(np.ones(1), np.empty(1))
+    time.sleep(0.01)
+run = mpi.Run(replicated={"x": np.zeros(1)})
+run.loop(step, steps=1000000)
+"""
+
+
+def test_a_member_whose_mpi_does_not_answer_any_more_ends_as_a_loss(control: Controller) -> None:
+    c = control
+    script = c.directory / "stuck.py"
+    script.write_text(STUCK)
+    a, b, d = start(c, script)
+    form(c, [a, b])
+    goes_on(c)
+    c.kill(b)
+    c.until(lambda: c.workers[b].returncode is not None, "killed")
+    form(c, [a], abandon=True)
+    c.until(lambda: "stuck" in c.workers[a].log.read_text(), "MPI hangs, the program does not")
+    c.commit([a, d], c.prepare([a, d]))
+    c.until(lambda: c.workers[a].returncode is not None, "ended")
+    assert c.workers[a].returncode == -signal.SIGTERM
+    c.members = [d]
+    assert len(form(c, [d], abandon=True)) == 1
 
 
 MISTAKEN = """\

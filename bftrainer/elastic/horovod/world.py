@@ -9,12 +9,11 @@ inside Horovod nobody can (an exception while a context forms ends the process; 
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from bftrainer.elastic.control import Control, Key, key_of
+from bftrainer.elastic.control import Control, Key, end_as_loss, key_of
 from bftrainer.elastic.handover import overtaken
 from bftrainer.elastic.horovod import sockets
 from bftrainer.elastic.horovod.front import Front, Keeps, Kept
@@ -161,8 +160,7 @@ class World:
 
     def _end_if_forming(self, key: Key) -> None:
         if self._is_forming and self._key == key:
-            # Horovod cannot be interrupted here. By this signal it is a loss, no failure.
-            os.kill(os.getpid(), signal.SIGTERM)
+            end_as_loss("Horovod cannot be interrupted while a context comes up")
 
 
 def _pass_gate(commit: Commit, prefix: str, rank: int) -> StoreClient:

@@ -9,16 +9,15 @@ whatever hangs in it, and the survivors connect to each other afresh. Called by 
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from bftrainer.elastic.control import Control, Key, die, key_of
+from bftrainer.elastic.control import Control, Key, die, end_as_loss, key_of
 from bftrainer.elastic.fence import Fence
+from bftrainer.elastic.mpi import library
 from bftrainer.elastic.mpi.comm import Comm, GroupBroken
 from bftrainer.elastic.mpi.handover import Handover
 from bftrainer.elastic.mpi.joining import Union, unite
@@ -29,6 +28,7 @@ log = logging.getLogger("bftrainer.elastic")
 
 HUNG_S = 0.2  # a call that returns at once takes no longer
 FORM_PATIENCE_S = 5.0  # for connecting, or parting: then the next attempt
+LOOK_S = 1.0  # while connecting or parting: between two looks whether MPI still answers
 RAW_PATIENCE_S = 5.0  # a step may be long; only programs with blocking calls are ended
 
 
@@ -62,6 +62,7 @@ class Membership:
         self.committed_s: float | None = None  # end of the last step
         self.on_change: Callable[[Change], object] = lambda _change: None
         self._mpi = mpi
+        self._in_use: Comm | None = None  # before it is ``comm`` as well
         self._handover = handover
         self._roster: tuple[str, ...] = ()
         self._seen: Key = (-1, -1)
@@ -115,7 +116,7 @@ class Membership:
 
     def _watch(self, commit: Commit) -> None:
         """In the control thread: look after a while whether we can still leave the group."""
-        if commit.abandon and self.comm is not None:
+        if commit.abandon and self._in_use is not None:
             self._look_later(key_of(commit), time.monotonic())
 
     def _look_later(self, key: Key, since_s: float) -> None:
@@ -129,18 +130,27 @@ class Membership:
         A call that only starts or tests an operation may try for ever to send to a dead
         member (libfabric); so does a blocking call of the program's own.
         """
-        comm, now_s = self.comm, time.monotonic()
+        comm, now_s = self._in_use, time.monotonic()
         if comm is None or self._seen >= key or self.control.is_over:
             return
         inside_s = comm.inside_since_s
         if inside_s is not None and now_s - inside_s >= HUNG_S:
-            log.warning("a call of MPI does not end: a member is lost")
-        elif comm.is_raw_used and now_s - since_s >= RAW_PATIENCE_S:
-            log.warning("BFT-1444: a call on Run.comm.raw does not end: a member is lost")
-        else:
-            self._look_later(key, since_s)
-            return
-        os.kill(os.getpid(), signal.SIGTERM)
+            end_as_loss("a call of MPI does not end: a member is lost")
+        if comm.is_raw_used and now_s - since_s >= RAW_PATIENCE_S:
+            end_as_loss("BFT-1444: a call on Run.comm.raw does not end: a member is lost")
+        self._look_later(key, since_s)
+
+    def _end_if_stuck(self) -> None:
+        """End this process when a call that was left to itself keeps MPI's lock.
+
+        What waits for joiners, or what an earlier generation left behind, drives every
+        operation under way; one that tries for ever to send to a dead member then never
+        gives the lock back, and whatever this process begins next waits for it.
+        """
+        touching = SideTask(self.control, lambda: library.touch(self._mpi))
+        touching.wait(lambda: False, LOOK_S)
+        if not touching.is_done:
+            end_as_loss("MPI does not answer any more: a member was lost")
 
     # ---- changes ---------------------------------------------------------------------
 
@@ -183,7 +193,7 @@ class Membership:
                 self._mpi, commit, worker_id=self._me, old=old, raw=raw, timeout_s=GROUP_TIMEOUT_S
             ),
         )
-        group = Comm(self._mpi, union.raw, self._is_overtaken(commit))
+        group = self._in_use = Comm(self._mpi, union.raw, self._is_overtaken(commit))
         new_ranks = [rank_of.get(name) for name in union.ids]
         resumed = ""
         if union.old:
@@ -214,7 +224,7 @@ class Membership:
         """Part from the leavers; return the communicator of those who stay, by rank."""
         mpi, mine = self._mpi, rank_of.get(self._me)
         if not union.old and union.ids == tuple(sorted(rank_of, key=rank_of.__getitem__)):
-            return Comm(mpi, union.raw, self.is_abandoned)
+            return self._use(union.raw)
         old, self.comm = self.comm, None
 
         def split() -> Any:
@@ -228,7 +238,11 @@ class Membership:
         raw = self._aside(commit, split)
         if mine is None:
             self._leave(commit)
-        return Comm(mpi, raw, self.is_abandoned)
+        return self._use(raw)
+
+    def _use(self, raw: Any) -> Comm:
+        self._in_use = Comm(self._mpi, raw, self.is_abandoned)
+        return self._in_use
 
     def _entered(self, commit: Commit, comm: Comm, took_s: float, resumed: str) -> None:
         self.commit, self.comm, self.rank, self.size = commit, comm, comm.rank, comm.size
@@ -276,15 +290,22 @@ class Membership:
         )
 
     def _let_go(self) -> None:
-        if self.comm is not None:
-            self.comm.leave()
-            self.comm = None
+        for comm in (self.comm, self._in_use):
+            if comm is not None:
+                comm.leave()
+        self.comm = self._in_use = None
 
     def _is_overtaken(self, commit: Commit) -> Callable[[], bool]:
         return lambda: self.control.newer_than(key_of(commit)) is not None
 
     def _aside(self, commit: Commit, action: Callable[[], Any]) -> Any:
-        outcome = SideTask(self.control, action).wait(self._is_overtaken(commit), FORM_PATIENCE_S)
+        task, is_overtaken = SideTask(self.control, action), self._is_overtaken(commit)
+        until_s = time.monotonic() + FORM_PATIENCE_S
+        while not (task.is_done or is_overtaken() or time.monotonic() > until_s):
+            task.wait(is_overtaken, LOOK_S)
+            if not task.is_done:
+                self._end_if_stuck()
+        outcome = task.wait(is_overtaken, 0.0)
         if isinstance(outcome, Broken):
             raise GroupBroken(outcome.reason)
         return outcome
