@@ -31,7 +31,9 @@ N_TRAINERS = 4
 COMMANDS_AT_ONCE = 8
 PATIENCE_S = 180.0
 # A cluster of this size starts cold in a minute; gaps here are as long as anybody likes.
-POLICY = f"reserve_nodes_per_type: {RESERVE}\nmin_gap_s: 60\ngap_margin_s: 10\n"
+# Of 63 pilots on two cores that end at once none is gone within a second: the daemon would
+# back off, as it should, and there would be nothing left to measure.
+POLICY = f"reserve_nodes_per_type: {RESERVE}\nmin_gap_s: 60\ngap_margin_s: 10\nharm_slo_s: 60\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +110,8 @@ class Site:
             self._sidecar.stop()
             self._clear()
             return
-        self._sidecar.start()
+        if not self._sidecar.is_running():  # the arm before may have been this one
+            self._sidecar.start()
         if not self._has_trainers:
             for spec in light_trainers(self._directory, N_TRAINERS, self._scale.n_nodes):
                 self._sidecar.client.submit(spec)

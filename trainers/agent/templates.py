@@ -182,26 +182,28 @@ class Template:
             self._failure = cause
 
     def _closed(self) -> None:
+        """The channel has ended: so has the process, or it is of no use any more."""
         if not self._failure:
             self._failure = (
                 f"the warm template of {self._key.interpreter} ended; see {self._log_path}"
             )
-        self._end()
-
-    def _end(self) -> None:
         LOG.warning("%s", self._failure)
         self.is_alive = False
         self._channel.close()
         self.kill_all()
-        for worker_id in [*self._workers.running, *self._workers.waiting]:
-            self._exited(worker_id, KILLED, self._failure)
 
     def _reap(self, child: subprocess.Popen[bytes]) -> None:
-        child.wait()
+        returncode = child.wait()
         self._process = None
-        self._channel.drain()  # what it still had to say, then the end of the socket
+        if self.is_alive:
+            self._channel.drain()  # what it still had to say, then the end of the socket
         if self.is_alive:
             self._closed()
+        # SIGTERM is for the whole pilot: the batch system takes the node, and the agent, which
+        # got it too, may not have come to leave yet. The workers are a loss then, no failure.
+        how = returncode if returncode == -signal.SIGTERM else KILLED
+        for worker_id in [*self._workers.running, *self._workers.waiting]:
+            self._exited(worker_id, how, self._failure)
 
 
 class TemplatePool:
