@@ -85,6 +85,17 @@ def has_left(c: Controller, worker_id: str) -> None:
     assert worker.returncode == 0
 
 
+def dies(c: Controller, worker_id: str) -> None:
+    """Kill a worker; wait until it is gone."""
+    c.kill(worker_id)
+    c.until(lambda: c.workers[worker_id].returncode is not None, "killed")
+
+
+def say(c: Controller, ids: list[str], word: str, known: dict[str, int]) -> None:
+    """Wait until all have printed a word, after as many characters as were known."""
+    c.until(lambda: all(word in c.workers[i].log.read_text()[known[i] :] for i in ids), word)
+
+
 def comes_back(c: Controller, worker_id: str) -> None:
     """Let a stopped worker go on and wait until it does, and the others after that."""
     worker = c.workers[worker_id]
@@ -203,8 +214,7 @@ def test_a_domain_that_is_cut_anew_and_loses_a_part_gives_the_same_solution(
     goes_on(c)
     form(c, [b, d])
     goes_on(c)
-    c.kill(b)  # with half of the domain: the rest has a copy of it
-    c.until(lambda: c.workers[b].returncode is not None, "killed")
+    dies(c, b)  # with half of the domain: the rest has a copy of it
     (entered,) = form(c, [d], abandon=True)
     assert entered.step > 0
     assert not entered.resumed_from
@@ -227,6 +237,92 @@ def test_a_parked_domain_resumes_from_its_file_at_another_size(control: Controll
     c.finished([e])
     difference = np.abs(np.load(out) - reference(c.directory, iterations)).max()
     assert difference < TOLERANCE * 0.01
+
+
+REDUCES = """\
+import os
+import time
+import numpy as np
+from mpi4py import MPI
+from bftrainer.elastic import mpi
+def check(run, send, expected, op=None):
+    got = np.full_like(send, 77)
+    run.comm.Allreduce(send, got, op)
+    assert got.dtype == expected.dtype and np.array_equal(got, expected), (got, expected)
+def step(run):
+    n, rank = run.size, run.rank
+    for length in (1, 2, 511, 513, 10_007):
+        mine = np.arange(length)
+        check(run, (mine + rank) * 1.0, (n * mine + n * (n - 1) // 2) * 1.0)
+        check(run, (mine + rank).astype("i4"), (mine + n - 1).astype("i4"), MPI.MAX)
+        check(run, mine + rank * 1j, n * mine + n * (n - 1) // 2 * 1j)  # as MPI does it
+    square = np.full((30, 40), rank + 1.0)
+    check(run, square, np.full((30, 40), n * (n + 1) / 2))
+    in_place = np.full(600, 1.0)
+    run.comm.Allreduce(MPI.IN_PLACE, in_place)
+    assert (in_place == n).all()
+    for length in (3, 3000):  # the order is that of the ranks
+        check(run, np.full(length, rank), np.full(length, int("".join(map(str, range(n))))), CHAIN)
+    time.sleep(0.01)
+def chain(left, right, _type):
+    a, b = np.frombuffer(left, "i8"), np.frombuffer(right, "i8")
+    b[:] = a * 10 ** (np.char.str_len(b.astype(str))) + b
+CHAIN = MPI.Op.Create(chain, commute=False)
+run = mpi.Run(replicated={"x": np.zeros(1)})
+run.loop(step, steps=STEPS)
+"""
+
+
+def test_a_reduction_is_what_mpi_says(control: Controller) -> None:
+    c = control
+    script = c.directory / "reduces.py"
+    script.write_text(REDUCES.replace("STEPS", "3"))
+    members = start(c, script, count=4)
+    form(c, members)
+    assert len(c.finished(members)) == 4
+
+
+HOLDS = """\
+import time
+from pathlib import Path
+import numpy as np
+from bftrainer.elastic import mpi
+wanted = np.zeros(10_000)  # agreed on in the step before
+def step(run):
+    if wanted[0]:
+        wanted[:] = 0
+        print("holds", flush=True)
+        while HOLD.exists():
+            time.sleep(0.002)
+        print("reduces", flush=True)
+    run.comm.Allreduce(np.full(10_000, float(HOLD.exists())), wanted)
+    time.sleep(0.005)
+HOLD = Path(__file__).with_name("hold")
+run = mpi.Run(replicated={"x": np.zeros(1)})
+run.loop(step, steps=1_000_000)
+"""
+
+
+def test_those_who_reduce_with_a_dead_member_live_on(control: Controller) -> None:
+    c = control
+    script, hold = c.directory / "holds.py", c.directory / "hold"
+    script.write_text(HOLDS)
+    members = start(c, script)
+    form(c, members)
+    for rank in (0, 1, 2):
+        goes_on(c)
+        known = {i: len(c.workers[i].log.read_text()) for i in members}
+        victim = members[rank]
+        rest = [i for i in members if i != victim]
+        hold.touch()
+        say(c, members, "holds", known)
+        dies(c, victim)
+        hold.unlink()
+        say(c, rest, "reduces", known)
+        form(c, rest, abandon=True)
+        assert [c.workers[i].returncode for i in rest] == [None, None]
+        members = [*rest, *start(c, script, count=1)]
+        form(c, members)
 
 
 HANGS = """\
@@ -292,8 +388,7 @@ def test_a_member_whose_mpi_does_not_answer_any_more_ends_as_a_loss(control: Con
     a, b, d = start(c, script)
     form(c, [a, b])
     goes_on(c)
-    c.kill(b)
-    c.until(lambda: c.workers[b].returncode is not None, "killed")
+    dies(c, b)
     form(c, [a], abandon=True)
     c.until(lambda: "stuck" in c.workers[a].log.read_text(), "MPI hangs, the program does not")
     c.commit([a, d], c.prepare([a, d]))

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bftrainer.elastic.mpi.reduce import Reducer, flat
+
 LOOK_EVERY = 64  # tests between two looks for news
 SPINS = 4000  # tests before a wait begins to sleep: some milliseconds
 NAP_S = 0.0002
@@ -46,6 +48,7 @@ class Comm:
         self.inside_since_s: float | None = None  # in a call that should return at once
         self.rank: int = raw.Get_rank()
         self.size: int = raw.Get_size()
+        self._reducer = Reducer(self._exchange, self.rank, self.size)
 
     @property
     def raw(self) -> Any:
@@ -104,6 +107,9 @@ class Comm:
             return RuntimeError(str(problem))
         return GroupBroken(str(problem).partition("\n")[0][:300])
 
+    def _exchange(self, send: Any, receive: Any) -> None:
+        self.wait(self._start(self._raw.Ialltoallv, send, receive))
+
     def _start(self, operation: Callable[..., Any], *what: Any) -> Any:
         self.inside_since_s = time.monotonic()
         try:
@@ -126,7 +132,11 @@ class Comm:
 
     def Allreduce(self, send: Any, receive: Any, op: Any = None) -> None:  # noqa: N802
         """Combine over all members, by default the sum."""
-        self.wait(self._start(self._raw.Iallreduce, send, receive, op or self.mpi.SUM))
+        op, mine, total = op or self.mpi.SUM, flat(send), flat(receive)
+        if mine and total and (mine.format, len(mine)) == (total.format, len(total)):
+            self._reducer.reduce(mine, total, op)
+        else:  # types of the program's own, parts of buffers, MPI.IN_PLACE
+            self.wait(self._start(self._raw.Iallreduce, send, receive, op))
 
     def Bcast(self, buffer: Any, root: int = 0) -> None:  # noqa: N802
         """Send from one to all."""
@@ -142,7 +152,7 @@ class Comm:
 
     def Barrier(self) -> None:  # noqa: N802
         """Wait for everybody."""
-        self.wait(self._start(self._raw.Ibarrier))
+        self.most([0])
 
     # ---- for the runtime -------------------------------------------------------------
 
