@@ -88,7 +88,7 @@ def test_an_interpreter_without_mpi4py_is_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(ElasticError, match="pip install mpi4py mpich") as caught:
-        library.load(finalizes=False)
+        library.load()
     assert caught.value.code == "BFT-1441"
 
 

@@ -54,7 +54,7 @@ def main() -> None:
 
 def _load_mpi() -> None:
     library = importlib.import_module("bftrainer.elastic.mpi.library")
-    library.require_connecting(library.load(finalizes=False))
+    library.require_connecting(library.load())
     library.unlink_shared_memory()
     for name in ("PMI_FD", "PMI_RANK", "PMI_SIZE", "PMI_ID"):
         os.environ.pop(name, None)  # not for the programs that the script starts

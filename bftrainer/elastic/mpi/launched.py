@@ -8,6 +8,7 @@ and the state as after any loss. Used by ``run`` in place of ``membership``.
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 import signal
@@ -35,6 +36,7 @@ class Launched:
         self._comm: Comm | None = None
         self._has_lost = False
         self._asked: list[int] = []
+        atexit.register(self._finalize)
         self._control_file = Path(os.environ.get("BFT_CONTROL_FILE", os.devnull))
         if "BFT_CONTROL_FILE" in os.environ:
             signal.signal(signal.SIGUSR1, lambda number, _: self._asked.append(number))
@@ -80,8 +82,11 @@ class Launched:
             sys.stdout.flush()
 
     def enter_next(self) -> None:
-        """Begin with all that were launched."""
-        self._enter(self._mpi.COMM_WORLD, 0)
+        """Begin with all that were launched, or those of them that live."""
+        try:
+            self._enter(self._mpi.COMM_WORLD, 0)
+        except GroupBroken as broken:
+            self.recover(broken.reason)
 
     def recover(self, reason: str) -> None:
         """Go on without whom we lost.
@@ -130,8 +135,13 @@ class Launched:
             self._end(0)
         return is_first
 
+    def _finalize(self) -> None:
+        """End with the others, dead ones excepted: MPI_Finalize would wait for them, too."""
+        if not self._has_lost and not self._mpi.Is_finalized():
+            self._mpi.Finalize()
+
     def _end(self, status: int) -> None:
-        if self._has_lost:  # MPI_Finalize waits for everybody, the dead included
+        if self._has_lost:  # a script that loaded mpi4py before us would finalise
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)

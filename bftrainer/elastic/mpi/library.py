@@ -1,7 +1,8 @@
 """The MPI library of the user's interpreter, loaded so that a process can leave it.
 
-Nothing comes in; the module ``mpi4py.MPI`` goes out. A worker never finalises it:
+Nothing comes in; the module ``mpi4py.MPI`` goes out. It is not finalised by itself:
 MPI_Finalize waits for everybody this process was ever connected to, dead members included.
+A worker never does it; a program that was launched does where nobody was lost (``launched``).
 Called by ``boot`` before the user's script, and by ``Run``.
 """
 
@@ -25,7 +26,7 @@ NETWORK = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
 SHARED_MEMORY = "/dev/shm/mpich_shm_"  # noqa: S108 - MPICH's names, with a random end
 
 
-def load(*, finalizes: bool) -> Any:
+def load() -> Any:
     """Return ``mpi4py.MPI``, initialised; where it was loaded before, as it was loaded then.
 
     Raises:
@@ -34,7 +35,7 @@ def load(*, finalizes: bool) -> Any:
     try:
         if "mpi4py.MPI" not in sys.modules:
             os.environ.update({**NETWORK, **os.environ})
-            importlib.import_module("mpi4py").rc.finalize = finalizes
+            importlib.import_module("mpi4py").rc.finalize = False
         return importlib.import_module("mpi4py.MPI")
     except (ImportError, RuntimeError) as problem:
         raise ElasticError(

@@ -56,7 +56,7 @@ class Run:
     ) -> None:
         control = control_module.current()
         self._control = control
-        self._mpi = mpi = library.load(finalizes=control.is_plain)
+        self._mpi = mpi = library.load()
         self._state = state = State(replicated or {}, rows or {})
         plain = Launched if control.is_plain else None
         directory = control.config.checkpoint_dir or (plain.directory() if plain else "")
