@@ -20,6 +20,7 @@ from statistics import median
 from typing import Literal, NoReturn
 
 from _bench.controller import ARMS, Arm, Sample, Scale, Site
+from _bench.sdiag import Cycles
 from _bench.stats import ratio_interval
 from _bench.targets import Target, console, exit_code, print_targets, write_json
 from _bench.waiting import BenchError
@@ -113,7 +114,7 @@ def _print_samples(samples: Sequence[Sample]) -> None:
     title = "slurmctld, medians over repeats; cycles of main and backfill scheduler, ms"
     table = Table(title=title, title_justify="left")
     headings = ("storm", "bftrainer", "requests", "CPU s", "main", "mean", "max", "sum",
-                "backfill", "mean", "max")  # fmt: skip
+                "backfill", "mean", "max", "jobs", "ms/job")  # fmt: skip
     for n, heading in enumerate(headings):
         table.add_column(heading, justify="left" if n < 2 else "right")
     for storm in dict.fromkeys(s.storm for s in samples):
@@ -129,9 +130,16 @@ def _print_samples(samples: Sequence[Sample]) -> None:
                 [s.load.backfill.count for s in found],
                 [s.load.backfill.mean_us / 1000 for s in found],
                 [s.load.backfill.max_us / 1000 for s in found],
+                [s.load.backfill.mean_jobs for s in found],
+                [_per_job_us(s.load.backfill) / 1000 for s in found],
             ]
             table.add_row(storm, arm, *(f"{median(column):.3g}" for column in columns))
     console().print(table)
+
+
+def _per_job_us(cycles: Cycles) -> float:
+    """Return what looking at one job took: how full the queue is when a pass begins is chance."""
+    return cycles.mean_us / cycles.mean_jobs if cycles.mean_jobs else 0.0
 
 
 def _leave(_signum: int, _frame: object) -> NoReturn:

@@ -18,6 +18,7 @@ class Cycles:
     count: int
     mean_us: float
     max_us: float
+    mean_jobs: float  # looked at in a pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,5 +50,8 @@ def _cycles(part: str) -> Cycles:
         return int(found[1]) if found else 0
 
     return Cycles(
-        count=value("Total cycles"), mean_us=value("Mean cycle"), max_us=value("Max cycle")
+        count=value("Total cycles"),
+        mean_us=value("Mean cycle"),
+        max_us=value("Max cycle"),
+        mean_jobs=value("Mean depth cycle") or value("Depth Mean"),
     )
