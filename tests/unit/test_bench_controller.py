@@ -34,6 +34,8 @@ Backfilling stats
 \tLast cycle: 90
 \tMax cycle:  110
 \tMean cycle: 100
+\tDepth Mean: 34
+\tDepth Mean (try depth): 12
 
 Remote Procedure Call statistics by message type
 \tREQUEST_PARTITION_INFO                  ( 2009) count:15     ave_time:185    total_time:2776
@@ -46,8 +48,9 @@ Remote Procedure Call statistics by user
 
 def test_sdiag_in_numbers() -> None:
     load = sdiag.parse(SDIAG)
-    assert asdict(load.main) == {"count": 3, "mean_us": 1768, "max_us": 4006}
-    assert asdict(load.backfill) == {"count": 2, "mean_us": 100, "max_us": 110}
+    main, backfill = asdict(load.main), asdict(load.backfill)
+    assert main == {"count": 3, "mean_us": 1768, "max_us": 4006, "mean_jobs": 1}
+    assert backfill == {"count": 2, "mean_us": 100, "max_us": 110, "mean_jobs": 34}
     assert load.rpcs == {"REQUEST_PARTITION_INFO": 15, "REQUEST_SUBMIT_BATCH_JOB": 1}
     assert load.rpc_us == 3649
     assert sdiag.parse("").backfill.count == 0
