@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -194,7 +195,8 @@ class Site:
         long a cycle takes would say how long it waits for those.
         """
         for thread in Path(f"/proc/{self._pid()}/task").iterdir():
-            os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(1))
+            with suppress(ProcessLookupError):  # it has ended meanwhile
+                os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(1))
 
     def _pid(self) -> int:
         return int((self._cluster.directory / "run" / "slurmctld.pid").read_text())

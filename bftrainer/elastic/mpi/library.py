@@ -19,9 +19,9 @@ from bftrainer.elastic.errors import ElasticError
 
 OLDEST_MPICH = (5, 0)
 # MPICH has two network layers. With UCX, which it prefers, a survivor crashes when a peer dies
-# in the middle of a message of some kB (3 of 12 losses); with libfabric it hangs in 10 of 40,
-# which ``membership`` notices. Of libfabric's providers tcp is the one that was tried: with the
-# one it takes by itself on a host without fast network, a split took 31 s.
+# in the middle of a message of some kB (3 of 12 losses); with libfabric it may hang, which
+# ``reduce`` makes rare and ``membership`` notices. Of libfabric's providers tcp is the one that
+# was tried: with the one it takes by itself on a host without fast network, a split took 31 s.
 NETWORK = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
 SHARED_MEMORY = "/dev/shm/mpich_shm_"  # noqa: S108 - MPICH's names, with a random end
 

@@ -62,7 +62,7 @@ class Membership:
         self.committed_s: float | None = None  # end of the last step
         self.on_change: Callable[[Change], object] = lambda _change: None
         self._mpi = mpi
-        self._in_use: Comm | None = None  # before it is ``comm`` as well
+        self._in_use: Comm | None = None  # ``comm``, or what will be while it forms
         self._handover = handover
         self._roster: tuple[str, ...] = ()
         self._seen: Key = (-1, -1)

@@ -26,7 +26,7 @@ def flat(buffer: Any) -> memoryview | None:
     try:
         view = memoryview(buffer)
         return view.cast("B").cast(view.format) if view.format in CODES else None  # type: ignore[call-overload]
-    except TypeError:
+    except (TypeError, ValueError):  # not contiguous, or nothing that a buffer can say
         return None
 
 
