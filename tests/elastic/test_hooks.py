@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import sys
@@ -80,6 +81,17 @@ def assert_same(directory: Path, wanted: journal.Entry, *, samples: int, atol: f
     assert journal.disagreements(directory, "sums", "counted") == []
 
 
+def csv_steps(out: Path) -> dict[str, range]:
+    """Return the steps whose loss each folder of Lightning's CSVLogger holds."""
+    found = {}
+    for path in out.glob("lightning_logs/*/metrics.csv"):
+        with path.open(newline="") as lines:
+            steps = [int(row["step"]) for row in csv.DictReader(lines) if row["loss"]]
+        found[path.parent.name] = range(steps[0], steps[-1] + 1)
+        assert steps == list(found[path.parent.name])
+    return found
+
+
 def test_rescaled_it_trains_as_without_us(
     tmp_path: Path, template: TemplateProcess, framework: Framework
 ) -> None:
@@ -100,6 +112,10 @@ def test_rescaled_it_trains_as_without_us(
     assert sorted(logged) == list(range(1, 31)), "each step once, by whoever was rank 0"
     names = {p.name for p in (tmp_path / "out").iterdir()}
     assert names >= framework.saved
+    if framework.module == "lightning":
+        files = csv_steps(tmp_path / "out")
+        own = files.pop("only")
+        assert files == {f"only-from-step-{len(own)}": range(len(own), 30)}
 
 
 @pytest.mark.long

@@ -13,6 +13,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,9 +37,12 @@ _is_old_name = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in
 _NAME = "pytorch_lightning" if _is_old_name else "lightning.pytorch"
 _library: Any = importlib.import_module(_NAME)
 _strategies: Any = importlib.import_module(f"{_NAME}.strategies")
+_loggers: Any = importlib.import_module(f"{_NAME}.loggers")
 _environments: Any = importlib.import_module(f"{_NAME}.plugins.environments")
 _rank_zero: Any = importlib.import_module(f"{_NAME}.utilities.rank_zero")
 _call: Any = importlib.import_module(f"{_NAME}.trainer.call")
+
+_FROM_STEP = "-from-step-"
 
 
 class ElasticEnvironment(_environments.ClusterEnvironment):  # type: ignore[misc]  # optional
@@ -208,6 +212,8 @@ class ElasticCallback(_library.Callback):  # type: ignore[misc]
     # ---- who logs ---------------------------------------------------------------------------
 
     def _entered(self, info: GenerationInfo) -> None:
+        if info.rank == 0 and not self.is_first and info.step:
+            _log_elsewhere(self.trainer, info.step)
         self._place(info.rank)
 
     def _place(self, rank: int) -> None:
@@ -297,6 +303,18 @@ def _silent(module: torch.nn.Module) -> Iterator[None]:
         yield
     finally:
         del vars(module)["log"]
+
+
+def _log_elsewhere(trainer: Any, step: int) -> None:
+    """Give the CSV loggers of a new rank 0 a folder of their own.
+
+    A CSVLogger deletes the file that it finds, and the one who was rank 0 may still be
+    about to add the line of its last step.
+    """
+    for logger in trainer.loggers:
+        if isinstance(logger, _loggers.CSVLogger):
+            name = Path(logger.log_dir).name.partition(_FROM_STEP)[0]
+            logger._version, logger._experiment = f"{name}{_FROM_STEP}{step}", None  # noqa: SLF001
 
 
 def _refuse(trainer: Any) -> None:
