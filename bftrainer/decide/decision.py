@@ -69,7 +69,7 @@ def decide(given: DecisionInput, policy: Policy) -> Plan:
     releases += late
     memory = _hold_off(memory, [r.node for r in late], given.now_s)
     pool = _without(given, memory, releases)
-    if for_reserve := _reserve_releases(pool, given, memory):
+    if for_reserve := _reserve_releases(pool, given, memory, moved.spoken_for):
         releases += for_reserve
         memory = _hold_off(memory, [r.node for r in for_reserve], given.now_s)
         pool = _without(given, memory, releases)
@@ -217,11 +217,17 @@ def _late(given: DecisionInput) -> list[Release]:
     ]
 
 
-def _reserve_releases(pool: Pool, given: DecisionInput, memory: Memory) -> list[Release]:
-    """Free as many nodes as the reserve lacks, unless nodes are on their way back."""
+def _reserve_releases(
+    pool: Pool, given: DecisionInput, memory: Memory, spoken_for: frozenset[str]
+) -> list[Release]:
+    """Free as many nodes as the reserve lacks, unless nodes are on their way back.
+
+    What a job is about to start on, announced a moment ago perhaps, is nobody's reserve.
+    """
     if not pool.reserve_deficit:
         return []
     coming = coming_back(given.snapshot, given.pilots, memory) | _unconfirmed(given, memory)
+    coming -= spoken_for
     type_of = {n.name: n.node_type for n in given.snapshot.nodes or ()}
     releases: list[Release] = []
     for node_type, missing in sorted(pool.reserve_deficit.items()):

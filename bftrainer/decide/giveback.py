@@ -17,8 +17,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import or_
 
 from bftrainer.decide.feasible import Verdict, judge
 from bftrainer.decide.nodesets import NodeSet, NodeSets
@@ -39,7 +37,8 @@ class GiveBack:
 
     releases: tuple[Release, ...]
     gave_back: Mapping[str, GaveBack]
-    left_to_jobs: frozenset[str]  # free nodes on which a waiting job is about to start
+    left_to_jobs: AbstractSet[str]  # free nodes on which a waiting job is about to start
+    spoken_for: frozenset[str] = frozenset()  # free or ours: jobs start on them before long
     verdicts: tuple[Verdict, ...] = ()  # of every pending ordinary job, in the queue's order
 
 
@@ -70,10 +69,10 @@ def give_back(
     idle = {n.name for n in sets.nodes if n.state in FREE_STATES}
     ours = _in_the_way(pilots, present, idle if snapshot.pilots_come_last else set())
     free = idle - ours.keys()
-    back = coming_back(snapshot, pilots, memory)
-    site = Site.of(snapshot, sets, sets.named(free | back | ours.keys()), now_s)
+    to_have = free | coming_back(snapshot, pilots, memory)
+    site = Site.of(snapshot, sets, sets.named(to_have | ours.keys()), now_s)
     waiting = [j for j in pending if not why_it_waits(j, now_s, site.in_queue)]
-    situation = _situation(waiting, snapshot, free | back | ours.keys())
+    situation = _situation(waiting, snapshot, to_have | ours.keys())
     remembered = {k: memory.gave_back[k] for j in waiting if (k := j.job_id) in memory.gave_back}
 
     def had_its_chance(job: Job, kept_off: NodeSet) -> bool:
@@ -86,21 +85,21 @@ def give_back(
         return _cycle_passed(known.at_s, snapshot, settings)
 
     shadows = Shadows.of(snapshot, sets, now_s, settings.cycle_s)
-    outcome = judge(pending, site, sets.named(free | back), shadows, had_its_chance)
-    offer = _offer(sets, free | back, ours, memory)
+    outcome = judge(pending, site, sets.named(to_have), shadows, had_its_chance)
+    offer = _offer(sets, to_have, ours, memory)
     shares = give(outcome.placed, sets, offer, pick) if outcome.placed else []
-    taken = reduce(or_, (share for _, share in shares), 0)
     later = _put_off(outcome.behind, remembered, _due_s(snapshot, settings, now_s), now_s)
+    soon = [(job, share) for job, share in shares if job.job_id not in later]
     return GiveBack(
         releases=tuple(
             _release(ours[n.name], job)
-            for job, share in shares
-            if job.job_id not in later
+            for job, share in soon
             for tier in (*offer.at_no_cost, offer.of_trainers)
             for n in sets.members(share & tier)
         ),
         gave_back=remembered,
-        left_to_jobs=frozenset(n.name for n in sets.members(taken & sets.named(free))),
+        left_to_jobs=free & {n.name for _, share in shares for n in sets.members(share)},
+        spoken_for=frozenset(n.name for _, share in soon for n in sets.members(share)),
         verdicts=tuple(outcome.verdicts),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,8 @@ from bftrainer import canonical
 from bftrainer.decide.decision import AGENT_PATIENCE_S
 from bftrainer.decide.remaining import Joins, until_next_join_s
 from bftrainer.decide.types import DecisionInput, Memory, Plan, Settings
-from bftrainer.poll.snapshot import NodeState, Reservation, Snapshot
+from bftrainer.poll.announcer import STAND_IN
+from bftrainer.poll.snapshot import NodeState, Reservation, SchedulerCycle, Snapshot
 from tests.support.snapshots import (
     SOURCES,
     T0,
@@ -278,6 +280,32 @@ def test_the_reserve_is_kept_and_restored() -> None:
     free = snapshot(with_state(busy, NodeState.IDLE, gone), [running("7", "n3")])
     plan = fold.decide(free, held(keep), [record()], at_s=T0 + 2)
     assert (plan.claims, plan.releases, plan.reserve) == ((), (), (gone,))
+
+
+def test_the_reserve_is_restored_as_soon_as_a_job_is_announced() -> None:
+    fold = Fold(settings=Settings(reserve_nodes_per_type=1))
+    seen = snapshot(with_state(idle_nodes(4), NodeState.ALLOCATED, *_names(3)))
+    assert fold.decide(seen, held(*_names(3)), [record()]).reserve == ("n4",)
+    waits = replace(seen, jobs=(pending(f"{STAND_IN}1", 1),))  # n4 is free for it
+    first = fold.decide(waits, held(*_names(3)), [record()], at_s=T0 + 1, is_new=False)
+    assert [r.for_job for r in first.releases] == [""]
+    assert "reserve" in first.releases[0].reason
+    gone = first.releases[0].node
+    pilots = [pilot(name, is_leaving=name == gone) for name in _names(3)]
+    then = fold.decide(waits, pilots, [record()], at_s=T0 + 1.1, is_new=False)
+    assert then.releases == ()  # there is one on its way
+
+
+def test_what_waits_for_a_cycle_leaves_the_reserve_free() -> None:
+    settings = Settings(reserve_nodes_per_type=1, cycle_s=30.0, backfill_lead_s=6.0)
+    fold = Fold(settings=settings)
+    seen = snapshot(
+        with_state(idle_nodes(5), NodeState.ALLOCATED, *_names(3), "n5"),
+        [running("6", "n5"), pending("7", 5), pending("8", 1, submit_s=T0)],
+    )
+    seen = replace(seen, cycle=SchedulerCycle(began_s=T0 - 5.0, ended_s=T0 - 5.0))
+    plan = fold.decide(seen, held(*_names(3)), [record()])
+    assert plan.releases == ()
 
 
 @pytest.mark.parametrize("state", [NodeState.COMPLETING, NodeState.IDLE])
