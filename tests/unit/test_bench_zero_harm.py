@@ -11,7 +11,7 @@ import pytest
 from _bench.zero_harm import cycles, idle, journal, program, report, verdict
 from _bench.zero_harm.arm import Stage
 from _bench.zero_harm.cells import CELLS, TIER
-from _bench.zero_harm.compare import compare, late, overtaken
+from _bench.zero_harm.compare import compare, late, overtaken, refused_beside
 from _bench.zero_harm.runs import JobOutcome, NodeSpan, PlanSeen, Run, Shelf, Sidecar, length_s
 from _bench.zero_harm.workload import (
     JITTER_S,
@@ -193,6 +193,19 @@ def test_starts_of_one_pass_have_no_order() -> None:
     assert overtaken([2.0, 1.5], [[1.0, 1.5], [1.0, 1.5]]) == ()
     assert overtaken([5.0, 1.5], [[1.0, 3.5], [1.0, 3.5]]) == (0,)
     assert late([5.0, 1.5], [[1.0, 3.5], [4.5, 3.5]], 1.0) == ()
+
+
+def test_who_is_refused_while_ordinary_jobs_have_all_nodes_is_not_our_doing() -> None:
+    def refused(at_s: float) -> JobOutcome:
+        return JobOutcome(
+            number=0, n_nodes=1, planned_s=at_s, submitted_s=at_s, refused="no node", nodes=()
+        )
+
+    held = (NodeSpan(node="n1", start_s=10.0, end_s=20.0),)
+    moments = (9.0, 10.0, 20.5, 22.0)
+    jobs = [refused(at_s) for at_s in moments]
+    assert refused_beside(run(*jobs, sidecar=Sidecar(held=held))) == 2
+    assert refused_beside(run(*jobs)) == 0
 
 
 def test_nothing_is_compared_without_a_control() -> None:

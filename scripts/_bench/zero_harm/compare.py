@@ -21,6 +21,7 @@ from _bench.zero_harm.runs import Run
 
 APART_S = 1.0  # of each other start jobs of one order; less is one tick of the scheduler
 LOST_CYCLE = 0.8  # of a bf_interval
+GOING_S = 1.0  # a node given back is free a moment later
 SHARES = (0.5, 0.95, 0.99, 1.0)
 Starts = Sequence[float]  # of the jobs of a run that started in all, s, in one order
 
@@ -47,6 +48,7 @@ class Harm:
     moved_behind: tuple[float, ...]  # those of them that start later, too
     lost_a_cycle: tuple[float, ...]  # much later than in any control
     refused: tuple[int, ...]  # immediate jobs that found no node
+    refused_beside: tuple[int, ...]  # those of them that came while bftrainer held nodes
     makespan_s: tuple[float, ...]
 
 
@@ -158,7 +160,20 @@ def _harm(
         moved_behind=_counts(moved_behind, pairs, n_controls),
         lost_a_cycle=_counts(lambda own, others: late(own, others, lost_s), pairs, n_controls),
         refused=tuple(sum(1 for j in run.jobs if j.refused) for run in runs),
+        refused_beside=tuple(refused_beside(run) for run in runs),
         makespan_s=tuple(run.makespan_s for run in runs),
+    )
+
+
+def refused_beside(run: Run) -> int:
+    """Count immediate jobs that found no node while bftrainer held one, or just had.
+
+    In all other cases ordinary jobs had every node, and so it could not have been otherwise.
+    """
+    held = run.sidecar.held if run.sidecar else ()
+    moments = [j.submitted_s for j in run.jobs if j.refused and j.submitted_s is not None]
+    return sum(
+        any(span.start_s <= at_s < span.end_s + GOING_S for span in held) for at_s in moments
     )
 
 

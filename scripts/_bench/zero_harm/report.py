@@ -18,7 +18,7 @@ WORST = ("cell", "job", "nodes", "submitted", "controls", "B", "later than ever"
 BEGIN, END = "<!-- numbers: bench_zero_harm -->", "<!-- numbers: end -->"
 ADDED = ("cell", "run", "median", "p95", "p99", "max")
 POOLED = ("cell", "runs", "median", "p95", "p99", "p95 by run", "overtaken", "and later",
-          "lost a cycle", "refused", "makespan")  # fmt: skip
+          "lost a cycle", "refused", "beside us", "makespan")  # fmt: skip
 TEXTS = {"cell", "run", "runs"}
 Row = tuple[str, ...]
 HARVEST = ("cell", "idle", "oracle", "in A", "held", "trained", "of oracle", "of idle", "pilots",
@@ -77,7 +77,7 @@ def pooled_rows(results: Sequence[Result]) -> Iterator[Row]:
         for cell, kind, harm in ((result.cell.name, "B", found.harm), ("", "A", found.control)):
             by_run: tuple[Sequence[float], ...] = (
                 *(harm.p95_s, harm.overtaken, harm.moved_behind, harm.lost_a_cycle),
-                *(harm.refused, harm.makespan_s),
+                *(harm.refused, harm.refused_beside, harm.makespan_s),
             )
             yield (
                 *(cell, f"{len(harm.refused)} {kind}", *_quantiles(harm.pooled)),

@@ -114,7 +114,9 @@ def targets(result: Result) -> list[Target]:
                 limit=0,
                 relation="<=",
                 unit="jobs",
-                note=f"{in_short(found.harm.refused)}; controls {in_short(found.control.refused)}",
+                note=f"{in_short(found.harm.refused)}, "
+                f"while we held nodes {in_short(found.harm.refused_beside)}; "
+                f"controls {in_short(found.control.refused)}",
             ),
             Target(
                 name=f"{cell.name}: held, of the oracle",
