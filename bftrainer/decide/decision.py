@@ -7,6 +7,7 @@ could use, then restore the reserve, then allocate what is left by the policy.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import lru_cache
 
@@ -218,11 +219,12 @@ def _late(given: DecisionInput) -> list[Release]:
 
 
 def _reserve_releases(
-    pool: Pool, given: DecisionInput, memory: Memory, spoken_for: frozenset[str]
+    pool: Pool, given: DecisionInput, memory: Memory, spoken_for: AbstractSet[str]
 ) -> list[Release]:
     """Free as many nodes as the reserve lacks, unless nodes are on their way back.
 
-    What a job is about to start on, announced a moment ago perhaps, is nobody's reserve.
+    What the main scheduler is about to start a job on, announced a moment ago perhaps, is
+    nobody's reserve; what only backfill can give away is there until then.
     """
     if not pool.reserve_deficit:
         return []

@@ -38,7 +38,7 @@ class GiveBack:
     releases: tuple[Release, ...]
     gave_back: Mapping[str, GaveBack]
     left_to_jobs: AbstractSet[str]  # free nodes on which a waiting job is about to start
-    spoken_for: frozenset[str] = frozenset()  # free or ours: jobs start on them before long
+    spoken_for: AbstractSet[str] = frozenset()  # free or ours: at once, without backfill
     verdicts: tuple[Verdict, ...] = ()  # of every pending ordinary job, in the queue's order
 
 
@@ -89,19 +89,28 @@ def give_back(
     offer = _offer(sets, to_have, ours, memory)
     shares = give(outcome.placed, sets, offer, pick) if outcome.placed else []
     later = _put_off(outcome.behind, remembered, _due_s(snapshot, settings, now_s), now_s)
-    soon = [(job, share) for job, share in shares if job.job_id not in later]
     return GiveBack(
         releases=tuple(
             _release(ours[n.name], job)
-            for job, share in soon
+            for job, share in shares
+            if job.job_id not in later
             for tier in (*offer.at_no_cost, offer.of_trainers)
             for n in sets.members(share & tier)
         ),
         gave_back=remembered,
-        left_to_jobs=free & {n.name for _, share in shares for n in sets.members(share)},
-        spoken_for=frozenset(n.name for _, share in soon for n in sets.members(share)),
+        left_to_jobs=free & _nodes(sets, shares),
+        spoken_for=_nodes(sets, shares, but_of=outcome.behind),
         verdicts=tuple(outcome.verdicts),
     )
+
+
+def _nodes(
+    sets: NodeSets, shares: Sequence[tuple[Job, NodeSet]], but_of: AbstractSet[str] = frozenset()
+) -> set[str]:
+    """Return the nodes of all jobs but some."""
+    return {
+        n.name for job, share in shares if job.job_id not in but_of for n in sets.members(share)
+    }
 
 
 def _put_off(

@@ -234,6 +234,15 @@ def test_the_reserve_stays_unborrowed() -> None:
     assert idle.oracle_node_s(one, replace(RULES, reserve=1)) == pytest.approx(10.0)
 
 
+@pytest.mark.parametrize(("starts_s", "borrowed_s"), [(11.0, 10.0), (25.0, 25.0)])
+def test_what_a_job_starts_on_at_the_next_tick_is_nobodys_reserve(
+    starts_s: float, borrowed_s: float
+) -> None:
+    one = run(job(0, 10.0, starts_s, 40.0, "n2"))
+    # n2 is given back at 10 s; where backfill starts the job it is the reserve until then.
+    assert idle.oracle_node_s(one, replace(RULES, reserve=1)) == pytest.approx(borrowed_s)
+
+
 def test_while_somebody_waits_a_node_is_slurms_until_the_next_cycle() -> None:
     one = run(job(0, 0.0, 0.0, 20.0, "n1"), job(1, 5.0, 70.0, 80.0, "n2"), job(2, 60, 70, 80, "n1"))
     # Job 1 waits: n1 is taken at the cycle after 20 s and given back for job 2, which could

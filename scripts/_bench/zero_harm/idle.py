@@ -11,7 +11,8 @@ the rules that protect ordinary jobs:
   margin; it is the plan of the cycle that lets the oracle take the node, as bftrainer saw it;
 * *hold-off*: given back when the job that takes the node next could start there: it is
   submitted and its last node has fallen idle;
-* *reserve*: so many idle nodes stay unborrowed at any moment.
+* *reserve*: so many idle nodes stay unborrowed at any moment, beside those that a job is
+  about to start on at the main scheduler's next tick.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from _bench.zero_harm.runs import JobOutcome, NodeSpan, PlanSeen, Run
 
 # After a cycle began its plan can be read, and bftrainer has looked.
 READABLE_S = 2.0
+TICK_S = 2.0  # what starts within that of when it could was not backfill's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,7 @@ def oracle_node_s(run: Run, rules: Rules) -> float:
         if gap.next_job is not None:
             number = gap.next_job.number
             last_idle[number] = max(last_idle.get(number, 0.0), gap.start_s)
-    usable = []
+    usable, unclaimed = [], []
     for gap in idle:
         start_s = 0.0
         if gap.start_s > 0.0:
@@ -92,8 +94,10 @@ def oracle_node_s(run: Run, rules: Rules) -> float:
             end_s = min(end_s, could_start_s)
         if end_s > start_s:
             usable.append(NodeSpan(node=gap.node, start_s=start_s, end_s=end_s))
-    idle_spans = [NodeSpan(node=g.node, start_s=g.start_s, end_s=g.end_s) for g in idle]
-    return _with_reserve(usable, idle_spans, rules.reserve)
+        until_s = end_s if gap.end_s - end_s <= TICK_S else gap.end_s
+        if until_s > gap.start_s:
+            unclaimed.append(NodeSpan(node=gap.node, start_s=gap.start_s, end_s=until_s))
+    return _with_reserve(usable, unclaimed, rules.reserve)
 
 
 def start_delay_s(run: Run) -> float:
