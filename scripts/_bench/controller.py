@@ -1,8 +1,10 @@
-"""Storms of submissions on a large test cluster, with bftrainer and without.
+"""Storms of submissions on a large test cluster, with bftrainer or without.
 
-``Site`` is one cluster on which the arms take turns; what slurmctld says of its own load
-during a storm goes out. Called by ``bench_controller``. Agents and daemon are real, the
-trainers' workers sleep (``scripts/workloads/light_interpreter.py``): no torch.
+``Site`` is one cluster in one arm; what slurmctld says of its own load during a storm goes
+out. Each has a cluster of its own because slurmctld remembers what has ended: on one that
+the arms share, a cycle takes longer with every storm, and who comes second loses. Called
+by ``bench_controller``. Agents and daemon are real, the trainers' workers sleep
+(``scripts/workloads/light_interpreter.py``): no torch.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Literal, Self
 
 from _bench.sdiag import Load, parse
 from _bench.waiting import BenchError, wait_until
+from _bench.zero_harm import cycles
 from _bench.zero_harm.arm import RESERVE, light_trainers, wait_for_nodes
 from bftrainer.demo.sidecar import DaemonProcess
 from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster
@@ -28,6 +31,7 @@ from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster
 Arm = Literal["with", "without"]
 ARMS: tuple[Arm, ...] = ("with", "without")
 BF_INTERVAL_S = 10
+PHASE = 0.1  # of that, from a cycle's begin to the storm's: the next cycles find all of it
 N_TRAINERS = 4
 COMMANDS_AT_ONCE = 8
 PATIENCE_S = 180.0
@@ -62,10 +66,11 @@ class Sample:
 
 
 class Site:
-    """The cluster and what runs beside it; a context manager."""
+    """The cluster and, with bftrainer, what runs beside it; a context manager."""
 
-    def __init__(self, scale: Scale) -> None:
+    def __init__(self, scale: Scale, arm: Arm) -> None:
         self._scale = scale
+        self._arm = arm
         self._directory = Path(tempfile.mkdtemp(prefix="bft-ctld-", dir="/tmp"))
         self._directory.chmod(0o755)
         config = ClusterConfig(
@@ -84,7 +89,7 @@ class Site:
             batch_options=config.batch_options(),
             policy=POLICY,
         )
-        self._has_trainers = False
+        self._log = self._directory  # slurmctld's, once it is up
         self.storms: dict[str, Callable[[], None]] = {
             f"{scale.submissions} at once": self._submissions,
             f"a queue of {scale.queue}": self._queue,
@@ -94,6 +99,11 @@ class Site:
     def __enter__(self) -> Self:
         self._cluster.up()
         self._put_first()
+        self._log = cycles.note(self._cluster)
+        if self._arm == "with":
+            self._sidecar.start()
+            for spec in light_trainers(self._directory, N_TRAINERS, self._scale.n_nodes):
+                self._sidecar.client.submit(spec)
         return self
 
     def __exit__(
@@ -106,35 +116,24 @@ class Site:
         self._cluster.down()
         shutil.rmtree(self._directory)
 
-    def become(self, arm: Arm) -> None:
-        """Start bftrainer and let it take the nodes, or end it and all it holds."""
-        if arm == "without":
-            self._sidecar.stop()
-            self._clear()
-            return
-        if not self._sidecar.is_running():  # the arm before may have been this one
-            self._sidecar.start()
-        if not self._has_trainers:
-            for spec in light_trainers(self._directory, N_TRAINERS, self._scale.n_nodes):
-                self._sidecar.client.submit(spec)
-            self._has_trainers = True
-
-    def sample(self, storm: str, arm: Arm, repeat: int) -> Sample:
+    def sample(self, storm: str, repeat: int) -> Sample:
         """Let everything settle, raise one storm and watch slurmctld."""
         held = 0
-        if arm == "with":
+        if self._arm == "with":
             held = self._scale.n_nodes - RESERVE
             wait_for_nodes(self._sidecar, held)
+        began_s = cycles.wait_for_next(self._cluster, self._log) + PHASE * BF_INTERVAL_S
+        time.sleep(max(0.0, began_s - time.time()))
         self._command("sdiag", "--reset")
         cpu_before_s, began_s = self._cpu_s(), time.monotonic()
         self.storms[storm]()
         submitted_in_s = time.monotonic() - began_s
         time.sleep(max(0.0, self._scale.window_s - submitted_in_s))
         load, cpu_s = parse(self._command("sdiag")), self._cpu_s() - cpu_before_s
-        self._clear(partition="batch")
+        self._clear()
         return Sample(
             storm=storm,
-            arm=arm,
+            arm=self._arm,
             repeat=repeat,
             submitted_in_s=submitted_in_s,
             held=held,
@@ -170,17 +169,16 @@ class Site:
 
     # -- the cluster -----------------------------------------------------------------
 
-    def _clear(self, partition: str = "") -> None:
-        """End all jobs (of a partition) and wait until they are gone."""
-        which = ("-p", partition) if partition else ()
+    def _clear(self) -> None:
+        """End all ordinary jobs and wait until they are gone."""
 
         def is_empty() -> bool:
-            listed = self._command("squeue", "-h", "-a", *which, "-o", "%A").split()
+            listed = self._command("squeue", "-h", "-p", "batch", "-o", "%A").split()
             if listed:
                 self._cluster.command("scancel", "-f", *sorted(set(listed)))
             return not listed
 
-        wait_until(is_empty, "the end of all jobs", patience_s=PATIENCE_S, interval_s=0.5)
+        wait_until(is_empty, "the end of all ordinary jobs", patience_s=PATIENCE_S, interval_s=0.5)
 
     def _command(self, *argv: str) -> str:
         done = self._cluster.command(*argv)
