@@ -40,7 +40,7 @@ from bftrainer.policy.model import Policy, policy_hash
 from bftrainer.poll.announcer import Announced, Announcement
 from bftrainer.poll.batch_system import BatchSystem
 from bftrainer.poll.snapshot import JobState, NodeState, Snapshot
-from bftrainer.polling import END_SEEN_S, Poller
+from bftrainer.polling import Poller
 from bftrainer.wire.keys import generate_pair, load_pair, save_pair
 from bftrainer.wire.messages import (
     AgentMessage,
@@ -258,7 +258,7 @@ class Daemon:
     def _forget_agent(self, pilot_id: str) -> None:
         self.agents.connected.pop(pilot_id, None)
         self.trainers.on_agent_lost(pilot_id)
-        self.poller.call(END_SEEN_S)  # the node may be idle, and nobody announces that
+        self.poller.changed()  # the node may be idle, and nobody announces that
         self.decide_soon()
 
     def _interpreters(self) -> list[str]:

@@ -19,10 +19,10 @@ from bftrainer.api.service import PollingView, RequestCount
 from bftrainer.policy.model import Policy
 from bftrainer.poll.announcer import UNSEEN_S, Announcement
 from bftrainer.poll.batch_system import ORDER_KINDS, BatchSystem
+from bftrainer.poll.ending import LEAST_S, Ending
 from bftrainer.poll.pace import Pace, PaceRules
 from bftrainer.poll.snapshot import NodeState, Snapshot
 
-END_SEEN_S: Final = 0.3  # an ended job is announced before its nodes are idle
 LONGEST_RESTS: Final = {False: 5.0, True: 2.0}  # intervals; with announcements we look less
 LONGEST_CALLED_RESTS: Final = {False: 5.0, True: 2.0}  # intervals of a daemon that polls
 CYCLE_SEEN_S: Final = 1.5  # after a cycle began what it planned is in the queue
@@ -74,7 +74,7 @@ class Poller:
         self._called = asyncio.Event()
         self._counts: Counter[str] = Counter()
         self._cycle_asked_s = self._cycle_called_s = -float("inf")
-        self._completing: frozenset[str] = frozenset()
+        self._ending = Ending(policy.poll_interval_s, policy.poll_interval_with_hook_s)
         self.is_told = False
         self.pace = Pace(rules_of(policy, is_told=False))
 
@@ -100,13 +100,19 @@ class Poller:
         self.pace.calls.call(time.monotonic() + after_s)
         self._called.set()
 
+    def changed(self) -> None:
+        """Ask for a look at what is about to be different."""
+        self.call(LEAST_S)
+
     def saw(self, snapshot: Snapshot) -> None:
-        """Come back once for nodes that were not idle yet when their job had ended."""
+        """Come back for nodes that were not idle yet when their job had ended."""
+        if not self.is_told:
+            return
         nodes = snapshot.nodes or ()
-        before = self._completing
-        self._completing = frozenset(n.name for n in nodes if n.state is NodeState.COMPLETING)
-        if self.is_told and self._completing - before:
-            self.call(self._policy.poll_interval_s)
+        completing = {n.name for n in nodes if n.state is NodeState.COMPLETING}
+        again_s = self._ending.saw(completing, time.monotonic())
+        if again_s is not None:
+            self.call(again_s)
 
     def figures(self) -> PollingView:
         """Return what looking costs the controller, and what it may cost."""
@@ -131,7 +137,12 @@ class Poller:
             return
         self._hear(announcements)
         for said in announcements:
-            self.call(UNSEEN_S if said.job is not None else END_SEEN_S)
+            if said.job is not None:
+                self.call(UNSEEN_S)
+            elif said.nodes:
+                self.call(self._ending.ended(said.nodes, time.monotonic()))
+            else:
+                self.changed()
 
     async def _look_once(self) -> None:
         began_s = time.monotonic()

@@ -27,6 +27,7 @@ class Announcement:
     at_s: float  # whole seconds
     partition: str  # "": the default one
     job: Job | None = None  # submitted: what is known of it, its id is a stand-in
+    nodes: tuple[str, ...] = ()  # ended: those it had
 
 
 class Announcer(Protocol):

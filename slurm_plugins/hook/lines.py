@@ -31,7 +31,8 @@ def announcement(line: str, number: int, cpus_per_node: int = 0) -> Announcement
             job = _job(fields, number, cpus_per_node)
             return Announcement(at_s=float(int(fields[1])), partition=job.partition, job=job)
         if fields[0] in CHANGES and len(fields) == N_CHANGE:
-            return Announcement(at_s=float(int(fields[1])), partition=fields[3])
+            at_s, nodes = float(int(fields[1])), expand(fields[4])
+            return Announcement(at_s=at_s, partition=fields[3], nodes=nodes)
     except (ValueError, ParseError):
         return None
     return None

@@ -85,7 +85,7 @@ class TestLines:
 
     def test_a_job_that_ended(self) -> None:
         said = announcement("end\t1000\t17\tbatch\tn[1-3]", 1)
-        assert said == Announcement(at_s=1000.0, partition="batch")
+        assert said == Announcement(at_s=1000.0, partition="batch", nodes=("n1", "n2", "n3"))
 
     def test_a_job_that_was_changed_is_no_new_job(self) -> None:
         said = announcement("modify\t1000\t17\tbatch\t", 1)
