@@ -19,6 +19,7 @@ from bftrainer.decide.nodesets import NodeSet
 from bftrainer.decide.requests import ASKS, Request, Site, request_of
 from bftrainer.decide.rooms import Rooms
 from bftrainer.decide.shadow import Shadows
+from bftrainer.decide.waiting import slot_begin_s
 from bftrainer.poll.snapshot import Job
 
 
@@ -105,7 +106,7 @@ class _Walk:
     shadows: Shadows
     out: Outcome = field(default_factory=Outcome)
     barriers: list[tuple[float, NodeSet]] = field(default_factory=list)
-    kept_off: dict[float | None, tuple[int, NodeSet]] = field(default_factory=dict)
+    kept_off: dict[tuple[float | None, bool], tuple[int, NodeSet]] = field(default_factory=dict)
     requests: dict[tuple[object, ...], Request] = field(default_factory=dict)
     closed: set[str] = field(default_factory=set)  # partitions in which a job is blocked
 
@@ -118,10 +119,11 @@ class _Walk:
                 self._refuse(job, request.cannot)
                 continue
             before = self.matching.unused, dict(self.matching.has)
-            found = self._place(request)
+            off = self._kept_off(request.limit_s, is_behind=self._is_behind(job))
+            found = self._place(request, off)
             if found is None:
                 self._block(job, request, "Too few nodes for it are free or ours.")
-            elif had_its_chance(job, self._kept_off(request.limit_s)):
+            elif had_its_chance(job, off):
                 self.matching.unused, self.matching.has = before
                 self._block(job, request, "It had its chance, and nothing has changed since.")
             else:
@@ -136,9 +138,12 @@ class _Walk:
             self.requests[alike] = request_of(job, self.site)
         return self.requests[alike]
 
-    def _place(self, request: Request) -> _Found | None:
-        """Find room; ``None``: there is none. Of several ways the one that is free."""
-        off = self._kept_off(request.limit_s)
+    def _is_behind(self, job: Job) -> bool:
+        """Whether only backfill can start it."""
+        return self.closed.issuperset(job.partition.split(","))
+
+    def _place(self, request: Request, off: NodeSet) -> _Found | None:
+        """Find room beside ``off``; ``None``: there is none. Of several ways what is free."""
         ways = [
             [Demand(demand.among & ~off, demand.count) for demand in way] for way in request.ways
         ]
@@ -183,7 +188,7 @@ class _Walk:
         self._refuse(job, why)
 
     def _start(self, job: Job, request: Request, found: _Found, unused: NodeSet) -> None:
-        if self.closed.issuperset(job.partition.split(",")):
+        if self._is_behind(job):
             self.out.behind.add(job.job_id)
         self.shadows.start(found.whole, request.limit_s, unused)
         n_nodes = sum(demand.count for demand in found.whole)
@@ -212,11 +217,12 @@ class _Walk:
         if job.start_s is not None and job.start_s > self.site.now_s and job.planned_nodes:
             self.barriers.append((job.start_s, self.site.sets.named(job.planned_nodes)))
 
-    def _kept_off(self, limit_s: float | None) -> NodeSet:
+    def _kept_off(self, limit_s: float | None, *, is_behind: bool) -> NodeSet:
         """Return the nodes on which a job of that length would delay one before it."""
-        known, off = self.kept_off.get(limit_s, (0, 0))
+        known, off = self.kept_off.get((limit_s, is_behind), (0, 0))
         for start_s, nodes in self.barriers[known:]:
-            if limit_s is not None and self.site.now_s + limit_s > start_s:
+            begin_s = slot_begin_s(start_s, self.site.slot_s) if is_behind else start_s
+            if limit_s is not None and self.site.now_s + limit_s > begin_s:
                 off |= nodes
-        self.kept_off[limit_s] = (len(self.barriers), off)
+        self.kept_off[limit_s, is_behind] = (len(self.barriers), off)
         return off

@@ -22,12 +22,11 @@ planned by then cannot start before then, unless jobs end early, and then the pl
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from bftrainer.decide.unnamed import bound_by_unnamed, is_in_partition
-from bftrainer.decide.waiting import pending_jobs
+from bftrainer.decide.waiting import pending_jobs, slot_begin_s
 from bftrainer.poll.snapshot import Job, Node, NodeState, Reservation, Snapshot
 
 # Reasons with which a waiting job is in no plan (squeue manual page, release 22.05, "JOB
@@ -63,14 +62,10 @@ class GapEnd:
     def last_end_s(self, plan_resolution_s: float) -> float:
         """Return when a job that starts now has to be over by its limit, to be let start.
 
-        Backfill keeps planned starts in slots and counts a slot that one begins in as taken:
-        a job whose limit reaches into it waits (measured on Slurm 22.05 with the default
-        bf_resolution of 60 s, and a plan for 22:04:53: limits until 22:03:50 started, until
-        22:04:05 did not). A reservation holds from its own second on.
+        A reservation holds from its own second on.
         """
-        if self.then not in (Then.JOB, Then.ANY_JOB) or plan_resolution_s <= 0:
-            return self.at_s
-        return math.floor(self.at_s / plan_resolution_s) * plan_resolution_s
+        is_planned = self.then in (Then.JOB, Then.ANY_JOB)
+        return slot_begin_s(self.at_s, plan_resolution_s) if is_planned else self.at_s
 
     def sentence(self, now_s: float) -> str:
         """Say why the node is not used (any longer)."""

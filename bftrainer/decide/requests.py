@@ -81,6 +81,7 @@ class Site:
     reservations: tuple[tuple[Reservation, NodeSet], ...]  # not over yet
     in_queue: frozenset[str]  # ids of the ordinary jobs that have not ended
     now_s: float
+    slot_s: float = 0.0  # of backfill's plan; 0: it has none
 
     @classmethod
     def of(cls, snapshot: Snapshot, sets: NodeSets, usable: NodeSet, now_s: float) -> Site:
@@ -96,6 +97,7 @@ class Site:
             ),
             in_queue=jobs_in_queue(snapshot),
             now_s=now_s,
+            slot_s=snapshot.plan_resolution_s or 0.0,
         )
 
 

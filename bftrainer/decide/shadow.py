@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from bftrainer.decide.matching import Demand
 from bftrainer.decide.nodesets import NodeSet, NodeSets
 from bftrainer.decide.requests import Request
+from bftrainer.decide.waiting import slot_begin_s
 from bftrainer.poll.snapshot import Job, JobState, NodeState, Snapshot
 
 # A plan that has not come within so many cycles will not come: the job is beyond the depth
@@ -29,7 +30,7 @@ PLANNED_WITHIN_CYCLES = 2.0
 class Shadow:
     """When a blocked job starts at the latest, and what it leaves to others then."""
 
-    start_s: float
+    start_s: float  # or the begin of its slot
     among: NodeSet  # nodes that are what it asks for
     spare: int  # of those free then, so many more than it needs
 
@@ -43,6 +44,7 @@ class Shadows:
     ends: Sequence[tuple[float, NodeSet]]  # of running jobs by their limits
     clearing: NodeSet  # nodes whose job has ended, free in a moment
     youngest_s: float  # who was submitted sooner has a plan, or gets none
+    slot_s: float = 0.0  # of backfill's plan; 0: it has none
     started: list[tuple[float, Demand]] = field(
         default_factory=list
     )  # by this pass, and until when
@@ -60,6 +62,7 @@ class Shadows:
             ends=_ends(snapshot.jobs or (), sets, now_s),
             clearing=sets.named(n.name for n in sets.nodes if n.state is NodeState.COMPLETING),
             youngest_s=max(began_s or 0.0, now_s - PLANNED_WITHIN_CYCLES * cycle_s),
+            slot_s=snapshot.plan_resolution_s or 0.0,
         )
 
     def block(self, job: Job, request: Request, unused: NodeSet) -> None:
@@ -90,7 +93,8 @@ class Shadows:
             if n_free >= wanted.count:
                 if end_s < self.until_s:
                     spare = n_free - wanted.count
-                    self.shadow = Shadow(start_s=end_s, among=wanted.among, spare=spare)
+                    begin_s = slot_begin_s(end_s, self.slot_s)
+                    self.shadow = Shadow(start_s=begin_s, among=wanted.among, spare=spare)
                 return
 
     def leave_room(self, way: Sequence[Demand], limit_s: float | None, unused: NodeSet) -> bool:

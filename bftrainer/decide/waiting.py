@@ -87,3 +87,17 @@ def _waits_for_cycle(
         return False
     cycle = snapshot.cycle if snapshot is not None else None
     return cycle is None or cycle.began_s is None or cycle.began_s < max(since_s)
+
+
+def slot_begin_s(start_s: float, slot_s: float) -> float:
+    """Return the begin of the slot of backfill's plan in which a planned job starts.
+
+    The whole slot counts as taken: a job whose limit reaches into it waits (measured on Slurm
+    22.05 with the default bf_resolution of 60 s, and a plan for 22:04:53: limits until
+    22:03:50 started, until 22:04:05 did not).
+
+    Args:
+        start_s: as planned.
+        slot_s: ``Snapshot.plan_resolution_s``; 0: the plan is exact.
+    """
+    return math.floor(start_s / slot_s) * slot_s if slot_s > 0 else start_s

@@ -35,13 +35,16 @@ def verdicts(
     partitions: Sequence[Partition] = (),
     reservations: Sequence[Reservation] = (),
     others: Sequence[Job] = (),
+    slot_s: float = 0.0,
 ) -> dict[str, Verdict]:
     """Judge; by default every allocated node of which nothing is left is ours."""
     if ours is None:
         ours = [n.name for n in nodes if n.state is OURS and n.left is None]
     free = [n.name for n in nodes if n.state is FREE]
     seen = replace(
-        snapshot(nodes, [*jobs, *others], reservations=reservations), partitions=tuple(partitions)
+        snapshot(nodes, [*jobs, *others], reservations=reservations),
+        partitions=tuple(partitions),
+        plan_resolution_s=slot_s,
     )
     sets = NodeSets.of(nodes)
     site = Site.of(seen, sets, sets.named([*free, *ours]), T0)
@@ -374,6 +377,26 @@ def test_every_blocked_job_keeps_its_plan() -> None:
     assert [v.answer for v in found.values()] == [Answer.CANNOT] * 3 + [Answer.NEEDS]
     late = [replace(second, start_s=T0 - 5), pending("9", 3, limit_s=600.0)]
     assert verdicts(nodes, late)["9"].answer is Answer.NEEDS  # that plan is out of date
+
+
+@pytest.mark.parametrize(
+    ("beyond_s", "partition", "expected"),
+    [
+        (0.0, "batch", Answer.NEEDS),
+        (1.0, "batch", Answer.CANNOT),
+        (1.0, "other", Answer.NEEDS),  # the main scheduler's, which looks at no plan
+        (31.0, "other", Answer.CANNOT),
+    ],
+)
+def test_backfill_counts_the_slot_in_which_a_planned_job_begins(
+    beyond_s: float, partition: str, expected: Answer
+) -> None:
+    slot_s = 60.0 * (T0 // 60.0 + 5.0)
+    nodes = [replace(n, partitions=("batch", "other")) for n in [*FOUR, host("n5", left=None)]]
+    blocked = pending("7", 5, start_s=slot_s + 30.0, planned=tuple(n.name for n in nodes))
+    later = replace(pending("8", 1, limit_s=slot_s - T0 + beyond_s), partition=partition)
+    found = verdicts(nodes, [blocked, later], ours=[n.name for n in FOUR], slot_s=60.0)
+    assert [v.answer for v in found.values()] == [Answer.CANNOT, expected]
 
 
 def test_a_held_job_holds_up_nobody() -> None:

@@ -59,6 +59,13 @@ def test_a_later_job_is_over_in_time_or_leaves_enough(
     assert can_start(HEAD, pending("4", n_nodes, limit_s=limit_s)) == {"3": False, "4": expected}
 
 
+@pytest.mark.parametrize(("beyond_s", "expected"), [(0.0, True), (1.0, False)])
+def test_the_slot_in_which_the_head_starts_is_its_own(beyond_s: float, *, expected: bool) -> None:
+    begin_s = (T0 + 100.0) // 60.0 * 60.0
+    later = pending("4", 4, limit_s=begin_s - T0 + beyond_s)
+    assert can_start(HEAD, later, plan_resolution_s=60.0) == {"3": False, "4": expected}
+
+
 def test_what_is_left_over_is_left_once() -> None:
     later = [pending(job_id, 1, limit_s=600.0) for job_id in ("4", "5")]
     assert can_start(HEAD, *later) == {"3": False, "4": True, "5": False}
