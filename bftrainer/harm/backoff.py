@@ -1,7 +1,7 @@
 """Hand-overs → how far the daemon backs off, and what that does to decisions. Pure.
 
 Rule. Of the last 20 measured hand-overs since the last change of level, at least 3 are
-late for certain, whatever the batch system's clock rounds, and their share is above
+late for certain, whatever the batch system's clock and ticks add, and their share is above
 ``1 - share``: one level up, 5 at most. Each level
 
 * halves the nodes that may be held (of the most held at one of these hand-overs: when
@@ -28,7 +28,9 @@ WINDOW = 20  # hand-overs
 MIN_LATE = 3
 MAX_LEVEL = 5
 PATIENCE = 4.0  # quiet times without any hand-over
-CLOCK_S = 1.0  # the batch system tells when jobs start in whole seconds
+# A job that starts shows that its node is free: since up to a tick of the scheduler before (3 s
+# by Slurm's default), and in whole seconds.
+ROUNDING_S = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +67,15 @@ def heard(state: BackOff, done: HandOver, rule: Rule, *, held_nodes: int, now_s:
 
 
 def _surely_s(done: HandOver, delay_s: float) -> float:
-    """Return the figure without what the batch system's clock may have added.
+    """Return the figure without what the batch system's clock and ticks may have added.
 
     Without a farewell the figure is an upper bound, and mostly that of the second in which
-    the job started: a node that was free after 0.1 s may show as 1.1 s.
+    the job started: a node that was free after 0.1 s may show as 1.1 s, and as 3.1 s where
+    the scheduler looked at its queue that late.
     """
     if done.agent_s is not None:
         return delay_s
-    return delay_s - min(done.precision_s, CLOCK_S)
+    return delay_s - min(done.precision_s, ROUNDING_S)
 
 
 def is_violated(window: tuple[bool, ...], rule: Rule) -> bool:

@@ -79,8 +79,9 @@ def test_what_the_clock_may_have_added_is_no_reason() -> None:
             state = heard(state, one, RULE, held_nodes=8, now_s=T0)
         return state
 
-    assert without_farewell(1.8, 1.8).level == 0  # free after 0.8 s, or sooner
-    assert without_farewell(2.1, 2.1).level == 1
+    assert without_farewell(1.8, 1.8).level == 0
+    assert without_farewell(3.1, 3.1).level == 0  # free at once, and then Slurm's tick came
+    assert without_farewell(5.1, 5.1).level == 1
     assert without_farewell(1.8, 0.2).level == 1
     state = BackOff()
     for _ in range(3):  # a farewell is exact
