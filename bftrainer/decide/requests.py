@@ -97,7 +97,7 @@ class Site:
             ),
             in_queue=jobs_in_queue(snapshot),
             now_s=now_s,
-            slot_s=snapshot.plan_resolution_s or 0.0,
+            slot_s=snapshot.plan_resolution_s,
         )
 
 

@@ -62,7 +62,7 @@ class Shadows:
             ends=_ends(snapshot.jobs or (), sets, now_s),
             clearing=sets.named(n.name for n in sets.nodes if n.state is NodeState.COMPLETING),
             youngest_s=max(began_s or 0.0, now_s - PLANNED_WITHIN_CYCLES * cycle_s),
-            slot_s=snapshot.plan_resolution_s or 0.0,
+            slot_s=snapshot.plan_resolution_s,
         )
 
     def block(self, job: Job, request: Request, unused: NodeSet) -> None:

@@ -89,7 +89,6 @@ class Site:
             batch_options=config.batch_options(),
             policy=POLICY,
         )
-        self._log = self._directory  # slurmctld's, once it is up
         self.storms: dict[str, Callable[[], None]] = {
             f"{scale.submissions} at once": self._submissions,
             f"a queue of {scale.queue}": self._queue,
@@ -99,7 +98,6 @@ class Site:
     def __enter__(self) -> Self:
         self._cluster.up()
         self._put_first()
-        self._log = cycles.note(self._cluster)
         if self._arm == "with":
             self._sidecar.start()
             for spec in light_trainers(self._directory, N_TRAINERS, self._scale.n_nodes):
@@ -122,8 +120,8 @@ class Site:
         if self._arm == "with":
             held = self._scale.n_nodes - RESERVE
             wait_for_nodes(self._sidecar, held)
-        began_s = cycles.wait_for_next(self._cluster, self._log) + PHASE * BF_INTERVAL_S
-        time.sleep(max(0.0, began_s - time.time()))
+        log = cycles.note(self._cluster)
+        time.sleep(max(0.0, cycles.at_phase(self._cluster, log, PHASE) - time.time()))
         self._command("sdiag", "--reset")
         cpu_before_s, began_s = self._cpu_s(), time.monotonic()
         self.storms[storm]()

@@ -91,9 +91,8 @@ def play(stage: Stage, settings: Settings, name: str, cell: Cell | None) -> Run:
 
 def _run(stage: Stage, cluster: SlurmTestCluster, log: Path, name: str) -> tuple[Run, float]:
     """Run the workload; also when it started (epoch)."""
-    interval_s = cluster.config.bf_interval_s
     stage.is_set()
-    origin_s = cycles.wait_for_next(cluster, log) + PHASE * interval_s
+    origin_s = cycles.at_phase(cluster, log, PHASE)
     stage.say(f"{name}: {len(stage.jobs)} jobs, last one submitted {stage.jobs[-1].at_s:.0f} s in")
     began_s, busy_before_s = time.time(), _busy_s()
     outcomes, problem = Submitter(cluster, stage.jobs, origin_s).run(stage.deadline_s)
@@ -102,7 +101,7 @@ def _run(stage: Stage, cluster: SlurmTestCluster, log: Path, name: str) -> tuple
     run = Run(
         name=name,
         nodes=cluster.config.node_names,
-        bf_interval_s=interval_s,
+        bf_interval_s=cluster.config.bf_interval_s,
         jobs=outcomes,
         cycles_s=tuple(at_s - origin_s for at_s in cycles.read(log)),
         cpu_share=busy_s / (wall_s * (os.cpu_count() or 1)),

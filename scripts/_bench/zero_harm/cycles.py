@@ -48,6 +48,11 @@ def note(cluster: SlurmTestCluster) -> Path:
     return cluster.directory / "log" / "slurmctld.log"
 
 
+def at_phase(cluster: SlurmTestCluster, log: Path, phase: float) -> float:
+    """Wait until a cycle begins; return when that much of it will be over (epoch)."""
+    return wait_for_next(cluster, log) + phase * cluster.config.bf_interval_s
+
+
 def wait_for_next(cluster: SlurmTestCluster, log: Path) -> float:
     """Wait until a cycle begins; return when it did (epoch).
 

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from _bench.zero_harm.runs import NodeSpan, PlanSeen, Sidecar
+from bftrainer.decide.waiting import slot_begin_s
 from bftrainer.journal.records import JournalEntry, PilotRecord, PilotState
 
 
@@ -87,7 +88,7 @@ def plan_seen(given: Mapping[str, Any], origin_s: float) -> PlanSeen:
         is_planned = job["pilot_id"] is None and job["state"] == "pending"
         if is_planned and job["start_s"] is not None:
             for node in job["planned_nodes"]:
-                begin_s = job["start_s"] - (job["start_s"] % slot_s if slot_s else 0.0)
+                begin_s = slot_begin_s(job["start_s"], slot_s)
                 starts[node] = min(starts.get(node, float("inf")), begin_s - origin_s)
     return PlanSeen(at_s=given["now_s"] - origin_s, starts_s=tuple(sorted(starts.items())))
 
