@@ -117,6 +117,7 @@ class Daemon:
             look=self.poll_once,
             hear=self._on_announced,
             awaited_cycle_s=self._awaited_cycle_s,
+            last_call=self.decide_soon,
         )
         self._stopping = asyncio.Event()
         self._is_adopting = True
@@ -429,18 +430,16 @@ class Daemon:
         record = self.trainers.records.get(claim.for_trainer)
         interpreter = record.spec.interpreter if record else ""
         files = self.agents.write_files(pilot_id, claim.node, address, gpus, interpreter)
-        pilot = self.pilots.open(pilot_id, claim.node, claim.time_limit_s, files.public_key)
+        pilot = self.pilots.open(pilot_id, claim, files.public_key)
         self.server.register(pilot_id, files.public_key)
-        self._background(self._launch_pilot(pilot, files, gpus, claim.or_time_limit_s))
+        self._background(self._launch_pilot(pilot, files, gpus))
 
-    async def _launch_pilot(
-        self, pilot: Pilot, files: AgentFiles, gpus: int, or_time_limit_s: float | None
-    ) -> None:
+    async def _launch_pilot(self, pilot: Pilot, files: AgentFiles, gpus: int) -> None:
         pilot_id = pilot.record.pilot_id
         try:
             job_id = await asyncio.get_running_loop().run_in_executor(
                 self._acting,
-                partial(self.pilots.launch, pilot, files.argv, files.log, gpus, or_time_limit_s),
+                partial(self.pilots.launch, pilot, files.argv, files.log, gpus),
             )
         except BatchSystemError as problem:
             self.refusal = problem.cause

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from bftrainer.api.service import PollingView, RequestCount
+from bftrainer.decide.waiting import LAST_CALL_S
 from bftrainer.policy.model import Policy
 from bftrainer.poll.announcer import UNSEEN_S, Announcement
 from bftrainer.poll.batch_system import ORDER_KINDS, BatchSystem
@@ -26,6 +27,7 @@ from bftrainer.poll.snapshot import NodeState, Snapshot
 LONGEST_RESTS: Final = {False: 5.0, True: 2.0}  # intervals; with announcements we look less
 LONGEST_CALLED_RESTS: Final = {False: 5.0, True: 2.0}  # intervals of a daemon that polls
 CYCLE_SEEN_S: Final = 1.5  # after a cycle began what it planned is in the queue
+ESTIMATES_APART_S: Final = 1.0  # of when the same cycle begins: a second is all Slurm tells
 CYCLE_LOOKS_APART_S: Final = 15.0  # looks for a cycle's sake: a dozen requests a minute more
 STIR_S: Final = 5.0  # orders are given between looks: somebody may wait for a cycle only now
 CYCLES_ASKED: Final = 10.0  # times per cycle of the scheduler, while something waits for it
@@ -65,15 +67,20 @@ class Poller:
         look: Look,
         hear: Callable[[tuple[Announcement, ...]], None],
         awaited_cycle_s: Callable[[], float | None],
+        last_call: Callable[[], None],
     ) -> None:
+        """Take what it looks at and who is told.
+
+        ``last_call``: what comes in time for the next cycle has to be decided now.
+        """
         self._system = system
         self._policy = policy
         self._look = look
         self._hear = hear
-        self._awaited_cycle_s = awaited_cycle_s
+        self._awaited_cycle_s, self._last_call = awaited_cycle_s, last_call
         self._called = asyncio.Event()
         self._counts: Counter[str] = Counter()
-        self._cycle_asked_s = self._cycle_called_s = -float("inf")
+        self._cycle_asked_s = self._cycle_called_s = self._last_called_s = -math.inf
         self._ending = Ending(policy.poll_interval_s, policy.poll_interval_with_hook_s)
         self.is_told = False
         self.pace = Pace(rules_of(policy, is_told=False))
@@ -182,6 +189,10 @@ class Poller:
         rest_s = self._awaited_cycle_s() if self.is_told else None
         if rest_s is None or rest_s == math.inf:
             return
+        last_s = now_s + rest_s - LAST_CALL_S
+        if last_s > max(now_s, self._last_called_s + ESTIMATES_APART_S):
+            self._last_called_s = last_s
+            asyncio.get_running_loop().call_at(last_s, self._last_call)
         seen_s = now_s + rest_s + CYCLE_SEEN_S
         if seen_s >= self._cycle_called_s + CYCLE_LOOKS_APART_S:
             self._cycle_called_s = seen_s

@@ -154,7 +154,12 @@ class SlurmBatchSystem:
         """Listen to the site's scripts, if the policy names their file; may raise BFT-1231."""
         if self._hook_file is None:
             return None
-        return HookFile(self._hook_file, self._pilot_partition, lambda: self._cpus_per_node)
+        return HookFile(
+            self._hook_file,
+            self._pilot_partition,
+            cpus_per_node=lambda: self._cpus_per_node,
+            is_deferred=lambda: self._reader.config is None or self._reader.config.is_deferred,
+        )
 
     def close(self) -> None:
         """Nothing is held open between two commands."""

@@ -83,6 +83,11 @@ class ControllerConfig:
         return "MEMORY" in self.select_parameters.upper()
 
     @property
+    def is_deferred(self) -> bool:
+        """Whether no job is tried while it is submitted; ``defer_batch`` spares srun's."""
+        return "defer" in self.scheduler_parameters
+
+    @property
     def bf_interval_s(self) -> float:
         """Time between two backfill cycles; 30 s is Slurm's default."""
         try:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bftrainer.decide.types import PilotView, Release
+from bftrainer.decide.types import Claim, PilotView, Release
 from bftrainer.errors import BatchSystemError
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.records import PilotRecord, PilotState
@@ -29,6 +29,7 @@ class Pilot:
     record: PilotRecord
     submitted_s: float | None = None  # when the batch system accepted it (our clock)
     start_s: float | None = None
+    or_time_limit_s: float | None = None  # the shorter one that it may start with
     is_leaving: bool = False
     left_s: float | None = None  # when we asked for its end
     is_forced: bool = False
@@ -73,23 +74,25 @@ class PilotBook:
                 is_held=pilot_id in connected,
                 is_leaving=p.is_leaving,
                 end_s=None if p.start_s is None else p.start_s + p.record.time_limit_s,
+                shortest_limit_s=_shortest_limit_s(p),
             )
             for pilot_id, p in sorted(self.pilots.items())
         )
 
-    def open(self, pilot_id: str, node: str, time_limit_s: float, public_key: str) -> Pilot:
+    def open(self, pilot_id: str, claim: Claim, public_key: str) -> Pilot:
         """Write the request down, before anybody acts on it."""
         record = PilotRecord(
             pilot_id=pilot_id,
-            node=node,
+            node=claim.node,
             job_id=None,
             public_key=public_key,
             requested_s=self._clock(),
-            time_limit_s=time_limit_s,
+            time_limit_s=claim.time_limit_s,
             owner=self._owner,
         )
         self._journal.append("pilot-requested", {"pilot_id": pilot_id}, pilots=[record])
-        pilot = self.pilots[pilot_id] = Pilot(record=record)
+        pilot = Pilot(record=record, or_time_limit_s=claim.or_time_limit_s)
+        self.pilots[pilot_id] = pilot
         return pilot
 
     def launch(
@@ -98,7 +101,6 @@ class PilotBook:
         agent_argv: Sequence[str],
         log_path: Path,
         gpus: int,
-        or_time_limit_s: float | None = None,
     ) -> str:
         """Ask the batch system (blocking, any thread); return the job id."""
         return self._system.launch_pilot(
@@ -106,7 +108,7 @@ class PilotBook:
                 pilot_id=pilot.record.pilot_id,
                 node=pilot.record.node,
                 time_limit_s=pilot.record.time_limit_s,
-                or_time_limit_s=or_time_limit_s,
+                or_time_limit_s=pilot.or_time_limit_s,
                 agent_argv=tuple(agent_argv),
                 log_path=log_path,
                 gpus=gpus,
@@ -246,3 +248,11 @@ class PilotBook:
             time_limit_s=record.time_limit_s if time_limit_s is None else time_limit_s,
         )
         self._journal.append("pilot-updated", {"pilot_id": record.pilot_id}, pilots=[pilot.record])
+
+
+def _shortest_limit_s(pilot: Pilot) -> float | None:
+    """Return the limit that needs the least room, of one that waits."""
+    if pilot.start_s is not None:
+        return None
+    limit_s = pilot.record.time_limit_s
+    return limit_s if pilot.or_time_limit_s is None else min(limit_s, pilot.or_time_limit_s)

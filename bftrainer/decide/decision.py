@@ -6,6 +6,7 @@ could use, then restore the reserve, then allocate what is left by the policy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -15,7 +16,7 @@ from bftrainer.decide import claims, reserve, settled, slow
 from bftrainer.decide.cooling import leave_alone
 from bftrainer.decide.curves import problem_trainer
 from bftrainer.decide.exploring import Exploring
-from bftrainer.decide.giveback import coming_back, give_back, still_held_off
+from bftrainer.decide.giveback import GiveBack, coming_back, give_back, still_held_off
 from bftrainer.decide.limit import hold_at_most
 from bftrainer.decide.policies import no_rescale
 from bftrainer.decide.policies.base import Policy
@@ -62,15 +63,14 @@ def decide(given: DecisionInput, policy: Policy) -> Plan:
     releases = list(moved.releases)
     if moved.gave_back or memory.gave_back:
         memory = replace(memory, gave_back=moved.gave_back)
-    # Nodes a job is about to start on are its own for as long as those given back for it.
-    memory = _hold_off(memory, sorted(moved.left_to_jobs - memory.held_off.keys()), given.now_s)
+    memory = _leave_to_jobs(memory, moved, given.now_s)
     memory = _hold_off(memory, [r.node for r in releases], given.now_s)
     gone = {r.pilot_id for r in releases}
     late = [r for r in _late(given) if r.pilot_id not in gone]
     releases += late
     memory = _hold_off(memory, [r.node for r in late], given.now_s)
     pool = _without(given, memory, releases)
-    if for_reserve := _reserve_releases(pool, given, memory, moved.spoken_for):
+    if for_reserve := _reserve_releases(pool, given, memory, moved.spoken_for.keys()):
         releases += for_reserve
         memory = _hold_off(memory, [r.node for r in for_reserve], given.now_s)
         pool = _without(given, memory, releases)
@@ -177,6 +177,22 @@ def _hold_off(memory: Memory, nodes: list[str], now_s: float) -> Memory:
     if not nodes:
         return memory
     return replace(memory, held_off={**memory.held_off, **dict.fromkeys(nodes, now_s)})
+
+
+def _leave_to_jobs(memory: Memory, moved: GiveBack, now_s: float) -> Memory:
+    """Nodes a job is about to start on are its own for as long as those given back for it.
+
+    From when there was room for this job, not for one that had the node before it: tasks of
+    an array follow each other faster than cycles of the scheduler.
+    """
+    if not moved.left_to_jobs:
+        return memory
+    known_s = memory.held_off
+    since_s = {
+        name: max(known_s.get(name, now_s), moved.spoken_for.get(name, -math.inf))
+        for name in moved.left_to_jobs
+    }
+    return replace(memory, held_off={**known_s, **since_s})
 
 
 def _cost(node: str, memory: Memory, given: DecisionInput) -> tuple[float, str]:

@@ -221,8 +221,11 @@ class _Walk:
         """Return the nodes on which a job of that length would delay one before it."""
         known, off = self.kept_off.get((limit_s, is_behind), (0, 0))
         for start_s, nodes in self.barriers[known:]:
-            begin_s = slot_begin_s(start_s, self.site.slot_s) if is_behind else start_s
-            if limit_s is not None and self.site.now_s + limit_s > begin_s:
+            begin_s, from_s = start_s, self.site.now_s
+            if is_behind:  # it starts when backfill comes
+                begin_s = slot_begin_s(start_s, self.site.slot_s)
+                from_s = max(from_s, self.site.cycle_at_s)
+            if limit_s is not None and from_s + limit_s > begin_s:
                 off |= nodes
         self.kept_off[limit_s, is_behind] = (len(self.barriers), off)
         return off

@@ -14,9 +14,9 @@ nothing by nodes that are free long before the cycle that can start it: it gets 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from bftrainer.decide.feasible import Verdict, judge
 from bftrainer.decide.nodesets import NodeSet, NodeSets
@@ -38,7 +38,8 @@ class GiveBack:
     releases: tuple[Release, ...]
     gave_back: Mapping[str, GaveBack]
     left_to_jobs: AbstractSet[str]  # free nodes on which a waiting job is about to start
-    spoken_for: AbstractSet[str] = frozenset()  # free or ours: at once, without backfill
+    # Free or ours, for jobs that need no backfill -> since when there is room for the job.
+    spoken_for: Mapping[str, float] = field(default_factory=dict)
     verdicts: tuple[Verdict, ...] = ()  # of every pending ordinary job, in the queue's order
 
 
@@ -70,10 +71,11 @@ def give_back(
     ours = _in_the_way(pilots, present, idle if snapshot.pilots_come_last else set())
     free = idle - ours.keys()
     to_have = free | coming_back(snapshot, pilots, memory)
-    site = Site.of(snapshot, sets, sets.named(to_have | ours.keys()), now_s)
+    cycle_at_s = next_cycle_s(snapshot, settings.cycle_s, now_s) or 0.0
+    site = Site.of(snapshot, sets, sets.named(to_have | ours.keys()), now_s, cycle_at_s)
     waiting = [j for j in pending if not why_it_waits(j, now_s, site.in_queue)]
     situation = _situation(waiting, snapshot, to_have | ours.keys())
-    remembered = {k: memory.gave_back[k] for j in waiting if (k := j.job_id) in memory.gave_back}
+    remembered = {k: v for j in waiting if (v := memory.gave_back.get(k := j.job_id))}
 
     def had_its_chance(job: Job, kept_off: NodeSet) -> bool:
         known = remembered.get(job.job_id)
@@ -88,29 +90,51 @@ def give_back(
     outcome = judge(pending, site, sets.named(to_have), shadows, had_its_chance)
     offer = _offer(sets, to_have, ours, memory)
     shares = give(outcome.placed, sets, offer, pick) if outcome.placed else []
-    later = _put_off(outcome.behind, remembered, _due_s(snapshot, settings, now_s), now_s)
+    not_now = _put_off(outcome.behind, remembered, _due_s(snapshot, settings, now_s), now_s)
+    not_now |= _served(waiting)
+    going = [(job, share) for job, share in shares if job.job_id not in not_now]
     return GiveBack(
-        releases=tuple(
-            _release(ours[n.name], job)
-            for job, share in shares
-            if job.job_id not in later
-            for tier in (*offer.at_no_cost, offer.of_trainers)
-            for n in sets.members(share & tier)
-        ),
+        releases=tuple(_releases(sets, going, offer, ours)),
         gave_back=remembered,
-        left_to_jobs=free & _nodes(sets, shares),
-        spoken_for=_nodes(sets, shares, but_of=outcome.behind),
+        left_to_jobs=free & {n.name for _, share in shares for n in sets.members(share)},
+        spoken_for=_spoken_for(sets, shares, outcome.behind, remembered),
         verdicts=tuple(outcome.verdicts),
     )
 
 
-def _nodes(
-    sets: NodeSets, shares: Sequence[tuple[Job, NodeSet]], but_of: AbstractSet[str] = frozenset()
-) -> set[str]:
-    """Return the nodes of all jobs but some."""
+def _spoken_for(
+    sets: NodeSets,
+    shares: Sequence[tuple[Job, NodeSet]],
+    behind: AbstractSet[str],
+    remembered: Mapping[str, GaveBack],
+) -> dict[str, float]:
+    """Return the nodes of jobs that the main scheduler starts, and since when there is room."""
     return {
-        n.name for job, share in shares if job.job_id not in but_of for n in sets.members(share)
+        node.name: remembered[job.job_id].at_s
+        for job, share in shares
+        if job.job_id not in behind
+        for node in sets.members(share)
     }
+
+
+def _served(waiting: Sequence[Job]) -> set[str]:
+    """Return announced jobs that have had what they could get while they were submitted.
+
+    Nodes of ours on which it did not start at once were taken from us then: the scheduler
+    chose, and others given back now would be lost as well. Who was not first in line was
+    not tried; the next look shows whether it waits.
+    """
+    return {
+        job.job_id
+        for job in waiting
+        if job.was_tried and not any(_may_precede(other, job) for other in waiting)
+    }
+
+
+def _may_precede(other: Job, job: Job) -> bool:
+    """Whether they are in one queue; "" is the default partition, whichever that is."""
+    own, its = set(job.partition.split(",")), set(other.partition.split(","))
+    return other is not job and (bool(own & its) or "" in own | its)
 
 
 def _put_off(
@@ -162,13 +186,22 @@ def _offer(
     return Offer(free=sets.named(free), at_no_cost=at_no_cost, of_trainers=of_trainers)
 
 
-def _release(pilot: PilotView, job: Job) -> Release:
-    return Release(
-        pilot_id=pilot.pilot_id,
-        node=pilot.node,
-        reason=f"Ordinary job {job.job_id} could start here.",
-        for_job=job.job_id,
-    )
+def _releases(
+    sets: NodeSets,
+    shares: Sequence[tuple[Job, NodeSet]],
+    offer: Offer,
+    ours: Mapping[str, PilotView],
+) -> Iterator[Release]:
+    """Release what is ours of what these jobs get, the cheapest first."""
+    for job, share in shares:
+        for tier in (*offer.at_no_cost, offer.of_trainers):
+            for node in sets.members(share & tier):
+                yield Release(
+                    pilot_id=ours[node.name].pilot_id,
+                    node=node.name,
+                    reason=f"Ordinary job {job.job_id} could start here.",
+                    for_job=job.job_id,
+                )
 
 
 def still_held_off(

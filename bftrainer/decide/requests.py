@@ -82,9 +82,17 @@ class Site:
     in_queue: frozenset[str]  # ids of the ordinary jobs that have not ended
     now_s: float
     slot_s: float = 0.0  # of backfill's plan; 0: it has none
+    cycle_at_s: float = 0.0  # when backfill comes next; 0: not known
 
     @classmethod
-    def of(cls, snapshot: Snapshot, sets: NodeSets, usable: NodeSet, now_s: float) -> Site:
+    def of(
+        cls,
+        snapshot: Snapshot,
+        sets: NodeSets,
+        usable: NodeSet,
+        now_s: float,
+        cycle_at_s: float = 0.0,
+    ) -> Site:
         """Look at a complete snapshot."""
         return cls(
             sets=sets,
@@ -98,6 +106,7 @@ class Site:
             in_queue=jobs_in_queue(snapshot),
             now_s=now_s,
             slot_s=snapshot.plan_resolution_s,
+            cycle_at_s=cycle_at_s,
         )
 
 

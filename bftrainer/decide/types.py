@@ -63,6 +63,8 @@ class PilotView:
     is_held: bool  # its agent is connected
     is_leaving: bool = False  # cancelled or on its way out
     end_s: float | None = None  # when its time limit strikes
+    # The shorter of the limits that were asked for, while it waits; None: not known.
+    shortest_limit_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

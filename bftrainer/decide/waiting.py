@@ -17,6 +17,8 @@ from bftrainer.decide.requests import jobs_in_queue, why_it_waits
 from bftrainer.decide.types import Memory, PilotView
 from bftrainer.poll.snapshot import Job, JobState, Snapshot
 
+LAST_CALL_S = 2.0  # before a cycle: pilots asked for by then are in the queue when it begins
+
 
 def pending_jobs(snapshot: Snapshot) -> list[Job]:
     """Return the ordinary jobs that have not started, as the snapshot has them."""

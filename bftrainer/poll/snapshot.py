@@ -110,6 +110,8 @@ class Job:
     reservation: str = ""  # it may only start in that one
     can_share: bool = False  # a node with other jobs; all it asks for is known then
     unclear: str = ""  # what it asks for beyond this, in words
+    # The scheduler tried to start it, preempting, while it was submitted: announced ones only.
+    was_tried: bool = False
 
     @property
     def is_ordinary(self) -> bool:

@@ -7,28 +7,35 @@ from __future__ import annotations
 
 import math
 import pwd
+from dataclasses import replace
 
 from bftrainer.hostlist import ParseError, expand
 from bftrainer.poll.announcer import STAND_IN, Announcement
 from bftrainer.poll.snapshot import Job, JobState
 from slurm_plugins.parse import gpus_of
 
-N_SUBMIT, N_CHANGE = 16, 5  # fields
+N_SUBMIT, N_CHANGE = 17, 5  # fields
+INTERACTIVE = "interactive"  # of srun and salloc: there is no script
 CHANGES = ("end", "modify")  # a job has ended, or is not what it was: time to look
 
 
-def announcement(line: str, number: int, cpus_per_node: int = 0) -> Announcement | None:
+def announcement(
+    line: str, number: int, cpus_per_node: int = 0, *, is_deferred: bool = False
+) -> Announcement | None:
     """Read one line.
 
     Args:
-        line: without its end.
+        line: without its end; of a script installed earlier it may lack the last field.
         number: becomes part of the job's stand-in id.
         cpus_per_node: turns processors asked for into nodes; 0: not known.
+        is_deferred: no job is tried while it is submitted (``SchedulerParameters=defer``).
     """
     fields = line.split("\t")
     try:
-        if fields[0] == "submit" and len(fields) == N_SUBMIT:
-            job = _job(fields, number, cpus_per_node)
+        if fields[0] == "submit" and len(fields) in (N_SUBMIT - 1, N_SUBMIT):
+            job = _job(fields[: N_SUBMIT - 1], number, cpus_per_node)
+            if fields[-1] == INTERACTIVE and not is_deferred:
+                job = replace(job, was_tried=True)
             return Announcement(at_s=float(int(fields[1])), partition=job.partition, job=job)
         if fields[0] in CHANGES and len(fields) == N_CHANGE:
             at_s, nodes = float(int(fields[1])), expand(fields[4])

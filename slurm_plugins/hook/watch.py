@@ -28,7 +28,11 @@ class HookFile:
     """An ``Announcer`` that reads what ``scripts`` write."""
 
     def __init__(
-        self, path: Path, pilot_partition: str, cpus_per_node: Callable[[], int] = lambda: 0
+        self,
+        path: Path,
+        pilot_partition: str,
+        cpus_per_node: Callable[[], int] = lambda: 0,
+        is_deferred: Callable[[], bool] = lambda: False,
     ) -> None:
         """Make the file and watch it.
 
@@ -36,11 +40,12 @@ class HookFile:
             path: what the scripts append to.
             pilot_partition: what happens there is our own doing, and no news.
             cpus_per_node: of the largest node.
+            is_deferred: whether jobs are tried only after they were submitted.
 
         Raises:
             BatchSystemError: BFT-1231, it cannot be made or watched.
         """
-        self._path, self._cpus_per_node = path, cpus_per_node
+        self._path, self._cpus_per_node, self._is_deferred = path, cpus_per_node, is_deferred
         self._pilot_partition = pilot_partition
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._number = 0
@@ -79,7 +84,9 @@ class HookFile:
         for line in lines:
             self._number += 1
             text = line.decode(errors="replace")
-            news = announcement(text, self._number, self._cpus_per_node())
+            news = announcement(
+                text, self._number, self._cpus_per_node(), is_deferred=self._is_deferred()
+            )
             if news is not None and news.partition != self._pilot_partition:
                 found.append(news)
         return tuple(found)

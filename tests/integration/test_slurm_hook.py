@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import select
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -56,12 +57,18 @@ def test_what_is_said_of_a_job(cluster: SlurmTestCluster) -> None:
         assert said.job.reason == "JobHeldUser"
         # Whose job it is, though root submits it: so a look shows it, too.
         assert said.job.user == "nobody"
+        assert not said.job.was_tried
+        cluster.submit(n_nodes=1, duration_s=0, limit_s=60, kind="srun")
+        wait_for(lambda: len(told(is_submitted=True)) > 1, what="a job of srun is announced")
+        tried = told(is_submitted=True)[1]
+        assert tried.job is not None
+        assert tried.job.was_tried
         for change in (f"update JobId={job_id} TimeLimit=3", f"release {job_id}"):
             done = cluster.command("scontrol", *change.split())
             assert done.is_ok, done.stderr
         # A job that changes is no further job.
         wait_for(lambda: len(told(is_submitted=False)) >= 2, what="its changes are announced")
-        assert told(is_submitted=True) == [said]
+        assert told(is_submitted=True) == [said, tried]
         # Jobs of the test before may end now, too.
         ended = wait_for(
             lambda: told(is_submitted=False), timeout_s=60, what="its end is announced"
@@ -71,16 +78,18 @@ def test_what_is_said_of_a_job(cluster: SlurmTestCluster) -> None:
         file.close()
 
 
-def test_nodes_are_given_back_for_a_job_that_no_look_has_shown(
-    cluster: SlurmTestCluster, tmp_path: Path
-) -> None:
+@contextmanager
+def training_everywhere(
+    cluster: SlurmTestCluster, directory: Path
+) -> Iterator[tuple[DaemonProcess, str]]:
+    """A daemon that is told, whose one trainer has all nodes."""
     sidecar = DaemonProcess(
-        tmp_path / "state",
+        directory / "state",
         batch_system="slurm",
         batch_options=cluster.config.batch_options(),
         policy="reserve_nodes_per_type: 0\nmin_gap_s: 30\ngap_margin_s: 5\n",
     )
-    spec = trainer_spec(tmp_path / "slow", SLOW, n_max=N_NODES)
+    spec = trainer_spec(directory / "slow", SLOW, n_max=N_NODES)
     try:
         sidecar.start()
         trainer = sidecar.client.submit(spec).record.trainer_id
@@ -89,28 +98,56 @@ def test_nodes_are_given_back_for_a_job_that_no_look_has_shown(
             timeout_s=120,
             what="all nodes train",
         )
-        job_id = cluster.submit(n_nodes=2, duration_s=1, limit_s=60)
-        released = wait_for(
-            lambda: [
-                release
-                for entry in sidecar.entries("decision")
-                for release in entry.plain()["plan"]["releases"]
-                if release["for_job"]
-            ],
-            what="nodes are given back",
-        )
-        # Not for the job by its id, as a look would have shown it.
-        assert {release["for_job"].partition("-")[0] for release in released} == {"announced"}
-        assert len(released) == 2
-        wait_for(
-            lambda: cluster.started_s(job_id) is not None,
-            timeout_s=60,
-            what="the job starts",
-        )
+        yield sidecar, trainer
         sidecar.client.cancel(trainer)
+        queue = ("squeue", "-h", "-p", "bf")
+        wait_for(lambda: not cluster.command(*queue).stdout.strip(), what="its pilots are gone")
     finally:
         sidecar.stop()
     assert not cluster.config.hook_file.exists(), "nobody is told any more"
+
+
+def given_back(sidecar: DaemonProcess) -> list[dict[str, str]]:
+    return [
+        release
+        for entry in sidecar.entries("decision")
+        for release in entry.plain()["plan"]["releases"]
+        if release["for_job"]
+    ]
+
+
+def starts(cluster: SlurmTestCluster, job_id: str) -> None:
+    wait_for(lambda: cluster.started_s(job_id) is not None, timeout_s=60, what="the job starts")
+
+
+def test_nodes_are_given_back_for_a_job_that_no_look_has_shown(
+    cluster: SlurmTestCluster, tmp_path: Path
+) -> None:
+    with training_everywhere(cluster, tmp_path) as (sidecar, _):
+        job_id = cluster.submit(n_nodes=2, duration_s=1, limit_s=60)
+        released = wait_for(lambda: given_back(sidecar), what="nodes are given back")
+        # Not for the job by its id, as a look would have shown it.
+        assert {release["for_job"].partition("-")[0] for release in released} == {"announced"}
+        assert len(released) == 2
+        starts(cluster, job_id)
+
+
+def test_for_a_job_of_srun_slurm_has_taken_nodes_and_no_others_are_given_back(
+    cluster: SlurmTestCluster, tmp_path: Path
+) -> None:
+    with training_everywhere(cluster, tmp_path) as (sidecar, trainer):
+        job_id = cluster.submit(n_nodes=2, duration_s=15, limit_s=60, kind="srun")
+        starts(cluster, job_id)
+        there = wait_for(
+            lambda: [
+                nodes
+                for nodes in [sidecar.client.trainer(trainer).observed_nodes]
+                if len(nodes) < N_NODES
+            ],
+            what="the trainer has lost nodes",
+        )
+        assert len(there[0]) == N_NODES - 2
+        assert given_back(sidecar) == []
 
 
 def test_the_doctor_looks_at_the_real_settings(cluster: SlurmTestCluster) -> None:

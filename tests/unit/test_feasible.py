@@ -36,6 +36,7 @@ def verdicts(
     reservations: Sequence[Reservation] = (),
     others: Sequence[Job] = (),
     slot_s: float = 0.0,
+    cycle_at_s: float = 0.0,
 ) -> dict[str, Verdict]:
     """Judge; by default every allocated node of which nothing is left is ours."""
     if ours is None:
@@ -47,7 +48,7 @@ def verdicts(
         plan_resolution_s=slot_s,
     )
     sets = NodeSets.of(nodes)
-    site = Site.of(seen, sets, sets.named([*free, *ours]), T0)
+    site = Site.of(seen, sets, sets.named([*free, *ours]), T0, cycle_at_s)
     shadows = Shadows.of(seen, sets, T0, CYCLE_S)
     found = judge(jobs, site, sets.named(free), shadows, lambda *_: False)
     assert [v.job_id for v in found.verdicts] == [j.job_id for j in jobs]
@@ -397,6 +398,26 @@ def test_backfill_counts_the_slot_in_which_a_planned_job_begins(
     later = replace(pending("8", 1, limit_s=slot_s - T0 + beyond_s), partition=partition)
     found = verdicts(nodes, [blocked, later], ours=[n.name for n in FOUR], slot_s=60.0)
     assert [v.answer for v in found.values()] == [Answer.CANNOT, expected]
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "partition", "expected"),
+    [
+        (480.0, "batch", Answer.NEEDS),
+        (481.0, "batch", Answer.CANNOT),
+        (500.0, "other", Answer.NEEDS),  # at once
+        (501.0, "other", Answer.CANNOT),
+    ],
+)
+def test_what_only_backfill_can_start_starts_when_it_comes(
+    limit_s: float, partition: str, expected: Answer
+) -> None:
+    nodes = [replace(n, partitions=("batch", "other")) for n in [*FOUR, host("n5", left=None)]]
+    blocked = pending("7", 5, start_s=T0 + 500, planned=tuple(n.name for n in nodes))
+    later = replace(pending("8", 1, limit_s=limit_s), partition=partition)
+    ours = [n.name for n in FOUR]
+    found = verdicts(nodes, [blocked, later], ours=ours, cycle_at_s=T0 + 20.0)
+    assert found["8"].answer is expected
 
 
 def test_a_held_job_holds_up_nobody() -> None:

@@ -335,3 +335,40 @@ def test_nobody_waits_nothing_is_held_off() -> None:
     assert still_held_off({"n1": T0}, snapshot(idle_nodes(1)), SETTINGS) == {}
     held_job = snapshot(idle_nodes(1), [pending("7", 1, reason="JobHeldUser")])
     assert still_held_off({"n1": T0}, held_job, SETTINGS) == {}
+
+
+# ---- jobs the scheduler has tried before anybody heard of them -----------------------------
+
+
+def _interactive(job_id: str, n_nodes: int, partition: str = "batch") -> Job:
+    return replace(pending(job_id, n_nodes, reason="", partition=partition), was_tried=True)
+
+
+def test_nothing_more_is_given_back_for_a_job_the_scheduler_has_preempted_for() -> None:
+    seen = snapshot(_busy(3, "n1", "n2"), [_interactive("announced-1", 2)])
+    given = _give(seen, held("n1", "n2"))
+    assert given.releases == ()
+    assert given.left_to_jobs == {"n3"}
+    # It has the free one and one of ours, whichever the scheduler took.
+    assert len(given.spoken_for) == 2
+
+
+def test_once_a_look_shows_that_it_waits_it_is_a_job_like_any_other() -> None:
+    seen = snapshot(_busy(3, "n1", "n2"), [pending("9", 2)])
+    assert len(_give(seen, held("n1", "n2")).releases) == 1
+
+
+@pytest.mark.parametrize(
+    ("other", "n_released"),
+    [
+        (pending("5", 1), 2),  # in the same queue: perhaps it was first
+        (_interactive("announced-2", 1, partition=""), 2),  # perhaps in the same
+        (pending("5", 1, partition="debug"), 1),
+        (pending("5", 1, reason="JobHeldUser"), 0),
+    ],
+)
+def test_who_was_perhaps_not_first_in_line_was_perhaps_not_tried(
+    other: Job, n_released: int
+) -> None:
+    seen = snapshot(_busy(3, "n1", "n2", "n3"), [other, _interactive("announced-1", 1)])
+    assert len(_give(seen, held("n1", "n2", "n3")).releases) == n_released

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.actuate.pilots import PilotBook
-from bftrainer.decide.types import Release
+from bftrainer.decide.types import Claim, Release
 from bftrainer.journal.journal import Journal
 from bftrainer.local.adapter import create
 from bftrainer.poll.snapshot import Job
@@ -17,6 +17,7 @@ from tests.support.snapshots import T0, pending, running, snapshot
 
 WAITS = replace(pending("71", 1), pilot_id="p000001")
 RUNS = replace(running("72", "n1"), pilot_id="p000001", time_limit_s=120.0)
+CLAIM = Claim(node="n1", time_limit_s=3600.0, for_trainer="t1", or_time_limit_s=120.0)
 GOES = Release(
     pilot_id="p000001", node="n1", reason="Ordinary job 8 could start here.", for_job="8"
 )
@@ -27,7 +28,7 @@ def book(tmp_path: Path) -> Iterator[PilotBook]:
     """Of one pilot, asked for with two limits: jobs 71 and 72; nothing is asked of a server."""
     with Journal.open(tmp_path / "journal.db", clock=lambda: T0) as journal:
         book = PilotBook(journal, create({"socket": tmp_path / "none"}), "root", lambda: T0)
-        book.launched(book.open("p000001", "n1", 3600.0, "key"), "71")
+        book.launched(book.open("p000001", CLAIM, "key"), "71")
         yield book
 
 

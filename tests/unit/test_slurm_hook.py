@@ -27,7 +27,7 @@ def submit(**changes: str) -> str:
         "kind": "submit", "at": "1000", "uid": "0", "partition": "batch", "nodes": "4",
         "tasks": "", "cpus_per_task": "", "cpus": "", "minutes": "10", "features": "",
         "required": "", "gres": "", "immediate": "0", "begin": "", "dependency": "",
-        "priority": "",
+        "priority": "", "how": "batch",
     }  # fmt: skip
     return "\t".join({**fields, **changes}.values())
 
@@ -83,6 +83,22 @@ class TestLines:
         assert said.job is not None
         assert said.job.reason == reason
 
+    @pytest.mark.parametrize(
+        ("how", "is_deferred", "was_tried"),
+        [("interactive", False, True), ("interactive", True, False), ("batch", False, False)],
+    )
+    def test_a_job_without_a_script_was_tried_while_it_was_submitted(
+        self, how: str, *, is_deferred: bool, was_tried: bool
+    ) -> None:
+        said = announcement(submit(how=how), 1, is_deferred=is_deferred)
+        assert said is not None
+        assert said.job is not None
+        assert said.job.was_tried == was_tried
+
+    def test_a_line_of_a_script_installed_before_counts(self) -> None:
+        older = announcement(submit().rpartition("\t")[0], 1)
+        assert older == announcement(submit(), 1)
+
     def test_a_job_that_ended(self) -> None:
         said = announcement("end\t1000\t17\tbatch\tn[1-3]", 1)
         assert said == Announcement(at_s=1000.0, partition="batch", nodes=("n1", "n2", "n3"))
@@ -91,7 +107,7 @@ class TestLines:
         said = announcement("modify\t1000\t17\tbatch\t", 1)
         assert said == Announcement(at_s=1000.0, partition="batch")
 
-    @given(st.one_of(st.text(), st.lists(st.text(), min_size=16, max_size=16).map("\t".join)))
+    @given(st.one_of(st.text(), st.lists(st.text(), min_size=15, max_size=16).map("\t".join)))
     def test_nonsense_is_nothing(self, text: str) -> None:
         for line in (text, f"submit\t{text}", f"end\t{text}", f"modify\t{text}"):
             announcement(line, 1)  # whatever comes, nothing is raised
