@@ -248,6 +248,7 @@ class Daemon:
         else:
             self.trainers.reconcile(pilot_id, hello.workers)
         self.trainers.on_copies(pilot_id, hello.copies)
+        self.poller.changed()  # whatever started it may have started jobs
         self.decide_soon()
 
     def _on_agent_lost(self, pilot_id: str, why: str) -> None:

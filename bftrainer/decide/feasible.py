@@ -183,7 +183,9 @@ class _Walk:
 
     def _block(self, job: Job, request: Request, why: str) -> None:
         """It waits for nodes: the main scheduler takes none after it in its partitions."""
-        self.shadows.block(job, request, self.matching.unused)
+        plan = self._plan(job)
+        is_void = plan is not None and not self.shadows.keeps(*plan)
+        self.shadows.block(job, request, self.matching.unused, is_void=is_void)
         self.closed.update(job.partition.split(","))
         self._refuse(job, why)
 
@@ -209,13 +211,17 @@ class _Walk:
         )
 
     def _refuse(self, job: Job, why: str) -> None:
-        """Note it; later jobs must not delay what is planned for it.
-
-        A plan for a time that has come is out of date.
-        """
+        """Note it; later jobs must not delay what is planned for it, if that can be kept."""
         self.out.verdicts.append(Verdict(job_id=job.job_id, answer=Answer.CANNOT, why=why))
-        if job.start_s is not None and job.start_s > self.site.now_s and job.planned_nodes:
-            self.barriers.append((job.start_s, self.site.sets.named(job.planned_nodes)))
+        plan = self._plan(job)
+        if plan is not None and self.shadows.keeps(*plan):
+            self.barriers.append(plan)
+
+    def _plan(self, job: Job) -> tuple[float, NodeSet] | None:
+        """Return when and where it is planned; one for a time that has come is out of date."""
+        if job.start_s is None or job.start_s <= self.site.now_s or not job.planned_nodes:
+            return None
+        return job.start_s, self.site.sets.named(job.planned_nodes)
 
     def _kept_off(self, limit_s: float | None, *, is_behind: bool) -> NodeSet:
         """Return the nodes on which a job of that length would delay one before it."""

@@ -25,7 +25,7 @@ from bftrainer.decide.requests import ASKS, Site, why_it_waits
 from bftrainer.decide.shadow import Shadows
 from bftrainer.decide.types import GaveBack, Memory, PilotView, Release, Settings
 from bftrainer.decide.victims import Offer, Pick, give
-from bftrainer.decide.waiting import next_cycle_s, pending_jobs, waits_for_nodes
+from bftrainer.decide.waiting import LAST_CALL_S, next_cycle_s, pending_jobs, waits_for_nodes
 from bftrainer.poll.snapshot import Job, JobState, Snapshot
 
 LATE_S = 1.0  # a cycle may begin so much later than it is expected
@@ -92,6 +92,8 @@ def give_back(
     shares = give(outcome.placed, sets, offer, pick) if outcome.placed else []
     not_now = _put_off(outcome.behind, remembered, _due_s(snapshot, settings, now_s), now_s)
     not_now |= _served(waiting)
+    if _is_overtaken(snapshot, pilots, cycle_at_s - now_s):
+        not_now |= outcome.behind
     going = [(job, share) for job, share in shares if job.job_id not in not_now]
     return GiveBack(
         releases=tuple(_releases(sets, going, offer, ours)),
@@ -135,6 +137,18 @@ def _may_precede(other: Job, job: Job) -> bool:
     """Whether they are in one queue; "" is the default partition, whichever that is."""
     own, its = set(job.partition.split(",")), set(other.partition.split(","))
     return other is not job and (bool(own & its) or "" in own | its)
+
+
+def _is_overtaken(snapshot: Snapshot, pilots: Sequence[PilotView], rest_s: float) -> bool:
+    """Whether a cycle has passed that the look does not show, and the next is not near.
+
+    A pilot that waits in the look and has come meanwhile was started by it, and so were jobs
+    before it in the queue: given back now, nodes would be nobody's. The next look is called.
+    """
+    if rest_s <= LAST_CALL_S:  # or nobody knows
+        return False
+    held = {p.pilot_id for p in pilots if p.is_held}
+    return any(j.pilot_id in held and j.state is JobState.PENDING for j in snapshot.jobs or ())
 
 
 def _put_off(

@@ -24,6 +24,7 @@ from bftrainer.poll.snapshot import Job, JobState, NodeState, Snapshot
 # A plan that has not come within so many cycles will not come: the job is beyond the depth
 # of backfill, or its QOS makes no reservation.
 PLANNED_WITHIN_CYCLES = 2.0
+EXACT_S = 1.0  # to which ends and plans are known
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,7 +66,17 @@ class Shadows:
             slot_s=snapshot.plan_resolution_s,
         )
 
-    def block(self, job: Job, request: Request, unused: NodeSet) -> None:
+    def keeps(self, start_s: float, nodes: NodeSet) -> bool:
+        """Whether a plan can be kept: nobody has started since that has its nodes for longer.
+
+        What starts at once, a job of srun on free nodes, asks nobody's plan. The next cycle
+        makes another one, and who would not have fitted this one may fit that.
+        """
+        return not any(
+            end_s > start_s + EXACT_S and (used & nodes) != 0 for end_s, used in self.ends
+        )
+
+    def block(self, job: Job, request: Request, unused: NodeSet, *, is_void: bool) -> None:
         """Note a job that cannot start, though it waits for nothing but nodes.
 
         Nobody is held to it where it has a plan, will get none, or where we cannot say what
@@ -75,6 +86,7 @@ class Shadows:
             job: the next in the queue's order.
             request: what it asks for.
             unused: nodes that no job before it takes.
+            is_void: it has a plan that cannot be kept.
         """
         if self.has_head:
             return
@@ -82,7 +94,8 @@ class Shadows:
         is_clear = len(request.ways) == 1 and len(request.ways[0]) == 1
         if not is_clear or request.doubt or request.shared is not None:
             return
-        if job.start_s is not None or (job.submit_s or 0.0) < self.youngest_s:
+        is_planned = job.start_s is not None
+        if not is_void and (is_planned or (job.submit_s or 0.0) < self.youngest_s):
             return
         wanted = request.ways[0][0]
         if (unused & wanted.among).bit_count() >= wanted.count:

@@ -8,13 +8,23 @@ from dataclasses import replace
 import pytest
 
 from bftrainer.decide.giveback import LATE_S, GiveBack, give_back
-from bftrainer.decide.types import Memory, Settings
-from bftrainer.poll.snapshot import Job, NodeState, SchedulerCycle
-from tests.support.snapshots import T0, held, idle_nodes, pending, running, snapshot, with_state
+from bftrainer.decide.types import Memory, PilotView, Settings
+from bftrainer.poll.snapshot import Job, JobState, NodeState, SchedulerCycle
+from tests.support.snapshots import (
+    T0,
+    held,
+    idle_nodes,
+    pending,
+    pilot,
+    running,
+    snapshot,
+    with_state,
+)
 
 SETTINGS = Settings(reserve_nodes_per_type=0, cycle_s=30.0, backfill_lead_s=6.0)
 BLOCKED = pending("7", 3, submit_s=T0 - 20)
 BEHIND = pending("8", 1, submit_s=T0 - 10)
+N1, N2 = held("n1", "n2")
 
 
 def _give(
@@ -24,12 +34,13 @@ def _give(
     now_s: float = T0 + 5.0,
     settings: Settings = SETTINGS,
     memory: Memory | None = None,
+    pilots: Sequence[PilotView] = (N1, N2),
 ) -> GiveBack:
     nodes = with_state(idle_nodes(3), NodeState.ALLOCATED, "n1", "n2", "n3")
     seen = snapshot(nodes, [*jobs, running("6", "n3")], at_s=now_s)
     seen = replace(seen, cycle=SchedulerCycle(ended_s=began_s, began_s=began_s))
     return give_back(
-        seen, held("n1", "n2"), memory or Memory(), settings, now_s, lambda n, c, _: sorted(c)[:n]
+        seen, pilots, memory or Memory(), settings, now_s, lambda n, c, _: sorted(c)[:n]
     )
 
 
@@ -96,3 +107,25 @@ def test_its_chance_is_a_cycle_that_found_the_node_free() -> None:
     assert [v.why for v in after.verdicts if v.job_id == "8"] == [
         "It had its chance, and nothing has changed since."
     ]
+
+
+@pytest.mark.parametrize(
+    ("now_s", "is_held", "state", "jobs"),
+    [
+        (T0 + 27.0, True, JobState.PENDING, []),  # started since: by a cycle, which nobody saw
+        (T0 + 28.0, True, JobState.PENDING, ["8"]),  # the next one is too near for a look
+        (T0 + 27.0, False, JobState.PENDING, ["8"]),
+        (T0 + 27.0, True, JobState.RUNNING, ["8"]),
+    ],
+)
+def test_a_look_that_a_cycle_has_overtaken_says_nothing_of_what_backfill_left(
+    now_s: float, state: JobState, jobs: list[str], *, is_held: bool
+) -> None:
+    ours = replace(pending("70", 1), pilot_id="p-n1", state=state)
+    given = _give([BLOCKED, BEHIND, ours], now_s=now_s, pilots=[pilot("n1", is_held=is_held), N2])
+    assert _for(given) == jobs
+
+
+def test_a_job_of_the_main_scheduler_does_not_wait_for_the_next_look() -> None:
+    ours = replace(pending("70", 1), pilot_id="p-n1")
+    assert _for(_give([BEHIND, ours])) == ["8"]

@@ -115,3 +115,39 @@ def test_nodes_that_are_being_cleared_are_counted() -> None:
     assert can_start(head, two, nodes=tuple(looked))["4"] is False
     # With n8 in a moment the head has what it needs: nobody gets in between.
     assert can_start(HEAD, one, nodes=tuple(looked))["4"] is False
+
+
+# ---- plans that cannot be kept ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("taken_until_s", "starts"),
+    [
+        (100.0, False),  # as planned: the head has n1 to n5 then
+        (101.0, False),  # to the second
+        (102.0, True),  # somebody has started on n5 for longer: all is open until it is planned
+    ],
+)
+def test_a_plan_whose_nodes_somebody_has_for_longer_is_none(
+    taken_until_s: float, *, starts: bool
+) -> None:
+    first, *others = RUNNING
+    long = replace(first, time_limit_s=taken_until_s + 10.0)
+    planned = replace(HEAD, start_s=T0 + 100.0, planned_nodes=(*OURS, "n5"))
+    # Fits no gap that ends in 100 s, and the one that ends in 102 s.
+    later = pending("4", 4, limit_s=101.5)
+    assert can_start(planned, later, running=[long, *others]) == {"3": False, "4": starts}
+
+
+def test_who_is_not_over_when_the_head_can_be_planned_again_still_waits() -> None:
+    planned = replace(HEAD, start_s=T0 + 50.0, planned_nodes=(*OURS, "n5"))
+    assert can_start(planned, pending("4", 2, limit_s=101.0)) == {"3": False, "4": False}
+    assert can_start(planned, pending("4", 1, limit_s=101.0)) == {"3": False, "4": True}
+
+
+def test_a_plan_of_which_nothing_is_left_binds_nobody_behind_the_head() -> None:
+    """Only the head is certain to be planned first."""
+    head = replace(HEAD, start_s=T0 + 100.0, planned_nodes=("n5",), n_nodes=6)
+    second = replace(pending("5", 5, limit_s=600.0), start_s=T0 + 50.0, planned_nodes=(*OURS, "n5"))
+    later = pending("4", 2, limit_s=101.0)
+    assert can_start(head, second, later)["4"]
