@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
+from bftrainer.decide import turns
 from bftrainer.decide.feasible import Verdict, judge
 from bftrainer.decide.nodesets import NodeSet, NodeSets
 from bftrainer.decide.pool import FREE_STATES, LOST_STATES, taken_nodes
@@ -25,10 +26,8 @@ from bftrainer.decide.requests import ASKS, Site, why_it_waits
 from bftrainer.decide.shadow import Shadows
 from bftrainer.decide.types import GaveBack, Memory, PilotView, Release, Settings
 from bftrainer.decide.victims import Offer, Pick, give
-from bftrainer.decide.waiting import LAST_CALL_S, next_cycle_s, pending_jobs, waits_for_nodes
+from bftrainer.decide.waiting import next_cycle_s, pending_jobs, waits_for_nodes
 from bftrainer.poll.snapshot import Job, JobState, Snapshot
-
-LATE_S = 1.0  # a cycle may begin so much later than it is expected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +89,13 @@ def give_back(
     outcome = judge(pending, site, sets.named(to_have), shadows, had_its_chance)
     offer = _offer(sets, to_have, ours, memory)
     shares = give(outcome.placed, sets, offer, pick) if outcome.placed else []
-    not_now = _put_off(outcome.behind, remembered, _due_s(snapshot, settings, now_s), now_s)
-    not_now |= _served(waiting)
-    if _is_overtaken(snapshot, pilots, cycle_at_s - now_s):
-        not_now |= outcome.behind
-    going = [(job, share) for job, share in shares if job.job_id not in not_now]
+    not_yet, due_s = turns.served(waiting), turns.due_s(snapshot, settings, now_s)
+    if due_s > now_s:  # their chance is a cycle that finds the nodes free
+        remembered |= {k: replace(remembered[k], at_s=due_s) for k in outcome.behind}
+    if due_s > now_s or turns.is_overtaken(snapshot, pilots, cycle_at_s - now_s):
+        not_yet |= outcome.behind
     return GiveBack(
-        releases=tuple(_releases(sets, going, offer, ours)),
+        releases=tuple(_releases(sets, shares, not_yet, offer, ours)),
         gave_back=remembered,
         left_to_jobs=free & {n.name for _, share in shares for n in sets.members(share)},
         spoken_for=_spoken_for(sets, shares, outcome.behind, remembered),
@@ -117,64 +116,6 @@ def _spoken_for(
         if job.job_id not in behind
         for node in sets.members(share)
     }
-
-
-def _served(waiting: Sequence[Job]) -> set[str]:
-    """Return announced jobs that have had what they could get while they were submitted.
-
-    Nodes of ours on which it did not start at once were taken from us then: the scheduler
-    chose, and others given back now would be lost as well. Who was not first in line was
-    not tried; the next look shows whether it waits.
-    """
-    return {
-        job.job_id
-        for job in waiting
-        if job.was_tried and not any(_may_precede(other, job) for other in waiting)
-    }
-
-
-def _may_precede(other: Job, job: Job) -> bool:
-    """Whether they are in one queue; "" is the default partition, whichever that is."""
-    own, its = set(job.partition.split(",")), set(other.partition.split(","))
-    return other is not job and (bool(own & its) or "" in own | its)
-
-
-def _is_overtaken(snapshot: Snapshot, pilots: Sequence[PilotView], rest_s: float) -> bool:
-    """Whether a cycle has passed that the look does not show, and the next is not near.
-
-    A pilot that waits in the look and has come meanwhile was started by it, and so were jobs
-    before it in the queue: given back now, nodes would be nobody's. The next look is called.
-    """
-    if rest_s <= LAST_CALL_S:  # or nobody knows
-        return False
-    held = {p.pilot_id for p in pilots if p.is_held}
-    return any(j.pilot_id in held and j.state is JobState.PENDING for j in snapshot.jobs or ())
-
-
-def _put_off(
-    behind: set[str], remembered: dict[str, GaveBack], due_s: float, now_s: float
-) -> set[str]:
-    """Return the jobs that get nothing yet; their chance is a cycle that finds the nodes free."""
-    if due_s <= now_s:
-        return set()
-    for job_id in behind:
-        remembered[job_id] = replace(remembered[job_id], at_s=due_s)
-    return behind
-
-
-def _due_s(snapshot: Snapshot, settings: Settings, now_s: float) -> float:
-    """Return when what only backfill can start is to have its nodes.
-
-    At once where we do not know when backfill comes, and while the daemon backs off.
-    """
-    lead_s, began_s = settings.backfill_lead_s, snapshot.cycle and snapshot.cycle.began_s
-    next_s = next_cycle_s(snapshot, settings.cycle_s, now_s)
-    if lead_s is None or not began_s or next_s is None or settings.hold_off_cycles > 1.0:
-        return now_s
-    expected_s = next_s - settings.cycle_s  # the one before; nobody may have seen it begin
-    if expected_s > began_s + LATE_S and now_s < expected_s + LATE_S:
-        return now_s
-    return next_s - lead_s
 
 
 def _in_the_way(
@@ -203,12 +144,14 @@ def _offer(
 def _releases(
     sets: NodeSets,
     shares: Sequence[tuple[Job, NodeSet]],
+    not_yet: AbstractSet[str],
     offer: Offer,
     ours: Mapping[str, PilotView],
 ) -> Iterator[Release]:
-    """Release what is ours of what these jobs get, the cheapest first."""
+    """Release what is ours of what jobs get now, the cheapest first."""
     for job, share in shares:
-        for tier in (*offer.at_no_cost, offer.of_trainers):
+        tiers = () if job.job_id in not_yet else (*offer.at_no_cost, offer.of_trainers)
+        for tier in tiers:
             for node in sets.members(share & tier):
                 yield Release(
                     pilot_id=ours[node.name].pilot_id,

@@ -16,18 +16,19 @@ from functools import lru_cache
 from operator import attrgetter
 
 from bftrainer.decide import reserve as reserves
-from bftrainer.decide.claims import SHORTEST_S
 from bftrainer.decide.gaps import GapEnd, Then, gap_ends
+from bftrainer.decide.inqueue import (
+    cannot_start,
+    claim_until_s,
+    is_too_short,
+    left_to_queue,
+)
 from bftrainer.decide.types import Memory, PilotView, PoolNode, Settings
-from bftrainer.decide.waiting import LAST_CALL_S, next_cycle_s, starts_by_s
+from bftrainer.decide.waiting import starts_by_s
 from bftrainer.poll.snapshot import JobState, Node, NodeState, Snapshot
 
 FREE_STATES = (NodeState.IDLE, NodeState.PLANNED)
 _NAME = attrgetter("name")
-# One pass of the main scheduler, and two, usually: a job for which a node was given back has
-# it by then, or waits for backfill.
-ONE_PASS_S, PASS_S = 1.0, 3.0
-HOPEFUL = 2.0  # times min_gap_s: asked for where the plan has to move first
 LOST_STATES = (NodeState.DRAINED, NodeState.DOWN, NodeState.RESERVED)  # of no use to anybody
 
 
@@ -73,7 +74,7 @@ def build_pool(
     taken = taken_nodes(snapshot)
     told_of = by_node.keys() | ends.keys() | memory.held_off.keys()
     types, seen = settings.eligible_node_types, memory.idle_seen
-    asked = replace(memory, held_off=_left_to_queue(memory, snapshot, settings, now_s))
+    asked = replace(memory, held_off=left_to_queue(memory, snapshot, settings, now_s))
     pool, candidates = list[PoolNode](), list[PoolNode]()
     not_used, due = dict[str, str](), set[str]()
     for node in sorted(nodes, key=_NAME):
@@ -87,7 +88,7 @@ def build_pool(
             candidates.append(_candidate(name, node.node_type, node.gpus, None))
             continue
         pilot, end = by_node.get(name), ends.get(name)
-        until_s = _claim_until_s(end, snapshot, settings, now_s, starts_s)
+        until_s = claim_until_s(end, snapshot, settings, now_s, starts_s)
         if pilot is None:
             why = _why_not_take(node, end, until_s, asked, settings, now_s, starts_s)
         elif planned := _why_due(node, pilot, end, snapshot, settings, now_s):
@@ -171,7 +172,7 @@ def _why_due(
         return ""
     if now_s >= end.at_s - settings.gap_margin_s:
         return end.sentence(now_s)
-    if _cannot_start(pilot, end, snapshot, settings):
+    if cannot_start(pilot, end, snapshot, settings):
         return "Its pilot waits with a time limit that has become too long."
     return ""
 
@@ -185,71 +186,6 @@ def _keep_until_s(
     if pilot.is_held or pilot.end_s is not None:
         return min(end.at_s - settings.gap_margin_s, pilot.end_s or math.inf)
     return claim_until_s
-
-
-def _cannot_start(pilot: PilotView, end: GapEnd, snapshot: Snapshot, settings: Settings) -> bool:
-    """Whether it waits in vain: what is planned on its node came after it had been asked for.
-
-    By what the look would have shown: a cycle that began just before may still start it.
-    It is asked for again, shorter; one that is as short as any waits for a plan that moves.
-    """
-    limit_s, shown_s = pilot.shortest_limit_s, snapshot.taken_at_s - PASS_S
-    if limit_s is None or pilot.is_held or end.then is Then.ANY_JOB:
-        return False
-    if pilot.requested_s > shown_s or limit_s < HOPEFUL * settings.min_gap_s:
-        return False
-    began_s = snapshot.cycle.began_s if snapshot.cycle else None
-    starts_s = starts_by_s(snapshot, settings.cycle_s, shown_s)
-    if began_s is not None and began_s >= shown_s:
-        starts_s = began_s
-    return starts_s + limit_s > end.last_end_s(snapshot.plan_resolution_s)
-
-
-def _left_to_queue(
-    memory: Memory, snapshot: Snapshot, settings: Settings, now_s: float
-) -> Mapping[str, float]:
-    """Return the nodes held off for which no pilot may be asked for yet.
-
-    Where pilots come last one may wait in the queue for the cycle that would pass over the
-    node anyhow: it gets what that cycle leaves, and not what the next one does. Not while
-    the daemon backs off. Shortly before that cycle it is now or a cycle later.
-    """
-    if not _may_wait(snapshot, settings):
-        return memory.held_off
-    next_s = next_cycle_s(snapshot, settings.cycle_s, now_s)
-    is_last_call = next_s is not None and next_s - now_s <= LAST_CALL_S
-    since_s = now_s - (ONE_PASS_S if is_last_call else PASS_S)
-    return {node: at_s for node, at_s in memory.held_off.items() if at_s > since_s}
-
-
-def _may_wait(snapshot: Snapshot, settings: Settings) -> bool:
-    """Whether a pilot in the queue is in nobody's way."""
-    return snapshot.pilots_come_last and settings.hold_off_cycles <= 1.0
-
-
-def _claim_until_s(
-    end: GapEnd | None, snapshot: Snapshot, settings: Settings, now_s: float, starts_s: float
-) -> float | None:
-    """When a pilot that is asked for now must be over by its limit.
-
-    One that waits for a cycle finds another plan: where the gap is too short by this one, a
-    short one may wait, and starts if its least limit fits then.
-    """
-    if end is None:
-        return None
-    until_s = end.last_end_s(snapshot.plan_resolution_s) - settings.gap_margin_s
-    if not _is_too_short(until_s, settings, now_s, starts_s) or end.is_for_everybody:
-        return until_s
-    is_open = now_s < starts_s < end.at_s - settings.gap_margin_s
-    if not is_open or end.then is Then.UNKNOWN or not _may_wait(snapshot, settings):
-        return until_s
-    return starts_s + HOPEFUL * settings.min_gap_s
-
-
-def _is_too_short(until_s: float, settings: Settings, now_s: float, starts_s: float) -> bool:
-    """Whether a gap is not worth a claim."""
-    shortest_s = min(SHORTEST_S, settings.min_gap_s)  # of what is left once it starts
-    return until_s - now_s < settings.min_gap_s or until_s - starts_s < shortest_s
 
 
 def _why_not_take(
@@ -267,7 +203,7 @@ def _why_not_take(
         return f"Policy does not use nodes of type {node.node_type}."
     if node.name in memory.held_off:
         return "It is left to the queue until a whole scheduler cycle has passed."
-    if end and until_s is not None and _is_too_short(until_s, settings, now_s, starts_s):
+    if end and until_s is not None and is_too_short(until_s, settings, now_s, starts_s):
         return end.sentence(now_s)
     if memory.idle_seen.get(node.name, 0) < settings.idle_confirmations:
         return "It has not been idle in enough snapshots yet (idle_confirmations)."

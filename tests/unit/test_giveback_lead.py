@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.decide.giveback import LATE_S, GiveBack, give_back
+from bftrainer.decide.giveback import GiveBack, give_back
+from bftrainer.decide.turns import LATE_S
 from bftrainer.decide.types import Memory, PilotView, Settings
 from bftrainer.poll.snapshot import Job, JobState, NodeState, SchedulerCycle
 from tests.support.snapshots import (
@@ -129,3 +130,10 @@ def test_a_look_that_a_cycle_has_overtaken_says_nothing_of_what_backfill_left(
 def test_a_job_of_the_main_scheduler_does_not_wait_for_the_next_look() -> None:
     ours = replace(pending("70", 1), pilot_id="p-n1")
     assert _for(_give([BEHIND, ours])) == ["8"]
+
+
+def test_who_was_served_is_about_to_start_while_others_wait_for_the_cycle() -> None:
+    served = replace(pending("announced-1", 1, reason="", partition="debug"), was_tried=True)
+    given = _give([BLOCKED, BEHIND, served])
+    assert _for(given) == []
+    assert len(given.spoken_for) == 1

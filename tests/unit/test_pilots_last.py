@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.decide.pool import PASS_S
+from bftrainer.decide.inqueue import PASS_S
 from bftrainer.decide.types import PilotView, Settings
 from bftrainer.poll.snapshot import (
     Job,
