@@ -276,7 +276,7 @@ def test_a_node_planned_too_soon_is_not_taken() -> None:
     free = idle.oracle_node_s(one, RULES)
     assert free == pytest.approx(40.0 + 40.0)
     bound = idle.oracle_node_s(one, replace(RULES, shortest_gap_s=70.0))
-    assert bound == pytest.approx(15.0 + 40.0)  # n1 only once the plan has moved
+    assert bound == pytest.approx(25.0 + 40.0)  # n1 only once the plan has moved, at 15 s
 
 
 def test_the_plan_of_the_cycle_that_frees_a_node_binds_the_oracle() -> None:
@@ -294,6 +294,36 @@ def test_the_plan_of_the_cycle_that_frees_a_node_binds_the_oracle() -> None:
     )
     assert idle.oracle_node_s(one, RULES) == pytest.approx(60.0 - 15.0)
     assert idle.oracle_node_s(one, replace(RULES, shortest_gap_s=50.0)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("looks", "held_s"),
+    [
+        # At 15 s n1 falls to the oracle; whoever looks later saw what was planned then.
+        ([(10.0, False), (17.5, True)], 0.0),
+        ([(10.0, False), (40.0, True)], 0.0),
+        ([(10.0, True), (40.0, False)], 45.0),
+        # Too soon after the cycle to tell, and a better look later.
+        ([(15.5, False), (17.5, True)], 0.0),
+        ([(15.5, True), (17.5, False)], 45.0),
+        ([(10.0, False), (15.5, True)], 45.0),
+        # Within a cycle it moves when a look shows it.
+        ([(17.0, True), (40.0, False)], 20.0),
+    ],
+)
+def test_a_plan_holds_from_its_cycle_on(looks: list[tuple[float, bool]], held_s: float) -> None:
+    plans = [
+        PlanSeen(at_s=at_s, starts_s=(("n1", 60.0),) if is_planned else ())
+        for at_s, is_planned in looks
+    ]
+    one = run(
+        job(0, 0.0, 0.0, 12.0, "n1"),
+        job(1, 0.0, 0.0, 60.0, "n2"),
+        job(2, 5.0, 60.0, 70.0, "n1", "n2"),
+        sidecar=Sidecar(plans=tuple(plans)),
+    )
+    rules = replace(RULES, shortest_gap_s=50.0)
+    assert idle.oracle_node_s(one, rules) == pytest.approx(held_s)
 
 
 def test_slurms_own_delay_is_that_of_jobs_that_found_nodes() -> None:
@@ -346,7 +376,7 @@ def pilot(state: PilotState, pilot_id: str = "p000001", node: str = "n1") -> Pil
 
 def test_a_node_is_held_from_hello_to_give_back() -> None:
     waiting = {"pilot_id": None, "state": "pending", "start_s": 160.0, "planned_nodes": ["n2"]}
-    given = {"now_s": 104.0, "snapshot": {"jobs": [waiting]}}
+    given = {"now_s": 105.0, "snapshot": {"taken_at_s": 104.0, "jobs": [waiting]}}
     plan = {"releases": [{"for_job": "7"}, {"for_job": ""}]}
     rescaled = {"trainer_id": "t1", "what": {"nodes": ["n1"]}}
     found = journal.read(
@@ -375,8 +405,8 @@ def test_a_node_is_held_from_hello_to_give_back() -> None:
 
 def test_a_plan_begins_with_its_slot() -> None:
     job = {"pilot_id": None, "state": "pending", "start_s": 263.0, "planned_nodes": ["n2"]}
-    given = {"now_s": 104.0, "snapshot": {"jobs": [job], "plan_resolution_s": 60.0}}
-    assert journal.plan_seen(given, 100.0).starts_s == (("n2", 140.0),)
+    shown = {"taken_at_s": 104.0, "jobs": [job], "plan_resolution_s": 60.0}
+    assert journal.plan_seen({"snapshot": shown}, 100.0).starts_s == (("n2", 140.0),)
 
 
 def test_a_pilot_holds_its_node_from_its_start_in_slurm() -> None:

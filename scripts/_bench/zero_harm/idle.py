@@ -8,7 +8,8 @@ the rules that protect ordinary jobs:
   cycle; with an empty queue it may be taken as soon as Slurm starts an sbatch job; nodes
   that are idle when the run begins are held by then;
 * *margin*: not taken when Slurm's plan needs the node sooner than the shortest gap plus the
-  margin; it is the plan of the cycle that lets the oracle take the node, as bftrainer saw it;
+  margin; it is the plan of the cycle that lets the oracle take the node, whenever bftrainer
+  saw it;
 * *hold-off*: given back when the job that takes the node next could start there: it is
   submitted and its last node has fallen idle;
 * *reserve*: so many idle nodes stay unborrowed at any moment, beside those that a job is
@@ -24,8 +25,7 @@ from statistics import median
 
 from _bench.zero_harm.runs import JobOutcome, NodeSpan, PlanSeen, Run
 
-# After a cycle began its plan can be read, and bftrainer has looked.
-READABLE_S = 2.0
+READABLE_S = 1.0  # after a cycle began its plan can be read
 TICK_S = 2.0  # what starts within that of when it could was not backfill's
 
 
@@ -76,7 +76,7 @@ def oracle_node_s(run: Run, rules: Rules) -> float:
     """Return what the oracle holds."""
     idle = idle_intervals(run)
     waits = _waits(run.jobs)
-    planned = _Planned(run.sidecar.plans if run.sidecar else ())
+    planned = _Planned(run.sidecar.plans if run.sidecar else (), run.cycles_s)
     last_idle: dict[int, float] = {}  # job -> when the last of its nodes fell idle
     for gap in idle:
         if gap.next_job is not None:
@@ -177,14 +177,14 @@ def _may_begin(
 class _Planned:
     """Slurm's plan as a step function of time."""
 
-    def __init__(self, plans: Sequence[PlanSeen]) -> None:
-        self._plans = sorted(plans, key=lambda p: p.at_s)
-        self._at_s = [p.at_s for p in self._plans]
-        self._starts = [dict(p.starts_s) for p in self._plans]
+    def __init__(self, plans: Sequence[PlanSeen], cycles_s: Sequence[float]) -> None:
+        held = _since_cycles(plans, cycles_s)
+        self._at_s = [at_s for at_s, _ in held]
+        self._starts = [dict(plan.starts_s) for _, plan in held]
 
     def first_gap(self, node: str, from_s: float, to_s: float, shortest_s: float) -> float:
         """Return the first moment at which the node's gap is long enough; ``to_s``: never."""
-        at = bisect_right(self._at_s, from_s + READABLE_S) - 1
+        at = bisect_right(self._at_s, from_s) - 1
         moment_s = from_s
         while True:
             planned_s = self._starts[at].get(node) if at >= 0 else None
@@ -194,6 +194,28 @@ class _Planned:
             if at >= len(self._at_s) or self._at_s[at] >= to_s:
                 return to_s
             moment_s = self._at_s[at]
+
+
+def _since_cycles(
+    plans: Sequence[PlanSeen], cycles_s: Sequence[float]
+) -> list[tuple[float, PlanSeen]]:
+    """Return plans and from when they held: the first that shows a cycle's, from its begin.
+
+    A look right after that begin may show either plan: it counts if there is no other.
+    """
+    held: list[tuple[float, PlanSeen]] = []
+    last_s = float("-inf")
+    for plan in sorted(plans, key=lambda p: p.at_s):
+        at = bisect_right(cycles_s, plan.at_s - READABLE_S) - 1
+        began_s = cycles_s[at] if at >= 0 else last_s
+        if began_s <= last_s:
+            held.append((plan.at_s, plan))
+            continue
+        while held and held[-1][0] >= began_s:
+            held.pop()
+        held.append((began_s, plan))
+        last_s = began_s
+    return held
 
 
 def _with_reserve(usable: Sequence[NodeSpan], idle: Sequence[NodeSpan], reserve: int) -> float:

@@ -90,7 +90,8 @@ def plan_seen(given: Mapping[str, Any], origin_s: float) -> PlanSeen:
             for node in job["planned_nodes"]:
                 begin_s = slot_begin_s(job["start_s"], slot_s)
                 starts[node] = min(starts.get(node, float("inf")), begin_s - origin_s)
-    return PlanSeen(at_s=given["now_s"] - origin_s, starts_s=tuple(sorted(starts.items())))
+    taken_at_s = given["snapshot"]["taken_at_s"]  # a decision between looks has the last one
+    return PlanSeen(at_s=taken_at_s - origin_s, starts_s=tuple(sorted(starts.items())))
 
 
 def _pilot(held: _Spans, pilot: PilotRecord, at_s: float, begun_s: float) -> None:

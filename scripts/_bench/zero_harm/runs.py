@@ -40,7 +40,7 @@ class NodeSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSeen:
-    """When Slurm plans to use nodes, as bftrainer saw it at some moment."""
+    """When Slurm plans to use nodes, as a look of bftrainer's showed it."""
 
     at_s: float
     starts_s: tuple[tuple[str, float], ...]  # node, planned start
