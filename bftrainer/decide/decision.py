@@ -69,11 +69,11 @@ def decide(given: DecisionInput, policy: Policy) -> Plan:
     late = [r for r in _late(given) if r.pilot_id not in gone]
     releases += late
     memory = _hold_off(memory, [r.node for r in late], given.now_s)
-    pool = _without(given, memory, releases)
+    pool = _without(given, memory, releases, moved.spoken_for.keys())
     if for_reserve := _reserve_releases(pool, given, memory, moved.spoken_for.keys()):
         releases += for_reserve
         memory = _hold_off(memory, [r.node for r in for_reserve], given.now_s)
-        pool = _without(given, memory, releases)
+        pool = _without(given, memory, releases, moved.spoken_for.keys())
     pool, beyond = hold_at_most(pool, given.settings, lambda node: _cost(node, memory, given))
     releases += beyond
     memory = slow.settle(memory, [n.name for n in pool.nodes], given)
@@ -207,10 +207,12 @@ def _cost(node: str, memory: Memory, given: DecisionInput) -> tuple[float, str]:
     return (1.0 + 1.0 / (1 + size), node)
 
 
-def _without(given: DecisionInput, memory: Memory, releases: list[Release]) -> Pool:
+def _without(
+    given: DecisionInput, memory: Memory, releases: list[Release], spoken_for: AbstractSet[str]
+) -> Pool:
     gone = {r.pilot_id for r in releases}
     pilots = tuple(replace(p, is_leaving=True) if p.pilot_id in gone else p for p in given.pilots)
-    pool = build_pool(given.snapshot, pilots, memory, given.settings, given.now_s)
+    pool = build_pool(given.snapshot, pilots, memory, given.settings, given.now_s, spoken_for)
     return leave_alone(pool, given.cooling, given.now_s) if given.cooling else pool
 
 

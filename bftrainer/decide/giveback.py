@@ -37,7 +37,7 @@ class GiveBack:
     releases: tuple[Release, ...]
     gave_back: Mapping[str, GaveBack]
     left_to_jobs: AbstractSet[str]  # free nodes on which a waiting job is about to start
-    # Free or ours, for jobs that need no backfill -> since when there is room for the job.
+    # Free or ours, for jobs that need no backfill -> since when they could have started.
     spoken_for: Mapping[str, float] = field(default_factory=dict)
     verdicts: tuple[Verdict, ...] = ()  # of every pending ordinary job, in the queue's order
 
@@ -98,7 +98,7 @@ def give_back(
         releases=tuple(_releases(sets, shares, not_yet, offer, ours)),
         gave_back=remembered,
         left_to_jobs=free & {n.name for _, share in shares for n in sets.members(share)},
-        spoken_for=_spoken_for(sets, shares, outcome.behind, remembered),
+        spoken_for=_spoken_for(sets, shares, sets.named(free), outcome.behind, remembered, now_s),
         verdicts=tuple(outcome.verdicts),
     )
 
@@ -106,12 +106,17 @@ def give_back(
 def _spoken_for(
     sets: NodeSets,
     shares: Sequence[tuple[Job, NodeSet]],
+    free: NodeSet,
     behind: AbstractSet[str],
     remembered: Mapping[str, GaveBack],
+    now_s: float,
 ) -> dict[str, float]:
-    """Return the nodes of jobs that the main scheduler starts, and since when there is room."""
+    """Return the nodes of jobs that the main scheduler starts, and since when it could.
+
+    A large job whose last nodes are still being left has not been passed over.
+    """
     return {
-        node.name: remembered[job.job_id].at_s
+        node.name: now_s if share & ~free else remembered[job.job_id].at_s
         for job, share in shares
         if job.job_id not in behind
         for node in sets.members(share)

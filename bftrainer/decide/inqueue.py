@@ -8,6 +8,7 @@ docs/give-back.md have the reasons. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 from bftrainer.decide.claims import SHORTEST_S
 from bftrainer.decide.gaps import GapEnd, Then
@@ -22,20 +23,29 @@ HOPEFUL = 2.0  # times min_gap_s: asked for where the plan has to move first
 
 
 def left_to_queue(
-    memory: Memory, snapshot: Snapshot, settings: Settings, now_s: float
+    memory: Memory,
+    snapshot: Snapshot,
+    settings: Settings,
+    now_s: float,
+    spoken_for: AbstractSet[str] = frozenset(),
 ) -> Mapping[str, float]:
     """Return the nodes held off for which no pilot may be asked for yet.
 
     Where pilots come last one may wait in the queue for the cycle that would pass over the
     node anyhow: it gets what that cycle leaves, and not what the next one does. Not while
-    the daemon backs off. Shortly before that cycle it is now or a cycle later.
+    the daemon backs off. Shortly before that cycle it is now or a cycle later, but for nodes
+    on which the main scheduler is about to start somebody (``spoken_for``).
     """
     if not _may_wait(snapshot, settings):
         return memory.held_off
     next_s = next_cycle_s(snapshot, settings.cycle_s, now_s)
     is_last_call = next_s is not None and next_s - now_s <= LAST_CALL_S
-    since_s = now_s - (ONE_PASS_S if is_last_call else PASS_S)
-    return {node: at_s for node, at_s in memory.held_off.items() if at_s > since_s}
+    least_s = now_s - (ONE_PASS_S if is_last_call else PASS_S)
+    return {
+        node: at_s
+        for node, at_s in memory.held_off.items()
+        if at_s > (now_s - PASS_S if node in spoken_for else least_s)
+    }
 
 
 def claim_until_s(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import attrgetter
@@ -65,8 +66,12 @@ def build_pool(
     memory: Memory,
     settings: Settings,
     now_s: float,
+    spoken_for: AbstractSet[str] = frozenset(),
 ) -> Pool:
-    """Sort every node of a complete snapshot into pool, reserve and not used."""
+    """Sort every node of a complete snapshot into pool, reserve and not used.
+
+    ``spoken_for``: nodes on which the main scheduler is about to start somebody.
+    """
     nodes = snapshot.nodes or ()
     by_node = {p.node: p for p in pilots}
     ends = gap_ends(snapshot, now_s, settings.cycle_s, by_node.keys())
@@ -74,7 +79,8 @@ def build_pool(
     taken = taken_nodes(snapshot)
     told_of = by_node.keys() | ends.keys() | memory.held_off.keys()
     types, seen = settings.eligible_node_types, memory.idle_seen
-    asked = replace(memory, held_off=left_to_queue(memory, snapshot, settings, now_s))
+    left = left_to_queue(memory, snapshot, settings, now_s, spoken_for)
+    asked = replace(memory, held_off=left)
     pool, candidates = list[PoolNode](), list[PoolNode]()
     not_used, due = dict[str, str](), set[str]()
     for node in sorted(nodes, key=_NAME):

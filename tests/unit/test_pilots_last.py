@@ -127,6 +127,20 @@ def test_a_node_between_two_tasks_of_an_array_is_not_asked_for() -> None:
     assert claimed(plan) == {"n1", "n2"}
 
 
+def test_nodes_are_left_to_a_large_job_until_the_last_of_them_is_free() -> None:
+    """It has not been passed over: it could not start yet."""
+    fold = Fold()
+    large = pending("7", 4, submit_s=T0)
+    fold.decide(seen(BUSY, large), held(*NAMES), [record()])
+    leaving = [pilot(n, is_leaving=True) for n in ("n3", "n4")]
+    for at_s in (1.0, 5.0, 9.0):
+        plan = fold.decide(seen(FREE, large), leaving, [record()], at_s=T0 + at_s)
+        assert plan.claims == (), at_s
+    for at_s, is_asked_for in ((10.0, False), (9.0 + PASS_S, True)):
+        plan = fold.decide(seen(FOUR, large), (), [record()], at_s=T0 + at_s)
+        assert (len(plan.claims) == 4) == is_asked_for, at_s
+
+
 # ---- who waits for a cycle -----------------------------------------------------------------
 
 
@@ -139,12 +153,31 @@ def looked(at_s: float, nodes: Sequence[Node], *jobs: Job) -> Snapshot:
     return replace(seen(nodes, *jobs), taken_at_s=T0 + at_s, cycle=_cycle(-5.0))
 
 
-@pytest.mark.parametrize(("at_s", "is_asked_for"), [(22.9, False), (23.0, True), (24.9, True)])
-def test_shortly_before_the_cycle_one_pass_is_enough(at_s: float, *, is_asked_for: bool) -> None:
+# For nine nodes nobody can make room: all after it are backfill's.
+BLOCKED = pending("5", 9, submit_s=T0 - 50)
+
+
+@pytest.mark.parametrize(
+    ("at_s", "head", "is_asked_for"),
+    [
+        (22.9, [BLOCKED], False),
+        (23.0, [BLOCKED], True),
+        (24.9, [BLOCKED], True),
+        (24.4, [], False),  # the main scheduler is about to start the job there
+        (24.5, [], True),  # it did not
+    ],
+)
+def test_shortly_before_the_cycle_one_pass_is_enough(
+    at_s: float, head: list[Job], *, is_asked_for: bool
+) -> None:
     """Who is not in the queue by then waits a cycle longer."""
     fold = Fold()
-    fold.decide(looked(21.5, BUSY, JOB), held(*NAMES), [record()], at_s=T0 + 21.5)
-    plan = fold.decide(looked(21.8, FREE, JOB), REST, [record()], at_s=T0 + at_s)
+    jobs = [*head, JOB]
+    nine = idle_nodes(9)
+    full = with_state(nine, NodeState.ALLOCATED, *(n.name for n in nine))
+    freed = with_state(full, NodeState.IDLE, *GONE)
+    fold.decide(looked(21.5, full, *jobs), held(*NAMES), [record()], at_s=T0 + 21.5)
+    plan = fold.decide(looked(21.8, freed, *jobs), REST, [record()], at_s=T0 + at_s)
     assert claimed(plan) == ({"n1", "n2"} if is_asked_for else set())
 
 
