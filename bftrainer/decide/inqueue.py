@@ -34,17 +34,19 @@ def left_to_queue(
     Where pilots come last one may wait in the queue for the cycle that would pass over the
     node anyhow: it gets what that cycle leaves, and not what the next one does. Not while
     the daemon backs off. Shortly before that cycle it is now or a cycle later, but for nodes
-    on which the main scheduler is about to start somebody (``spoken_for``).
+    on which the main scheduler is about to start somebody (``spoken_for``): of those a look
+    has to show first that it did not.
     """
     if not _may_wait(snapshot, settings):
         return memory.held_off
     next_s = next_cycle_s(snapshot, settings.cycle_s, now_s)
     is_last_call = next_s is not None and next_s - now_s <= LAST_CALL_S
     least_s = now_s - (ONE_PASS_S if is_last_call else PASS_S)
+    shown_s = min(now_s - PASS_S, snapshot.taken_at_s - ONE_PASS_S)
     return {
         node: at_s
         for node, at_s in memory.held_off.items()
-        if at_s > (now_s - PASS_S if node in spoken_for else least_s)
+        if at_s > (shown_s if node in spoken_for else least_s)
     }
 
 

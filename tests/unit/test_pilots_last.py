@@ -55,7 +55,8 @@ def after_a_give_back(fold: Fold, *, comes_last: bool = True) -> None:
 
 
 def ask_again(fold: Fold, at_s: float, pilots: Sequence[PilotView] = REST) -> set[str]:
-    return claimed(fold.decide(seen(FREE, JOB), pilots, [record()], at_s=T0 + at_s))
+    looked = replace(seen(FREE, JOB), taken_at_s=T0 + at_s)
+    return claimed(fold.decide(looked, pilots, [record()], at_s=T0 + at_s))
 
 
 def test_a_node_given_back_is_asked_for_once_the_main_scheduler_has_passed() -> None:
@@ -64,6 +65,16 @@ def test_a_node_given_back_is_asked_for_once_the_main_scheduler_has_passed() -> 
     assert ask_again(fold, 1.5) == set()
     assert ask_again(fold, 1.0 + PASS_S - 0.1) == set()
     assert ask_again(fold, 1.0 + PASS_S) == set(GONE)
+
+
+def test_an_old_look_does_not_show_that_the_main_scheduler_has_passed() -> None:
+    """Nobody announces that a job has started."""
+    fold = Fold()
+    after_a_give_back(fold)
+    for taken_at_s, is_asked_for in ((1.9, False), (2.0, True)):
+        looked = replace(seen(FREE, JOB), taken_at_s=T0 + taken_at_s)
+        plan = fold.decide(looked, REST, [record()], at_s=T0 + 9.0)
+        assert claimed(plan) == (set(GONE) if is_asked_for else set())
 
 
 def test_elsewhere_only_once_a_whole_cycle_has_passed() -> None:
@@ -123,7 +134,8 @@ def test_a_node_between_two_tasks_of_an_array_is_not_asked_for() -> None:
             plan = fold.decide(looked, (), [record()], at_s=T0 + 4.0 * k + after_s)
             assert claimed(plan) == set(), k
     # Nothing moves any more.
-    plan = fold.decide(looked, (), [record()], at_s=T0 + 16.0 + 2.9 + PASS_S)
+    later_s = T0 + 16.0 + 2.9 + PASS_S
+    plan = fold.decide(replace(looked, taken_at_s=later_s), (), [record()], at_s=later_s)
     assert claimed(plan) == {"n1", "n2"}
 
 
@@ -137,7 +149,8 @@ def test_nodes_are_left_to_a_large_job_until_the_last_of_them_is_free() -> None:
         plan = fold.decide(seen(FREE, large), leaving, [record()], at_s=T0 + at_s)
         assert plan.claims == (), at_s
     for at_s, is_asked_for in ((10.0, False), (9.0 + PASS_S, True)):
-        plan = fold.decide(seen(FOUR, large), (), [record()], at_s=T0 + at_s)
+        there = replace(seen(FOUR, large), taken_at_s=T0 + at_s)
+        plan = fold.decide(there, (), [record()], at_s=T0 + at_s)
         assert (len(plan.claims) == 4) == is_asked_for, at_s
 
 
@@ -177,7 +190,8 @@ def test_shortly_before_the_cycle_one_pass_is_enough(
     full = with_state(nine, NodeState.ALLOCATED, *(n.name for n in nine))
     freed = with_state(full, NodeState.IDLE, *GONE)
     fold.decide(looked(21.5, full, *jobs), held(*NAMES), [record()], at_s=T0 + 21.5)
-    plan = fold.decide(looked(21.8, freed, *jobs), REST, [record()], at_s=T0 + at_s)
+    taken_at_s = 21.8 if head else at_s
+    plan = fold.decide(looked(taken_at_s, freed, *jobs), REST, [record()], at_s=T0 + at_s)
     assert claimed(plan) == ({"n1", "n2"} if is_asked_for else set())
 
 
