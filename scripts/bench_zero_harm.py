@@ -24,7 +24,6 @@ from _bench.zero_harm import arm, idle, program, report, verdict
 from _bench.zero_harm.arm import Stage
 from _bench.zero_harm.cells import CELLS, Cell
 from _bench.zero_harm.runs import Shelf
-from _bench.zero_harm.submit import ORDER
 from _bench.zero_harm.workload import Demand, PlannedJob, fingerprint, generate, load_of, read
 
 from slurm_plugins.testcluster import FAST_CYCLE
@@ -55,7 +54,7 @@ def main() -> int:
         console().print(f"[bold red]{problem}[/]")
         return 2
     ticks = "" if arguments.default_ticks else FAST_CYCLE
-    shelf = Shelf(arguments.keep / fingerprint(jobs, [demand.n_nodes, arm.POLICY, ticks, ORDER]))
+    shelf = Shelf(arguments.keep / fingerprint(jobs, [demand.n_nodes, arm.POLICY, ticks]))
     _say(f"{len(jobs)} jobs on {demand.n_nodes} nodes, load {load_of(jobs, demand.n_nodes):.2f}; "
          f"runs are kept in {shelf.directory}")  # fmt: skip
     stage = Stage(

@@ -13,7 +13,6 @@ from _bench.zero_harm.arm import Stage
 from _bench.zero_harm.cells import CELLS, TIER
 from _bench.zero_harm.compare import compare, late, overtaken, refused_beside
 from _bench.zero_harm.runs import JobOutcome, NodeSpan, PlanSeen, Run, Shelf, Sidecar, length_s
-from _bench.zero_harm.submit import priority
 from _bench.zero_harm.workload import (
     JITTER_S,
     Demand,
@@ -74,17 +73,6 @@ def test_jobs_ask_for_the_load_wanted_within_the_run(minutes: float) -> None:
     assert {j.kind for j in jobs} == {"sbatch", "srun", "immediate"}
     assert max(j.n_nodes for j in jobs) == 12
     assert all(j.n_nodes == 1 for j in jobs if j.kind == "immediate")
-
-
-def test_no_two_jobs_are_equally_important() -> None:
-    jobs = generate(DEMAND)
-    priorities = [priority(number, job) for number, job in enumerate(jobs)]
-    assert len(set(priorities)) == len(jobs)
-    others = [p for p, job in zip(priorities, jobs, strict=True) if job.kind != "immediate"]
-    assert others == sorted(others, reverse=True)
-    assert min(priorities) > 0  # 0 is a hold
-    at_once = set(priorities) - set(others)
-    assert min(at_once) > max(others)
 
 
 def test_a_seed_is_a_workload() -> None:

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
 
 from _bench.zero_harm.runs import JobOutcome
 from _bench.zero_harm.workload import PlannedJob
@@ -20,19 +19,6 @@ from slurm_plugins.testcluster import SlurmTestCluster
 
 COMMANDS_AT_ONCE = 6
 LOOK_S = 1.0
-FIRST_PRIORITY = 1_000_000
-ORDER = "first come, first served"  # part of what tells runs of one way from those of another
-
-
-def priority(number: int, job: PlannedJob) -> int:
-    """Return the priority of a job, its own: the earlier the higher, immediate ones above all.
-
-    With Slurm's default weights all jobs have the same one. Then what srun submits is tried
-    at once, past a queue of jobs no less important, and if it does not start at once it
-    stands behind all of them: where it ends up is decided by the nodes that are idle in that
-    very moment. Where priorities differ, who is tried at once is the next to start anyway.
-    """
-    return (2 if job.kind == "immediate" else 1) * FIRST_PRIORITY - number
 
 
 class Submitter:
@@ -72,7 +58,7 @@ class Submitter:
         submitted_s = time.time() - self._origin_s
         job_id = refused = ""
         try:
-            job_id = self._ask(number, job)
+            job_id = self._ask(job)
         except BatchSystemError as problem:
             refused = problem.cause
         return JobOutcome(
@@ -84,18 +70,18 @@ class Submitter:
             refused=refused,
         )
 
-    def _ask(self, number: int, job: PlannedJob) -> str:
-        arguments = [f"--priority={priority(number, job)}"]
-        if job.kind == "immediate":
-            arguments.append("--immediate")
-        is_batch = job.kind == "sbatch"
-        with nullcontext() if is_batch else self._srun:
+    def _ask(self, job: PlannedJob) -> str:
+        limit_s = 60.0 * job.limit_min
+        if job.kind == "sbatch":
+            return self._cluster.submit(n_nodes=job.n_nodes, duration_s=job.run_s, limit_s=limit_s)
+        at_once = ("--immediate",) if job.kind == "immediate" else ()
+        with self._srun:
             return self._cluster.submit(
                 n_nodes=job.n_nodes,
                 duration_s=job.run_s,
-                limit_s=60.0 * job.limit_min,
-                kind="sbatch" if is_batch else "srun",
-                extra_args=arguments,
+                limit_s=limit_s,
+                kind="srun",
+                extra_args=at_once,
             )
 
     def _look(self, outcome: JobOutcome) -> JobOutcome:
