@@ -182,8 +182,8 @@ def _hold_off(memory: Memory, nodes: list[str], now_s: float) -> Memory:
 def _leave_to_jobs(memory: Memory, moved: GiveBack, now_s: float) -> Memory:
     """Nodes a job is about to start on are its own for as long as those given back for it.
 
-    From when there was room for this job, not for one that had the node before it: tasks of
-    an array follow each other faster than cycles of the scheduler.
+    From when this job could have started, not one that had the node before it: tasks of an
+    array follow each other faster than cycles of the scheduler.
     """
     if not moved.left_to_jobs:
         return memory

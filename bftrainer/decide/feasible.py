@@ -183,11 +183,9 @@ class _Walk:
 
     def _block(self, job: Job, request: Request, why: str) -> None:
         """It waits for nodes: the main scheduler takes none after it in its partitions."""
-        plan = self._plan(job)
-        is_void = plan is not None and not self.shadows.keeps(*plan)
+        is_void = self._refuse(job, why)
         self.shadows.block(job, request, self.matching.unused, is_void=is_void)
         self.closed.update(job.partition.split(","))
-        self._refuse(job, why)
 
     def _start(self, job: Job, request: Request, found: _Found, unused: NodeSet) -> None:
         if self._is_behind(job):
@@ -210,18 +208,20 @@ class _Walk:
             )
         )
 
-    def _refuse(self, job: Job, why: str) -> None:
-        """Note it; later jobs must not delay what is planned for it, if that can be kept."""
-        self.out.verdicts.append(Verdict(job_id=job.job_id, answer=Answer.CANNOT, why=why))
-        plan = self._plan(job)
-        if plan is not None and self.shadows.keeps(*plan):
-            self.barriers.append(plan)
+    def _refuse(self, job: Job, why: str) -> bool:
+        """Note it; later jobs must not delay what is planned for it.
 
-    def _plan(self, job: Job) -> tuple[float, NodeSet] | None:
-        """Return when and where it is planned; one for a time that has come is out of date."""
+        A plan for a time that has come is out of date. Whether it has one that is not, and
+        that cannot be kept.
+        """
+        self.out.verdicts.append(Verdict(job_id=job.job_id, answer=Answer.CANNOT, why=why))
         if job.start_s is None or job.start_s <= self.site.now_s or not job.planned_nodes:
-            return None
-        return job.start_s, self.site.sets.named(job.planned_nodes)
+            return False
+        nodes = self.site.sets.named(job.planned_nodes)
+        if not self.shadows.keeps(job.start_s, nodes):
+            return True
+        self.barriers.append((job.start_s, nodes))
+        return False
 
     def _kept_off(self, limit_s: float | None, *, is_behind: bool) -> NodeSet:
         """Return the nodes on which a job of that length would delay one before it."""

@@ -74,7 +74,7 @@ def give_back(
     site = Site.of(snapshot, sets, sets.named(to_have | ours.keys()), now_s, cycle_at_s)
     waiting = [j for j in pending if not why_it_waits(j, now_s, site.in_queue)]
     situation = _situation(waiting, snapshot, to_have | ours.keys())
-    remembered = {k: v for j in waiting if (v := memory.gave_back.get(k := j.job_id))}
+    remembered = {k: memory.gave_back[k] for j in waiting if (k := j.job_id) in memory.gave_back}
 
     def had_its_chance(job: Job, kept_off: NodeSet) -> bool:
         known = remembered.get(job.job_id)
