@@ -1,4 +1,4 @@
-"""Storms of submissions on a large test cluster, with bftrainer or without.
+"""Storms of submissions on a large test cluster: with bftrainer, without, with jobs instead.
 
 ``Site`` is one cluster in one arm; what slurmctld says of its own load during a storm goes
 out. Each has a cluster of its own because slurmctld remembers what has ended: on one that
@@ -17,6 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -28,9 +29,11 @@ from _bench.zero_harm.arm import RESERVE, light_trainers, wait_for_nodes
 from bftrainer.demo.sidecar import DaemonProcess
 from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster
 
-Arm = Literal["with", "without"]
-ARMS: tuple[Arm, ...] = ("with", "without")
+# "jobs": sleeping jobs that Slurm may preempt, one on each node that bftrainer would have.
+Arm = Literal["with", "without", "jobs"]
+ARMS: tuple[Arm, ...] = ("with", "without", "jobs")
 BF_INTERVAL_S = 10
+PILOT_PARTITION = "bf"  # of the test cluster
 PHASE = 0.1  # of that, from a cycle's begin to the storm's: the next cycles find all of it
 N_TRAINERS = 4
 COMMANDS_AT_ONCE = 8
@@ -60,7 +63,7 @@ class Sample:
     arm: Arm
     repeat: int
     submitted_in_s: float
-    held: int  # nodes that trained when it began
+    held: int  # nodes that trained, or had a job of arm "jobs", when it began
     load: Load
     cpu_s: float  # of slurmctld
 
@@ -116,10 +119,11 @@ class Site:
 
     def sample(self, storm: str, repeat: int) -> Sample:
         """Let everything settle, raise one storm and watch slurmctld."""
-        held = 0
+        held = 0 if self._arm == "without" else self._scale.n_nodes - RESERVE
         if self._arm == "with":
-            held = self._scale.n_nodes - RESERVE
             wait_for_nodes(self._sidecar, held)
+        elif self._arm == "jobs":
+            self._fill(held)
         log = cycles.note(self._cluster)
         time.sleep(max(0.0, cycles.at_phase(self._cluster, log, PHASE) - time.time()))
         self._command("sdiag", "--reset")
@@ -156,22 +160,33 @@ class Site:
             extra_args=(f"--array=1-{self._scale.array}",),
         )
 
-    def _submit_all(self, jobs: list[tuple[int, float]]) -> None:
+    def _submit_all(self, jobs: list[tuple[int, float]], partition: str = "batch") -> None:
+        submit = partial(self._cluster.submit, partition=partition)
         with ThreadPoolExecutor(COMMANDS_AT_ONCE) as pool:
             waiting = [
-                pool.submit(self._cluster.submit, n_nodes=n, duration_s=s, limit_s=60)
-                for n, s in jobs
+                pool.submit(submit, n_nodes=n, duration_s=s, limit_s=max(60.0, s)) for n, s in jobs
             ]
             for one in waiting:
                 one.result()
 
     # -- the cluster -----------------------------------------------------------------
 
+    def _fill(self, n_nodes: int) -> None:
+        """Put jobs of one node on so many, in the partition whose jobs give way."""
+        running = partial(self._listed, PILOT_PARTITION, "-t", "R")
+        self._submit_all([(1, 1800.0)] * (n_nodes - len(running())), PILOT_PARTITION)
+        what = f"{n_nodes} jobs in {PILOT_PARTITION}"
+        wait_until(lambda: len(running()) == n_nodes, what, patience_s=PATIENCE_S, interval_s=0.5)
+
+    def _listed(self, partition: str, *more: str) -> list[str]:
+        """Return the ids of a partition's jobs."""
+        return self._command("squeue", "-h", "-p", partition, "-o", "%A", *more).split()
+
     def _clear(self) -> None:
         """End all ordinary jobs and wait until they are gone."""
 
         def is_empty() -> bool:
-            listed = self._command("squeue", "-h", "-p", "batch", "-o", "%A").split()
+            listed = self._listed("batch")
             if listed:
                 self._cluster.command("scancel", "-f", *sorted(set(listed)))
             return not listed
