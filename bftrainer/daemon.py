@@ -297,8 +297,7 @@ class Daemon:
         self.seen.snapshot = self._announced.add_to(snapshot, began)
         for pilot_id in self.pilots.observe(snapshot, looked_s):
             self._pilot_ended(pilot_id)
-        overdue = self.pilots.overdue()
-        if overdue:
+        if overdue := self.pilots.overdue():
             self._background(self._cancel_pilots(overdue, force=True))
         self.decide_soon(is_new_snapshot=True)
 
@@ -368,15 +367,13 @@ class Daemon:
             self.seen.decisions += 1
             self.seen.decision_ms, self.seen.decided_s = took_ms, given.now_s
             record = DecisionRecord(
-                event=event,
-                input=given,
-                policy_hash=self.policy_hash,
-                plan=plan,
-                took_ms=took_ms,
+                event=event, input=given, policy_hash=self.policy_hash, plan=plan, took_ms=took_ms
             )
             self.seen.decision_seq = self.journal.append("decision", record)
         self.seen.plan, self.seen.memory = plan, plan.memory
         self._actuate(plan)  # before the rest: somebody waits for it
+        if plan.look_wanted_s is not None:
+            self.poller.call(max(0.0, plan.look_wanted_s - given.now_s))
         self.metrics.decision_seconds.observe(took_ms / 1000.0)
         self.harm.decided(given, plan, took_ms / 1000.0)
 

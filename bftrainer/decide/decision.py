@@ -17,6 +17,7 @@ from bftrainer.decide.cooling import leave_alone
 from bftrainer.decide.curves import problem_trainer
 from bftrainer.decide.exploring import Exploring
 from bftrainer.decide.giveback import GiveBack, coming_back, give_back, still_held_off
+from bftrainer.decide.inqueue import look_wanted_s
 from bftrainer.decide.limit import hold_at_most
 from bftrainer.decide.policies import no_rescale
 from bftrainer.decide.policies.base import Policy
@@ -100,6 +101,7 @@ def decide(given: DecisionInput, policy: Policy) -> Plan:
         allocation=allocation,
         trouble=trouble,
         memory=replace(memory, assignment=assignment, unused_since=unused),
+        look_wanted_s=look_wanted_s(given, memory, moved.left_to_jobs & moved.spoken_for.keys()),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 
 from bftrainer.decide.claims import SHORTEST_S
 from bftrainer.decide.gaps import GapEnd, Then
-from bftrainer.decide.types import Memory, PilotView, Settings
+from bftrainer.decide.types import DecisionInput, Memory, PilotView, Settings
 from bftrainer.decide.waiting import LAST_CALL_S, next_cycle_s, starts_by_s
 from bftrainer.poll.snapshot import Snapshot
 
@@ -48,6 +48,22 @@ def left_to_queue(
         for node, at_s in memory.held_off.items()
         if at_s > (shown_s if node in spoken_for else least_s)
     }
+
+
+def look_wanted_s(
+    given: DecisionInput, memory: Memory, spoken_for: AbstractSet[str]
+) -> float | None:
+    """From when a look can show that the main scheduler passed over nodes; None: over none.
+
+    Nobody announces that a job did not start, and the next look may come after the cycle that
+    gives these nodes away.
+    """
+    if not _may_wait(given.snapshot, given.settings):
+        return None
+    shown_s = given.snapshot.taken_at_s - ONE_PASS_S
+    since_s = [at_s for node in spoken_for if (at_s := memory.held_off.get(node)) is not None]
+    # Since just now: not all nodes of the job are free yet, and their end is announced.
+    return min((s + PASS_S for s in since_s if shown_s < s < given.now_s), default=None)
 
 
 def claim_until_s(

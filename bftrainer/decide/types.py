@@ -159,6 +159,7 @@ class Plan:
     allocation: Allocation | None  # None: nothing to allocate or observation unknown
     memory: Memory
     trouble: str = ""  # why the policy gave no answer; the assignment is then the old one
+    look_wanted_s: float | None = None  # nodes wait for what a look at this time shows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,6 +75,14 @@ def test_an_old_look_does_not_show_that_the_main_scheduler_has_passed() -> None:
         looked = replace(seen(FREE, JOB), taken_at_s=T0 + taken_at_s)
         plan = fold.decide(looked, REST, [record()], at_s=T0 + 9.0)
         assert claimed(plan) == (set(GONE) if is_asked_for else set())
+        assert plan.look_wanted_s == (None if is_asked_for else T0 + 1.0 + PASS_S)
+
+
+def test_a_look_is_asked_for_only_where_pilots_may_wait() -> None:
+    fold = Fold()
+    after_a_give_back(fold, comes_last=False)
+    looked = seen(FREE, JOB, comes_last=False)
+    assert fold.decide(looked, REST, [record()], at_s=T0 + 9.0).look_wanted_s is None
 
 
 def test_elsewhere_only_once_a_whole_cycle_has_passed() -> None:
@@ -147,7 +155,7 @@ def test_nodes_are_left_to_a_large_job_until_the_last_of_them_is_free() -> None:
     leaving = [pilot(n, is_leaving=True) for n in ("n3", "n4")]
     for at_s in (1.0, 5.0, 9.0):
         plan = fold.decide(seen(FREE, large), leaving, [record()], at_s=T0 + at_s)
-        assert plan.claims == (), at_s
+        assert (plan.claims, plan.look_wanted_s) == ((), None), at_s
     for at_s, is_asked_for in ((10.0, False), (9.0 + PASS_S, True)):
         there = replace(seen(FOUR, large), taken_at_s=T0 + at_s)
         plan = fold.decide(there, (), [record()], at_s=T0 + at_s)
