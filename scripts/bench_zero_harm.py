@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,7 +23,8 @@ from _bench.targets import Target, console, exit_code, print_targets, write_json
 from _bench.zero_harm import arm, idle, program, report, verdict
 from _bench.zero_harm.arm import Stage
 from _bench.zero_harm.cells import CELLS, Cell
-from _bench.zero_harm.runs import Shelf
+from _bench.zero_harm.compare import Draw
+from _bench.zero_harm.runs import Run, Shelf
 from _bench.zero_harm.workload import Demand, PlannedJob, fingerprint, generate, load_of, read
 
 from slurm_plugins.testcluster import FAST_CYCLE
@@ -49,32 +50,25 @@ def main() -> int:
     if arguments.docs:
         report.require_marks(arguments.docs)
     try:
-        jobs = read(arguments.workload, demand) if arguments.workload else generate(demand)
+        drawn = _drawn(arguments, demand)
     except (OSError, ValueError) as problem:
         console().print(f"[bold red]{problem}[/]")
         return 2
-    ticks = "" if arguments.default_ticks else FAST_CYCLE
-    shelf = Shelf(arguments.keep / fingerprint(jobs, [demand.n_nodes, arm.POLICY, ticks]))
-    _say(f"{len(jobs)} jobs on {demand.n_nodes} nodes, load {load_of(jobs, demand.n_nodes):.2f}; "
-         f"runs are kept in {shelf.directory}")  # fmt: skip
-    stage = Stage(
-        jobs=jobs,
-        n_nodes=demand.n_nodes,
-        deadline_s=90.0 * demand.minutes + 120.0,
-        ticks=ticks,
-        keep=shelf.directory,
-        say=_say,
-    )
     jitters = (0 if arguments.quick else 2) if arguments.jitters is None else arguments.jitters
     planned = program.all_runs(cells, jitters)
-    failed = dict(program.make(stage, planned, shelf, arguments.at_once))
-    results = _judge(cells, shelf, jitters)
+    shelves: list[Shelf] = []
+    failed: dict[str, str] = {}
+    for jobs in drawn:
+        stage = _stage(arguments, demand, jobs)
+        shelves.append(Shelf(stage.keep))
+        failed |= program.make(stage, planned, shelves[-1], arguments.at_once)
+    results = _judge(cells, shelves, jitters)
     targets = [target for result in results for target in verdict.targets(result)]
     report.print_results(results)
     print_targets("Zero harm", targets)
     for name, why in failed.items():
         console().print(f"[bold red]run {name} failed:[/] {why}")
-    _write(arguments, demand, jobs, results, targets, failed)
+    _write(arguments, demand, drawn, results, targets, failed)
     return 1 if failed else exit_code(targets)
 
 
@@ -98,6 +92,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--at-once", type=int, default=1, help="runs side by side (default 1)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--draws", type=int, default=1, help="of jobs, judged together: this seed and the next ones"
+    )
     parser.add_argument("--workload", type=Path, help="jobs from a JSON list or an SWF log")
     parser.add_argument("--keep", type=Path, default=Path("bench-out/zero-harm"))
     parser.add_argument("--json", type=Path, help="write results and verdicts here")
@@ -114,23 +111,54 @@ def _cells(names: str) -> tuple[Cell, ...]:
     return tuple(cell for cell in CELLS if cell.name in wanted)
 
 
-def _judge(cells: Sequence[Cell], shelf: Shelf, jitters: int) -> list[verdict.Result]:
+def _drawn(arguments: argparse.Namespace, demand: Demand) -> list[tuple[PlannedJob, ...]]:
+    if arguments.workload:
+        return [tuple(read(arguments.workload, demand))]
+    seeds = range(demand.seed, demand.seed + arguments.draws)
+    return [tuple(generate(replace(demand, seed=seed))) for seed in seeds]
+
+
+def _stage(arguments: argparse.Namespace, demand: Demand, jobs: tuple[PlannedJob, ...]) -> Stage:
+    ticks = "" if arguments.default_ticks else FAST_CYCLE
+    keep = arguments.keep / fingerprint(jobs, [demand.n_nodes, arm.POLICY, ticks])
+    _say(f"{len(jobs)} jobs on {demand.n_nodes} nodes, load {load_of(jobs, demand.n_nodes):.2f}; "
+         f"runs are kept in {keep}")  # fmt: skip
+    return Stage(
+        jobs=jobs,
+        n_nodes=demand.n_nodes,
+        deadline_s=90.0 * demand.minutes + 120.0,
+        ticks=ticks,
+        keep=keep,
+        say=_say,
+    )
+
+
+def _judge(cells: Sequence[Cell], shelves: Sequence[Shelf], jitters: int) -> list[verdict.Result]:
     """Judge the cells all of whose runs are there."""
     results = []
     for cell in cells:
-        controls = [shelf.get(p.name) for p in program.controls(cell, jitters)]
-        runs = [shelf.get(p.name) for p in program.runs(cell, jitters)]
-        if None not in (*controls, *runs):
-            results.append(
-                verdict.judge(cell, list(filter(None, controls)), list(filter(None, runs)), RULES)
+        draws = [
+            Draw(
+                controls=_kept(shelf, program.controls(cell, jitters)),
+                runs=_kept(shelf, program.runs(cell, jitters)),
             )
+            for shelf in shelves
+        ]
+        if all(draw.controls and draw.runs for draw in draws):
+            results.append(verdict.judge(cell, draws, RULES))
     return results
+
+
+def _kept(shelf: Shelf, planned: Sequence[program.Planned]) -> list[Run]:
+    """Return the runs, or none where one is missing."""
+    runs = [run for one in planned if (run := shelf.get(one.name)) is not None]
+    return runs if len(runs) == len(planned) else []
 
 
 def _write(
     arguments: argparse.Namespace,
     demand: Demand,
-    jobs: Sequence[PlannedJob],
+    drawn: Sequence[Sequence[PlannedJob]],
     results: Sequence[verdict.Result],
     targets: list[Target],
     failed: dict[str, str],
@@ -138,15 +166,17 @@ def _write(
     if arguments.json:
         body = {
             "demand": asdict(demand),
-            "jobs": [job.model_dump() for job in jobs],
+            "jobs": [[job.model_dump() for job in jobs] for jobs in drawn],
             "cells": report.as_values(results),
             "failed": failed,
         }
         write_json(arguments.json, "zero_harm", body, targets)
     if arguments.docs and results:
+        jobs, last = drawn[0], demand.seed + len(drawn) - 1
+        seeds = f"seed {demand.seed}" if len(drawn) == 1 else f"seeds {demand.seed} to {last}"
         measured_on = (
             f"{len(jobs)} jobs on {demand.n_nodes} nodes, {demand.minutes:g} minutes a run, load "
-            f"{load_of(jobs, demand.n_nodes):.2f}, seed {demand.seed}; {machine()}, "
+            f"{load_of(jobs, demand.n_nodes):.2f}, {seeds}; {machine()}, "
             f"Python {versions()['Python']}"
         )
         report.write_document(arguments.docs, results, targets, measured_on)

@@ -8,7 +8,7 @@ import pytest
 from _bench.zero_harm import arm, idle
 from _bench.zero_harm.arm import Stage
 from _bench.zero_harm.cells import Cell, Settings
-from _bench.zero_harm.compare import compare
+from _bench.zero_harm.compare import Draw, compare
 from _bench.zero_harm.runs import length_s
 from _bench.zero_harm.workload import PlannedJob
 
@@ -42,7 +42,7 @@ def test_jobs_start_with_and_without_us_and_nodes_are_held_between(tmp_path: Pat
     # Held and not on a node that an ordinary job has.
     n_idle_s = sum(g.end_s - g.start_s for g in idle.idle_intervals(b))
     assert 0 < length_s(b.sidecar.training) <= length_s(b.sidecar.held) + 1 <= n_idle_s + 1
-    assert compare([a, a], [b]).n_jobs == 4
+    assert compare([Draw(controls=[a, a], runs=[b])]).n_jobs == 4
     assert len(said) == 2
     kept = {path.name for path in (tmp_path / "small-B").iterdir()}
     assert {"daemon.log", "slurmctld.log"} < kept

@@ -1,4 +1,4 @@
-"""The pure parts of the zero-harm and controller benchmarks: jobs, pairing, oracle, verdict."""
+"""The pure parts of the zero-harm and controller benchmarks: pairing, oracle, verdict."""
 
 from __future__ import annotations
 
@@ -11,21 +11,11 @@ import pytest
 from _bench.zero_harm import cycles, idle, journal, program, report, verdict
 from _bench.zero_harm.arm import Stage
 from _bench.zero_harm.cells import CELLS, TIER
-from _bench.zero_harm.compare import compare, late, overtaken, refused_beside
+from _bench.zero_harm.compare import Draw, compare, late, overtaken, refused_beside
 from _bench.zero_harm.runs import JobOutcome, NodeSpan, PlanSeen, Run, Shelf, Sidecar, length_s
-from _bench.zero_harm.workload import (
-    JITTER_S,
-    Demand,
-    fingerprint,
-    generate,
-    jittered,
-    load_of,
-    read,
-)
 
 from bftrainer.journal.records import JournalEntry, PilotRecord, PilotState
 
-DEMAND = Demand(n_jobs=320, n_nodes=16, minutes=20.0, load=0.65, seed=1)
 NODES = ("n1", "n2")
 RULES = idle.Rules(reserve=0, shortest_gap_s=0.0, start_s=1.0)
 
@@ -59,70 +49,6 @@ def starting(*starts_s: float, name: str = "A") -> Run:
     return run(*(job(i, 0.0, s, s + 1.0, "n1") for i, s in enumerate(starts_s)), name=name)
 
 
-# ---- jobs ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("minutes", [6.0, 20.0])
-def test_jobs_ask_for_the_load_wanted_within_the_run(minutes: float) -> None:
-    demand = replace(DEMAND, minutes=minutes)
-    jobs = generate(demand)
-    assert len(jobs) == 320
-    assert load_of(jobs, 16) == pytest.approx(0.65, abs=0.05)
-    assert max(j.at_s for j in jobs) <= demand.span_s
-    assert all(60 * j.limit_min > j.run_s for j in jobs)
-    assert {j.kind for j in jobs} == {"sbatch", "srun", "immediate"}
-    assert max(j.n_nodes for j in jobs) == 12
-    assert all(j.n_nodes == 1 for j in jobs if j.kind == "immediate")
-
-
-def test_a_seed_is_a_workload() -> None:
-    assert generate(DEMAND) == generate(DEMAND)
-    other = generate(replace(DEMAND, seed=2))
-    assert other != generate(DEMAND)
-    assert fingerprint(other, []) != fingerprint(generate(DEMAND), [])
-
-
-def test_jobs_of_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "jobs.json"
-    late_one = {"at_s": 5, "n_nodes": 2, "run_s": 3, "limit_min": 1}
-    file.write_text(json.dumps([late_one, {**late_one, "at_s": 1, "kind": "srun"}]))
-    assert [j.at_s for j in read(file, DEMAND)] == [1.0, 5.0]
-    file.write_text(json.dumps([{**late_one, "n_nodes": 20}]))
-    with pytest.raises(ValueError, match="more than 16 nodes"):
-        read(file, DEMAND)
-
-
-def test_jobs_of_a_log_are_compressed(tmp_path: Path) -> None:
-    file = tmp_path / "log.swf"
-    lines = [
-        f"{n} {100 * n} 5 {600 if n % 2 else 60} {64 * (n % 4 + 1)} -1 -1 -1 7200 -1" + " -1" * 8
-        for n in range(1, 101)
-    ]
-    file.write_text("; Computer: x\n" + "\n".join(lines) + "\n")
-    demand = replace(DEMAND, n_jobs=50)
-    jobs = read(file, demand)
-    assert len(jobs) == 50
-    assert jobs[-1].at_s == pytest.approx(demand.span_s)
-    assert {j.n_nodes for j in jobs} == {3, 6, 9, 12}
-    assert load_of(jobs, 16) == pytest.approx(0.65, abs=0.05)
-    file.write_text("1 2 3\n")
-    with pytest.raises(ValueError, match="fewer than 9"):
-        read(file, demand)
-
-
-def test_a_jittered_workload_has_the_same_jobs_half_a_tick_apart() -> None:
-    jobs = generate(DEMAND)
-    assert jittered(jobs, 0) == jobs
-    one = jittered(jobs, 1)
-    assert one == jittered(jobs, 1) != jittered(jobs, 2)
-    assert [j.model_copy(update={"at_s": 0}) for j in one] == [
-        j.model_copy(update={"at_s": 0}) for j in jobs
-    ]
-    moved_s = [x.at_s - y.at_s for x, y in zip(one, jobs, strict=True)]
-    assert max(map(abs, moved_s)) <= JITTER_S
-    assert min(moved_s) < 0 < max(moved_s)
-
-
 # ---- which runs ----------------------------------------------------------------------
 
 
@@ -154,7 +80,7 @@ def test_a_run_kept_is_not_made_and_one_that_cannot_be_made_is_told(tmp_path: Pa
 
 def test_what_the_controls_show_as_well_is_not_harm() -> None:
     a, again = starting(1.0, 2.0, 30.0), starting(1.0, 2.0, 60.0)
-    found = compare([a, again], [starting(1.0, 2.0, 60.0, name="B")])
+    found = compare([Draw(controls=[a, again], runs=[starting(1.0, 2.0, 60.0, name="B")])])
     assert found.harm.added.max_s == found.control.added.max_s == 30.0
     assert found.p99_beyond_s == 0.0
     assert max(found.harm.lost_a_cycle) == 0.5  # A' started as late; without it A would stand alone
@@ -162,7 +88,7 @@ def test_what_the_controls_show_as_well_is_not_harm() -> None:
 
 def test_a_job_that_waits_a_cycle_more_than_ever_is_found() -> None:
     controls = [starting(1.0, 2.0, 30.0), starting(1.1, 2.0, 30.2), starting(1.0, 2.1, 30.0)]
-    found = compare(controls, [starting(1.0, 32.0, 30.1, name="B")])
+    found = compare([Draw(controls=controls, runs=[starting(1.0, 32.0, 30.1, name="B")])])
     assert found.harm.lost_a_cycle == (1.0,)
     assert [j.beyond_s for j in found.jobs] == pytest.approx([-0.1, 29.9, -0.1])
     assert found.harm.overtaken == (1.0,)
@@ -175,16 +101,43 @@ def test_a_job_that_waits_a_cycle_more_than_ever_is_found() -> None:
 
 def test_harm_is_the_mean_of_runs_and_chance_the_worst_control() -> None:
     controls = [starting(1.0, 5.0), starting(9.0, 5.0), starting(1.0, 5.0)]
-    found = compare(controls, [starting(9.0, 5.0, name="B"), starting(1.0, 5.0, name="B j1")])
+    found = compare(
+        [
+            Draw(
+                controls=controls,
+                runs=[starting(9.0, 5.0, name="B"), starting(1.0, 5.0, name="B j1")],
+            )
+        ]
+    )
     # With the second control left out, the first run moves its job; chance does as much.
     assert list(found.harm.moved_behind) == pytest.approx([1 / 3, 0.0])
     assert found.control.moved_behind == (0.0, 1.0, 0.0)
     assert found.moved_behind_beyond < 0
 
 
+def test_each_run_is_held_against_the_controls_of_its_own_draw() -> None:
+    one = Draw(controls=[starting(1.0, 2.0)] * 2, runs=[starting(1.0, 2.0, name="B")])
+    other = Draw(controls=[starting(50.0, 60.0)] * 2, runs=[starting(50.0, 63.0, name="B")])
+    found = compare([one, other])
+    assert (found.n_draws, found.n_jobs) == (2, 4)
+    assert [(j.draw, j.number, j.beyond_s) for j in found.jobs][-1] == (1, 1, 3.0)
+    assert (found.harm.pooled.n, found.harm.pooled.median_s, found.harm.pooled.max_s) == (8, 0, 3.0)
+    assert found.control.pooled.max_s == 0.0
+    assert len(found.harm.makespan_s) == 2
+    with pytest.raises(ValueError, match="each draw alike"):
+        compare([one, replace(other, controls=[starting(50.0, 60.0)] * 3)])
+
+
+def test_the_worst_control_is_one_of_each_draw() -> None:
+    calm = Draw(controls=[starting(1.0, 5.0)] * 3, runs=[starting(1.0, 5.0, name="B")])
+    rough = replace(calm, controls=[starting(1.0, 5.0), starting(9.0, 5.0), starting(1.0, 5.0)])
+    assert compare([rough]).moved_behind_beyond == -1.0
+    assert compare([calm, rough]).moved_behind_beyond == -0.5
+
+
 def test_who_is_passed_by_a_job_that_starts_sooner_is_not_moved() -> None:
     controls = [starting(10.0, 20.0)] * 3
-    found = compare(controls, [starting(10.0, 5.0, name="B")])
+    found = compare([Draw(controls=controls, runs=[starting(10.0, 5.0, name="B")])])
     assert found.harm.overtaken == (1.0,)
     assert found.harm.moved_behind == (0.0,)
 
@@ -210,7 +163,7 @@ def test_who_is_refused_while_ordinary_jobs_have_all_nodes_is_not_our_doing() ->
 
 def test_nothing_is_compared_without_a_control() -> None:
     with pytest.raises(ValueError, match="two controls"):
-        compare([starting(1.0)], [starting(1.0)])
+        compare([Draw(controls=[starting(1.0)], runs=[starting(1.0)])])
 
 
 # ---- the oracle ----------------------------------------------------------------------
@@ -414,7 +367,7 @@ def results() -> list[verdict.Result]:
     seen = Sidecar(held=(NodeSpan(node="n1", start_s=1.0, end_s=40.0),), pilots=1)
     a = run(*jobs)
     b = run(*jobs, name="B", sidecar=seen)
-    return [verdict.judge(cell, [a, a], [b], RULES) for cell in CELLS]
+    return [verdict.judge(cell, [Draw(controls=[a, a], runs=[b])], RULES) for cell in CELLS]
 
 
 def test_only_the_first_cells_are_judged() -> None:

@@ -7,7 +7,9 @@ A queue is chaotic: a job that misses a scheduler's tick by a millisecond moves 
 seconds, with or without bftrainer. So nothing is judged by itself. Every figure is
 computed for each run with bftrainer against the controls, and for each control against
 the other controls; were bftrainer without effect, both would be drawn from one
-distribution. The difference is what may be laid to bftrainer.
+distribution. The difference is what may be laid to bftrainer. Runs of one draw of jobs
+share what its first jobs set going, so there may be several draws: each run is held
+against the controls of its own, and all differences are taken together.
 """
 
 from __future__ import annotations
@@ -53,9 +55,18 @@ class Harm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """All runs of the same jobs."""
+
+    controls: Sequence[Run]  # A and A' first
+    runs: Sequence[Run]  # with bftrainer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobDelay:
     """When one job started, s after the start of the run."""
 
+    draw: int
     number: int
     n_nodes: int
     planned_s: float
@@ -75,10 +86,11 @@ class Comparison:
     jobs: tuple[JobDelay, ...]
     harm: Harm
     control: Harm
+    n_draws: int = 1
 
     @property
     def n_jobs(self) -> int:
-        """How many jobs started in all runs."""
+        """How many jobs started in all runs of their draw."""
         return len(self.jobs)
 
     @property
@@ -93,8 +105,17 @@ class Comparison:
 
     @property
     def moved_behind_beyond(self) -> float:
-        """Jobs moved behind others in a mean run, less those of the worst control."""
-        return fmean(self.harm.moved_behind) - max(self.control.moved_behind)
+        """Jobs moved behind others in a mean run, less those of the worst control of a draw."""
+        return fmean(self.harm.moved_behind) - self._worst(self.control.moved_behind)
+
+    @property
+    def refused_beyond(self) -> float:
+        """Immediate jobs refused in a mean run, less those of the worst control of a draw."""
+        return fmean(self.harm.refused) - self._worst(self.control.refused)
+
+    def _worst(self, by_control: Sequence[float]) -> float:
+        n = len(by_control) // self.n_draws
+        return fmean(max(by_control[at : at + n]) for at in range(0, len(by_control), n))
 
     @property
     def lost_cycle_share(self) -> float:
@@ -103,44 +124,66 @@ class Comparison:
         return lost / max(1, self.n_jobs)
 
 
-def compare(controls: Sequence[Run], runs: Sequence[Run]) -> Comparison:
-    """Compare runs with bftrainer with at least two without, A and A' first."""
-    if len(controls) < 2 or not runs:
-        raise ValueError("two controls and a run with bftrainer are the least")
-    by_run = [starts(run) for run in (*controls, *runs)]
-    numbers = sorted(set.intersection(*(set(found) for found in by_run)))
-    if not numbers:
-        raise ValueError("no job started in all runs")
-    columns = [[found[n] for n in numbers] for found in by_run]
-    without, having = columns[: len(controls)], columns[len(controls) :]
-    planned = {job.number: job for job in controls[0].jobs}
-    lost_s = LOST_CYCLE * controls[0].bf_interval_s
+def compare(draws: Sequence[Draw]) -> Comparison:
+    """Compare runs with bftrainer with those without; as many controls in each draw."""
+    n_controls = len(draws[0].controls)
+    if any(len(d.controls) != n_controls or n_controls < 2 or not d.runs for d in draws):
+        raise ValueError("two controls and a run with bftrainer are the least, in each draw alike")
+    found = [_Columns.of(number, draw) for number, draw in enumerate(draws)]
+    lost_s = LOST_CYCLE * draws[0].controls[0].bf_interval_s
     return Comparison(
-        jobs=tuple(
+        jobs=tuple(job for columns in found for job in columns.jobs),
+        harm=_harm(
+            [run for draw in draws for run in draw.runs],
+            [(own, c.without) for c in found for own in c.having],
+            lost_s,
+            [d for c in found for d in minus(c.having[0], c.without[0])],
+            n_controls,
+        ),
+        control=_harm(
+            [run for draw in draws for run in draw.controls],
+            [
+                (own, [*c.without[:at], *c.without[at + 1 :]])
+                for c in found
+                for at, own in enumerate(c.without)
+            ],
+            lost_s,
+            [d for c in found for d in minus(c.without[1], c.without[0])],
+            n_controls,
+        ),
+        n_draws=len(draws),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Columns:
+    """When the jobs of one draw that started in all of its runs did, run by run."""
+
+    without: list[Starts]
+    having: list[Starts]
+    jobs: list[JobDelay]
+
+    @classmethod
+    def of(cls, number: int, draw: Draw) -> _Columns:
+        by_run = [starts(run) for run in (*draw.controls, *draw.runs)]
+        numbers = sorted(set.intersection(*(set(found) for found in by_run)))
+        if not numbers:
+            raise ValueError("no job started in all runs")
+        columns: list[Starts] = [[found[n] for n in numbers] for found in by_run]
+        without, having = columns[: len(draw.controls)], columns[len(draw.controls) :]
+        planned = {job.number: job for job in draw.controls[0].jobs}
+        jobs = [
             JobDelay(
-                number=number,
-                n_nodes=planned[number].n_nodes,
-                planned_s=planned[number].planned_s,
+                draw=number,
+                number=n,
+                n_nodes=planned[n].n_nodes,
+                planned_s=planned[n].planned_s,
                 without_s=tuple(column[at] for column in without),
                 with_s=tuple(column[at] for column in having),
             )
-            for at, number in enumerate(numbers)
-        ),
-        harm=_harm(
-            runs,
-            [(own, without) for own in having],
-            lost_s,
-            minus(having[0], without[0]),
-            len(controls),
-        ),
-        control=_harm(
-            controls,
-            [(own, [*without[:at], *without[at + 1 :]]) for at, own in enumerate(without)],
-            lost_s,
-            minus(without[1], without[0]),
-            len(controls),
-        ),
-    )
+            for at, n in enumerate(numbers)
+        ]
+        return cls(without=without, having=having, jobs=jobs)
 
 
 def _harm(

@@ -14,7 +14,7 @@ from _bench.zero_harm.compare import Spread
 from _bench.zero_harm.verdict import Result, in_short
 
 N_WORST = 3
-WORST = ("cell", "job", "nodes", "submitted", "controls", "B", "later than ever")
+WORST = ("cell", "draw/job", "nodes", "submitted", "controls", "B", "later than ever")
 BEGIN, END = "<!-- numbers: bench_zero_harm -->", "<!-- numbers: end -->"
 ADDED = ("cell", "run", "median", "p95", "p99", "max")
 POOLED = ("cell", "runs", "median", "p95", "p99", "p95 by run", "overtaken", "and later",
@@ -56,7 +56,12 @@ def worst_rows(results: Sequence[Result]) -> Iterator[Row]:
         jobs = sorted(result.comparison.jobs, key=lambda j: -j.beyond_s)[:N_WORST]
         for job in jobs:
             yield (
-                *(result.cell.name, str(job.number), str(job.n_nodes), f"{job.planned_s:.2f}"),
+                *(
+                    result.cell.name,
+                    f"{job.draw + 1}/{job.number}",
+                    str(job.n_nodes),
+                    f"{job.planned_s:.2f}",
+                ),
                 *(" ".join(f"{s:.1f}" for s in runs) for runs in (job.without_s, job.with_s)),
                 f"{job.beyond_s:.2f}",
             )

@@ -9,7 +9,7 @@ from statistics import fmean
 from _bench.targets import Target
 from _bench.zero_harm import idle
 from _bench.zero_harm.cells import Cell
-from _bench.zero_harm.compare import Comparison, compare
+from _bench.zero_harm.compare import Comparison, Draw, compare
 from _bench.zero_harm.runs import Run, Sidecar, length_s
 
 MAX_P95_BEYOND_S = 1.0
@@ -49,22 +49,32 @@ class Result:
     cpu_shares: tuple[float, float]  # of the machine, without and with bftrainer
 
 
-def judge(cell: Cell, controls: Sequence[Run], runs: Sequence[Run], rules: idle.Rules) -> Result:
-    """Compare the runs of a cell; ``rules.start_s`` is replaced by what run A shows."""
-    start_s = idle.start_delay_s(controls[0])
-    bound = replace(rules, start_s=start_s)
+def judge(cell: Cell, draws: Sequence[Draw], rules: idle.Rules) -> Result:
+    """Compare the runs of a cell; ``rules.start_s`` is replaced by what each draw's A shows."""
+    runs = [run for draw in draws for run in draw.runs]
+    controls = [run for draw in draws for run in draw.controls]
+    starts_s = [idle.start_delay_s(draw.controls[0]) for draw in draws]
+    bounds = [replace(rules, start_s=start_s) for start_s in starts_s]
     return Result(
         cell=cell,
-        comparison=compare(controls, runs),
+        comparison=compare(draws),
         harvest=Harvest(
             idle_s=fmean(
                 sum(g.end_s - g.start_s for g in idle.idle_intervals(run)) for run in runs
             ),
-            oracle_s=fmean(idle.oracle_node_s(run, bound) for run in runs),
-            oracle_without_s=fmean(idle.oracle_node_s(run, bound) for run in controls),
+            oracle_s=fmean(
+                idle.oracle_node_s(run, bound)
+                for draw, bound in zip(draws, bounds, strict=True)
+                for run in draw.runs
+            ),
+            oracle_without_s=fmean(
+                idle.oracle_node_s(run, bound)
+                for draw, bound in zip(draws, bounds, strict=True)
+                for run in draw.controls
+            ),
             held_s=fmean(length_s(_sidecar(run).held) for run in runs),
             training_s=fmean(length_s(_sidecar(run).training) for run in runs),
-            start_delay_s=start_s,
+            start_delay_s=fmean(starts_s),
         ),
         sidecars=tuple(map(_sidecar, runs)),
         cpu_shares=(fmean(r.cpu_share for r in controls), fmean(r.cpu_share for r in runs)),
@@ -80,7 +90,8 @@ def _sidecar(run: Run) -> Sidecar:
 def targets(result: Result) -> list[Target]:
     """Return what this cell has to reach; empty where its cost is the result."""
     cell, found = result.cell, result.comparison
-    note = f"{found.n_jobs} jobs, beyond the control"
+    drawn = f" of {found.n_draws} draws" if found.n_draws > 1 else ""
+    note = f"{found.n_jobs} jobs{drawn}, beyond the control"
     wanted: list[Target] = []
     if cell.must_pass:
         interval_s = float(cell.settings.bf_interval_s)
@@ -110,7 +121,7 @@ def targets(result: Result) -> list[Target]:
             ),
             Target(
                 name=f"{cell.name}: immediate jobs refused",
-                measured=max(0, fmean(found.harm.refused) - max(found.control.refused)),
+                measured=max(0, found.refused_beyond),
                 limit=0,
                 relation="<=",
                 unit="jobs",
