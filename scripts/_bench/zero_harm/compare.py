@@ -8,7 +8,7 @@ seconds, with or without bftrainer. So nothing is judged by itself. Every figure
 computed for each run with bftrainer against the controls, and for each control against
 the other controls; were bftrainer without effect, both would be drawn from one
 distribution. The difference is what may be laid to bftrainer. Runs of one draw of jobs
-share what its first jobs set going, so there may be several draws: each run is held
+have much in common, so there may be several draws: each run is held
 against the controls of its own, and all differences are taken together.
 """
 
