@@ -6,7 +6,7 @@ so does their order: with bftrainer, without, and with ordinary jobs on the node
 would have, which Slurm may preempt. slurmctld itself says (``sdiag``) how many requests it
 served and how long its schedulers' cycles took. What is to be reached is a ratio, with over
 without; with over jobs, which is printed beside it, leaves out what slurmctld charges for any
-job that has used a node.
+job that has used a node. With ``--idle 8`` ordinary jobs hold the other nodes in all arms.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import permutations
 from pathlib import Path
 from statistics import median
@@ -28,12 +28,13 @@ from _bench.sdiag import Cycles
 from _bench.stats import ratio_interval
 from _bench.targets import Target, console, exit_code, print_targets, write_json
 from _bench.waiting import BenchError
+from _bench.zero_harm.arm import RESERVE
 from rich.table import Table
 
 from bftrainer.errors import BftError
 
-FULL = Scale(n_nodes=64, submissions=100, queue=500, array=1000, window_s=30.0)
-QUICK = Scale(n_nodes=16, submissions=20, queue=40, array=60, window_s=12.0)
+FULL = Scale(n_nodes=64, idle=64, submissions=100, queue=500, array=1000, window_s=30.0)
+QUICK = Scale(n_nodes=16, idle=16, submissions=20, queue=40, array=60, window_s=12.0)
 MAX_RATIO = 1.05
 Scheduler = Literal["main", "backfill"]
 SCHEDULERS: tuple[Scheduler, ...] = ("main", "backfill")
@@ -43,7 +44,7 @@ def main() -> int:
     """Run everything; return 0 when every target is met."""
     arguments = _arguments()
     signal.signal(signal.SIGTERM, _leave)
-    scale = QUICK if arguments.quick else FULL
+    scale = _scale(arguments)
     repeats = arguments.repeats or (1 if arguments.quick else 6)
     try:
         with processors_awake():
@@ -64,8 +65,17 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="16 nodes, small storms, one repeat")
     parser.add_argument("--repeats", type=int, help="of every storm and arm (default 6, quick 1)")
+    parser.add_argument("--idle", type=int, help="nodes that other jobs leave (default: all)")
     parser.add_argument("--json", type=Path, help="write samples and verdicts here")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.idle is not None and not RESERVE < arguments.idle <= _scale(arguments).n_nodes:
+        parser.error("--idle: more than the reserve, and at most all nodes")
+    return arguments
+
+
+def _scale(arguments: argparse.Namespace) -> Scale:
+    scale = QUICK if arguments.quick else FULL
+    return replace(scale, idle=arguments.idle or scale.n_nodes)
 
 
 def _measure(scale: Scale, repeats: int) -> list[Sample]:

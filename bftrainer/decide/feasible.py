@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from bftrainer.decide.matching import Demand, Matching
 from bftrainer.decide.nodesets import NodeSet
-from bftrainer.decide.requests import ASKS, Request, Site, request_of
+from bftrainer.decide.requests import Request, Requests, Site
 from bftrainer.decide.rooms import Rooms
 from bftrainer.decide.shadow import Shadows
 from bftrainer.decide.waiting import slot_begin_s
@@ -61,7 +61,7 @@ class Outcome:
 
 def judge(
     jobs: Sequence[Job],
-    site: Site,
+    requests: Requests,
     free: NodeSet,
     shadows: Shadows,
     had_its_chance: Callable[[Job, NodeSet], bool],
@@ -70,15 +70,17 @@ def judge(
 
     Args:
         jobs: pending ordinary jobs, in the order in which the scheduler takes them.
-        site: what they are judged against.
+        requests: of these jobs.
         free: those of the site's usable nodes that nobody has to give back.
         shadows: of blocked jobs, none so far.
         had_its_chance: whether the scheduler passed over a job that could have started;
             asked once for each job for which there is room, with the nodes it has to keep
             off because of plans for jobs before it.
     """
+    site = requests.site
     walk = _Walk(
         site=site,
+        requests=requests,
         matching=Matching(site.usable),
         on_free=Matching(free),
         rooms=Rooms.in_use(site),
@@ -100,6 +102,7 @@ class _Walk:
     """The state of one pass over the queue."""
 
     site: Site
+    requests: Requests
     matching: Matching  # of all that can start with free nodes and ours
     on_free: Matching  # of as much of that as free nodes can have
     rooms: Rooms
@@ -107,14 +110,13 @@ class _Walk:
     out: Outcome = field(default_factory=Outcome)
     barriers: list[tuple[float, NodeSet]] = field(default_factory=list)
     kept_off: dict[tuple[float | None, bool], tuple[int, NodeSet]] = field(default_factory=dict)
-    requests: dict[tuple[object, ...], Request] = field(default_factory=dict)
     closed: set[str] = field(default_factory=set)  # partitions in which a job is blocked
 
     def through(
         self, jobs: Sequence[Job], had_its_chance: Callable[[Job, NodeSet], bool]
     ) -> Outcome:
         for job in jobs:
-            request = self._request_of(job)
+            request = self.requests.of(job)
             if request.cannot:
                 self._refuse(job, request.cannot)
                 continue
@@ -129,14 +131,6 @@ class _Walk:
             else:
                 self._start(job, request, found, before[0])
         return self.out
-
-    def _request_of(self, job: Job) -> Request:
-        """Judge jobs that are alike once, tasks of an array above all."""
-        # With the begin time of those that wait for it.
-        alike = (ASKS(job), job.reason, job.start_s if job.reason == "BeginTime" else None)
-        if alike not in self.requests:
-            self.requests[alike] = request_of(job, self.site)
-        return self.requests[alike]
 
     def _is_behind(self, job: Job) -> bool:
         """Whether only backfill can start it."""

@@ -14,7 +14,7 @@ nothing by nodes that are free long before the cycle that can start it: it gets 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
@@ -22,12 +22,13 @@ from bftrainer.decide import turns
 from bftrainer.decide.feasible import Verdict, judge
 from bftrainer.decide.nodesets import NodeSet, NodeSets
 from bftrainer.decide.pool import FREE_STATES, LOST_STATES, taken_nodes
-from bftrainer.decide.requests import ASKS, Site, why_it_waits
+from bftrainer.decide.replan import replanned
+from bftrainer.decide.requests import ASKS, Requests, Site, why_it_waits
 from bftrainer.decide.shadow import Shadows
 from bftrainer.decide.types import GaveBack, Memory, PilotView, Release, Settings
 from bftrainer.decide.victims import Offer, Pick, give
-from bftrainer.decide.waiting import next_cycle_s, pending_jobs, waits_for_nodes
-from bftrainer.poll.snapshot import Job, JobState, Snapshot
+from bftrainer.decide.waiting import in_order, next_cycle_s, pending_jobs, waits_for_nodes
+from bftrainer.poll.snapshot import Job, JobState, NodeState, Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,18 +61,18 @@ def give_back(
         now_s: batch system's clock.
         pick: chooses among the nodes of trainers.
     """
-    pending = _in_order(pending_jobs(snapshot), snapshot)
+    pending = in_order(pending_jobs(snapshot), snapshot)
     if not pending:
         return GiveBack(releases=(), gave_back={}, left_to_jobs=frozenset())
     sets = NodeSets.of(snapshot.nodes or ())
-    out = taken_nodes(snapshot) | {n.name for n in sets.nodes if n.state in LOST_STATES}
-    present = sets.bit_of.keys() - out
-    idle = {n.name for n in sets.nodes if n.state in FREE_STATES}
+    present = sets.bit_of.keys() - taken_nodes(snapshot) - _names_in(LOST_STATES, snapshot)
+    idle = _names_in(FREE_STATES, snapshot)
     ours = _in_the_way(pilots, present, idle if snapshot.pilots_come_last else set())
     free = idle - ours.keys()
     to_have = free | coming_back(snapshot, pilots, memory)
     cycle_at_s = next_cycle_s(snapshot, settings.cycle_s, now_s) or 0.0
     site = Site.of(snapshot, sets, sets.named(to_have | ours.keys()), now_s, cycle_at_s)
+    requests = Requests(site)
     waiting = [j for j in pending if not why_it_waits(j, now_s, site.in_queue)]
     situation = _situation(waiting, snapshot, to_have | ours.keys())
     remembered = {k: memory.gave_back[k] for j in waiting if (k := j.job_id) in memory.gave_back}
@@ -86,7 +87,8 @@ def give_back(
         return _cycle_passed(known.at_s, snapshot, settings)
 
     shadows = Shadows.of(snapshot, sets, now_s, settings.cycle_s)
-    outcome = judge(pending, site, sets.named(to_have), shadows, had_its_chance)
+    queue = replanned(pending, snapshot, requests, site.usable, cycle_at_s or now_s)
+    outcome = judge(queue, requests, sets.named(to_have), shadows, had_its_chance)
     offer = _offer(sets, to_have, ours, memory)
     shares = give(outcome.placed, sets, offer, pick) if outcome.placed else []
     not_yet, due_s = turns.served(waiting), turns.due_s(snapshot, settings, now_s)
@@ -182,22 +184,14 @@ def still_held_off(
 
 def coming_back(snapshot: Snapshot, pilots: Sequence[PilotView], memory: Memory) -> set[str]:
     """Return the nodes we gave back that nobody has taken yet, whatever their state shows."""
-    present = {n.name for n in snapshot.nodes or () if n.state not in LOST_STATES}
     given_back = {p.node for p in pilots if p.is_leaving} | set(memory.held_off)
     kept = {p.node for p in pilots if not p.is_leaving}
-    return (given_back & present) - taken_nodes(snapshot) - kept
+    shown = {node.name for node in snapshot.nodes or ()} - _names_in(LOST_STATES, snapshot)
+    return (given_back & shown) - taken_nodes(snapshot) - kept
 
 
-def _in_order(jobs: list[Job], snapshot: Snapshot) -> list[Job]:
-    """Sort jobs as the scheduler takes them: tier, priority, age."""
-    tiers = {partition.name: partition.tier for partition in snapshot.partitions}
-
-    def tier(job: Job) -> int:
-        if len(tiers) == 0:
-            return 0
-        return max(tiers.get(name, 0) for name in job.partition.split(","))
-
-    return sorted(jobs, key=lambda j: (-tier(j), -j.priority, j.submit_s or 0.0, j.job_id))
+def _names_in(states: Collection[NodeState], snapshot: Snapshot) -> set[str]:
+    return {node.name for node in snapshot.nodes or () if node.state in states}
 
 
 def _cycle_passed(since_s: float, snapshot: Snapshot, settings: Settings) -> bool:

@@ -173,6 +173,23 @@ def request_of(job: Job, site: Site) -> Request:
     )
 
 
+class Requests:
+    """What the jobs of a queue ask for; those that are alike, tasks of an array above all, once."""
+
+    def __init__(self, site: Site) -> None:
+        """Judge them against this."""
+        self.site = site
+        self._known: dict[tuple[object, ...], Request] = {}
+
+    def of(self, job: Job) -> Request:
+        """Say what a job asks for."""
+        # With the begin time of those that wait for it.
+        alike = (ASKS(job), job.reason, job.start_s if job.reason == "BeginTime" else None)
+        if alike not in self._known:
+            self._known[alike] = request_of(job, self.site)
+        return self._known[alike]
+
+
 def _waits_for_jobs(job: Job, in_queue: frozenset[str]) -> bool:
     """Whether one of its dependencies is not fulfilled.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from bftrainer.decide.requests import jobs_in_queue, why_it_waits
+from bftrainer.decide.requests import base_id, jobs_in_queue, why_it_waits
 from bftrainer.decide.types import Memory, PilotView
 from bftrainer.poll.snapshot import Job, JobState, Snapshot
 
@@ -23,6 +23,24 @@ LAST_CALL_S = 2.0  # before a cycle: pilots asked for by then are in the queue w
 def pending_jobs(snapshot: Snapshot) -> list[Job]:
     """Return the ordinary jobs that have not started, as the snapshot has them."""
     return [j for j in snapshot.jobs or () if j.is_ordinary and j.state is JobState.PENDING]
+
+
+def in_order(jobs: list[Job], snapshot: Snapshot) -> list[Job]:
+    """Sort jobs as the scheduler takes them: tier, priority, age."""
+    tiers = {partition.name: partition.tier for partition in snapshot.partitions}
+
+    def tier(job: Job) -> int:
+        if len(tiers) == 0:
+            return 0
+        return max(tiers.get(name, 0) for name in job.partition.split(","))
+
+    return sorted(jobs, key=lambda j: (-tier(j), -j.priority, j.submit_s or 0.0, _number(j)))
+
+
+def _number(job: Job) -> float:
+    """Many are submitted within a second: of those the lower number comes first."""
+    number = base_id(job.job_id)
+    return float(number) if number.isdecimal() else math.inf
 
 
 def waits_for_nodes(snapshot: Snapshot) -> bool:
@@ -102,4 +120,6 @@ def slot_begin_s(start_s: float, slot_s: float) -> float:
         start_s: as planned.
         slot_s: ``Snapshot.plan_resolution_s``; 0: the plan is exact.
     """
-    return math.floor(start_s / slot_s) * slot_s if slot_s > 0 else start_s
+    if slot_s <= 0 or math.isinf(start_s):
+        return start_s
+    return math.floor(start_s / slot_s) * slot_s

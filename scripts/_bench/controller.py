@@ -33,9 +33,11 @@ from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster
 Arm = Literal["with", "without", "jobs"]
 ARMS: tuple[Arm, ...] = ("with", "without", "jobs")
 BF_INTERVAL_S = 10
-PILOT_PARTITION = "bf"  # of the test cluster
+ORDINARY_PARTITION, PILOT_PARTITION = "batch", "bf"  # of the test cluster
 PHASE = 0.1  # of that, from a cycle's begin to the storm's: the next cycles find all of it
 N_TRAINERS = 4
+TENANT_NODES = 8  # of the jobs that hold what is not idle
+TENANCY_S = 7200.0
 COMMANDS_AT_ONCE = 8
 PATIENCE_S = 180.0
 # A cluster of this size starts cold in a minute; gaps here are as long as anybody likes.
@@ -49,8 +51,9 @@ class Scale:
     """How large everything is."""
 
     n_nodes: int
+    idle: int  # of these; on the others jobs run before, during and after the storms
     submissions: int  # as fast as possible, about a second
-    queue: int  # jobs that wait behind one that has all nodes
+    queue: int  # jobs that wait behind one that has all idle nodes
     array: int
     window_s: float  # in which slurmctld is watched, from the storm's begin
 
@@ -74,6 +77,7 @@ class Site:
     def __init__(self, scale: Scale, arm: Arm) -> None:
         self._scale = scale
         self._arm = arm
+        self._tenants: set[str] = set()
         self._directory = Path(tempfile.mkdtemp(prefix="bft-ctld-", dir="/tmp"))
         self._directory.chmod(0o755)
         config = ClusterConfig(
@@ -101,6 +105,7 @@ class Site:
     def __enter__(self) -> Self:
         self._cluster.up()
         self._put_first()
+        self._occupy()
         if self._arm == "with":
             self._sidecar.start()
             for spec in light_trainers(self._directory, N_TRAINERS, self._scale.n_nodes):
@@ -119,7 +124,7 @@ class Site:
 
     def sample(self, storm: str, repeat: int) -> Sample:
         """Let everything settle, raise one storm and watch slurmctld."""
-        held = 0 if self._arm == "without" else self._scale.n_nodes - RESERVE
+        held = 0 if self._arm == "without" else self._scale.idle - RESERVE
         if self._arm == "with":
             wait_for_nodes(self._sidecar, held)
         elif self._arm == "jobs":
@@ -149,7 +154,7 @@ class Site:
         self._submit_all([(1, 2.0)] * self._scale.submissions)
 
     def _queue(self) -> None:
-        self._cluster.submit(n_nodes=self._scale.n_nodes, duration_s=600, limit_s=1200)
+        self._cluster.submit(n_nodes=self._scale.idle, duration_s=600, limit_s=1200)
         self._submit_all([(1 + n % 4, 5.0) for n in range(self._scale.queue)])
 
     def _array(self) -> None:
@@ -160,7 +165,9 @@ class Site:
             extra_args=(f"--array=1-{self._scale.array}",),
         )
 
-    def _submit_all(self, jobs: list[tuple[int, float]], partition: str = "batch") -> None:
+    def _submit_all(
+        self, jobs: list[tuple[int, float]], partition: str = ORDINARY_PARTITION
+    ) -> None:
         submit = partial(self._cluster.submit, partition=partition)
         with ThreadPoolExecutor(COMMANDS_AT_ONCE) as pool:
             waiting = [
@@ -171,6 +178,20 @@ class Site:
 
     # -- the cluster -----------------------------------------------------------------
 
+    def _occupy(self) -> None:
+        """Put ordinary jobs on all nodes that are not to be idle."""
+        n_busy = self._scale.n_nodes - self._scale.idle
+        for first in range(0, n_busy, TENANT_NODES):
+            n_nodes = min(TENANT_NODES, n_busy - first)
+            self._tenants.add(
+                self._cluster.submit(n_nodes=n_nodes, duration_s=TENANCY_S, limit_s=TENANCY_S)
+            )
+        running = partial(self._listed, ORDINARY_PARTITION, "-t", "R")
+        what = f"jobs on {n_busy} nodes"
+        wait_until(
+            lambda: self._tenants <= set(running()), what, patience_s=PATIENCE_S, interval_s=0.5
+        )
+
     def _fill(self, n_nodes: int) -> None:
         """Put jobs of one node on so many, in the partition whose jobs give way."""
         running = partial(self._listed, PILOT_PARTITION, "-t", "R")
@@ -179,19 +200,19 @@ class Site:
         wait_until(lambda: len(running()) == n_nodes, what, patience_s=PATIENCE_S, interval_s=0.5)
 
     def _listed(self, partition: str, *more: str) -> list[str]:
-        """Return the ids of a partition's jobs."""
+        """Return the ids of a partition's jobs (an array that waits has one)."""
         return self._command("squeue", "-h", "-p", partition, "-o", "%A", *more).split()
 
     def _clear(self) -> None:
-        """End all ordinary jobs and wait until they are gone."""
+        """End the storm's jobs and wait until they are gone."""
 
         def is_empty() -> bool:
-            listed = self._listed("batch")
+            listed = set(self._listed(ORDINARY_PARTITION)) - self._tenants
             if listed:
-                self._cluster.command("scancel", "-f", *sorted(set(listed)))
+                self._cluster.command("scancel", "-f", *sorted(listed))
             return not listed
 
-        wait_until(is_empty, "the end of all ordinary jobs", patience_s=PATIENCE_S, interval_s=0.5)
+        wait_until(is_empty, "the end of the storm's jobs", patience_s=PATIENCE_S, interval_s=0.5)
 
     def _command(self, *argv: str) -> str:
         done = self._cluster.command(*argv)

@@ -12,7 +12,7 @@ from bftrainer.decide.feasible import Answer, Verdict, judge
 from bftrainer.decide.features import meets, ways_of
 from bftrainer.decide.matching import Demand, Matching
 from bftrainer.decide.nodesets import NodeSets, first
-from bftrainer.decide.requests import Site
+from bftrainer.decide.requests import Requests, Site
 from bftrainer.decide.shadow import Shadows
 from bftrainer.poll.snapshot import Job, Node, NodeLeft, NodeState, Partition, Reservation
 from tests.support.snapshots import T0, node, pending, running, snapshot
@@ -50,7 +50,7 @@ def verdicts(
     sets = NodeSets.of(nodes)
     site = Site.of(seen, sets, sets.named([*free, *ours]), T0, cycle_at_s)
     shadows = Shadows.of(seen, sets, T0, CYCLE_S)
-    found = judge(jobs, site, sets.named(free), shadows, lambda *_: False)
+    found = judge(jobs, Requests(site), sets.named(free), shadows, lambda *_: False)
     assert [v.job_id for v in found.verdicts] == [j.job_id for j in jobs]
     return {v.job_id: v for v in found.verdicts}
 
