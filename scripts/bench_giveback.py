@@ -61,6 +61,19 @@ def blocked(count: int) -> list[Job]:
     ]
 
 
+def running(count: int) -> list[Job]:
+    """Make running jobs of four nodes each, which end one after the other."""
+    return [
+        replace(
+            job(f"r{k}", 4, limit_s=600.0 + 60.0 * k),
+            state=JobState.RUNNING,
+            start_s=NOW_S - 300.0,
+            nodes=NAMES[-4 * k - 4 : -4 * k or None],
+        )
+        for k in range(count)
+    ]
+
+
 def queues() -> dict[str, Sequence[Job]]:
     """Name what is measured."""
     return {
@@ -69,6 +82,7 @@ def queues() -> dict[str, Sequence[Job]]:
         "one job of 600 nodes": [job("7", 600)],
         "50 jobs of many kinds": mixed(50),
         "500 jobs behind 8 blocked ones": [*blocked(8), *mixed(500)],
+        "200 jobs beside 150 that run": [*running(150), job("head", 700), *mixed(200)],
         "an array of 1000 tasks": [job(f"4_{k}", 1) for k in range(1000)],
         "500 jobs that exclude nodes": [
             replace(job(str(k), 1), excluded_nodes=NAMES[k : k + 10]) for k in range(500)
@@ -90,7 +104,8 @@ def situation(jobs: Sequence[Job]) -> DecisionInput:
         )
         for k, name in enumerate(NAMES)
     ]
-    held = NAMES[N_FREE:]
+    in_use = {name for job in jobs for name in job.nodes}
+    held = [name for name in NAMES[N_FREE:] if name not in in_use]
     pilots = [
         PilotView(
             pilot_id=f"p-{name}",
@@ -113,7 +128,9 @@ def situation(jobs: Sequence[Job]) -> DecisionInput:
     ]
     return DecisionInput(
         now_s=NOW_S,
-        snapshot=Snapshot(taken_at_s=NOW_S, nodes=tuple(nodes), jobs=tuple(jobs)),
+        snapshot=Snapshot(
+            taken_at_s=NOW_S, nodes=tuple(nodes), jobs=tuple(jobs), plan_resolution_s=60.0
+        ),
         is_new_snapshot=True,
         pilots=tuple(pilots),
         trainers=tuple(trainers),

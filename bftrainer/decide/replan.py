@@ -97,8 +97,11 @@ class _Cycle:
     def plan(
         self, count: int, among: NodeSet, limit_s: float | None
     ) -> tuple[float | None, NodeSet]:
-        """Plan the next job: when and where it starts; ``None, 0``: in this cycle, or never."""
-        lasts_s = float("inf") if limit_s is None else limit_s
+        """Plan the next job: when and where it starts; ``None, 0``: in this cycle, or never.
+
+        One whose limit nobody knows fits everywhere, and then never ends.
+        """
+        lasts_s, beyond_s = limit_s or 0.0, limit_s or float("inf")
         from_s: float | None = self.at_s
         while from_s is not None:
             open_, next_s = self.slots.open_during(from_s, max(from_s, self.at_s) + lasts_s, among)
@@ -113,12 +116,12 @@ class _Cycle:
             nodes = neighbours(found[1], count)
             if start_s <= self.at_s:
                 self.free &= ~nodes
-                self.ends.add(self.at_s + lasts_s, nodes)
+                self.ends.add(self.at_s + beyond_s, nodes)
                 break
             if start_s > self.until_s:
                 break
             if self.slots.are_open(start_s, start_s + lasts_s, nodes):
-                self.slots.close(start_s, start_s + lasts_s, nodes)
+                self.slots.close(start_s, start_s + beyond_s, nodes)
                 return start_s, nodes
             from_s = start_s if start_s > from_s else None
         return None, 0

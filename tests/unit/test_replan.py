@@ -89,11 +89,17 @@ def test_beyond_the_window_nothing_is_planned() -> None:
     assert plans(seen, pending("2", 2), window_s=599.0)["2"] == (None, ())
 
 
-def test_who_is_too_large_or_has_no_limit_is_in_nobodys_way() -> None:
+def test_who_is_too_large_is_in_nobodys_way() -> None:
     seen = snapshot(idle_nodes(2), [running("1", 600.0, "n1")])
-    large, endless, short = pending("2", 3), pending("3", 1, limit_s=None), pending("4", 2)
-    found = plans(seen, large, endless, short)
-    assert found == {"2": (None, ()), "3": (None, ()), "4": (None, ())}
+    found = plans(seen, pending("2", 3), pending("3", 1, limit_s=7200.0))
+    assert found == {"2": (None, ()), "3": (None, ())}
+
+
+def test_without_a_limit_a_job_fits_every_gap_and_never_ends() -> None:
+    seen = snapshot(idle_nodes(2), [running("1", 600.0, "n1")])
+    head, endless, last = pending("2", 2), pending("3", 1, limit_s=None), pending("4", 2)
+    assert plans(seen, head, endless) == {"2": (600.0, ("n1", "n2")), "3": (None, ())}
+    assert plans(seen, endless, last) == {"3": (None, ()), "4": (None, ())}
 
 
 @pytest.mark.parametrize(
