@@ -87,7 +87,7 @@ def give_back(
         return _cycle_passed(known.at_s, snapshot, settings)
 
     shadows = Shadows.of(snapshot, sets, now_s, settings.cycle_s)
-    queue = replanned(pending, snapshot, requests, site.usable, cycle_at_s or now_s)
+    queue = replanned(turns.had_first(pending, requests, sets.named(free)), snapshot, requests)
     outcome = judge(queue, requests, sets.named(to_have), shadows, had_its_chance)
     offer = _offer(sets, to_have, ours, memory)
     shares = give(outcome.placed, sets, offer, pick) if outcome.placed else []

@@ -31,9 +31,7 @@ FIRST_SPAN_S = 30.0  # within which jobs end together; it doubles from there
 MOST_JOBS = 100  # of the queue; behind them the last cycle's plan stands
 
 
-def replanned(
-    queue: Sequence[Job], snapshot: Snapshot, requests: Requests, usable: NodeSet, at_s: float
-) -> list[Job]:
+def replanned(queue: Sequence[Job], snapshot: Snapshot, requests: Requests) -> list[Job]:
     """Give pending jobs the starts and nodes that backfill's next cycle plans for them.
 
     Where jobs are not planned in slots, the plan is another scheduler's, and stands. So do the
@@ -43,20 +41,21 @@ def replanned(
     Args:
         queue: pending ordinary jobs, in the order in which the scheduler takes them.
         snapshot: complete.
-        requests: of these jobs.
-        usable: nodes that are free, being left, or ours.
-        at_s: when the cycle begins, by the batch system's clock.
+        requests: of these jobs; their site says which nodes are free, on their way back or
+            ours, and when the cycle begins.
 
     Returns:
         The queue. Who starts in that cycle, or is not planned in it, has no ``start_s``.
     """
     if not snapshot.plan_resolution_s:
         return list(queue)
+    site = requests.site
+    at_s = site.cycle_at_s or site.now_s
     row = Row.of(snapshot.nodes or ())
     cycle = _Cycle(
         at_s=at_s,
         until_s=at_s + (snapshot.plan_window_s or float("inf")),
-        free=row.of_set(usable, requests.site.sets) | row.clearing,
+        free=row.of_set(site.usable, site.sets) | row.clearing,
         ends=_Ends.of(snapshot, row, at_s),
         slots=Slots(at_s, snapshot.plan_resolution_s),
     )
@@ -70,7 +69,7 @@ def replanned(
                 cycle.reserve(job.start_s, request.limit_s, row.named(job.planned_nodes))
             jobs.append(job)
         else:
-            among = row.of_set(wanted.among, requests.site.sets)
+            among = row.of_set(wanted.among, site.sets)
             start_s, nodes = cycle.plan(wanted.count, among, request.limit_s)
             jobs.append(replace(job, start_s=start_s, planned_nodes=row.names(nodes)))
     return [*jobs, *queue[MOST_JOBS:]]

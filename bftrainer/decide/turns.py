@@ -1,4 +1,4 @@
-"""When a job that could start gets nodes of ours: now, or not yet.
+"""When a job that could start gets nodes of ours: now, not yet, or not after another.
 
 Takes what ``giveback`` knows; it releases nothing for whom is named here, and asks again at
 every decision. Three reasons: the job was tried before anybody heard of it, only backfill
@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bftrainer.decide.matching import Matching
+from bftrainer.decide.nodesets import NodeSet
+from bftrainer.decide.requests import Request, Requests
 from bftrainer.decide.types import PilotView, Settings
 from bftrainer.decide.waiting import LAST_CALL_S, next_cycle_s
 from bftrainer.poll.snapshot import Job, JobState, Snapshot
@@ -28,6 +31,24 @@ def served(waiting: Sequence[Job]) -> set[str]:
         for job in waiting
         if job.was_tried and not any(_may_precede(other, job) for other in waiting)
     }
+
+
+def had_first(queue: Sequence[Job], requests: Requests, idle: NodeSet) -> list[Job]:
+    """Put announced jobs first that had room on idle nodes while they were submitted.
+
+    Where nobody is of higher priority, and by default all are equal, the scheduler gave it to
+    them there and then, past the whole queue and past every plan. Else they wait, and a node
+    is given back in vain.
+    """
+    left = Matching(idle)
+    first = [job for job in queue if job.was_tried and _has_room(requests.of(job), left)]
+    ids = {job.job_id for job in first}
+    return [*first, *(job for job in queue if job.job_id not in ids)]
+
+
+def _has_room(request: Request, left: Matching) -> bool:
+    """Whether it has; then it takes it."""
+    return not request.cannot and any(left.try_add(way) for way in request.ways)
 
 
 def _may_precede(other: Job, job: Job) -> bool:

@@ -63,7 +63,7 @@ def _of_ours(seen: Snapshot) -> Planned:
     idle = (n.name for n in sets.nodes if n.state in (NodeState.IDLE, NodeState.PLANNED))
     usable = sets.named(idle)
     requests = Requests(Site.of(seen, sets, usable, seen.taken_at_s))
-    found = replanned(in_order(bare, seen), seen, requests, usable, seen.taken_at_s)
+    found = replanned(in_order(bare, seen), seen, requests)
     return {
         job.job_id: (job.start_s, tuple(sorted(job.planned_nodes)))
         for job in found

@@ -372,3 +372,34 @@ def test_who_was_perhaps_not_first_in_line_was_perhaps_not_tried(
 ) -> None:
     seen = snapshot(_busy(3, "n1", "n2", "n3"), [other, _interactive("announced-1", 1)])
     assert len(_give(seen, held("n1", "n2", "n3")).releases) == n_released
+
+
+HEAD = pending("7", 5, priority=9.0, start_s=T0 + 300, planned=("n1", "n2", "n3", "n4", "n5"))
+
+
+def test_who_was_tried_while_idle_nodes_were_enough_has_them_past_the_queue_and_its_plan() -> None:
+    """So a later job that would have fitted there needs one of ours, and so may the reserve."""
+    nodes = _busy(5, "n1", "n2", "n4", "n5")  # n1 and n2 are ours, n3 is idle
+    short = pending("announced-2", 1, limit_s=100.0, reason="", submit_s=T0 + 1)
+    before = _give(snapshot(nodes, [HEAD, short]), held("n1", "n2"))
+    assert (before.releases, before.left_to_jobs) == ((), {"n3"})
+    tried = replace(_interactive("announced-1", 1), time_limit_s=3600.0)
+    after = _give(snapshot(nodes, [HEAD, tried, short]), held("n1", "n2"))
+    assert after.left_to_jobs == {"n3"}
+    assert len(_nodes_for(after)["announced-2"]) == 1
+
+
+def test_who_had_no_room_then_waits_its_turn() -> None:
+    nodes = _busy(5, "n1", "n2", "n4", "n5")
+    tried = replace(_interactive("announced-1", 2), time_limit_s=3600.0)
+    given = _give(snapshot(nodes, [HEAD, tried]), held("n1", "n2"))
+    assert (given.releases, given.left_to_jobs) == ((), set())
+
+
+def test_two_that_were_tried_have_no_more_than_there_was() -> None:
+    nodes = _busy(5, "n1", "n2", "n4", "n5")
+    tried = [replace(_interactive(f"announced-{n}", 1), time_limit_s=3600.0) for n in (1, 2)]
+    given = _give(snapshot(nodes, [HEAD, *tried]), held("n1", "n2"))
+    assert given.left_to_jobs == {"n3"}
+    assert given.verdicts[0].job_id == "announced-1"
+    assert [v.answer.value for v in given.verdicts].count("cannot start") == 2

@@ -37,7 +37,7 @@ def plans(
     in_use = {name for job in seen.jobs or () for name in job.nodes}
     usable = sets.named(n.name for n in sets.nodes if n.name not in in_use)
     requests = Requests(Site.of(seen, sets, usable, NOW_S))
-    found = replanned(queue, seen, requests, usable, NOW_S)
+    found = replanned(queue, seen, requests)
     assert [job.job_id for job in found] == [job.job_id for job in queue]
     return {
         job.job_id: (None if job.start_s is None else job.start_s - NOW_S, job.planned_nodes)
