@@ -47,8 +47,8 @@ def replanned(queue: Sequence[Job], snapshot: Snapshot, requests: Requests) -> l
     Returns:
         The queue. Who starts in that cycle, or is not planned in it, has no ``start_s``.
     """
-    if not snapshot.plan_resolution_s:
-        return list(queue)
+    if not snapshot.plan_resolution_s or len(queue) < 2:
+        return list(queue)  # of one job nobody is held to the plan
     site = requests.site
     at_s = site.cycle_at_s or site.now_s
     row = Row.of(snapshot.nodes or ())

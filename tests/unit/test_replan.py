@@ -15,6 +15,7 @@ from bftrainer.poll.snapshot import Job, JobState, NodeState, Reservation, Snaps
 from tests.support.snapshots import T0, idle_nodes, node, pending, snapshot
 
 SLOT_S = 60.0
+LAST = pending("99", 1)
 NOW_S = T0 // SLOT_S * SLOT_S  # the begin of a slot
 
 
@@ -26,7 +27,8 @@ def running(job_id: str, left_s: float, *names: str) -> Job:
 def plans(
     seen: Snapshot, *queue: Job, slot_s: float = SLOT_S, window_s: float | None = None
 ) -> dict[str, tuple[float | None, tuple[str, ...]]]:
-    """When, counted from now, and where each job of the queue is planned."""
+    """When, counted from now, and where each job of the queue is planned, and one behind it."""
+    queue = (*queue, LAST)
     seen = replace(
         seen,
         jobs=(*(seen.jobs or ()), *queue),
@@ -41,7 +43,7 @@ def plans(
     assert [job.job_id for job in found] == [job.job_id for job in queue]
     return {
         job.job_id: (None if job.start_s is None else job.start_s - NOW_S, job.planned_nodes)
-        for job in found
+        for job in found[:-1]
     }
 
 
@@ -131,6 +133,13 @@ def test_nodes_that_are_being_left_are_free_and_those_of_a_reservation_are_not()
     until = Reservation(name="r", start_s=NOW_S + 60, end_s=NOW_S + 1000, nodes=("n2",))
     seen = snapshot(idle_nodes(2), [running("1", 300.0, "n1")], reservations=[until])
     assert plans(seen, pending("2", 1, limit_s=300.0))["2"] == (300.0, ("n1",))
+
+
+def test_nobody_is_behind_a_single_job() -> None:
+    job = pending("2", 1, start_s=T0 + 5.0, planned=("n2",))
+    seen = replace(snapshot(idle_nodes(2), [job]), plan_resolution_s=SLOT_S)
+    sets = NodeSets.of(seen.nodes or ())
+    assert replanned([job], seen, Requests(Site.of(seen, sets, 0, T0))) == [job]
 
 
 # ---- slots -----------------------------------------------------------------------------
