@@ -75,7 +75,7 @@ def _arguments() -> argparse.Namespace:
 
 def _scale(arguments: argparse.Namespace) -> Scale:
     scale = QUICK if arguments.quick else FULL
-    return replace(scale, idle=arguments.idle or scale.n_nodes)
+    return scale if arguments.idle is None else replace(scale, idle=arguments.idle)
 
 
 def _measure(scale: Scale, repeats: int) -> list[Sample]:

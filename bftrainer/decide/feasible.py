@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from bftrainer.decide.matching import Demand, Matching
 from bftrainer.decide.nodesets import NodeSet
-from bftrainer.decide.requests import Request, Requests, Site
+from bftrainer.decide.requests import Request, Requests
 from bftrainer.decide.rooms import Rooms
 from bftrainer.decide.shadow import Shadows
 from bftrainer.decide.waiting import slot_begin_s
@@ -79,7 +79,6 @@ def judge(
     """
     site = requests.site
     walk = _Walk(
-        site=site,
         requests=requests,
         matching=Matching(site.usable),
         on_free=Matching(free),
@@ -101,7 +100,6 @@ class _Found:
 class _Walk:
     """The state of one pass over the queue."""
 
-    site: Site
     requests: Requests
     matching: Matching  # of all that can start with free nodes and ours
     on_free: Matching  # of as much of that as free nodes can have
@@ -191,7 +189,7 @@ class _Walk:
         if request.shared is not None:
             self.rooms.use(found.rooms, request.shared)
             for demand in found.whole:
-                self.rooms.begin(self.site, demand, request.shared)
+                self.rooms.begin(self.requests.site, demand, request.shared)
         self.out.placed += [Placed(job=job, demand=demand) for demand in found.whole]
         self.out.verdicts.append(
             Verdict(
@@ -209,9 +207,9 @@ class _Walk:
         that cannot be kept.
         """
         self.out.verdicts.append(Verdict(job_id=job.job_id, answer=Answer.CANNOT, why=why))
-        if job.start_s is None or job.start_s <= self.site.now_s or not job.planned_nodes:
+        if job.start_s is None or job.start_s <= self.requests.site.now_s or not job.planned_nodes:
             return False
-        nodes = self.site.sets.named(job.planned_nodes)
+        nodes = self.requests.site.sets.named(job.planned_nodes)
         if not self.shadows.keeps(job.start_s, nodes):
             return True
         self.barriers.append((job.start_s, nodes))
@@ -221,10 +219,10 @@ class _Walk:
         """Return the nodes on which a job of that length would delay one before it."""
         known, off = self.kept_off.get((limit_s, is_behind), (0, 0))
         for start_s, nodes in self.barriers[known:]:
-            begin_s, from_s = start_s, self.site.now_s
+            begin_s, from_s = start_s, self.requests.site.now_s
             if is_behind:  # it starts when backfill comes
-                begin_s = slot_begin_s(start_s, self.site.slot_s)
-                from_s = max(from_s, self.site.cycle_at_s)
+                begin_s = slot_begin_s(start_s, self.requests.site.slot_s)
+                from_s = max(from_s, self.requests.site.cycle_at_s)
             if limit_s is not None and from_s + limit_s > begin_s:
                 off |= nodes
         self.kept_off[limit_s, is_behind] = (len(self.barriers), off)

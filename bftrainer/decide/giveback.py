@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 
 from bftrainer.decide import turns
 from bftrainer.decide.feasible import Verdict, judge
+from bftrainer.decide.next_plan import replanned
 from bftrainer.decide.nodesets import NodeSet, NodeSets
 from bftrainer.decide.pool import FREE_STATES, LOST_STATES, taken_nodes
-from bftrainer.decide.replan import replanned
 from bftrainer.decide.requests import ASKS, Requests, Site, why_it_waits
 from bftrainer.decide.shadow import Shadows
 from bftrainer.decide.types import GaveBack, Memory, PilotView, Release, Settings

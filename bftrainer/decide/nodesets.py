@@ -7,7 +7,7 @@ node by name, so that the lowest bits of a set are its first nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -45,10 +45,7 @@ class NodeSets:
 
     def named(self, names: Iterable[str]) -> NodeSet:
         """Return those of the names that are nodes here."""
-        found = 0
-        for name in names:
-            found |= self.bit_of.get(name, 0)
-        return found
+        return union(self.bit_of, names)
 
     def where(self, is_one: Callable[[Node], bool]) -> NodeSet:
         """Return the nodes of the kinds that are wanted; asks once per kind."""
@@ -60,10 +57,23 @@ class NodeSets:
 
     def members(self, some: NodeSet) -> Iterator[Node]:
         """Go through a set in order of name."""
-        while some:
-            lowest = some & -some
-            yield self.nodes[lowest.bit_length() - 1]
-            some ^= lowest
+        return (self.nodes[position] for position in positions(some))
+
+
+def union(bit_of: Mapping[str, NodeSet], names: Iterable[str]) -> NodeSet:
+    """Return those of the names that have a bit."""
+    found = 0
+    for name in names:
+        found |= bit_of.get(name, 0)
+    return found
+
+
+def positions(some: NodeSet) -> Iterator[int]:
+    """Go through the bits of a set, the lowest first."""
+    while some:
+        lowest = some & -some
+        yield lowest.bit_length() - 1
+        some ^= lowest
 
 
 def first(some: NodeSet, count: int) -> NodeSet:

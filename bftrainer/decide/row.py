@@ -1,7 +1,7 @@
 """The nodes in the scheduler's own order, in which neighbours are neighbours.
 
 ``NodeSets`` has them by name, as people look for them; Slurm chooses along the order of its
-configuration, which is the look's. Used by ``replan``. Pure.
+configuration, which is the look's. Used by ``next_plan``. Pure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from bftrainer.decide.nodesets import NodeSet, NodeSets, first
+from bftrainer.decide.nodesets import NodeSet, NodeSets, first, positions, union
 from bftrainer.poll.snapshot import Node, NodeState
 
 
@@ -32,10 +32,7 @@ class Row:
 
     def named(self, names: Iterable[str]) -> NodeSet:
         """Return those of the names that are nodes here."""
-        found = 0
-        for name in names:
-            found |= self.bit_of.get(name, 0)
-        return found
+        return union(self.bit_of, names)
 
     def of_set(self, some: NodeSet, sets: NodeSets) -> NodeSet:
         """Return a set of ``sets`` in this order."""
@@ -45,12 +42,7 @@ class Row:
 
     def names(self, some: NodeSet) -> tuple[str, ...]:
         """Return the names of a set, in order."""
-        found = []
-        while some:
-            lowest = some & -some
-            found.append(self.nodes[lowest.bit_length() - 1].name)
-            some ^= lowest
-        return tuple(found)
+        return tuple(self.nodes[position].name for position in positions(some))
 
 
 def neighbours(some: NodeSet, count: int) -> NodeSet:

@@ -1,6 +1,6 @@
 """Which nodes are open when: backfill's table of what it has planned, in slots.
 
-``replan`` asks it for each job in turn and closes what the job is planned on. The rounding is
+``next_plan`` asks it for each job in turn and closes what the job is planned on. The rounding is
 Slurm's (slurm.conf(5), 22.05, ``bf_resolution``): begin and end of a plan are both rounded
 down, and a plan has at least one slot. Pure.
 """

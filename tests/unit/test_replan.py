@@ -1,4 +1,4 @@
-"""The plan that backfill makes next: slots, neighbours, and what moves when a job has ended."""
+"""The decision when the batch system's plan moves under claims and pilots."""
 
 from __future__ import annotations
 
@@ -6,191 +6,150 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.decide.nodesets import NodeSets
-from bftrainer.decide.replan import replanned
-from bftrainer.decide.requests import Requests, Site
-from bftrainer.decide.row import Row, neighbours
-from bftrainer.decide.slots import Slots
-from bftrainer.poll.snapshot import Job, JobState, NodeState, Reservation, Snapshot
-from tests.support.snapshots import T0, idle_nodes, node, pending, snapshot
+from bftrainer.decide.types import PilotView, Plan, Settings
+from bftrainer.poll.snapshot import Job, NodeState, Reservation
+from tests.support.snapshots import (
+    T0,
+    Fold,
+    claimed,
+    idle_nodes,
+    pending,
+    pilot,
+    record,
+    released,
+    snapshot,
+    with_state,
+)
 
-SLOT_S = 60.0
-LAST = pending("99", 1)
-NOW_S = T0 // SLOT_S * SLOT_S  # the begin of a slot
+FOUR = idle_nodes(4)
+BUSY = with_state(FOUR, NodeState.ALLOCATED, *(n.name for n in FOUR))
+PILOTS = [pilot(n.name, end_s=T0 + 4000) for n in FOUR]
+BLOCKED = pending("7", 9, limit_s=3600.0)  # waits for more nodes than there are here
 
 
-def running(job_id: str, left_s: float, *names: str) -> Job:
-    job = pending(job_id, len(names), limit_s=left_s + 10.0)
-    return replace(job, state=JobState.RUNNING, start_s=NOW_S - 10.0, nodes=names)
+def _planned(start_s: float, *nodes: str) -> Job:
+    return replace(BLOCKED, start_s=T0 + start_s, planned_nodes=nodes)
 
 
-def plans(
-    seen: Snapshot, *queue: Job, slot_s: float = SLOT_S, window_s: float | None = None
-) -> dict[str, tuple[float | None, tuple[str, ...]]]:
-    """When, counted from now, and where each job of the queue is planned, and one behind it."""
-    queue = (*queue, LAST)
-    seen = replace(
-        seen,
-        jobs=(*(seen.jobs or ()), *queue),
-        plan_resolution_s=slot_s,
-        plan_window_s=window_s,
+def _decide(fold: Fold, job: Job, at_s: float, pilots: list[PilotView] = PILOTS) -> Plan:
+    seen = snapshot(BUSY, [job], at_s=T0 + at_s)
+    return fold.decide(seen, pilots, [record()], at_s=T0 + at_s)
+
+
+def test_a_plan_that_comes_earlier_shortens_what_remains_and_then_takes_the_node_back() -> None:
+    fold = Fold()
+    _decide(fold, BLOCKED, 0.0)
+    assert [n.expected_remaining_s for n in fold.policy.problems[-1].nodes] == [4000.0] * 4
+    moved = _planned(500.0, "n1", "n2")
+    plan = _decide(fold, moved, 1.0)
+    ends = {n.name: n.expected_remaining_s for n in fold.policy.problems[-1].nodes}
+    assert ends == {"n1": 439.0, "n2": 439.0, "n3": 3999.0, "n4": 3999.0}
+    assert plan.releases == ()
+    assert not _decide(fold, moved, 439.5).releases
+    plan = _decide(fold, moved, 440.0)  # gap_margin_s before the start
+    assert released(plan) == {"n1", "n2"}
+    assert {r.for_job for r in plan.releases} == {""}
+    assert "(job 7)" in plan.releases[0].reason
+    assert set(plan.assignment) == {"n3", "n4"}
+
+
+def test_what_was_given_up_for_a_plan_is_not_asked_for_twice_nor_taken_again() -> None:
+    fold = Fold()
+    moved = _planned(50.0, "n1")
+    assert released(_decide(fold, moved, 0.0)) == {"n1"}
+    leaving = [pilot("n1", is_leaving=True), *PILOTS[1:]]
+    assert not _decide(fold, moved, 0.5, leaving).releases
+    free = with_state(BUSY, NodeState.PLANNED, "n1")
+    plan = fold.decide(snapshot(free, [moved]), PILOTS[1:], [record()], at_s=T0 + 2)
+    assert (plan.claims, plan.releases) == ((), ())
+    assert "(job 7)" in plan.not_used["n1"]
+
+
+def test_a_plan_that_moves_later_lengthens_nothing_and_a_new_pilot_may_follow() -> None:
+    fold = Fold()
+    short = [pilot("n1", end_s=T0 + 440), *PILOTS[1:]]
+    _decide(fold, _planned(500.0, "n1"), 0.0, short)
+    later = _planned(3000.0, "n1")
+    _decide(fold, later, 1.0, short)
+    first = fold.policy.problems[-1].nodes[0]
+    assert (first.name, first.expected_remaining_s) == ("n1", 439.0)
+    assert released(_decide(fold, later, 431.0, short)) == {"n1"}  # its limit strikes
+    free = with_state(BUSY, NodeState.PLANNED, "n1")
+    plan = fold.decide(snapshot(free, [later]), PILOTS[1:], [record()], at_s=T0 + 442)
+    assert {c.node: c.time_limit_s for c in plan.claims} == {"n1": 3000 - 60 - 442 - 30}
+
+
+def test_a_reservation_over_held_nodes_takes_them_back_in_time() -> None:
+    fold = Fold()
+    maintenance = Reservation(
+        name="m", start_s=T0 + 900, end_s=T0 + 9000, nodes=("n2",), is_maintenance=True
     )
-    sets = NodeSets.of(seen.nodes or ())
-    in_use = {name for job in seen.jobs or () for name in job.nodes}
-    usable = sets.named(n.name for n in sets.nodes if n.name not in in_use)
-    requests = Requests(Site.of(seen, sets, usable, NOW_S))
-    found = replanned(queue, seen, requests)
-    assert [job.job_id for job in found] == [job.job_id for job in queue]
-    return {
-        job.job_id: (None if job.start_s is None else job.start_s - NOW_S, job.planned_nodes)
-        for job in found[:-1]
-    }
+    seen = snapshot(BUSY, reservations=[maintenance])
+    assert not fold.decide(seen, PILOTS, [record()], at_s=T0 + 839).releases
+    plan = fold.decide(seen, PILOTS, [record()], at_s=T0 + 840)
+    assert [(r.node, r.reason) for r in plan.releases] == [
+        ("n2", "Maintenance m of it begins in 60 s.")
+    ]
 
 
-# ---- the queue -------------------------------------------------------------------------
+def test_a_requested_pilot_does_not_wait_for_a_node_that_is_about_to_be_used() -> None:
+    fold = Fold()
+    nodes = with_state(FOUR, NodeState.PLANNED, "n1", "n2")
+    waiting = [pilot("n1", is_held=False), pilot("n2", is_held=False)]
+    plan = fold.decide(snapshot(nodes, [_planned(59.0, "n1")]), waiting, [record()])
+    assert released(plan) == {"n1"}
 
 
-def test_who_is_planned_where_in_the_next_cycle() -> None:
-    seen = snapshot(idle_nodes(4), [running("1", 600.0, "n1", "n2")])
-    head, short, long = (
-        pending("2", 3, limit_s=300.0),
-        pending("3", 1, limit_s=600.0),
-        pending("4", 2, limit_s=660.0),
-    )
-    assert plans(seen, head, short, long) == {
-        "2": (600.0, ("n1", "n2", "n3")),
-        "3": (None, ()),  # starts: it is over when the head does
-        "4": (900.0, ("n1", "n2")),
-    }
+def test_our_own_waiting_pilot_may_be_why_its_node_is_planned() -> None:
+    nodes = with_state(FOUR, NodeState.PLANNED, "n1")
+    jobs = [BLOCKED, replace(pending("9", 1, required=("n1",)), pilot_id="p-n1")]
+    plan = Fold().decide(snapshot(nodes, jobs), [pilot("n1", is_held=False)], [record()])
+    assert plan.releases == ()
+    assert plan.assignment["n1"] == "t1"
 
 
-def test_a_job_that_ended_moves_the_plan_and_lets_another_start() -> None:
-    """What the last cycle planned still says that the second one has to wait."""
-    first, second = running("1", 600.0, "n1", "n2"), running("2", 900.0, "n3")
-    of_last = ("n1", "n2", "n4")
-    head = pending("3", 3, limit_s=60.0, start_s=NOW_S + 600.0, planned=of_last)
-    later = pending("4", 1, limit_s=700.0)
-    before = plans(snapshot(idle_nodes(4), [first, second]), head, later)
-    assert before == {"3": (600.0, ("n1", "n2", "n4")), "4": (660.0, ("n4",))}
-    after = plans(snapshot(idle_nodes(4), [first]), head, later)
-    assert after == {"3": (600.0, ("n1", "n2", "n3")), "4": (None, ())}
-
-
-def test_ends_that_are_close_are_one() -> None:
-    """The head gets its nodes at the last of them, though two would do."""
-    ends = [running(str(n), left_s, f"n{n}") for n, left_s in ((1, 100.0), (2, 110.0), (3, 115.0))]
-    seen = snapshot(idle_nodes(3), ends)
-    assert plans(seen, pending("9", 2))["9"] == (115.0, ("n1", "n2"))
-    ends[2] = running("3", 400.0, "n3")
-    assert plans(snapshot(idle_nodes(3), ends), pending("9", 2))["9"] == (110.0, ("n1", "n2"))
-
-
-def test_beyond_the_window_nothing_is_planned() -> None:
-    seen = snapshot(idle_nodes(2), [running("1", 600.0, "n1")])
-    assert plans(seen, pending("2", 2), window_s=601.0)["2"][0] == 600.0
-    assert plans(seen, pending("2", 2), window_s=599.0)["2"] == (None, ())
-
-
-def test_who_is_too_large_is_in_nobodys_way() -> None:
-    seen = snapshot(idle_nodes(2), [running("1", 600.0, "n1")])
-    found = plans(seen, pending("2", 3), pending("3", 1, limit_s=7200.0))
-    assert found == {"2": (None, ()), "3": (None, ())}
-
-
-def test_without_a_limit_a_job_fits_every_gap_and_never_ends() -> None:
-    seen = snapshot(idle_nodes(2), [running("1", 600.0, "n1")])
-    head, endless, last = pending("2", 2), pending("3", 1, limit_s=None), pending("4", 2)
-    assert plans(seen, head, endless) == {"2": (600.0, ("n1", "n2")), "3": (None, ())}
-    assert plans(seen, endless, last) == {"3": (None, ()), "4": (None, ())}
+def test_a_job_that_may_take_any_node_gets_as_many_back_as_it_needs() -> None:
+    job = replace(BLOCKED, n_nodes=2, start_s=T0 + 50, reason="BeginTime")
+    plan = _decide(Fold(), job, 0.0)
+    assert len(released(plan)) == 2
+    assert "does not name" in plan.releases[0].reason
 
 
 @pytest.mark.parametrize(
-    "odd", [{"unclear": "contiguous nodes"}, {"features": "[a*1&b*1]"}, {"required_nodes": ("n1",)}]
+    ("window_s", "limit_s"), [(None, 14400.0), (86400.0, 14400.0), (7200.0, 7200.0)]
 )
-def test_a_plan_that_is_not_ours_to_make_stands(odd: dict[str, object]) -> None:
-    job = replace(pending("2", 2, limit_s=300.0), **odd)  # type: ignore[arg-type]  # by name
-    planned = replace(job, start_s=NOW_S + 120.0, planned_nodes=("n1", "n2"))
-    nodes = [node("n1", features=("a",)), node("n2", features=("b",)), node("n3")]
-    later = pending("3", 3, limit_s=180.0)
-    found = plans(snapshot(nodes), planned, later)
-    assert found["2"] == (120.0, ("n1", "n2"))
-    assert found["3"] == (420.0, ("n1", "n2", "n3"))
+def test_no_pilot_lasts_longer_than_the_batch_system_plans(
+    window_s: float | None, limit_s: float
+) -> None:
+    seen = replace(snapshot(FOUR), plan_window_s=window_s)
+    plan = Fold().decide(seen, (), [record()])
+    assert claimed(plan) == {n.name for n in FOUR}
+    assert {c.time_limit_s for c in plan.claims} == {limit_s}
 
 
-def test_without_slots_the_plan_is_another_schedulers() -> None:
-    job = replace(pending("2", 1), start_s=NOW_S + 5.0, planned_nodes=("n2",))
-    assert plans(snapshot(idle_nodes(2)), job, slot_s=0.0)["2"] == (5.0, ("n2",))
+def test_ends_within_the_forward_time_decide_what_a_node_is_worth() -> None:
+    fold = Fold(settings=Settings(reserve_nodes_per_type=0, t_fwd_s=120.0))
+    _decide(fold, _planned(181.0, "n1"), 0.0)
+    assert not fold.policy.problems[-1].per_node_horizon  # 121 s remain
+    _decide(fold, _planned(181.0, "n1"), 2.0)
+    assert fold.policy.problems[-1].per_node_horizon
 
 
-def test_what_cannot_start_keeps_what_it_has_and_closes_nothing() -> None:
-    held = replace(pending("2", 2, limit_s=600.0), reason="JobHeldUser")
-    assert plans(snapshot(idle_nodes(2)), held, pending("3", 2))["3"] == (None, ())
+def test_a_plan_before_the_end_of_a_pilot_that_ends_anyway_is_kept_too() -> None:
+    """Its own limit would let it stay until 10 s before that."""
+    near = [pilot("n1", end_s=T0 + 75), *PILOTS[1:]]
+    assert released(_decide(Fold(), _planned(119.0, "n1"), 59.0, near)) == {"n1"}
+    assert not _decide(Fold(), _planned(500.0, "n1"), 59.0, near).releases
 
 
-def test_nodes_that_are_being_left_are_free_and_those_of_a_reservation_are_not() -> None:
-    nodes = [node("n1", NodeState.COMPLETING), node("n2")]
-    assert plans(snapshot(nodes), pending("2", 2))["2"] == (None, ())
-    until = Reservation(name="r", start_s=NOW_S + 60, end_s=NOW_S + 1000, nodes=("n2",))
-    seen = snapshot(idle_nodes(2), [running("1", 300.0, "n1")], reservations=[until])
-    assert plans(seen, pending("2", 1, limit_s=300.0))["2"] == (300.0, ("n1",))
-
-
-def test_nobody_is_behind_a_single_job() -> None:
-    job = pending("2", 1, start_s=T0 + 5.0, planned=("n2",))
-    seen = replace(snapshot(idle_nodes(2), [job]), plan_resolution_s=SLOT_S)
-    sets = NodeSets.of(seen.nodes or ())
-    assert replanned([job], seen, Requests(Site.of(seen, sets, 0, T0))) == [job]
-
-
-# ---- slots -----------------------------------------------------------------------------
-
-
-def test_begin_and_end_are_rounded_down_and_a_plan_has_a_slot_at_least() -> None:
-    slots = Slots(0.0, SLOT_S)
-    slots.close(119.0, 121.0, 0b01)
-    assert slots.are_open(0.0, 119.9, 0b01), "its end is rounded down to 60"
-    assert not slots.are_open(0.0, 120.0, 0b01)
-    assert slots.are_open(120.0, 500.0, 0b01)
-    assert slots.are_open(60.0, 120.0, 0b10)
-
-
-def test_when_to_ask_again() -> None:
-    slots = Slots(0.0, SLOT_S)
-    slots.close(60.0, 120.0, 0b011)
-    slots.close(180.0, 240.0, 0b100)
-    assert slots.open_during(0.0, 59.0, 0b111) == (0b111, 120.0)
-    assert slots.open_during(0.0, 60.0, 0b111) == (0b100, 120.0), "the slot of its end counts"
-    assert slots.open_during(120.0, 400.0, 0b111) == (0b011, 240.0)
-    assert slots.open_during(240.0, 1e9, 0b111) == (0b111, None)
-    slots.close(0.0, 60.0, 0b011)  # one span with the next, which is like it
-    assert slots.open_during(0.0, 10.0, 0b111) == (0b100, 120.0)
-    slots.close(240.0, float("inf"), 0b111)
-    assert slots.open_during(240.0, 1e9, 0b111) == (0, None)
-
-
-# ---- neighbours ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("some", "count", "chosen"),
-    [
-        (0b0111_0011, 2, 0b0000_0011),  # the shortest row that is long enough
-        (0b0111_0011, 3, 0b0111_0000),
-        (0b0111_0111, 2, 0b0000_0011),  # of equals the first
-        (0b0111_0011, 4, 0b0111_0001),  # all of the longest, then as before
-        (0b1101_1011, 5, 0b0101_1011),  # three rows of two: the first, the second, one of the last
-        (0b1, 1, 0b1),
-    ],
-)
-def test_neighbours(some: int, count: int, chosen: int) -> None:
-    assert neighbours(some, count) == chosen
-
-
-def test_the_row_is_the_looks_order_not_that_of_names() -> None:
-    nodes = idle_nodes(11)  # by name n10 comes before n2
-    row = Row.of(nodes)
-    sets = NodeSets.of(nodes)
-    assert row.names(neighbours(row.of_set(sets.named(["n2", "n1", "n10"]), sets), 2)) == (
-        "n1",
-        "n2",
-    )
+def test_a_claim_ends_before_the_slot_of_a_planned_start() -> None:
+    begin_s = 60.0 * (T0 // 60.0 + 10) - T0  # of a slot
+    job = _planned(begin_s + 53.0, "n1")
+    for resolution_s, limit_s in ((0.0, begin_s + 53.0 - 90.0), (60.0, begin_s - 90.0)):
+        seen = replace(snapshot(FOUR[:1], [job]), plan_resolution_s=resolution_s)
+        plan = Fold().decide(seen, [], [record()])
+        assert [claim.time_limit_s for claim in plan.claims] == [limit_s]
+    # Too short for a claim, long enough to stay.
+    soon = _planned(Settings().min_gap_s + 60.0 + 1.0, "n1") if Settings().min_gap_s else job
+    seen = replace(snapshot(FOUR[:1], [soon]), plan_resolution_s=3600.0)
+    assert Fold().decide(seen, [], [record()]).claims == ()

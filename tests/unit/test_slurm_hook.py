@@ -21,6 +21,7 @@ from slurm_plugins.hook import scripts, watch
 from slurm_plugins.hook.lines import announcement
 from slurm_plugins.hook.main import main
 from slurm_plugins.hook.watch import HookFile
+from tests.support.snapshots import T0, running
 
 
 def submit(**changes: str) -> str:
@@ -279,45 +280,36 @@ class TestAnnounced:
         assert not announced.hear((Announcement(at_s=1.0, partition="p"),))
 
 
+ENDED_S = T0 + 100.0
+
+
 class TestAnnouncedEnd:
     now_s = 50.0
-
-    def ran(self, job_id: str, *nodes: str, start_s: float = 900.0) -> Job:
-        return Job(
-            job_id=job_id,
-            user="u",
-            partition="p",
-            state=JobState.RUNNING,
-            n_nodes=len(nodes),
-            time_limit_s=600.0,
-            start_s=start_s,
-            nodes=nodes,
-        )
 
     def after_end(self, *jobs: Job, nodes: tuple[str, ...], looked_s: float = -math.inf) -> str:
         """Return the ids of what still runs, and the nodes that are idle."""
         announced = Announced(lambda: self.now_s)
-        assert announced.hear((Announcement(at_s=1000.0, partition="p", nodes=nodes),))
+        assert announced.hear((Announcement(at_s=ENDED_S, partition="p", nodes=nodes),))
         in_use = tuple(Node(name=f"n{n}", state=NodeState.ALLOCATED) for n in range(1, 4))
-        look = Snapshot(taken_at_s=999.0, nodes=in_use, jobs=jobs)
+        look = Snapshot(taken_at_s=ENDED_S, nodes=in_use, jobs=jobs)
         shown = announced.add_to(announced.add_to(look, looked_s))
         idle = [n.name for n in shown.nodes or () if n.state is NodeState.IDLE]
         return " ".join([*(j.job_id for j in shown.jobs or ()), "|", *idle])
 
     def test_its_nodes_are_idle_until_a_look_can_have_shown_it(self) -> None:
-        jobs = self.ran("1", "n1", "n2"), self.ran("2", "n3")
+        jobs = running("1", "n1", "n2"), running("2", "n3")
         assert self.after_end(*jobs, nodes=("n2", "n1")) == "2 | n1 n2"
         # In a look that began before the end was heard as well.
         assert self.after_end(*jobs, nodes=("n1", "n2"), looked_s=self.now_s - 1) == "2 | n1 n2"
         assert self.after_end(*jobs, nodes=("n1", "n2"), looked_s=self.now_s) == "1 2 |"
 
     def test_other_jobs_go_on(self) -> None:
-        assert self.after_end(self.ran("1", "n1"), nodes=("n1", "n2")) == "1 |"
-        later = self.ran("1", "n1", start_s=1000.0)
+        assert self.after_end(running("1", "n1"), nodes=("n1", "n2")) == "1 |"
+        later = running("1", "n1", start_s=ENDED_S)
         assert self.after_end(later, nodes=("n1",)) == "1 |", "it began there after the other"
-        pilot = replace(self.ran("1", "n1"), pilot_id="p1")
+        pilot = replace(running("1", "n1"), pilot_id="p1")
         assert self.after_end(pilot, nodes=("n1",)) == "1 |"
 
     def test_a_node_that_another_job_has_in_part_stays_in_use(self) -> None:
-        jobs = self.ran("1", "n1", "n2"), self.ran("2", "n2")
+        jobs = running("1", "n1", "n2"), running("2", "n2")
         assert self.after_end(*jobs, nodes=("n1", "n2")) == "2 | n1"

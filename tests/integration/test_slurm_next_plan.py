@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from bftrainer.decide.next_plan import replanned
 from bftrainer.decide.nodesets import NodeSets
-from bftrainer.decide.replan import replanned
 from bftrainer.decide.requests import Requests, Site
 from bftrainer.decide.waiting import in_order, pending_jobs
 from bftrainer.poll.snapshot import Job, JobState, NodeState, Snapshot
@@ -45,7 +45,9 @@ def _all_planned(system: SlurmBatchSystem) -> Snapshot | None:
     is_planned = all(job.start_s is not None and job.planned_nodes for job in pending_jobs(seen))
     started_s = max(j.start_s or 0.0 for j in seen.jobs or () if j.state is JobState.RUNNING)
     began_s = (seen.cycle and seen.cycle.began_s) or 0.0
-    return seen if is_planned and began_s > started_s + 1.0 else None
+    # Known in whole seconds; one that began while we looked has made only some of the plans.
+    is_over = seen.taken_at_s >= began_s + 1.0
+    return seen if is_planned and is_over and began_s > started_s + 1.0 else None
 
 
 def _of_slurm(seen: Snapshot) -> Planned:
@@ -57,12 +59,17 @@ def _of_slurm(seen: Snapshot) -> Planned:
 
 
 def _of_ours(seen: Snapshot) -> Planned:
-    """What we say of the same look without the plans in it."""
+    """What we say of the same look without the plans in it, for the cycle that made them.
+
+    Two seconds later a limit may reach into another slot.
+    """
+    assert seen.cycle is not None
+    assert seen.cycle.began_s is not None
     bare = [replace(job, start_s=None, planned_nodes=()) for job in pending_jobs(seen)]
     sets = NodeSets.of(seen.nodes or ())
     idle = (n.name for n in sets.nodes if n.state in (NodeState.IDLE, NodeState.PLANNED))
     usable = sets.named(idle)
-    requests = Requests(Site.of(seen, sets, usable, seen.taken_at_s))
+    requests = Requests(Site.of(seen, sets, usable, seen.cycle.began_s))
     found = replanned(in_order(bare, seen), seen, requests)
     return {
         job.job_id: (job.start_s, tuple(sorted(job.planned_nodes)))
