@@ -280,9 +280,11 @@ class Daemon:
 
     def _on_announced(self, announcements: tuple[Announcement, ...]) -> None:
         """Give back before any look, for a job that is not even in the queue yet."""
-        if self._announced.hear(announcements) and self.seen.snapshot is not None:
-            self.seen.snapshot = self._announced.add_to(self.seen.snapshot)
-            self.decide_soon()
+        known = self.seen.snapshot
+        if self._announced.hear(announcements) and known is not None:
+            self.seen.snapshot = self._announced.add_to(known)
+            if self.seen.snapshot is not known:  # the end of a pilot says nothing new
+                self.decide_soon()
 
     async def poll_once(self, *, wants_cycle: bool) -> None:
         """Look at the batch system and take the look over."""

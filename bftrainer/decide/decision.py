@@ -71,7 +71,7 @@ def decide(given: DecisionInput, policy: Policy) -> Plan:
     releases += late
     memory = _hold_off(memory, [r.node for r in late], given.now_s)
     pool = _without(given, memory, releases, moved.spoken_for.keys())
-    if for_reserve := _reserve_releases(pool, given, memory, moved.spoken_for.keys()):
+    if for_reserve := _reserve_releases(pool, given, memory, moved.soon_taken):
         releases += for_reserve
         memory = _hold_off(memory, [r.node for r in for_reserve], given.now_s)
         pool = _without(given, memory, releases, moved.spoken_for.keys())
@@ -239,17 +239,17 @@ def _late(given: DecisionInput) -> list[Release]:
 
 
 def _reserve_releases(
-    pool: Pool, given: DecisionInput, memory: Memory, spoken_for: AbstractSet[str]
+    pool: Pool, given: DecisionInput, memory: Memory, soon_taken: AbstractSet[str]
 ) -> list[Release]:
     """Free as many nodes as the reserve lacks, unless nodes are on their way back.
 
     What the main scheduler is about to start a job on, announced a moment ago perhaps, is
-    nobody's reserve; what only backfill can give away is there until then.
+    nobody's reserve; what only backfill can give away is there until shortly before that.
     """
     if not pool.reserve_deficit:
         return []
     coming = coming_back(given.snapshot, given.pilots, memory) | _unconfirmed(given, memory)
-    coming -= spoken_for
+    coming -= soon_taken
     type_of = {n.name: n.node_type for n in given.snapshot.nodes or ()}
     releases: list[Release] = []
     for node_type, missing in sorted(pool.reserve_deficit.items()):

@@ -13,22 +13,22 @@ nothing by nodes that are free long before the cycle that can start it: it gets 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from bftrainer.decide import turns
+from bftrainer.decide.chances import Chances, cycle_passed
 from bftrainer.decide.feasible import Verdict, judge
 from bftrainer.decide.next_plan import replanned
 from bftrainer.decide.nodesets import NodeSet, NodeSets
 from bftrainer.decide.pool import FREE_STATES, LOST_STATES, taken_nodes
-from bftrainer.decide.requests import ASKS, Requests, Site, why_it_waits
+from bftrainer.decide.requests import Requests, Site, why_it_waits
 from bftrainer.decide.shadow import Shadows
 from bftrainer.decide.types import GaveBack, Memory, PilotView, Release, Settings
 from bftrainer.decide.victims import Offer, Pick, give
 from bftrainer.decide.waiting import in_order, next_cycle_s, pending_jobs, waits_for_nodes
-from bftrainer.poll.snapshot import Job, JobState, NodeState, Snapshot
+from bftrainer.poll.snapshot import Job, NodeState, Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,7 @@ class GiveBack:
     left_to_jobs: AbstractSet[str]  # free nodes on which a waiting job is about to start
     # Free or ours, for jobs that need no backfill -> since when they could have started.
     spoken_for: Mapping[str, float] = field(default_factory=dict)
+    soon_taken: AbstractSet[str] = frozenset()  # these, and before a cycle what it gives away
     verdicts: tuple[Verdict, ...] = ()  # of every pending ordinary job, in the queue's order
 
 
@@ -74,33 +75,29 @@ def give_back(
     site = Site.of(snapshot, sets, sets.named(to_have | ours.keys()), now_s, cycle_at_s)
     requests = Requests(site)
     waiting = [j for j in pending if not why_it_waits(j, now_s, site.in_queue)]
-    situation = _situation(waiting, snapshot, to_have | ours.keys())
-    remembered = {k: memory.gave_back[k] for j in waiting if (k := j.job_id) in memory.gave_back}
-
-    def had_its_chance(job: Job, kept_off: NodeSet) -> bool:
-        known = remembered.get(job.job_id)
-        # A job that seemed to start on free nodes may need ours once these are planned.
-        its_own = f"{situation}-{kept_off:x}"
-        if known is None or known.situation != its_own:
-            remembered[job.job_id] = GaveBack(at_s=now_s, situation=its_own)
-            return False
-        return _cycle_passed(known.at_s, snapshot, settings)
-
+    chances = Chances.of(
+        memory.gave_back, waiting, snapshot, to_have | ours.keys(), settings, now_s
+    )
     shadows = Shadows.of(snapshot, sets, now_s, settings.cycle_s)
     queue = replanned(turns.had_first(pending, requests, sets.named(free)), snapshot, requests)
-    outcome = judge(queue, requests, sets.named(to_have), shadows, had_its_chance)
+    outcome = judge(queue, requests, sets.named(to_have), shadows, chances.had)
     offer = _offer(sets, to_have, ours, memory)
     shares = give(outcome.placed, sets, offer, pick) if outcome.placed else []
+    placed = {node.name for _, share in shares for node in sets.members(share)}
+    spoken_for = _spoken_for(
+        sets, shares, sets.named(free), outcome.behind, chances.remembered, now_s
+    )
     not_yet, due_s = turns.served(waiting), turns.due_s(snapshot, settings, now_s)
     if due_s > now_s:  # their chance is a cycle that finds the nodes free
-        remembered |= {k: replace(remembered[k], at_s=due_s) for k in outcome.behind}
+        chances.put_off(outcome.behind, due_s)
     if due_s > now_s or turns.is_overtaken(snapshot, pilots, cycle_at_s - now_s):
         not_yet |= outcome.behind
     return GiveBack(
         releases=tuple(_releases(sets, shares, not_yet, offer, ours)),
-        gave_back=remembered,
-        left_to_jobs=free & {n.name for _, share in shares for n in sets.members(share)},
-        spoken_for=_spoken_for(sets, shares, sets.named(free), outcome.behind, remembered, now_s),
+        gave_back=chances.remembered,
+        left_to_jobs=free & placed,
+        spoken_for=spoken_for,
+        soon_taken=placed if due_s <= now_s else spoken_for.keys(),
         verdicts=tuple(outcome.verdicts),
     )
 
@@ -178,7 +175,7 @@ def still_held_off(
     return {
         node: since
         for node, since in held_off.items()
-        if not _cycle_passed(since + more_s, snapshot, settings)
+        if not cycle_passed(since + more_s, snapshot, settings)
     }
 
 
@@ -192,25 +189,3 @@ def coming_back(snapshot: Snapshot, pilots: Sequence[PilotView], memory: Memory)
 
 def _names_in(states: Collection[NodeState], snapshot: Snapshot) -> set[str]:
     return {node.name for node in snapshot.nodes or () if node.state in states}
-
-
-def _cycle_passed(since_s: float, snapshot: Snapshot, settings: Settings) -> bool:
-    """Whether a scheduler cycle began and ended after ``since_s``."""
-    cycle = snapshot.cycle
-    if cycle is None or cycle.ended_s is None:
-        return snapshot.taken_at_s > since_s + 2.0 * settings.cycle_s
-    if cycle.began_s is not None:
-        return cycle.began_s >= since_s
-    return cycle.ended_s >= since_s + 1.0  # a pass takes less than that, its clock rounds
-
-
-def _situation(pending: Sequence[Job], snapshot: Snapshot, usable: AbstractSet[str]) -> str:
-    """Digest of job queue and usable nodes: when it changes, everything is open again."""
-    running = sorted(
-        j.job_id for j in snapshot.jobs or () if j.is_ordinary and j.state is not JobState.PENDING
-    )
-    # In order of priority; its value grows with age and says nothing new, nor do the
-    # reason and the plan, which every pass of the scheduler writes anew.
-    queue = [(job.job_id, ASKS(job)) for job in pending]
-    text = repr((queue, running, sorted(usable)))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
@@ -11,8 +10,7 @@ from bftrainer import canonical
 from bftrainer.decide.decision import AGENT_PATIENCE_S
 from bftrainer.decide.remaining import Joins, until_next_join_s
 from bftrainer.decide.types import DecisionInput, Memory, Plan, Settings
-from bftrainer.poll.announcer import STAND_IN
-from bftrainer.poll.snapshot import NodeState, Reservation, SchedulerCycle, Snapshot
+from bftrainer.poll.snapshot import NodeState, Reservation, Snapshot
 from tests.support.snapshots import (
     SOURCES,
     T0,
@@ -20,7 +18,6 @@ from tests.support.snapshots import (
     claimed,
     held,
     idle_nodes,
-    node,
     pending,
     pilot,
     record,
@@ -259,90 +256,6 @@ def test_a_node_that_vanishes_ends_nothing() -> None:
     plan = fold.decide(seen, pilots, [record()], at_s=T0 + 1)
     assert plan.releases == ()
     assert not {"n1", "n2"} & set(plan.assignment)
-
-
-# ---- the reserve -----------------------------------------------------------------------------
-
-
-def test_the_reserve_is_kept_and_restored() -> None:
-    fold = Fold(settings=Settings(reserve_nodes_per_type=1))
-    plan = fold.decide(snapshot(idle_nodes(3)), (), [record()])
-    assert (claimed(plan), plan.reserve) == ({"n1", "n2"}, ("n3",))
-    busy = with_state(idle_nodes(3), NodeState.ALLOCATED, *_names(3))
-    seen = snapshot(busy, [running("7", "n3")])
-    plan = fold.decide(seen, held("n1", "n2"), [record()], at_s=T0 + 1)
-    assert len(plan.releases) == 1  # the job took the reserve: one of ours becomes it
-    assert "reserve" in plan.releases[0].reason
-    gone = plan.releases[0].node
-    keep = ({"n1", "n2"} - {gone}).pop()
-    leaving = [pilot(keep), pilot(gone, is_leaving=True)]
-    assert not fold.decide(seen, leaving, [record()], at_s=T0 + 1.1).releases
-    free = snapshot(with_state(busy, NodeState.IDLE, gone), [running("7", "n3")])
-    plan = fold.decide(free, held(keep), [record()], at_s=T0 + 2)
-    assert (plan.claims, plan.releases, plan.reserve) == ((), (), (gone,))
-
-
-def test_the_reserve_is_restored_as_soon_as_a_job_is_announced() -> None:
-    fold = Fold(settings=Settings(reserve_nodes_per_type=1))
-    seen = snapshot(with_state(idle_nodes(4), NodeState.ALLOCATED, *_names(3)))
-    assert fold.decide(seen, held(*_names(3)), [record()]).reserve == ("n4",)
-    waits = replace(seen, jobs=(pending(f"{STAND_IN}1", 1),))  # n4 is free for it
-    first = fold.decide(waits, held(*_names(3)), [record()], at_s=T0 + 1, is_new=False)
-    assert [r.for_job for r in first.releases] == [""]
-    assert "reserve" in first.releases[0].reason
-    gone = first.releases[0].node
-    pilots = [pilot(name, is_leaving=name == gone) for name in _names(3)]
-    then = fold.decide(waits, pilots, [record()], at_s=T0 + 1.1, is_new=False)
-    assert then.releases == ()  # there is one on its way
-
-
-def test_what_waits_for_a_cycle_leaves_the_reserve_free() -> None:
-    settings = Settings(reserve_nodes_per_type=1, cycle_s=30.0, backfill_lead_s=6.0)
-    fold = Fold(settings=settings)
-    seen = snapshot(
-        with_state(idle_nodes(5), NodeState.ALLOCATED, *_names(3), "n5"),
-        [running("6", "n5"), pending("7", 5), pending("8", 1, submit_s=T0)],
-    )
-    for ago_s in (5.0, 25.0):  # also when what it lacks of ours is given back
-        seen = replace(seen, cycle=SchedulerCycle(began_s=T0 - ago_s, ended_s=T0 - ago_s))
-        plan = fold.decide(seen, held(*_names(3)), [record()])
-        assert plan.releases == ()
-
-
-@pytest.mark.parametrize("state", [NodeState.COMPLETING, NodeState.IDLE])
-def test_a_reserve_node_on_its_way_is_not_released_twice(state: NodeState) -> None:
-    settings = Settings(reserve_nodes_per_type=1, idle_confirmations=2)
-    fold = Fold(settings=settings)
-    busy = with_state(idle_nodes(3), NodeState.ALLOCATED, *_names(3))
-    jobs = [running("7", "n3"), pending("8", 99)]  # somebody waits, so hold-off is in force
-    plan = fold.decide(snapshot(busy, jobs), held("n1", "n2"), [record()])
-    gone = plan.releases[0].node
-    keep = ({"n1", "n2"} - {gone}).pop()
-    for at_s in (T0 + 1, T0 + 2):
-        seen = snapshot(with_state(busy, state, gone), jobs)
-        assert not fold.decide(seen, held(keep), [record()], at_s=at_s).releases
-
-
-def test_a_free_node_not_yet_confirmed_counts_for_the_reserve() -> None:
-    fold = Fold(settings=Settings(reserve_nodes_per_type=1, idle_confirmations=2))
-    seen = snapshot(with_state(idle_nodes(3), NodeState.ALLOCATED, "n1", "n2"))
-    first = fold.decide(seen, held("n1", "n2"), [record()])
-    second = fold.decide(seen, held("n1", "n2"), [record()], at_s=T0 + 1)
-    assert (first.releases, second.releases) == ((), ())
-    assert second.reserve == ("n3",)
-
-
-def test_the_reserve_is_restored_per_type() -> None:
-    fold = Fold(settings=Settings(reserve_nodes_per_type=1))
-    nodes = (
-        node("c1", NodeState.ALLOCATED),
-        node("c2", NodeState.IDLE),
-        node("g1", NodeState.ALLOCATED, node_type="gpu"),
-        node("g2", NodeState.ALLOCATED, node_type="gpu"),
-    )
-    plan = fold.decide(snapshot(nodes), held("c1", "g1", "g2"), [record()])
-    assert len(released(plan) & {"g1", "g2"}) == 1
-    assert "c1" not in released(plan)
 
 
 # ---- nodes that must be left -------------------------------------------------------------------

@@ -313,3 +313,10 @@ class TestAnnouncedEnd:
     def test_a_node_that_another_job_has_in_part_stays_in_use(self) -> None:
         jobs = running("1", "n1", "n2"), running("2", "n2")
         assert self.after_end(*jobs, nodes=("n1", "n2")) == "2 | n1"
+
+    def test_the_end_of_a_pilot_leaves_the_look_as_it_is(self) -> None:
+        announced = Announced(lambda: self.now_s)
+        announced.hear((Announcement(at_s=ENDED_S, partition="p", nodes=("n1",)),))
+        pilot = replace(running("1", "n1"), pilot_id="p1")
+        look = Snapshot(taken_at_s=ENDED_S, nodes=(), jobs=(pilot,))
+        assert announced.add_to(look) is look
