@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from _bench.stats import quantile
+from _bench.zero_harm.chance import Chance, by_chance
 from _bench.zero_harm.runs import Run
 
 APART_S = 1.0  # of each other start jobs of one order; less is one tick of the scheduler
@@ -86,6 +87,7 @@ class Comparison:
     jobs: tuple[JobDelay, ...]
     harm: Harm
     control: Harm
+    chance: Chance
     n_draws: int = 1
 
     @property
@@ -151,6 +153,7 @@ def compare(draws: Sequence[Draw]) -> Comparison:
             [d for c in found for d in minus(c.without[1], c.without[0])],
             n_controls,
         ),
+        chance=by_chance([([*c.without, *c.having], len(c.having)) for c in found]),
         n_draws=len(draws),
     )
 

@@ -101,14 +101,14 @@ def targets(result: Result) -> list[Target]:
                 measured=found.p95_beyond_s,
                 limit=MAX_P95_BEYOND_S,
                 relation="<=",
-                note=note,
+                note=f"{note}; {_at_random(found.chance.p95_s)}",
             ),
             Target(
                 name=f"{cell.name}: added delay, p99",
                 measured=found.p99_beyond_s,
                 limit=interval_s - 0.001,  # less than one interval
                 relation="<=",
-                note=note,
+                note=f"{note}; {_at_random(found.chance.p99_s)}",
             ),
             Target(
                 name=f"{cell.name}: jobs moved behind another",
@@ -150,6 +150,10 @@ def targets(result: Result) -> list[Target]:
             )
         )
     return wanted
+
+
+def _at_random(between_s: tuple[float, float]) -> str:
+    return "shared out at random {:.1f} to {:.1f} s".format(*between_s)
 
 
 def in_short(values: Sequence[float]) -> str:
