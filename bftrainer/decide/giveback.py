@@ -40,7 +40,8 @@ class GiveBack:
     left_to_jobs: AbstractSet[str]  # free nodes on which a waiting job is about to start
     # Free or ours, for jobs that need no backfill -> since when they could have started.
     spoken_for: Mapping[str, float] = field(default_factory=dict)
-    soon_taken: AbstractSet[str] = frozenset()  # these; before a cycle what it gives away, too
+    # Spoken for, and shortly before a cycle what it gives away: nobody's reserve.
+    soon_taken: AbstractSet[str] = frozenset()
     verdicts: tuple[Verdict, ...] = ()  # of every pending ordinary job, in the queue's order
 
 
@@ -71,22 +72,20 @@ def give_back(
     ours = _in_the_way(pilots, present, idle if snapshot.pilots_come_last else set())
     free = idle - ours.keys()
     to_have = free | coming_back(snapshot, pilots, memory)
+    usable, free_now = to_have | ours.keys(), sets.named(free)
     cycle_at_s = next_cycle_s(snapshot, settings.cycle_s, now_s) or 0.0
-    site = Site.of(snapshot, sets, sets.named(to_have | ours.keys()), now_s, cycle_at_s)
+    site = Site.of(snapshot, sets, sets.named(usable), now_s, cycle_at_s)
     requests = Requests(site)
     waiting = [j for j in pending if not why_it_waits(j, now_s, site.in_queue)]
-    chances = Chances.of(
-        memory.gave_back, waiting, snapshot, to_have | ours.keys(), settings, now_s
-    )
+    chances = Chances.of(memory.gave_back, waiting, snapshot, usable, settings, now_s)
     shadows = Shadows.of(snapshot, sets, now_s, settings.cycle_s)
-    queue = replanned(turns.had_first(pending, requests, sets.named(free)), snapshot, requests)
+    queue = replanned(turns.had_first(pending, requests, free_now), snapshot, requests)
     outcome = judge(queue, requests, sets.named(to_have), shadows, chances.had)
     offer = _offer(sets, to_have, ours, memory)
     shares = give(outcome.placed, sets, offer, pick) if outcome.placed else []
     placed = {node.name for _, share in shares for node in sets.members(share)}
-    spoken_for = _spoken_for(
-        sets, shares, sets.named(free), outcome.behind, chances.remembered, now_s
-    )
+    remembered = chances.remembered
+    spoken_for = _spoken_for(sets, shares, free_now, outcome.behind, remembered, now_s)
     not_yet, due_s = turns.served(waiting), turns.due_s(snapshot, settings, now_s)
     if due_s > now_s:  # their chance is a cycle that finds the nodes free
         chances.put_off(outcome.behind, due_s)
@@ -94,7 +93,7 @@ def give_back(
         not_yet |= outcome.behind
     return GiveBack(
         releases=tuple(_releases(sets, shares, not_yet, offer, ours)),
-        gave_back=chances.remembered,
+        gave_back=remembered,
         left_to_jobs=free & placed,
         spoken_for=spoken_for,
         soon_taken=placed if due_s <= now_s else spoken_for.keys(),

@@ -64,9 +64,14 @@ def node(
     )
 
 
+def node_names(count: int) -> list[str]:
+    """n1 … n<count>."""
+    return [f"n{k}" for k in range(1, count + 1)]
+
+
 def idle_nodes(count: int) -> tuple[Node, ...]:
     """n1 … n<count>, all idle."""
-    return tuple(node(f"n{k}") for k in range(1, count + 1))
+    return tuple(map(node, node_names(count)))
 
 
 def with_state(nodes: Sequence[Node], state: NodeState, *names: str) -> tuple[Node, ...]:

@@ -18,6 +18,7 @@ from tests.support.snapshots import (
     claimed,
     held,
     idle_nodes,
+    node_names,
     pending,
     pilot,
     record,
@@ -30,10 +31,6 @@ from tests.support.snapshots import (
 
 EIGHT = idle_nodes(8)
 BUSY = with_state(EIGHT, NodeState.ALLOCATED, *(n.name for n in EIGHT))
-
-
-def _names(count: int) -> list[str]:
-    return [f"n{k}" for k in range(1, count + 1)]
 
 
 # ---- claims ----------------------------------------------------------------------------
@@ -182,7 +179,7 @@ def test_input_and_plan_can_be_written_down_and_read_again() -> None:
 
 def test_what_is_given_back_is_held_off_and_not_assigned() -> None:
     fold = Fold()
-    pilots = held(*_names(8))
+    pilots = held(*node_names(8))
     fold.decide(snapshot(BUSY), pilots, [record()])
     plan = fold.decide(snapshot(BUSY, [pending("7", 3)]), pilots, [record()], at_s=T0 + 1)
     assert len(plan.releases) == 3
@@ -195,10 +192,10 @@ def test_what_is_given_back_is_held_off_and_not_assigned() -> None:
 def test_the_whole_give_back_from_arrival_to_return() -> None:
     fold = Fold()
     gone = ("n1", "n2")
-    rest = held(*_names(8)[2:])
-    fold.decide(snapshot(BUSY), held(*_names(8)), [record()])
+    rest = held(*node_names(8)[2:])
+    fold.decide(snapshot(BUSY), held(*node_names(8)), [record()])
     job = pending("7", 2, submit_s=T0 + 1)
-    plan = fold.decide(snapshot(BUSY, [job]), held(*_names(8)), [record()], at_s=T0 + 1)
+    plan = fold.decide(snapshot(BUSY, [job]), held(*node_names(8)), [record()], at_s=T0 + 1)
     assert released(plan) == set(gone)
     # The pilots leave; nothing is asked for a second time, whatever the nodes show.
     leaving = [*rest, *(pilot(n, is_leaving=True) for n in gone)]
@@ -235,9 +232,9 @@ def test_unassigned_nodes_go_first_then_those_of_large_trainers_then_those_that_
         memory=Memory(assignment={"n1": "t1", "n2": "t2", "n3": "t2", "n4": "t2", "n5": "t3"}),
     )
     trainers = [record("t1", n_min=1), record("t2", n_min=1), record("t3", n_min=1)]
-    busy = with_state(idle_nodes(6), NodeState.ALLOCATED, *_names(6))
+    busy = with_state(idle_nodes(6), NodeState.ALLOCATED, *node_names(6))
     jobs = [pending("7", 4)]
-    plan = fold.decide(snapshot(busy, jobs), held(*_names(6)), trainers)
+    plan = fold.decide(snapshot(busy, jobs), held(*node_names(6)), trainers)
     assert released(plan) == {"n6", "n2", "n3", "n4"}
 
 
@@ -394,7 +391,7 @@ def test_t_fwd_is_learnt_where_none_is_set() -> None:
             fold.decide(seen, trainers=[record()], at_s=T0 + 30.0 * step)
     assert fixed.memory.joins == Joins()
     joins = learnt.memory.joins
-    assert joins.present == set(_names(4))
+    assert joins.present == set(node_names(4))
     assert joins.joins == pytest.approx(4.0, rel=0.02)  # the one assumed, and three seen
     assert until_next_join_s(joins) == pytest.approx((120 + 4 * 30) / 4, rel=0.02)
     # A node of ours that looks busy has not gone and does not join again.

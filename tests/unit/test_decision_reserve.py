@@ -16,6 +16,7 @@ from tests.support.snapshots import (
     held,
     idle_nodes,
     node,
+    node_names,
     pending,
     pilot,
     record,
@@ -28,15 +29,11 @@ from tests.support.snapshots import (
 SIX_BEFORE = Settings(reserve_nodes_per_type=1, cycle_s=30.0, backfill_lead_s=6.0)
 
 
-def _names(count: int) -> list[str]:
-    return [f"n{k}" for k in range(1, count + 1)]
-
-
 def test_the_reserve_is_kept_and_restored() -> None:
     fold = Fold(settings=Settings(reserve_nodes_per_type=1))
     plan = fold.decide(snapshot(idle_nodes(3)), (), [record()])
     assert (claimed(plan), plan.reserve) == ({"n1", "n2"}, ("n3",))
-    busy = with_state(idle_nodes(3), NodeState.ALLOCATED, *_names(3))
+    busy = with_state(idle_nodes(3), NodeState.ALLOCATED, *node_names(3))
     seen = snapshot(busy, [running("7", "n3")])
     plan = fold.decide(seen, held("n1", "n2"), [record()], at_s=T0 + 1)
     assert len(plan.releases) == 1  # the job took the reserve: one of ours becomes it
@@ -52,14 +49,14 @@ def test_the_reserve_is_kept_and_restored() -> None:
 
 def test_the_reserve_is_restored_as_soon_as_a_job_is_announced() -> None:
     fold = Fold(settings=Settings(reserve_nodes_per_type=1))
-    seen = snapshot(with_state(idle_nodes(4), NodeState.ALLOCATED, *_names(3)))
-    assert fold.decide(seen, held(*_names(3)), [record()]).reserve == ("n4",)
+    seen = snapshot(with_state(idle_nodes(4), NodeState.ALLOCATED, *node_names(3)))
+    assert fold.decide(seen, held(*node_names(3)), [record()]).reserve == ("n4",)
     waits = replace(seen, jobs=(pending(f"{STAND_IN}1", 1),))  # n4 is free for it
-    first = fold.decide(waits, held(*_names(3)), [record()], at_s=T0 + 1, is_new=False)
+    first = fold.decide(waits, held(*node_names(3)), [record()], at_s=T0 + 1, is_new=False)
     assert [r.for_job for r in first.releases] == [""]
     assert "reserve" in first.releases[0].reason
     gone = first.releases[0].node
-    pilots = [pilot(name, is_leaving=name == gone) for name in _names(3)]
+    pilots = [pilot(name, is_leaving=name == gone) for name in node_names(3)]
     then = fold.decide(waits, pilots, [record()], at_s=T0 + 1.1, is_new=False)
     assert then.releases == ()  # there is one on its way
 
@@ -67,7 +64,7 @@ def test_the_reserve_is_restored_as_soon_as_a_job_is_announced() -> None:
 def _before_a_cycle(last_s: float) -> Snapshot:
     """n4 is free, and job 8 waits for it behind a blocked one until 30 s after ``last_s``."""
     seen = snapshot(
-        with_state(idle_nodes(5), NodeState.ALLOCATED, *_names(3), "n5"),
+        with_state(idle_nodes(5), NodeState.ALLOCATED, *node_names(3), "n5"),
         [running("6", "n5"), pending("7", 5), pending("8", 1, submit_s=T0)],
     )
     return replace(seen, cycle=SchedulerCycle(began_s=last_s, ended_s=last_s))
@@ -75,17 +72,17 @@ def _before_a_cycle(last_s: float) -> Snapshot:
 
 def test_what_waits_for_a_cycle_leaves_the_reserve_free() -> None:
     fold = Fold(settings=SIX_BEFORE)
-    assert not fold.decide(_before_a_cycle(T0 - 5), held(*_names(3)), [record()]).releases
+    assert not fold.decide(_before_a_cycle(T0 - 5), held(*node_names(3)), [record()]).releases
 
 
 def test_what_a_cycle_is_about_to_give_away_is_nobodys_reserve() -> None:
     fold = Fold(settings=SIX_BEFORE)
     seen = _before_a_cycle(T0 - 25)
-    first = fold.decide(seen, held(*_names(3)), [record()])
+    first = fold.decide(seen, held(*node_names(3)), [record()])
     assert [r.for_job for r in first.releases] == [""]
     assert "reserve" in first.releases[0].reason
     gone = first.releases[0].node
-    pilots = [pilot(name, is_leaving=name == gone) for name in _names(3)]
+    pilots = [pilot(name, is_leaving=name == gone) for name in node_names(3)]
     then = fold.decide(seen, pilots, [record()], at_s=T0 + 0.1, is_new=False)
     assert then.releases == ()  # one of the two is left over
 
@@ -94,7 +91,7 @@ def test_what_a_cycle_is_about_to_give_away_is_nobodys_reserve() -> None:
 def test_a_reserve_node_on_its_way_is_not_released_twice(state: NodeState) -> None:
     settings = Settings(reserve_nodes_per_type=1, idle_confirmations=2)
     fold = Fold(settings=settings)
-    busy = with_state(idle_nodes(3), NodeState.ALLOCATED, *_names(3))
+    busy = with_state(idle_nodes(3), NodeState.ALLOCATED, *node_names(3))
     jobs = [running("7", "n3"), pending("8", 99)]  # somebody waits, so hold-off is in force
     plan = fold.decide(snapshot(busy, jobs), held("n1", "n2"), [record()])
     gone = plan.releases[0].node
