@@ -1,0 +1,1 @@
+"""One file per boundary; each has a tuple ``DOORS``."""
