@@ -54,6 +54,7 @@ bench: venv system  ## every benchmark in full, results in bench-out/
 	$(BIN)/python scripts/bench_runtimes.py --json bench-out/runtimes.json
 	$(BIN)/python scripts/bench_harm.py --json bench-out/harm.json
 	$(BIN)/python scripts/bench_claim.py --json bench-out/claim.json
+	$(BIN)/python scripts/bench_torture.py --json bench-out/torture.json
 	$(BIN)/python scripts/bench_giveback.py --json bench-out/giveback.json
 	$(BIN)/python scripts/bench_zero_harm.py --cells tier,qos,tier-bf5 --json bench-out/zero_harm.json
 	$(BIN)/python scripts/bench_controller.py --json bench-out/controller.json

@@ -1,0 +1,47 @@
+"""A user of Slurm whose ``sbatch`` is an attack on whoever hears of it or reads the queue.
+
+Slurm refuses nearly all of these; what it takes is cancelled at once.
+"""
+
+from __future__ import annotations
+
+import random
+
+from slurm_plugins.testcluster import SlurmTestCluster
+
+# Who reads only what the hook tells takes these for jobs that can start on any four nodes.
+LOOKS_FINE = (
+    ("--nodes=4", "--mem=999999999G"),
+    ("--nodes=4", "--cpus-per-task=65000"),
+    ("--nodes=4", "--nodelist=nosuch[1-4]"),
+)
+ATTACKS: tuple[tuple[str, ...], ...] = (
+    *LOOKS_FINE,
+    ("--constraint=" + "(" * 600 + "a" + ")" * 600,),
+    ("--constraint=" + "&".join("(a|b)" for _ in range(18)),),
+    ("--constraint=" + "|".join("a" for _ in range(60_000)),),
+    ("--constraint=" + "&|" * 10_000 + "a",),
+    ("--constraint=[" + "|".join(f"f{n}*{n}" for n in range(4_000)) + "]",),
+    ("--gres=" + "gpu:1," * 20_000,),
+    ("--gres=gpu:" + "9" * 400,),
+    ("--nodelist=" + "n[1-200000]," * 8,),
+    ("--nodelist=n[0-9][0-9][0-9][0-9][0-9][0-9]",),
+    ("--partition=" + ",".join(f"p{n}" for n in range(10_000)),),
+    ("--nodes=100000",),
+    ("--time=99999-00:00:00", "--mem=999999999G"),
+    ("--constraint=nosuch", "--nodes=4"),
+    ("--partition=nosuch", "--nodes=4"),
+    ("--comment=" + "\x1b[2J" * 1_000, "--mem=999999999G"),
+)
+_PROGRAM = ("--output=/dev/null", "--chdir=/", "--wrap=true")
+_AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+
+
+def submit(cluster: SlurmTestCluster, chance: random.Random) -> str:
+    """Submit one of them as an ordinary user."""
+    arguments = chance.choice(LOOKS_FINE if chance.random() < 0.5 else ATTACKS)
+    done = cluster.command(*_AS_NOBODY, "sbatch", "--parsable", *arguments, *_PROGRAM)
+    if not done.is_ok:
+        return "refused"
+    cluster.command("scancel", done.stdout.strip().partition(";")[0])
+    return "taken, cancelled"
