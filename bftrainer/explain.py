@@ -72,11 +72,17 @@ def _size_sentences(
     ]
     marginal = allocation.marginals.get(record.trainer_id)
     if marginal and marginal.gain_of_one_more is not None:
-        sentences.append(
-            f"One node more would add {marginal.gain_of_one_more:.4g}; elsewhere a node is"
-            f" worth {allocation.node_price:.4g}."
-        )
+        sentences.append(_of_one_more(marginal.gain_of_one_more, allocation.node_price))
     return sentences + _idle(plan)
+
+
+def _of_one_more(gain: float, price: float) -> str:
+    """Say why it has not one node more; the unit of both cancels out."""
+    if gain <= 0.0:
+        return "With one node more it would lose more by the rescale than it gains in that time."
+    if price > gain:
+        return f"One node more would gain it {gain / price:.0%} of what a node gains elsewhere."
+    return "One node more would gain it as much as elsewhere, and none is left."
 
 
 def _idle(plan: Plan) -> list[str]:

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from bftrainer import process
+from bftrainer.cli.spec import COMMAND
 from bftrainer.errors import UsageError
 from bftrainer.trainer import TrainerSpec
 
@@ -21,6 +22,18 @@ _PROBES = {
     "torch": ("torch", "import torch; print(torch.__version__)"),
     "horovod": ("Horovod", "import horovod, horovod.torch; print(horovod.__version__)"),
 }
+# The line that does not compile is in the message; nothing is run and nothing is written.
+_COMPILE = """\
+import sys
+path = sys.argv[1]
+try:
+    with open(path, "rb") as script:
+        compile(script.read(), path, "exec", dont_inherit=True)
+except SyntaxError as problem:
+    sys.exit(f"{type(problem).__name__} in line {problem.lineno}: {problem.msg}")
+except (ValueError, RecursionError, MemoryError, OverflowError) as problem:
+    sys.exit(f"{type(problem).__name__}: {problem}")
+"""
 
 
 def check_script(script: str) -> str:
@@ -51,6 +64,7 @@ def check_here(spec: TrainerSpec) -> tuple[str, ...]:
         _check_cwd(spec.cwd),
         _check_runtime(spec),
         _check_interpreter(spec),
+        *_check_syntax(spec),
         _check_checkpoint_dir(Path(spec.checkpoint_dir)),
     )
 
@@ -109,6 +123,29 @@ def _check_interpreter(spec: TrainerSpec) -> str:
         raise UsageError("BFT-1006", f"{path} cannot import {package}: {last[:300]}", advice)
     version = (done.stdout.split() or ["of unknown version"])[-1]
     return f"interpreter {path} imports {package} {version[:60]}"
+
+
+def _check_syntax(spec: TrainerSpec) -> tuple[str, ...]:
+    """Let the interpreter that will run the script compile it: its grammar counts, not ours.
+
+    A command may be in any language.
+    """
+    if not spec.interpreter or spec.runtime == COMMAND:
+        return ()
+    done = process.run(
+        [spec.interpreter, "-I", "-S", "-c", _COMPILE, spec.script],
+        timeout_s=IMPORT_TIMEOUT_S,
+        cwd=Path("/"),
+        output_cap_bytes=1024 * 1024,
+    )
+    if not done.is_ok:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise UsageError(
+            "BFT-1035",
+            f"{spec.interpreter} cannot compile the script {spec.script}: {last[:300]}",
+            "Correct the script, or name the Python it is written for with --interpreter.",
+        )
+    return (f"script {spec.script} compiles",)
 
 
 def _check_checkpoint_dir(path: Path) -> str:

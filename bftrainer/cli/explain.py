@@ -43,12 +43,16 @@ def _numbers(view: Explanation) -> list[str]:
     if view.decision_id is None:
         return ["no decision has been made about it yet"]
     return [
-        f"decision        {view.decision_id}",
-        f"price of a node {view.node_price:.6g}",
-        f"one node more   {_change('+', view.gain_of_one_more, 'it cannot take another')}",
-        f"one node fewer  {_change('-', view.loss_of_one_fewer, 'it has none')}",
+        f"decision {view.decision_id}; what it weighed, in units of the policy's objective:",
+        f"  one node more anywhere  {view.node_price:.4g}",
+        f"  one node more here      {_change(view.gain_of_one_more, 'it cannot take another')}",
+        f"  one node fewer here     {_change(_negative(view.loss_of_one_fewer), 'it has none')}",
     ]
 
 
-def _change(sign: str, value: float | None, otherwise: str) -> str:
-    return otherwise if value is None else f"{sign}{value:.6g} of the objective"
+def _negative(loss: float | None) -> float | None:
+    return None if loss is None else -loss
+
+
+def _change(value: float | None, otherwise: str) -> str:
+    return otherwise if value is None else f"{value:+.4g}"

@@ -81,6 +81,12 @@ def submit(
     spec = build_spec(script, args, _values(ctx, script), os.environ)
     check_spec(spec)
     checks = check_here(spec)
+    for option in _late_options(ctx, script, args):
+        click.echo(
+            f"warning: {shown(option)} stands behind {shown(script)} and goes to it, not to submit;"
+            " options of submit stand before the script",
+            err=True,
+        )
     if dry_run:
         _print_dry_run(spec, checks, as_json=as_json)
         return ExitCode.OK
@@ -101,6 +107,14 @@ def submit(
     why = f": {shown(record.reason)}" if record.reason else ""
     click.echo(f"{trainer_id} {record.state}{why}", err=True)
     return _EXIT_CODES[record.state]
+
+
+def _late_options(ctx: click.Context, script: str, args: tuple[str, ...]) -> list[str]:
+    """Our own options among the script's, unless it mentions them, too."""
+    own = {name for param in ctx.command.params for name in param.opts if name.startswith("--")}
+    late = [name for name in (argument.partition("=")[0] for argument in args) if name in own]
+    text = Path(script).read_text(errors="replace") if late else ""
+    return [name for name in late if name not in text]
 
 
 def _values(ctx: click.Context, script: str) -> dict[str, Any]:

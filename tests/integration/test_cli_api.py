@@ -174,6 +174,47 @@ def test_the_real_torch_is_imported(home: Path, output: Output) -> None:
     assert f"imports torch {torch.__version__}" in output.readouterr().out
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_script_that_does_not_compile_is_refused_with_the_line(
+    service: MemoryService, output: Output, *, dry_run: bool
+) -> None:
+    Path("typo.py").write_text("import torch\n\nfor epoch in range(3)\n    pass\n")
+    options = ["--dry-run"] if dry_run else []
+    assert main(["submit", *options, "typo.py"]) == ExitCode.USAGE
+    said = output.readouterr().err
+    assert "BFT-1035" in said
+    assert "SyntaxError in line 3: expected ':'" in said
+    assert service.records == {}
+
+
+def test_a_script_is_compiled_but_not_run(service: MemoryService, output: Output) -> None:
+    Path("loud.py").write_text("open('it-ran', 'w')\n")
+    assert main(["submit", "--dry-run", "loud.py"]) == 0
+    assert "loud.py compiles" in output.readouterr().out
+    assert not Path("it-ran").exists()
+    assert not Path("__pycache__").exists()
+    assert service.records == {}
+
+
+def test_a_command_may_be_in_any_language(service: MemoryService, output: Output) -> None:
+    Path("run.sh").write_text("#!/bin/sh\nif true; then exit 0; fi\n")
+    argv = ["submit", "--runtime", "command", "--interpreter", "/bin/sh", "--parsable", "run.sh"]
+    assert main(argv) == 0, output.readouterr().err
+    assert len(service.records) == 1
+
+
+def test_options_behind_the_script_that_look_like_ours_are_named(
+    service: MemoryService, output: Output
+) -> None:
+    Path("train.py").write_text("parser.add_argument('--epochs')\n")
+    assert main(["submit", "train.py", "--nodes=1:4", "--epochs", "3", "--lr", "0.1"]) == 0
+    said = output.readouterr().err
+    assert "warning: --nodes stands behind train.py" in said
+    assert "--epochs" not in said
+    assert "--lr" not in said
+    assert service.records["t1"].spec.args == ("--nodes=1:4", "--epochs", "3", "--lr", "0.1")
+
+
 @pytest.mark.parametrize(
     ("state", "exit_code"),
     [
@@ -280,7 +321,7 @@ def test_status_of_one_trainer_and_nodes_and_explain(
     text = output.readouterr().out
     assert "- Two nodes are idle." in text
     assert "it cannot take another" in text
-    assert "-3.25 of the objective" in text
+    assert "one node fewer here     -3.25" in text
 
 
 def test_tables_on_a_terminal(service: MemoryService) -> None:

@@ -169,7 +169,7 @@ def test_a_failure_is_said_and_one_after_a_loss_is_none(tmp_path: Path) -> None:
         alone.start(1)
         assert alone.ended() != 0
         (failed,) = alone.said(protocol.Failed)
-        assert failed.code == "BFT-1414"
+        assert failed.code == "BFT-1418"
         assert "status 3" in failed.cause
     with KeeperProcess(tmp_path, text) as one_of_two:
         one_of_two.start(2, "t1-1-2")

@@ -95,7 +95,7 @@ class Restarts(RuleBasedStateMachine):
         running = [k for k in self.keepers.values() if k.generation and not k.is_over]
         if running:
             keeper = running[pick % len(running)]
-            failed = protocol.Failed(code="BFT-1414", cause="It ended.", next_step="Look.")
+            failed = protocol.Failed(code="BFT-1418", cause="It ended.", next_step="Look.")
             keeper.outbox += [failed, 1]
             keeper.generation, keeper.is_over = 0, True
 

@@ -31,6 +31,11 @@ def test_help_imports_nothing_heavy(argv: list[str]) -> None:
     assert "Usage: bftrainer" in done.stdout
 
 
+def test_the_package_runs_as_a_module() -> None:
+    done = process.run([sys.executable, "-m", "bftrainer", "--version"], timeout_s=60)
+    assert done.stdout == f"bftrainer {__version__}\n"
+
+
 def test_help_lists_every_verb(capsys: Output) -> None:
     assert main(["-h"]) == 0
     text = capsys.readouterr().out

@@ -240,7 +240,7 @@ class Keeper:
         try:
             program = Program(argv, cwd=Path(config.cwd), environment=environment, log=self._log)
         except OSError as problem:
-            self._fail(f"BFT-1414 {config.script} cannot be started: {problem}.")
+            self._fail(f"BFT-1418 {config.script} cannot be started: {problem}.")
             return
         if self._rank == 0 and any(directory.iterdir()):
             self._talk.resumed_from = str(directory)
@@ -300,7 +300,7 @@ class Keeper:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
         else:
-            self._failure = f"BFT-1414 {self._orders.config.script} ended with status {status}."
+            self._failure = f"BFT-1418 {self._orders.config.script} ended with status {status}."
             self._wait_for_news(Stage.FAILED)
 
     def _wait_for_news(self, stage: Stage) -> None:
