@@ -28,13 +28,14 @@ class Meeting:
 
     host: str
     port: int
+    token: str
     prefix: str  # of this generation and attempt
     rank: int
     size: int
 
     def connect(self) -> StoreClient:
         """Return a connection of one's own: a wait in another one must not stop it."""
-        return StoreClient(self.host, self.port, GROUP_TIMEOUT_S)
+        return StoreClient(self.host, self.port, self.token, GROUP_TIMEOUT_S)
 
     def key(self, what: str, rank: int) -> str:
         """Return the name of what a member says."""

@@ -43,6 +43,9 @@ __all__ = [
     "write",
 ]
 
+# What a table of tensors that we did not write may come to.
+_NO_TABLE = (ElasticError, KeyError, ValueError, TypeError, OverflowError, RuntimeError)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
@@ -79,7 +82,7 @@ def read_from(file: BinaryIO, expected: str = "") -> tuple[dict[str, Any], list[
     def allocate(header: dict[str, Any]) -> list[memoryview]:
         try:
             tensors.extend(codec.allocate(header["tensors"]))
-        except (ElasticError, KeyError, ValueError, RuntimeError) as problem:
+        except _NO_TABLE as problem:
             raise UnreadableError(f"bad tensor table: {problem}") from problem
         return [_bytes_of(tensor) for tensor in tensors]
 

@@ -76,7 +76,22 @@ def encode(tree: Any, name: str = "state") -> tuple[Any, list[torch.Tensor]]:
 
 
 def decode(structure: Any, tensors: Sequence[torch.Tensor]) -> Any:
-    """Return the tree of a structure and its tensors."""
+    """Return the tree of a structure and its tensors.
+
+    Raises:
+        ElasticError: BFT-1413, it is no structure that ``encode`` returns.
+    """
+    try:
+        return _decode(structure, tensors)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as problem:
+        raise ElasticError(
+            "BFT-1413",
+            f"The structure of a saved state is damaged ({type(problem).__name__}: {problem}).",
+            "Remove that checkpoint, or name another --checkpoint-dir.",
+        ) from problem
+
+
+def _decode(structure: Any, tensors: Sequence[torch.Tensor]) -> Any:
     if not isinstance(structure, dict):
         return structure
     ((tag, body),) = structure.items()
@@ -84,11 +99,11 @@ def decode(structure: Any, tensors: Sequence[torch.Tensor]) -> Any:
 
 
 def _items(body: list[list[Any]], tensors: Sequence[torch.Tensor]) -> dict[Any, Any]:
-    return {decode(k, tensors): decode(v, tensors) for k, v in body}
+    return {_decode(k, tensors): _decode(v, tensors) for k, v in body}
 
 
 def _values(body: list[Any], tensors: Sequence[torch.Tensor]) -> list[Any]:
-    return [decode(v, tensors) for v in body]
+    return [_decode(v, tensors) for v in body]
 
 
 _DECODERS: dict[str, Callable[[Any, Sequence[torch.Tensor]], Any]] = {

@@ -185,6 +185,8 @@ class Control:
             log.warning("refused a commit of an earlier daemon (%d)", message.incarnation)
             return
         self._incarnation = message.incarnation
+        if store := self._stores.get(key_of(message)):
+            store.expect(message.token)
         if self.newest is not None and key_of(message) <= key_of(self.newest):
             return
         with self.changed:

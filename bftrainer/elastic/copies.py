@@ -24,6 +24,7 @@ CONNECT_S = 3.0
 PATIENCE_S = 10.0  # without a byte
 MAX_LINE_BYTES = 4096
 PIECE_BYTES = 1 << 20
+_NUMBERS = frozenset({"incarnation", "generation", "step", "samples", "size_bytes"})
 
 
 class CopyError(Exception):
@@ -71,6 +72,27 @@ def proof(key: str, nonce: str, body: object) -> str:
     return hmac.new(key.encode(), f"{nonce}\n{text}".encode(), hashlib.sha256).hexdigest()
 
 
+def is_proven(said: object, key: str, nonce: str, body: object) -> bool:
+    """Whether what was said, which may be anything, is the proof of that body."""
+    return hmac.compare_digest(str(said).encode(errors="replace"), proof(key, nonce, body).encode())
+
+
+def facts_of(said: dict[str, Any]) -> CopyFacts:
+    """Return the facts of a line.
+
+    Raises:
+        CopyError: they are not all there, or of another kind.
+    """
+    numbers = [said.get(name) for name in _NUMBERS]
+    if (
+        said.keys() != CopyFacts.__annotations__.keys()
+        or not all(type(number) is int and number >= 0 for number in numbers)
+        or not all(isinstance(said[name], str) for name in said.keys() - _NUMBERS)
+    ):
+        raise CopyError("it speaks otherwise")
+    return CopyFacts(**said)
+
+
 def send_line(connection: socket.socket, body: dict[str, Any]) -> None:
     """Send one object."""
     connection.sendall(json.dumps(body).encode() + b"\n")
@@ -85,7 +107,7 @@ def read_line(file: BufferedReader) -> dict[str, Any]:
     line = file.readline(MAX_LINE_BYTES)
     try:
         body = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):  # nested as deeply as a line is long
         body = None
     if not isinstance(body, dict) or not line.endswith(b"\n"):
         raise CopyError("the connection was closed" if not line else "it speaks otherwise")
@@ -123,11 +145,7 @@ def get(
         CopyError: there is none, or the holder is gone.
     """
     with _asked(address, key, "get", asdict(asker)) as talk:
-        try:
-            facts = CopyFacts(**talk.answer)
-        except TypeError as problem:
-            raise CopyError(f"it answers otherwise: {problem}") from None
-        yield facts, talk.file
+        yield facts_of(talk.answer), talk.file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,9 +161,7 @@ def _heard(file: BufferedReader, key: str, nonce: str) -> dict[str, Any]:
     if "refused" in line:
         raise CopyError(str(line["refused"]))
     answer = line.get("answer")
-    if not isinstance(answer, dict) or not hmac.compare_digest(
-        str(line.get("proof")), proof(key, nonce, answer)
-    ):
+    if not isinstance(answer, dict) or not is_proven(line.get("proof"), key, nonce, answer):
         raise CopyError("it cannot prove that it is the holder")
     return answer
 

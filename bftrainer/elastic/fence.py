@@ -12,6 +12,7 @@ import fcntl
 import json
 import logging
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from pathlib import Path
 log = logging.getLogger("bftrainer.elastic")
 
 SUFFIX = ".bft"
+MAX_FENCE_BYTES = 4096
+MAX_NUMBER = 1 << 63
+MAX_DIGITS = 18
 _FENCE = "fence.json"
 
 
@@ -39,7 +43,7 @@ class Fence:
         A trainer submitted later for the same directory follows the one before it,
         whose generations may have had greater numbers.
         """
-        digits = "".join(c for c in self.trainer_id if c.isdecimal())
+        digits = "".join(c for c in self.trainer_id if c in "0123456789")[:MAX_DIGITS]
         return (self.incarnation, int(digits or 0), self.generation)
 
 
@@ -99,19 +103,36 @@ def _of(fence: Fence) -> str:
 
 def read_fence(directory: Path) -> Fence | None:
     """Return who wrote last, None when nobody did or the file is damaged."""
+    path = directory / _FENCE
     try:
-        body = json.loads((directory / _FENCE).read_text())
-        return Fence(
-            incarnation=int(body["incarnation"]),
-            generation=int(body["generation"]),
+        body = json.loads(_read_small(path))
+        fence = Fence(
+            incarnation=body["incarnation"],
+            generation=body["generation"],
             token=str(body["token"]),
             trainer_id=str(body.get("trainer_id", "")),
         )
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as problem:
-        log.warning("ignored a damaged %s: %s", directory / _FENCE, problem)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+        log.warning("ignored a damaged %s: %s", path, problem)
         return None
+    if not all(type(n) is int and 0 <= n < MAX_NUMBER for n in fence.order):
+        log.warning("ignored a damaged %s: its numbers are none", path)
+        return None
+    return fence
+
+
+def _read_small(path: Path) -> bytes:
+    """Read a file that may be anything: no link is followed, no pipe waited for."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError("it is not a regular file")
+        text = file.read(MAX_FENCE_BYTES + 1)
+    if len(text) > MAX_FENCE_BYTES:
+        raise OSError(f"it is longer than {MAX_FENCE_BYTES} bytes")
+    return text
 
 
 def _write_fence(directory: Path, fence: Fence) -> None:

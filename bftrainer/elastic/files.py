@@ -40,7 +40,7 @@ def newest_first(directory: Path) -> list[Path]:
 def step_of(path: Path) -> int:
     """Return the committed steps a file's name tells, -1 when it tells none."""
     number = path.name.removeprefix("step-").split("-")[0]
-    return int(number) if number.isdecimal() else -1
+    return int(number) if number.isascii() and number.isdecimal() else -1
 
 
 # ---- writing ---------------------------------------------------------------------
@@ -130,8 +130,9 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         OSError: it cannot be opened.
     """
     # Refuses symbolic links and files another user put there: their content would
-    # become our parameters.
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+    # become our parameters. A pipe is not waited for.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise UnreadableError("it is not a regular file")
@@ -152,7 +153,7 @@ def _read_header(file: BinaryIO, digest: Any) -> dict[str, Any]:
     digest.update(text)
     try:
         header = json.loads(text)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise UnreadableError(f"its header is damaged: {problem}") from problem
     if not isinstance(header, dict):
         raise UnreadableError("its header is damaged")

@@ -105,12 +105,17 @@ def build(
         ElasticError: BFT-1414 when NCCL is demanded and cannot be.
         RuntimeError: a member, or the store, cannot be reached.
     """
-    client = StoreClient(commit.store_host, commit.store_port, GROUP_TIMEOUT_S)
+    client = StoreClient(commit.store_host, commit.store_port, commit.token, GROUP_TIMEOUT_S)
     store = TorchStore(client)
     prefix = f"{commit.generation}.{commit.attempt}.{commit.token}"
     size = len(commit.members) * per_node
     meeting = Meeting(
-        host=commit.store_host, port=commit.store_port, prefix=prefix, rank=rank, size=size
+        host=commit.store_host,
+        port=commit.store_port,
+        token=commit.token,
+        prefix=prefix,
+        rank=rank,
+        size=size,
     )
     try:
         pg = new_process_group(PrefixStore(prefix, store), rank, size, address)

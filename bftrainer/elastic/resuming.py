@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from bftrainer.elastic import checkpoint, copies
+from bftrainer.elastic import checkpoint, codec, copies
 from bftrainer.elastic.checkpoint import Found, UnreadableError
 from bftrainer.elastic.copies import Asker, CopyError, CopyFacts
 from bftrainer.elastic.errors import ElasticError
@@ -42,7 +42,7 @@ def find(directory: Path | None, recall: Recall | None, asker: Asker, layout: in
     others = []
     for candidate in _candidates(directory, recall, asker):
         try:
-            return _of_model(candidate.load(), layout)
+            return _whole(_of_model(candidate.load(), layout))
         except _OtherModelError as problem:
             others.append(candidate.name)
             log.warning("BFT-1413: skipped %s: %s", candidate.name, problem)
@@ -61,6 +61,17 @@ def find(directory: Path | None, recall: Recall | None, asker: Asker, layout: in
 def _of_model(found: Found, layout: int) -> Found:
     if found.header.get("layout") != layout:
         raise _OtherModelError("it was written by a different model")
+    return found
+
+
+def _whole(found: Found) -> Found:
+    """Return a state whose structure can be read; a checksum says only that it was written so."""
+    try:
+        codec.decode(found.header["structure"], found.tensors)
+    except KeyError:
+        raise UnreadableError("it has no structure") from None
+    except ElasticError as problem:
+        raise UnreadableError(problem.cause) from problem
     return found
 
 

@@ -5,21 +5,36 @@ The first survivor opens a ``StoreServer``; every member talks to it by a
 the host name of every connection it makes or takes: one lost answer stopped all members
 for 5 s. Addresses are used as they are here, and nothing is looked up. Standard library
 only: members that know no torch meet here, too.
+
+The port is open to the whole network of the nodes. So the server greets with a nonce and
+reads nothing but the proof that the other end knows the generation's token.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import hmac
+import secrets
 import selectors
 import socket
 import struct
 import threading
+import time
 
 # A request: what, length of key, length of value; then both. A reply: length and value.
 _REQUEST = struct.Struct("!BHI")
 _REPLY = struct.Struct("!I")
 _SET, _GET = 1, 2
 MAX_VALUE_BYTES = 1 << 20
+NONCE_BYTES = 16
+PROOF_BYTES = hashlib.sha256().digest_size
+PROOF_S = 10.0  # members may be told of the generation a little before the server is
+MAX_UNPROVEN = 512  # connections at once; half of the files a process may usually open
+
+
+def _proof(token: str, nonce: bytes) -> bytes:
+    return hmac.digest(token.encode(), nonce, "sha256")
 
 
 class _Peer:
@@ -27,13 +42,18 @@ class _Peer:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
+        self.nonce = secrets.token_bytes(NONCE_BYTES)
+        self.come_s = time.monotonic()
         self.unread = bytearray()
         self.unsent = bytearray()
         self.awaited: list[str] = []  # keys asked for that nobody has set yet
 
 
 class StoreServer:
-    """Keeps what members set and hands it to those who ask, as soon as it is there."""
+    """Keeps what members set and hands it to those who ask, as soon as it is there.
+
+    Nobody is served before ``expect`` has told the token of the generation.
+    """
 
     def __init__(self, address: str) -> None:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -41,42 +61,102 @@ class StoreServer:
         self.port = int(self._listener.getsockname()[1])
         self._wake, self._woken = socket.socketpair()
         self._values: dict[str, bytes] = {}
+        self._peers: dict[int, _Peer] = {}
+        self._strangers: dict[int, _Peer] = {}  # not proven yet, as they came
+        self._token: str | None = None
         self._selector = selectors.DefaultSelector()
         self._listener.settimeout(0.0)
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._selector.register(self._woken, selectors.EVENT_READ, None)
         threading.Thread(target=self._serve, name="bft-store", daemon=True).start()
 
+    def expect(self, token: str) -> None:
+        """Serve whoever proves that it knows this token; the first one said counts."""
+        if self._token is None:
+            self._token = token
+            with contextlib.suppress(OSError):  # closed meanwhile
+                self._wake.send(b"!")
+
     def close(self) -> None:
         """Stop serving; members that still ask see their connections close."""
         self._wake.close()
 
     def _serve(self) -> None:
-        peers: dict[int, _Peer] = {}
         is_open = True
         while is_open:
-            for key, events in self._selector.select():
+            for key, events in self._selector.select(1.0 if self._strangers else None):
                 if key.fileobj is self._woken:
-                    is_open = False
+                    is_open = bool(self._woken.recv(1))
+                    for stranger in list(self._strangers.values()):
+                        self._judge(stranger)
                 elif key.fileobj is self._listener:
-                    self._welcome(peers)
-                elif not self._attend(peers, key.data, events):
-                    self._selector.unregister(key.data.connection)
-                    del peers[key.fd]
-                    key.data.connection.close()
+                    self._welcome()
+                else:
+                    self._turn_to(key.data, key.fd, events)
+            self._send_away_strangers()
         self._selector.close()
-        for end in (self._listener, self._woken, *(peer.connection for peer in peers.values())):
+        peers = (*self._peers.values(), *self._strangers.values())
+        for end in (self._listener, self._woken, *(peer.connection for peer in peers)):
             end.close()
 
-    def _welcome(self, peers: dict[int, _Peer]) -> None:
+    def _welcome(self) -> None:
         with contextlib.suppress(OSError):  # gone again, or no descriptors left
             connection, _ = self._listener.accept()
             connection.settimeout(0.0)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            peer = peers[connection.fileno()] = _Peer(connection)
+            peer = self._strangers[connection.fileno()] = _Peer(connection)
             self._selector.register(connection, selectors.EVENT_READ, peer)
+            connection.send(peer.nonce)
 
-    def _attend(self, peers: dict[int, _Peer], peer: _Peer, events: int) -> bool:
+    def _turn_to(self, peer: _Peer, fd: int, events: int) -> None:
+        if self._strangers.get(fd) is peer:
+            self._hear(peer)
+        elif self._peers.get(fd) is peer and not self._attend(peer, events):
+            self._dismiss(peer)
+
+    def _hear(self, stranger: _Peer) -> None:
+        """Read a proof and not one byte behind it."""
+        try:
+            data = stranger.connection.recv(PROOF_BYTES - len(stranger.unread))
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        stranger.unread += data
+        if not data:
+            self._dismiss(stranger)
+        elif len(stranger.unread) == PROOF_BYTES:
+            self._selector.unregister(stranger.connection)  # what follows waits in the kernel
+            self._judge(stranger)
+
+    def _judge(self, stranger: _Peer) -> None:
+        """Let in who has proven that it knows the token, send away who has proven otherwise."""
+        if self._token is None or len(stranger.unread) < PROOF_BYTES:
+            return
+        if hmac.compare_digest(stranger.unread, _proof(self._token, stranger.nonce)):
+            stranger.unread.clear()
+            del self._strangers[stranger.connection.fileno()]
+            self._peers[stranger.connection.fileno()] = stranger
+            self._selector.register(stranger.connection, selectors.EVENT_READ, stranger)
+        else:
+            self._dismiss(stranger)
+
+    def _send_away_strangers(self) -> None:
+        """Those who prove nothing in time, and the oldest of too many."""
+        too_old_s, surplus = time.monotonic() - PROOF_S, len(self._strangers) - MAX_UNPROVEN
+        for number, stranger in enumerate(list(self._strangers.values())):
+            if number >= surplus and stranger.come_s >= too_old_s:
+                break
+            self._dismiss(stranger)
+
+    def _dismiss(self, peer: _Peer) -> None:
+        with contextlib.suppress(KeyError):  # one that has said its proof is not listened to
+            self._selector.unregister(peer.connection)
+        for peers in (self._peers, self._strangers):
+            peers.pop(peer.connection.fileno(), None)
+        peer.connection.close()
+
+    def _attend(self, peer: _Peer, events: int) -> bool:
         """Read and write what is possible; False when the peer has to go."""
         try:
             if events & selectors.EVENT_READ:
@@ -84,7 +164,7 @@ class StoreServer:
                 if not data:
                     return False
                 peer.unread += data
-                if not self._obey(peers, peer):
+                if not self._obey(peer):
                     return False
             self._flush(peer)
         except BlockingIOError:
@@ -93,7 +173,7 @@ class StoreServer:
             return False
         return True
 
-    def _obey(self, peers: dict[int, _Peer], peer: _Peer) -> bool:
+    def _obey(self, peer: _Peer) -> bool:
         while len(peer.unread) >= _REQUEST.size:
             what, key_bytes, value_bytes = _REQUEST.unpack_from(peer.unread)
             if what not in {_SET, _GET} or value_bytes > MAX_VALUE_BYTES:
@@ -108,7 +188,7 @@ class StoreServer:
             del peer.unread[:end]
             if what == _SET:
                 self._values[name] = value
-                for other in peers.values():
+                for other in self._peers.values():
                     if name in other.awaited:
                         self._answer(other)
             else:
@@ -135,7 +215,7 @@ class StoreServer:
 class StoreClient:
     """``set`` and ``get``. Failures are ``RuntimeError``s, as those of torch's own stores."""
 
-    def __init__(self, host: str, port: int, timeout_s: float) -> None:
+    def __init__(self, host: str, port: int, token: str, timeout_s: float) -> None:
         self._lock = threading.Lock()
         self._known: dict[str, bytes] = {}
         try:
@@ -143,6 +223,11 @@ class StoreClient:
         except OSError as problem:
             raise RuntimeError(f"the store of the generation is gone: {problem}") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        nonce = self._receive(NONCE_BYTES)
+        try:
+            self._socket.sendall(_proof(token, nonce))
+        except OSError as problem:
+            raise self._broken(problem) from None
 
     def set(self, key: str, value: bytes | str) -> None:
         """Tell the others."""

@@ -79,7 +79,7 @@ def test_what_cannot_be_encoded_is_named() -> None:
 
 def write(directory: Path, step: int, *, layout: int = 7) -> Path:
     path = fence.path_for(directory, step, 1)
-    header = {"step": step, "layout": layout}
+    header = {"step": step, "layout": layout, "structure": None}
     checkpoint.write(path, header, [torch.full((100,), float(step))])
     return path
 

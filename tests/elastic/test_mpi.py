@@ -119,7 +119,7 @@ def finish(c: Controller, script: Path, option: str, out: Path, *, more: int = 2
 def at_meeting(commit: Commit, worker_id: str) -> None:
     """Wait until a member has come to where the members of a generation meet."""
     prefix = f"{commit.generation}.{commit.attempt}.{commit.token}"
-    store = StoreClient(commit.store_host, commit.store_port, 60)
+    store = StoreClient(commit.store_host, commit.store_port, commit.token, 60)
     store.get(f"{prefix}/here/{worker_id}")
     store.close()
 

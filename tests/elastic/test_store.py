@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 
-from bftrainer.elastic.store import StoreClient, StoreServer
+from bftrainer.elastic import store
+from bftrainer.elastic.store import NONCE_BYTES, PROOF_BYTES, StoreClient, StoreServer
 from bftrainer.elastic.torch_store import TorchStore
+from tests.fuzz.door import memory_bytes
+from tests.support.waiting import wait_for
+
+TOKEN = "a token"  # noqa: S105 - of a generation
 
 
 @pytest.fixture
 def server() -> Iterator[StoreServer]:
     opened = StoreServer("127.0.0.1")
+    opened.expect(TOKEN)
     yield opened
     opened.close()
 
 
 @contextlib.contextmanager
 def client_of(server: StoreServer, timeout_s: float = 60.0) -> Iterator[TorchStore]:
-    client = TorchStore(StoreClient("127.0.0.1", server.port, timeout_s))
+    client = TorchStore(StoreClient("127.0.0.1", server.port, TOKEN, timeout_s))
     try:
         yield client
     finally:
@@ -70,14 +77,98 @@ def test_waiting_members_see_the_server_go(server: StoreServer) -> None:
         with pytest.raises(RuntimeError, match="does not answer"):
             client.get("other")
     with pytest.raises(RuntimeError, match="is gone"):
-        StoreClient("127.0.0.1", server.port, 1.0)
+        StoreClient("127.0.0.1", server.port, TOKEN, 1.0)
 
 
-@pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\x01\x00\x01\xff\xff\xff\xff"])
+def stranger_of(server: StoreServer) -> socket.socket:
+    stranger = socket.create_connection(("127.0.0.1", server.port), 60)
+    assert len(stranger.recv(NONCE_BYTES, socket.MSG_WAITALL)) == NONCE_BYTES
+    return stranger
+
+
+def is_sent_away(stranger: socket.socket) -> bool:
+    try:
+        return stranger.recv(1) == b""
+    except ConnectionResetError:  # what it sent was never read
+        return True
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"GET / HTTP/1.1\r\nHost: n1:40000\r\n\r\n", bytes(PROOF_BYTES)]
+)
 def test_a_stranger_is_sent_away_and_disturbs_nobody(server: StoreServer, garbage: bytes) -> None:
     with client_of(server) as one, client_of(server) as other:
-        with socket.create_connection(("127.0.0.1", server.port), 60) as stranger:
+        with stranger_of(server) as stranger:
             stranger.sendall(garbage)
-            assert stranger.recv(1) == b""
+            assert is_sent_away(stranger)
         one.set("key", b"value")
         assert other.get("key") == b"value"
+
+
+def test_a_member_breaks_off_what_no_member_would_say(server: StoreServer) -> None:
+    client = StoreClient("127.0.0.1", server.port, TOKEN, 60.0)
+    client._socket.sendall(b"\x01\x00\x01\xff\xff\xff\xff")
+    with pytest.raises(RuntimeError, match="does not answer"):
+        client.get("key")
+
+
+def test_nothing_of_a_stranger_is_kept(server: StoreServer) -> None:
+    """A set request with a megabyte in it, a hundred times, by who knows no token."""
+    request = struct.pack("!BHI", 1, 4, 1 << 20) + b"name" + bytes(1 << 20)
+    before_bytes = memory_bytes()
+    for number in range(100):
+        with stranger_of(server) as stranger:
+            with contextlib.suppress(OSError):
+                stranger.sendall(request.replace(b"name", b"%04d" % number))
+            with contextlib.suppress(OSError):
+                stranger.recv(1)
+    with client_of(server) as one:
+        one.set("key", b"value")
+        assert one.get("key") == b"value"
+    assert memory_bytes() - before_bytes < 20 << 20
+    assert set(server._values) == {"key"}
+
+
+def test_members_who_come_before_the_token_is_known_are_served_then() -> None:
+    server = StoreServer("127.0.0.1")
+    found: list[bytes] = []
+
+    def member() -> None:
+        with client_of(server) as client:
+            client.set("mine", b"1")
+            found.append(client.get("mine"))
+
+    thread = threading.Thread(target=member)
+    try:
+        with stranger_of(server) as early:
+            early.sendall(bytes(PROOF_BYTES))
+            thread.start()
+            wait_for(lambda: len(server._strangers) == 2, what="both have come")
+            assert not found
+            server.expect(TOKEN)
+            thread.join(60)
+            assert found == [b"1"]
+            assert is_sent_away(early)
+    finally:
+        server.close()
+
+
+def test_of_too_many_strangers_the_oldest_go(
+    server: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "MAX_UNPROVEN", 4)
+    silent = [stranger_of(server) for _ in range(12)]
+    with client_of(server) as one:
+        one.set("key", b"value")
+        assert one.get("key") == b"value"
+    assert all(is_sent_away(stranger) for stranger in silent[:7])
+    for stranger in silent:
+        stranger.close()
+
+
+def test_who_proves_nothing_in_time_goes(
+    server: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "PROOF_S", 0.1)
+    with stranger_of(server) as stranger:
+        assert is_sent_away(stranger)

@@ -74,11 +74,11 @@ def knock(door: Door, given: Drawn) -> None:
     """
     for is_last in (False, True):
         _forget_peak()
-        before_bytes, began_s = _memory_bytes("VmRSS"), time.thread_time()
+        before_bytes, began_s = memory_bytes("VmRSS"), time.thread_time()
         with contextlib.suppress(*door.refuses_with):
             door.call(given.value)
         took_s = time.thread_time() - began_s
-        grew_bytes = _memory_bytes("VmHWM") - before_bytes
+        grew_bytes = memory_bytes("VmHWM") - before_bytes
         if took_s <= MOST_S and grew_bytes <= MOST_BYTES:
             return
         if is_last:
@@ -91,7 +91,8 @@ def _forget_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")  # VmHWM := VmRSS, proc(5)
 
 
-def _memory_bytes(what: str) -> int:
+def memory_bytes(what: str = "VmRSS") -> int:
+    """Return a figure of this process's memory, proc(5)."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith(what + ":"):
             return int(line.split()[1]) * 1024

@@ -95,5 +95,5 @@ def _with_changes(sample: Any, chance: Any, value: Any) -> Any:
     if isinstance(sample, list) and sample and chance.random() < 0.8:
         at = chance.randrange(len(sample))
         inner = _with_changes(sample[at], chance, value)
-        return [*sample[:at], *([inner] * chance.choice((0, 1, 2, 500))), *sample[at + 1 :]]
+        return [*sample[:at], *([inner] * chance.choice((0, 1, 2, 50))), *sample[at + 1 :]]
     return value

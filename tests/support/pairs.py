@@ -16,11 +16,13 @@ HOST = "127.0.0.1"
 
 
 def commit_of(store: StoreServer, generation: int, *worker_ids: str) -> Commit:
-    """Return the commit of a generation of these workers on this machine."""
+    """Return the commit of a generation of these workers; its store has heard of it."""
+    token = "of this generation"  # noqa: S105 - no secret
+    store.expect(token)
     return Commit(
         generation=generation,
         attempt=1,
-        token="of this generation",  # noqa: S106 - no secret
+        token=token,
         members=tuple(
             Member(worker_id=w, rank=rank, node="n", address=HOST)
             for rank, w in enumerate(worker_ids)

@@ -50,7 +50,8 @@ def ask(front: Front, method: str, path: str, body: bytes = b"") -> tuple[int, b
 def fronts() -> Iterator[list[Front]]:
     """Two members of a generation with a common store."""
     server = StoreServer("127.0.0.1")
-    clients = [StoreClient("127.0.0.1", server.port, 20.0) for _ in range(2)]
+    server.expect(TOKEN)
+    clients = [StoreClient("127.0.0.1", server.port, TOKEN, 20.0) for _ in range(2)]
     made = [
         Front(client, prefix="7.1.x", token=TOKEN, place=f"{rank},2,0,1,{rank},2")
         for rank, client in enumerate(clients)

@@ -9,7 +9,6 @@ put on disk because its trainer had lost its node.
 
 from __future__ import annotations
 
-import hmac
 import logging
 import socket
 import threading
@@ -163,9 +162,9 @@ class CopyHolder:
         line = copies.read_line(file)
         try:
             place, verb, what = self._proven(line, nonce)
-            talk = _Talk(connection, file, place.key, str(line["nonce"]))
+            talk = _Talk(connection, file, place.key, str(line.get("nonce")))
             if verb == "put":
-                self._take(talk, place, CopyFacts(**what))
+                self._take(talk, place, _facts_of(what))
             else:
                 self._give(talk, place, Asker(**what))
         except TypeError:
@@ -181,9 +180,7 @@ class CopyHolder:
             raise _RefusedError("it is asked otherwise here")
         with self._lock:
             place = self._places.get(str(what.get("trainer_id")))
-        if place is None or not hmac.compare_digest(
-            str(line.get("proof")), copies.proof(place.key, nonce, asked)
-        ):
+        if place is None or not copies.is_proven(line.get("proof"), place.key, nonce, asked):
             raise _RefusedError("this agent holds no copies for this trainer")
         return place, str(verb), what
 
@@ -227,6 +224,13 @@ class CopyHolder:
 
 class _RefusedError(Exception):
     """Said to the worker as the reason."""
+
+
+def _facts_of(what: dict[str, Any]) -> CopyFacts:
+    try:
+        return copies.facts_of(what)
+    except CopyError as problem:
+        raise _RefusedError(str(problem)) from None
 
 
 @dataclass(frozen=True, slots=True)

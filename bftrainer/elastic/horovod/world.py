@@ -165,7 +165,7 @@ class World:
 
 def _pass_gate(commit: Commit, prefix: str, rank: int) -> StoreClient:
     """Wait until all members are here."""
-    client = StoreClient(commit.store_host, commit.store_port, GROUP_TIMEOUT_S)
+    client = StoreClient(commit.store_host, commit.store_port, commit.token, GROUP_TIMEOUT_S)
     try:
         client.set(f"{prefix}/gate/{rank}", b"here")
         for other in range(len(commit.members)):

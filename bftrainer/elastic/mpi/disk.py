@@ -121,17 +121,26 @@ class Disk:
                     f"The checkpoint {path} was written by a program with another state.",
                     "Name another --checkpoint-dir, or remove the old checkpoints.",
                 )
-            parts.extend(bytearray(int(n)) for n in header["bytes"])
+            try:
+                sizes = [int(n) for n in header["bytes"]]
+                if sum(sizes) > path.stat().st_size:
+                    raise UnreadableError("it is cut short")
+                parts.extend(bytearray(n) for n in sizes)
+            except (KeyError, ValueError, TypeError, OverflowError) as problem:
+                raise UnreadableError(f"bad table of arrays: {problem}") from problem
             return [memoryview(part) for part in parts]
 
         with files.opened(path) as file:
             header = files.read_from(file, allocate)
         n_arrays = len(self._state.arrays)
-        return Checkpoint(
-            step=int(header["step"]),
-            samples=int(header["counters"]["samples"]),
-            is_complete=bool(header["counters"]["is_complete"]),
-            arrays=parts[:n_arrays],
-            rows=parts[n_arrays:],
-            path=str(path),
-        )
+        try:
+            return Checkpoint(
+                step=int(header["step"]),
+                samples=int(header["counters"]["samples"]),
+                is_complete=bool(header["counters"]["is_complete"]),
+                arrays=parts[:n_arrays],
+                rows=parts[n_arrays:],
+                path=str(path),
+            )
+        except (KeyError, ValueError, TypeError, OverflowError) as problem:
+            raise UnreadableError(f"bad counters: {problem}") from problem

@@ -45,7 +45,7 @@ def unite(
         timeout_s: how long to wait for any one of them.
     """
     prefix = f"{commit.generation}.{commit.attempt}.{commit.token}"
-    store = StoreClient(commit.store_host, commit.store_port, timeout_s)
+    store = StoreClient(commit.store_host, commit.store_port, commit.token, timeout_s)
     try:
         store.set(f"{prefix}/here/{worker_id}", json.dumps(old))
         roster = [m.worker_id for m in sorted(commit.members, key=lambda m: m.rank)]
