@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,27 +21,33 @@ from typing import Any, Final
 from bftrainer.actuate.agents import AgentBook, AgentFiles
 from bftrainer.actuate.group import NodeOffer
 from bftrainer.actuate.pilots import FORCE_AFTER_S, Pilot, PilotBook
+from bftrainer.actuate.refusals import Refusals
 from bftrainer.actuate.remembered import remembered
+from bftrainer.actuate.strays import Strays
 from bftrainer.actuate.trainers import TrainerBook
 from bftrainer.api.server import ApiServer
 from bftrainer.api.service import Service
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy as load_allocation_policy
 from bftrainer.decide.settings import settings_of
-from bftrainer.decide.types import Claim, DecisionInput, DecisionRecord, Memory, Plan
+from bftrainer.decide.types import Claim, DecisionInput, DecisionRecord, Plan
 from bftrainer.decide.waiting import awaited_cycle_s
-from bftrainer.errors import BatchSystemError
-from bftrainer.events.change import Event, Situation, event_between
+from bftrainer.errors import BatchSystemError, BftError
+from bftrainer.events.change import Event, event_between, situation_of
 from bftrainer.harm.monitor import HarmMonitor
+from bftrainer.journal.errors import JournalError
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.lock import InstanceLock
+from bftrainer.journal.mark import MARK_NAME
 from bftrainer.observability.metrics import Metrics
+from bftrainer.observed import Observed
 from bftrainer.policy.model import Policy, policy_hash
 from bftrainer.poll.announcer import Announced, Announcement
 from bftrainer.poll.batch_system import BatchSystem
-from bftrainer.poll.snapshot import JobState, NodeState, Snapshot
+from bftrainer.poll.snapshot import Snapshot
 from bftrainer.polling import Poller
-from bftrainer.wire.keys import generate_pair, load_pair, save_pair
+from bftrainer.wire.endpoint import remember, remembered_port
+from bftrainer.wire.keys import load_or_create_pair
 from bftrainer.wire.messages import (
     AgentMessage,
     CopySettled,
@@ -60,7 +66,6 @@ TICK_S: Final = 0.1
 TOLD_PATIENCE_S: Final = 0.3  # an agent that is told leaves within a tenth of this
 SIGN_OF_LIFE_S: Final = 1.0
 KEPT_PILOT_DIRECTORIES: Final = 50
-MAX_CLAIM_PAUSE_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,20 +76,7 @@ class DaemonOptions:
     bind_host: str = "127.0.0.1"
     agent_address: str = ""  # data-plane address of agents; "": each finds its own
     journal_url: str = ""  # "": SQLite in the state directory
-
-
-@dataclass(slots=True, kw_only=True)
-class Observed:
-    """What the daemon last saw and decided."""
-
-    snapshot: Snapshot | None = None
-    situation: Situation | None = None
-    plan: Plan | None = None
-    memory: Memory = field(default_factory=Memory)
-    decisions: int = 0
-    decision_seq: int | None = None
-    decision_ms: float = 0.0
-    decided_s: float | None = None
+    accepted_loss: int | None = None  # the last of the entries whose loss is accepted
 
 
 class Daemon:
@@ -124,9 +116,7 @@ class Daemon:
         self._is_new_snapshot = False
         self._expected_agents: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._refusals = 0  # of pilots, in a row
-        self.refusal = ""  # why the batch system refused the last one
-        self._no_claims_before_s = 0.0
+        self.refusals = Refusals()
 
     # ---- life ------------------------------------------------------------------------
 
@@ -136,7 +126,14 @@ class Daemon:
         url = self.options.journal_url or str(state_dir / "journal.db")
         with (
             InstanceLock.acquire(state_dir),
-            contextlib.closing(Journal.open(url, clock=self._clock)) as journal,
+            contextlib.closing(
+                Journal.open(
+                    url,
+                    clock=self._clock,
+                    mark_file=state_dir / MARK_NAME,
+                    accepted_loss=self.options.accepted_loss,
+                )
+            ) as journal,
         ):
             await self._start(journal)
             api = ApiServer(self._serve(self), state_dir / "daemon.sock")
@@ -174,11 +171,9 @@ class Daemon:
     async def _start(self, journal: Journal) -> None:
         self.journal = journal
         self.incarnation = journal.begin_incarnation()
-        key_file = self.options.state_dir / "daemon.key"
-        if not key_file.exists():
-            save_pair(generate_pair(), key_file)
-        keys = load_pair(key_file)
+        keys = load_or_create_pair(self.options.state_dir / "daemon.key")
         self.pilots = PilotBook(journal, self.system, getpass.getuser(), self._clock)
+        self.strays = Strays(self.options.state_dir / "pilots", self.pilots.pilots)
         self.harm = HarmMonitor(journal, self.policy, self._clock, self.metrics.settled)
         self.agents = AgentBook(
             state_dir=self.options.state_dir,
@@ -206,17 +201,13 @@ class Daemon:
             self.server.register(pilot_id, pilot.record.public_key)
             if pilot.record.state.value == "running":
                 self._expected_agents.add(pilot_id)
-        self.agents.endpoint = await self._listen()
+        # Where the agents of an earlier incarnation look for us.
+        file = self.options.state_dir / "endpoint"
+        port = remembered_port(file)
+        self.agents.endpoint = await self.server.start(self.options.bind_host, port)
+        remember(file, self.agents.endpoint)
         self.adopt_deadline_s = time.monotonic() + self.policy.agent_timeout_s
         LOG.info("incarnation %d listens on %s", self.incarnation, self.agents.endpoint)
-
-    async def _listen(self) -> str:
-        """Bind where the agents of an earlier incarnation look for us."""
-        remembered = self.options.state_dir / "endpoint"
-        port = int(remembered.read_text().rsplit(":", 1)[1]) if remembered.exists() else 0
-        endpoint = await self.server.start(self.options.bind_host, port)
-        remembered.write_text(endpoint)
-        return endpoint
 
     # ---- agents → -----------------------------------------------------------------------
 
@@ -301,6 +292,8 @@ class Daemon:
             self._pilot_ended(pilot_id)
         if overdue := self.pilots.overdue():
             self._background(self._cancel_pilots(overdue, force=True))
+        if strays := self.strays.to_cancel(snapshot, self.pilots.pilots):
+            self._background(self._cancel_pilots(strays))
         self.decide_soon(is_new_snapshot=True)
 
     def _pilot_ended(self, pilot_id: str) -> None:
@@ -351,7 +344,7 @@ class Daemon:
             trainers=self.trainers.waiting_and_running(),
             settings=self.settings,
             memory=self.seen.memory,
-            may_claim=time.monotonic() >= self._no_claims_before_s,
+            may_claim=self.refusals.may_claim() and self.journal.trouble is None,
             training=self.trainers.observed_assignment(),
             speeds=self.trainers.speeds.speeds(self.seen.memory.slow_nodes),
             cooling=self.trainers.quarantine.cooling(self._clock()),
@@ -371,7 +364,9 @@ class Daemon:
             record = DecisionRecord(
                 event=event, input=given, policy_hash=self.policy_hash, plan=plan, took_ms=took_ms
             )
-            self.seen.decision_seq = self.journal.append("decision", record)
+            self.seen.decision_seq = self.journal.note("decision", record)
+        if self.journal.trouble is not None:
+            plan = plan.without_taking(given.memory.assignment)
         self.seen.plan, self.seen.memory = plan, plan.memory
         self._actuate(plan)  # before the rest: somebody waits for it
         if plan.look_wanted_s is not None:
@@ -380,16 +375,9 @@ class Daemon:
         self.harm.decided(given, plan, took_ms / 1000.0)
 
     def _event(self, given: DecisionInput) -> Event | None:
-        nodes, jobs = given.snapshot.nodes or (), given.snapshot.jobs or ()
-        free = {n.name for n in nodes if n.state in {NodeState.IDLE, NodeState.PLANNED}}
-        after = Situation(
-            usable=frozenset(free | {p.node for p in given.pilots if not p.is_leaving}),
-            pending=frozenset(
-                j.job_id for j in jobs if j.is_ordinary and j.state is JobState.PENDING
-            ),
-            trainers=frozenset(r.trainer_id for r in given.trainers),
-            held=frozenset(self.agents.connected),
-        )
+        ours = [p.node for p in given.pilots if not p.is_leaving]
+        trainers = [r.trainer_id for r in given.trainers]
+        after = situation_of(given.snapshot, ours, trainers, self.agents.connected)
         before, self.seen.situation = self.seen.situation, after
         return None if before is None else event_between(before, after, given.now_s)
 
@@ -415,8 +403,14 @@ class Daemon:
             if node in by_node:
                 targets.setdefault(trainer_id, []).append(by_node[node])
         self.trainers.set_targets(targets, plan.memory.replacing)
-        for claim in plan.claims:
-            self._open_pilot(claim, plan)
+        try:
+            for claim in plan.claims:
+                self._open_pilot(claim, plan)
+        except BftError as problem:
+            if isinstance(problem, JournalError) and self.journal.trouble is None:
+                raise
+            self.refusals.refused(problem.cause)
+            LOG.warning("no more pilots are asked for at the moment: %s", problem)
 
     def _offers(self) -> dict[str, NodeOffer]:
         offers = {p: self.agents.offer(p) for p in self.agents.connected}
@@ -424,7 +418,7 @@ class Daemon:
         return {p: o for p, o in offers.items() if o is not None and p not in leaving}
 
     def _open_pilot(self, claim: Claim, plan: Plan) -> None:
-        pilot_id = self.journal.next_pilot_id()
+        pilot_id = self.journal.next_pilot_id(self.strays.greatest)
         gpus = next((n.gpus for n in plan.pool if n.name == claim.node), 0)
         address = self.options.agent_address
         record = self.trainers.records.get(claim.for_trainer)
@@ -442,16 +436,12 @@ class Daemon:
                 partial(self.pilots.launch, pilot, files.argv, files.log, gpus),
             )
         except BatchSystemError as problem:
-            self.refusal = problem.cause
-            if time.monotonic() >= self._no_claims_before_s:  # one round of pilots counts once
-                self._refusals += 1
-                pause_s = min(MAX_CLAIM_PAUSE_S, 2.0 ** min(16, self._refusals))
-                self._no_claims_before_s = time.monotonic() + pause_s
+            self.refusals.refused(f"The batch system refuses our pilots: {problem.cause}")
             LOG.warning("pilot %s refused: %s", pilot_id, problem)
             self.pilots.end(pilot_id, f"The batch system refused it ({problem.cause})")
             self._pilot_ended(pilot_id)
             return
-        self._refusals, self.refusal = 0, ""
+        self.refusals.accepted()
         self.pilots.launched(pilot, job_id)
         if pilot.is_leaving:  # its release overtook the batch system's answer
             await self._cancel_pilots([job_id])
@@ -492,6 +482,7 @@ class Daemon:
     async def _life_loop(self) -> None:
         while True:
             await asyncio.sleep(SIGN_OF_LIFE_S)
+            self.journal.catch_up()
             if self.poller.is_told:
                 self.decide_soon()  # looks are seldom then, and time passes between them, too
             message = self.agents.welcome(self._interpreters())

@@ -203,6 +203,7 @@ class DaemonService:
             cooling_nodes=len(self._cooling_nodes()),
             stragglers_found=trainers.speeds.found,
             stragglers_replaced=trainers.speeds.replaced,
+            can_write_down=daemon.journal.trouble is None,
         )
         return daemon_figures(self.status(), extras)
 
@@ -215,9 +216,10 @@ class DaemonService:
         return cooling_sentences(self._daemon.trainers.quarantine.cooling(now_s), now_s)
 
     def _failures(self) -> tuple[str, ...]:
-        snapshot, refusal = self._daemon.seen.snapshot, self._daemon.refusal
+        daemon, snapshot = self._daemon, self._daemon.seen.snapshot
         found = snapshot.failures if snapshot else ("No snapshot has been taken yet.",)
-        return (*found, f"The batch system refuses our pilots: {refusal}") if refusal else found
+        trouble = str(daemon.journal.trouble or "")
+        return (*found, *(why for why in (daemon.refusals.why, trouble) if why))
 
     # ---- views -------------------------------------------------------------------------
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bftrainer.actuate.group import NodeOffer
+from bftrainer.actuate.strays import forget_secrets
+from bftrainer.errors import BftError
 from bftrainer.policy.model import Policy
 from bftrainer.wire.keys import KeyPair, generate_pair, save_pair
 from bftrainer.wire.messages import Hello, Welcome
@@ -57,7 +59,14 @@ class AgentBook:
             interpreter: what it most likely has to run, so that it begins at once.
         """
         directory = self._pilots_dir / pilot_id
-        directory.mkdir(parents=True, mode=0o700)
+        try:
+            directory.mkdir(parents=True, mode=0o700)
+        except OSError as problem:
+            raise BftError(
+                "BFT-2216",
+                f"The directory {directory} of a pilot cannot be made: {problem.strerror}.",
+                "See that the disk of the state directory has space and is writable.",
+            ) from problem
         pair = generate_pair()
         save_pair(pair, directory / "agent.key")
         config = AgentConfig(
@@ -86,9 +95,7 @@ class AgentBook:
     def forget(self, pilot_id: str) -> None:
         """Drop the agent and its secrets; its log stays for whoever asks why."""
         self.connected.pop(pilot_id, None)
-        directory = self._pilots_dir / pilot_id
-        for name in ("agent.key", "agent.json"):
-            (directory / name).unlink(missing_ok=True)
+        forget_secrets(self._pilots_dir / pilot_id)
 
     def remove_old(self, keep: int) -> None:
         """Keep the directories of the newest pilots only."""

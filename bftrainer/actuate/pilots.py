@@ -228,7 +228,7 @@ class PilotBook:
         if pilot is None:
             return
         record = replace(pilot.record, state=PilotState.ENDED, ended_s=self._clock(), reason=reason)
-        self._journal.append("pilot-ended", {"pilot_id": pilot_id}, pilots=[record])
+        self._journal.note("pilot-ended", {"pilot_id": pilot_id}, pilots=[record])
 
     def _update(
         self,
@@ -247,7 +247,7 @@ class PilotBook:
             reason=record.reason if reason is None else reason,
             time_limit_s=record.time_limit_s if time_limit_s is None else time_limit_s,
         )
-        self._journal.append("pilot-updated", {"pilot_id": record.pilot_id}, pilots=[pilot.record])
+        self._journal.note("pilot-updated", {"pilot_id": record.pilot_id}, pilots=[pilot.record])
 
 
 def _shortest_limit_s(pilot: Pilot) -> float | None:

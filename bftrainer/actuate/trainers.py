@@ -479,4 +479,4 @@ class TrainerBook:
 
     def _write(self, trainer: Trainer, kind: str, payload: object) -> None:
         body = {"trainer_id": trainer.record.trainer_id, "what": payload}
-        self._journal.append(kind, body, trainers=[trainer.record])
+        self._journal.note(kind, body, trainers=[trainer.record])

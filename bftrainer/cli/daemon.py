@@ -54,6 +54,12 @@ def parse_options(pairs: tuple[str, ...]) -> dict[str, str]:
 )
 @click.option("--journal", "journal_url", default="", help="Database URL instead of SQLite.")
 @click.option("--log-file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--accept-loss",
+    type=click.IntRange(min=1),
+    metavar="ENTRY",
+    help="Start although the journal has lost entries, up to this one (see BFT-2213).",
+)
 def daemon(
     state_dir: Path | None,
     policy_file: Path | None,
@@ -63,6 +69,7 @@ def daemon(
     agent_address: str,
     journal_url: str,
     log_file: Path | None,
+    accept_loss: int | None,
 ) -> None:
     """Watch the batch system, decide and act until told to stop.
 
@@ -88,6 +95,7 @@ def daemon(
         bind_host=bind_host or own,
         agent_address=agent_address,
         journal_url=journal_url,
+        accepted_loss=accept_loss,
     )
     system = load_batch_system(batch_system, parse_options(pairs))
 

@@ -7,7 +7,7 @@ are seconds since the epoch on the batch system's clock.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bftrainer.decide.claims import ClaimCosts
 from bftrainer.decide.cooling import Cooling
@@ -160,6 +160,13 @@ class Plan:
     memory: Memory
     trouble: str = ""  # why the policy gave no answer; the assignment is then the old one
     look_wanted_s: float | None = None  # nodes wait for what a look at this time shows
+
+    def without_taking(self, before: Mapping[str, str]) -> Plan:
+        """Return the plan that only gives back: nobody gets a node that was not theirs."""
+        gone = {release.node for release in self.releases}
+        kept = {node: trainer for node, trainer in before.items() if node not in gone}
+        memory = replace(self.memory, assignment=kept)
+        return replace(self, assignment=kept, claims=(), memory=memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

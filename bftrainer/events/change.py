@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from bftrainer.poll.snapshot import JobState, NodeState, Snapshot
+
+_FREE = (NodeState.IDLE, NodeState.PLANNED)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
@@ -33,6 +37,27 @@ class Event:
     trainers_gone: tuple[str, ...] = ()
     agents_arrived: tuple[str, ...] = ()
     agents_gone: tuple[str, ...] = ()
+
+
+def situation_of(
+    snapshot: Snapshot, ours: Iterable[str], trainers: Iterable[str], held: Iterable[str]
+) -> Situation:
+    """Return what a decision reacts to.
+
+    Args:
+        snapshot: the last look.
+        ours: nodes with a pilot that stays.
+        trainers: those that are not final.
+        held: pilots with a connected agent.
+    """
+    free = {n.name for n in snapshot.nodes or () if n.state in _FREE}
+    jobs = (j for j in snapshot.jobs or () if j.is_ordinary and j.state is JobState.PENDING)
+    return Situation(
+        usable=frozenset(free.union(ours)),
+        pending=frozenset(job.job_id for job in jobs),
+        trainers=frozenset(trainers),
+        held=frozenset(held),
+    )
 
 
 def event_between(before: Situation, after: Situation, at_s: float) -> Event | None:

@@ -85,7 +85,7 @@ class HarmMonitor:
         self._ledger, settled = ledger.fold(self._ledger, given, plan, took_s)
         if settled.is_empty:
             return
-        self._journal.append(records.KIND, settled)
+        self._journal.note(records.KIND, settled)
         self._records.append((given.now_s, settled))
         self._on_settled(settled)
         held = sum(1 for p in given.pilots if p.is_held)
@@ -111,7 +111,7 @@ class HarmMonitor:
 
     def _change(self, state: BackOff) -> None:
         if state.level != self.state.level:
-            self._journal.append(backoff.KIND, state)
+            self._journal.note(backoff.KIND, state)
             LOG.warning("%s", backoff.sentence(state) or "bftrainer no longer backs off.")
         self.state = state
 

@@ -6,6 +6,7 @@ newest schema goes out.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import sqlite3
@@ -60,6 +61,20 @@ def open_database(url_or_path: str | Path) -> Database:
         database.engine.dispose()
         raise
     return database
+
+
+def close_unchanged(database: Database) -> None:
+    """Close without moving SQLite's log into the file: what is refused may be evidence.
+
+    The last connection does that; one that cannot write cannot either.
+    """
+    with contextlib.ExitStack() as last:
+        if database.engine.dialect.name == "sqlite":
+            with contextlib.suppress(sqlite3.Error):
+                uri = f"{Path(database.where).as_uri()}?mode=ro"
+                keeper = last.enter_context(closing(sqlite3.connect(uri, uri=True)))
+                keeper.execute("SELECT 1 FROM sqlite_master").fetchone()
+        database.engine.dispose()
 
 
 def _bring_up_to_date(database: Database, *, is_created: bool) -> None:

@@ -86,7 +86,7 @@ def input_output(where: str, why: str) -> JournalError:
         "BFT-2207",
         f"The disk of the journal {where} failed: {why}.",
         "Look into the kernel log (dmesg) and replace the disk or move the state directory; "
-        "restart the daemon afterwards.",
+        "a daemon that runs launches nothing until it is possible to write again.",
     )
 
 

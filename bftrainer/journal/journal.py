@@ -2,10 +2,12 @@
 
 The daemon and the simulator write through ``Journal``; every call that changes
 something is one transaction, on disk before it returns. Safe to call from threads.
+What is only to be remembered may wait for a disk that is full: ``note``.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -17,10 +19,13 @@ from typing import Any, NamedTuple, Self
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from bftrainer.canonical import encode
-from bftrainer.journal import schema
-from bftrainer.journal.database import Database, open_database
-from bftrainer.journal.errors import damaged, fenced, translated
+from bftrainer.journal import mark, schema
+from bftrainer.journal.backlog import PASSING, Backlog
+from bftrainer.journal.database import Database, close_unchanged, open_database
+from bftrainer.journal.errors import JournalError, damaged, fenced, translated
+from bftrainer.journal.mark import Mark, MarkFile
 from bftrainer.journal.projection import (
+    CAUGHT_UP,
     OWN_KINDS,
     PILOT_ID,
     START,
@@ -33,10 +38,17 @@ from bftrainer.journal.projection import (
     trainer_row,
     trainers_from,
 )
-from bftrainer.journal.records import JournalEntry, PilotRecord, PilotState
+from bftrainer.journal.records import (
+    JournalEntry,
+    PilotRecord,
+    PilotState,
+    pilot_ordinal,
+    trainer_ordinal,
+)
 from bftrainer.journal.verify import entry_hash, verify
 from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
 
+LOG = logging.getLogger("bftrainer.journal")
 _KIND = re.compile(r"[a-z][a-z0-9-]{0,63}\Z")
 _BATCH_ROWS = 256
 
@@ -51,18 +63,30 @@ class _Meta(NamedTuple):
 class Journal:
     """An append-only table of entries and the state tables that follow from it."""
 
-    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, database: Database, clock: Callable[[], float], marked: MarkFile | None = None
+    ) -> None:
         """Use ``Journal.open``."""
         self._database: Database | None = database
         self._clock = clock
         self._lock = threading.RLock()
+        self._marked = marked
+        self._mark = self._next_mark = (marked.mark if marked else None) or Mark()
+        self._accepted_loss: int | None = None  # to be written down with the incarnation
+        self._backlog = Backlog()
         self.where = database.where
         with self._transaction(is_reading=True) as connection:
             self._incarnation = self._meta(connection).incarnation
 
     @classmethod
     def open(
-        cls, url_or_path: str | Path, *, clock: Callable[[], float], is_verified: bool = True
+        cls,
+        url_or_path: str | Path,
+        *,
+        clock: Callable[[], float],
+        is_verified: bool = True,
+        mark_file: Path | None = None,
+        accepted_loss: int | None = None,
     ) -> Journal:
         """Open or create a journal and prove that it is whole.
 
@@ -70,17 +94,26 @@ class Journal:
             url_or_path: file of a SQLite database, or a database URL.
             clock: returns seconds since the epoch; stamps the entries.
             is_verified: read everything once and check it (under 1 s per 100 MB).
+            mark_file: where it is kept how far the journal had come; for its one writer.
+            accepted_loss: go on although the entries up to this one are not all there.
 
         Raises:
-            BftError: BFT-2201 to 2212, each with the way out.
+            BftError: BFT-2201 to 2214, each with the way out.
         """
-        database = open_database(url_or_path)
+        marked = MarkFile(mark_file) if mark_file is not None else None
         try:
-            journal = cls(database, clock)
-            if is_verified:
-                journal.verify()
+            database = open_database(url_or_path)
+            try:
+                journal = cls(database, clock, marked)
+                if is_verified:
+                    journal.verify()
+                journal._compare_with_mark(accepted_loss)
+            except BaseException:
+                close_unchanged(database)
+                raise
         except BaseException:
-            database.engine.dispose()
+            if marked is not None:
+                marked.close()
             raise
         return journal
 
@@ -95,9 +128,10 @@ class Journal:
         Journals opened earlier on the same database can write no more (BFT-2209).
         """
         with self._transaction() as connection:
-            found = self._meta(connection).incarnation + 1
+            found = max(self._meta(connection).incarnation, self._mark.incarnation) + 1
             self._set(connection, "incarnation", found)
-            self._write(connection, START, {"incarnation": found}, incarnation=found)
+            payload = {"incarnation": found, "accepted_loss": self._accepted_loss}
+            self._write(connection, START, payload, incarnation=found)
         self._incarnation = found
         return found
 
@@ -126,13 +160,59 @@ class Journal:
         """
         if not _KIND.match(kind) or kind in OWN_KINDS:
             raise ValueError(f"{kind!r} cannot be the kind of an entry")
-        with self._transaction() as connection:
+        with self._writing() as connection:
             return self._write(connection, kind, payload, trainers=trainers, pilots=pilots)
+
+    def note(
+        self,
+        kind: str,
+        payload: object,
+        *,
+        trainers: Sequence[TrainerRecord] = (),
+        pilots: Sequence[PilotRecord] = (),
+    ) -> int | None:
+        """Write down what is so already, now or as soon as it is possible.
+
+        While the store cannot be written, the latest record of each is kept in memory, and the
+        payload if it is short: the next transaction that succeeds writes them first. What has
+        to be on disk before something else is done is for ``append``.
+
+        Returns:
+            The number of the entry; None when it has to wait.
+
+        Raises:
+            BftError: as ``append``, but for what passes (``trouble``).
+        """
+        with self._lock:
+            if self._backlog.trouble is None:
+                try:
+                    return self.append(kind, payload, trainers=trainers, pilots=pilots)
+                except JournalError as problem:
+                    if problem.code not in PASSING:
+                        raise
+            self._backlog.add(kind, payload, trainers, pilots)
+            return None
+
+    @property
+    def trouble(self) -> JournalError | None:
+        """Why nothing can be written at the moment."""
+        return self._backlog.trouble
+
+    def catch_up(self) -> None:
+        """Try again to write, if there is trouble and its pause is over."""
+        with self._lock:
+            if self._backlog.is_due():
+                try:
+                    with self._writing():
+                        pass
+                except JournalError as problem:
+                    if problem.code not in PASSING:
+                        raise
 
     def submit(self, spec: TrainerSpec, at_s: float) -> TrainerRecord:
         """Number a new trainer and queue it; durable before this returns."""
-        with self._transaction() as connection:
-            ordinal = self._greatest(connection, schema.trainers) + 1
+        with self._writing() as connection:
+            ordinal = max(self._greatest(connection, schema.trainers), self._mark.last_trainer) + 1
             record = TrainerRecord(
                 trainer_id=f"t{ordinal}",
                 spec=spec,
@@ -143,11 +223,13 @@ class Journal:
             self._write(connection, SUBMIT, {"trainer_id": record.trainer_id}, trainers=[record])
         return record
 
-    def next_pilot_id(self) -> str:
-        """Return an id that no pilot had before, not even one that was never started."""
-        with self._transaction() as connection:
-            given = self._meta(connection).last_pilot
-            # Pilots of a lost journal, found in the queue and recorded, count too.
+    def next_pilot_id(self, above: int = 0) -> str:
+        """Return an id that no pilot had before, not even one that was never started.
+
+        ``above``: the greatest number of pilots that the journal may have forgotten.
+        """
+        with self._writing() as connection:
+            given = max(self._meta(connection).last_pilot, self._mark.last_pilot, above)
             ordinal = max(given, self._greatest(connection, schema.pilots)) + 1
             pilot_id = f"p{ordinal:06d}"
             self._set(connection, "last_pilot", ordinal)
@@ -215,6 +297,8 @@ class Journal:
                 with translated(self.where):
                     self._database.engine.dispose()
                 self._database = None
+            if self._marked is not None:
+                self._marked.close()
 
     def __enter__(self) -> Self:
         return self
@@ -235,8 +319,58 @@ class Journal:
             if self._database is None:
                 raise RuntimeError("the journal is closed")
             engine = self._database.engine.execution_options(is_reading=is_reading)
+            self._next_mark = self._mark
             with translated(self.where), engine.begin() as connection:
                 yield connection
+            if self._next_mark is not self._mark:
+                self._mark = self._next_mark
+                if self._marked is not None:
+                    self._marked.write(self._mark)
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        """A transaction that begins with what had to wait."""
+        with self._lock:
+            try:
+                with self._transaction() as connection:
+                    if self._backlog.is_waiting:
+                        self._write(
+                            connection,
+                            CAUGHT_UP,
+                            self._backlog.payload(),
+                            trainers=tuple(self._backlog.trainers.values()),
+                            pilots=tuple(self._backlog.pilots.values()),
+                        )
+                        for kind, payload in self._backlog.kept:
+                            self._write(connection, kind, payload)
+                    yield connection
+            except JournalError as problem:
+                self._backlog.failed(problem)
+                raise
+            self._backlog.written()
+
+    def _compare_with_mark(self, accepted_loss: int | None) -> None:
+        known = self._mark
+        if known.seq == 0:
+            return
+        with self._transaction(is_reading=True) as connection:
+            meta = self._meta(connection)
+            at_mark = select(schema.entries.c.sha256).where(schema.entries.c.seq == known.seq)
+            sha256 = connection.execute(at_mark).scalar()
+            found = Mark().followed_by(
+                meta.head_seq,
+                meta.head_sha256,
+                incarnation=meta.incarnation,
+                last_pilot=max(meta.last_pilot, self._greatest(connection, schema.pilots)),
+                last_trainer=self._greatest(connection, schema.trainers),
+            )
+        if sha256 == known.sha256:
+            return
+        problem = mark.lost(self.where, known, found, is_other=sha256 is not None)
+        if accepted_loss != known.seq:
+            raise problem
+        self._accepted_loss = accepted_loss
+        LOG.warning("accepted by the administrator: %s", problem.cause)
 
     def _write(
         self,
@@ -268,6 +402,13 @@ class Journal:
         self._set(connection, "head_sha256", row["sha256"])
         _replace(connection, schema.trainers, "trainer_id", [trainer_row(t, seq) for t in trainers])
         _replace(connection, schema.pilots, "pilot_id", [pilot_row(p, seq) for p in pilots])
+        self._next_mark = self._next_mark.followed_by(
+            seq,
+            row["sha256"],
+            incarnation=own,
+            last_pilot=max([meta.last_pilot, *(pilot_ordinal(p.pilot_id) for p in pilots)]),
+            last_trainer=max([0, *(trainer_ordinal(t.trainer_id) for t in trainers)]),
+        )
         return seq
 
     def _meta(self, connection: Connection) -> _Meta:

@@ -10,7 +10,9 @@ import errno
 import fcntl
 import json
 import os
+import re
 import socket
+import stat
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,6 +20,8 @@ from typing import Self
 from bftrainer.errors import BftError, ExitCode
 
 LOCK_NAME = "daemon.lock"
+# As ``acquire`` writes it; anything else is nobody's name.
+_HOLDER = re.compile(rb'\{"pid": ([0-9]{1,18}), "host": "([!-~]{1,255}?)"\}\n')
 _MOUNTS = Path("/proc/self/mounts")
 # Between hosts flock is a promise without effect on some of these, and SQLite's
 # write-ahead log is wrong on all of them.
@@ -54,16 +58,19 @@ class InstanceLock:
             handle = os.open(path, flags, 0o600)
         except OSError as problem:
             raise _unusable(state_dir, problem.strerror or str(problem)) from problem
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise _unusable(state_dir, f"{LOCK_NAME} in it is not a regular file")
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            holder = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
+            holder = json.dumps({"pid": os.getpid(), "host": socket.gethostname()[:255]})
             os.ftruncate(handle, 0)
             os.pwrite(handle, holder.encode() + b"\n", 0)
         except OSError as problem:
             text = os.pread(handle, 4096, 0)
             os.close(handle)
             if problem.errno in (errno.EAGAIN, errno.EACCES):
-                raise _held(state_dir, text) from problem
+                raise held(state_dir, text) from problem
             raise _unusable(state_dir, problem.strerror or str(problem)) from problem
         return cls(handle, path)
 
@@ -127,12 +134,12 @@ def _unescaped(field: str) -> str:
     return field
 
 
-def _held(state_dir: Path, text: bytes) -> BftError:
-    try:
-        holder = json.loads(text)
-        who = f"process {int(holder['pid'])} on {holder['host']}"
-    except (ValueError, KeyError, TypeError):
-        who = "a process that has not written its name yet"
+def held(state_dir: Path, text: bytes) -> BftError:
+    """Return BFT-1102 with what the lock's file says of its holder, if it says anything."""
+    found = _HOLDER.fullmatch(text)
+    who = "a process that has not written its name yet"
+    if found is not None:
+        who = f"process {int(found[1])} on {found[2].decode('ascii')}"
     return BftError(
         "BFT-1102",
         f"A daemon already uses the state directory {state_dir}: {who}.",

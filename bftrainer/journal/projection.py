@@ -17,7 +17,8 @@ from bftrainer.trainer import TrainerRecord
 START: Final = "start"  # a daemon began an incarnation
 SUBMIT: Final = "submit"
 PILOT_ID: Final = "pilot-id"  # a pilot number was given out
-OWN_KINDS: Final = frozenset({START, SUBMIT, PILOT_ID})
+CAUGHT_UP: Final = "caught-up"  # records of entries that could not be written in their time
+OWN_KINDS: Final = frozenset({START, SUBMIT, PILOT_ID, CAUGHT_UP})
 
 Row = dict[str, Any]
 

@@ -25,6 +25,7 @@ class Extras:
     cooling_nodes: int = 0
     stragglers_found: int = 0
     stragglers_replaced: int = 0
+    can_write_down: bool = True
 
 
 def daemon_figures(status: StatusView, extras: Extras) -> tuple[Figure, ...]:
@@ -51,6 +52,10 @@ def daemon_figures(status: StatusView, extras: Extras) -> tuple[Figure, ...]:
         _figure(
             "batch_system_known", "1 when the last look was complete.",
             float(status.observed == "present"),
+        ),
+        _figure(
+            "journal_writable", "0 while decisions cannot be written down.",
+            float(extras.can_write_down),
         ),
         _figure("slow_nodes", "Nodes that are remembered as slow.", extras.slow_nodes),
         _figure(

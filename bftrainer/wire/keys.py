@@ -47,7 +47,7 @@ def load_pair(path: Path) -> KeyPair:
             len(pair.secret) == Z85_KEY_CHARS
             and zmq.curve_public(pair.secret.encode("ascii")).decode("ascii") == pair.public
         )
-    except (ValueError, KeyError, TypeError, zmq.ZMQError):
+    except (ValueError, KeyError, TypeError, RecursionError, zmq.ZMQError):
         is_pair = False
     if not is_pair:
         # No "from": the parser's message could quote a piece of the secret.

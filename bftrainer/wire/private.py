@@ -17,26 +17,38 @@ DEFAULT_LIMIT_BYTES = 64 * 1024
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Create ``path`` with mode 0600 and these contents, synced to disk.
+    """Create ``path`` with mode 0600 and these contents, synced to disk and never in part.
 
     Raises:
         BftError: BFT-1302 when the file exists already (also as a symbolic link)
             or cannot be written.
     """
+    draft = path.with_name(f".{path.name}.new")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        fd = os.open(path, flags, 0o600)
+        draft.unlink(missing_ok=True)  # of a writer that was killed
+        try:
+            with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
+                os.fchmod(file.fileno(), 0o600)  # whatever the umask made of it
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(draft, path, follow_symlinks=False)  # fails where the name is taken
+        finally:
+            draft.unlink(missing_ok=True)
     except OSError as problem:
         raise _refused(path, f"cannot be created ({problem.strerror})") from problem
-    with os.fdopen(fd, "wb") as file:
-        os.fchmod(fd, 0o600)  # whatever the umask made of it
-        file.write(data)
-        file.flush()
-        os.fsync(fd)
 
 
-def read_private(path: Path, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes:
+def read_private(
+    path: Path, *, limit_bytes: int = DEFAULT_LIMIT_BYTES, is_secret: bool = True
+) -> bytes:
     """Return the contents of a file that nobody else can have read or written.
+
+    Args:
+        path: of the file.
+        limit_bytes: a longer one is refused.
+        is_secret: False: others may have read it.
 
     Raises:
         BftError: BFT-1302 when it is missing, a symbolic link, not a regular file,
@@ -55,7 +67,7 @@ def read_private(path: Path, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes
             raise _refused(path, "is not a regular file")
         if status.st_uid != os.geteuid():
             raise _refused(path, f"belongs to user {status.st_uid}, not to us")
-        if status.st_mode & 0o077:
+        if status.st_mode & (0o077 if is_secret else 0o022):
             raise _refused(path, f"has mode {stat.S_IMODE(status.st_mode):04o}")
         with os.fdopen(fd, "rb", closefd=False) as file:
             data = file.read(limit_bytes + 1)
