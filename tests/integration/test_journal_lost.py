@@ -1,0 +1,226 @@
+"""A journal that is whole, but not all of it: its start says what is missing."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bftrainer.errors import BftError
+from bftrainer.journal import Journal
+from bftrainer.process import run
+from bftrainer.trainer import TrainerSpec
+
+# Writes until it kills itself at the COUNTth time that it comes to PLACE.
+WRITER = """
+import os, signal, sys, time
+from pathlib import Path
+from bftrainer.journal import Journal, mark
+from bftrainer.trainer import TrainerSpec
+state, place, left = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+
+def die_at(name):
+    global left
+    if name == place:
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+def watched(name, real):
+    def call(*arguments):
+        die_at("before-" + name)
+        if name == "pwrite" and place == "half-pwrite":
+            real(arguments[0], arguments[1][:70], arguments[2])
+            die_at("half-pwrite")
+        result = real(*arguments)
+        die_at("after-" + name)
+        return result
+    return call
+
+for name in ("pwrite", "fdatasync", "rename", "fsync"):
+    setattr(os, name, watched(name, getattr(os, name)))
+with Journal.open(state / "journal.db", clock=time.time, mark_file=state / "journal.mark") as one:
+    one.begin_incarnation()
+    while True:
+        print(one.submit(TrainerSpec(name="a", user="ada", script="/a.py"), 1.0).trainer_id,
+              one.next_pilot_id(), flush=True)
+        die_at("acknowledged")
+"""
+
+
+def open_journal(state: Path, accepted_loss: int | None = None) -> Journal:
+    return Journal.open(
+        state / "journal.db",
+        clock=time.time,
+        mark_file=state / "journal.mark",
+        accepted_loss=accepted_loss,
+    )
+
+
+def killed(state: Path, place: str, count: int) -> list[tuple[str, str]]:
+    """Run a writer until it dies; return the trainers and pilots that it was given."""
+    state.mkdir(exist_ok=True)
+    done = run([sys.executable, "-c", WRITER, str(state), place, str(count)], timeout_s=120)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    return [(one, two) for one, two in map(str.split, done.stdout.splitlines())]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("before-pwrite", "half-pwrite", "after-pwrite"),
+        *("before-fdatasync", "after-fdatasync", "acknowledged"),
+    ],
+)
+def test_a_kill_at_any_point_is_no_loss(tmp_path: Path, place: str) -> None:
+    state = tmp_path / "state"
+    given: list[tuple[str, str]] = []
+    for count in (1, 4, 9, 14):
+        given += killed(state, place, count)
+        with open_journal(state) as journal:
+            known = {t.trainer_id for t in journal.trainers()}
+            assert {trainer for trainer, _ in given} <= known
+    assert len({pilot for _, pilot in given}) == len(given) > 8
+
+
+@pytest.mark.parametrize("place", ["before-fsync", "before-rename", "after-rename"])
+def test_a_kill_while_the_first_mark_is_made_is_no_loss(tmp_path: Path, place: str) -> None:
+    state = tmp_path / "state"
+    with Journal.open(state / "journal.db", clock=time.time):
+        pass  # of a release that had no mark
+    killed(state, place, 0)
+    given = killed(state, "acknowledged", 3)
+    with open_journal(state) as journal:
+        assert {t.trainer_id for t in journal.trainers()} >= {trainer for trainer, _ in given}
+
+
+def test_every_damage_to_the_log_is_found_and_what_is_missing_is_named(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    given = killed(state, "acknowledged", 20)
+    log = (state / "journal.db-wal").read_bytes()
+    chance = random.Random(120)  # noqa: S311 - repeatable on purpose
+    places = [chance.randrange(len(log) * 8) for _ in range(40)]
+    cuts = [chance.randrange(len(log)) for _ in range(10)]
+    damaged = [bytes(_flipped(log, place)) for place in places] + [log[:cut] for cut in cuts]
+    found = 0
+    for number, bad in enumerate(damaged):
+        copy = tmp_path / f"copy{number}"
+        shutil.copytree(state, copy)
+        (copy / "journal.db-shm").unlink()  # as after a power failure
+        (copy / "journal.db-wal").write_bytes(bad)
+        try:
+            with open_journal(copy) as journal:
+                assert [t.trainer_id for t in journal.trainers()] == [t for t, _ in given]
+        except BftError as problem:
+            found += 1
+            assert problem.code in {"BFT-2213", "BFT-2202"}, str(problem)
+            assert (copy / "journal.db-wal").read_bytes() == bad  # kept for inspection
+            if problem.code == "BFT-2213" and "has lost its last" in problem.cause:
+                assert "t21" in problem.cause or "p000021" in problem.cause
+        shutil.rmtree(copy)
+    assert found >= 45  # a few bits are in frames that a later one replaces
+
+
+def _flipped(data: bytes, place: int) -> bytearray:
+    damaged = bytearray(data)
+    damaged[place // 8] ^= 1 << place % 8
+    return damaged
+
+
+def test_who_accepts_the_loss_goes_on_above_every_number_given(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    given = killed(state, "acknowledged", 9)
+    log = state / "journal.db-wal"
+    log.write_bytes(log.read_bytes()[: log.stat().st_size // 2])
+    with pytest.raises(BftError, match=r"--accept-loss 21"):
+        open_journal(state)
+    with pytest.raises(BftError, match="BFT-2213"):
+        open_journal(state, accepted_loss=20)  # another loss than this one
+    with open_journal(state, accepted_loss=21) as journal:
+        assert journal.begin_incarnation() == 2
+        record = journal.submit(TrainerSpec(name="b", user="ada", script="/b.py"), 2.0)
+        pilot_id = journal.next_pilot_id()
+        assert record.trainer_id not in {trainer for trainer, _ in given}
+        assert pilot_id not in {pilot for _, pilot in given}
+        last = journal.latest("start")
+        assert last is not None
+        assert last.plain() == {"incarnation": 2, "accepted_loss": 21}
+    with open_journal(state) as journal:  # nothing is to be accepted any more
+        assert journal.verify() > 3
+
+
+def test_a_backup_is_an_older_journal_and_named_so(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    killed(state, "acknowledged", 2)
+    with open_journal(state):
+        pass
+    shutil.copy(state / "journal.db", tmp_path / "backup.db")
+    given = killed(state, "acknowledged", 5)
+    for file in state.glob("journal.db*"):
+        file.unlink()
+    shutil.copy(tmp_path / "backup.db", state / "journal.db")
+    with pytest.raises(BftError) as caught:
+        open_journal(state)
+    assert caught.value.code == "BFT-2213"
+    assert f"trainers t4 to {given[-1][0]}" in caught.value.cause
+    assert "incarnations of the daemon 2" in caught.value.cause
+
+
+def test_a_lost_database_is_not_begun_anew(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    killed(state, "acknowledged", 2)
+    for file in state.glob("journal.db*"):
+        file.unlink()
+    with pytest.raises(BftError, match="BFT-2213"):
+        open_journal(state)
+    with open_journal(state, accepted_loss=7) as journal:
+        assert journal.begin_incarnation() == 2
+        assert journal.next_pilot_id() == "p000004"
+
+
+def test_another_history_is_not_taken_for_ours(tmp_path: Path) -> None:
+    ours, other = tmp_path / "ours", tmp_path / "other"
+    killed(ours, "acknowledged", 2)
+    killed(other, "acknowledged", 5)
+    shutil.copy(ours / "journal.mark", other / "journal.mark")
+    with pytest.raises(BftError, match="is another one"):
+        open_journal(other)
+
+
+def test_a_mark_that_is_missing_or_older_is_no_complaint(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    killed(state, "acknowledged", 2)
+    shutil.copy(state / "journal.mark", tmp_path / "old.mark")
+    given = killed(state, "acknowledged", 4)
+    for mark in (tmp_path / "old.mark", None):
+        (state / "journal.mark").unlink()
+        if mark is not None:
+            shutil.copy(mark, state / "journal.mark")
+        with open_journal(state) as journal:
+            assert journal.trainers()[-1].trainer_id == given[-1][0]
+
+
+def test_the_mark_of_a_failing_disk_acknowledges_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "state"
+    with open_journal(state) as journal:
+        journal.begin_incarnation()
+        with monkeypatch.context() as patched:
+            patched.setattr("os.pwrite", _fails)
+            with pytest.raises(BftError, match="BFT-2207"):
+                journal.append("x", {})
+            assert journal.note("y", {}) is None
+        journal.append("z", {})
+        assert [e.kind for e in journal.entries()] == ["start", "x", "caught-up", "y", "z"]
+    with open_journal(state) as journal:
+        assert journal.verify() == 5
+
+
+def _fails(*_: object) -> int:
+    raise OSError(5, "Input/output error")
