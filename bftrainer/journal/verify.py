@@ -19,6 +19,10 @@ from bftrainer.journal.projection import Projection, Row
 
 NO_HASH: Final = "0" * 64  # stands before the first entry
 _BATCH_ROWS = 256
+_UNREADABLE = (
+    *(CanonicalError, ValueError, TypeError, KeyError, AttributeError),
+    *(OverflowError, RecursionError),
+)
 
 
 def entry_hash(previous: str, row: Row) -> str:
@@ -40,7 +44,7 @@ def verify(connection: Connection, where: str) -> int:
     check_pages(connection, where)
     try:
         return _verify_content(connection, where)
-    except (CanonicalError, ValueError, TypeError, KeyError, AttributeError) as problem:
+    except _UNREADABLE as problem:
         # Columns of a type or form that we never write.
         raise altered(where, f"unreadable content ({type(problem).__name__})") from problem
 

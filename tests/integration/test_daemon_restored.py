@@ -83,8 +83,10 @@ def test_it_says_what_is_missing_and_goes_on_beside_the_pilots_it_forgot(
     pilots = {node.pilot_id for node in site.client.nodes()}
     assert pilots == {"p000003", "p000004"}
     wait_for(
-        lambda: sorted(j["pilot_id"] for j in site.server.client.snapshot()["jobs"])
-        == ["p000003", "p000004"],
+        lambda: (
+            sorted(j["pilot_id"] for j in site.server.client.snapshot()["jobs"])
+            == ["p000003", "p000004"]
+        ),
         what="the forgotten pilots are gone",
     )
     assert "is not in the journal: it is cancelled" in sidecar.log.read_text()

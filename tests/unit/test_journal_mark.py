@@ -40,8 +40,8 @@ def test_what_was_written_last_is_read(tmp_path: Path) -> None:
 
 
 def test_numbers_never_get_smaller() -> None:
-    assert TWO == Mark(
-        writes=2, seq=8, sha256="b" * 64, incarnation=2, last_pilot=13, last_trainer=3
+    assert (
+        Mark(writes=2, seq=8, sha256="b" * 64, incarnation=2, last_pilot=13, last_trainer=3) == TWO
     )
 
 

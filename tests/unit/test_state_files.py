@@ -1,4 +1,4 @@
-"""Files of the state directory: whatever is in their place, there is a sentence and no traceback."""
+"""Files of the state directory: whatever is in their place gets a sentence, no traceback."""
 
 from __future__ import annotations
 
