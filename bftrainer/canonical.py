@@ -58,9 +58,7 @@ def encode(value: object) -> bytes:
     Raises:
         CanonicalError: a NaN, an infinity, or a type that has no canonical form.
     """
-    plain = to_plain(value)
-    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return text.encode("ascii")
+    return text_of(to_plain(value)).encode("ascii")
 
 
 def decode(data: bytes | str, cls: type[T]) -> T:
@@ -91,6 +89,11 @@ def parse(data: bytes | str) -> Any:
 def to_plain(value: object) -> Any:
     """Return the value as dicts, lists, strings, numbers, booleans and None."""
     return _encode_any(value)
+
+
+def text_of(plain: Any) -> str:
+    """Return the canonical JSON of the outcome of ``to_plain`` or ``parse``."""
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def from_plain(plain: Any, cls: type[T]) -> T:

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, Self
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from bftrainer.canonical import encode
-from bftrainer.journal import mark, schema
+from bftrainer.canonical import encode, text_of, to_plain
+from bftrainer.journal import differences, mark, schema
 from bftrainer.journal.backlog import PASSING, Backlog
 from bftrainer.journal.database import Database, close_unchanged, open_database
 from bftrainer.journal.errors import JournalError, damaged, fenced, translated
@@ -74,6 +74,8 @@ class Journal:
         self._mark = self._next_mark = (marked.mark if marked else None) or Mark()
         self._accepted_loss: int | None = None  # to be written down with the incarnation
         self._backlog = Backlog()
+        self._payloads = differences.Writer()
+        self._reader = differences.Reader(self._payload_of)
         self.where = database.where
         with self._transaction(is_reading=True) as connection:
             self._incarnation = self._meta(connection).incarnation
@@ -267,7 +269,7 @@ class Journal:
             with self._transaction(is_reading=True) as connection:
                 rows = [dict(row) for row in connection.execute(query).mappings()]
             for row in rows:
-                yield _entry(row)
+                yield self._entry(row)
             if len(rows) < size:
                 return
             after_seq = rows[-1]["seq"]
@@ -279,7 +281,7 @@ class Journal:
         query = select(table).where(table.c.kind == kind).order_by(table.c.seq.desc()).limit(1)
         with self._transaction(is_reading=True) as connection:
             row = connection.execute(query).mappings().first()
-        return None if row is None else _entry(dict(row))
+        return None if row is None else self._entry(dict(row))
 
     def verify(self) -> int:
         """Check pages, hash chain and state tables; return the number of entries.
@@ -320,8 +322,10 @@ class Journal:
                 raise RuntimeError("the journal is closed")
             engine = self._database.engine.execution_options(is_reading=is_reading)
             self._next_mark = self._mark
+            self._payloads.begin()
             with translated(self.where), engine.begin() as connection:
                 yield connection
+            self._payloads.keep()
             if self._next_mark is not self._mark:
                 self._mark = self._next_mark
                 if self._marked is not None:
@@ -386,13 +390,13 @@ class Journal:
         own = self._incarnation if incarnation is None else incarnation
         if meta.incarnation != own:
             raise fenced(self.where, own, meta.incarnation)
-        seq = meta.head_seq + 1
+        seq, plain = meta.head_seq + 1, to_plain(payload)
         row: Row = {
             "seq": seq,
             "at_s": float(self._clock()),
             "incarnation": own,
             "kind": kind,
-            "payload": encode(payload).decode(),
+            "payload": self._payloads.shortened(kind, seq, text_of(plain), plain),
             "trainers": encode(tuple(trainers)).decode(),
             "pilots": encode(tuple(pilots)).decode(),
         }
@@ -429,6 +433,25 @@ class Journal:
         table = schema.meta
         connection.execute(update(table).where(table.c.key == key).values(value=str(value)))
 
+    def _payload_of(self, seq: int) -> str | None:
+        query = select(schema.entries.c.payload).where(schema.entries.c.seq == seq)
+        with self._transaction(is_reading=True) as connection:
+            return connection.execute(query).scalar()
+
+    def _entry(self, row: Row) -> JournalEntry:
+        with self._lock:
+            payload = self._reader.whole(row["seq"], row["payload"])
+        return JournalEntry(
+            seq=row["seq"],
+            at_s=row["at_s"],
+            incarnation=row["incarnation"],
+            kind=row["kind"],
+            payload=payload,
+            trainers=trainers_from(row["trainers"]),
+            pilots=pilots_from(row["pilots"]),
+            sha256=row["sha256"],
+        )
+
     def _greatest(self, connection: Connection, table: Any) -> int:
         return int(connection.execute(select(func.max(table.c.ordinal))).scalar() or 0)
 
@@ -438,16 +461,3 @@ def _replace(connection: Connection, table: Any, key: str, rows: list[Row]) -> N
         last = {row[key]: row for row in rows}  # of two states in one entry, the later
         connection.execute(delete(table).where(table.c[key].in_(list(last))))
         connection.execute(insert(table), list(last.values()))
-
-
-def _entry(row: Row) -> JournalEntry:
-    return JournalEntry(
-        seq=row["seq"],
-        at_s=row["at_s"],
-        incarnation=row["incarnation"],
-        kind=row["kind"],
-        payload=row["payload"],
-        trainers=trainers_from(row["trainers"]),
-        pilots=pilots_from(row["pilots"]),
-        sha256=row["sha256"],
-    )
