@@ -27,6 +27,7 @@ from bftrainer.errors import BftError
 T = TypeVar("T")
 _Convert = Callable[[Any], Any]
 _TAG = "type"
+_WRITER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 class _Codec(NamedTuple):
@@ -93,7 +94,7 @@ def to_plain(value: object) -> Any:
 
 def text_of(plain: Any) -> str:
     """Return the canonical JSON of the outcome of ``to_plain`` or ``parse``."""
-    return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _WRITER.encode(plain)
 
 
 def from_plain(plain: Any, cls: type[T]) -> T:

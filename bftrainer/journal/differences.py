@@ -17,12 +17,15 @@ from bftrainer.canonical import CanonicalError, parse, text_of
 PREFIX: Final = '{"a-difference-from":'
 SHORT_BYTES: Final = 2048  # not worth it
 LONGEST_CHAIN: Final = 64  # entries to be read for one, at most
+# Of the lists of one tree, by id: how their items are spelt, so that it is found out once.
+Spelt = dict[int, list[str]]
 
 
 class _Last(NamedTuple):
     seq: int
     plain: Any
     length: int  # of the chain
+    spelt: Spelt
 
 
 @dataclass(slots=True)
@@ -47,12 +50,13 @@ class Writer:
             return text
         last = self._next.get(kind) or self._kept.get(kind)
         if last is not None and last.length < LONGEST_CHAIN:
-            change = difference(last.plain, plain)
+            spelt: Spelt = {}
+            change = difference(last.plain, plain, last.spelt, spelt)
             short = text_of({"a-difference-from": last.seq, "changes": change})
             if 2 * len(short) < len(text):
-                self._next[kind] = _Last(seq, plain, last.length + 1)
+                self._next[kind] = _Last(seq, plain, last.length + 1, spelt)
                 return short
-        self._next[kind] = _Last(seq, plain, 0)
+        self._next[kind] = _Last(seq, plain, 0, {})
         return text
 
 
@@ -95,11 +99,17 @@ class Reader:
         return result
 
 
-def difference(base: Any, new: Any) -> Any:
-    """Return what makes ``new`` of ``base``; both are plain JSON values."""
+def difference(
+    base: Any, new: Any, spelt: Spelt | None = None, spelt_new: Spelt | None = None
+) -> Any:
+    """Return what makes ``new`` of ``base``; both are plain JSON values.
+
+    ``spelt``: what an earlier call has put into ``spelt_new`` for ``base``.
+    """
+    spelt, spelt_new = spelt or {}, {} if spelt_new is None else spelt_new
     if isinstance(base, dict) and isinstance(new, dict):
         changed = {
-            key: difference(base[key], value) if key in base else {"v": value}
+            key: difference(base[key], value, spelt, spelt_new) if key in base else {"v": value}
             for key, value in new.items()
         }
         gone = [key for key in base if key not in new]
@@ -109,8 +119,12 @@ def difference(base: Any, new: Any) -> Any:
             else None
         )
     if isinstance(base, list) and isinstance(new, list):
-        return _of_lists(base, new)
-    return None if text_of(base) == text_of(new) else {"v": new}
+        before = spelt.get(id(base)) or list(map(text_of, base))
+        after = spelt_new[id(new)] = list(map(text_of, new))
+        return None if before == after else _of_lists(base, before, new, after)
+    if type(base) is type(new) and base == new:  # 1, 1.0 and True are spelt otherwise
+        return None
+    return {"v": new}
 
 
 def applied(base: Any, change: Any) -> Any:
@@ -137,12 +151,8 @@ def applied(base: Any, change: Any) -> Any:
     return items
 
 
-def _of_lists(base: list[Any], new: list[Any]) -> Any:
+def _of_lists(base: list[Any], before: list[str], new: list[Any], after: list[str]) -> Any:
     """Runs of items of ``base``, and items that are new."""
-    before = [text_of(item) for item in base]
-    after = [text_of(item) for item in new]
-    if before == after:
-        return None
     places = {text: index for index, text in reversed(list(enumerate(before)))}
     parts: list[Any] = []
     at = -1  # where the run goes on
