@@ -46,6 +46,7 @@ from bftrainer.poll.announcer import Announced, Announcement
 from bftrainer.poll.batch_system import BatchSystem
 from bftrainer.poll.snapshot import Snapshot
 from bftrainer.polling import Poller
+from bftrainer.trainer import as_decided
 from bftrainer.wire.endpoint import remember, remembered_port
 from bftrainer.wire.keys import load_or_create_pair
 from bftrainer.wire.messages import (
@@ -341,7 +342,7 @@ class Daemon:
             snapshot=snapshot,
             is_new_snapshot=is_new,
             pilots=self.pilots.views(self.agents.connected),
-            trainers=self.trainers.waiting_and_running(),
+            trainers=tuple(map(as_decided, self.trainers.waiting_and_running())),
             settings=self.settings,
             memory=self.seen.memory,
             may_claim=self.refusals.may_claim() and self.journal.trouble is None,

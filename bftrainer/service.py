@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+from bftrainer.api.allowance import Allowance
 from bftrainer.api.service import (
     Explanation,
     LogFile,
@@ -35,7 +36,10 @@ class DaemonService:
     """Implements ``bftrainer.api.service.Service`` on a running daemon."""
 
     def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
+        self._daemon, policy = daemon, daemon.policy
+        self._allowance = Allowance(
+            policy.max_trainers_per_user, policy.submissions_per_minute_per_user, time.monotonic
+        )
         daemon.metrics.add(self._figures)
 
     def status(self) -> StatusView:
@@ -128,7 +132,7 @@ class DaemonService:
         return explain_trainer(record, daemon.seen.plan, daemon.settings, queue, observed_size)
 
     def logs(self, trainer_id: str) -> tuple[LogFile, ...]:
-        """Name its log files, oldest first."""
+        """Name its log files, oldest first; looks at users' files, so not in the loop."""
         self._record(trainer_id)
         return self._daemon.trainers.log_files(trainer_id)
 
@@ -165,8 +169,11 @@ class DaemonService:
                 "Wait for one to finish, or cancel one.",
                 exit_code=ExitCode.REFUSED_BY_POLICY,
             )
+        self._allowance.check(peer.user, active)
         load_runtime(spec.runtime).check(spec)
-        return self._view(self._daemon.trainers.submit(spec))
+        record = self._daemon.trainers.submit(spec)
+        self._allowance.took(peer.user)
+        return self._view(record)
 
     def cancel(self, trainer_id: str, peer: Peer) -> TrainerView:
         """End a trainer; BFT-1005 when it is somebody else's."""

@@ -7,7 +7,7 @@ Made by ``cli submit``, kept by the journal, decided on by ``decide``, run by
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from milp.problem import Curve
 
@@ -137,3 +137,8 @@ class TrainerRecord:
     rescales: int = 0
     failures: int = 0
     last_generation: int = 0  # greatest generation ever announced
+
+
+def as_decided(record: TrainerRecord) -> TrainerRecord:
+    """Return it without what only its workers need: every decision keeps what it was told."""
+    return replace(record, spec=replace(record.spec, args=(), environment=()))

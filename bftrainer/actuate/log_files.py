@@ -6,11 +6,19 @@ goes out. Called by ``actuate.trainers``.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
+import re
 from pathlib import Path
+from typing import Final
 
 from bftrainer.actuate.staffing import Staff
 from bftrainer.api.service import LogFile
 from bftrainer.trainer import TrainerSpec
+
+MOST_LOOKED_AT: Final = 100_000  # of what is in the directory
+MOST_NAMED: Final = 1_000
 
 
 def log_directory(spec: TrainerSpec) -> Path:
@@ -22,13 +30,18 @@ def log_files(trainer_id: str, spec: TrainerSpec, machine: Staff | None) -> tupl
     """Name the log of every worker, oldest first.
 
     Those of one node have its id in common; a number behind it tells all but the first.
+    The directory is the user's: it may hold anything, and it may hang.
     """
     directory = log_directory(spec)
-    paths = directory.glob(f"{trainer_id}-*.log") if directory.is_dir() else ()
-    return tuple(
-        _log_file(path, numbers, spec, machine)
-        for numbers, path in sorted((tuple(map(int, p.stem.split("-")[1:])), p) for p in paths)
-    )
+    name = re.compile(rf"{re.escape(trainer_id)}((?:-[0-9]{{1,9}}){{1,3}})\.log")
+    found: list[tuple[tuple[int, ...], Path]] = []
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in itertools.islice(entries, MOST_LOOKED_AT):
+            if (match := name.fullmatch(entry.name)) is not None:
+                numbers = tuple(map(int, match[1].split("-")[1:]))
+                found.append((numbers, directory / entry.name))
+    # The latest are those that somebody wants to read.
+    return tuple(_log_file(path, n, spec, machine) for n, path in sorted(found)[-MOST_NAMED:])
 
 
 def _log_file(

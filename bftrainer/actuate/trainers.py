@@ -119,7 +119,6 @@ class TrainerBook:
 
     def submit(self, spec: TrainerSpec) -> TrainerRecord:
         """Accept a trainer; it is durable when this returns."""
-        log_directory(spec).mkdir(parents=True, exist_ok=True)
         record = self._journal.submit(spec, self._clock())
         self.records[record.trainer_id] = record
         self._open(record)
@@ -168,7 +167,7 @@ class TrainerBook:
         )
 
     def log_files(self, trainer_id: str) -> tuple[LogFile, ...]:
-        """Name the log of every worker it ever had, oldest first."""
+        """Name the log of every worker it ever had, oldest first; looks at users' files."""
         trainer = self.trainers.get(trainer_id)
         spec = self.records[trainer_id].spec
         return log_files(trainer_id, spec, trainer.machine if trainer else None)

@@ -1,7 +1,7 @@
 """What every submitted spec must satisfy, wherever it comes from: pure checks.
 
-A ``TrainerSpec`` comes in and passes or is refused with BFT-1002, BFT-1007, BFT-1015 or
-BFT-1016. The command line asks before it sends, the server asks again.
+A ``TrainerSpec`` comes in and passes or is refused with BFT-1002, BFT-1007, BFT-1015,
+BFT-1016 or BFT-1032. The command line asks before it sends, the server asks again.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from bftrainer.api.service import TrainerView
 from bftrainer.errors import UsageError
 from bftrainer.trainer import TrainerSpec
 from milp.problem import Curve
@@ -20,7 +18,10 @@ from milp.problem import Curve
 MAX_NAME_BYTES = 255
 MAX_STRING_BYTES = 4096  # longest path Linux opens; arguments get no more
 MAX_NODES = 1_000_000
-MAX_TOTAL_BYTES = 512 * 1024  # of all strings together; a request may have 1 MiB
+MAX_TOTAL_BYTES = 128 * 1024  # of all strings together
+MAX_ARGUMENTS = 2048
+MAX_VARIABLES = 1024
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # categories Cc and Cs of Unicode
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -28,8 +29,9 @@ def check_spec(spec: TrainerSpec) -> None:
     """Refuse a spec that no daemon could run.
 
     Raises:
-        UsageError: BFT-1002, BFT-1007, BFT-1015 or BFT-1016 with the field at fault.
+        UsageError: BFT-1002, BFT-1007, BFT-1015, BFT-1016 or BFT-1032 with the field at fault.
     """
+    _check_counts(spec)
     check_strings(spec)
     check_sizes(spec.n_min, spec.n_max)
     if spec.curve is not None:
@@ -96,11 +98,11 @@ def check_strings(spec: TrainerSpec) -> None:
 
 def check_string(what: str, text: str, *, limit_bytes: int = MAX_STRING_BYTES) -> int:
     """Refuse control characters, invalid text and excess length; return its bytes."""
-    control = next((char for char in text if unicodedata.category(char) in ("Cc", "Cs")), None)
+    control = _CONTROL.search(text)
     if control is not None:
         raise UsageError(
             "BFT-1007",
-            f"{what.capitalize()} contains the character {control!r}.",
+            f"{what.capitalize()} contains the character {control[0]!r}.",
             "Remove control characters (NUL, newline, escape) and use valid UTF-8.",
         )
     length = len(text.encode())
@@ -113,19 +115,16 @@ def check_string(what: str, text: str, *, limit_bytes: int = MAX_STRING_BYTES) -
     return length
 
 
-def check_checkpoint_dir(spec: TrainerSpec, trainers: Sequence[TrainerView]) -> None:
-    """Refuse a checkpoint directory that an unfinished trainer writes to (BFT-1014)."""
-    for other in trainers:
-        record = other.record
-        if (
-            spec.checkpoint_dir
-            and record.spec.checkpoint_dir == spec.checkpoint_dir
-            and not record.state.is_final
-        ):
+def _check_counts(spec: TrainerSpec) -> None:
+    for what, count, most in (
+        ("arguments", len(spec.args), MAX_ARGUMENTS),
+        ("variables in its environment", len(spec.environment), MAX_VARIABLES),
+    ):
+        if count > most:
             raise UsageError(
-                "BFT-1014",
-                f"Trainer {record.trainer_id} writes its checkpoints to {spec.checkpoint_dir}.",
-                f"Name another --checkpoint-dir or -J NAME, or cancel {record.trainer_id}.",
+                "BFT-1032",
+                f"The trainer has {count} {what}; {most} is the most.",
+                "Put long lists into a file that the script reads.",
             )
 
 

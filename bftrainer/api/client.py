@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import math
 import os
 import re
 import socket
+import struct
 import time
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,8 +42,15 @@ class _UnixConnection(http.client.HTTPConnection):
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # A blocking connect waits in the kernel's queue while many others connect; with
+        # Python's own time limit the socket would not block, and be refused at once.
+        seconds = struct.pack("ll", math.ceil(self.timeout or 0), 0)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
+        try:
+            self.sock.connect(str(self._path))
+        except BlockingIOError as problem:
+            raise TimeoutError from problem
         self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
 
 
 class Client:
@@ -121,8 +130,6 @@ class Client:
         try:
             answer = parse(text)
         except CodecError as problem:
-            if status == http.client.SERVICE_UNAVAILABLE:
-                raise _busy(self.socket_path) from problem
             raise _not_understood(problem) from problem
         if status < http.client.BAD_REQUEST:
             return answer
@@ -138,7 +145,7 @@ class Client:
         connection = _UnixConnection(self.socket_path, self._timeout_s)
         try:
             # A daemon that has heard enough stops listening, but its answer is there.
-            with contextlib.suppress(BrokenPipeError):
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(method, path, body=text, headers=headers)
             with connection.getresponse() as response:
                 return response.status, self._read(response)
@@ -215,15 +222,6 @@ def _error_in(status: int, text: bytes) -> BftError:
         return _error_of(status, parse(text))
     except CodecError as problem:
         return _not_understood(problem)
-
-
-def _busy(socket_path: Path) -> BftError:
-    return BftError(
-        "BFT-1105",
-        f"The daemon at {socket_path} has too many requests at once.",
-        "Try again in a moment.",
-        exit_code=ExitCode.TIMEOUT,
-    )
 
 
 def _not_understood(problem: CodecError) -> BftError:

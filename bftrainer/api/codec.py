@@ -19,6 +19,8 @@ from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
+MAX_ITEMS = 4096  # of a list, where we are strict: with strangers
+
 
 class CodecError(ValueError):
     """A value that is not what its type hint says; ``where`` is a dotted path."""
@@ -114,6 +116,8 @@ def _decode_optional(hint: Any, value: Any, where: str, *, is_strict: bool) -> A
 def _decode_tuple(hint: Any, value: Any, where: str, *, is_strict: bool) -> tuple[Any, ...]:
     if not isinstance(value, list):
         raise CodecError(where, f"must be a list, not {_kind(value)}")
+    if is_strict and len(value) > MAX_ITEMS:
+        raise CodecError(where, f"has {len(value)} items; {MAX_ITEMS} is the most")
     arms = typing.get_args(hint)
     if len(arms) == 2 and arms[1] is Ellipsis:
         arms = (arms[0],) * len(value)

@@ -1,18 +1,16 @@
 """Who is at the other end of a connection, as the kernel says.
 
-A connected Unix socket comes in, a ``Peer`` goes out: nothing that the other side
-writes can change it. Called by the HTTP protocol of the server.
+A connected Unix socket comes in, ``Credentials`` go out: nothing that the other side writes
+can change them. Called where connections are accepted; the name of the account is looked up
+where somebody needs it, because that may take long.
 """
 
 from __future__ import annotations
 
-import functools
 import pwd
 import socket
 import struct
-from typing import Protocol
-
-from bftrainer.api.service import Peer
+from typing import NamedTuple, Protocol
 
 _UCRED = struct.Struct("3i")  # pid, uid, gid
 
@@ -24,22 +22,23 @@ class HasPeer(Protocol):
         """Read a socket option."""
 
 
-def peer_of(connection: HasPeer) -> Peer:
-    """Return the user and process that opened the connection."""
+class Credentials(NamedTuple):
+    """The user and process that opened a connection."""
+
+    uid: int
+    pid: int
+
+
+def credentials_of(connection: HasPeer) -> Credentials:
+    """Return what the kernel says of the other end."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, uid, _ = _UCRED.unpack(raw)
-    return Peer(uid=uid, user=user_name(uid), pid=pid)
+    return Credentials(uid=uid, pid=pid)
 
 
 def user_name(uid: int) -> str:
-    """Return the account's name, or its number when it has none."""
+    """Return the account's name, or its number when it has none; this may take long."""
     try:
-        return _account(uid)
+        return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
-
-
-@functools.lru_cache(maxsize=1024)
-def _account(uid: int) -> str:
-    # Remembered, because a directory service may take long; a failure is asked again.
-    return pwd.getpwuid(uid).pw_name

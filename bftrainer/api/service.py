@@ -143,7 +143,7 @@ class Service(Protocol):
         """Say why it has this size or does not run."""
 
     def logs(self, trainer_id: str) -> tuple[LogFile, ...]:
-        """Name its log files, oldest first."""
+        """Name its log files, oldest first; looks at users' files, so not in the loop."""
 
     def harm(self, since_s: float | None) -> HarmReport:
         """Sum up what ordinary jobs noticed since then; None: since ever."""

@@ -18,6 +18,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 from bftrainer.elastic import control as control_module
@@ -73,6 +74,8 @@ def _enter_environment(config: WorkerConfig) -> None:
     os.dup2(null, 0)
     os.close(null)
     if config.log_path:
+        # Here, not in the daemon: with the user's rights, and nobody else waits if it hangs.
+        Path(config.log_path).parent.mkdir(parents=True, exist_ok=True)
         log = os.open(config.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)

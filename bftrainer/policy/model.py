@@ -264,6 +264,22 @@ class Policy(BaseModel):
         ge=1,
         le=1_000_000,
     )
+    max_trainers_per_user: int = _setting(
+        200,
+        _TRAINERS,
+        "trainers",
+        "Submissions of a user who has this many unfinished trainers are refused.",
+        ge=1,
+        le=1_000_000,
+    )
+    submissions_per_minute_per_user: int = _setting(
+        120,
+        _TRAINERS,
+        "submissions",
+        "Submissions of a user beyond this many within a minute are refused.",
+        ge=1,
+        le=100_000,
+    )
     worker_lease_s: float = _setting(
         10.0,
         _TRAINERS,

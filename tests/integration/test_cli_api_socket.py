@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from bftrainer.api.client import Client
-from bftrainer.api.server import MAX_BODY_BYTES, ApiServer
+from bftrainer.api.routes import MAX_BODY_BYTES
+from bftrainer.api.server import ApiServer
 from bftrainer.cli.main import main
 from bftrainer.errors import BftError, ExitCode
 from tests.integration.cli_fixtures import Output, home, output, service

@@ -16,6 +16,7 @@ import signal
 import socket
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 from bftrainer.elastic import protocol
 from bftrainer.trainer import Launch
@@ -67,8 +68,22 @@ class Keeper:
         self._control = ControlFile()
         self._reserved: socket.socket | None = None
         self._failure = ""
-        self._log = Path(self._orders.config.log_path or os.devnull).open("ab", buffering=0)  # noqa: SIM115 - as long as we live
+        self._log = self._open_log(Path(self._orders.config.log_path or os.devnull))
         self._talk.send(protocol.Warm(warm_up_s=time.monotonic() - began_s))
+
+    def _open_log(self, path: Path) -> BinaryIO:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)  # by its user, not by the daemon
+            return path.open("ab", buffering=0)
+        except OSError as problem:
+            self._talk.send(
+                protocol.Failed(
+                    code="BFT-1411",
+                    cause=f"The log of the program cannot be written: {problem}.",
+                    next_step="Name a directory that exists on the nodes with --checkpoint-dir.",
+                )
+            )
+            raise SystemExit(KILLED) from problem
 
     def run(self) -> int:
         """Serve until there is nothing left to keep; return the exit status."""

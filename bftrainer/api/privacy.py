@@ -1,0 +1,28 @@
+"""What of a trainer is its owner's business: the values of its environment.
+
+Tokens and passwords are handed to programs there. Its owner, root and the daemon's own user
+see them; everybody else sees the names. Pure.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from bftrainer.api.service import Peer, StatusView, TrainerView
+
+HIDDEN = "(hidden)"
+
+
+def for_peer(view: TrainerView, peer: Peer) -> TrainerView:
+    """Return the view as this user may see it."""
+    spec = view.record.spec
+    if not spec.environment or peer.uid in (0, os.geteuid()) or peer.user == spec.user:
+        return view
+    shown = tuple((name, HIDDEN) for name, _ in spec.environment)
+    return replace(view, record=replace(view.record, spec=replace(spec, environment=shown)))
+
+
+def status_for_peer(view: StatusView, peer: Peer) -> StatusView:
+    """Return the daemon's state as this user may see it."""
+    return replace(view, trainers=tuple(for_peer(each, peer) for each in view.trainers))

@@ -1,0 +1,304 @@
+"""Every route of the API: requests in, the documents of ``documents`` out.
+
+A ``Service`` is served under /v1, and /metrics for Prometheus. The service is called in the
+daemon's loop, which nothing else here may hold: large texts are read and written in one thread,
+users' files are looked at beside the loop, and the requests of one user wait for each other, so
+that another user waits for one of them at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import re
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from bftrainer.api.admission import check_spec
+from bftrainer.api.aside import Aside, NoAnswerError
+from bftrainer.api.checkpoint_place import check_place, check_real, look
+from bftrainer.api.codec import CodecError, decode, parse
+from bftrainer.api.documents import check_schema, document, error_document, listing
+from bftrainer.api.http_protocol import PEER_KEY
+from bftrainer.api.peer import Credentials, user_name
+from bftrainer.api.privacy import for_peer, status_for_peer
+from bftrainer.api.service import Peer, Service, TrainerView
+from bftrainer.errors import BftError, ExitCode, UsageError
+from bftrainer.trainer import TrainerSpec
+
+T = TypeVar("T")
+
+MAX_BODY_BYTES = 512 * 1024  # what the longest spec has when each character is escaped
+MOST_NAMES = 10_000
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # Prometheus' text format
+_TRAINER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_STATUS_OF_EXIT_CODE = {
+    ExitCode.USAGE: 400,
+    ExitCode.VALIDATION_FAILED: 400,
+    ExitCode.NOT_PERMITTED: 403,
+    ExitCode.NOT_FOUND: 404,
+    ExitCode.REFUSED_BY_POLICY: 409,
+    ExitCode.ALREADY_RUNNING: 409,
+    ExitCode.DAEMON_UNREACHABLE: 503,
+    ExitCode.TIMEOUT: 504,
+}
+_STATUS_OF_CODE = {"BFT-1031": 429}  # the same a little later may be taken
+
+
+class Routes:
+    """One method per route: read the request, call the service, wrap the view."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._aside = Aside()
+        self._texts = ThreadPoolExecutor(1, "texts")
+        self._turns: weakref.WeakValueDictionary[int, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._names: dict[int, str] = {}
+
+    def close(self) -> None:
+        """End the thread."""
+        self._texts.shutdown(wait=False, cancel_futures=True)
+
+    def app(self) -> Starlette:
+        """Return the application: every route of /v1."""
+        one = "/v1/trainers/{trainer_id}"
+        routes = [
+            Route("/v1/status", self._status, methods=["GET"]),
+            Route("/v1/nodes", self._nodes, methods=["GET"]),
+            Route("/v1/trainers", self._trainers, methods=["GET"]),
+            Route("/v1/trainers", self._submit, methods=["POST"]),
+            Route(one, self._trainer, methods=["GET"]),
+            Route(one, self._cancel, methods=["DELETE"]),
+            Route(f"{one}/explain", self._explain, methods=["GET"]),
+            Route(f"{one}/logs", self._logs, methods=["GET"]),
+            Route("/v1/harm", self._harm, methods=["GET"]),
+            Route("/v1/shutdown", self._shutdown, methods=["POST"]),
+            Route("/metrics", self._metrics, methods=["GET"]),  # where Prometheus looks
+        ]
+        handlers: dict[Any, Callable[[Request, Exception], Response]] = {
+            BftError: _answer_error,
+            CodecError: _answer_malformed,
+            HTTPException: _answer_http,
+            ClientDisconnect: lambda _, __: Response(),  # to nobody
+            Exception: _answer_bug,  # the traceback goes to the daemon's log
+        }
+        return Starlette(routes=routes, exception_handlers=handlers)
+
+    # ---- routes ------------------------------------------------------------------------
+
+    async def _status(self, request: Request) -> Response:
+        peer = await self._peer(request)
+        return await self._answer(
+            request,
+            self._service.status,
+            lambda view: document("status", status_for_peer(view, peer)),
+        )
+
+    async def _nodes(self, request: Request) -> Response:
+        return await self._answer(request, self._service.nodes, partial(listing, "nodes"))
+
+    async def _trainers(self, request: Request) -> Response:
+        peer = await self._peer(request)
+        return await self._answer(
+            request,
+            self._service.trainers,
+            lambda views: listing("trainers", [for_peer(view, peer) for view in views]),
+        )
+
+    async def _trainer(self, request: Request) -> Response:
+        peer, trainer_id = await self._peer(request), _trainer_id(request)
+        return await self._answer(
+            request, partial(self._service.trainer, trainer_id), _one_for(peer)
+        )
+
+    async def _explain(self, request: Request) -> Response:
+        explain = partial(self._service.explain, _trainer_id(request))
+        return await self._answer(request, explain, partial(document, "explain"))
+
+    async def _logs(self, request: Request) -> Response:
+        trainer_id = _trainer_id(request)
+        spec = self._service.trainer(trainer_id).record.spec
+        # Its owner's place among the threads: whoever asks, the owner's files are looked at.
+        find = partial(self._service.logs, trainer_id)
+        found = await self._aside.call(spec.user, spec.checkpoint_dir, find)
+        return await self._answer(
+            request, lambda: found, partial(listing, "logs", trainer_id=trainer_id)
+        )
+
+    async def _harm(self, request: Request) -> Response:
+        harm = partial(self._service.harm, _since_s(request))
+        return await self._answer(request, harm, partial(document, "harm"))
+
+    async def _metrics(self, request: Request) -> Response:
+        async with self._turn(request):
+            text = self._service.metrics()
+        return PlainTextResponse(text, headers={"Content-Type": METRICS_TYPE})
+
+    async def _submit(self, request: Request) -> Response:
+        body, peer = await _body(request), await self._peer(request)
+        async with self._turn(request):
+            spec = await self._beside(partial(_read_submission, body))
+        await self._check_directory(spec, peer)
+
+        def submit() -> TrainerView:
+            check_place(spec, self._service.trainers())  # again: we have waited
+            return self._service.submit(spec, peer)
+
+        return await self._answer(request, submit, _one_for(peer), 201)
+
+    async def _cancel(self, request: Request) -> Response:
+        peer, trainer_id = await self._peer(request), _trainer_id(request)
+        cancel = partial(self._service.cancel, trainer_id, peer)
+        return await self._answer(request, cancel, _one_for(peer))
+
+    async def _shutdown(self, request: Request) -> Response:
+        body = await _body(request)
+        await self._beside(lambda: check_schema("shutdown", parse(body)))
+        self._service.shutdown(await self._peer(request))
+        return _json(document("shutdown", {}), 202)
+
+    # ---- how ---------------------------------------------------------------------------
+
+    async def _answer(
+        self,
+        request: Request,
+        ask: Callable[[], T],
+        write: Callable[[T], dict[str, Any]],
+        status: int = 200,
+    ) -> Response:
+        async with self._turn(request):
+            view = ask()
+            return await self._beside(lambda: _json(write(view), status))
+
+    async def _beside(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._texts, work)
+
+    def _turn(self, request: Request) -> asyncio.Lock:
+        return self._turns.setdefault(_credentials(request).uid, asyncio.Lock())
+
+    async def _peer(self, request: Request) -> Peer:
+        who = _credentials(request)
+        name = self._names.get(who.uid)
+        if name is None:  # a directory service may take long
+            find = partial(user_name, who.uid)
+            name = await self._aside.call(f"uid {who.uid}", "The list of accounts", find)
+            if len(self._names) < MOST_NAMES:
+                self._names[who.uid] = name
+        return Peer(uid=who.uid, user=name, pid=who.pid)
+
+    async def _check_directory(self, spec: TrainerSpec, peer: Peer) -> None:
+        others = check_place(spec, self._service.trainers())
+        if not spec.checkpoint_dir:
+            return
+        real = await self._aside.call(peer.user, spec.checkpoint_dir, partial(look, spec))
+        if others:
+            # One of them that hangs keeps its user from no other directory.
+            with contextlib.suppress(NoAnswerError):
+                check = partial(check_real, spec, real, others)
+                await self._aside.call(peer.user, "other directories", check)
+
+
+def _read_submission(body: bytes) -> TrainerSpec:
+    given = check_schema("submit", parse(body))
+    if unknown := sorted(set(given) - {"schema", "spec"}):
+        raise CodecError(unknown[0][:80], "is not a known field")
+    spec = decode(TrainerSpec, given.get("spec"), where="spec")
+    check_spec(spec)
+    return spec
+
+
+def _one_for(peer: Peer) -> Callable[[TrainerView], dict[str, Any]]:
+    return lambda view: document("trainer", for_peer(view, peer))
+
+
+def _trainer_id(request: Request) -> str:
+    given = str(request.path_params["trainer_id"])
+    if not _TRAINER_ID.fullmatch(given):
+        raise UsageError(
+            "BFT-1004",
+            f"{given[:40]!r} is not the id of a trainer.",
+            "List them with: bftrainer status",
+            exit_code=ExitCode.NOT_FOUND,
+        )
+    return given
+
+
+def _since_s(request: Request) -> float | None:
+    text = request.query_params.get("since_s")
+    if text is None:
+        return None
+    try:
+        since_s = float(text)
+    except ValueError:
+        since_s = math.nan
+    if not math.isfinite(since_s):
+        raise CodecError("since_s", "must be seconds since the epoch")
+    return since_s
+
+
+def _credentials(request: Request) -> Credentials:
+    who = request.scope[PEER_KEY]
+    if not isinstance(who, Credentials):
+        raise TypeError("the connection carries no credentials")
+    return who
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise HTTPException(413, f"The body is larger than {MAX_BODY_BYTES} bytes.")
+    return bytes(body)
+
+
+def _answer_error(_: Request, error: Exception) -> Response:
+    if not isinstance(error, BftError):
+        raise error
+    status = _STATUS_OF_CODE.get(error.code) or _STATUS_OF_EXIT_CODE.get(error.exit_code, 500)
+    return _json(error_document(error), status)
+
+
+def _answer_malformed(_: Request, error: Exception) -> Response:
+    refusal = UsageError(
+        "BFT-1103",
+        f"The request is malformed: {error}.",
+        "Send what docs/cli.md describes, or use the bftrainer command of this version.",
+    )
+    return _json(error_document(refusal), 400)
+
+
+def _answer_http(_: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    refusal = UsageError(
+        "BFT-1103",
+        f"The request cannot be served: {error.detail}",
+        "Send what docs/cli.md describes, or use the bftrainer command of this version.",
+    )
+    return _json(error_document(refusal), error.status_code, error.headers)
+
+
+def _answer_bug(_: Request, error: Exception) -> Response:
+    refusal = BftError(
+        "BFT-1100",
+        f"The daemon could not answer because of a defect ({type(error).__name__}).",
+        "Look for the traceback in the daemon's log and report it.",
+    )
+    return _json(error_document(refusal), 500)
+
+
+def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    text = json.dumps(value, allow_nan=False)  # all ASCII: no text in it can break it
+    return Response(text, status, headers, "application/json")
