@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from bftrainer.errors import BftError, ExitCode
@@ -57,7 +58,7 @@ class Aside:
             raise NoAnswerError(what, f"{own} looks for {user} have not come back")
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._running[key] = answer
-        answer.add_done_callback(lambda _: self._running.pop(key, None))
+        answer.add_done_callback(partial(self._came_back, key))
         threading.Thread(target=_run, args=(work, answer), name="aside", daemon=True).start()
         await self._outcome(what, answer)
         return answer.result()
@@ -66,7 +67,11 @@ class Aside:
         done, _ = await asyncio.wait({answer}, timeout=self._limit_s)
         if not done:
             raise NoAnswerError(what, f"there was no answer within {self._limit_s:g} s")
-        answer.exception()  # seen, or the loop complains of it
+
+    def _came_back(self, key: tuple[str, str], answer: asyncio.Future[Any]) -> None:
+        del self._running[key]
+        if not answer.cancelled():
+            answer.exception()  # seen: nobody may be waiting for it any more
 
 
 def _run(work: Callable[[], T], answer: asyncio.Future[T]) -> None:
