@@ -142,7 +142,7 @@ class Client:
         if body is not None:
             text = json.dumps(body, allow_nan=False).encode()
             headers["Content-Type"] = "application/json"
-        connection = _UnixConnection(self.socket_path, self._timeout_s)
+        connection = self._connection()
         try:
             # A daemon that has heard enough stops listening, but its answer is there.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -157,6 +157,9 @@ class Client:
             raise _not_understood(CodecError("", f"is not HTTP ({problem!r})")) from problem
         finally:
             connection.close()
+
+    def _connection(self) -> http.client.HTTPConnection:
+        return _UnixConnection(self.socket_path, self._timeout_s)
 
     def _check_path(self) -> None:
         paths.check_length(self.socket_path)

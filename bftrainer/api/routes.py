@@ -148,7 +148,7 @@ class Routes:
     async def _submit(self, request: Request) -> Response:
         body, peer = await _body(request), await self._peer(request)
         async with self._turn(request):
-            spec = await self._beside(partial(_read_submission, body))
+            spec = await self._beside(partial(read_submission, body))
         await self._check_directory(spec, peer)
 
         def submit() -> TrainerView:
@@ -209,7 +209,13 @@ class Routes:
                 await self._aside.call(peer.user, "other directories", check)
 
 
-def _read_submission(body: bytes) -> TrainerSpec:
+def read_submission(body: bytes) -> TrainerSpec:
+    """Return the spec in the body of a submission.
+
+    Raises:
+        CodecError: it is none.
+        UsageError: of ``check_spec``.
+    """
     given = check_schema("submit", parse(body))
     if unknown := sorted(set(given) - {"schema", "spec"}):
         raise CodecError(unknown[0][:80], "is not a known field")

@@ -112,7 +112,7 @@ def test_foreign_files_among_the_logs_are_passed_over(site: LocalSite, tmp_path:
     place = tmp_path / "place"
     trainer_id = site.client.submit(spec_at(tmp_path, place)).record.trainer_id
     logs = place / "logs"
-    logs.mkdir(parents=True)
+    logs.mkdir(parents=True, exist_ok=True)
     names = ("1-2", "1-10", "1-2-1", "x-1", "", "1-²", "9" * 200, "1-2-3-4-5")
     for name in names:
         (logs / f"{trainer_id}-{name}.log").touch()

@@ -20,7 +20,7 @@ _MNT_DETACH = 2
 def hanging(directory: Path) -> Iterator[Path]:
     """Mount it; whoever looks into it waits until the block ends."""
     libc = ctypes.CDLL(None, use_errno=True)
-    directory.mkdir()
+    directory.mkdir(exist_ok=True)
     try:
         device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     except OSError as problem:
