@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 
 from bftrainer.api.allowance import Allowance
 from bftrainer.api.service import (
@@ -81,7 +82,7 @@ class DaemonService:
 
     def trainers(self) -> tuple[TrainerView, ...]:
         """Return all trainers in order of submission."""
-        return tuple(self._view(r) for r in self._daemon.trainers.records.values())
+        return self._views(self._daemon.trainers.records.values())
 
     def trainer(self, trainer_id: str) -> TrainerView:
         """Return one trainer; BFT-1004 when there is none."""
@@ -242,20 +243,27 @@ class DaemonService:
         return record
 
     def _view(self, record: TrainerRecord) -> TrainerView:
-        plan = self._daemon.seen.plan
-        planned = [
-            n for n, t in (plan.assignment.items() if plan else ()) if t == record.trainer_id
-        ]
-        observed, starting = self._daemon.trainers.nodes_of(record.trainer_id)
-        pilots = self._daemon.pilots.by_node()
-        held = {h.node for h in self._daemon.agents.connected.values()}
-        requested = {n for n in planned if n in pilots and n not in held} | set(starting)
-        return TrainerView(
-            record=record,
-            planned_nodes=tuple(sorted(planned)),
-            requested_nodes=tuple(sorted(requested)),
-            observed_nodes=observed,
-        )
+        return self._views((record,))[0]
+
+    def _views(self, records: Iterable[TrainerRecord]) -> tuple[TrainerView, ...]:
+        daemon, plan = self._daemon, self._daemon.seen.plan
+        planned: dict[str, list[str]] = {}
+        for node, trainer_id in plan.assignment.items() if plan else ():
+            planned.setdefault(trainer_id, []).append(node)
+        held = {h.node for h in daemon.agents.connected.values()}
+        waited_for = daemon.pilots.by_node().keys() - held
+        views = []
+        for record in records:
+            nodes = planned.get(record.trainer_id, ())
+            observed, starting = daemon.trainers.nodes_of(record.trainer_id)
+            view = TrainerView(
+                record=record,
+                planned_nodes=tuple(sorted(nodes)),
+                requested_nodes=tuple(sorted(waited_for.intersection(nodes).union(starting))),
+                observed_nodes=observed,
+            )
+            views.append(view)
+        return tuple(views)
 
     def _node(self, node: Node) -> NodeView:
         daemon = self._daemon
