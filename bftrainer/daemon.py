@@ -39,6 +39,7 @@ from bftrainer.journal.errors import JournalError
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.lock import InstanceLock
 from bftrainer.journal.mark import MARK_NAME
+from bftrainer.observability.failures import Failures
 from bftrainer.observability.metrics import Metrics
 from bftrainer.observed import Observed
 from bftrainer.policy.model import Policy, policy_hash
@@ -98,7 +99,7 @@ class Daemon:
         self.started_s = clock()
         self.policy_hash = policy_hash(policy)
         self.settings = settings_of(policy, system)
-        self.metrics = Metrics()
+        self.metrics, self.failures = Metrics(), Failures()
         self._allocate = load_allocation_policy(policy.policy)
         self._looking = ThreadPoolExecutor(1, "look")
         self._acting = ThreadPoolExecutor(1, "act")
@@ -352,10 +353,9 @@ class Daemon:
             settled_until_s=self.trainers.budget.used_up(self._clock()),
         )
         started = time.perf_counter()
-        plan = decide(given, self._allocate)
+        plan = decide(given, self._allocate, self.failures.add)
         took_ms = 1000.0 * (time.perf_counter() - started)
-        if plan.trouble and plan.trouble != (self.seen.plan.trouble if self.seen.plan else ""):
-            LOG.error("%s", plan.trouble)
+        self.failures.left_out(plan.memory.left_out)
         event = self._event(given)
         before = self.seen.plan
         changed = before is None or plan.assignment != before.assignment

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bftrainer.decide.leftout import why_left_out
 from bftrainer.decide.remaining import forward_time_s
 from bftrainer.decide.types import Plan, Settings
 from bftrainer.trainer import TrainerRecord, TrainerState
@@ -32,7 +33,8 @@ def explain_trainer(
         if "did not answer" in unknown:
             return (unknown,)
     planned = sum(1 for t in plan.assignment.values() if t == record.trainer_id)
-    sentences = _size_sentences(record, plan, settings, queue, planned)
+    left_out = why_left_out(record.trainer_id, plan.memory.left_out)
+    sentences = [*left_out] or _size_sentences(record, plan, settings, queue, planned)
     if planned != observed_size:
         sentences.append(
             f"It is on its way from {observed_size} to {planned} nodes: agents and joiners"
@@ -55,13 +57,13 @@ def _size_sentences(
                 " trainers at once (p_jmax)."
             )
         ]
+    if plan.trouble:
+        return [plan.trouble, "Until that is mended every trainer keeps what it has."]
     if planned == spec.n_max:
         return [f"It has the {spec.n_max} nodes it asked for at most (n_max)."]
     if planned == 0 and pool < spec.n_min:
         return [f"It needs {spec.n_min} nodes (n_min) and the pool has {pool}.", *_idle(plan)]
     allocation = plan.allocation
-    if plan.trouble:
-        return [plan.trouble, "Until that is mended every trainer keeps what it has."]
     if allocation is None:
         return [f"The pool is empty ({pool} nodes).", *_idle(plan)]
     sentences = [

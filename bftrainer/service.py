@@ -17,7 +17,10 @@ from bftrainer.api.service import (
 )
 from bftrainer.backend_words import backend_sentences
 from bftrainer.daemon import Daemon
+from bftrainer.decide import leftout
 from bftrainer.decide.cooling import cooling_sentences
+from bftrainer.decide.curves import unfit
+from bftrainer.decide.types import Settings
 from bftrainer.errors import BftError, ExitCode, UsageError
 from bftrainer.explain import explain_trainer
 from bftrainer.harm.backoff import sentence
@@ -27,10 +30,23 @@ from bftrainer.observability.metrics import Figure
 from bftrainer.poll.snapshot import Node, NodeState
 from bftrainer.restart_words import loss_sentences, restart_sentences
 from bftrainer.slow_words import slow_sentences, straggler_sentences
-from bftrainer.trainer import TrainerRecord, TrainerSpec
+from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
 from trainers.runtimes.base import load_runtime
 
 _FREE = (NodeState.IDLE, NodeState.PLANNED)
+
+
+def _check_fit(spec: TrainerSpec, settings: Settings) -> None:
+    """Refuse what the solver would refuse in every decision (BFT-1027)."""
+    record = TrainerRecord(
+        trainer_id=spec.name, spec=spec, state=TrainerState.QUEUED, submitted_s=0.0
+    )
+    if why := unfit(record, settings):
+        raise UsageError(
+            "BFT-1027",
+            f"No allocation can be made with it. {why}",
+            "Give other sizes, another weight or another curve.",
+        )
 
 
 class DaemonService:
@@ -73,6 +89,7 @@ class DaemonService:
             back_off=sentence(daemon.harm.state),
             slow_nodes=tuple(self._slow_nodes().values()),
             cooling_nodes=tuple(self._cooling_nodes().values()),
+            left_out=leftout.sentences(seen.memory.left_out),
         )
 
     def nodes(self) -> tuple[NodeView, ...]:
@@ -172,6 +189,7 @@ class DaemonService:
             )
         self._allowance.check(peer.user, active)
         load_runtime(spec.runtime).check(spec)
+        _check_fit(spec, self._daemon.settings)
         record = self._daemon.trainers.submit(spec)
         self._allowance.took(peer.user)
         return self._view(record)
@@ -212,6 +230,8 @@ class DaemonService:
             stragglers_found=trainers.speeds.found,
             stragglers_replaced=trainers.speeds.replaced,
             can_write_down=daemon.journal.trouble is None,
+            left_out=len(daemon.seen.memory.left_out),
+            failed_decisions=daemon.failures.count,
         )
         return daemon_figures(self.status(), extras)
 

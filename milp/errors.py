@@ -7,13 +7,20 @@ from __future__ import annotations
 
 
 class ProblemError(Exception):
-    """A problem that cannot be solved as stated: code, one-sentence cause, next step."""
+    """A problem that cannot be solved as stated: code, one-sentence cause, next step.
 
-    def __init__(self, code: str, cause: str, next_step: str) -> None:
+    ``trainer_id`` and ``node`` name who is at fault, where that is one of them.
+    """
+
+    def __init__(
+        self, code: str, cause: str, next_step: str, *, trainer_id: str = "", node: str = ""
+    ) -> None:
         super().__init__(f"{code}: {cause} {next_step}")
         self.code = code
         self.cause = cause
         self.next_step = next_step
+        self.trainer_id = trainer_id
+        self.node = node
 
 
 class CheckFailed(Exception):  # noqa: N818 - says what happened: the check failed

@@ -15,6 +15,7 @@ from milp.problem import Curve, Objective, Problem, ProblemTrainer
 
 LARGEST_NUMBER = 1e15  # beyond any rate or time; keeps every product finite
 SMALLEST_RATE = 1e-9  # samples per second on one node
+LARGEST_SIZE = 10**9  # nodes; as an array's index and as a float it is exact
 
 
 def validate(problem: Problem) -> None:
@@ -56,10 +57,11 @@ def _is_plain(trainer: ProblemTrainer) -> bool:
     sizes, rates = trainer.curve.sizes, trainer.curve.samples_per_s
     numbers = (trainer.rescale_up_s, trainer.rescale_down_s, trainer.warm_up_s, trainer.weight)
     return (
-        1 <= trainer.n_min <= trainer.n_max
+        1 <= trainer.n_min <= trainer.n_max <= LARGEST_SIZE
         and _are_plain(numbers)
         and 0 < len(sizes) == len(rates)
         and sizes[0] >= 1
+        and sizes[-1] <= LARGEST_SIZE
         and all(map(operator.lt, sizes, sizes[1:]))
         and _are_plain(rates)
         and rates[0] >= SMALLEST_RATE * sizes[0]
@@ -89,9 +91,14 @@ def _look_closely(problem: Problem) -> None:
                 "BFT-3002",
                 f"Trainer {trainer.trainer_id} is listed twice.",
                 "Give every trainer its own trainer_id.",
+                trainer_id=trainer.trainer_id,
             )
         trainer_ids.add(trainer.trainer_id)
-        _validate_trainer(trainer, problem.objective)
+        try:
+            _validate_trainer(trainer, problem.objective)
+        except ProblemError as found:
+            found.trainer_id = trainer.trainer_id
+            raise
         for name in trainer.current:
             first = owners.setdefault(name, trainer.trainer_id)
             if first != trainer.trainer_id:
@@ -99,6 +106,7 @@ def _look_closely(problem: Problem) -> None:
                     "BFT-3003",
                     f"Node {name} is current of two trainers, {first} and {trainer.trainer_id}.",
                     "List each node in the current of one trainer only.",
+                    trainer_id=trainer.trainer_id,
                 )
 
 
@@ -108,7 +116,7 @@ def _validate_nodes(problem: Problem) -> None:
         counts = Counter(node.name for node in nodes)
         name = next(node.name for node in nodes if counts[node.name] > 1)
         raise ProblemError(
-            "BFT-3004", f"Node {name} is listed twice in nodes.", "List each node once."
+            "BFT-3004", f"Node {name} is listed twice in nodes.", "List each node once.", node=name
         )
     for node in nodes:
         remaining_s = node.expected_remaining_s
@@ -117,9 +125,10 @@ def _validate_nodes(problem: Problem) -> None:
                 "BFT-3005",
                 f"Node {node.name}: expected_remaining_s is not a number.",
                 "Give seconds, or None when no end is in sight.",
+                node=node.name,
             )
         if not 0 <= node.claim_s <= LARGEST_NUMBER:
-            _require_number(f"Node {node.name}: claim_s", node.claim_s)
+            _require_number(f"Node {node.name}: claim_s", node.claim_s, node=node.name)
 
 
 def _validate_trainer(trainer: ProblemTrainer, objective: Objective) -> None:
@@ -127,9 +136,11 @@ def _validate_trainer(trainer: ProblemTrainer, objective: Objective) -> None:
     if not 1 <= trainer.n_min <= trainer.n_max:
         raise ProblemError(
             "BFT-3006",
-            f"{where}: n_min {trainer.n_min} and n_max {trainer.n_max} leave no size.",
+            f"{where}: n_min {_shown(trainer.n_min)} and n_max {_shown(trainer.n_max)} leave no"
+            " size.",
             "Choose 1 <= n_min <= n_max.",
         )
+    _require_number(f"{where}: n_max", trainer.n_max, most=LARGEST_SIZE)
     if len(set(trainer.current)) != len(trainer.current):
         raise ProblemError(
             "BFT-3007", f"{where}: current names a node twice.", "List each node once."
@@ -166,6 +177,7 @@ def _validate_curve(where: str, name: str, curve: Curve) -> None:
             f"{where}: {name} sizes are not strictly increasing from 1.",
             "Sort the sizes, remove repetitions and leave out size 0.",
         )
+    _require_number(f"{where}: the last of the {name} sizes", sizes[-1], most=LARGEST_SIZE)
     for value in curve.samples_per_s:
         if not 0 <= value <= LARGEST_NUMBER:
             _require_number(f"{where}: {name} samples_per_s", value)
@@ -202,8 +214,19 @@ def _validate_single(where: str, trainer: ProblemTrainer, objective: Objective) 
         )
 
 
-def _require_number(field: str, value: float) -> None:
-    if not 0 <= value <= LARGEST_NUMBER:  # also false for NaN
+def _require_number(
+    field: str, value: float, *, most: float = LARGEST_NUMBER, node: str = ""
+) -> None:
+    if not 0 <= value <= most:  # also false for NaN
         raise ProblemError(
-            "BFT-3011", f"{field} is {value}.", f"Give a number from 0 to {LARGEST_NUMBER:g}."
+            "BFT-3011",
+            f"{field} is {_shown(value)}.",
+            f"Give a number from 0 to {most:g}.",
+            node=node,
         )
+
+
+def _shown(number: float) -> str:
+    """Write a number out, unless that would take hundreds of digits."""
+    is_long = isinstance(number, int) and abs(number) >= 1 << 63
+    return "beyond 2 to the 63" if is_long else str(number)

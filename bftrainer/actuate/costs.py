@@ -3,7 +3,8 @@
 A new measurement replaces a known one only when it differs enough: decisions must
 not oscillate with the noise of a measurement. Of the throughput, statistics are kept by
 size (``bftrainer.profile.measure``); decisions are told a mean when it is first known,
-when it has moved by more than noise, and when it has become twice as precise.
+when it has moved by more than noise, and when it has become twice as precise. What workers
+report is bounded by what their trainer declared or showed before (``profile.plausible``).
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from dataclasses import replace
 from bftrainer.actuate.group import Rescaled
 from bftrainer.elastic.protocol import Progress
 from bftrainer.profile.measure import MAX_SIZES, Watch, add, error_of, heard
+from bftrainer.profile.plausible import is_plausible, most_believed
 from bftrainer.trainer import MeasuredCosts, RestartCosts, TrainerRecord
+from milp.problem import Curve
 
 NOISE = 0.25  # relative change of a pause that counts
 FIRST_COUNT = 3.0  # observations until a size counts as known
 TOLD_SHARE = 0.02  # relative change of a throughput that counts
 TOLD_ERRORS = 3.0  # the same in standard errors
 PRECISER = 4.0  # so many times the observations: half the error
+LONGEST_PAUSE_S = 3600.0  # who says that it pauses for longer is not believed
 
 
 def learn_rescale(costs: MeasuredCosts, done: Rescaled) -> MeasuredCosts:
@@ -75,7 +79,8 @@ def learn_progress(
     )
     if observed is None:
         return watch, record.costs
-    return watch, learn_throughput(record.costs, watch.size, observed, now_s)
+    costs = learn_throughput(record.costs, watch.size, observed, now_s, record.spec.curve)
+    return watch, costs
 
 
 def watch_from(record: TrainerRecord, said: Progress, now_s: float) -> Watch:
@@ -90,24 +95,36 @@ def watch_from(record: TrainerRecord, said: Progress, now_s: float) -> Watch:
 
 
 def learn_throughput(
-    costs: MeasuredCosts, size: int, samples_per_s: float, now_s: float
+    costs: MeasuredCosts,
+    size: int,
+    samples_per_s: float,
+    now_s: float,
+    declared: Curve | None = None,
 ) -> MeasuredCosts:
     """Take in one observation at a size."""
-    if samples_per_s <= 0.0 or size < 1:
+    if size < 1 or not is_plausible(size, samples_per_s):
         return costs
+    known = [(one.size, one.mean_samples_per_s) for one in costs.throughput]
+    if declared is not None:
+        known += zip(declared.sizes, declared.samples_per_s, strict=True)
+    samples_per_s = min(samples_per_s, most_believed(known, size))
     costs = replace(costs, throughput=add(costs.throughput, size, samples_per_s, now_s))
     return _tell(costs, size, at_least=FIRST_COUNT)
 
 
 def learn_leaving(
-    costs: MeasuredCosts, size: int, samples_per_s: float, now_s: float
+    costs: MeasuredCosts,
+    size: int,
+    samples_per_s: float,
+    now_s: float,
+    declared: Curve | None = None,
 ) -> MeasuredCosts:
     """Take over what is known of a size that is left, however little.
 
     ``samples_per_s`` is the last report; it counts where no observation was completed.
     """
     if all(one.size != size for one in costs.throughput):
-        costs = learn_throughput(costs, size, samples_per_s, now_s)
+        costs = learn_throughput(costs, size, samples_per_s, now_s, declared)
     return _tell(costs, size, at_least=1.0)
 
 
@@ -136,6 +153,7 @@ def _tell(costs: MeasuredCosts, size: int, *, at_least: float) -> MeasuredCosts:
 
 
 def _blend(known: float | None, measured: float) -> float:
+    measured = min(max(0.0, measured), LONGEST_PAUSE_S)  # 0 for NaN
     if known is None:
         return measured
     if abs(measured - known) <= NOISE * known:

@@ -114,6 +114,8 @@ class TrainerBook:
         for record in self.records.values():
             if not record.state.is_final:
                 self._open(record)
+            elif record.reason.startswith("BFT-1028"):
+                LOG.error("trainer %s: %s", record.trainer_id, record.reason)
 
     # ---- users -----------------------------------------------------------------------
 
@@ -372,7 +374,7 @@ class TrainerBook:
         costs = learn_rescale(record.costs, done)
         if done.size_before and not self.speeds.is_uneven(record.trainer_id):
             rate = record.progress.samples_per_s
-            costs = learn_leaving(costs, done.size_before, rate, now_s)
+            costs = learn_leaving(costs, done.size_before, rate, now_s, record.spec.curve)
         trainer.watch = Watch(
             generation=done.generation,
             size=done.size,

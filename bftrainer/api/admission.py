@@ -7,11 +7,12 @@ BFT-1016 or BFT-1032. The command line asks before it sends, the server asks aga
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections.abc import Iterator
+from typing import Final
 
 from bftrainer.errors import UsageError
+from bftrainer.profile.plausible import FASTEST, LEAP, SLOWEST
 from bftrainer.trainer import TrainerSpec
 from milp.problem import Curve
 
@@ -22,6 +23,16 @@ MAX_TOTAL_BYTES = 128 * 1024  # of all strings together
 MAX_ARGUMENTS = 2048
 MAX_VARIABLES = 1024
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # categories Cc and Cs of Unicode
+MAX_POINTS = 1000  # of a curve; every decision reads them
+# Nothing real is beyond these, and whatever is computed from them stays finite and exact.
+RANGES: Final[dict[str, tuple[float, float]]] = {
+    "--epochs": (1, 10**9),
+    "--samples": (1, 10**15),
+    "--workers-per-node": (1, 1024),
+    "--weight": (1e-6, 1e6),
+    "--checkpoint-interval": (1e-3, 1e7),
+    "--max-failures": (1, 10**6),
+}
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -36,38 +47,60 @@ def check_spec(spec: TrainerSpec) -> None:
     check_sizes(spec.n_min, spec.n_max)
     if spec.curve is not None:
         check_curve(spec.curve)
+    if spec.utility is not None:
+        _check_points(spec.utility)
     _check_numbers(spec)
 
 
 def check_sizes(n_min: int, n_max: int) -> None:
     """Refuse sizes that cannot be (BFT-1002)."""
     if n_min < 1:
-        cause = f"The smallest size must be at least 1 node, not {n_min}."
+        cause = f"The smallest size must be at least 1 node, not {_shown(n_min)}."
     elif n_min > n_max:
-        cause = f"The smallest size ({n_min}) is above the largest ({n_max})."
+        cause = f"The smallest size ({_shown(n_min)}) is above the largest ({_shown(n_max)})."
     elif n_max > MAX_NODES:
-        cause = f"The largest size ({n_max}) is above {MAX_NODES}."
+        cause = f"The largest size ({_shown(n_max)}) is above {MAX_NODES}."
     else:
         return
     raise UsageError("BFT-1002", cause, "Write --nodes MIN:MAX with 1 <= MIN <= MAX.")
 
 
 def check_curve(curve: Curve) -> None:
-    """Refuse a curve that is none (BFT-1015)."""
+    """Refuse a curve that is none, or that nobody can believe (BFT-1015)."""
+    _check_points(curve)
+    first = curve.samples_per_s[0] / curve.sizes[0]
+    if first == 0:
+        raise _no_curve("The first rate of the curve is zero; others are compared with it.")
+    if first < SLOWEST:
+        raise _no_curve(f"The first rate of the curve is below {SLOWEST:g} for each node.")
+    for size, rate in zip(curve.sizes, curve.samples_per_s, strict=True):
+        if rate > LEAP * first * size:
+            raise _no_curve(
+                f"At {size} nodes each is more than {LEAP:g} times as fast as at the first size."
+            )
+
+
+def _check_points(curve: Curve) -> None:
     sizes, rates = curve.sizes, curve.samples_per_s
     if not sizes:
         cause = "The curve has no points."
     elif len(sizes) != len(rates):
         cause = f"The curve has {len(sizes)} sizes but {len(rates)} rates."
+    elif len(sizes) > MAX_POINTS:
+        cause = f"The curve has {len(sizes)} points; {MAX_POINTS} is the most."
     elif sizes[0] < 1 or any(a >= b for a, b in itertools.pairwise(sizes)):
         cause = "The sizes of the curve must be whole numbers from 1, each above the last."
-    elif any(rate < 0 or not math.isfinite(rate) for rate in rates):
-        cause = "The rates of the curve must be finite and not negative."
-    elif rates[0] == 0:
-        cause = "The first rate of the curve is zero; others are compared with it."
+    elif sizes[-1] > MAX_NODES:
+        cause = f"The sizes of the curve go beyond {MAX_NODES}."
+    elif not all(0 <= rate <= FASTEST for rate in rates):
+        cause = f"The rates of the curve must be numbers from 0 to {FASTEST:g}."
     else:
         return
-    raise UsageError(
+    raise _no_curve(cause)
+
+
+def _no_curve(cause: str) -> UsageError:
+    return UsageError(
         "BFT-1015", cause, 'Write {"sizes": [1, 2, 4], "samples_per_s": [100, 190, 350]}.'
     )
 
@@ -142,9 +175,12 @@ def _check_numbers(spec: TrainerSpec) -> None:
         ("--max-failures", spec.max_failures),
     )
     for option, number in numbers:
-        if number is not None and not (0 < number <= 1e18):
+        least, most = RANGES[option]
+        if number is not None and not least <= number <= most:
             raise UsageError(
-                "BFT-1016", f"{option} is {number}.", "It must be a finite number above 0."
+                "BFT-1016",
+                f"{option} is {_shown(number)}.",
+                f"It must be a number from {least:g} to {most:g}.",
             )
     for what, path in (
         ("script", spec.script),
@@ -156,6 +192,12 @@ def _check_numbers(spec: TrainerSpec) -> None:
             raise UsageError(
                 "BFT-1016", f"The {what} {path!r} is not absolute.", "Give its absolute path."
             )
+
+
+def _shown(number: float) -> str:
+    """Write a number out, if it has no hundreds of digits."""
+    text = str(number)
+    return text if len(text) <= 40 else f"{text[:20]}... ({len(text)} digits)"
 
 
 def _strings(spec: TrainerSpec) -> Iterator[tuple[str, str]]:

@@ -96,6 +96,7 @@ class StatusView:
     back_off: str = ""  # one sentence while the daemon backs off (docs/harm.md)
     slow_nodes: tuple[str, ...] = ()  # a sentence each (docs/stragglers.md)
     cooling_nodes: tuple[str, ...] = ()  # a sentence each (docs/elastic.md)
+    left_out: tuple[str, ...] = ()  # of decisions, a sentence each (docs/solver.md)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

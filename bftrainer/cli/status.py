@@ -101,6 +101,8 @@ def _print_status(view: StatusView, *, show_all: bool) -> None:
         click.echo(f"slow node   {shown(slow)}")
     for cooling in view.cooling_nodes:
         click.echo(f"bad node    {shown(cooling)}")
+    for one in view.left_out:
+        click.echo(f"left out    {shown(one)}")
     for failure in view.failures:
         click.echo(f"failure     {shown(failure)}")
     ended = [item for item in view.trainers if item.record.state.is_final]

@@ -11,8 +11,11 @@ from typing import NamedTuple
 
 from bftrainer.decide.types import Settings
 from bftrainer.profile.fit import CAUTIOUS, USUAL, Fitted, Point, correct, fit
+from bftrainer.profile.plausible import LEAP, is_plausible
 from bftrainer.trainer import MeasuredCosts, TrainerRecord
-from milp.problem import Curve, ProblemTrainer
+from milp.errors import ProblemError
+from milp.problem import Curve, Problem, ProblemTrainer
+from milp.validate import validate
 
 OLD_ERROR = 0.05  # relative, of throughputs that come without statistics
 
@@ -30,12 +33,34 @@ def fitted(record: TrainerRecord, settings: Settings) -> Fitted:
 
 
 def points_of(costs: MeasuredCosts) -> tuple[Point, ...]:
-    """Return what decisions have been told of the throughput, with its error."""
+    """Return what decisions have been told of the throughput, with its error.
+
+    Per node no size counts as more than ``LEAP`` times as fast as the smallest.
+    """
     errors = {one.size: one.told_error for one in costs.throughput}
+    told = [one for one in costs.samples_per_s_by_size if is_plausible(*one)]
+    most = LEAP * told[0][1] / told[0][0] if told else 0.0
     return tuple(
-        Point(size, rate, min(1.0, errors.get(size, OLD_ERROR)))
-        for size, rate in costs.samples_per_s_by_size
+        Point(size, min(rate, most * size), min(1.0, errors.get(size, OLD_ERROR)))
+        for size, rate in told
     )
+
+
+def unfit(record: TrainerRecord, settings: Settings) -> str:
+    """Say why no allocation can be made with this trainer in it, whoever else there is.
+
+    "": one can. Asked when a trainer is submitted, and when a decision has failed.
+    """
+    try:
+        alone = (_make(record, (), settings, ()),)
+        validate(
+            Problem(nodes=(), trainers=alone, t_fwd_s=0.0, p_jmax=1, objective=settings.objective)
+        )
+    except ProblemError as problem:
+        return problem.cause
+    except Exception as failure:  # noqa: BLE001 - numbers that arithmetic cannot take
+        return f"Trainer {record.trainer_id}: its numbers are beyond arithmetic ({failure})."
+    return ""
 
 
 def problem_trainer(

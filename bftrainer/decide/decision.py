@@ -7,10 +7,10 @@ could use, then restore the reserve, then allocate what is left by the policy.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from bftrainer.decide import claims, reserve, settled, slow
 from bftrainer.decide.cooling import leave_alone
@@ -18,11 +18,13 @@ from bftrainer.decide.curves import problem_trainer
 from bftrainer.decide.exploring import Exploring
 from bftrainer.decide.giveback import GiveBack, coming_back, give_back, still_held_off
 from bftrainer.decide.inqueue import look_wanted_s
+from bftrainer.decide.leftout import trouble
 from bftrainer.decide.limit import hold_at_most
 from bftrainer.decide.policies import no_rescale
 from bftrainer.decide.policies.base import Policy
 from bftrainer.decide.pool import FREE_STATES, Pool, build_pool, taken_nodes
 from bftrainer.decide.remaining import forward_time_s, look
+from bftrainer.decide.surviving import reason_of, surviving
 from bftrainer.decide.types import (
     Claim,
     DecisionInput,
@@ -33,24 +35,45 @@ from bftrainer.decide.types import (
     Release,
     Settings,
 )
-from bftrainer.decide.victims import CheapestForTrainers
+from bftrainer.decide.victims import CheapestForTrainers, first_by_name
 from bftrainer.decide.waiting import starts_by_s
 from bftrainer.events.idle import observe_idle
 from bftrainer.poll.snapshot import NodeState
-from milp.errors import CheckFailed, ProblemError
 from milp.problem import Allocation, Problem, ProblemNode
 
 AGENT_PATIENCE_S = 60.0  # from a pilot's start to its agent's hello: imports take their time
+NO_ANSWER = "The batch system did not answer; nothing is taken or released until it does."
 
 
-def decide(given: DecisionInput, policy: Policy) -> Plan:
+def decide(
+    given: DecisionInput,
+    policy: Policy,
+    on_failure: Callable[[Exception], object] = lambda _: None,
+) -> Plan:
     """Return who gets which node, what to claim and what to release.
 
     On an incomplete snapshot nothing is claimed and nothing is released
-    (observation *unknown*), and the assignment stays as it is.
+    (observation *unknown*), and the assignment stays as it is. It raises nothing: a trainer,
+    job or node on which it fails is left out of it (``surviving``).
+
+    Args:
+        given: everything it depends on.
+        policy: who allocates.
+        on_failure: told what failed, once per decision.
     """
     if not given.snapshot.is_complete:
-        return _unchanged(given)
+        return _unchanged(given, NO_ANSWER)
+    attempt, keep = partial(_decide, policy=policy), partial(_decide, policy=None)
+    try:
+        return surviving(given, attempt, keep, on_failure)
+    except Exception as failure:  # noqa: BLE001 - give-back itself: the batch system preempts
+        on_failure(failure)
+        why = f"BFT-2118: nothing could be decided ({reason_of(failure)})."
+        return replace(_unchanged(given, why), trouble=why)
+
+
+def _decide(given: DecisionInput, policy: Policy | None) -> Plan:
+    """Decide; without a policy everybody keeps what they have."""
     memory = _observe(given)
     given = replace(given, settings=_learnt(given, memory))
     moved = give_back(
@@ -59,7 +82,7 @@ def decide(given: DecisionInput, policy: Policy) -> Plan:
         memory,
         given.settings,
         given.now_s,
-        CheapestForTrainers(given, memory),
+        first_by_name if policy is None else CheapestForTrainers(given, memory),
     )
     releases = list(moved.releases)
     if moved.gave_back or memory.gave_back:
@@ -79,12 +102,13 @@ def decide(given: DecisionInput, policy: Policy) -> Plan:
     releases += beyond
     memory = slow.settle(memory, [n.name for n in pool.nodes], given)
     kept = _kept(pool, given, memory)
-    problem = _problem(pool, given, memory, kept)
-    allocation, trouble = _allocate(problem, Exploring(policy, given), _fractions(memory, given))
-    assignment = dict(allocation.assignment) if allocation else {}
-    if trouble:  # a rule that fails leaves everybody what they have
+    allocation, assignment = None, dict[str, str]()
+    if policy is None:
         there = {n.name for n in pool.nodes}
         assignment = {n: t for n, t in memory.assignment.items() if n in there}
+    elif problem := _problem(pool, given, memory, kept):
+        allocation = _allocate(problem, Exploring(policy, given), _fractions(memory, given))
+        assignment = dict(allocation.assignment)
     assignment |= kept
     if memory.slow_nodes or memory.replacing:
         memory = replace(memory, replacing=slow.replaced(memory, assignment, given))
@@ -99,14 +123,13 @@ def decide(given: DecisionInput, policy: Policy) -> Plan:
         not_used=pool.not_used,
         reserve=pool.reserve,
         allocation=allocation,
-        trouble=trouble,
+        trouble=trouble(memory.left_out) if policy is None else "",
         memory=replace(memory, assignment=assignment, unused_since=unused),
         look_wanted_s=look_wanted_s(given, memory, moved.left_to_jobs & moved.spoken_for.keys()),
     )
 
 
-def _unchanged(given: DecisionInput) -> Plan:
-    reason = "The batch system did not answer; nothing is taken or released until it does."
+def _unchanged(given: DecisionInput, reason: str) -> Plan:
     return Plan(
         assignment=dict(given.memory.assignment),
         claims=(),
@@ -365,17 +388,10 @@ def _fractions(memory: Memory, given: DecisionInput) -> dict[str, float]:
     return {n: slow.fraction_now(s, settings, now_s) for n, s in memory.slow_nodes.items()}
 
 
-def _allocate(
-    problem: Problem | None, policy: Policy, fractions: Mapping[str, float]
-) -> tuple[Allocation | None, str]:
-    if problem is None:
-        return None, ""
-    try:
-        if fractions:
-            return slow.allocate(problem, fractions, policy.allocate), ""
-        return policy.allocate(problem), ""
-    except (ProblemError, CheckFailed) as failure:
-        return None, f"Policy {policy.name} gave no usable answer: {failure}"
+def _allocate(problem: Problem, policy: Policy, fractions: Mapping[str, float]) -> Allocation:
+    if fractions:
+        return slow.allocate(problem, fractions, policy.allocate)
+    return policy.allocate(problem)
 
 
 def _claims(pool: Pool, assignment: Mapping[str, str], given: DecisionInput) -> tuple[Claim, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from bftrainer.decide.claims import ClaimCosts
 from bftrainer.decide.cooling import Cooling
+from bftrainer.decide.leftout import LeftOut
 from bftrainer.decide.remaining import Joins
 from bftrainer.decide.reserve import SmallJobs
 from bftrainer.decide.slow import Replacing, SlowNode
@@ -89,6 +90,8 @@ class Memory:
     small_jobs: SmallJobs = field(default_factory=SmallJobs)  # only where the reserve is
     slow_nodes: Mapping[str, SlowNode] = field(default_factory=dict)
     replacing: Mapping[str, Replacing] = field(default_factory=dict)  # by straggler
+    # Trainers, jobs and nodes that decisions do without, because they fail on them.
+    left_out: Mapping[str, LeftOut] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,6 +96,15 @@ def _shared_out(
     return shares
 
 
+def first_by_name(
+    count: int,
+    candidates: Collection[str],
+    gone: Collection[str],  # noqa: ARG001 - as ``Pick`` has it
+) -> Collection[str]:
+    """``Pick`` when nothing can be said of the trainers."""
+    return sorted(candidates)[:count]
+
+
 @dataclass(slots=True)
 class CheapestForTrainers:
     """``Pick`` by what trainers lose, as the allocation values it."""

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from bftrainer.canonical import decode, encode, from_plain, parse
+from bftrainer.canonical import decode, encode, from_plain, parse, to_plain
 from bftrainer.journal.records import PilotRecord, pilot_ordinal, trainer_ordinal
+from bftrainer.journal.unreadable import trainer_of
 from bftrainer.trainer import TrainerRecord
 
 START: Final = "start"  # a daemon began an incarnation
@@ -25,14 +26,19 @@ Row = dict[str, Any]
 
 def trainer_row(record: TrainerRecord, seq: int) -> Row:
     """Return the row of a trainer."""
+    return _trainer_row(to_plain(record), seq)
+
+
+def _trainer_row(plain: Any, seq: int) -> Row:
+    """Return it as it was written, whether or not this release can read it."""
     return {
-        "trainer_id": record.trainer_id,
-        "ordinal": trainer_ordinal(record.trainer_id),
-        "state": str(record.state),
-        "submitted_s": float(record.submitted_s),
-        "name": _printable(record.spec.name),
-        "owner": _printable(record.spec.user),
-        "record": encode(record).decode(),
+        "trainer_id": plain["trainer_id"],
+        "ordinal": trainer_ordinal(plain["trainer_id"]),
+        "state": plain["state"],
+        "submitted_s": plain["submitted_s"],
+        "name": _printable(plain["spec"]["name"]),
+        "owner": _printable(plain["spec"]["user"]),
+        "record": encode(plain).decode(),
         "seq": seq,
     }
 
@@ -55,7 +61,7 @@ def pilot_row(record: PilotRecord, seq: int) -> Row:
 
 def trainers_from(text: str) -> tuple[TrainerRecord, ...]:
     """Return the trainers in an entry."""
-    return tuple(from_plain(plain, TrainerRecord) for plain in parse(text))
+    return tuple(trainer_of(plain) for plain in parse(text))
 
 
 def pilots_from(text: str) -> tuple[PilotRecord, ...]:
@@ -65,7 +71,7 @@ def pilots_from(text: str) -> tuple[PilotRecord, ...]:
 
 def trainer_from(row_record: str) -> TrainerRecord:
     """Return the trainer in a row's ``record``."""
-    return decode(row_record, TrainerRecord)
+    return trainer_of(parse(row_record))
 
 
 def pilot_from(row_record: str) -> PilotRecord:
@@ -95,10 +101,7 @@ class Projection:
 
     def trainer_rows(self) -> dict[str, Row]:
         """Return what the table of trainers must hold."""
-        return {
-            key: trainer_row(from_plain(plain, TrainerRecord), seq)
-            for key, (plain, seq) in self._trainers.items()
-        }
+        return {key: _trainer_row(plain, seq) for key, (plain, seq) in self._trainers.items()}
 
     def pilot_rows(self) -> dict[str, Row]:
         """Return what the table of pilots must hold."""

@@ -26,6 +26,8 @@ class Extras:
     stragglers_found: int = 0
     stragglers_replaced: int = 0
     can_write_down: bool = True
+    left_out: int = 0
+    failed_decisions: int = 0
 
 
 def daemon_figures(status: StatusView, extras: Extras) -> tuple[Figure, ...]:
@@ -68,6 +70,14 @@ def daemon_figures(status: StatusView, extras: Extras) -> tuple[Figure, ...]:
         _figure(
             "stragglers_replaced_total", "Of these, replaced by another node.",
             extras.stragglers_replaced,
+        ),
+        _figure(
+            "left_out", "Trainers, jobs and nodes that decisions do without because they fail on"
+            " them.", extras.left_out,
+        ),
+        _figure(
+            "failed_decisions_total", "Decisions that were taken again without whoever was at"
+            " fault.", extras.failed_decisions,
         ),
         *_polling(status.polling),
         Figure(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from bftrainer.profile.plausible import FASTEST
 from bftrainer.trainer import SizeThroughput
 
 SETTLE_S, SETTLE_STEPS = 1.0, 3  # of a new generation: caches and buffers are still cold
@@ -40,12 +41,15 @@ def heard(
 ) -> tuple[Watch, float | None]:
     """Take in a report; return samples per second when an observation is complete.
 
-    Every member reports, so reports may come twice or late: those change nothing.
+    Every member reports, so reports may come twice or late: those change nothing, nor does
+    one that nobody can believe.
     """
     if generation != watch.generation or samples <= watch.samples or now_s <= watch.at_s:
         return watch, None
-    here = replace(watch, step=step, samples=samples, at_s=now_s, is_settled=True)
     span_s = now_s - watch.at_s
+    if samples - watch.samples > FASTEST * span_s:
+        return watch, None
+    here = replace(watch, step=step, samples=samples, at_s=now_s, is_settled=True)
     if not watch.is_settled:
         is_settled = span_s >= SETTLE_S and step - watch.step >= SETTLE_STEPS
         return (here if is_settled else watch), None

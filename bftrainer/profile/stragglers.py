@@ -25,6 +25,7 @@ FEWEST_REPORTS = 3  # before a verdict
 CLEAR_REPORTS = 12  # before a node that was slow elsewhere is taken not to be
 CLEAR_ABOVE = 0.05  # a straggler is one until its average is so far above the threshold
 TOLD_STEP = 0.05  # decisions hear of a change of the average that is larger than this
+LONGEST_S, MOST_SAMPLES = 1e6, 10**12  # of a step: reports of more, or of 1 / LONGEST_S, are void
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +98,9 @@ def heard(
         share: samples of it in that step.
         threshold: fraction below which it is slow, in (0, 1).
     """
-    if generation != known.generation or own_s <= 0.0 or share < 1:
+    if generation != known.generation:
+        return known
+    if not (1.0 / LONGEST_S <= own_s <= LONGEST_S and 1 <= share <= MOST_SAMPLES):
         return known
     if node in known.heard:
         known = _compared(known, threshold)

@@ -379,3 +379,29 @@ def test_malformed_problems_are_refused(code: str, problem: Problem) -> None:
     assert caught.value.code == code
     assert caught.value.cause.endswith(".")
     assert caught.value.next_step.endswith(".")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        trainer("t1", {1: 1e20}),
+        trainer("t1", {1: 1e-20}),
+        trainer("t1", {2**40: 1e6}),
+        trainer("t1", {10**400: 1.0}),
+        trainer("t1", {1: 1.0}, n_max=10**5000),
+        trainer("t1", {1: 1.0}, weight=float("nan")),
+        trainer("t1", {1: 1.0}, current=("n0", "n0")),
+    ],
+)
+def test_a_refusal_names_the_trainer_at_fault(wrong: ProblemTrainer) -> None:
+    both = problem_of(1, trainer("t0", {1: 1.0}), wrong)
+    with pytest.raises(ProblemError) as caught:
+        solve(replace(both, objective=Objective.SCALING_EFFICIENCY))
+    assert (caught.value.trainer_id, caught.value.node) == ("t1", "")
+
+
+def test_a_refusal_names_the_node_at_fault() -> None:
+    nodes = (ProblemNode(name="n0"), ProblemNode(name="n1", claim_s=float("nan")))
+    with pytest.raises(ProblemError) as caught:
+        solve(replace(problem_of(0, trainer("t0", {1: 1.0})), nodes=nodes))
+    assert (caught.value.trainer_id, caught.value.node) == ("", "n1")
