@@ -46,6 +46,7 @@ from bftrainer.actuate.speeds import SpeedBook
 from bftrainer.api.service import LogFile
 from bftrainer.decide.slow import Replacing
 from bftrainer.elastic import protocol
+from bftrainer.errors import BftError
 from bftrainer.journal.journal import Journal
 from bftrainer.policy.model import Policy
 from bftrainer.profile.measure import Watch
@@ -364,7 +365,11 @@ class TrainerBook:
             incarnation=self._incarnation,
             log_path=log_path,
         )
-        message = load_runtime(spec.runtime).start_message(trainer.record, config)
+        try:
+            message = load_runtime(spec.runtime).start_message(trainer.record, config)
+        except BftError as problem:  # of a runtime that is not installed any more
+            self._finish(trainer.record.trainer_id, TrainerState.FAILED, str(problem))
+            return
         trainer.machine.workers[asked.worker_id].log_path = log_path
         if not self._send(asked.pilot_id, message):
             LOG.info("worker %s not started: its agent is gone", asked.worker_id)

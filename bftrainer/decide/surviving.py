@@ -5,8 +5,8 @@ When one fails, everybody else is decided as if whoever is at fault were not the
 that no problem can be stated with (``unfit``), whom the solver's refusal names, or else whom
 halves of the queue, of the trainers or of the nodes show: as few as make it succeed. Of a job
 first what it asks for is left out, so that it counts as one we do not understand and gets its
-nodes back. All trainers or all nodes are never at fault: when a decision fails whoever is left
-out, everybody keeps what they have, and jobs get nodes back all the same.
+nodes back. All trainers or all nodes are never at fault: when a decision fails unless nobody
+is left, everybody keeps what they have, and jobs get nodes back all the same.
 
 Who was left out is remembered and left out at once for ``RETRY_S``, then tried again. Pure.
 """
@@ -209,9 +209,10 @@ class _Search:
             else:
                 half = len(chunk) // 2
                 chunks += [chunk[half:], chunk[:half]]
-        if len(outside) == len(names) and kind in (Kind.TRAINER, Kind.NODE):
-            return None
-        return self._try(self._and(outside))
+        plan = self._try(self._and(outside))
+        if plan is not None and plan.allocation is None and kind in (Kind.TRAINER, Kind.NODE):
+            return None  # nobody is left: it is not they who are at fault
+        return plan
 
     def _and(self, outside: Mapping[str, LeftOut]) -> Known:
         return {**self.known, **{one.key: one for one in outside.values()}}
