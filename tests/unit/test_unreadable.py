@@ -1,0 +1,105 @@
+"""What another release accepted does not keep a daemon from reading its journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bftrainer.actuate.trainers import TrainerBook
+from bftrainer.journal.journal import Journal
+from bftrainer.policy.model import Policy
+from bftrainer.trainer import TrainerRecord, TrainerState
+from milp.problem import Curve
+from tests.support.generations import offer
+from tests.support.other_release import newer
+from tests.support.snapshots import T0, record
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    """A journal with t1 and t3 of this release and t2 of another."""
+    path = tmp_path / "journal.db"
+    with Journal.open(path, clock=lambda: T0) as journal:
+        journal.begin_incarnation()
+        for known in (_here("t1", tmp_path), newer(_here("t2", tmp_path)), _here("t3", tmp_path)):
+            journal.append("note", {}, trainers=[known])
+    return path
+
+
+def _here(trainer_id: str, directory: Path) -> TrainerRecord:
+    plain = record(trainer_id)
+    return replace(plain, spec=replace(plain.spec, cwd=str(directory)))
+
+
+def _book(journal: Journal) -> TrainerBook:
+    return TrainerBook(
+        journal=journal,
+        policy=Policy(),
+        incarnation=journal.begin_incarnation(),
+        send=lambda _pilot, _message: True,
+        clock=lambda: T0,
+        on_change=lambda: None,
+    )
+
+
+def test_a_record_of_another_release_is_held_out_by_name_and_the_others_are_read(
+    path: Path,
+) -> None:
+    with Journal.open(path, clock=lambda: T0) as journal:
+        first, odd, last = journal.trainers()
+        assert (first, last) == (_here("t1", path.parent), _here("t3", path.parent))
+        assert (odd.trainer_id, odd.spec.name, odd.spec.user) == ("t2", "t2", "bob")
+        assert (odd.state, odd.submitted_s) == (TrainerState.FAILED, T0)
+        assert "BFT-1028" in odd.reason
+        assert "unheard_of" in odd.reason
+        assert [t.trainer_id for e in journal.entries("note") for t in e.trainers] == [
+            "t1", "t2", "t3",
+        ]  # fmt: skip
+
+
+def test_the_book_opens_the_others_and_leaves_the_record_as_it_was_written(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Journal.open(path, clock=lambda: T0) as journal:
+        book = _book(journal)
+        assert [r.trainer_id for r in book.waiting_and_running()] == ["t1", "t3"]
+        assert "trainer t2: BFT-1028" in caplog.text
+        assert book.cancel("t2").state is TrainerState.FAILED
+        journal.verify()
+        (entry,) = [e for e in journal.entries("note") if e.trainers[0].trainer_id == "t2"]
+        assert entry.seq == 3
+
+
+def test_what_had_ended_stays_ended(tmp_path: Path) -> None:
+    over = replace(record("t1"), state=TrainerState.FINISHED)
+    with Journal.open(tmp_path / "journal.db", clock=lambda: T0) as journal:
+        journal.begin_incarnation()
+        journal.append("note", {}, trainers=[newer(over)])
+        (found,) = journal.trainers()
+    assert found.state is TrainerState.FINISHED
+
+
+def test_a_trainer_whose_runtime_is_gone_fails_by_itself(tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "journal.db", clock=lambda: T0) as journal:
+        journal.begin_incarnation()
+        gone = _here("t1", tmp_path)
+        gone = replace(gone, spec=replace(gone.spec, runtime="gone"))
+        journal.append("note", {}, trainers=[gone])
+        journal.append("note", {}, trainers=[_here("t2", tmp_path)])
+        book = _book(journal)
+        book.set_targets({"t1": [offer("n1")], "t2": [offer("n2")]})
+        assert book.records["t1"].state is TrainerState.FAILED
+        assert "BFT-1304" in book.records["t1"].reason
+        assert book.trainers["t2"].machine.workers
+
+
+def test_numbers_beyond_arithmetic_are_read_and_opened(tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "journal.db", clock=lambda: T0) as journal:
+        journal.begin_incarnation()
+        odd = _here("t1", tmp_path)
+        curve = Curve(sizes=(10**400,), samples_per_s=(1.0,))
+        journal.append("note", {}, trainers=[replace(odd, spec=replace(odd.spec, curve=curve))])
+        assert len(_book(journal).waiting_and_running()) == 1
