@@ -33,9 +33,9 @@ def learn_rescale(costs: MeasuredCosts, done: Rescaled) -> MeasuredCosts:
     if done.reason != "planned" or not done.size_before:
         return costs
     if done.size > done.size_before:
-        return replace(costs, rescale_up_s=_blend(costs.rescale_up_s, done.pause_s))
+        return replace(costs, rescale_up_s=blend(costs.rescale_up_s, done.pause_s))
     if done.size < done.size_before:
-        return replace(costs, rescale_down_s=_blend(costs.rescale_down_s, done.pause_s))
+        return replace(costs, rescale_down_s=blend(costs.rescale_down_s, done.pause_s))
     return costs
 
 
@@ -46,7 +46,7 @@ def _learn_restart(costs: MeasuredCosts, done: Rescaled) -> MeasuredCosts:
     """
     known = costs.restart or RestartCosts()
     if not done.size_before:
-        start_s = _blend(known.start_s, done.formation_s)
+        start_s = blend(known.start_s, done.formation_s)
         restart = replace(known, start_s=start_s)
         if known.stop_s is not None:
             return replace(costs, restart=restart)
@@ -57,8 +57,8 @@ def _learn_restart(costs: MeasuredCosts, done: Rescaled) -> MeasuredCosts:
         return replace(costs, restart=known)
     restart = replace(
         known,
-        stop_s=_blend(known.stop_s, done.stop_s),
-        start_s=_blend(known.start_s, done.pause_s - done.stop_s),
+        stop_s=blend(known.stop_s, done.stop_s),
+        start_s=blend(known.start_s, done.pause_s - done.stop_s),
     )
     both_s = (restart.stop_s or 0.0) + (restart.start_s or 0.0)
     return replace(costs, restart=restart, rescale_up_s=both_s, rescale_down_s=both_s)
@@ -152,7 +152,8 @@ def _tell(costs: MeasuredCosts, size: int, *, at_least: float) -> MeasuredCosts:
     )
 
 
-def _blend(known: float | None, measured: float) -> float:
+def blend(known: float | None, measured: float) -> float:
+    """Take over a pause that differs from what is known by more than noise."""
     measured = min(max(0.0, measured), LONGEST_PAUSE_S)  # 0 for NaN
     if known is None:
         return measured

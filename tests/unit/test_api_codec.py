@@ -24,9 +24,14 @@ from bftrainer.api.service import (
 )
 from bftrainer.errors import BftError, ExitCode, UsageError
 from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
+from milp.problem import Curve
 
 TEXT = st.text(max_size=20)
 SPEC: dict[str, Any] = {"name": "n", "user": "u", "script": "/s.py"}
+
+
+def _curve(points: dict[int, float]) -> Curve:
+    return Curve(sizes=tuple(points), samples_per_s=tuple(points.values()))
 
 
 def values(hint: Any) -> st.SearchStrategy[Any]:
@@ -177,6 +182,19 @@ def test_an_unknown_exit_code_is_internal() -> None:
         ({"samples": -1}, "BFT-1016"),
         ({"weight": 0.0}, "BFT-1016"),
         ({"weight": float("inf")}, "BFT-1016"),
+        ({"weight": 1e-300}, "BFT-1016"),
+        ({"weight": 1e15}, "BFT-1016"),
+        ({"samples": 10**400}, "BFT-1016"),
+        ({"workers_per_node": 10**6}, "BFT-1016"),
+        ({"checkpoint_interval_s": 5e-324}, "BFT-1016"),
+        ({"max_failures": 10**18}, "BFT-1016"),
+        ({"curve": _curve({1: 1e-20})}, "BFT-1015"),
+        ({"curve": _curve({1: 1e16})}, "BFT-1015"),
+        ({"curve": _curve({2**40: 1e9})}, "BFT-1015"),
+        ({"curve": _curve({10**400: 1.0})}, "BFT-1015"),
+        ({"curve": _curve({1: 1.0, 2: 1e6})}, "BFT-1015"),
+        ({"curve": _curve(dict.fromkeys(range(1, 1100), 1.0))}, "BFT-1015"),
+        ({"utility": _curve({1: 1e300})}, "BFT-1015"),
         ({"checkpoint_interval_s": float("nan")}, "BFT-1016"),
         ({"epochs": 1, "samples": 1}, "BFT-1016"),
     ],

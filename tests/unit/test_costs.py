@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from bftrainer.actuate.group import Rescaled
 from bftrainer.elastic.protocol import Progress
 from bftrainer.profile.measure import MAX_SIZES, Watch
 from bftrainer.trainer import MeasuredCosts, TrainerProgress
+from milp.problem import Curve
 from tests.support.snapshots import record
 
 
@@ -151,3 +153,41 @@ def test_a_daemon_that_has_just_started_watches_the_generation_that_runs() -> No
     watch, costs = learn_progress(None, runs, _said(5, 1, 10), 2, 1.0)
     assert watch == Watch(generation=5, size=2, step=1, samples=10, at_s=1.0)
     assert costs is runs.costs
+
+
+# ---- what nobody can believe ---------------------------------------------------------
+
+
+def test_a_report_of_absurdly_many_samples_teaches_nothing_and_the_next_is_heard() -> None:
+    trainer = record()
+    watch: Watch | None = Watch(generation=2, size=1, step=0, samples=0, at_s=0.0, is_settled=True)
+    for samples in (10**18 - 1, 10**400):
+        watch, costs = learn_progress(watch, trainer, _said(2, 5, samples), 1, 5.0)
+        assert costs == MeasuredCosts()
+    _, costs = learn_progress(watch, trainer, _said(2, 6, 600), 1, 6.0)
+    assert costs.throughput[0].mean_samples_per_s == 100.0
+
+
+@pytest.mark.parametrize("rate", [1.9e16, 1e-20, -1.0, float("nan"), float("inf")])
+def test_a_rate_beyond_anything_real_is_no_measurement(rate: float) -> None:
+    assert learn_throughput(MeasuredCosts(), 2, rate, 0.0) == MeasuredCosts()
+    assert learn_leaving(MeasuredCosts(), 2, rate, 0.0) == MeasuredCosts()
+
+
+def test_a_jump_counts_as_ten_times_what_was_shown_in_proportion_to_the_nodes() -> None:
+    shown = _observed(MeasuredCosts(), 1, 100.0)
+    jumped = learn_throughput(shown, 4, 1e8, 1.0)
+    assert [one.mean_samples_per_s for one in jumped.throughput] == [100.0, 4000.0]
+
+
+def test_a_first_measurement_counts_as_ten_times_what_was_declared() -> None:
+    declared = Curve(sizes=(1, 4), samples_per_s=(100.0, 300.0))
+    first = learn_throughput(MeasuredCosts(), 4, 1e8, 1.0, declared)
+    assert first.throughput[0].mean_samples_per_s == 4000.0
+    honest = learn_throughput(MeasuredCosts(), 4, 450.0, 1.0, declared)
+    assert honest.throughput[0].mean_samples_per_s == 450.0
+
+
+@pytest.mark.parametrize(("said_s", "known_s"), [(1e300, 3600.0), (-5.0, 0.0), (math.nan, 0.0)])
+def test_a_pause_that_nobody_can_believe_is_bounded(said_s: float, known_s: float) -> None:
+    assert learn_rescale(MeasuredCosts(), _rescaled(1, 2, said_s)).rescale_up_s == known_s

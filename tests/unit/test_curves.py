@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.decide.curves import curve_of, problem_trainer
+from bftrainer.decide.curves import curve_of, problem_trainer, unfit
 from bftrainer.decide.types import Settings
 from bftrainer.policy.model import SiteObjective
 from bftrainer.trainer import MeasuredCosts, TrainerRecord
@@ -95,3 +95,30 @@ def test_the_trainer_is_described_in_full() -> None:
     trainer = problem_trainer(told, ("n2", "n4"), Settings())
     assert (trainer.trainer_id, trainer.n_min, trainer.n_max) == ("t7", 2, 5)
     assert (trainer.current, trainer.weight, trainer.owner) == (("n2", "n4"), 3.0, "bob")
+
+
+def test_absurd_measurements_of_an_earlier_release_are_passed_over() -> None:
+    told = _measured({1: 100.0, 2: 1.9e16, 4: 1e-20})
+    assert curve_of(told, Settings()) == curve_of(_measured({1: 100.0}), Settings())
+    assert unfit(told, Settings()) == ""
+
+
+def test_no_size_counts_as_more_than_ten_times_as_fast_per_node_as_the_smallest() -> None:
+    claimed = curve_of(_measured({1: 1.0, 8: 1e8}), Settings())
+    assert _at(claimed)[8] <= 80.0 * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [
+        Curve(sizes=(1,), samples_per_s=(1e-20,)),
+        Curve(sizes=(1,), samples_per_s=(1e16,)),
+        Curve(sizes=(2**40,), samples_per_s=(1.0,)),
+        Curve(sizes=(10**400,), samples_per_s=(1.0,)),
+    ],
+)
+def test_what_the_solver_refuses_is_unfit_by_name(curve: Curve) -> None:
+    told = record("t5")
+    why = unfit(replace(told, spec=replace(told.spec, curve=curve)), Settings())
+    assert why.startswith("Trainer t5")
+    assert unfit(told, Settings()) == ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from tests.support.snapshots import T0, record
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Iterator[Path]:
+def path(tmp_path: Path) -> Path:
     """A journal with t1 and t3 of this release and t2 of another."""
     path = tmp_path / "journal.db"
     with Journal.open(path, clock=lambda: T0) as journal:
