@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from bftrainer.decide.types import Settings
 from bftrainer.profile.fit import CAUTIOUS, USUAL, Fitted, Point, correct, fit
-from bftrainer.profile.plausible import LEAP, is_plausible
+from bftrainer.profile.plausible import FASTEST, LEAP, is_plausible
 from bftrainer.trainer import MeasuredCosts, TrainerRecord
 from milp.errors import ProblemError
 from milp.problem import Curve, Problem, ProblemTrainer
@@ -29,7 +29,11 @@ def fitted(record: TrainerRecord, settings: Settings) -> Fitted:
     """Return the curve and how well it is known."""
     points, n_max, own = points_of(record.costs), record.spec.n_max, record.spec.curve
     guess = USUAL if settings.explore_budget > 0.0 else CAUTIOUS
-    return fit(points, n_max, guess) if own is None else correct(own, points, n_max, guess)
+    found = fit(points, n_max, guess) if own is None else correct(own, points, n_max, guess)
+    if found.curve is own or max(found.curve.samples_per_s) <= FASTEST:
+        return found
+    rates = tuple(min(rate, FASTEST) for rate in found.curve.samples_per_s)
+    return found._replace(curve=Curve(sizes=found.curve.sizes, samples_per_s=rates))
 
 
 def points_of(costs: MeasuredCosts) -> tuple[Point, ...]:

@@ -41,9 +41,8 @@ def _believable(draw: st.DrawFn) -> Curve:
     """Draw a curve at the very edge of what is accepted."""
     sizes = sorted(draw(st.sets(st.sampled_from([1, 2, 3, 8, 64, 10**6]), min_size=1)))
     first = draw(st.sampled_from([1e-6, 1.0, 1e3, 1e9]))
-    rates = [first * sizes[0]]
-    for size in sizes[1:]:
-        rates.append(draw(st.sampled_from([0.0, first, first * size, 10.0 * first * size])))
+    shapes = [st.sampled_from([0.0, first, first * n, 10.0 * first * n]) for n in sizes[1:]]
+    rates = [first * sizes[0], *map(draw, shapes)]
     return Curve(sizes=tuple(sizes), samples_per_s=tuple(min(rate, 1e9) for rate in rates))
 
 
