@@ -30,7 +30,7 @@ def fitted(record: TrainerRecord, settings: Settings) -> Fitted:
     points, n_max, own = points_of(record.costs), record.spec.n_max, record.spec.curve
     guess = USUAL if settings.explore_budget > 0.0 else CAUTIOUS
     found = fit(points, n_max, guess) if own is None else correct(own, points, n_max, guess)
-    if found.curve is own or max(found.curve.samples_per_s) <= FASTEST:
+    if found.curve == own or max(found.curve.samples_per_s) <= FASTEST:
         return found
     rates = tuple(min(rate, FASTEST) for rate in found.curve.samples_per_s)
     return found._replace(curve=Curve(sizes=found.curve.sizes, samples_per_s=rates))
