@@ -13,7 +13,7 @@ from bftrainer.policy.model import Policy
 from bftrainer.trainer import TrainerRecord, TrainerState
 from milp.problem import Curve
 from tests.support.generations import offer
-from tests.support.other_release import newer
+from tests.support.other_release import newer, older
 from tests.support.snapshots import T0, record
 
 
@@ -70,6 +70,17 @@ def test_the_book_opens_the_others_and_leaves_the_record_as_it_was_written(
         journal.verify()
         (entry,) = [e for e in journal.entries("note") if e.trainers[0].trainer_id == "t2"]
         assert entry.seq == 3
+
+
+def test_a_record_from_before_a_field_existed_is_whole_and_takes_its_default(
+    tmp_path: Path,
+) -> None:
+    known = _here("t1", tmp_path)
+    with Journal.open(tmp_path / "journal.db", clock=lambda: T0) as journal:
+        journal.begin_incarnation()
+        journal.append("note", {}, trainers=[older(known)])
+    with Journal.open(tmp_path / "journal.db", clock=lambda: T0) as journal:
+        assert journal.trainers() == (known,)
 
 
 def test_what_had_ended_stays_ended(tmp_path: Path) -> None:
