@@ -53,13 +53,11 @@ from bftrainer.wire.keys import load_or_create_pair
 from bftrainer.wire.messages import (
     AgentMessage,
     CopySettled,
-    Heartbeat,
     Hello,
     Leave,
     Leaving,
     WorkerExited,
     WorkerSaid,
-    WorkerStarted,
 )
 from bftrainer.wire.server import AgentServer
 
@@ -198,9 +196,11 @@ class Daemon:
             clock=self._clock,
             on_change=self.decide_soon,
             offers=lambda: self._offers().values(),
+            steady=time.monotonic,
+            refusals=self.server.refusals,
         )
         for pilot_id, pilot in self.pilots.pilots.items():
-            self.server.register(pilot_id, pilot.record.public_key)
+            self.server.register(pilot_id, pilot.record.public_key, pilot.record.node)
             if pilot.record.state.value == "running":
                 self._expected_agents.add(pilot_id)
         # Where the agents of an earlier incarnation look for us.
@@ -218,9 +218,9 @@ class Daemon:
             case Hello():
                 self._on_hello(pilot_id, message)
             case WorkerSaid(worker_id=worker_id, body=body):
-                self.trainers.on_body(worker_id, body)
+                self.trainers.on_body(pilot_id, worker_id, body)
             case WorkerExited(worker_id=worker_id, returncode=code, cause=cause):
-                self.trainers.on_exit(worker_id, code, cause)
+                self.trainers.on_exit(pilot_id, worker_id, code, cause)
             case CopySettled():
                 self.trainers.on_settled(pilot_id, message)
             case Leaving(reason=reason):
@@ -228,7 +228,7 @@ class Daemon:
                     self.harm.left(pilot_id, pilot.record.node, message)
                 self.pilots.agent_left(pilot_id, reason)
                 self._forget_agent(pilot_id)
-            case Heartbeat() | WorkerStarted():
+            case _:  # a sign of life
                 pass
 
     def _on_hello(self, pilot_id: str, hello: Hello) -> None:
@@ -237,10 +237,10 @@ class Daemon:
         self.pilots.agent_came(pilot_id)
         self.server.send(pilot_id, self.agents.welcome(self._interpreters()))
         if self._is_adopting:
-            self.trainers.report(pilot_id, hello.workers)
+            self.trainers.reports.keep(pilot_id, hello.workers)
         else:
             self.trainers.reconcile(pilot_id, hello.workers)
-        self.trainers.on_copies(pilot_id, hello.copies)
+        self.trainers.copies.on_hello(pilot_id, hello.copies, self.trainers.records)
         self.poller.changed()  # whatever started it may have started jobs
         self.decide_soon()
 
@@ -426,7 +426,7 @@ class Daemon:
         interpreter = record.spec.interpreter if record else ""
         files = self.agents.write_files(pilot_id, claim.node, address, gpus, interpreter)
         pilot = self.pilots.open(pilot_id, claim, files.public_key)
-        self.server.register(pilot_id, files.public_key)
+        self.server.register(pilot_id, files.public_key, claim.node)
         self._background(self._launch_pilot(pilot, files, gpus))
 
     async def _launch_pilot(self, pilot: Pilot, files: AgentFiles, gpus: int) -> None:

@@ -137,6 +137,9 @@ class TrainerRecord:
     rescales: int = 0
     failures: int = 0
     last_generation: int = 0  # greatest generation ever announced
+    # (worker, pilot) of all who lived then: only they can have been in it or one before.
+    workers: tuple[tuple[str, str], ...] = ()
+    copy_holders: tuple[str, ...] = ()  # pilots that were told to hold copies of its state
 
 
 def as_decided(record: TrainerRecord) -> TrainerRecord:

@@ -16,7 +16,15 @@ from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.group import Instruction, NodeOffer, Tell
 from bftrainer.elastic import protocol
 from bftrainer.trainer import TrainerRecord
-from bftrainer.wire.messages import CopySettled, DaemonMessage, DropCopy, HeldCopy, TellWorker
+from bftrainer.wire.messages import (
+    CopySettled,
+    DaemonMessage,
+    DropCopy,
+    HeldCopy,
+    HoldCopy,
+    TellWorker,
+)
+from bftrainer.wire.refusals import Refusals
 from trainers.runtimes.base import Resize, resize_of
 
 LOG = logging.getLogger("bftrainer.trainers")
@@ -32,8 +40,21 @@ class CopyBook:
         send: Callable[[str, DaemonMessage], bool],
         offers: Callable[[], Iterable[NodeOffer]],
         clock: Callable[[], float],
+        remember: Callable[[str, tuple[str, ...]], None],
+        refusals: Refusals,
     ) -> None:
+        """Begin without trainers.
+
+        Args:
+            send: says something to an agent.
+            offers: of the agents that are connected.
+            clock: seconds that nobody sets.
+            remember: (trainer, pilots): writes down who may hold copies, before they are told.
+            refusals: counts claims of others.
+        """
         self._send = send
+        self._remember = remember
+        self._refusals = refusals
         self._offers = offers
         self._clock = clock
         self._machines: dict[str, CopyMachine] = {}
@@ -44,7 +65,10 @@ class CopyBook:
         """Take a trainer on; one that is resized by restart keeps its state itself."""
         if resize_of(record.spec.runtime) is not Resize.RESTART:
             self._machines[record.trainer_id] = CopyMachine(
-                record.trainer_id, record.spec.checkpoint_dir, lambda: secrets.token_hex(32)
+                record.trainer_id,
+                record.spec.checkpoint_dir,
+                lambda: secrets.token_hex(32),
+                record.copy_holders,
             )
 
     def advance(
@@ -81,10 +105,13 @@ class CopyBook:
     def on_hello(
         self, pilot_id: str, held: Sequence[HeldCopy], records: Mapping[str, TrainerRecord]
     ) -> None:
-        """An agent connected; it may hold copies from before."""
+        """An agent connected, and says which copies it holds from before."""
         for copy in held:
             machine = self._machines.get(copy.trainer_id)
-            if machine is None:
+            if machine is None or pilot_id not in machine.told:
+                if machine is not None:
+                    why = f"nobody told it to hold a copy of {copy.trainer_id}"
+                    self._refusals.refuse("not-its-copy", pilot_id, why, code="BFT-1307")
                 self._send(pilot_id, DropCopy(trainer_id=copy.trainer_id))
                 continue
             known = Copy(
@@ -141,8 +168,11 @@ class CopyBook:
                 self._send(
                     order.pilot_id, TellWorker(worker_id=order.worker_id, body=dict(order.body))
                 )
-            else:
-                self._send(order.pilot_id, order.message)
+                continue
+            if isinstance(order.message, HoldCopy):
+                trainer_id = order.message.trainer_id
+                self._remember(trainer_id, self._machines[trainer_id].told)
+            self._send(order.pilot_id, order.message)
 
 
 def standing_of(record: TrainerRecord, members: GenerationMachine, saved_step: int) -> Standing:

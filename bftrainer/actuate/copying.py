@@ -17,6 +17,7 @@ from bftrainer.elastic import protocol
 from bftrainer.wire.messages import CopyOrder, DropCopy, HoldCopy, SettleCopy
 
 REFUSED_S = 60.0  # how long a holder that refused is not asked again
+MOST_TOLD = 16  # holders that are remembered
 FRESH_S = 5.0  # what an undisturbed copy is as old as at most
 
 
@@ -87,10 +88,17 @@ def choose_holder(
 class CopyMachine:
     """The copies of one trainer's state."""
 
-    def __init__(self, trainer_id: str, directory: str, new_key: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        trainer_id: str,
+        directory: str,
+        new_key: Callable[[], str],
+        told: Sequence[str] = (),
+    ) -> None:
         self.trainer_id = trainer_id
         self.holder = ""  # pilot that takes copies now
         self.copies: dict[str, Copy] = {}  # by pilot; more than one while holders change
+        self.told = tuple(told)  # pilots that may hold one: those lost may come back with it
         self._directory = directory
         self._new_key = new_key
         self._keys: dict[str, str] = {}  # by pilot: what it was ordered to hold under
@@ -115,7 +123,7 @@ class CopyMachine:
             standing: of the trainer.
             offers: all agents that are connected and not about to leave.
             loads: copies that each pilot holds or is to hold.
-            now_s: the daemon's clock.
+            now_s: seconds that nobody sets.
         """
         self._standing = standing
         self._offers = {o.pilot_id: o for o in offers}
@@ -242,6 +250,7 @@ class CopyMachine:
 
     def _hold(self, pilot_id: str) -> Order:
         self._keys[pilot_id] = key = self._new_key()
+        self.told = (*(p for p in self.told if p != pilot_id), pilot_id)[-MOST_TOLD:]
         return Order(
             pilot_id=pilot_id,
             message=HoldCopy(
@@ -250,6 +259,7 @@ class CopyMachine:
         )
 
     def _drop(self, pilot_id: str) -> Order:
+        self.told = tuple(p for p in self.told if p != pilot_id)
         self.copies.pop(pilot_id, None)
         self._keys.pop(pilot_id, None)
         self._settled.discard(pilot_id)

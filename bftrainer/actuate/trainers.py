@@ -10,10 +10,11 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from bftrainer.actuate.adoption import adopt, entered, parked_meanwhile, regrouped_record
+from bftrainer.actuate.believing import Reports
 from bftrainer.actuate.copy_book import CopyBook
 from bftrainer.actuate.costs import (
     learn_leaving,
@@ -54,11 +55,11 @@ from bftrainer.trainer import CheckpointContract, TrainerRecord, TrainerSpec, Tr
 from bftrainer.wire.messages import (
     CopySettled,
     DaemonMessage,
-    HeldCopy,
     KillWorker,
     TellWorker,
     WorkerReport,
 )
+from bftrainer.wire.refusals import Refusals
 from trainers.runtimes.base import Resize, load_runtime, resize_of
 from trainers.runtimes.config import worker_config
 
@@ -79,7 +80,6 @@ class Trainer:
 
     record: TrainerRecord
     machine: GenerationMachine
-    reported: list[tuple[str, WorkerReport]] = field(default_factory=list)  # (pilot_id, report)
     watch: Watch | None = None  # of the throughput of the present generation
 
 
@@ -96,19 +96,29 @@ class TrainerBook:
         clock: Callable[[], float],
         on_change: Callable[[], None],
         offers: Callable[[], Iterable[NodeOffer]] = lambda: (),
+        steady: Callable[[], float] | None = None,  # seconds that nobody sets; None: ``clock``
+        refusals: Refusals | None = None,
     ) -> None:
         self._journal = journal
         self._policy = policy
         self._incarnation = incarnation
         self._send = send
-        self._clock = clock
+        self._clock, self._steady = clock, steady or clock
+        self._refusals = refusals or Refusals(LOG)
         self._on_change = on_change
         self.speeds = SpeedBook(policy.straggler_threshold, self._note)
         self.budget = RescaleBudget(policy.rescale_budget)
         self.quarantine = Quarantine(policy.quarantine_s)
         self.records: dict[str, TrainerRecord] = {r.trainer_id: r for r in journal.trainers()}
         self.trainers: dict[str, Trainer] = {}
-        self.copies = CopyBook(send=send, offers=offers, clock=clock)
+        self.reports = Reports(send, self._refusals)
+        self.copies = CopyBook(
+            send=send,
+            offers=offers,
+            clock=self._steady,
+            remember=self._remember_holders,
+            refusals=self._refusals,
+        )
         # The latest only, as (trainer, at_s, what): the journal has them all.
         self.rescales: deque[tuple[str, float, Rescaled]] = deque(maxlen=KEPT_RESCALES)
         self.pauses, self.paused_s = 0, 0.0  # since the daemon started
@@ -177,29 +187,13 @@ class TrainerBook:
 
     # ---- agents ----------------------------------------------------------------------
 
-    def report(self, pilot_id: str, reports: Sequence[WorkerReport]) -> None:
-        """Keep what an agent said of its workers until ``adopt_all`` (start-up only)."""
-        for report in reports:
-            trainer = self.trainers.get(report.trainer_id)
-            if trainer is None:
-                self._send(pilot_id, KillWorker(worker_id=report.worker_id))
-            else:
-                trainer.reported.append((pilot_id, report))
-
     def adopt_all(self, offers: Mapping[str, NodeOffer]) -> None:
-        """Build the machines' state from all reports; ``offers`` by pilot id."""
-        now_s = self._clock()
+        """Build the machines' state from all ``reports``; ``offers`` by pilot id."""
+        found = self.reports.judged({i: t.record for i, t in self.trainers.items()}, offers)
         for trainer in self.trainers.values():
-            workers, bodies = [], {}
-            for pilot_id, report in trainer.reported:
-                offer = offers.get(pilot_id)
-                if offer is None:
-                    continue
-                workers.append(worker_on(offer, report.worker_id, now_s))
-                raw = [*report.latest, *([report.commit] if report.commit else [])]
-                bodies[report.worker_id] = [protocol.from_body(b) for b in raw]
-            trainer.reported.clear()
-            done = adopt(trainer.machine, workers, bodies)
+            believed, now_s = found.get(trainer.record.trainer_id, ()), self._steady()
+            workers = [worker_on(offers[b.pilot_id], b.worker_id, now_s) for b in believed]
+            done = adopt(trainer.machine, workers, {b.worker_id: b.said for b in believed})
             if done is not None and done.generation > trainer.record.progress.generation:
                 self._on_regrouped(trainer, done)
             elif trainer.record.progress.size and not trainer.machine.members:
@@ -221,38 +215,38 @@ class TrainerBook:
             for worker in list(trainer.machine.workers.values()):
                 if worker.pilot_id == pilot_id and worker.is_alive:
                     if worker.worker_id not in there:
-                        self.on_exit(worker.worker_id, -9, "Its agent lost it.")
+                        self.on_exit(pilot_id, worker.worker_id, -9, "Its agent lost it.")
                     there.discard(worker.worker_id)
         for worker_id in there:
             self._send(pilot_id, KillWorker(worker_id=worker_id))
 
-    def on_body(self, worker_id: str, body: dict[str, object]) -> None:
-        """A worker said something."""
-        trainer = self._trainer_of(worker_id)
+    def on_body(self, pilot_id: str, worker_id: str, body: dict[str, object]) -> None:
+        """A worker said something, by the agent of this pilot."""
+        trainer = self._trainer_of(pilot_id, worker_id)
         if trainer is None:
             return
         try:
             message = protocol.from_body(body)
         except protocol.ProtocolError as problem:
-            LOG.warning("worker %s: BFT-1301 %s", worker_id, problem)
+            self._refusals.refuse("malformed", f"{worker_id} by {pilot_id}", problem)
             return
         if isinstance(message, protocol.Progress):
             self._on_progress(trainer, message, trainer.machine.workers[worker_id].node)
         self.copies.on_body(trainer.record.trainer_id, message)
-        self._carry_out(trainer, trainer.machine.on_body(worker_id, message, self._clock()))
+        self._carry_out(trainer, trainer.machine.on_body(worker_id, message, self._steady()))
 
-    def on_exit(self, worker_id: str, returncode: int, cause: str) -> None:
-        """A worker is gone."""
-        trainer = self._trainer_of(worker_id)
+    def on_exit(self, pilot_id: str, worker_id: str, returncode: int, cause: str) -> None:
+        """A worker is gone, as the agent of this pilot says."""
+        trainer = self._trainer_of(pilot_id, worker_id)
         if trainer is not None:
-            out = trainer.machine.on_exit(worker_id, returncode, cause, self._clock())
+            out = trainer.machine.on_exit(worker_id, returncode, cause, self._steady())
             self._carry_out(trainer, out)
 
     def on_agent_lost(self, pilot_id: str) -> None:
         """An agent is gone and everything on its node with it."""
         self.copies.on_agent_lost(pilot_id)
         for trainer in list(self.trainers.values()):
-            out = trainer.machine.on_agent_lost(pilot_id, self._clock())
+            out = trainer.machine.on_agent_lost(pilot_id, self._steady())
             self._carry_out(trainer, out)
 
     def set_targets(
@@ -270,21 +264,17 @@ class TrainerBook:
         for trainer_id, trainer in list(self.trainers.items()):
             own, pairs = targets.get(trainer_id, ()), staying.get(trainer_id, {})
             self.speeds.staying(trainer_id, pairs)
-            out = trainer.machine.set_targets(own, self._clock(), pairs)
+            out = trainer.machine.set_targets(own, self._steady(), pairs)
             self._carry_out(trainer, out)
         self._keep_copies(now=True)
 
     def tick(self) -> None:
         """Let time pass in every machine."""
         for trainer in list(self.trainers.values()):
-            self._carry_out(trainer, trainer.machine.tick(self._clock()))
+            self._carry_out(trainer, trainer.machine.tick(self._steady()))
         self._keep_copies()
         if self.quarantine.has_changed(self._clock()):
             self._on_change()
-
-    def on_copies(self, pilot_id: str, held: Sequence[HeldCopy]) -> None:
-        """An agent connected and said which copies of trainers' states it holds."""
-        self.copies.on_hello(pilot_id, held, self.records)
 
     def on_settled(self, pilot_id: str, said: CopySettled) -> None:
         """An agent has put a copy on disk, or could not."""
@@ -296,9 +286,21 @@ class TrainerBook:
 
     # ---- consequences ------------------------------------------------------------------
 
-    def _trainer_of(self, worker_id: str) -> Trainer | None:
+    def _trainer_of(self, pilot_id: str, worker_id: str) -> Trainer | None:
+        """Return the trainer of a worker that is on the node of the pilot who speaks of it."""
         trainer = self.trainers.get(worker_id.rsplit("-", 2)[0])
-        return trainer if trainer and worker_id in trainer.machine.workers else None
+        worker = trainer.machine.workers.get(worker_id) if trainer else None
+        if worker is not None and worker.pilot_id != pilot_id:
+            why = f"{worker_id} is on the node of {worker.pilot_id}"
+            self._refusals.refuse("not-its-worker", pilot_id, why, code="BFT-1307")
+            return None
+        return trainer if worker is not None else None
+
+    def _remember_holders(self, trainer_id: str, pilots: tuple[str, ...]) -> None:
+        trainer = self.trainers[trainer_id]
+        if pilots != trainer.record.copy_holders:
+            self._replace(trainer, copy_holders=pilots)
+            self._write(trainer, "copy-holders", {"pilots": pilots})
 
     def _on_progress(self, trainer: Trainer, said: protocol.Progress, node: str) -> None:
         record = trainer.record
@@ -339,7 +341,9 @@ class TrainerBook:
                 case Kill(pilot_id=pilot_id, worker_id=worker_id):
                     self._send(pilot_id, KillWorker(worker_id=worker_id))
                 case Announced(generation=generation):
-                    self._replace(trainer, last_generation=generation)
+                    workers = trainer.machine.workers.values()
+                    alive = tuple((w.worker_id, w.pilot_id) for w in workers if w.is_alive)
+                    self._replace(trainer, last_generation=generation, workers=alive)
                     self._write(trainer, "generation", instruction)
                 case Rescaled():
                     self._on_rescaled(trainer, instruction)

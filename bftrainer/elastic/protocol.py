@@ -1,9 +1,9 @@
 """What the control plane and a worker say to each other, as frozen dataclasses.
 
 Carried as one JSON object per line over a socket that the worker inherits; the
-agent passes these bodies on without reading them. Standard library only: this
-module is imported inside users' training processes. Unknown types and fields are
-refused, lines are at most ``MAX_LINE_BYTES``.
+agent passes these bodies on. Standard library only: this module is imported inside
+users' training processes. Unknown types and fields are refused, and so is what a field's
+annotation does not allow (``fields``); lines are at most ``MAX_LINE_BYTES``.
 
 A generation forms in three steps. ``Prepare`` goes to every worker of the new
 membership; each answers ``Ready`` at once, from its control thread, while it goes
@@ -18,50 +18,82 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, cast
+from typing import Annotated, Any, TypeAlias, cast
+
+from bftrainer.elastic.fields import (
+    Amount,
+    Count,
+    Counts,
+    Each,
+    FilePath,
+    Flag,
+    MaybeCount,
+    Name,
+    Pairs,
+    Port,
+    Texts,
+    Words,
+    is_deep,
+    made,
+    shown,
+)
 
 MAX_LINE_BYTES = 4 * 1024 * 1024
+MAX_MEMBERS = 8192
 
 
 class ProtocolError(Exception):
     """A line that is not one of our messages."""
 
 
+class UnknownTypeError(ProtocolError):
+    """It may be one of a later release."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """One node of a generation, with all its workers; the roster is in every ``Commit``."""
 
-    worker_id: str
-    rank: int
-    node: str
-    address: str  # where its data-plane sockets are reachable
-    agent_endpoint: str = ""  # its agent's peer socket, so that survivors can regroup
-    agent_public_key: str = ""
+    worker_id: Name
+    rank: Count
+    node: Name
+    address: Name  # where its data-plane sockets are reachable
+    agent_endpoint: Name = ""  # its agent's peer socket, so that survivors can regroup
+    agent_public_key: Name = ""
+
+
+def _member(value: Any) -> Member:
+    if not isinstance(value, dict):
+        raise ValueError("not an object")  # noqa: TRY004  # as all that is wrong with a value
+    return cast("Member", made(Member, value))
+
+
+Members: TypeAlias = Annotated[tuple[Member, ...], Each(_member, MAX_MEMBERS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
     """What a worker is told when it is forked."""
 
-    trainer_id: str
-    worker_id: str
-    node: str
-    script: str
-    args: tuple[str, ...] = ()
-    cwd: str = "/"
-    environment: tuple[tuple[str, str], ...] = ()
-    log_path: str = ""
-    checkpoint_dir: str = ""
-    checkpoint_interval_s: float = 60.0
-    epochs: int | None = None
-    samples: int | None = None
-    address: str = "127.0.0.1"
-    incarnation: int = 0
-    seed: int = 0
-    backend: str = "auto"  # see elastic.choosing
-    member: str = ""  # what rosters call the workers of this node together; "": worker_id
-    local_rank: int = 0  # among them
-    local_size: int = 1
+    trainer_id: Name
+    worker_id: Name
+    node: Name
+    script: FilePath
+    args: Texts = ()
+    cwd: FilePath = "/"
+    environment: Pairs = ()
+    log_path: FilePath = ""
+    checkpoint_dir: FilePath = ""
+    checkpoint_interval_s: Amount = 60.0
+    epochs: MaybeCount = None
+    samples: MaybeCount = None
+    address: Name = "127.0.0.1"
+    incarnation: Count = 0
+    seed: Count = 0
+    backend: Name = "auto"  # see elastic.choosing
+    member: Name = ""  # what rosters call the workers of this node together; "": worker_id
+    local_rank: Count = 0  # among them
+    local_size: Count = 1
 
     @property
     def member_id(self) -> str:
@@ -80,9 +112,9 @@ _LATER: dict[str, Any] = {"member": "", "local_rank": 0, "local_size": 1, "backe
 class Prepare:
     """A generation is being formed and you are in it."""
 
-    generation: int
-    attempt: int
-    open_store: bool = False
+    generation: Count
+    attempt: Count
+    open_store: Flag = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,24 +128,24 @@ class Commit:
     boundary; the step in flight is redone if no member committed it.
     """
 
-    generation: int
-    attempt: int
-    token: str
-    members: tuple[Member, ...]
-    store_host: str = ""
-    store_port: int = 0
-    abandon: bool = False
-    incarnation: int = 0
-    saver: str = ""
-    n_min: int = 1  # fewer members than this are parked
-    origin: str = ""  # pilot whose agent announced it while no daemon was there
+    generation: Count
+    attempt: Count
+    token: Name
+    members: Members
+    store_host: Name = ""
+    store_port: Port = 0
+    abandon: Flag = False
+    incarnation: Count = 0
+    saver: Name = ""
+    n_min: Count = 1  # fewer members than this are parked
+    origin: Name = ""  # pilot whose agent announced it while no daemon was there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
     """Exit now, without saving anything."""
 
-    reason: str
+    reason: Words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,21 +156,21 @@ class KeepCopy:
     this trainer is meant; it is one assignment's and told to nobody else.
     """
 
-    holder: str  # its pilot
-    host: str = ""
-    port: int = 0
-    key: str = field(default="", repr=False)
+    holder: Name  # its pilot
+    host: Name = ""
+    port: Port = 0
+    key: Name = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recall:
     """Nobody of the last generation is left: this agent may hold a copy of its state."""
 
-    holder: str
-    node: str
-    host: str
-    port: int
-    key: str = field(repr=False)
+    holder: Name
+    node: Name
+    host: Name
+    port: Port
+    key: Name = field(repr=False)
 
 
 # ---- from the worker -----------------------------------------------------------
@@ -148,50 +180,50 @@ class Recall:
 class Warm:
     """Imported, built and rehearsed one step: can join without delaying anybody."""
 
-    warm_up_s: float
+    warm_up_s: Amount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
     """Answer to ``Prepare``; ``store_port`` when asked to open the store."""
 
-    generation: int
-    attempt: int
-    store_port: int = 0
+    generation: Count
+    attempt: Count
+    store_port: Port = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entered:
     """This worker holds the generation's common state."""
 
-    generation: int
-    attempt: int
-    rank: int
-    size: int
-    step: int  # committed steps so far
-    epoch: int
-    samples: int  # committed samples so far, over all epochs
-    pause_s: float  # since the end of its last committed step; 0 for a joiner
-    transfer_s: float
-    resumed_from: str = ""  # checkpoint file, or who held the copy, if no member had a state
-    batch: int = 0  # effective global batch of this generation
-    lr_factor: float = 1.0  # on the optimizer's learning rate, at its beginning
-    shares: tuple[int, ...] = ()  # samples of each rank in a full batch
-    backend: str = ""  # what gradients are averaged with, and why; "": alone
+    generation: Count
+    attempt: Count
+    rank: Count
+    size: Count
+    step: Count  # committed steps so far
+    epoch: Count
+    samples: Count  # committed samples so far, over all epochs
+    pause_s: Amount  # since the end of its last committed step; 0 for a joiner
+    transfer_s: Amount
+    resumed_from: Words = ""  # checkpoint file, or who held the copy, if no member had a state
+    batch: Count = 0  # effective global batch of this generation
+    lr_factor: Amount = 1.0  # on the optimizer's learning rate, at its beginning
+    shares: Counts = ()  # samples of each rank in a full batch
+    backend: Words = ""  # what gradients are averaged with, and why; "": alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """Sent at most twice a second by every member."""
 
-    generation: int
-    step: int
-    epoch: int
-    samples: int
-    step_s: float  # recent median, s
-    samples_per_s: float  # whole generation, recent
-    own_s: float = 0.0  # of a full step, what this worker did itself; 0: not measured
-    share: int = 0  # samples of this worker in a full batch
+    generation: Count
+    step: Count
+    epoch: Count
+    samples: Count
+    step_s: Amount  # recent median, s
+    samples_per_s: Amount  # whole generation, recent
+    own_s: Amount = 0.0  # of a full step, what this worker did itself; 0: not measured
+    share: Count = 0  # samples of this worker in a full batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,63 +235,63 @@ class Alive:
 class Interrupted:
     """A collective of this generation failed; waiting for the next ``Commit``."""
 
-    generation: int
-    attempt: int
-    step: int
-    reason: str
+    generation: Count
+    attempt: Count
+    step: Count
+    reason: Words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
     """A checkpoint is on disk (file and directory synced)."""
 
-    generation: int
-    step: int
-    samples: int
-    path: str
-    wall_s: float
+    generation: Count
+    step: Count
+    samples: Count
+    path: Words
+    wall_s: Amount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
     """A copy of the state is complete in the holder's memory, or why it is not."""
 
-    generation: int
-    step: int
-    samples: int
-    holder: str
-    size_bytes: int
-    hold_s: float  # how long the training stood still for it
-    wall_s: float  # from the step boundary until the holder had it
-    gap_s: float  # until the next one begins
-    refused: str = ""  # why the holder does not have it; the one before stays
+    generation: Count
+    step: Count
+    samples: Count
+    holder: Name
+    size_bytes: Count
+    hold_s: Amount  # how long the training stood still for it
+    wall_s: Amount  # from the step boundary until the holder had it
+    gap_s: Amount  # until the next one begins
+    refused: Words = ""  # why the holder does not have it; the one before stays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
     """Not in the new generation: left at the boundary, exits with status 0."""
 
-    generation: int  # the one it was not in
-    step: int
+    generation: Count  # the one it was not in
+    step: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """All epochs (or samples) are done; on rank 0 the script runs on to its own end."""
 
-    generation: int
-    step: int
-    epoch: int
-    samples: int
+    generation: Count
+    step: Count
+    epoch: Count
+    samples: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
     """The script raised or misused the API; the traceback is in the log."""
 
-    code: str
-    cause: str
-    next_step: str
+    code: Name
+    cause: Words
+    next_step: Words
 
 
 ToWorker: TypeAlias = Prepare | Commit | Stop | KeepCopy | Recall
@@ -299,24 +331,14 @@ def from_body(body: Any) -> Message:
     """Return the message a dict describes; raise ``ProtocolError`` otherwise."""
     if not isinstance(body, dict):
         raise ProtocolError("a message is a JSON object")
-    fields = dict(body)
-    cls = _TYPES.get(str(fields.pop("type", None)))
+    kind = body.get("type")
+    cls = _TYPES.get(kind) if isinstance(kind, str) else None
     if cls is None:
-        raise ProtocolError(f"unknown message type {body.get('type')!r}")
-    known = {f.name for f in dataclasses.fields(cls)}
-    if unknown := set(fields) - known:
-        raise ProtocolError(f"{cls.__name__}: unknown fields {sorted(unknown)}")
+        raise UnknownTypeError(f"unknown message type {shown(kind)}")
     try:
-        if cls is Commit:
-            fields["members"] = tuple(Member(**m) for m in fields["members"])
-        if cls is Entered:
-            fields["shares"] = tuple(fields.get("shares", ()))
-        if cls is WorkerConfig:
-            fields["args"] = tuple(fields.get("args", ()))
-            fields["environment"] = tuple((k, v) for k, v in fields.get("environment", ()))
-        return cast("Message", cls(**fields))
-    except (TypeError, KeyError, ValueError) as problem:
-        raise ProtocolError(f"{cls.__name__}: {problem}") from problem
+        return cast("Message", made(cls, {k: v for k, v in body.items() if k != "type"}))
+    except ValueError as problem:
+        raise ProtocolError(f"{cls.__name__}: {problem}") from None
 
 
 def encode(message: Message) -> bytes:
@@ -331,6 +353,8 @@ def decode(line: bytes) -> Message:
     """Return the message of one line; raise ``ProtocolError`` otherwise."""
     if len(line) > MAX_LINE_BYTES:
         raise ProtocolError("line too long")
+    if is_deep(line):
+        raise ProtocolError("brackets within brackets within brackets")
     try:
         body = json.loads(line)
     except ValueError as problem:

@@ -1,12 +1,31 @@
-"""Logging set-up: one line per record, UTC, to a file or to stderr."""
+"""Logging set-up: one line per record, UTC, to a file or to stderr.
+
+Whatever was quoted in a record stays in its line: what agents, workers and the batch system
+wrote cannot look like a record of ours.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
 from pathlib import Path
+from textwrap import indent
+from typing import Any
 
+from bftrainer.elastic.fields import in_one_line
 from bftrainer.errors import BftError, ExitCode
+
+
+class OneLine(logging.Formatter):
+    """Escapes what could break a line; tracebacks follow, indented."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the library's name
+        """Return the line."""
+        return in_one_line(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  # the library's name
+        """Return the traceback."""
+        return indent(super().formatException(ei), "    ")
 
 
 def configure_logging(level: str, log_file: Path | None) -> None:
@@ -25,7 +44,7 @@ def configure_logging(level: str, log_file: Path | None) -> None:
             "Name a file that the user of the daemon may write, or leave --log-file out.",
             exit_code=ExitCode.NOT_PERMITTED,
         ) from problem
-    formatter = logging.Formatter(
+    formatter = OneLine(
         "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S"
     )
     formatter.converter = time.gmtime

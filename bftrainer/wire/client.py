@@ -7,7 +7,6 @@ those of an earlier incarnation refused. Owned by ``trainers.agent.link``.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable
 
 import zmq
@@ -23,6 +22,7 @@ from bftrainer.wire.messages import (
     encode,
 )
 from bftrainer.wire.pump import SocketPump, has_input
+from bftrainer.wire.refusals import Refusals
 from bftrainer.wire.router import FRAME_OVERHEAD_BYTES, QUEUED_MESSAGES
 
 LOG = logging.getLogger("bftrainer.wire")
@@ -49,7 +49,8 @@ class DaemonConnection:
         on_down: Callable[[], None],
     ) -> None:
         self.incarnation = incarnation  # the greatest seen
-        self.counts: Counter[str] = Counter()
+        self._refusals = Refusals(LOG)
+        self.counts = self._refusals.counts
         self._endpoint = endpoint
         self._on_message = on_message
         self._on_up = on_up
@@ -120,15 +121,11 @@ class DaemonConnection:
             try:
                 message = decode_to_agent(parts[-1])
             except WireError as problem:
-                self.counts["malformed"] += 1
-                LOG.warning("BFT-1301: message of the daemon dropped: %s", problem)
+                self._refusals.refuse("malformed", "the daemon", problem)
                 continue
             if message.incarnation < self.incarnation:
-                self.counts["fenced"] += 1
-                LOG.warning(
-                    "BFT-1301: %s of incarnation %d refused, %d has been seen",
-                    message.type, message.incarnation, self.incarnation,
-                )  # fmt: skip
+                why = f"{message.type} of incarnation {message.incarnation}, not {self.incarnation}"
+                self._refusals.refuse("fenced", "the daemon", why)
                 continue
             self.incarnation = message.incarnation
             self._on_message(message)

@@ -14,18 +14,22 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar
 
 import zmq
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
+from bftrainer.elastic import fields
 from bftrainer.wire.keys import KeyPair
-from bftrainer.wire.messages import SCHEMA
+from bftrainer.wire.messages import MAX_LISTED, SCHEMA, Count, Name, Strict, Words
 from bftrainer.wire.pump import SocketPump, has_input
 from bftrainer.wire.router import CurveRouter, Origin
 
 MAX_PEER_MESSAGE_BYTES = 4 * 1024 * 1024  # a survey carries rosters
 
 
-class _Message(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+Number = Annotated[int, Field(ge=-1, le=fields.MOST)]  # -1: there was none
+Key = tuple[Number, Number]  # generation and attempt
+
+
+class _Message(Strict):
     v: Literal[1] = SCHEMA
 
 
@@ -35,43 +39,41 @@ class WhoIs(_Message):
     type: Literal["whois"] = "whois"
 
 
-class PeerWorker(BaseModel):
+class PeerWorker(Strict):
     """What an agent tells another about one of its workers."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    worker_id: str
-    generation: int  # of the last Commit passed to it; 0 before the first
-    step: int  # newest reported
+    worker_id: Name
+    generation: Count  # of the last Commit passed to it; 0 before the first
+    step: Count  # newest reported
 
 
 class IAm(_Message):
     """Answer to ``WhoIs``."""
 
     type: Literal["i-am"] = "i-am"
-    pilot_id: str
-    workers: list[PeerWorker]
+    pilot_id: Name
+    workers: Annotated[list[PeerWorker], Field(max_length=MAX_LISTED, fail_fast=True)]
 
 
 class SurveyTrainer(_Message):
     """How do your workers of this trainer stand? One of mine is stuck with this number."""
 
     type: Literal["survey"] = "survey"
-    trainer_id: str
-    generation: int
-    attempt: int
+    trainer_id: Name
+    generation: Count
+    attempt: Count
 
 
-class PeerStanding(BaseModel):
+class PeerStanding(Strict):
     """One worker: numbers are (generation, attempt), commits the bodies passed on."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    worker_id: str
+    worker_id: Name
     commit: dict[str, Any] | None = None
     entered: dict[str, Any] | None = None
-    interrupted: tuple[int, int] = (-1, -1)
-    ready: tuple[int, int] = (-1, -1)
-    promised: tuple[int, int] = (-1, -1)
-    step: int = 0
+    interrupted: Key = (-1, -1)
+    ready: Key = (-1, -1)
+    promised: Key = (-1, -1)
+    step: Count = 0
     has_left: bool = False
     has_finished: bool = False
 
@@ -81,25 +83,25 @@ class Surveyed(_Message):
 
     type: Literal["surveyed"] = "surveyed"
     is_orphaned: bool  # no daemon is there for this agent
-    workers: list[PeerStanding]
+    workers: Annotated[list[PeerStanding], Field(max_length=MAX_LISTED, fail_fast=True)]
 
 
 class Promise(_Message):
     """Follow nothing smaller than this number any more, unless a daemon comes."""
 
     type: Literal["promise"] = "promise"
-    trainer_id: str
-    worker_id: str
-    generation: int
-    attempt: int
+    trainer_id: Name
+    worker_id: Name
+    generation: Count
+    attempt: Count
 
 
 class PassCommit(_Message):
     """Pass this commit, whose number was promised, on to a worker."""
 
     type: Literal["pass-commit"] = "pass-commit"
-    trainer_id: str
-    worker_id: str
+    trainer_id: Name
+    worker_id: Name
     body: dict[str, Any]
 
 
@@ -107,7 +109,7 @@ class Done(_Message):
     """Answer to ``Promise`` and ``PassCommit``: "" when done, otherwise why not."""
 
     type: Literal["done"] = "done"
-    refusal: str = ""
+    refusal: Words = ""
 
 
 PeerQuestion = WhoIs | SurveyTrainer | Promise | PassCommit
@@ -122,7 +124,8 @@ A = TypeVar("A", IAm, Surveyed, Done)
 class PeerServer:
     """Answers agents whose key is in a roster we have seen, and nobody else.
 
-    ``answer(public_key, question)`` gets the key that the handshake has proven.
+    ``answer(public_key, question)`` gets the key that the handshake has proven; an error
+    in it costs the one who asked its answer.
     """
 
     def __init__(self, *, keys: KeyPair, answer: Callable[[str, PeerQuestion], PeerAnswer]) -> None:
@@ -138,7 +141,7 @@ class PeerServer:
     @property
     def counts(self) -> Counter[str]:
         """How often something was refused or dropped, by reason."""
-        return self._router.counts
+        return self._router.refusals.counts
 
     def start(self, host: str) -> str:
         """Listen on a free port and return the endpoint."""
@@ -156,9 +159,13 @@ class PeerServer:
         try:
             question = _QUESTIONS.validate_json(frame)
         except ValidationError:
-            self.counts["malformed"] += 1
+            self._router.refusals.refuse("malformed", "a peer", "not a question")
             return
-        answer = self._answer(origin.public_key, question)
+        try:
+            answer = self._answer(origin.public_key, question)
+        except Exception as problem:  # noqa: BLE001  # whatever it is, we have workers
+            self._router.refusals.refuse("failed", "a peer", repr(problem), has_traceback=True)
+            return
         self._router.send(origin.route, answer.model_dump_json().encode())
 
 
@@ -175,14 +182,13 @@ async def ask(
     answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     dealer = context.socket(zmq.DEALER)
-    dealer.set(zmq.LINGER, 0)
-    dealer.set(zmq.IPV6, int("[" in endpoint))
-    dealer.set(zmq.MAXMSGSIZE, MAX_PEER_MESSAGE_BYTES)
-    dealer.set(zmq.CURVE_SERVERKEY, public_key.encode("ascii"))
-    dealer.set(zmq.CURVE_PUBLICKEY, keys.public.encode("ascii"))
-    dealer.set(zmq.CURVE_SECRETKEY, keys.secret.encode("ascii"))
-    dealer.connect(endpoint)
-    dealer.send(question.model_dump_json().encode(), flags=zmq.DONTWAIT)
+    try:
+        _connect(dealer, endpoint, public_key, keys)
+        dealer.send(question.model_dump_json().encode(), flags=zmq.DONTWAIT)
+    except (zmq.ZMQError, ValueError):  # a roster that names no endpoint or no key
+        dealer.close(linger=0)
+        context.term()
+        return None
 
     def drain() -> None:
         while has_input(dealer):
@@ -203,6 +209,18 @@ async def ask(
         context.term()
 
 
+def _connect(dealer: zmq.Socket[bytes], endpoint: str, public_key: str, keys: KeyPair) -> None:
+    if not endpoint.startswith("tcp://"):
+        raise ValueError("not an endpoint of ours")
+    dealer.set(zmq.LINGER, 0)
+    dealer.set(zmq.IPV6, int("[" in endpoint))
+    dealer.set(zmq.MAXMSGSIZE, MAX_PEER_MESSAGE_BYTES)
+    dealer.set(zmq.CURVE_SERVERKEY, public_key.encode("ascii"))
+    dealer.set(zmq.CURVE_PUBLICKEY, keys.public.encode("ascii"))
+    dealer.set(zmq.CURVE_SECRETKEY, keys.secret.encode("ascii"))
+    dealer.connect(endpoint)
+
+
 async def refuses(endpoint: str, timeout_s: float) -> bool | None:
     """Whether nobody listens at an endpoint: its host says so. None when it says nothing.
 
@@ -216,7 +234,7 @@ async def refuses(endpoint: str, timeout_s: float) -> bool | None:
         )
     except ConnectionRefusedError:
         return True
-    except (OSError, TimeoutError):
+    except (OSError, TimeoutError, ValueError, OverflowError):  # or it is no endpoint
         return None
     writer.close()
     return False

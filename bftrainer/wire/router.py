@@ -11,7 +11,6 @@ import contextlib
 import logging
 import socket as sockets
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,6 +21,7 @@ from zmq.utils.monitor import parse_monitor_message
 from bftrainer.errors import BftError
 from bftrainer.wire.keys import KeyPair
 from bftrainer.wire.pump import SocketPump, has_input
+from bftrainer.wire.refusals import Refusals
 
 LOG = logging.getLogger("bftrainer.wire")
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
@@ -48,7 +48,7 @@ class Origin:
 class CurveRouter:
     """One listening socket with its authentication and its connection monitor.
 
-    ``counts`` holds how often something was refused or dropped, by reason.
+    ``refusals`` counts what was refused or dropped, by reason.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class CurveRouter:
         is_allowed: Callable[[str], bool],
         on_frame: Callable[[Origin, bytes], None],
         on_gone: Callable[[bytes], None] | None = None,
+        refusals: Refusals | None = None,
     ) -> None:
         self._keys = keys
         self._max_message_bytes = max_message_bytes
@@ -68,7 +69,7 @@ class CurveRouter:
         self._route_by_fd: dict[int, bytes] = {}
         self._gone: dict[bytes, float] = {}  # route -> when noticed
         self._pumps: list[SocketPump] = []
-        self.counts: Counter[str] = Counter()
+        self.refusals = refusals or Refusals(LOG)
         self._open_sockets()
 
     def _open_sockets(self) -> None:
@@ -117,7 +118,9 @@ class CurveRouter:
         try:
             self._router.send_multipart([route, frame], flags=zmq.DONTWAIT)
         except zmq.ZMQError as problem:
-            self.counts["unsent-full" if problem.errno == zmq.EAGAIN else "unsent-gone"] += 1
+            self.refusals.counts[
+                "unsent-full" if problem.errno == zmq.EAGAIN else "unsent-gone"
+            ] += 1
             return False
         finally:
             if self._pumps:
@@ -149,7 +152,7 @@ class CurveRouter:
             key = _curve_key(parts)
             allowed = key is not None and self._is_allowed(key)
             if not allowed:
-                self.counts["stranger"] += 1
+                self.refusals.counts["stranger"] += 1
             status, text = (b"200", b"OK") if allowed else (b"400", b"unknown key")
             user_id = key.encode("ascii") if allowed and key else b""
             self._zap.send_multipart([version, request_id, status, text, user_id, b""])
@@ -180,10 +183,10 @@ class CurveRouter:
             key = frame.get("User-Id")
             fd = frame.get(zmq.SRCFD)
         except (zmq.ZMQError, ValueError):
-            self.counts["stranger"] += 1
+            self.refusals.counts["stranger"] += 1
             return
         if not isinstance(key, str) or not isinstance(fd, int):
-            self.counts["stranger"] += 1
+            self.refusals.counts["stranger"] += 1
             return
         if route not in self._gone:
             before = self._route_by_fd.get(fd, route)
@@ -191,7 +194,7 @@ class CurveRouter:
                 self._gone[before] = time.monotonic()
             self._route_by_fd[fd] = route
         if len(parts) != 2:
-            self.counts["malformed"] += 1
+            self.refusals.counts["malformed"] += 1
             return
         self._on_frame(Origin(route, key), frame.bytes)
 
@@ -203,7 +206,7 @@ class CurveRouter:
                 if route is not None:
                     self._gone[route] = time.monotonic()
             else:
-                self.counts["handshake-failed"] += 1
+                self.refusals.counts["handshake-failed"] += 1
 
     def _report_gone(self, noticed_before_s: float) -> None:
         due = [route for route, at_s in self._gone.items() if at_s <= noticed_before_s]

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bftrainer.errors import BftError
 from bftrainer.wire.keys import KeyPair
 from bftrainer.wire.messages import (
     MAX_MESSAGE_BYTES,
@@ -27,6 +28,7 @@ from bftrainer.wire.messages import (
     decode_from_agent,
     encode,
 )
+from bftrainer.wire.refusals import Refusals
 from bftrainer.wire.router import CurveRouter, Origin
 
 LOG = logging.getLogger("bftrainer.wire")
@@ -51,7 +53,10 @@ class AgentServer:
     ``on_lost(pilot_id, why)``: at once when the agent's connection breaks ("disconnected",
     also after its ``Leaving``, and always before the ``Hello`` of its next connection),
     or after ``agent_timeout_s`` without a message ("silent"). Both run in the event
-    loop. ``counts`` says what was refused or dropped.
+    loop. ``refusals`` counts what was refused or dropped.
+
+    An error that ``on_message`` did not expect costs the agent that spoke its connection
+    ("failed") and nobody else anything; a ``BftError`` is the daemon's own affair.
     """
 
     def __init__(
@@ -69,23 +74,25 @@ class AgentServer:
         self._on_lost = on_lost
         self._pilot_by_key: dict[str, str] = {}
         self._key_by_pilot: dict[str, str] = {}
+        self._node_by_pilot: dict[str, str] = {}
         self._by_pilot: dict[str, _Connection] = {}
         self._by_route: dict[bytes, _Connection] = {}
         self._checker: asyncio.TimerHandle | None = None
         self._check_due_s = 0.0
-        self._logged_at_s: dict[str, float] = {}
+        self.refusals = Refusals(LOG)
         self._router = CurveRouter(
             keys=keys,
             max_message_bytes=MAX_MESSAGE_BYTES,
             is_allowed=self._pilot_by_key.__contains__,
             on_frame=self._receive,
             on_gone=self._gone,
+            refusals=self.refusals,
         )
 
     @property
     def counts(self) -> Counter[str]:
         """How often something was refused or dropped, by reason."""
-        return self._router.counts
+        return self.refusals.counts
 
     async def start(self, bind_host: str, port: int = 0) -> str:
         """Listen and return the endpoint; BFT-1306 when that is impossible.
@@ -98,17 +105,22 @@ class AgentServer:
         self._schedule_check()
         return endpoint
 
-    def register(self, pilot_id: str, public_key: str) -> None:
-        """Let the agent of this pilot in; an earlier key of it is forgotten."""
+    def register(self, pilot_id: str, public_key: str, node: str = "") -> None:
+        """Let the agent of this pilot in; an earlier key of it is forgotten.
+
+        ``node``: where it is; it cannot claim to be on another. "": anywhere.
+        """
         if self._key_by_pilot.get(pilot_id) == public_key:
             return
         self.forget(pilot_id)
+        self._node_by_pilot[pilot_id] = node
         self._pilot_by_key[public_key] = pilot_id
         self._key_by_pilot[pilot_id] = public_key
 
     def forget(self, pilot_id: str) -> None:
         """Treat the agent of this pilot as a stranger from now on."""
         self._pilot_by_key.pop(self._key_by_pilot.pop(pilot_id, ""), None)
+        self._node_by_pilot.pop(pilot_id, None)
         self._drop(self._by_pilot.get(pilot_id))
 
     def is_connected(self, pilot_id: str) -> bool:
@@ -157,6 +169,10 @@ class AgentServer:
                 self._send(origin.route, Refused(reason=f"this key is not {claimed}'s"))
             return
         if isinstance(message, Hello):
+            node = self._node_by_pilot.get(pilot_id) or message.node
+            if message.node != node:
+                self._refuse("impostor", pilot_id, f"it is on {node}, not on {message.node}")
+                return
             self._greet(pilot_id, origin.route, message)
             return
         connection = self._by_route.get(origin.route)
@@ -166,7 +182,7 @@ class AgentServer:
             self._refuse("fenced", pilot_id, f"its incarnation {message.incarnation} is over")
         else:
             connection.heard_s = time.monotonic()
-            self._on_message(pilot_id, message)
+            self._deliver(connection, message)
 
     def _greet(self, pilot_id: str, route: bytes, hello: Hello) -> None:
         if hello.incarnation > self._incarnation:
@@ -179,17 +195,23 @@ class AgentServer:
         self._drop(before)
         connection = _Connection(pilot_id=pilot_id, route=route, heard_s=time.monotonic())
         self._by_pilot[pilot_id] = self._by_route[route] = connection
-        self._on_message(pilot_id, hello)
+        self._deliver(connection, hello)
 
     def _refuse(self, kind: str, pilot_id: str, why: str) -> None:
-        self.counts[kind] += 1
-        now = time.monotonic()
-        if now - self._logged_at_s.get(kind, -60.0) >= 10.0:  # a flood must not fill the disk
-            self._logged_at_s[kind] = now
-            LOG.warning(
-                "BFT-1301: message of %s dropped (%s, %d so far): %s",
-                pilot_id, kind, self.counts[kind], why,
+        self.refusals.refuse(kind, pilot_id, why)
+
+    def _deliver(self, connection: _Connection, message: AgentMessage) -> None:
+        try:
+            self._on_message(connection.pilot_id, message)
+        except BftError:
+            raise
+        except Exception as problem:  # noqa: BLE001  # whatever it is, others have agents, too
+            why = f"{message.type}: {type(problem).__name__}: {problem}"
+            self.refusals.refuse(
+                "failed", connection.pilot_id, why,
+                code="BFT-1309", level=logging.ERROR, has_traceback=True,
             )  # fmt: skip
+            self._lose(connection, "failed")
 
     # -- who is lost ---------------------------------------------------------------------
 

@@ -240,11 +240,12 @@ class Plane:
                 self._book.connected[pilot_id] = message
                 self._server.send(pilot_id, self._book.welcome(self._interpreters))
                 if self._is_adopting:
-                    self.trainers.report(pilot_id, message.workers)
+                    self.trainers.reports.keep(pilot_id, message.workers)
                 else:
                     self.trainers.reconcile(pilot_id, message.workers)
                     self.set_nodes(self._planned)  # as the daemon decides anew
-                self.trainers.on_copies(pilot_id, message.copies)
+                copies = self.trainers.copies
+                copies.on_hello(pilot_id, message.copies, self.trainers.records)
             case CopySettled():
                 self.trainers.on_settled(pilot_id, message)
             case WorkerStarted(worker_id=worker_id, pid=pid):
@@ -255,10 +256,10 @@ class Plane:
                     self.warm_up_s.append(said.warm_up_s)
                 elif isinstance(said, protocol.Copied):
                     self.copied.append((time.monotonic(), said))
-                self.trainers.on_body(worker_id, body)
+                self.trainers.on_body(pilot_id, worker_id, body)
             case WorkerExited(worker_id=worker_id, returncode=code, cause=cause):
                 self.exited.add(worker_id)
-                self.trainers.on_exit(worker_id, code, cause)
+                self.trainers.on_exit(pilot_id, worker_id, code, cause)
             case Leaving():
                 self._lost(pilot_id, "leaves")
             case Heartbeat():

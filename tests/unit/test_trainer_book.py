@@ -57,7 +57,7 @@ class Site:
         self.book.tick()
         workers = self.book.trainers[self.trainer_id].machine.workers.values()
         (worker,) = [w for w in workers if w.node == node and w.is_alive]
-        self.book.on_exit(worker.worker_id, 1, "")
+        self.book.on_exit(worker.pilot_id, worker.worker_id, 1, "")
 
     def enter(self, step: int = 10) -> None:
         """Let everybody of the last commit enter."""
@@ -69,7 +69,8 @@ class Site:
         self.book.set_targets({self.trainer_id: [offer(n) for n in nodes]})
 
     def say(self, worker_id: str, message: protocol.Message) -> None:
-        self.book.on_body(worker_id, protocol.to_body(message))
+        pilot_id = self.book.trainers[self.trainer_id].machine.workers[worker_id].pilot_id
+        self.book.on_body(pilot_id, worker_id, protocol.to_body(message))
 
     def form(self) -> Commit:
         """Make everybody warm and ready; nobody has entered yet."""
@@ -156,7 +157,7 @@ def test_what_agents_announced_is_adopted_into_the_journal(
         latest=[protocol.to_body(m) for m in said],
     )
     heir = Site(tmp_path, journal)
-    heir.book.report("p-n2", [report])
+    heir.book.reports.keep("p-n2", [report])
     heir.book.adopt_all({"p-n2": offer("n2")})
     record = heir.book.records[site.trainer_id]
     progress = record.progress
@@ -234,6 +235,6 @@ def test_workers_that_fail_together_are_one_failure(tmp_path: Path, journal: Jou
     site = _site(tmp_path, journal, max_failures=2)
     machine = site.book.trainers[site.trainer_id].machine
     for worker_id in machine.members:
-        site.book.on_exit(worker_id, 1, "")
+        site.book.on_exit(machine.workers[worker_id].pilot_id, worker_id, 1, "")
     record = site.book.records[site.trainer_id]
     assert (record.failures, record.state.is_final) == (1, False)

@@ -22,6 +22,7 @@ from typing import Any
 from bftrainer.elastic import copies, fence
 from bftrainer.elastic.copies import Asker, CopyError, CopyFacts
 from bftrainer.elastic.fence import Fence
+from bftrainer.wire.refusals import Refusals
 
 LOG = logging.getLogger("bftrainer.agent")
 HANDSHAKE_S = 5.0
@@ -61,6 +62,7 @@ class CopyHolder:
         self._limit_bytes = limit_bytes or (
             lambda: min(MAX_HELD_BYTES, int(SHARE_OF_FREE * free_bytes()))
         )
+        self._refusals = Refusals(LOG)
         self._lock = threading.Lock()
         self._places: dict[str, _Place] = {}
         self._talks = threading.BoundedSemaphore(MAX_TALKS)
@@ -151,8 +153,9 @@ class CopyHolder:
             with connection, connection.makefile("rb") as file:
                 connection.settimeout(HANDSHAKE_S)
                 self._answer(connection, file)
-        except (OSError, CopyError) as problem:
-            LOG.info("a copy was not taken or given: %s", problem)
+        except Exception as problem:  # noqa: BLE001  # anybody can connect and say anything
+            why = f"a copy was not taken or given: {type(problem).__name__}: {problem}"
+            self._refusals.refuse("connection", "somebody", why, level=logging.INFO)
         finally:
             self._talks.release()
 
@@ -170,7 +173,7 @@ class CopyHolder:
         except TypeError:
             copies.send_line(connection, {"refused": "it is asked otherwise here"})
         except _RefusedError as refusal:
-            LOG.info("refused: %s", refusal)
+            self._refusals.refuse("copy", "a worker", refusal, level=logging.INFO)
             copies.send_line(connection, {"refused": str(refusal)})
 
     def _proven(self, line: dict[str, Any], nonce: str) -> tuple[_Place, str, dict[str, Any]]:

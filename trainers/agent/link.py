@@ -67,6 +67,11 @@ class DaemonLink:
         self._was_in_touch = False
         self._held_back: list[Said | CopySettled] = []
         self._heard_s = self._hello_s = self._heartbeat_sent_s = time.monotonic()
+        # The limit is on the wall clock, which may be set while we live; time passes evenly.
+        end_s = config.end_s
+        self._end_s = None if end_s is None else (
+            self._heard_s + end_s - config.end_margin_s - time.time()
+        )  # fmt: skip
         self._connection = DaemonConnection(
             endpoint=config.daemon_endpoint,
             daemon_public_key=config.daemon_public_key,
@@ -155,12 +160,10 @@ class DaemonLink:
 
     def _tick(self) -> None:
         now = time.monotonic()
-        end_s = self._config.end_s
         if now - self._heard_s > self._lease_s:
             self._on_expired("lease")
             return
-        # The limit is on the batch system's wall clock, so that is the one to ask.
-        if end_s is not None and time.time() > end_s - self._config.end_margin_s:
+        if self._end_s is not None and now > self._end_s:
             self._on_expired("time-limit")
             return
         if self._is_welcome and now - self._heartbeat_sent_s >= self._heartbeat_s * 0.9:

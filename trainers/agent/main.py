@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from bftrainer.elastic import protocol
 from bftrainer.errors import BftError
+from bftrainer.observability.logs import OneLine
 from bftrainer.wire.keys import generate_pair, load_pair
 from bftrainer.wire.messages import (
     CopySettled,
@@ -167,7 +168,7 @@ class Agent:
     def _answer(self, public_key: str, question: PeerQuestion) -> PeerAnswer:
         match question:
             case SurveyTrainer():
-                return self._orphaned.surveyed(question)
+                return self._orphaned.surveyed(public_key, question)
             case Promise():
                 return self._orphaned.promise(public_key, question)
             case PassCommit():
@@ -197,9 +198,9 @@ def run_agent(
         waiter: has been started.
         started: templates that run already, by interpreter.
     """
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     asyncio.run(_live(AgentConfig.load(config_path), waiter, started or {}))
 
 

@@ -205,12 +205,16 @@ class Orphaned:
 
     # ---- what peers want ----------------------------------------------------------------
 
-    def surveyed(self, question: SurveyTrainer) -> Surveyed:
+    def surveyed(self, public_key: str, question: SurveyTrainer) -> Surveyed | Done:
         """Answer a survey; that a peer has a stuck worker is a reason to look, too."""
-        machine = self._machine(question.trainer_id)
-        machine.nudge((question.generation, question.attempt))
-        self.news()
-        own = [machine.with_promise(w) for w in self._own(question.trainer_id)]
+        own = self._own(question.trainer_id)
+        if own:
+            if not any(_knows(worker, public_key) for worker in own):
+                return Done(refusal="not a member's agent")
+            machine = self._machine(question.trainer_id)
+            machine.nudge((question.generation, question.attempt))
+            self.news()
+            own = [machine.with_promise(w) for w in own]
         return Surveyed(is_orphaned=self._is_orphaned, workers=[_spoken(w) for w in own])
 
     def promise(self, public_key: str, question: Promise) -> Done:

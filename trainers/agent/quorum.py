@@ -116,7 +116,15 @@ def judge(answers: Mapping[str, Answer]) -> Verdict:
     unasked = {m.agent_endpoint: m for m in members if m.agent_endpoint not in answers}
     if unasked:
         return AskMore(members=tuple(unasked.values()))
-    standing = {w.worker_id: w for a in said for w in a.workers}
+    # An agent speaks for the workers of its node, and for nobody else's.
+    at = {m.worker_id: m.agent_endpoint for m in members}
+    standing = {
+        w.worker_id: w
+        for endpoint, a in answers.items()
+        if isinstance(a, Answered)
+        for w in a.workers
+        if at.get(w.worker_id, endpoint) == endpoint
+    }
     alive = [m for m in members if _is_alive(standing.get(m.worker_id))]
     reason = _why_not(answers, standing, members, alive)
     return Wait(reason=reason) if reason else _next(known, standing, alive)

@@ -28,6 +28,7 @@ from bftrainer.wire.messages import (
     WorkerStarted,
 )
 from bftrainer.wire.peers import PeerWorker
+from bftrainer.wire.refusals import Refusals
 from trainers.agent.channel import Channel
 from trainers.agent.gather import FIRST
 from trainers.agent.programs import ProgramPool
@@ -59,6 +60,7 @@ class Workers:
         self._gpus = gpus
         self._report = report
         self._on_commit = on_commit
+        self._refusals = Refusals(LOG)
         self._teams: dict[str, Team] = {}
         self._processes: dict[str, tuple[Team, Process]] = {}
         self._ended: deque[tuple[Said, ...]] = deque(maxlen=KEPT_ENDS)
@@ -225,7 +227,7 @@ class Workers:
         try:
             message = _from_worker(line)
         except protocol.ProtocolError as problem:
-            LOG.warning("BFT-1301: line of %s dropped: %s", process.name, problem)
+            self._refusals.refuse("line", process.name, problem)
             return
         if isinstance(message, protocol.Alive):
             process.alive_s = time.monotonic()

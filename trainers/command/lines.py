@@ -10,8 +10,11 @@ import re
 from collections import deque
 from dataclasses import dataclass
 
+from bftrainer.elastic.fields import MOST
+
 WINDOW_S = 10.0  # rates are those of the last so many seconds
-_LINE = re.compile(r"BFT(?=\s)(?:\s+(?:ready|(?:step|samples|epoch)=\d{1,18}))+\s*\Z", re.ASCII)
+# Numbers of 15 digits are whole to everybody who reads JSON; nobody trains for so long.
+_LINE = re.compile(r"BFT(?=\s)(?:\s+(?:ready|(?:step|samples|epoch)=\d{1,15}))+\s*\Z", re.ASCII)
 _NUMBER = re.compile(r"(step|samples|epoch)=(\d+)")
 
 
@@ -57,4 +60,4 @@ class Pace:
         if took_s <= 0.0:
             return 0.0, 0.0
         steps, samples = last.step - first.step, last.samples - first.samples
-        return (took_s / steps if steps > 0 else 0.0), max(0.0, samples / took_s)
+        return (took_s / steps if steps > 0 else 0.0), min(MOST, max(0.0, samples / took_s))

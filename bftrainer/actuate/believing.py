@@ -1,0 +1,156 @@
+"""Which of the workers that agents report to a new daemon are believed, and which must go.
+
+What each agent said and the trainers' records come in. A worker that was there when a
+generation was announced is in the journal, with its pilot: no agent can name others. Any
+other can only be starting or warm. What is not understood costs the worker it is about.
+Called by ``actuate.trainers``; what the believed ones say becomes a machine's state in
+``actuate.adoption``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bftrainer.elastic import protocol
+from bftrainer.trainer import TrainerRecord
+from bftrainer.wire.messages import DaemonMessage, KillWorker, WorkerReport
+from bftrainer.wire.refusals import Refusals
+
+MOST_REGROUPED = 10_000  # generations that agents may have announced without a daemon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Believed:
+    """A worker to adopt."""
+
+    worker_id: str
+    pilot_id: str
+    said: tuple[protocol.Message, ...]  # the last commit passed to it, its newest words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubted:
+    """A worker to kill."""
+
+    worker_id: str
+    pilot_id: str
+    why: str  # "": its trainer is over, which is nobody's fault
+
+
+@dataclass(slots=True)
+class Judgement:
+    """Of all reports."""
+
+    believed: dict[str, list[Believed]] = field(default_factory=dict)  # by trainer
+    doubted: list[Doubted] = field(default_factory=list)
+    unknown: list[tuple[str, str]] = field(default_factory=list)  # worker, what is left out
+
+
+class Reports:
+    """What the agents said, until all are there that can be."""
+
+    def __init__(self, send: Callable[[str, DaemonMessage], bool], refusals: Refusals) -> None:
+        self._send, self._refusals = send, refusals
+        self._known: dict[str, Sequence[WorkerReport]] = {}
+
+    def keep(self, pilot_id: str, reports: Sequence[WorkerReport]) -> None:
+        """Take in what an agent said of its workers; a second Hello takes the first's place."""
+        self._known[pilot_id] = reports
+
+    def judged(
+        self, records: Mapping[str, TrainerRecord], present: Collection[str]
+    ) -> Mapping[str, Sequence[Believed]]:
+        """Return whom to adopt, by trainer, and have the others killed.
+
+        Args:
+            records: of trainers that are not final.
+            present: pilots whose agents are connected and not about to leave.
+        """
+        known, self._known = self._known, {}
+        found = judge({p: reports for p, reports in known.items() if p in present}, records)
+        for worker_id, what in found.unknown:
+            self._refusals.refuse("unknown", worker_id, what)
+        for one in found.doubted:
+            if one.why:
+                why = f"{one.worker_id} is not adopted: {one.why}"
+                self._refusals.refuse("not-believed", one.pilot_id, why, code="BFT-1308")
+            self._send(one.pilot_id, KillWorker(worker_id=one.worker_id))
+        return found.believed
+
+
+def judge(
+    reports: Mapping[str, Sequence[WorkerReport]], records: Mapping[str, TrainerRecord]
+) -> Judgement:
+    """Judge what agents report.
+
+    Args:
+        reports: by pilot, whose key proved it.
+        records: of trainers that are not final.
+    """
+    out = Judgement()
+    claims = Counter(report.worker_id for known in reports.values() for report in known)
+    for pilot_id, known in reports.items():
+        for report in known:
+            record = records.get(report.trainer_id)
+            why, said = "", []
+            if record is not None:
+                said, why = _heard(report, out)
+                why = why or _why_not(
+                    record, pilot_id, report.worker_id, said, claims[report.worker_id]
+                )
+            if record is None or why:
+                one = Doubted(worker_id=report.worker_id, pilot_id=pilot_id, why=why)
+                out.doubted.append(one)
+                continue
+            found = Believed(worker_id=report.worker_id, pilot_id=pilot_id, said=tuple(said))
+            out.believed.setdefault(report.trainer_id, []).append(found)
+    return out
+
+
+def _heard(report: WorkerReport, out: Judgement) -> tuple[list[protocol.Message], str]:
+    """Return what is understood of a report, or why nothing of it can be used."""
+    said: list[protocol.Message] = []
+    for body in [*report.latest, *([report.commit] if report.commit else [])]:
+        try:
+            said.append(protocol.from_body(body))
+        except protocol.UnknownTypeError as problem:  # of a later release; all else counts
+            out.unknown.append((report.worker_id, str(problem)))
+        except protocol.ProtocolError as problem:
+            return [], str(problem)
+    return said, ""
+
+
+def _why_not(
+    record: TrainerRecord,
+    pilot_id: str,
+    worker_id: str,
+    said: Sequence[protocol.Message],
+    claims: int,
+) -> str:
+    """Say what speaks against a worker, "" when nothing does."""
+    home = dict(record.workers)
+    # A journal of an earlier release does not name workers.
+    names_all = bool(home) or not record.last_generation
+    newest = max((getattr(body, "generation", 0) for body in said), default=0)
+    if worker_id.rsplit("-", 2)[0] != record.trainer_id:
+        return "its name is not one of this trainer's"
+    if home.get(worker_id, pilot_id) != pilot_id or (worker_id not in home and claims > 1):
+        return "it is another agent's, or more than one claims it"
+    if newest and names_all and worker_id not in home:
+        return "it was not there when a generation was announced"
+    if newest > record.last_generation + MOST_REGROUPED:
+        return f"generation {newest} is far beyond {record.last_generation}"
+    commits = [body for body in said if isinstance(body, protocol.Commit)]
+    return "".join(_foul(commit, record, home if names_all else None) for commit in commits)
+
+
+def _foul(commit: protocol.Commit, record: TrainerRecord, home: Mapping[str, str] | None) -> str:
+    """Say why a commit cannot have been announced, "" when it can."""
+    roster = [member.worker_id for member in commit.members]
+    if len(set(roster)) < len(roster) or (home is not None and not home.keys() >= set(roster)):
+        return "its commit names members that nobody announced"
+    if not commit.origin and commit.generation > record.last_generation:
+        return "its commit is of no daemon"
+    return ""

@@ -1,0 +1,170 @@
+"""What a field of a message may hold: said once in its annotation, checked where it comes in.
+
+``step: Count`` is an ``int`` to everybody, and finite and in range once ``checks_of`` has
+looked at it. Standard library only, like ``protocol``, which is its user. Nothing here
+recurses on what was sent.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, get_type_hints
+
+MOST = 2**53 - 1  # the greatest whole number that every reader of JSON keeps
+MOST_NAME, MOST_PATH, MOST_WORDS = 256, 4096, 2000  # characters
+MOST_TEXT = 4 * 1024 * 1024
+MOST_LISTED = 65_536  # members, arguments, variables
+MOST_DEPTH = 32  # of brackets within brackets
+_BRACKETS = b"[]{}"
+_NO_BRACKETS = bytes(set(range(256)) - set(_BRACKETS))
+
+
+def in_one_line(text: str) -> str:
+    """Return the text with everything escaped that could break a line or a screen."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def is_deep(text: bytes) -> bool:
+    """Whether JSON text has more than ``MOST_DEPTH`` brackets within each other.
+
+    Known before anybody parses it, and in linear time: each round takes the innermost pairs.
+    """
+    unescaped = text.replace(rb"\\", b"").replace(rb"\"", b"")
+    brackets = b"".join(unescaped.split(b'"')[::2]).translate(None, _NO_BRACKETS)
+    for _ in range(MOST_DEPTH):
+        if not brackets:
+            return False
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+    return bool(brackets)
+
+
+# ---- kinds of values; each raises ValueError -----------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    least: int
+    most: int
+
+    def __call__(self, value: Any) -> int:
+        if type(value) is not int or not self.least <= value <= self.most:
+            raise ValueError(f"not a whole number from {self.least} to {self.most}")
+        return value
+
+
+def _amount(value: Any) -> float:
+    # NaN compares as false, and a whole number of 400 digits as too great.
+    if type(value) not in (int, float) or not 0 <= value <= MOST:
+        raise ValueError(f"not a number from 0 to {MOST}")
+    return float(value)
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError("neither true nor false")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    most: int
+
+    def __call__(self, value: Any) -> str:
+        if not isinstance(value, str) or len(value) > self.most:
+            raise ValueError(f"not a text of at most {self.most} characters")
+        value.encode()  # halves of characters are nobody's
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    most: int
+
+    def __call__(self, value: Any) -> str:
+        if not isinstance(value, str):
+            raise ValueError("not a text")  # noqa: TRY004  # one kind of error for all
+        return in_one_line(value[: self.most])
+
+
+@dataclass(frozen=True, slots=True)
+class _Maybe:
+    inner: Callable[[Any], Any]
+
+    def __call__(self, value: Any) -> Any:
+        return None if value is None else self.inner(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """A list of values of one kind."""
+
+    inner: Callable[[Any], Any]
+    most: int = MOST_LISTED
+
+    def __call__(self, value: Any) -> tuple[Any, ...]:
+        """Return them."""
+        if not isinstance(value, list | tuple) or len(value) > self.most:
+            raise ValueError(f"not a list of at most {self.most}")
+        return tuple(map(self.inner, value))
+
+
+def _pair(value: Any) -> tuple[str, str]:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise ValueError("not a pair")
+    return (_text(value[0]), _text(value[1]))
+
+
+_text = _Text(MOST_TEXT)
+_count = _Whole(0, MOST)
+
+Count = Annotated[int, _count]
+MaybeCount = Annotated[int | None, _Maybe(_count)]
+Port = Annotated[int, _Whole(0, 65535)]
+Amount = Annotated[float, _amount]  # of seconds, or of samples in one
+Flag = Annotated[bool, _flag]
+Name = Annotated[str, _Text(MOST_NAME)]
+FilePath = Annotated[str, _Text(MOST_PATH)]
+Words = Annotated[str, _Words(MOST_WORDS)]  # shown to people: cut, and in one line
+Counts = Annotated[tuple[int, ...], Each(_count)]
+Texts = Annotated[tuple[str, ...], Each(_text)]
+Pairs = Annotated[tuple[tuple[str, str], ...], Each(_pair)]
+
+
+# ---- classes ---------------------------------------------------------------------------
+
+
+@functools.cache
+def checks_of(cls: type[Any]) -> Mapping[str, Callable[[Any], Any]]:
+    """Return what each field of a class must hold; every one has to be declared."""
+    hints = get_type_hints(cls, include_extras=True)
+    return {name: hint.__metadata__[-1] for name, hint in hints.items()}
+
+
+def made(cls: type[Any], fields: Mapping[Any, Any]) -> Any:
+    """Make an object of what somebody sent.
+
+    Raises:
+        ValueError: unknown or missing fields, or what one of them may not hold.
+    """
+    checks = checks_of(cls)  # type: ignore[arg-type]  # classes are hashable
+    if unknown := fields.keys() - checks.keys():
+        raise ValueError(f"unknown field {shown(min(map(str, unknown)))}")
+    checked = {}
+    for name, value in fields.items():
+        try:
+            checked[name] = checks[name](value)
+        except ValueError as problem:
+            raise ValueError(f"{name}: {problem}") from None
+    try:
+        return cls(**checked)
+    except TypeError as problem:  # one without a default is missing
+        raise ValueError(str(problem).partition(" ")[2]) from None
+
+
+def shown(value: object, most: int = 100) -> str:
+    """Return the beginning of a text that was sent, or what else came, fit for a log."""
+    return repr(value[:most]) if isinstance(value, str) else f"a {type(value).__name__}"
