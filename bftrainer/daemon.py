@@ -172,7 +172,8 @@ class Daemon:
         self.journal = journal
         self.incarnation = journal.begin_incarnation()
         keys = load_or_create_pair(self.options.state_dir / "daemon.key")
-        self.pilots = PilotBook(journal, self.system, getpass.getuser(), self._clock)
+        owner = getpass.getuser()
+        self.pilots = PilotBook(journal, self.system, owner, self._clock, time.monotonic)
         self.strays = Strays(self.options.state_dir / "pilots", self.pilots.pilots)
         self.harm = HarmMonitor(journal, self.policy, self._clock, self.metrics.settled)
         self.agents = AgentBook(
@@ -281,7 +282,7 @@ class Daemon:
 
     async def poll_once(self, *, wants_cycle: bool) -> None:
         """Look at the batch system and take the look over."""
-        looked_s, began = self._clock(), self._announced.look_begins()
+        looked_s, began = time.monotonic(), self._announced.look_begins()
         snapshot = await asyncio.get_running_loop().run_in_executor(
             self._looking, lambda: self.system.snapshot(wants_cycle=wants_cycle)
         )

@@ -232,6 +232,7 @@ class DaemonService:
             can_write_down=daemon.journal.trouble is None,
             left_out=len(daemon.seen.memory.left_out),
             failed_decisions=daemon.failures.count,
+            refused=daemon.server.counts,
         )
         return daemon_figures(self.status(), extras)
 

@@ -94,7 +94,7 @@ def judge(
     for pilot_id, known in reports.items():
         for report in known:
             record = records.get(report.trainer_id)
-            why, said = "", []
+            why, said = "", list[protocol.Message]()
             if record is not None:
                 said, why = _heard(report, out)
                 why = why or _why_not(

@@ -7,6 +7,7 @@ daemon that dies in between finds its pilots again by their ids.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,11 +28,11 @@ class Pilot:
     """A pilot that has not ended, with what only lives in memory."""
 
     record: PilotRecord
-    submitted_s: float | None = None  # when the batch system accepted it (our clock)
+    submitted_s: float | None = None  # when the batch system accepted it (``steady``)
     start_s: float | None = None
     or_time_limit_s: float | None = None  # the shorter one that it may start with
     is_leaving: bool = False
-    left_s: float | None = None  # when we asked for its end
+    left_s: float | None = None  # when we asked for its end (``steady``)
     is_forced: bool = False
     was_asked: bool = False  # we asked for its end; otherwise the batch system took it
 
@@ -40,19 +41,24 @@ class PilotBook:
     """All pilots of ours that may still exist."""
 
     def __init__(
-        self, journal: Journal, system: BatchSystem, owner: str, clock: Callable[[], float]
+        self,
+        journal: Journal,
+        system: BatchSystem,
+        owner: str,
+        clock: Callable[[], float],
+        steady: Callable[[], float] | None = None,  # seconds that nobody sets; None: ``clock``
     ) -> None:
         self._journal = journal
         self._system = system
         self._owner = owner
-        self._clock = clock
+        self._clock, self._steady = clock, steady or clock
         self.pilots: dict[str, Pilot] = {
             r.pilot_id: Pilot(
                 record=r,
-                submitted_s=r.requested_s,
+                submitted_s=-math.inf,
                 is_leaving=r.state is PilotState.CANCELLED,
                 was_asked=r.state is PilotState.CANCELLED,
-                left_s=r.requested_s if r.state is PilotState.CANCELLED else None,
+                left_s=-math.inf if r.state is PilotState.CANCELLED else None,
             )
             for r in journal.pilots(active_only=True)
         }
@@ -117,7 +123,7 @@ class PilotBook:
 
     def launched(self, pilot: Pilot, job_id: str) -> None:
         """Take over the batch system's answer to ``launch``."""
-        pilot.submitted_s = self._clock()
+        pilot.submitted_s = self._steady()
         self._update(pilot, job_id=job_id)
 
     def release(self, releases: Sequence[Release], told: Collection[str] = ()) -> list[str]:
@@ -133,7 +139,7 @@ class PilotBook:
             if pilot is None or pilot.was_asked:
                 continue
             pilot.is_leaving = pilot.was_asked = True
-            pilot.left_s = self._clock()
+            pilot.left_s = self._steady()
             self.give_backs += bool(release.for_job)
             self._update(pilot, state=PilotState.CANCELLED, reason=release.reason)
             # One not seen running yet may still wait with its other limit, and must not start.
@@ -158,7 +164,7 @@ class PilotBook:
 
     def overdue(self) -> list[str]:
         """Job ids that should be gone by now: cancel them with force (again)."""
-        now_s = self._clock()
+        now_s = self._steady()
         late = []
         for pilot in self.pilots.values():
             if pilot.left_s is not None and now_s - pilot.left_s > FORCE_AFTER_S:
@@ -173,7 +179,7 @@ class PilotBook:
         if pilot is None or pilot.is_leaving:
             return
         pilot.is_leaving = True
-        pilot.left_s = self._clock()
+        pilot.left_s = self._steady()
         if reason == "signal":
             self.preemptions += 1
         LOG.info("agent of pilot %s left: %s", pilot_id, reason)
@@ -193,7 +199,7 @@ class PilotBook:
 
         Args:
             snapshot: with jobs; an unknown queue ends nothing.
-            looked_s: our clock just before the snapshot was taken; pilots submitted
+            looked_s: ``steady`` just before the snapshot was taken; pilots submitted
                 after that may be missing from it for no other reason.
         """
         if snapshot.jobs is None:

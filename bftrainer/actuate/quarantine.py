@@ -74,10 +74,11 @@ class Quarantine:
 
     def cooling(self, now_s: float) -> Mapping[str, Cooling]:
         """Return the nodes that decisions are to leave alone now."""
+        longest_s = max(self._first_s, MAX_COOL_DOWN_S)  # more: somebody set the clock back
         return {
             node: row.cooling
             for node, row in sorted(self._rows.items())
-            if row.cooling is not None and now_s < row.cooling.until_s
+            if row.cooling is not None and 0.0 < row.cooling.until_s - now_s <= longest_s
         }
 
     def has_changed(self, now_s: float) -> bool:

@@ -45,7 +45,8 @@ class RescaleBudget:
         return {
             trainer_id: times[0] + SPAN_S
             for trainer_id, times in sorted(self._at_s.items())
-            if len(times) == self._limit and now_s < times[0] + SPAN_S
+            # One that is still to come: somebody set the clock back.
+            if len(times) == self._limit and times[-1] <= now_s < times[0] + SPAN_S
         }
 
     def in_words(self, trainer_id: str, now_s: float) -> tuple[str, ...]:

@@ -80,14 +80,11 @@ class _Text:
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class _Words:
-    most: int
-
-    def __call__(self, value: Any) -> str:
-        if not isinstance(value, str):
-            raise ValueError("not a text")  # noqa: TRY004  # one kind of error for all
-        return in_one_line(value[: self.most])
+def words(value: Any) -> str:
+    """Return what is shown to people: cut, and in one line."""
+    if not isinstance(value, str):
+        raise ValueError("not a text")  # noqa: TRY004  # one kind of error for all
+    return in_one_line(value[:MOST_WORDS])[:MOST_WORDS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +125,7 @@ Amount = Annotated[float, _amount]  # of seconds, or of samples in one
 Flag = Annotated[bool, _flag]
 Name = Annotated[str, _Text(MOST_NAME)]
 FilePath = Annotated[str, _Text(MOST_PATH)]
-Words = Annotated[str, _Words(MOST_WORDS)]  # shown to people: cut, and in one line
+Words = Annotated[str, words]
 Counts = Annotated[tuple[int, ...], Each(_count)]
 Texts = Annotated[tuple[str, ...], Each(_text)]
 Pairs = Annotated[tuple[tuple[str, str], ...], Each(_pair)]

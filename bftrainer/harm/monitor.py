@@ -25,6 +25,7 @@ from bftrainer.policy.model import Policy
 
 LOG = logging.getLogger("bftrainer.harm")
 KEPT_RECORDS = 10_000  # looks that settled something; the journal has them all
+MAX_LEAVING_S = 60.0  # an agent needs milliseconds; one that says more has no say in the promise
 MAX_CLOCK_LAG_S = 1.0  # older last words come from a node whose clock is wrong
 
 
@@ -125,6 +126,7 @@ def on_our_clock(said: LastWords, heard_s: float) -> tuple[float, float]:
     """Return when an agent was told and left; where its clock is wrong, by when we heard."""
     left_s = heard_s if said.left_s is None else said.left_s
     told_s = left_s if said.told_s is None else min(said.told_s, left_s)
+    told_s = max(told_s, left_s - MAX_LEAVING_S)
     if not 0.0 <= heard_s - left_s <= MAX_CLOCK_LAG_S:
         told_s, left_s = told_s + heard_s - left_s, heard_s
     return told_s, left_s

@@ -6,11 +6,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from bftrainer.api.service import PollingView, StatusView
 from bftrainer.observability.metrics import Figure
 from bftrainer.trainer import TrainerState
+
+
+# What ``wire.refusals`` counts at the daemon; a series that does not exist cannot be alerted on.
+REFUSALS = (
+    "stranger", "handshake-failed", "malformed", "impostor", "before-hello", "fenced", "later",
+    "not-its-worker", "not-its-copy", "not-believed", "unknown", "failed",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +36,7 @@ class Extras:
     can_write_down: bool = True
     left_out: int = 0
     failed_decisions: int = 0
+    refused: Mapping[str, int] = field(default_factory=dict)  # of agents, by kind
 
 
 def daemon_figures(status: StatusView, extras: Extras) -> tuple[Figure, ...]:
@@ -80,6 +89,12 @@ def daemon_figures(status: StatusView, extras: Extras) -> tuple[Figure, ...]:
             " fault.", extras.failed_decisions,
         ),
         *_polling(status.polling),
+        Figure(
+            name="bftrainer_refused_total",
+            meaning="Connections and messages to the agents' port that were refused.",
+            label="kind",
+            by_label=tuple((kind, float(extras.refused.get(kind, 0))) for kind in REFUSALS),
+        ),
         Figure(
             name="bftrainer_trainers",
             meaning="Trainers.",

@@ -44,6 +44,8 @@ def heard(
     Every member reports, so reports may come twice or late: those change nothing, nor does
     one that nobody can believe.
     """
+    if now_s < watch.at_s:  # somebody set the clock back
+        watch = replace(watch, at_s=now_s, is_settled=False)
     if generation != watch.generation or samples <= watch.samples or now_s <= watch.at_s:
         return watch, None
     span_s = now_s - watch.at_s

@@ -35,7 +35,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(ge=0, le=fields.MOST, allow_inf_nan=False)]
 Name = Annotated[str, Field(max_length=fields.MOST_NAME)]
 Path = Annotated[str, Field(max_length=fields.MOST_PATH)]
-Words = Annotated[str, AfterValidator(lambda text: fields.in_one_line(text[: fields.MOST_WORDS]))]
+Words = Annotated[str, AfterValidator(fields.words)]
 
 
 class WireError(Exception):

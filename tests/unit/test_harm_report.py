@@ -307,7 +307,9 @@ def test_the_daemons_figures_are_counters_and_gauges() -> None:
         polling=polling,
     )
     metrics = Metrics()
-    extras = Extras(pool_nodes=5, pauses=6, paused_s=0.6, back_off_level=2)
+    extras = Extras(
+        pool_nodes=5, pauses=6, paused_s=0.6, back_off_level=2, refused={"malformed": 3}
+    )
     metrics.add(lambda: daemon_figures(status, extras))
     found = samples(metrics.text())
     assert found["bftrainer_held_nodes", ""] == 4.0
@@ -317,5 +319,7 @@ def test_the_daemons_figures_are_counters_and_gauges() -> None:
     assert found["bftrainer_pause_seconds_total", ""] == 0.6
     assert found["bftrainer_back_off_level", ""] == 2.0
     assert found["bftrainer_trainers", "running"] == 0.0
+    assert found["bftrainer_refused_total", "malformed"] == 3.0
+    assert found["bftrainer_refused_total", "stranger"] == 0.0
     assert "# TYPE bftrainer_rescales_total counter" in metrics.text()
     assert "# TYPE bftrainer_held_nodes gauge" in metrics.text()

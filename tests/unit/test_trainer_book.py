@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.actuate.group import NodeOffer
 from bftrainer.actuate.trainers import TrainerBook
 from bftrainer.elastic import protocol
 from bftrainer.elastic.protocol import Commit, Member
@@ -16,6 +18,7 @@ from bftrainer.journal.journal import Journal
 from bftrainer.policy.model import Policy
 from bftrainer.trainer import TrainerState
 from bftrainer.wire.messages import DaemonMessage, TellWorker, WorkerReport
+from bftrainer.wire.refusals import Refusals
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.generations import offer
 
@@ -26,8 +29,12 @@ class Site:
     def __init__(
         self, directory: Path, journal: Journal, *, max_failures: int | None = None
     ) -> None:
-        self.now_s, self.changes = 100.0, 0
+        self.now_s, self.changes = 100.0, 0  # ``now_s``: somebody may set it
+        self.steady_s = 100.0
         self.commit: Commit | None = None
+        self.sent: list[tuple[str, DaemonMessage]] = []
+        self.offers: list[NodeOffer] = []
+        self.refusals = Refusals(logging.getLogger("test.book"))
         self.journal = journal
         self.book = TrainerBook(
             journal=journal,
@@ -36,13 +43,17 @@ class Site:
             send=self._send,
             clock=lambda: self.now_s,
             on_change=self._changed,
+            offers=lambda: self.offers,
+            steady=lambda: self.steady_s,
+            refusals=self.refusals,
         )
         if not self.book.records:
             spec = trainer_spec(directory / "t", SLOW, n_max=4)
             self.book.submit(replace(spec, max_failures=max_failures))
         (self.trainer_id,) = self.book.records
 
-    def _send(self, _pilot_id: str, message: DaemonMessage, /) -> bool:
+    def _send(self, pilot_id: str, message: DaemonMessage, /) -> bool:
+        self.sent.append((pilot_id, message))
         if isinstance(message, TellWorker):
             body = protocol.from_body(message.body)
             self.commit = body if isinstance(body, Commit) else self.commit
@@ -53,7 +64,8 @@ class Site:
 
     def lose_worker(self, node: str) -> None:
         """A worker on this node fails, once it may have been started again."""
-        self.now_s += 3.0  # the back-off is longer only after four failures in a row
+        self.now_s += 3.0
+        self.steady_s += 3.0  # the back-off is longer only after four failures in a row
         self.book.tick()
         workers = self.book.trainers[self.trainer_id].machine.workers.values()
         (worker,) = [w for w in workers if w.node == node and w.is_alive]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -438,7 +439,49 @@ def test_the_agent_refuses_smaller_incarnations() -> None:
     run(scenario)
 
 
-def test_an_error_in_a_callback_does_not_stop_the_server() -> None:
+def test_an_error_nobody_expected_costs_its_sender_the_connection_and_nobody_else(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("bftrainer"), "propagate", True)
+
+    async def scenario(ours: KeyPair, theirs: KeyPair) -> None:
+        daemon, second = Daemon(ours), generate_pair()
+        reported: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, c: reported.append(c))
+        daemon.server.register("p1", theirs.public)
+        daemon.server.register("p2", second.public)
+        endpoint = await daemon.server.start("127.0.0.1")
+        bad, good = Agent(endpoint, ours, theirs), Agent(endpoint, ours, second)
+        bad.connection.send(hello())
+        good.connection.send(hello("p2"))
+        await until(lambda: bad.heard and good.heard, "both welcome")
+        fine = daemon.server._on_message
+
+        def fail(pilot_id: str, message: AgentMessage) -> None:
+            if pilot_id == "p1" and isinstance(message, WorkerSaid):
+                raise ZeroDivisionError("x\nERROR forged")
+            fine(pilot_id, message)
+
+        daemon.server._on_message = fail
+        for _ in range(3):
+            bad.connection.send(WorkerSaid(worker_id="w", body={}))
+        await until(lambda: daemon.lost, "its connection does not count any more")
+        good.connection.send(WorkerSaid(worker_id="w", body={}))
+        await until(lambda: daemon.types().count("worker-said") == 1, "the other is heard")
+        assert daemon.lost == [("p1", "failed")]
+        assert daemon.server.counts["failed"] == 1
+        bad.connection.send(hello())
+        await until(lambda: daemon.server.is_connected("p1"), "it may come again")
+        assert reported == []
+        bad.connection.close()
+        good.connection.close()
+        await daemon.server.stop()
+
+    run(scenario)
+    assert caplog.text.count("BFT-1309: message of p1 dropped (failed, 1 so far)") == 1
+
+
+def test_an_error_of_the_daemons_own_is_not_held_against_an_agent() -> None:
     async def scenario(ours: KeyPair, theirs: KeyPair) -> None:
         daemon = Daemon(ours)
         reported: list[Any] = []
@@ -449,13 +492,30 @@ def test_an_error_in_a_callback_does_not_stop_the_server() -> None:
 
         def fail_once(pilot_id: str, message: AgentMessage) -> None:
             daemon.server._on_message = fine
-            raise ZeroDivisionError
+            raise BftError("BFT-2201", "The disk is full.", "Make room.")
 
         daemon.server._on_message = fail_once
         for _ in range(3):
             agent.connection.send(hello())
         await until(lambda: len(daemon.heard) == 2, "the rest")
-        assert [type(c["exception"]) for c in reported] == [ZeroDivisionError]
+        assert [type(c["exception"]) for c in reported] == [BftError]
+        assert daemon.lost == []
+        agent.connection.close()
+        await daemon.server.stop()
+
+    run(scenario)
+
+
+def test_an_agent_cannot_claim_to_be_on_another_node() -> None:
+    async def scenario(ours: KeyPair, theirs: KeyPair) -> None:
+        daemon = Daemon(ours)
+        daemon.server.register("p1", theirs.public, "n7")
+        agent = Agent(await daemon.server.start("127.0.0.1"), ours, theirs)
+        agent.connection.send(hello())  # of n1
+        await until(lambda: daemon.server.counts["impostor"] == 1, "refused")
+        assert daemon.heard == []
+        agent.connection.send(hello().model_copy(update={"node": "n7"}))
+        await until(lambda: daemon.heard, "its own node")
         agent.connection.close()
         await daemon.server.stop()
 

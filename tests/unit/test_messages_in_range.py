@@ -1,0 +1,157 @@
+"""What a message may hold: numbers finite and in range, texts bounded and in one line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from bftrainer.elastic import protocol
+from bftrainer.elastic.fields import MOST, checks_of, in_one_line, is_deep
+from bftrainer.elastic.protocol import ProtocolError, from_body
+from bftrainer.wire.messages import MAX_WORD_BYTES, Leaving, WireError, decode_from_agent
+from trainers.command.lines import Pace, Place, heard
+
+PROGRESS = {
+    "type": "Progress", "generation": 1, "step": 2, "epoch": 0, "samples": 3,
+    "step_s": 0.5, "samples_per_s": 4,
+}  # fmt: skip
+NO_NUMBERS: tuple[Any, ...] = (
+    float("nan"), float("inf"), -1, 10**400, 2**53, True, "7", None, [1], {},
+)  # fmt: skip
+
+
+def test_a_number_that_is_in_range_comes_through_and_a_whole_one_does_for_seconds() -> None:
+    said = from_body(PROGRESS)
+    assert isinstance(said, protocol.Progress)
+    assert (said.step, said.samples_per_s) == (2, 4.0)
+    assert from_body({**PROGRESS, "samples": MOST})
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=lambda v: str(v)[:8])
+@pytest.mark.parametrize("name", ["step", "samples", "step_s", "samples_per_s", "own_s"])
+def test_what_is_no_number_in_range_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(ProtocolError, match=name):
+        from_body({**PROGRESS, name: value})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"type": "Ready", "generation": 1, "attempt": 1, "store_port": 65536},
+        {"type": "Prepare", "generation": 1, "attempt": 1, "open_store": 1},
+        {"type": "Failed", "code": "x" * 300, "cause": "", "next_step": ""},
+        {"type": "Failed", "code": "\ud800", "cause": "", "next_step": ""},
+        {"type": "Left", "generation": 1},
+        {"type": "Left", "generation": 1, "step": 1, 7: 8},
+        {"type": ["Left"]},
+        {"type": "Commit", "generation": 1, "attempt": 1, "token": "t", "members": [[]]},
+        {"type": "Commit", "generation": 1, "attempt": 1, "token": "t", "members": 5},
+        {"type": "WorkerConfig", "trainer_id": "t", "worker_id": "w", "node": "n",
+         "script": "s", "environment": [["a", 1]]},
+        {"type": "WorkerConfig", "trainer_id": "t", "worker_id": "w", "node": "n",
+         "script": "s", "environment": 7},
+    ],
+)  # fmt: skip
+def test_what_a_field_may_not_hold_is_refused(body: dict[Any, Any]) -> None:
+    with pytest.raises(ProtocolError):
+        from_body(body)
+
+
+def test_every_field_of_every_message_is_checked() -> None:
+    for cls in protocol._TYPES.values():
+        assert checks_of(cls).keys() == {f.name for f in dataclasses.fields(cls)}
+
+
+def test_a_long_cause_is_cut_and_brought_into_one_line_at_both_ends_alike() -> None:
+    body = {"type": "Failed", "code": "BFT-1410", "cause": "a\n2026 ERROR b\x1b[2J" + "x" * 9000}
+    said = from_body({**body, "next_step": ""})
+    assert isinstance(said, protocol.Failed)
+    assert said.cause.startswith("a\\n2026 ERROR b\\x1b[2Jxxx")
+    assert len(said.cause) < 2100
+    assert from_body(protocol.to_body(said)) == said
+
+
+def test_brackets_within_brackets_are_refused_before_they_are_parsed() -> None:
+    for line in (b"[" * 100_000, b'{"a":' * 100_000, b'{"type":"Left","x":' + b"[" * 100_000):
+        with pytest.raises(ProtocolError, match="brackets"):
+            protocol.decode(line)
+    deep_text = {"type": "Stop", "reason": '[[[{{"' * 100 + "\\"}
+    assert protocol.decode(json.dumps(deep_text).encode())
+    assert not is_deep(b"[]" * 1000)
+    assert not is_deep(b"[" * 32 + b"]" * 32)
+    assert is_deep(b"[" * 33 + b"]" * 33)
+
+
+def test_what_is_wrong_with_a_message_is_said_in_one_line() -> None:
+    forged = "x\n2026-01-01T00:00:00.000Z INFO bftrainer.daemon: all is well"
+    bad_type = json.dumps({"type": forged, "v": 1})
+    bad_name = json.dumps({"type": "heartbeat", "pilot_id": "p1", forged: 1})
+    for frame in (bad_type, bad_name):
+        with pytest.raises(WireError) as refused:
+            decode_from_agent(frame.encode())
+        assert "\n" not in str(refused.value)
+        assert len(str(refused.value)) < 600
+    for body in ({"type": forged}, {"type": "Left", forged: 1}):
+        with pytest.raises(ProtocolError) as unknown:
+            from_body(body)
+        assert "\n" not in str(unknown.value)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"type": "worker-exited", "worker_id": "w", "returncode": 2**40},
+        {"type": "worker-exited", "worker_id": "w", "returncode": True},
+        {"type": "worker-exited", "worker_id": "w", "returncode": "1"},
+        {"type": "worker-exited", "worker_id": "w" * 300, "returncode": 1},
+        {"type": "worker-started", "worker_id": "w", "pid": -1},
+        {"type": "leaving", "pilot_id": "p1", "reason": "told", "told_s": float("nan")},
+        {"type": "leaving", "pilot_id": "p1", "reason": "told", "left_s": 1e300},
+        {"type": "heartbeat", "pilot_id": "p1", "incarnation": -1},
+        {"type": "heartbeat", "pilot_id": "p1", "workers": ["w"] * 5000},
+    ],
+)
+def test_agents_numbers_are_in_range_too(fields: dict[str, Any]) -> None:
+    with pytest.raises(WireError):
+        decode_from_agent(json.dumps(fields).encode())
+
+
+def test_an_agents_words_are_brought_into_one_line() -> None:
+    frame = b'{"type":"worker-exited","worker_id":"w","returncode":1,"cause":"a\\nb\\u001b"}'
+    said = decode_from_agent(frame)
+    assert said.model_dump()["cause"] == "a\\nb\\x1b"
+
+
+def test_only_a_greeting_may_be_long() -> None:
+    frame = b'{"type":"worker-said","worker_id":"w","body":{"x":"' + b"y" * MAX_WORD_BYTES + b'"}}'
+    with pytest.raises(WireError, match="Hello"):
+        decode_from_agent(frame)
+
+
+def test_what_we_say_ourselves_is_checked_as_well() -> None:
+    with pytest.raises(ValidationError):
+        Leaving(pilot_id="p1", reason="told", told_s=float("inf"))
+
+
+def test_a_program_that_prints_numbers_nobody_trains_to_has_said_nothing() -> None:
+    before = Place(step=7)
+    assert heard(f"BFT step=1 samples={'9' * 18}", before) is None
+    assert heard(f"BFT step=1 samples={'9' * 15}", before) == Place(step=1, samples=10**15 - 1)
+
+
+def test_the_rate_of_a_program_is_one_that_can_be_sent() -> None:
+    pace = Pace()
+    pace.add(Place(), 1.0)
+    pace.add(Place(step=1, samples=10**15 - 1), 1.0 + 1e-9)
+    step_s, samples_per_s = pace.rates()
+    assert 0 < samples_per_s <= MOST
+    assert step_s > 0
+
+
+def test_a_line_is_a_line() -> None:
+    assert in_one_line("Größe 7 … fine") == "Größe 7 … fine"
+    assert in_one_line("a\r\n\t\u202e\ud800") == "a\\r\\n\\t\\u202e\\ud800"

@@ -1,0 +1,76 @@
+"""What is refused is counted, and does not fill the log."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+
+import pytest
+
+from bftrainer.observability.logs import OneLine
+from bftrainer.wire.refusals import Refusals
+from tests.support.waiting import wait_for
+from trainers.agent.holder import CopyHolder
+
+GARBAGE = (b"", b"\n", b"[" * 3000 + b"\n", b"\xff" * 4000, b'{"verb":"put","what":{}}\n', b"7\n")
+
+
+def test_one_line_a_kind_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    now_s = 100.0
+    log = logging.getLogger("test.refusals")
+    refusals = Refusals(log, clock=lambda: now_s)
+    with caplog.at_level(logging.INFO):
+        for _ in range(500):
+            refusals.refuse("malformed", "p1", "x\ny")
+            refusals.refuse("impostor", "p2", "it claims to be p1")
+    assert refusals.counts == {"malformed": 500, "impostor": 500}
+    assert [r.getMessage() for r in caplog.records] == [
+        "BFT-1301: message of p1 dropped (malformed, 1 so far): x\\ny",
+        "BFT-1301: message of p2 dropped (impostor, 1 so far): it claims to be p1",
+    ]
+    now_s += 10.0
+    refusals.refuse("malformed", "p3", "z")
+    assert "p3 dropped (malformed, 501 so far)" in caplog.records[-1].getMessage()
+
+
+def test_two_hundred_bad_connections_to_a_holder_are_a_line_or_two(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashed: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", crashed.append)
+    monkeypatch.setattr(logging.getLogger("bftrainer"), "propagate", True)
+    holder = CopyHolder(limit_bytes=lambda: 1 << 20)
+    address = ("127.0.0.1", holder.start("127.0.0.1"))
+    try:
+        with caplog.at_level(logging.INFO):
+            for number in range(200):
+                with socket.create_connection(address, 5.0) as connection:
+                    connection.settimeout(10.0)
+                    connection.recv(100)
+                    connection.sendall(GARBAGE[number % len(GARBAGE)])
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(4096):
+                        pass
+            wait_for(lambda: not _talking(), what="all talks are over")
+    finally:
+        holder.close()
+    assert crashed == []
+    assert len(caplog.text) < 2000
+    assert "Traceback" not in caplog.text
+
+
+def _talking() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if "_talk" in t.name]
+
+
+def test_a_record_is_one_line_whatever_it_quotes() -> None:
+    problem = ValueError("a\n2026-01-01T00:00:00.000Z INFO bftrainer.daemon: forged")
+    record = logging.LogRecord(
+        "bftrainer.x", logging.INFO, "f", 1, "said: %s", ("b\nINFO forged\x1b[2J",),
+        (ValueError, problem, None),
+    )  # fmt: skip
+    first, *rest = OneLine("%(levelname)s %(name)s: %(message)s").format(record).split("\n")
+    assert first == "INFO bftrainer.x: said: b\\nINFO forged\\x1b[2J"
+    assert rest
+    assert all(line.startswith("    ") for line in rest)
