@@ -1,0 +1,309 @@
+"""What workers, programs and other agents say, and what agents say of workers."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from bftrainer.actuate.adoption import adopt
+from bftrainer.actuate.believing import judge as judge_reports
+from bftrainer.actuate.generation import GenerationMachine
+from bftrainer.actuate.group import worker_on
+from bftrainer.actuate.trainers import TrainerBook
+from bftrainer.elastic import protocol
+from bftrainer.elastic.fields import is_deep
+from bftrainer.elastic.protocol import ProtocolError
+from bftrainer.journal.journal import Journal
+from bftrainer.policy.model import Policy
+from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.wire.messages import HeldCopy, WorkerReport
+from bftrainer.wire.peers import _ANSWERS, _QUESTIONS, PeerStanding, Surveyed
+from bftrainer.wire.refusals import Refusals
+from tests.fuzz.door import Door
+from tests.fuzz.hostile import as_json, bytestrings, documents, numbers, texts
+from tests.support.generations import offer
+from trainers.agent.gather import Gathered
+from trainers.agent.orphaned import _standing
+from trainers.agent.quorum import Absent, Answered
+from trainers.agent.regroup import Regroup
+from trainers.command.lines import Pace, Place, heard
+
+_NUMBERS: Mapping[str, Any] = {"generation": 1, "attempt": 1, "step": 7, "epoch": 0, "samples": 70}
+_MEMBERS = [
+    {"worker_id": f"t1-1-{n}", "rank": n - 1, "node": f"n{n}", "address": f"10.0.0.{n}",
+     "agent_endpoint": f"tcp://n{n}", "agent_public_key": "k" * 40}
+    for n in (1, 2)
+]  # fmt: skip
+_COMMIT = {
+    "type": "Commit", "generation": 1, "attempt": 1, "token": "t", "members": _MEMBERS,
+    "store_host": "10.0.0.1", "store_port": 4000, "incarnation": 1,
+}  # fmt: skip
+
+
+def _some(kind: str, *names: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, **{name: _NUMBERS[name] for name in names}, **more}
+
+
+_FROM_WORKER: tuple[dict[str, Any], ...] = (
+    _some("Warm", warm_up_s=1.5),
+    _some("Ready", "generation", "attempt", store_port=4000),
+    _some("Entered", *_NUMBERS, rank=0, size=2, pause_s=0.1, transfer_s=0.2, shares=[3, 4]),
+    _some("Progress", "generation", "step", "epoch", "samples", step_s=0.1, samples_per_s=9.5),
+    _some("Interrupted", "generation", "attempt", "step", reason="reset"),
+    _some("Saved", "generation", "step", "samples", path="/ck/1", wall_s=0.1),
+    _some("Copied", "generation", "step", "samples", holder="p-n2", size_bytes=9, hold_s=0.1,
+          wall_s=0.2, gap_s=1.0),
+    _some("Left", "generation", "step"),
+    _some("Finished", "generation", "step", "epoch", "samples"),
+    _some("Failed", code="BFT-1410", cause="It broke.", next_step="Mend it."),
+)  # fmt: skip
+_BODIES: tuple[dict[str, Any], ...] = (
+    *_FROM_WORKER,
+    _COMMIT,
+    _some("Prepare", "generation", "attempt", open_store=True),
+    {"type": "Stop", "reason": "over"},
+    {"type": "KeepCopy", "holder": "p-n2", "host": "10.0.0.2", "port": 5, "key": "k"},
+    {"type": "Recall", "holder": "p2", "node": "n2", "host": "10.0.0.2", "port": 5, "key": "k"},
+    {"type": "WorkerConfig", "trainer_id": "t1", "worker_id": "t1-1-1", "node": "n1",
+     "script": "/x.py", "args": ["-v"], "environment": [["A", "1"]], "samples": 7},
+)  # fmt: skip
+
+
+# ---- parsers -----------------------------------------------------------------------------
+
+
+def _round_trip(body: Any) -> None:
+    """What was accepted can be said again, means the same, and has only numbers in range."""
+    message = protocol.from_body(body)
+    assert protocol.from_body(protocol.to_body(message)) == message
+    assert protocol.decode(protocol.encode(message)) == message
+    for value in asdict(message).values():
+        assert not isinstance(value, int | float) or 0 <= value < 2**53
+
+
+def _team(bodies: list[Any]) -> None:
+    team = Gathered(2)
+    for number, body in enumerate(bodies):
+        try:
+            message = protocol.from_body(body)
+        except ProtocolError:
+            continue
+        if isinstance(message, protocol.FromWorker):
+            team.said(number % 2, protocol.to_body(message))
+
+
+def _program(lines: list[str]) -> None:
+    pace, place = Pace(), Place()
+    for number, line in enumerate(lines):
+        place = heard(line, place) or place
+        pace.add(place, 1e-9 * number)
+        step_s, samples_per_s = pace.rates()
+        protocol.decode(
+            protocol.encode(
+                protocol.Progress(
+                    generation=1, step=place.step, epoch=place.epoch, samples=place.samples,
+                    step_s=step_s, samples_per_s=samples_per_s,
+                )
+            )
+        )  # fmt: skip
+
+
+# ---- peers -------------------------------------------------------------------------------
+
+
+_PEER = {
+    "worker_id": "t1-1-2", "commit": _COMMIT, "entered": _COMMIT, "interrupted": [1, 1],
+    "ready": [-1, -1], "promised": [-1, -1], "step": 7, "has_left": False, "has_finished": False,
+}  # fmt: skip
+_PEERS_SAY = (
+    {"type": "surveyed", "is_orphaned": True, "workers": [_PEER]},
+    {"type": "i-am", "pilot_id": "p1", "workers": [
+        {"worker_id": "w1", "generation": 3, "step": 9}]},
+    {"type": "done", "refusal": "no"},
+)  # fmt: skip
+_PEERS_ASK = (
+    {"type": "survey", "trainer_id": "t1", "generation": 1, "attempt": 1},
+    {"type": "promise", "trainer_id": "t1", "worker_id": "t1-1-1", "generation": 2, "attempt": 1},
+    {"type": "pass-commit", "trainer_id": "t1", "worker_id": "t1-1-1", "body": _COMMIT},
+    {"type": "whois"},
+)
+
+
+def _regroup(said: tuple[bytes, bool]) -> None:
+    """A peer answers a survey with anything: whatever is announced can be said."""
+    raw, is_gone = said
+    own = _standing(PeerStanding.model_validate_json(as_json({**_PEER, "worker_id": "t1-1-1"})))
+    machine = Regroup("t1", me="tcp://n1", origin="p1", new_token=lambda: "t")
+    machine.advance([own], is_orphaned=True, now_s=1.0)
+    answer = _ANSWERS.validate_json(raw)
+    if isinstance(answer, Surveyed):
+        theirs = Answered(
+            is_orphaned=answer.is_orphaned, workers=tuple(_standing(w) for w in answer.workers)
+        )
+        machine.on_answer("tcp://n2", Absent.GONE if is_gone else theirs)
+    for _ in range(3):
+        machine.advance([own], is_orphaned=True, now_s=1.1)
+        machine.on_promise("t1-1-2", (2, 1), is_given=True, now_s=1.1)
+
+
+# ---- a daemon's book, and liars ----------------------------------------------------------
+
+
+_SPEC = TrainerSpec(name="x", user="root", script="/x.py", n_max=4, checkpoint_dir="/tmp/none")
+_RECORD = TrainerRecord(
+    trainer_id="t1", spec=_SPEC, state=TrainerState.RUNNING, submitted_s=1.0, last_generation=1,
+    workers=(("t1-1-1", "p-n1"), ("t1-1-2", "p-n2")),
+)  # fmt: skip
+
+
+def _adopt(raw: Mapping[str, Any]) -> None:
+    """Agents report anything; what is believed can be adopted."""
+    reports = {p: [WorkerReport.model_validate_json(as_json(r)) for r in known]
+               for p, known in raw.items()}  # fmt: skip
+    found = judge_reports(reports, {"t1": _RECORD})
+    machine = GenerationMachine(
+        "t1", n_min=1, n_max=4, join_window_s=1.0, start_timeout_s=60.0, last_generation=1,
+        incarnation=2, new_token=lambda: "t", no_progress_s=60.0,
+    )  # fmt: skip
+    believed = found.believed.get("t1", [])
+    workers = [worker_on(offer(b.pilot_id[2:]), b.worker_id, 1.0) for b in believed]
+    adopt(machine, workers, {b.worker_id: b.said for b in believed})
+    for now_s in (1.0, 2.0, 100.0):
+        machine.set_targets([offer("n1"), offer("n2")], now_s)
+    assert all(dict(_RECORD.workers).get(m) for m in machine.members)
+
+
+@functools.cache
+def _book() -> TrainerBook:
+    """A trainer with two members; its journal is in a folder that ends with the process."""
+    folder = tempfile.TemporaryDirectory()
+    journal = Journal.open(Path(folder.name) / "journal.db", clock=lambda: 100.0)
+    log = logging.getLogger("fuzz")
+    log.disabled = True
+    book = TrainerBook(
+        journal=journal, policy=Policy(), incarnation=journal.begin_incarnation(),
+        send=lambda _pilot, _message: True, clock=lambda: 100.0, on_change=lambda: None,
+        refusals=Refusals(log),
+    )  # fmt: skip
+    book.keeps = (folder, journal)  # type: ignore[attr-defined]  # as long as the book
+    record = journal.submit(_SPEC, 1.0)
+    book.records["t1"] = record
+    book._open(record)
+    book.set_targets({"t1": [offer("n1"), offer("n2")]})
+    for body in _FROM_WORKER[:3]:
+        for number in (1, 2):
+            book.on_body(f"p-n{number}", f"t1-1-{number}", body)
+    assert book.records["t1"].progress.size == 2
+    return book
+
+
+def _lie(said: tuple[str, str, Any]) -> None:
+    """Agents of other nodes say anything of a trainer's workers: nothing changes."""
+    book, (kind, worker_id, body) = _book(), said
+    machine = book.trainers["t1"].machine
+    before = (book.records["t1"], machine.members, machine.step, machine.generation)
+    phases = {w.worker_id: w.phase for w in machine.workers.values()}
+    if kind == "body":
+        book.on_body("p-n9", worker_id, body)
+    elif kind == "exit":
+        book.on_exit("p-n9", worker_id, 1, "It broke.")
+    elif kind == "hello":
+        book.reconcile("p-n9", [WorkerReport(worker_id=worker_id, trainer_id="t1", pid=1)])
+    else:
+        held = HeldCopy(
+            trainer_id="t1", generation=2**53 - 1, step=2**53 - 1, samples=1, size_bytes=1, age_s=0
+        )
+        book.copies.on_hello("p-n9", [held], book.records)
+    book.tick()
+    assert before == (book.records["t1"], machine.members, machine.step, machine.generation)
+    assert phases == {w.worker_id: w.phase for w in machine.workers.values()}
+    assert not book.copies._machines["t1"].copies
+
+
+def _report(**changes: Any) -> dict[str, Any]:
+    return {"worker_id": "t1-1-1", "trainer_id": "t1", "pid": 9, "commit": _COMMIT,
+            "latest": [_FROM_WORKER[0], _FROM_WORKER[2], _FROM_WORKER[3]], **changes}  # fmt: skip
+
+
+_NAMES = st.sampled_from(("t1-1-1", "t1-1-2", "t1-1-9", "t1", "t9-1-1", "")) | texts("t1-1-1")
+
+DOORS = (
+    Door(
+        name="worker-line",
+        call=protocol.decode,
+        refuses_with=(ProtocolError,),
+        inputs=documents(*_BODIES).map(as_json) | bytestrings(*map(as_json, _BODIES)),
+        from_bytes=bytes,
+    ),
+    Door(
+        name="worker-body",
+        call=_round_trip,
+        refuses_with=(ProtocolError,),
+        inputs=documents(*_BODIES),
+    ),
+    Door(
+        name="worker-team",
+        call=_team,
+        inputs=st.lists(documents(*_FROM_WORKER), max_size=6),
+    ),
+    Door(
+        name="json-depth",
+        call=is_deep,
+        inputs=bytestrings(*map(as_json, _BODIES)),
+        from_bytes=bytes,
+    ),
+    Door(
+        name="command-line",
+        call=_program,
+        inputs=st.lists(
+            texts("BFT ready", "BFT step=7 samples=448", "BFT step=1 epoch=2 samples=999999")
+            | numbers().map(lambda n: f"BFT step=1 samples={n}"),
+            max_size=5,
+        ),
+        from_bytes=lambda raw: raw.decode("utf-8", "replace").split("\n"),
+    ),
+    Door(
+        name="peer-question",
+        call=_QUESTIONS.validate_json,
+        refuses_with=(ValidationError,),
+        inputs=documents(*_PEERS_ASK).map(as_json) | bytestrings(*map(as_json, _PEERS_ASK)),
+        from_bytes=bytes,
+    ),
+    Door(
+        name="peer-answer",
+        call=_regroup,
+        refuses_with=(ValidationError,),
+        inputs=st.tuples(documents(*_PEERS_SAY).map(as_json), st.booleans()),
+        from_bytes=lambda raw: (raw, False),
+    ),
+    Door(
+        name="adoption",
+        call=_adopt,
+        refuses_with=(ValidationError,),
+        inputs=st.fixed_dictionaries(
+            {},
+            optional={
+                pilot: st.lists(
+                    documents(_report(), _report(worker_id="t1-1-2"), _report(commit=None)),
+                    max_size=3,
+                )
+                for pilot in ("p-n1", "p-n2", "p-n3")
+            },
+        ),
+    ),
+    Door(
+        name="liars",
+        call=_lie,
+        inputs=st.tuples(
+            st.sampled_from(("body", "exit", "hello", "copies")), _NAMES, documents(*_FROM_WORKER)
+        ),
+    ),
+)
