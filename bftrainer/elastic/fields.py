@@ -135,19 +135,19 @@ Pairs = Annotated[tuple[tuple[str, str], ...], Each(_pair)]
 
 
 @functools.cache
-def checks_of(cls: type[Any]) -> Mapping[str, Callable[[Any], Any]]:
+def checks_of(cls: Any) -> Mapping[str, Callable[[Any], Any]]:
     """Return what each field of a class must hold; every one has to be declared."""
     hints = get_type_hints(cls, include_extras=True)
     return {name: hint.__metadata__[-1] for name, hint in hints.items()}
 
 
-def made(cls: type[Any], fields: Mapping[Any, Any]) -> Any:
+def made(cls: Any, fields: Mapping[Any, Any]) -> Any:
     """Make an object of what somebody sent.
 
     Raises:
         ValueError: unknown or missing fields, or what one of them may not hold.
     """
-    checks = checks_of(cls)  # type: ignore[arg-type]  # classes are hashable
+    checks = checks_of(cls)
     if unknown := fields.keys() - checks.keys():
         raise ValueError(f"unknown field {shown(min(map(str, unknown)))}")
     checked = {}

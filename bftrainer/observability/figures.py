@@ -13,7 +13,6 @@ from bftrainer.api.service import PollingView, StatusView
 from bftrainer.observability.metrics import Figure
 from bftrainer.trainer import TrainerState
 
-
 # What ``wire.refusals`` counts at the daemon; a series that does not exist cannot be alerted on.
 REFUSALS = (
     "stranger", "handshake-failed", "malformed", "impostor", "before-hello", "fenced", "later",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from bftrainer.actuate.adoption import adopt
 from bftrainer.actuate.believing import judge as judge_reports
@@ -157,6 +157,8 @@ def _regroup(said: tuple[bytes, bool]) -> None:
 # ---- a daemon's book, and liars ----------------------------------------------------------
 
 
+MOST_REPORTED_BYTES = 256 * 1024
+_REPORTS = TypeAdapter(list[WorkerReport])
 _SPEC = TrainerSpec(name="x", user="root", script="/x.py", n_max=4, checkpoint_dir="/tmp/none")
 _RECORD = TrainerRecord(
     trainer_id="t1", spec=_SPEC, state=TrainerState.RUNNING, submitted_s=1.0, last_generation=1,
@@ -164,10 +166,13 @@ _RECORD = TrainerRecord(
 )  # fmt: skip
 
 
-def _adopt(raw: Mapping[str, Any]) -> None:
-    """Agents report anything; what is believed can be adopted."""
-    reports = {p: [WorkerReport.model_validate_json(as_json(r)) for r in known]
-               for p, known in raw.items()}  # fmt: skip
+def _adopt(raw: Mapping[str, bytes]) -> None:
+    """Agents report anything that a Hello has room for; what is believed can be adopted."""
+    reports = {
+        pilot: _REPORTS.validate_json(known)
+        for pilot, known in raw.items()
+        if len(known) < MOST_REPORTED_BYTES
+    }
     found = judge_reports(reports, {"t1": _RECORD})
     machine = GenerationMachine(
         "t1", n_min=1, n_max=4, join_window_s=1.0, start_timeout_s=60.0, last_generation=1,
@@ -294,7 +299,7 @@ DOORS = (
                 pilot: st.lists(
                     documents(_report(), _report(worker_id="t1-1-2"), _report(commit=None)),
                     max_size=3,
-                )
+                ).map(as_json)
                 for pilot in ("p-n1", "p-n2", "p-n3")
             },
         ),
