@@ -351,7 +351,7 @@ class Daemon:
             training=self.trainers.observed_assignment(),
             speeds=self.trainers.speeds.speeds(self.seen.memory.slow_nodes),
             cooling=self.trainers.quarantine.cooling(self._clock()),
-            settled_until_s=self.trainers.budget.used_up(self._clock()),
+            settled_until_s=self.trainers.settled_until_s(self._clock()),
         )
         started = time.perf_counter()
         plan = decide(given, self._allocate, self.failures.add)

@@ -23,6 +23,7 @@ from bftrainer.decide.curves import unfit
 from bftrainer.decide.types import Settings
 from bftrainer.errors import BftError, ExitCode, UsageError
 from bftrainer.explain import explain_trainer
+from bftrainer.failure_words import trouble, trouble_sentences
 from bftrainer.harm.backoff import sentence
 from bftrainer.harm.views import HarmReport
 from bftrainer.observability.figures import Extras, daemon_figures
@@ -119,6 +120,7 @@ class DaemonService:
             planned_size=len(view.planned_nodes),
             observed_size=len(view.observed_nodes),
             sentences=(
+                *trouble_sentences(record, daemon.policy.failure_budget, time.monotonic()),
                 *self._size_sentences(record, queue, len(view.observed_nodes)),
                 *straggler_sentences(record, plan, daemon.settings, view.observed_nodes),
                 *backend_sentences(record),
@@ -194,7 +196,7 @@ class DaemonService:
         self._allowance.took(peer.user)
         return self._view(record)
 
-    def cancel(self, trainer_id: str, peer: Peer) -> TrainerView:
+    def cancel(self, trainer_id: str, peer: Peer, *, now: bool = False) -> TrainerView:
         """End a trainer; BFT-1005 when it is somebody else's."""
         record = self._record(trainer_id)
         if peer.uid != 0 and peer.user != record.spec.user:
@@ -204,7 +206,7 @@ class DaemonService:
                 "Ask its owner or an administrator.",
                 exit_code=ExitCode.NOT_PERMITTED,
             )
-        return self._view(self._daemon.trainers.cancel(trainer_id))
+        return self._view(self._daemon.trainers.cancel(trainer_id, now=now))
 
     def shutdown(self, peer: Peer) -> None:
         """Stop the daemon; trainers keep running until their lease ends."""
@@ -282,6 +284,7 @@ class DaemonService:
                 planned_nodes=tuple(sorted(nodes)),
                 requested_nodes=tuple(sorted(waited_for.intersection(nodes).union(starting))),
                 observed_nodes=observed,
+                trouble=trouble(record, daemon.policy.failure_budget, time.monotonic()),
             )
             views.append(view)
         return tuple(views)

@@ -88,6 +88,40 @@ class TrainerProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """How far a training was; a program may count only some of these."""
+
+    step: int = 0
+    epoch: int = 0
+    samples: int = 0
+
+    def is_beyond(self, other: Mark) -> bool:
+        """Whether any count is greater than there."""
+        return self.step > other.step or self.epoch > other.epoch or self.samples > other.samples
+
+    def joined(self, other: Mark) -> Mark:
+        """Return the greater of each count."""
+        return Mark(
+            step=max(self.step, other.step),
+            epoch=max(self.epoch, other.epoch),
+            samples=max(self.samples, other.samples),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRow:
+    """Failures without net progress between: what counts against ``failure_budget``."""
+
+    count: int = 0
+    best: Mark = field(default_factory=Mark)  # the furthest it has ever been
+    start: Mark | None = None  # the furthest it has started from in this row
+    cause: str = ""  # of the last one, as are the fields below
+    node: str = ""
+    log_path: str = ""
+    next_try_s: float = 0.0  # no worker is started before; the monotonic clock of the machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SizeThroughput:
     """Statistics of the throughput at one size (``bftrainer.profile.measure``)."""
 
@@ -140,6 +174,8 @@ class TrainerRecord:
     # (worker, pilot) of all who lived then: only they can have been in it or one before.
     workers: tuple[tuple[str, str], ...] = ()
     copy_holders: tuple[str, ...] = ()  # pilots that were told to hold copies of its state
+    failing: FailureRow = field(default_factory=FailureRow)
+    cancelled_s: float | None = None  # when its user asked for its end
 
 
 def as_decided(record: TrainerRecord) -> TrainerRecord:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from bftrainer.actuate.generation import GenerationMachine
+from bftrainer.actuate.generation import GenerationMachine, mark_of
 from bftrainer.actuate.group import Parked, Regrouped, Rescaled, Worker, WorkerPhase
 from bftrainer.elastic import protocol
 from bftrainer.elastic.control import key_of
@@ -93,6 +93,8 @@ def _apply(machine: GenerationMachine, worker: Worker, body: protocol.Message) -
             worker.phase = WorkerPhase.LEAVING
         case _:
             pass
+    if isinstance(body, protocol.Progress):
+        machine.failures.progressed(mark_of(body), (worker.node,))
     if isinstance(body, protocol.Entered | protocol.Progress):
         machine.step = max(machine.step, body.step)
         machine.samples = max(machine.samples, body.samples)

@@ -94,6 +94,17 @@ def watch_from(record: TrainerRecord, said: Progress, now_s: float) -> Watch:
     )
 
 
+def watch_of(done: Rescaled, now_s: float) -> Watch:
+    """Begin to observe a generation that is complete."""
+    return Watch(
+        generation=done.generation,
+        size=done.size,
+        step=done.step,
+        samples=done.samples,
+        at_s=now_s,
+    )
+
+
 def learn_throughput(
     costs: MeasuredCosts,
     size: int,

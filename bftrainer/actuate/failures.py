@@ -3,68 +3,115 @@
 Failures of workers and signs of success come in; whether a worker may be started, here or
 anywhere, goes out. Losses (the node was taken, the agent died) never get here: they are
 nobody's failure and cost no budget. Used by ``actuate.generation``.
+
+Failures are in one row until there is net progress between them: the trainer gets further
+than it has ever been, or starts from a later state than it did before in this row (after a
+loss it may have far to go until it is where it was). Steps that are only done again prove
+nothing: a script that raises at step 5 gets to step 5 each time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from bftrainer.policy.model import Policy
+from bftrainer.trainer import FailureRow, Mark, TrainerRecord
 
 MAX_BACKOFF_S = 30.0  # of the trainer
 MAX_COOL_DOWN_S = 1800.0  # of a node that fails again and again while others do well
+# What the worker says of exceptions that no node can be the reason of.
+_OF_THE_SCRIPT = re.compile(r"The script raised (SyntaxError|IndentationError|TabError):")
 
 
 @dataclass(slots=True)
 class Failures:
     """Failures in a row, of the trainer and of each node."""
 
-    in_row: int = 0  # counts against the failure budget; a step clears it
-    _not_before_s: float = 0.0
-    _on_node: dict[str, int] = field(default_factory=dict)  # in a row
+    row: FailureRow = field(default_factory=FailureRow)
+    before: FailureRow = field(default_factory=FailureRow)  # ... the last one that counted
+    _on_node: dict[str, int] = field(default_factory=dict)  # without net progress there
     _cool_until_s: dict[str, float] = field(default_factory=dict)
 
-    def note(self, node: str, now_s: float) -> bool:
+    def note(self, node: str, cause: str, log_path: str, now_s: float) -> bool:
         """A worker on this node ended on its own account; returns whether that counts.
 
         All workers failing at once are one failure.
         """
-        counts = now_s >= self._not_before_s
+        counts = self.may_start(now_s)
         if counts:
-            self.in_row += 1
-            self._not_before_s = now_s + min(MAX_BACKOFF_S, _growing_s(self.in_row))
+            number, self.before = self.row.count + 1, self.row
+            self.row = replace(
+                self.before,
+                count=number,
+                cause=cause,
+                node=node,
+                log_path=log_path,
+                next_try_s=now_s + min(MAX_BACKOFF_S, _growing_s(number)),
+            )
         # Others may make progress all the while: a bad node is tried ever more seldom.
         count = self._on_node[node] = self._on_node.get(node, 0) + 1
         self._cool_until_s[node] = now_s + min(MAX_COOL_DOWN_S, _growing_s(count))
         return counts
 
-    def progressed(self) -> None:
-        """The trainer committed a step."""
-        self.in_row = 0
+    def started(self, at: Mark) -> None:
+        """A generation began with a state that no member had: a checkpoint, a copy, none."""
+        row = self.row
+        if row.count and row.start is not None and at.is_beyond(row.start):
+            row = FailureRow(best=row.best)  # more of its work is kept than at the last start
+        start = at if row.start is None or not row.count else row.start
+        self.row = replace(row, start=start, best=row.best.joined(at))
 
-    def entered(self, node: str) -> None:
-        """A worker on this node entered a generation: the node is good."""
-        self._on_node.pop(node, None)
+    def progressed(self, to: Mark, nodes: Iterable[str]) -> None:
+        """The trainer committed steps on these nodes."""
+        if not to.is_beyond(self.row.best):
+            return
+        self.row = FailureRow(best=self.row.best.joined(to))
+        for node in nodes:
+            self._on_node.pop(node, None)
 
     def may_start(self, now_s: float) -> bool:
         """Whether a worker may be started at all."""
-        return now_s >= self._not_before_s
+        wait_s = self.row.next_try_s - now_s
+        return wait_s <= 0.0 or wait_s > MAX_BACKOFF_S  # the clock was turned back
 
     def is_cooling(self, node: str, now_s: float) -> bool:
         """Whether this node is left alone for now."""
         return now_s < self._cool_until_s.get(node, 0.0)
 
 
-def given_up(in_row: int, budget: int, in_all: int, most: int | None) -> str | None:
-    """Say why a trainer is given up, "" where its last failure says it; None: it is not.
+def given_up(failures: Failures, record: TrainerRecord, policy: Policy) -> str | None:
+    """Say why a trainer is given up after a failure; None: it is not.
 
     Args:
-        in_row: failures without a step between.
-        budget: the policy's ``failure_budget``.
-        in_all: failures since it was submitted.
-        most: of these, its own ``max_failures``; None: any number.
+        failures: the last one included.
+        record: of the trainer; its ``failures`` are those since it was submitted.
+        policy: ``failure_budget``, and whether ``quarantine_s`` has it tried elsewhere.
     """
-    if most is not None and in_all >= most:
-        return f"That was failure {in_all} of {most} at most (--max-failures). "
-    return "" if in_row >= budget else None
+    row, before, most = failures.row, failures.before, record.spec.max_failures
+    if most is not None and record.failures >= most:
+        return f"That was failure {record.failures} of {most} at most (--max-failures)."
+    if record.started_s is None and _OF_THE_SCRIPT.search(row.cause):
+        return "That is the same on every node, so it is not tried again."
+    is_repeated = row.count > 1 and row.cause == before.cause
+    if record.started_s is None and is_repeated and is_the_scripts(row.cause):
+        if row.node != before.node:
+            return f"It was the same on {before.node} and on {row.node}, before any training."
+        if policy.quarantine_s > 0.0:
+            return "It was the same twice, before any training; no other node was to be had."
+    if row.count < policy.failure_budget:
+        return None
+    reached = f"beyond step {row.best.step}" if row.best.step else "anywhere"
+    return (
+        f"That was failure {row.count} in a row without getting {reached} (failure_budget),"
+        f" the last on {row.node}."
+    )
+
+
+def is_the_scripts(cause: str) -> bool:
+    """Whether script, interpreter or program said or ended so: no signal, no silence."""
+    return cause.startswith(("BFT-", "The worker ended with status"))
 
 
 def _growing_s(failures: int) -> float:

@@ -30,10 +30,12 @@ from bftrainer.actuate.group import (
 )
 from bftrainer.actuate.staffing import Staff
 from bftrainer.elastic import protocol
+from bftrainer.trainer import Mark
 
 READY_TIMEOUT_S = 15.0  # a control thread answers in milliseconds; this is a stopped process
 INTERRUPTED_PATIENCE_S = 1.0  # how long a broken collective waits for its cause to be known
 END_PATIENCE_S = 10.0  # how long other ranks may run on after rank 0 ended
+MAX_CAUSE_CHARS = 1000  # of what is said of a failure
 
 
 class GenerationMachine(Staff):
@@ -76,9 +78,15 @@ class GenerationMachine(Staff):
         self, offers: Sequence[NodeOffer], now_s: float, staying: Mapping[str, str] | None = None
     ) -> list[Instruction]:
         """Take over the planned nodes; one of ``staying`` is left once the other trains."""
-        self._targets = {o.node: o for o in offers}
-        self._staying = staying or {}
+        is_wanted = self.ends_by_s is None
+        self._targets = {o.node: o for o in offers} if is_wanted else {}
+        self._staying = staying or {} if is_wanted else {}
         return self._advance(now_s)
+
+    def wind_up(self, now_s: float, grace_s: float) -> list[Instruction]:
+        """Start nobody any more; members save and leave, in so much time at most."""
+        self.ends_by_s = self.ends_by_s or now_s + grace_s
+        return self.set_targets((), now_s)
 
     def tick(self, now_s: float) -> list[Instruction]:
         """Let time pass."""
@@ -101,7 +109,7 @@ class GenerationMachine(Staff):
                 out += self._on_entered(worker, body, now_s)
             case protocol.Progress() if body.step >= self.step:
                 self.step, self.epoch, self.samples = body.step, body.epoch, body.samples
-                self.failures.progressed()
+                self.failures.progressed(mark_of(body), self._nodes_of(self.members))
             case protocol.Interrupted() if body.generation >= self._working_generation():
                 # Usually the cause reaches us too, as the death of a member.
                 self.interrupted_s = self.interrupted_s or now_s
@@ -139,7 +147,7 @@ class GenerationMachine(Staff):
             or returncode == -signal.SIGTERM  # the batch system takes the node: a loss
         ):
             text = worker.has_failed or cause or describe_exit(returncode)
-            out.append(self._failed(worker, text, now_s))
+            out.append(self._failed(worker, text[:MAX_CAUSE_CHARS], now_s))
         return out + self._advance(now_s)
 
     def on_agent_lost(self, pilot_id: str, now_s: float) -> list[Instruction]:
@@ -173,7 +181,6 @@ class GenerationMachine(Staff):
     ) -> list[Instruction]:
         forming = self.forming
         worker.phase = WorkerPhase.MEMBER
-        self.failures.entered(worker.node)
         worker.first_generation = worker.first_generation or body.generation
         if forming is None or body.generation != forming.generation:
             return []
@@ -188,6 +195,8 @@ class GenerationMachine(Staff):
         self.is_broken, self.interrupted_s = False, None
         self._stall.progressed(now_s)
         before, self.size_before = self.size_before, len(forming.roster)
+        if not before:
+            self.failures.started(mark_of(body))
         return [
             Rescaled(
                 generation=forming.generation,
@@ -200,7 +209,7 @@ class GenerationMachine(Staff):
                 step=body.step,
                 epoch=body.epoch,
                 samples=body.samples,
-                nodes=tuple(self.workers[w].node for w in forming.roster),
+                nodes=self._nodes_of(forming.roster),
                 resumed_from=forming.resumed_from,
                 backend=forming.backend,
             )
@@ -415,9 +424,17 @@ class GenerationMachine(Staff):
         self.interrupted_s = None
         return [parked]
 
+    def _nodes_of(self, roster: Sequence[str]) -> tuple[str, ...]:
+        return tuple(self.workers[w].node for w in roster if w in self.workers)
+
     def _tell(self, worker_id: str, body: protocol.ToWorker) -> Tell:
         return Tell(
             pilot_id=self.workers[worker_id].pilot_id,
             worker_id=worker_id,
             body=protocol.to_body(body),
         )
+
+
+def mark_of(body: protocol.Entered | protocol.Progress) -> Mark:
+    """Return how far the training was then."""
+    return Mark(step=body.step, epoch=body.epoch, samples=body.samples)

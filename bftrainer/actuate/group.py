@@ -6,11 +6,13 @@ Read and written by ``actuate.generation`` only; shown by the daemon's views.
 from __future__ import annotations
 
 import enum
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bftrainer.elastic import protocol
 
+_SIGNALS = frozenset(map(int, signal.Signals))
 LEAVER_PATIENCE_S = 0.1  # how long a generation may take after a leaver of it was lost
 
 
@@ -229,7 +231,9 @@ Instruction = StartWorkerOn | Tell | Kill | Announced | Rescaled | Parked | Ende
 def describe_exit(returncode: int) -> str:
     """Return a sentence on how a worker ended that should not have."""
     if returncode < 0:
-        return f"The worker was killed by signal {-returncode}."
+        name = f" ({signal.Signals(-returncode).name})" if -returncode in _SIGNALS else ""
+        like = "; an out-of-memory kill looks like this" if returncode == -signal.SIGKILL else ""
+        return f"The worker was killed by signal {-returncode}{name}{like}."
     return f"The worker ended with status {returncode} before its training was complete."
 
 

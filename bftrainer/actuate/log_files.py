@@ -1,7 +1,9 @@
-"""Where the workers of a trainer write their output.
+"""Where the workers of a trainer write their output, and which of that may go.
 
 A record and the machine of its workers come in; a ``LogFile`` for every worker it ever had
-goes out. Called by ``actuate.trainers``.
+goes out. Failed tries that got no further come in, too: the first log and the last few are
+kept, and the next worker is told to remove the others, for it runs as the user, on a node.
+Called by ``actuate.trainers``.
 """
 
 from __future__ import annotations
@@ -10,15 +12,43 @@ import contextlib
 import itertools
 import os
 import re
+from collections import deque
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from bftrainer.actuate.staffing import Staff
 from bftrainer.api.service import LogFile
+from bftrainer.elastic.protocol import WorkerConfig
+from bftrainer.elastic.worker import SPENT_LOGS
 from bftrainer.trainer import TrainerSpec
 
 MOST_LOOKED_AT: Final = 100_000  # of what is in the directory
 MOST_NAMED: Final = 1_000
+KEPT_TRIES = 10  # logs of failed tries beside the very first
+
+
+@dataclass(slots=True)
+class FailedTries:
+    """Logs of tries of one trainer that failed without getting any further."""
+
+    _first: str = ""
+    _last: deque[str] = field(default_factory=deque)
+
+    def add(self, log_path: str) -> None:
+        """One more has failed."""
+        if self._first:
+            self._last.append(Path(log_path).name)
+        self._first = self._first or log_path
+
+    def removed_by(self, config: WorkerConfig) -> WorkerConfig:
+        """Return the configuration of a worker that removes what need not be kept."""
+        spent = [self._last.popleft() for _ in range(len(self._last) - KEPT_TRIES)]
+        if not spent:
+            return config
+        # In the environment, for older agents refuse fields that they do not know.
+        told = (*config.environment, (SPENT_LOGS, ":".join(spent)))
+        return replace(config, environment=told)
 
 
 def log_directory(spec: TrainerSpec) -> Path:

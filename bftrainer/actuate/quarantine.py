@@ -6,8 +6,10 @@ out. Used by ``actuate.trainers``; the back-off of each trainer itself is ``fail
 A failure is held against a node when it cannot be the trainer alone: the trainer went on
 without that node, or another trainer failed there, too. Without such evidence a node is
 suspected after ``SUSPECT`` failures in a row, for the shortest time: its trainer is then
-tried elsewhere, and whether it does well there tells. A generation that is complete on a
-node clears it. Losses (a node taken, an agent dead) never get here.
+tried elsewhere, and whether it does well there tells. That of a trainer that has never
+trained is tried elsewhere after its first failure. A generation that is complete on a node
+clears it, or net progress where its trainer had failed before (``failures``). Losses (a node
+taken, an agent dead) never get here.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from bftrainer.decide.cooling import Cooling
 
 HELD = 2  # failures in a row that are held against a node before decisions leave it alone
 SUSPECT = 3  # failures in a row, of one trainer that has shown nothing elsewhere
+ELSEWHERE_S = 10.0  # at most, for the second try of a trainer that has never trained
 MAX_COOL_DOWN_S = 1800.0
 FADES_S = 4.0 * MAX_COOL_DOWN_S  # after the last failure; then the node is as good as any
 
@@ -43,7 +46,9 @@ class Quarantine:
         self._rows: dict[str, _Row] = {}
         self._told: set[str] = set()
 
-    def failed(self, node: str, trainer_id: str, cause: str, now_s: float) -> None:
+    def failed(
+        self, node: str, trainer_id: str, cause: str, now_s: float, *, has_trained: bool = True
+    ) -> None:
         """A worker of this trainer ended on its own account."""
         row = self._rows.setdefault(node, _Row())
         if now_s - row.at_s > FADES_S:
@@ -55,6 +60,8 @@ class Quarantine:
             self._hold(row, now_s)
         elif not row.held and len(row.by) >= SUSPECT:
             self._cool(row, self._first_s, now_s)
+        elif not row.held and not has_trained:
+            self._cool(row, min(self._first_s, ELSEWHERE_S), now_s)
 
     def trains(self, trainer_id: str, nodes: Collection[str], now_s: float) -> None:
         """A generation of this trainer is complete on these nodes: they are good.

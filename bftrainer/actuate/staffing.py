@@ -45,10 +45,29 @@ class Staff:
         self.members: tuple[str, ...] = ()  # roster of the current generation
         self.forming: Forming | None = None
         self.is_parking = False
+        self.ends_by_s: float | None = None  # cancelled: when who is left is killed
         self.leave_patience_s = LEAVE_PATIENCE_S
         self.failures, self._stall = Failures(), Stall(no_progress_s)
         self._targets: dict[str, NodeOffer] = {}
         self._started_workers = 0
+
+    def nodes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Nodes of its current members, and of workers that are starting or warm."""
+        members = [self.workers[w] for w in self.members if w in self.workers]
+        joining = {WorkerPhase.STARTING, WorkerPhase.WARM}
+        return (
+            tuple(w.node for w in members if w.is_alive),
+            tuple(w.node for w in self.workers.values() if w.phase in joining),
+        )
+
+    @property
+    def has_members(self) -> bool:
+        """Whether a worker is there that may have a state to save."""
+        return any(w.phase in {WorkerPhase.MEMBER, WorkerPhase.LEAVING} for w in self._live())
+
+    def has_wound_up(self, now_s: float) -> bool:
+        """Whether it is cancelled and nobody is left, or it took too long."""
+        return self.ends_by_s is not None and (not self._live() or now_s >= self.ends_by_s)
 
     def _match_workers_to_targets(self, now_s: float) -> list[Instruction]:
         """Start what is missing; drop joiners that are no longer wanted or too slow."""
@@ -128,5 +147,5 @@ class Staff:
     def _failed(self, worker: Worker, cause: str, now_s: float) -> WorkerFailed:
         """A worker ended, or was ended, on its own account."""
         self._stall.acted(worker.worker_id)
-        counts = self.failures.note(worker.node, now_s)
+        counts = self.failures.note(worker.node, cause, worker.log_path, now_s)
         return failure_of(worker, cause, counts=counts)

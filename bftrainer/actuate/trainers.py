@@ -7,10 +7,9 @@ journal entries go out. One ``TrainerBook`` per daemon.
 from __future__ import annotations
 
 import logging
-import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from bftrainer.actuate.adoption import adopt, entered, parked_meanwhile, regrouped_record
@@ -21,9 +20,18 @@ from bftrainer.actuate.costs import (
     learn_progress,
     learn_rescale,
     watch_from,
+    watch_of,
+)
+from bftrainer.actuate.ending import (
+    cancelled,
+    cancelling,
+    complete,
+    last_progress,
+    save_grace_s,
+    still,
 )
 from bftrainer.actuate.failures import given_up
-from bftrainer.actuate.generation import GenerationMachine
+from bftrainer.actuate.generation import GenerationMachine, mark_of
 from bftrainer.actuate.group import (
     Announced,
     Ended,
@@ -36,13 +44,12 @@ from bftrainer.actuate.group import (
     StartWorkerOn,
     Tell,
     WorkerFailed,
-    WorkerPhase,
     worker_on,
 )
-from bftrainer.actuate.log_files import log_directory, log_files
+from bftrainer.actuate.log_files import FailedTries, log_directory, log_files
+from bftrainer.actuate.opening import machine_of
 from bftrainer.actuate.quarantine import Quarantine
 from bftrainer.actuate.rescale_budget import RescaleBudget
-from bftrainer.actuate.restarting import RestartMachine
 from bftrainer.actuate.speeds import SpeedBook
 from bftrainer.api.service import LogFile
 from bftrainer.decide.slow import Replacing
@@ -51,7 +58,7 @@ from bftrainer.errors import BftError
 from bftrainer.journal.journal import Journal
 from bftrainer.policy.model import Policy
 from bftrainer.profile.measure import Watch
-from bftrainer.trainer import CheckpointContract, TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.wire.messages import (
     CopySettled,
     DaemonMessage,
@@ -60,7 +67,7 @@ from bftrainer.wire.messages import (
     WorkerReport,
 )
 from bftrainer.wire.refusals import Refusals
-from trainers.runtimes.base import Resize, load_runtime, resize_of
+from trainers.runtimes.base import load_runtime
 from trainers.runtimes.config import worker_config
 
 LOG = logging.getLogger("bftrainer.trainers")
@@ -81,6 +88,8 @@ class Trainer:
     record: TrainerRecord
     machine: GenerationMachine
     watch: Watch | None = None  # of the throughput of the present generation
+    tries: FailedTries = field(default_factory=FailedTries)
+    is_saved: bool = False  # when it was parked last
 
 
 class TrainerBook:
@@ -138,30 +147,40 @@ class TrainerBook:
         self._on_change()
         return record
 
-    def cancel(self, trainer_id: str) -> TrainerRecord:
-        """End a trainer now; its last checkpoint stays where it is."""
-        return self._finish(trainer_id, TrainerState.CANCELLED, "Cancelled by its user.")
+    def cancel(self, trainer_id: str, *, now: bool = False) -> TrainerRecord:
+        """End a trainer: its workers write a checkpoint first, but for ``now``."""
+        trainer = self.trainers.get(trainer_id)
+        record = self.records[trainer_id]
+        is_there = trainer is not None and (trainer.machine.has_members or record.progress.size)
+        if now or trainer is None or not is_there:
+            return self._cancelled(trainer_id)
+        if record.cancelled_s is None:
+            grace_s = save_grace_s(record.spec.contract)
+            self._replace(trainer, cancelled_s=self._clock(), reason=cancelling(grace_s))
+            self._write(trainer, "cancelling", {"grace_s": grace_s})
+            self._carry_out(trainer, trainer.machine.wind_up(self._steady(), grace_s))
+            self._on_change()
+        return self.records[trainer_id]
+
+    def _cancelled(self, trainer_id: str) -> TrainerRecord:
+        trainer, record = self.trainers.get(trainer_id), self.records[trainer_id]
+        is_saved, step = (trainer.is_saved, trainer.machine.step) if trainer else (False, 0)
+        why = cancelled(record, step, is_saved=is_saved)
+        return self._finish(trainer_id, TrainerState.CANCELLED, why)
+
+    def settled_until_s(self, now_s: float) -> Mapping[str, float]:
+        """Which trainers decisions leave as they are, and until when."""
+        ahead_s = now_s - self._steady()  # of the clock of the machines
+        ends = ((i, t.machine.ends_by_s) for i, t in self.trainers.items())
+        winding_up = {i: end_s + ahead_s for i, end_s in ends if end_s is not None}
+        return {**self.budget.used_up(now_s), **winding_up}
 
     def waiting_and_running(self) -> tuple[TrainerRecord, ...]:
         """Records that are not final, in FCFS order."""
         return tuple(r for r in self.records.values() if not r.state.is_final)
 
     def _open(self, record: TrainerRecord) -> Trainer:
-        spec = record.spec
-        restarts = resize_of(spec.runtime) is Resize.RESTART
-        machine = (RestartMachine if restarts else GenerationMachine)(
-            record.trainer_id,
-            n_min=spec.n_min,
-            n_max=spec.n_max,
-            join_window_s=self._policy.join_window_s,
-            start_timeout_s=self._policy.start_timeout_s,
-            last_generation=record.last_generation,
-            incarnation=self._incarnation,
-            new_token=lambda: secrets.token_hex(16),
-            no_progress_s=0.0 if restarts else self._policy.no_progress_s,
-        )
-        if isinstance(machine, RestartMachine):
-            machine.keep_grace((spec.contract or CheckpointContract()).grace_s)
+        machine = machine_of(record, self._policy, self._incarnation, self._steady())
         trainer = self.trainers[record.trainer_id] = Trainer(record=record, machine=machine)
         self.copies.open(record)
         return trainer
@@ -169,15 +188,7 @@ class TrainerBook:
     def nodes_of(self, trainer_id: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Nodes of its current members, and of workers that are starting or warm."""
         trainer = self.trainers.get(trainer_id)
-        if trainer is None:
-            return (), ()
-        workers = trainer.machine.workers
-        members = [workers[w] for w in trainer.machine.members if w in workers]
-        joining = {WorkerPhase.STARTING, WorkerPhase.WARM}
-        return (
-            tuple(w.node for w in members if w.is_alive),
-            tuple(w.node for w in workers.values() if w.phase in joining),
-        )
+        return trainer.machine.nodes() if trainer is not None else ((), ())
 
     def log_files(self, trainer_id: str) -> tuple[LogFile, ...]:
         """Name the log of every worker it ever had, oldest first; looks at users' files."""
@@ -272,6 +283,8 @@ class TrainerBook:
         """Let time pass in every machine."""
         for trainer in list(self.trainers.values()):
             self._carry_out(trainer, trainer.machine.tick(self._steady()))
+            if trainer.machine.has_wound_up(self._steady()):
+                self._cancelled(trainer.record.trainer_id)
         self._keep_copies()
         if self.quarantine.has_changed(self._clock()):
             self._on_change()
@@ -304,9 +317,10 @@ class TrainerBook:
 
     def _on_progress(self, trainer: Trainer, said: protocol.Progress, node: str) -> None:
         record = trainer.record
-        self.quarantine.trains(
-            record.trainer_id, self.nodes_of(record.trainer_id)[0], self._clock()
-        )
+        if mark_of(said).is_beyond(trainer.machine.failures.row.best):
+            self.quarantine.trains(
+                record.trainer_id, self.nodes_of(record.trainer_id)[0], self._clock()
+            )
         if self.speeds.on_progress(record.trainer_id, node, said):
             self._on_change()
         if said.step < record.progress.step and said.generation <= record.progress.generation:
@@ -331,6 +345,8 @@ class TrainerBook:
         )
 
     def _carry_out(self, trainer: Trainer, instructions: Sequence[Instruction]) -> None:
+        if trainer.record.failing is not trainer.machine.failures.row:
+            self._replace(trainer, failing=trainer.machine.failures.row)
         for instruction in instructions:
             self.copies.before(trainer.record.trainer_id, trainer.machine, instruction)
             match instruction:
@@ -350,11 +366,8 @@ class TrainerBook:
                 case Parked():
                     self._on_parked(trainer, instruction)
                 case Ended():
-                    self._finish(
-                        trainer.record.trainer_id,
-                        TrainerState.FINISHED,
-                        "Its training is complete.",
-                    )
+                    why = complete(trainer.record.spec, instruction)
+                    self._finish(trainer.record.trainer_id, TrainerState.FINISHED, why)
                 case WorkerFailed():
                     self._on_failed(trainer, instruction)
 
@@ -369,6 +382,7 @@ class TrainerBook:
             incarnation=self._incarnation,
             log_path=log_path,
         )
+        config = trainer.tries.removed_by(config)
         try:
             message = load_runtime(spec.runtime).start_message(trainer.record, config)
         except BftError as problem:  # of a runtime that is not installed any more
@@ -384,20 +398,15 @@ class TrainerBook:
         if done.size_before and not self.speeds.is_uneven(record.trainer_id):
             rate = record.progress.samples_per_s
             costs = learn_leaving(costs, done.size_before, rate, now_s, record.spec.curve)
-        trainer.watch = Watch(
-            generation=done.generation,
-            size=done.size,
-            step=done.step,
-            samples=done.samples,
-            at_s=now_s,
-        )
+        trainer.watch = watch_of(done, now_s)
         self.speeds.on_rescaled(record.trainer_id, done)
-        self.quarantine.trains(record.trainer_id, done.nodes, now_s)
+        if not record.failing.count:
+            self.quarantine.trains(record.trainer_id, done.nodes, now_s)
         self.budget.on_rescaled(record.trainer_id, done, now_s)
         self._replace(
             trainer,
             state=TrainerState.RUNNING,
-            reason="",
+            reason=still(record, ""),
             started_s=record.started_s if record.started_s is not None else now_s,
             rescales=record.rescales + (1 if done.size_before else 0),
             costs=costs,
@@ -428,25 +437,32 @@ class TrainerBook:
         if record.state.is_final:
             return
         self.speeds.forget(record.trainer_id)
+        trainer.is_saved = parked.is_saved
         self._replace(
             trainer,
             state=TrainerState.PARKED,
-            reason="It has no nodes; it resumes from its last checkpoint.",
+            reason=still(record, "It has no nodes; it resumes from its last checkpoint."),
             progress=replace(record.progress, size=0, samples_per_s=0.0),
         )
         self._write(trainer, "parked", parked)
         self._on_change()
 
     def _on_failed(self, trainer: Trainer, failed: WorkerFailed) -> None:
-        record, in_row = trainer.record, trainer.machine.failures.in_row
+        record, failures = trainer.record, trainer.machine.failures
         in_all, trainer_id = record.failures + failed.counts, record.trainer_id
+        has_trained = record.started_s is not None
         self._replace(trainer, failures=in_all)
         self._write(trainer, "worker-failed", failed)
-        self.quarantine.failed(failed.node, trainer_id, failed.cause, self._clock())
+        self.quarantine.failed(
+            failed.node, trainer_id, failed.cause, self._clock(), has_trained=has_trained
+        )
         LOG.warning("worker %s on %s failed: %s", failed.worker_id, failed.node, failed.cause)
-        why = given_up(in_row, self._policy.failure_budget, in_all, record.spec.max_failures)
+        if failures.row.count > 1 or not has_trained:
+            trainer.tries.add(failed.log_path)
+        why = given_up(failures, trainer.record, self._policy)
         if why is not None:
-            self._finish(trainer_id, TrainerState.FAILED, f"{failed.cause} {why}{failed.next_step}")
+            reason = f"{failed.cause} {why} {failed.next_step}"
+            self._finish(trainer_id, TrainerState.FAILED, reason)
 
     def _finish(self, trainer_id: str, state: TrainerState, reason: str) -> TrainerRecord:
         record = self.records[trainer_id]
@@ -461,20 +477,12 @@ class TrainerBook:
                 if worker.is_alive:
                     self._send(worker.pilot_id, KillWorker(worker_id=worker.worker_id))
             trainer.machine.close()
-        machine = trainer.machine
         self._replace(
             trainer,
             state=state,
             reason=reason,
             ended_s=self._clock(),
-            progress=replace(
-                record.progress,
-                size=0,
-                samples_per_s=0.0,
-                step=max(record.progress.step, machine.step),
-                epoch=max(record.progress.epoch, machine.epoch),
-                samples=max(record.progress.samples, machine.samples),
-            ),
+            progress=last_progress(record.progress, trainer.machine),
         )
         self._write(trainer, state.value, {"reason": reason})
         self._on_change()

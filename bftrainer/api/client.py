@@ -101,9 +101,10 @@ class Client:
         body = {"schema": schema("submit"), "spec": encode(spec)}
         return self._view(TrainerView, "trainer", "/v1/trainers", method="POST", body=body)
 
-    def cancel(self, trainer_id: str) -> TrainerView:
-        """End a trainer; BFT-1005 when it is somebody else's."""
-        return self._view(TrainerView, "trainer", _path(trainer_id), method="DELETE")
+    def cancel(self, trainer_id: str, *, now: bool = False) -> TrainerView:
+        """End a trainer, after a checkpoint but for ``now``; BFT-1005: it is not ours."""
+        path = f"{_path(trainer_id)}{'?now=1' if now else ''}"
+        return self._view(TrainerView, "trainer", path, method="DELETE")
 
     def shutdown(self) -> None:
         """Stop the daemon; trainers keep running until their lease ends."""

@@ -159,7 +159,8 @@ class Routes:
 
     async def _cancel(self, request: Request) -> Response:
         peer, trainer_id = await self._peer(request), _trainer_id(request)
-        cancel = partial(self._service.cancel, trainer_id, peer)
+        now = request.query_params.get("now") == "1"
+        cancel = partial(self._service.cancel, trainer_id, peer, now=now)
         return await self._answer(request, cancel, _one_for(peer))
 
     async def _shutdown(self, request: Request) -> Response:

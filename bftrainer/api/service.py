@@ -30,6 +30,7 @@ class TrainerView:
     planned_nodes: tuple[str, ...]
     requested_nodes: tuple[str, ...]  # pilots submitted or workers starting
     observed_nodes: tuple[str, ...]  # members of the current generation
+    trouble: str = ""  # its failures, while it goes on all the same, one sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,8 +156,8 @@ class Service(Protocol):
     def submit(self, spec: TrainerSpec, peer: Peer) -> TrainerView:
         """Accept a trainer; durable before this returns."""
 
-    def cancel(self, trainer_id: str, peer: Peer) -> TrainerView:
-        """End a trainer; BFT-1005 when it is somebody else's."""
+    def cancel(self, trainer_id: str, peer: Peer, *, now: bool = False) -> TrainerView:
+        """End a trainer, after a checkpoint but for ``now``; BFT-1005: it is not the peer's."""
 
     def shutdown(self, peer: Peer) -> None:
         """Stop the daemon; trainers keep running until their lease ends."""

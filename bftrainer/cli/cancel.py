@@ -15,19 +15,22 @@ from bftrainer.errors import BftError, ExitCode
 
 @click.command()
 @trainer_id_argument(nargs=-1)
+@click.option("--now", is_flag=True, help="Kill their workers; write no checkpoint first.")
 @socket_option
-def cancel(trainer_ids: tuple[str, ...], socket_name: str | None) -> int:
-    """End the trainers ID...; their checkpoints stay."""
+def cancel(trainer_ids: tuple[str, ...], socket_name: str | None, *, now: bool) -> int:
+    """End the trainers ID... after a last checkpoint; their checkpoints stay."""
     client = connect(socket_name)
     first = ExitCode.OK
     for trainer_id in dict.fromkeys(trainer_ids):
         try:
-            view = client.cancel(trainer_id)
+            view = client.cancel(trainer_id, now=now)
         except BftError as error:
             print_error(error)
             first = first or error.exit_code
             if error.exit_code == ExitCode.DAEMON_UNREACHABLE:
                 break  # the next one would meet the same
         else:
-            click.echo(f"{view.record.trainer_id} {shown(str(view.record.state))}")
+            record = view.record
+            said = str(record.state) if record.state.is_final else record.reason
+            click.echo(f"{record.trainer_id} {shown(said)}")
     return int(first)

@@ -130,7 +130,7 @@ def trainer_row(view: TrainerView, now_s: float) -> tuple[str, ...]:
         f"{progress.samples_per_s:.4g}" if progress.samples_per_s else "-",
         str(record.rescales),
         duration((record.ended_s or now_s) - record.submitted_s),
-        record.reason,
+        view.trouble or record.reason,
     )
 
 
@@ -162,6 +162,7 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
         ("rate", f"{progress.samples_per_s:.4g} samples/s"),
         ("rescales", f"{record.rescales}, generation {record.last_generation}"),
         ("failures", f"{record.failures}{f' of {spec.max_failures}' if spec.max_failures else ''}"),
+        *([("trouble", view.trouble)] if view.trouble else []),
         ("pause", _costs(view)),
         *(("restart", sentence) for sentence in restart_sentences(record)),
         ("submitted", clock(record.submitted_s)),

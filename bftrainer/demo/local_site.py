@@ -50,6 +50,6 @@ class LocalSite:
         """Cancel what has not ended and bring every node up."""
         for view in self.client.trainers():
             if not view.record.state.is_final:
-                self.client.cancel(view.record.trainer_id)
+                self.client.cancel(view.record.trainer_id, now=True)
         for node in self.client.nodes():
             self.server.client.set_node(node.name, is_up=True)

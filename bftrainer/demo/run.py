@@ -165,7 +165,7 @@ def _live(
         end_s = time.time()
     for view in frame.status.trainers:
         if not view.record.state.is_final:
-            daemon.client.cancel(view.record.trainer_id)
+            daemon.client.cancel(view.record.trainer_id, now=True)
     return LivePart(
         batch_system=cluster.batch_system,
         spans=spans(watch.samples, end_s),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import glob
 import os
 import runpy
 import signal
@@ -18,6 +19,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,6 +27,7 @@ from bftrainer.elastic import control as control_module
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.protocol import Failed, WorkerConfig
 
+SPENT_LOGS = "BFT_SPENT_LOGS"  # names of log files of failed tries, beside our own
 _PR_SET_PDEATHSIG = 1
 
 
@@ -68,6 +71,7 @@ def serve(
 
 def _enter_environment(config: WorkerConfig) -> None:
     os.environ.update(dict(config.environment))
+    remove_spent_logs(config.log_path, os.environ.pop(SPENT_LOGS, ""))
     os.environ["BFT_CHECKPOINT_DIR"] = config.checkpoint_dir  # for a script's own results
     os.chdir(config.cwd)
     null = os.open(os.devnull, os.O_RDONLY)
@@ -91,6 +95,16 @@ def _enter_environment(config: WorkerConfig) -> None:
             torch.set_num_threads(int(threads))
     sys.argv = [config.script, *config.args]
     sys.path.insert(0, os.path.dirname(os.path.abspath(config.script)))  # noqa: PTH100, PTH120
+
+
+def remove_spent_logs(log_path: str, names: str) -> None:
+    """Remove logs of failed tries that need not be kept, those of all workers of their nodes."""
+    directory = Path(log_path).parent
+    for name in filter(None, names.split(":")):
+        stem = glob.escape(Path(name).stem)
+        for path in (*directory.glob(f"{stem}.log"), *directory.glob(f"{stem}-*.log")):
+            with suppress(OSError):  # another worker was quicker
+                path.unlink()
 
 
 def _run_script(

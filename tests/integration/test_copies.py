@@ -82,7 +82,7 @@ def test_the_loss_of_the_only_node_costs_seconds_and_the_copy_survives_its_holde
     site.server.client.set_node(site.client.trainer(trainer).observed_nodes[0], is_up=False)
     wait_for(lambda: set(directory.glob("*.bft")) - known, timeout_s=60, what="it is on disk")
     for name in (trainer, other):
-        site.client.cancel(name)
+        site.client.cancel(name, now=True)
     for each in site.client.nodes():
         site.server.client.set_node(each.name, is_up=True)
 
@@ -100,7 +100,7 @@ def test_without_another_agent_it_says_so(site: DaemonSite) -> None:
             timeout_s=60,
             what="the reason",
         )
-        site.client.cancel(trainer)
+        site.client.cancel(trainer, now=True)
         assert site.client.trainer(trainer).record.state is TrainerState.CANCELLED
     finally:
         for node in site.client.nodes():

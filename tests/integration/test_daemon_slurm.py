@@ -51,7 +51,7 @@ def test_a_site_that_refuses_pilots_is_told_so(
             lambda: sidecar.client.trainer(trainer).observed_nodes, timeout_s=90, what="it runs"
         )
         assert not sidecar.client.status().failures
-        sidecar.client.cancel(trainer)
+        sidecar.client.cancel(trainer, now=True)
     finally:
         set_partition(slurm_cluster, "UP")
         sidecar.stop()

@@ -195,7 +195,7 @@ def test_the_predicted_harvest_is_what_the_daemon_harvested(
         )
         begin_s, end_s = run_script(cluster, items)
         entries = sidecar.entries()
-        sidecar.client.cancel(trainer)
+        sidecar.client.cancel(trainer, now=True)
         file = export(cluster, tmp_path / "sacct.txt", len(items))
     finally:
         sidecar.stop()

@@ -209,7 +209,7 @@ def test_limits_fit_the_plan_and_a_plan_that_moves_takes_the_nodes_back_before_i
         cluster.cancel(first)
         wait_for(lambda: cluster.started_s(head), what="the second job starts")
         assert len(_releases(sidecar)) == 2
-        sidecar.client.cancel(trainer)
+        sidecar.client.cancel(trainer, now=True)
     finally:
         sidecar.stop()
         for job_id in (first, head):

@@ -146,7 +146,7 @@ def test_hand_overs_are_measured_and_late_ones_answered(
         what="nodes are left alone",
     )
     assert "it holds 2 nodes at most" in reasons[0]
-    client.cancel(trainer)
+    client.cancel(trainer, now=True)
     again = list(take_again(sidecar.entries(KIND)))
     assert again
     assert all(a.is_equal for a in again)  # backing off or not

@@ -99,7 +99,7 @@ def training_everywhere(
             what="all nodes train",
         )
         yield sidecar, trainer
-        sidecar.client.cancel(trainer)
+        sidecar.client.cancel(trainer, now=True)
         queue = ("squeue", "-h", "-p", "bf")
         wait_for(lambda: not cluster.command(*queue).stdout.strip(), what="its pilots are gone")
     finally:

@@ -165,7 +165,7 @@ def test_without_it_the_budget_is_kept_and_sdiag_asked_only_while_something_wait
         assert asked(polling(sidecar))["submit"] == N_NODES
         settled = asked(wait_looks(sidecar, 2))["cycle"]
         assert asked(wait_looks(sidecar, 6))["cycle"] == settled
-        sidecar.client.cancel(trainer)
+        sidecar.client.cancel(trainer, now=True)
     finally:
         sidecar.stop()
         wait_for_idle(cluster)
@@ -185,7 +185,7 @@ def test_a_pilot_that_does_not_listen_is_cancelled(
         pids = [int(re.findall(r", pid (\d+)", log.read_text())[0]) for log in logs]
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
-        sidecar.client.cancel(trainer)
+        sidecar.client.cancel(trainer, now=True)
         # Nobody wants the nodes any more, and the agents do not read that they shall leave.
         wait_for(lambda: asked(polling(sidecar)).get("cancel"), what="they are cancelled")
         wait_for(

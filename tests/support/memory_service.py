@@ -47,6 +47,7 @@ class MemoryService:
         self.back_off = ""
         self.slow_nodes: tuple[str, ...] = ()
         self.broken = False
+        self.killed: list[str] = []  # cancelled without a checkpoint
         self.asked = 0
         self.stopped = threading.Event()
 
@@ -145,10 +146,11 @@ class MemoryService:
         )
         return self.trainer(trainer_id)
 
-    def cancel(self, trainer_id: str, peer: Peer) -> TrainerView:
+    def cancel(self, trainer_id: str, peer: Peer, *, now: bool = False) -> TrainerView:
         view = self.trainer(trainer_id)
         if view.record.spec.user != peer.user:
             raise _not_permitted(f"Trainer {trainer_id} belongs to {view.record.spec.user}.")
+        self.killed += [trainer_id] if now else []
         self.set_state(trainer_id, TrainerState.CANCELLED)
         return self.trainer(trainer_id)
 

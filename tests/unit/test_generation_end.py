@@ -11,6 +11,7 @@ from bftrainer.actuate.group import (
     WorkerPhase,
 )
 from bftrainer.elastic import protocol
+from bftrainer.trainer import FailureRow
 from tests.support.generations import Driver, offer
 
 # ---- the end ------------------------------------------------------------------------------
@@ -121,12 +122,12 @@ def test_a_script_that_fails_is_tried_again_later_and_later() -> None:
             d.wait(0.25)
         waits.append(d.now_s - begin)
     assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0]
-    assert d.machine.failures.in_row == 9
+    assert d.machine.failures.row.count == 9
 
 
 def test_many_failures_overflow_nothing() -> None:
     d = Driver()
-    d.machine.failures.in_row = 5000
+    d.machine.failures.row = FailureRow(count=5000)
     d.target("n1")
     assert d.wanted(WorkerFailed, d.exit(d.on("n1"), 1))
 
@@ -137,9 +138,9 @@ def test_progress_forgives() -> None:
     d.exit(d.on("n1"), 1)
     d.wait(1.0)
     d.form("n1", step=5)
-    assert d.machine.failures.in_row == 1
+    assert d.machine.failures.row.count == 1
     d.progress("n1", 6)
-    assert d.machine.failures.in_row == 0
+    assert d.machine.failures.row.count == 0
     assert (d.machine.step, d.machine.samples) == (6, 60)
 
 
@@ -149,7 +150,7 @@ def test_workers_that_fail_at_once_are_one_failure() -> None:
     for node in ("n1", "n2", "n3"):
         d.exit(d.on(node), 1)
     assert len(d.wanted(WorkerFailed, d.log)) == 3
-    assert d.machine.failures.in_row == 1
+    assert d.machine.failures.row.count == 1
 
 
 def test_a_bad_node_is_tried_ever_more_seldom_while_the_others_train() -> None:
@@ -165,13 +166,14 @@ def test_a_bad_node_is_tried_ever_more_seldom_while_the_others_train() -> None:
             d.wait(0.25)
         waits.append(d.now_s - begin)
     assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
-    assert d.machine.failures.in_row == 0  # no reason to give the trainer up
+    assert d.machine.failures.row.count == 0  # no reason to give the trainer up
     d.target("n1", "n3")
     assert d.started() == ["n3"]  # other nodes are not made to wait
     d.target("n1", "n2")
     d.warm("n2")
     d.ready()
     d.enter()
+    d.progress("n1", 8)
     d.exit(d.on("n2"), 1)
     assert not d.wait(0.4) or not d.started()
     d.wait(0.1)
@@ -190,7 +192,7 @@ def test_the_batch_system_taking_the_node_is_no_failure() -> None:
     d = Driver()
     d.form("n1", "n2")
     assert not d.wanted(WorkerFailed, d.exit(d.on("n2"), -15))
-    assert d.machine.failures.in_row == 0
+    assert d.machine.failures.row.count == 0
     assert d.machine.workers[d.machine.members[1]].phase is WorkerPhase.GONE
 
 
@@ -198,7 +200,7 @@ def test_a_signal_is_named() -> None:
     d = Driver()
     d.form("n1")
     (failed,) = d.wanted(WorkerFailed, d.exit(d.on("n1"), -11))
-    assert failed.cause == "The worker was killed by signal 11."
+    assert failed.cause == "The worker was killed by signal 11 (SIGSEGV)."
 
 
 def test_strangers_and_ghosts_are_ignored() -> None:

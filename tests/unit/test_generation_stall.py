@@ -39,7 +39,7 @@ def test_who_does_not_act_upon_the_commit_is_killed_and_counts_as_a_failure() ->
     assert [k.worker_id for k in d.wanted(Kill, out)] == [hung]
     (failed,) = d.wanted(WorkerFailed, out)
     assert "no_progress_s" in failed.cause
-    assert d.machine.failures.in_row == 1
+    assert d.machine.failures.row.count == 1
     d.ready()
     assert hung not in [m.worker_id for m in d.commit().members]
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bftrainer.elastic import protocol
+from bftrainer.elastic.worker import SPENT_LOGS, remove_spent_logs
 from bftrainer.trainer import Launch
 from trainers.command.conversation import Conversation, Orders, read_orders
 from trainers.command.directory import FencedError, directory_of, take
@@ -68,7 +69,9 @@ class Keeper:
         self._control = ControlFile()
         self._reserved: socket.socket | None = None
         self._failure = ""
-        self._log = self._open_log(Path(self._orders.config.log_path or os.devnull))
+        config = self._orders.config
+        remove_spent_logs(config.log_path, dict(config.environment).get(SPENT_LOGS, ""))
+        self._log = self._open_log(Path(config.log_path or os.devnull))
         self._talk.send(protocol.Warm(warm_up_s=time.monotonic() - began_s))
 
     def _open_log(self, path: Path) -> BinaryIO:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bftrainer.api.codec import CodecError, decode, parse
-from bftrainer.api.http_protocol import MAX_BODY_BYTES
+from bftrainer.api.routes import MAX_BODY_BYTES
 from bftrainer.decide.types import Settings
 from bftrainer.errors import UsageError
 from bftrainer.trainer import TrainerSpec

@@ -1,0 +1,151 @@
+"""How trainers end with real workers: crashes that repeat, mistakes, a cancel that saves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bftrainer.api.service import TrainerView
+from bftrainer.trainer import TrainerState
+from tests.integration.daemon_scripts import SLOW
+from tests.integration.test_daemon import DaemonSite
+from tests.support.waiting import wait_for
+
+POLICY = """\
+poll_interval_s: 0.2
+reserve_nodes_per_type: 0
+min_gap_s: 2
+gap_margin_s: 1
+join_window_s: 0.5
+hold_idle_s: 1
+explore_budget: 0
+failure_budget: 4
+quarantine_s: 5
+"""
+SLOWER = SLOW.replace("time.sleep(0.02)", "time.sleep(0.1)")
+# A checkpoint at every step or so: each try does the last step once more.
+RAISES = SLOWER.replace(
+    "        run.step()",
+    "        run.step()\n"
+    "        if run.step_count >= 5:\n"
+    "            raise RuntimeError('the fifth sample is bad')",
+)
+KILLED = RAISES.replace("raise RuntimeError('the fifth sample is bad')", "os.kill(os.getpid(), 9)")
+ENDS_EARLY = SLOW.replace("        run.step()", "        run.step()\n    break")
+
+
+@pytest.fixture(scope="module")
+def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonSite]:
+    with DaemonSite.open(tmp_path_factory.mktemp("site"), n_nodes=2, policy=POLICY) as opened:
+        yield opened
+
+
+@pytest.fixture
+def site(shared_site: DaemonSite, request: pytest.FixtureRequest) -> Iterator[DaemonSite]:
+    shared_site.prefix = request.node.name
+    yield shared_site
+    shared_site.clear()
+
+
+def _in_trouble(site: DaemonSite, trainer: str) -> TrainerView | None:
+    view = site.view(trainer)
+    return view if view.trouble else None
+
+
+def _failed_on(site: DaemonSite, trainer: str) -> set[str]:
+    found = [e.plain() for e in site.sidecar.entries("worker-failed")]
+    return {one["what"]["node"] for one in found if one["trainer_id"] == trainer}
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (RAISES, "RuntimeError: the fifth sample is bad"),
+        (KILLED, "signal 9 (SIGKILL); an out-of-memory kill"),
+    ],
+    ids=["raises", "is killed"],
+)
+def test_a_crash_after_the_same_step_again_and_again_is_given_up_with_its_cause(
+    site: DaemonSite, text: str, cause: str
+) -> None:
+    trainer = site.submit("crash", text, n_max=1, checkpoint_interval_s=0.1)
+    view = wait_for(lambda: _in_trouble(site, trainer), timeout_s=60, what="the first failure")
+    assert cause in view.trouble
+    assert " of 4 without getting any further" in view.trouble
+    assert any(cause in s for s in site.client.explain(trainer).sentences)
+    view = site.in_state(trainer, TrainerState.FAILED)
+    record = view.record
+    assert cause in record.reason
+    assert "failure 4 in a row without getting beyond step" in record.reason
+    assert record.failing.log_path in record.reason
+    assert record.failing.count == 4
+    assert 4 <= record.failures <= 6  # at first it may have got a step further
+    assert Path(record.failing.log_path).exists()
+    assert len(_failed_on(site, trainer)) == 2  # before it was given up another node was tried
+
+
+def test_a_syntax_error_is_tried_once(site: DaemonSite) -> None:
+    trainer = site.submit("syntax", "def train(:\n", n_max=1)
+    record = site.in_state(trainer, TrainerState.FAILED).record
+    assert record.failures == 1
+    assert "SyntaxError" in record.reason
+    assert "the same on every node" in record.reason
+
+
+def test_a_missing_package_is_tried_on_one_other_node(site: DaemonSite) -> None:
+    trainer = site.submit("package", "import no_such_package\n", n_max=1)
+    record = site.in_state(trainer, TrainerState.FAILED).record
+    assert record.failures == 2
+    assert "No module named 'no_such_package'" in record.reason
+    assert "It was the same on " in record.reason
+    assert len(_failed_on(site, trainer)) == 2
+
+
+def test_cancel_writes_a_checkpoint_first(site: DaemonSite) -> None:
+    trainer = site.submit("slow", SLOW, checkpoint_interval_s=3600.0)
+    site.observed(trainer, 2)
+    site.trains_on(trainer)
+    before = site.steps(trainer)
+    said = site.client.cancel(trainer).record
+    assert not said.state.is_final
+    assert said.reason.startswith("Cancelling")
+    record = site.in_state(trainer, TrainerState.CANCELLED).record
+    saved = list(Path(record.spec.checkpoint_dir).glob("*.bft"))
+    assert saved
+    assert record.progress.step >= before
+    assert f"Its state after step {record.progress.step} is in its checkpoint" in record.reason
+    nodes = {n.name: n.trainer_id for n in site.client.nodes()}
+    assert trainer not in nodes.values()
+
+
+def test_cancel_now_kills(site: DaemonSite) -> None:
+    trainer = site.submit("slow", SLOW, checkpoint_interval_s=3600.0)
+    site.observed(trainer, 1, 2)
+    record = site.client.cancel(trainer, now=True).record
+    assert record.state is TrainerState.CANCELLED
+    assert not list(Path(record.spec.checkpoint_dir).glob("*.bft"))
+
+
+def test_a_queued_trainer_is_cancelled_at_once(site: DaemonSite) -> None:
+    trainer = site.submit("large", SLOW, n_min=5, n_max=5)
+    assert site.client.cancel(trainer).record.state is TrainerState.CANCELLED
+
+
+def test_a_cancel_goes_on_under_the_next_daemon(site: DaemonSite) -> None:
+    # A step of 3 s: the daemon is gone before anybody gets to the boundary.
+    text = SLOW.replace("time.sleep(0.02)", "time.sleep(3.0 if run.step_count > 2 else 0.02)")
+    trainer = site.submit("slow", text, n_max=1, checkpoint_interval_s=3600.0)
+    wait_for(lambda: site.steps(trainer) > 2, what="slow steps")
+    assert not site.client.cancel(trainer).record.state.is_final
+    site.sidecar.kill()
+    site.sidecar.start()
+    record = site.in_state(trainer, TrainerState.CANCELLED).record
+    assert list(Path(record.spec.checkpoint_dir).glob("*.bft"))
+
+
+def test_a_script_that_ends_before_its_work_is_done_says_so(site: DaemonSite) -> None:
+    trainer = site.submit("early", ENDS_EARLY, n_max=1, epochs=4)
+    record = site.in_state(trainer, TrainerState.FINISHED).record
+    assert "of 4 epochs (--epochs)" in record.reason
