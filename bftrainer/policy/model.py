@@ -302,7 +302,8 @@ class Policy(BaseModel):
         5,
         _TRAINERS,
         "failures",
-        "A trainer that fails this many times in a row, without a step between, is given up.",
+        "A trainer that fails this many times in a row without getting any further is given up "
+        "(docs/elastic.md).",
         ge=1,
         le=10_000,
     )

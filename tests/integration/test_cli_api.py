@@ -373,6 +373,14 @@ def test_cancel_tries_all_and_reports_the_first_failure(
     assert service.records["t2"].state is TrainerState.CANCELLED
 
 
+def test_cancel_now_asks_for_no_checkpoint(service: MemoryService, output: Output) -> None:
+    submitted(service, 2)
+    assert main(["cancel", "t1"]) == ExitCode.OK
+    assert main(["cancel", "--now", "t2"]) == ExitCode.OK
+    assert output.readouterr().out == "t1 cancelled\nt2 cancelled\n"
+    assert service.killed == ["t2"]
+
+
 @pytest.mark.parametrize("trainer_id", ["t9", "../status", "", "t1/logs", "x" * 300, "-"])
 def test_an_unknown_trainer_is_not_found(
     service: MemoryService, output: Output, trainer_id: str

@@ -144,7 +144,8 @@ def test_cancel_ends_the_workers_and_frees_the_nodes(site: DaemonSite) -> None:
     trainer = site.submit("slow", SLOW)
     site.observed(trainer, 2)
     pids = _worker_pids(site, trainer)
-    assert site.client.cancel(trainer).record.state is TrainerState.CANCELLED
+    site.client.cancel(trainer)
+    site.in_state(trainer, TrainerState.CANCELLED)
     wait_for(lambda: not any(is_running(p) for p in pids), what="workers are gone")
     wait_for(
         lambda: all(n.trainer_id == "" for n in site.client.nodes()), what="the nodes are free"

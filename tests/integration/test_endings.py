@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bftrainer.api.service import TrainerView
-from bftrainer.trainer import TrainerState
+from bftrainer.trainer import CheckpointContract, TrainerState
 from tests.integration.daemon_scripts import SLOW
 from tests.integration.test_daemon import DaemonSite
 from tests.support.waiting import wait_for
@@ -30,6 +31,16 @@ RAISES = SLOW.replace(
     "time.sleep(0.02)\n", f"time.sleep(0.2)\n        if run.step_count >= 8:\n    {CRASH}"
 )
 KILLED = RAISES.replace("raise RuntimeError('the ninth batch is bad')", "os.kill(os.getpid(), 9)")
+PROGRAM = """\
+import os, pathlib, signal, sys, time
+def save(*_):
+    (pathlib.Path(os.environ["BFT_CHECKPOINT_DIR"]) / "state").write_text("saved")
+    sys.exit(85)
+signal.signal(signal.SIGUSR1, save)
+print("BFT step=1 samples=1", flush=True)
+while True:
+    time.sleep(0.1)
+"""
 ENDS_EARLY = SLOW.replace("        run.step()", "        run.step()\n    break")
 
 
@@ -115,6 +126,26 @@ def test_cancel_writes_a_checkpoint_first(site: DaemonSite) -> None:
     assert f"Its state after step {record.progress.step} is in its checkpoint" in record.reason
     nodes = {n.name: n.trainer_id for n in site.client.nodes()}
     assert trainer not in nodes.values()
+
+
+def test_cancel_has_a_program_write_its_checkpoint_first(site: DaemonSite) -> None:
+    trainer = site.submit(
+        "program",
+        PROGRAM,
+        runtime="command",
+        script=sys.executable,
+        args=("train.py",),
+        contract=CheckpointContract(grace_s=20.0),
+        interpreter="",
+        epochs=None,
+        n_max=1,
+        checkpoint_interval_s=3600.0,
+    )
+    site.trains_at(trainer, 1)
+    assert not site.client.cancel(trainer).record.state.is_final
+    record = site.in_state(trainer, TrainerState.CANCELLED).record
+    assert "is in its checkpoint" in record.reason
+    assert (Path(record.spec.checkpoint_dir) / "latest" / "state").read_text() == "saved"
 
 
 def test_cancel_now_kills(site: DaemonSite) -> None:

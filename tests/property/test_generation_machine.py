@@ -322,6 +322,26 @@ class Generations(RuleBasedStateMachine):
                 assert worker.group is None or worker.worker_id in machine.members
         known = {w.worker_id for w in workers.values() if w.is_alive}
         assert known == set(self.world.workers), "ghosts or strays"
+        self._wind_up()
+
+    def _wind_up(self) -> None:
+        """Cancelled, it ends by itself, with its state on disk, and starts nobody."""
+        steps = [w.step for w in self.world.workers.values()]
+        before = set(self.machine.workers)
+        self._carry_out(self.machine.wind_up(self.now_s, 30.0))
+        self._retarget()
+        for _ in range(DRAIN_ROUNDS):
+            if self.machine.has_wound_up(self.now_s):
+                break
+            if not self._round():
+                self._tick(0.1)
+        assert self.machine.has_wound_up(self.now_s)
+        assert self.now_s < (self.machine.ends_by_s or 0.0)
+        while self._round():  # what was killed ends
+            pass
+        assert not self.world.workers
+        assert set(self.machine.workers) == before
+        assert self.world.checkpoint >= max(steps, default=0)
 
 
 Generations.TestCase.settings = settings(

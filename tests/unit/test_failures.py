@@ -9,7 +9,9 @@ import pytest
 
 from bftrainer.actuate.failures import MAX_BACKOFF_S, Failures, given_up
 from bftrainer.actuate.group import describe_exit
+from bftrainer.api.service import TrainerView
 from bftrainer.canonical import decode, encode
+from bftrainer.cli.status import trainer_lines, trainer_row
 from bftrainer.failure_words import trouble, trouble_sentences
 from bftrainer.policy.model import Policy
 from bftrainer.trainer import FailureRow, Mark, TrainerRecord, TrainerState
@@ -174,6 +176,21 @@ def test_a_trainer_that_fares_well_or_has_ended_says_nothing_of_the_kind() -> No
     assert trouble(record(), 5, 100.0) == ""
     assert trouble(_troubled(state=TrainerState.FAILED), 5, 100.0) == ""
     assert trouble_sentences(record(), 5, 100.0) == ()
+
+
+def test_status_shows_it_in_place_of_the_state_of_being_parked() -> None:
+    view = TrainerView(
+        record=_troubled(reason="It has no nodes; it resumes from its last checkpoint."),
+        planned_nodes=(),
+        requested_nodes=(),
+        observed_nodes=(),
+        trouble="Waits 7 s after failure 3 of 5.",
+    )
+    assert trainer_row(view, 100.0)[-1] == view.trouble
+    assert ("trouble", view.trouble) in trainer_lines(view)
+    quiet = replace(view, trouble="")
+    assert trainer_row(quiet, 100.0)[-1].startswith("It has no nodes")
+    assert "trouble" not in dict(trainer_lines(quiet))
 
 
 def test_the_row_is_in_the_journal() -> None:

@@ -217,3 +217,17 @@ def test_what_restarts_cost_is_learnt_for_both_directions() -> None:
     assert (costs.restart.stop_s, costs.restart.start_s) == (4.0, 6.25)
     assert (costs.restart.unsaved, costs.restart.unsaved_reason) == (1, "status 3")
     assert costs.rescale_down_s == 10.25
+
+
+def test_cancelled_programs_write_their_checkpoint_and_nobody_starts_again() -> None:
+    d = RestartDriver()
+    d.form("n1", "n2")
+    d.machine.wind_up(d.now_s, 20.0)
+    assert d.machine.has_members
+    d.target("n1", "n2", "n3")
+    assert not d.started()
+    d.stopped("n1", "n2")
+    (parked,) = d.wanted(Parked)
+    assert parked.is_saved
+    assert not d.target("n1", "n2", "n3")
+    assert d.machine.has_wound_up(d.now_s)
