@@ -3,20 +3,23 @@
 Text such as ``n[1-3,07],login`` comes in, node names in its order go out; called by
 ``slurm_plugins.parse`` for every list in a snapshot and by the reader of ``sacct``
 output. Done here and not by ``scontrol show hostnames``: a queue of a thousand planned
-jobs would cost a thousand processes.
+jobs would cost a thousand processes. How many names a list has is known before the first
+is written out: users write lists, too.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-MAX_NAMES = 200_000
+MAX_NAMES = 32_768
 """More names than any cluster has nodes: a longer list is garbage, not a plan."""
 
-_ELEMENT = re.compile(r"(?:[^\s,\[\]]|\[[^\[\]\s]*\])+")
-_PIECE = re.compile(r"[^\[\]]+|\[[^\[\]]*\]")
+LONGEST = 1 << 20  # characters of a list
+LONGEST_NAME = 255  # characters of a name: RFC 1035, section 2.3.4
+
+_PIECE = re.compile(r"[^\s,\[\]]+|\[[^\s\[\]]+\]|,")
 _RANGE = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12}))?")
 _EMPTY = frozenset({"", "(null)", "None", "N/A"})
 
@@ -25,51 +28,68 @@ class ParseError(ValueError):
     """Text from the batch system that does not have the form it should have."""
 
 
-def expand(text: str) -> tuple[str, ...]:
+def expand(text: str, most: int = MAX_NAMES) -> tuple[str, ...]:
     """Write out a host list; the words Slurm uses for "none" give an empty tuple.
 
     Raises:
-        ParseError: the text is no host list, or names more than ``MAX_NAMES`` hosts.
+        ParseError: the text is no host list, or names more than ``most`` hosts.
     """
     text = text.strip()
     if text in _EMPTY:
         return ()
+    if len(text) > LONGEST:
+        raise ParseError(f"a host list of {len(text)} characters: {text[:80]!r}")
     names: list[str] = []
+    pieces: list[str] = []  # of one expression without a comma outside brackets
     at = 0
-    while True:
-        found = _ELEMENT.match(text, at)
+    while at < len(text):
+        found = _PIECE.match(text, at)
         if found is None:
             raise ParseError(f"not a host list: {text[:80]!r}")
-        names.extend(itertools.islice(_element(found[0]), MAX_NAMES + 1))
-        if len(names) > MAX_NAMES:
-            raise ParseError(f"a host list of more than {MAX_NAMES} names: {text[:80]!r}")
         at = found.end()
-        if at == len(text):
-            return tuple(names)
-        if text[at] != ",":
-            raise ParseError(f"not a host list: {text[:80]!r}")
-        at += 1
+        if found[0] == ",":
+            names += _names(pieces, most - len(names))
+            pieces = []
+        else:
+            pieces.append(found[0])
+    names += _names(pieces, most - len(names))
+    return tuple(names)
 
 
-def _element(text: str) -> Iterator[str]:
-    """One expression without a comma outside brackets; several brackets multiply."""
-    pieces = [
-        list(_numbers(piece[1:-1])) if piece.startswith("[") else [piece]
-        for piece in _PIECE.findall(text)
-    ]
-    return map("".join, itertools.product(*pieces))
+def _names(pieces: list[str], most: int) -> Iterator[str]:
+    """Write out one expression; several brackets multiply."""
+    if not pieces:
+        raise ParseError("not a host list: a name is missing")
+    parts: list[Iterable[str]] = []
+    count, length = 1, 0
+    for piece in pieces:
+        if piece[0] == "[":
+            ranges = _ranges(piece[1:-1])
+            count *= sum(last - first + 1 for first, last, _ in ranges)
+            length += max(width for *_, width in ranges)
+            parts.append(itertools.chain.from_iterable(itertools.starmap(_numbers, ranges)))
+        else:
+            length += len(piece)
+            parts.append((piece,))
+        if count > most or length > LONGEST_NAME:
+            raise ParseError(f"too long a list, or name, of hosts: {''.join(pieces)[:80]!r}")
+    return map("".join, itertools.product(*parts))
 
 
-def _numbers(text: str) -> Iterator[str]:
-    """The inside of one bracket: numbers and ranges, leading zeros kept."""
-    total = 0
+def _ranges(text: str) -> list[tuple[int, int, int]]:
+    """Read the inside of one bracket: first, last and how wide they are written."""
+    ranges: list[tuple[int, int, int]] = []
     for part in text.split(","):
         found = _RANGE.fullmatch(part)
         if found is None:
             raise ParseError(f"not a range of hosts: {part[:80]!r}")
         first, last = int(found[1]), int(found[2] or found[1])
-        total += last - first + 1
-        if last < first or total > MAX_NAMES:
+        if last < first or len(ranges) == MAX_NAMES:
             raise ParseError(f"not a range of hosts: {part[:80]!r}")
-        width = len(found[1])
-        yield from (f"{number:0{width}d}" for number in range(first, last + 1))
+        ranges.append((first, last, len(found[1])))
+    return ranges
+
+
+def _numbers(first: int, last: int, width: int) -> Iterator[str]:
+    """Write out a range, leading zeros kept."""
+    return (f"{number:0{width}d}" for number in range(first, last + 1))

@@ -3,7 +3,9 @@
 Takes what the user wrote (``sbatch --constraint``), returns the ways in which it can be
 met: each way is a rule for all nodes and, where the expression counts, how many nodes
 with which features. Called by ``requests``. Source: sbatch manual page, release 22.05,
-"--constraint". ``None``: beyond us, and the caller is in doubt.
+"--constraint". ``None``: beyond us, and the caller is in doubt. Rules are kept as they are
+written and read from left to right for a node: what that costs grows with their length only,
+however they are nested and joined.
 """
 
 from __future__ import annotations
@@ -13,41 +15,65 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 
-# Any of these sets, all of whose features a node must have.
-AnyOf = frozenset[frozenset[str]]
+# Names joined by AND and OR, with parentheses in pairs; () is met by every node.
+Rule = tuple[str, ...]
 
-_ALL_NODES: AnyOf = frozenset({frozenset()})
+LONGEST = 1024  # characters; longer ones Slurm refuses (measured on 22.05)
+MOST_NAMES = 64
+DEEPEST = 32  # parentheses in each other
 _TOKEN = re.compile(r"[\w.:+=-]+|[&|()]")
 _COUNTED = re.compile(r"(.*)\*([0-9]{1,6})")
 _BRACKETED = re.compile(r"(?:([^\[\]]*)&)?\[([^\[\]]+)\](?:&([^\[\]]*))?")
-_MOST_SETS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
     """One way to meet the expression."""
 
-    everywhere: AnyOf = _ALL_NODES
-    counted: tuple[tuple[AnyOf, int], ...] = ()  # beyond that, so many nodes with these
+    everywhere: Rule = ()
+    counted: tuple[tuple[Rule, int], ...] = ()  # beyond that, so many nodes with these
 
 
-def meets(features: Collection[str], wanted: AnyOf) -> bool:
-    """Whether a node with these features is one of those wanted."""
-    return any(one <= set(features) for one in wanted)
+def meets(features: Collection[str], wanted: Rule) -> bool:
+    """Whether a node with these features is one of those wanted.
+
+    Where AND and OR are mixed Slurm's own order is from left to right and a reader's is AND
+    first. AND first it is: that is met by whatever meets the other, so that nothing is
+    overlooked.
+    """
+    has = frozenset(features)
+    # Of every open parenthesis: whether a product before the last OR is met, and the last one.
+    open_ = [(False, True)]
+    for token in wanted:
+        if token == "(":
+            open_.append((False, True))
+        elif token == "|":
+            open_[-1] = (any(open_[-1]), True)
+        elif token != "&":
+            is_met = any(open_.pop()) if token == ")" else token in has
+            earlier, last = open_[-1]
+            open_[-1] = (earlier, last and is_met)
+    return any(open_[0])
+
+
+def ways_of(expression: str) -> tuple[Way, ...] | None:
+    """Read an expression; several ways: only one of them has to be met, by all nodes."""
+    return _ways_of(expression) if len(expression) <= LONGEST else None
 
 
 @lru_cache(maxsize=4096)
-def ways_of(expression: str) -> tuple[Way, ...] | None:
-    """Read an expression; several ways: only one of them has to be met, by all nodes."""
+def _ways_of(expression: str) -> tuple[Way, ...] | None:
     text = "".join(expression.split())
     if not text:
         return (Way(),)
+    if len(re.split("[&|]", text)) > MOST_NAMES:
+        return None
     found = _BRACKETED.fullmatch(text)
     if found is None:
         return _without_brackets(text)
     before, inside, after = found.groups()
     outside = "&".join(f"({part})" for part in (before, after) if part)
-    everywhere = _any_of(outside) if outside else _ALL_NODES
+    everywhere = _rule(outside) if outside else ()
     if everywhere is None:
         return None
     return _in_brackets(inside, everywhere)
@@ -56,13 +82,13 @@ def ways_of(expression: str) -> tuple[Way, ...] | None:
 def _without_brackets(text: str) -> tuple[Way, ...] | None:
     counted = _COUNTED.fullmatch(text)
     if counted is None:
-        wanted = _any_of(text)
+        wanted = _rule(text)
         return None if wanted is None else (Way(everywhere=wanted),)
-    wanted = _any_of(counted[1])
+    wanted = _rule(counted[1])
     return None if wanted is None else (Way(counted=((wanted, int(counted[2])),)),)
 
 
-def _in_brackets(inside: str, everywhere: AnyOf) -> tuple[Way, ...] | None:
+def _in_brackets(inside: str, everywhere: Rule) -> tuple[Way, ...] | None:
     """Either counts joined by AND, or choices joined by OR of which all nodes have one."""
     parts = _split(inside)
     if parts is None:
@@ -70,7 +96,7 @@ def _in_brackets(inside: str, everywhere: AnyOf) -> tuple[Way, ...] | None:
     operators, terms = parts
     counts = [_COUNTED.fullmatch(term) for term in terms]
     wanted = [
-        _any_of(count[1] if count else term) for count, term in zip(counts, terms, strict=True)
+        _rule(count[1] if count else term) for count, term in zip(counts, terms, strict=True)
     ]
     known = [one for one in wanted if one is not None]
     if len(known) < len(wanted):
@@ -80,7 +106,8 @@ def _in_brackets(inside: str, everywhere: AnyOf) -> tuple[Way, ...] | None:
         return (Way(everywhere=everywhere, counted=tuple(zip(known, numbers, strict=True))),)
     if any(counts) or operators > {"|"}:
         return None
-    return tuple(Way(everywhere=_both(everywhere, one)) for one in known)
+    both = (*everywhere, "&") if everywhere else ()
+    return tuple(Way(everywhere=(*both, "(", *one, ")")) for one in known)
 
 
 def _split(text: str) -> tuple[set[str], list[str]] | None:
@@ -99,57 +126,21 @@ def _split(text: str) -> tuple[set[str], list[str]] | None:
     return None if depth else (operators, terms)
 
 
-def _any_of(text: str) -> AnyOf | None:
+def _rule(text: str) -> Rule | None:
     """Read names joined by AND and OR, with parentheses, without counts."""
     tokens = _TOKEN.findall(text)
     if "".join(tokens) != text:
         return None
-    found, rest = _chain(tokens)
-    return None if rest else found
-
-
-def _chain(tokens: list[str]) -> tuple[AnyOf | None, list[str]]:
-    """Read terms and operators up to the end or a closing parenthesis.
-
-    Where AND and OR are mixed Slurm's own order is from left to right and a reader's is
-    AND first; a node that meets either counts, so that nothing is overlooked.
-    """
-    terms: list[AnyOf] = []
-    operators: list[str] = []
-    while tokens:
-        term, tokens = _term(tokens)
-        if term is None:
-            return None, tokens
-        terms.append(term)
-        if not tokens or tokens[0] == ")":
-            break
-        if tokens[0] not in "&|":
-            return None, tokens
-        operators.append(tokens[0])
-        tokens = tokens[1:]
-    if not terms or len(operators) != len(terms) - 1:
-        return None, tokens
-    in_order, products = terms[0], [terms[0]]
-    for operator, term in zip(operators, terms[1:], strict=True):
-        if operator == "&":
-            in_order, products[-1] = _both(in_order, term), _both(products[-1], term)
+    depth, wants_name = 0, True
+    for token in tokens:
+        if token == "(" and wants_name and depth < DEEPEST:
+            depth += 1
+        elif token == ")" and depth and not wants_name:
+            depth -= 1
+        elif token in ("&", "|") and not wants_name:
+            wants_name = True
+        elif token not in ("&", "|", "(", ")") and wants_name:
+            wants_name = False
         else:
-            in_order = in_order | term
-            products.append(term)
-    found = in_order.union(*products)
-    return (found if len(found) <= _MOST_SETS else None), tokens
-
-
-def _term(tokens: list[str]) -> tuple[AnyOf | None, list[str]]:
-    if tokens[0] == "(":
-        found, rest = _chain(tokens[1:])
-        if found is None or rest[:1] != [")"]:
-            return None, rest
-        return found, rest[1:]
-    if tokens[0] in "&|)":
-        return None, tokens
-    return frozenset({frozenset({tokens[0]})}), tokens[1:]
-
-
-def _both(one: AnyOf, other: AnyOf) -> AnyOf:
-    return frozenset(a | b for a in one for b in other)
+            return None
+    return None if depth or wants_name else tuple(tokens)

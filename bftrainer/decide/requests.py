@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from bftrainer.decide.features import AnyOf, Way, meets, ways_of
+from bftrainer.decide.features import Rule, Way, meets, ways_of
 from bftrainer.decide.matching import Demand
 from bftrainer.decide.nodesets import NodeSet, NodeSets
+from bftrainer.poll.announcer import STAND_IN
 from bftrainer.poll.snapshot import Job, JobState, Node, Partition, Reservation, Snapshot
 
 # Reasons with which a pending job cannot start whatever is free (squeue manual page,
@@ -33,6 +34,7 @@ ASKS = attrgetter(
     *("required_nodes", "excluded_nodes", "waits_for", "reservation", "can_share", "unclear"),
     *("cpus", "cpus_per_node", "memory_mb", "memory_per_cpu_mb", "gpus_per_node", "gpus"),
 )
+MOST_WAYS = 64  # of one job: partitions, times the choices of its constraint
 _AFTER_END = re.compile(r"after(?:any|ok|notok|corr|burstbuffer):([0-9]+)")
 
 
@@ -124,6 +126,11 @@ def base_id(job_id: str) -> str:
     return job_id.partition("_")[0].partition("+")[0]
 
 
+def is_announced(job: Job) -> bool:
+    """Whether no look has shown it yet."""
+    return job.job_id.startswith(STAND_IN)
+
+
 def why_it_waits(job: Job, now_s: float, in_queue: frozenset[str] = frozenset()) -> str:
     """Say why a job cannot start now whatever is free; "": nothing is known to be missing."""
     if job.reason.startswith(_HOPELESS):
@@ -140,24 +147,30 @@ def request_of(job: Job, site: Site) -> Request:
     why = why_it_waits(job, site.now_s, site.in_queue)
     if why:
         return Request(cannot=why)
-    names = [name for name in job.partition.split(",") if name]
+    names = [name for name in dict.fromkeys(job.partition.split(",")) if name]
     partitions = [site.partitions.get(name) for name in names]
-    refused = [_why_refused(job, partition) for partition in partitions]
+    refused = [_why_refused(job, site, name) for name in names]
     if refused and all(refused):
         return Request(cannot=refused[0])
-    features = ways_of(job.features)
+    accepted = [name for name, why in zip(names, refused, strict=True) if not why] or [""]
     doubts = [f"It asks for {job.unclear}."] if job.unclear else []
+    features = ways_of(job.features)
     if features is None:
-        doubts.append(f"Its constraint {job.features} is beyond us.")
+        doubts.append(f"Its constraint {job.features[:80]} is beyond us.")
+        features = (Way(),)
     elif job.required_nodes and any(way.counted for way in features):
         doubts.append("It names nodes and counts features; the counts are left out.")
+    if len(accepted) * len(features) > MOST_WAYS:
+        doubts.append("It may start in more ways than we look at; they are left out.")
+        accepted, features = [""], (Way(),)
+    if doubts and is_announced(job):  # until a look shows it, a doubt is worth one node
+        job, features = replace(job, n_nodes=1, required_nodes=()), (Way(),)
     limit_s = _limit_s(job, partitions)
     allowed = _allowed(job, site, limit_s)
-    accepted = [name for name, why in zip(names, refused, strict=True) if not why]
     ways = tuple(
         way
-        for name in accepted or [""]
-        for wanted in features or (Way(),)
+        for name in accepted
+        for wanted in features
         if (way := _demands(job, site, allowed, name, wanted))
     )
     if not ways:
@@ -184,7 +197,8 @@ class Requests:
     def of(self, job: Job) -> Request:
         """Say what a job asks for."""
         # With the begin time of those that wait for it.
-        alike = (ASKS(job), job.reason, job.start_s if job.reason == "BeginTime" else None)
+        begins_s = job.start_s if job.reason == "BeginTime" else None
+        alike = (ASKS(job), job.reason, begins_s, is_announced(job))
         if alike not in self._known:
             self._known[alike] = request_of(job, self.site)
         return self._known[alike]
@@ -207,10 +221,11 @@ def _waits_for_jobs(job: Job, in_queue: frozenset[str]) -> bool:
     return all(waits) if "?" in job.waits_for else any(waits)
 
 
-def _why_refused(job: Job, partition: Partition | None) -> str:
+def _why_refused(job: Job, site: Site, name: str) -> str:
     """Say why a partition never starts the job; what Slurm put in line is not doubted."""
+    partition = site.partitions.get(name)
     if partition is None:
-        return ""
+        return f"There is no node in partition {name}." if site.partitions else ""
     if not partition.can_start:
         return f"Partition {partition.name} starts no jobs."
     if job.reason in _IN_LINE:
@@ -310,7 +325,7 @@ def _sized(job: Job, site: Site, fitting: NodeSet) -> tuple[int, NodeSet]:
     return found or (fewest, 0)
 
 
-def _has_features(wanted: AnyOf) -> Callable[[Node], bool]:
+def _has_features(wanted: Rule) -> Callable[[Node], bool]:
     return lambda node: meets(node.features, wanted)
 
 
