@@ -10,7 +10,6 @@ manual page and output of release 22.05.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -25,6 +24,7 @@ from slurm_plugins.parse import (
     memory_mb_of,
     whole,
 )
+from slurm_plugins.written import LONGEST, UNREAD
 
 FIELDS = (
     *("JobArrayID", "NumCPUs", "MinCpus", "NumTasks", "MinMemory", "MaxNodes", "MinTime"),
@@ -52,18 +52,43 @@ class Asked:
     unclear: str
 
 
+_NOT_READ = Asked(
+    n_nodes=None,
+    n_nodes_max=0,
+    cpus=0,
+    cpus_per_node=0,
+    memory_mb=0,
+    memory_per_cpu_mb=0,
+    gpus=0,
+    time_limit_min_s=None,
+    reservation="",
+    can_share=False,
+    unclear=f"resources{UNREAD}",
+)
+
+
 def rows(text: str) -> dict[str, Asked]:
     """Parse ``squeue -O`` in ``FIELDS``: job or array id → what it asks for."""
     return {
-        fields[0].partition("_")[0]: _asked(dict(zip(FIELDS, fields, strict=True)))
+        fields[0].partition("_")[0]: _read(dict(zip(FIELDS, fields, strict=True)))
         for fields in long_records(text, len(FIELDS))
     }
 
 
-def _asked(row: dict[str, str]) -> Asked:
+def _read(row: dict[str, str]) -> Asked:
+    """Read what one job asks for; of one that nobody can read that much is known."""
     if not row["JobArrayID"]:
         raise ParseError("a job without an id")
-    in_all = dict(re.findall(r"([^,=]+)=([^,]*)", row["tres-alloc"]))
+    try:
+        if max(len(row[name]) for name in FIELDS[1:]) <= LONGEST:
+            return _asked(row)
+    except ParseError:
+        pass
+    return _NOT_READ
+
+
+def _asked(row: dict[str, str]) -> Asked:
+    in_all = dict(part.partition("=")[::2] for part in row["tres-alloc"].split(","))
     cpus, n_tasks = whole(row["NumCPUs"]), whole(row["NumTasks"])
     n_nodes = whole(in_all["node"]) if "node" in in_all else None
     memory, per_cpu = _memory(row["MinMemory"], in_all.get("mem", "0"), cpus, n_nodes or 1)
@@ -150,7 +175,7 @@ def _complete(job: Job, asked: Asked, config: ControllerConfig | None) -> Job:
         time_limit_min_s=asked.time_limit_min_s,
         reservation=asked.reservation,
         can_share=_can_share(asked, config),
-        unclear=asked.unclear,
+        unclear=" and ".join(filter(None, (asked.unclear, job.unclear))),
     )
 
 

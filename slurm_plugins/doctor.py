@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from bftrainer.poll.finding import Finding, Weight
+from slurm_plugins.parse import settings_in, values_in
 
 PARTITION_ARGV = ("scontrol", "-o", "show", "partition")
 SHORT_KILL_WAIT_S = 10
@@ -31,7 +32,7 @@ class Settings:
 
 def findings(settings: Settings) -> tuple[Finding, ...]:
     """Return everything that is not as docs/slurm.md asks for, worst first."""
-    config = dict(re.findall(r"^(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", settings.config, re.MULTILINE))
+    config = settings_in(settings.config)
     pilots = _partition(settings.partitions, settings.pilot_partition)
     found = [
         *_preemption(config, pilots, settings),
@@ -66,7 +67,7 @@ def unknown(why: str) -> Finding:
 
 def _partition(text: str, name: str) -> Mapping[str, str] | None:
     for line in text.splitlines():
-        values = dict(re.findall(r"(\w+)=(\S*)", line))
+        values = values_in(line)
         if values.get("PartitionName") == name:
             return values
     return None
@@ -103,9 +104,11 @@ def _preemption(
             cost=_MODES.get(mode, "Pilots are not cancelled when an ordinary job needs the node."),
             remedy=f"PartitionName={name} ... PreemptMode=CANCEL",
         )
+    shown = map(values_in, settings.partitions.splitlines())
     tiers = {
-        n: int(t)
-        for n, t in re.findall(r"PartitionName=(\S+).*?PriorityTier=(\d+)", settings.partitions)
+        values["PartitionName"]: int(_number(values["PriorityTier"]))
+        for values in shown
+        if "PartitionName" in values and "PriorityTier" in values
     }
     below = [n for n, tier in sorted(tiers.items()) if n != name and tier <= tiers.get(name, 0)]
     if below and kind == "preempt/partition_prio":
@@ -185,7 +188,8 @@ def _scheduler(config: Mapping[str, str], settings: Settings) -> Iterator[Findin
                 "(measured).",
                 remedy=f"SchedulerParameters without {name}",
             )
-    depth = int(values.get("bf_max_job_test") or 500)  # slurm.conf(5), 22.05: default 500
+    # slurm.conf(5), 22.05: default 500, and nothing below 1 counts.
+    depth = int(_number(values.get("bf_max_job_test", ""))) or 500
     needed = settings.queue_length + 2 * settings.n_nodes  # each with two limits (twins.py)
     if needed > depth:
         yield Finding(
@@ -227,10 +231,13 @@ def _no_reserve(settings: Settings) -> Finding:
 def _seconds(text: str) -> float:
     """Read ``5``, ``5 sec`` or ``00:00:05``."""
     word = text.split(maxsplit=1)[0] if text.split() else "0"
-    if re.fullmatch(r"\d+(:\d+){1,2}", word):
-        seconds = 0
-        for part in word.split(":"):
-            seconds = 60 * seconds + int(part)
-        return float(seconds)
-    found = re.match(r"\d+", word)
+    seconds = 0.0
+    for part in word.split(":")[:3]:
+        seconds = 60.0 * seconds + _number(part)
+    return seconds
+
+
+def _number(text: str) -> float:
+    """Read the digits a text begins with, as far as a number of Slurm's may go."""
+    found = re.match(r"[0-9]{1,19}", text)
     return float(found[0]) if found else 0.0

@@ -2,15 +2,17 @@
 
 The formats are our own (``slurm_plugins.commands``): every record starts with the
 record separator and its fields are divided by the unit separator, two characters no
-node, partition or reason contains. Anything else raises ``ParseError``, nothing else.
+node, partition or reason contains. Anything else raises ``ParseError``, nothing else; but
+what a user wrote of a job, and nobody can read, is left out of that job (``written``).
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -26,6 +28,7 @@ from bftrainer.poll.snapshot import (
 )
 from slurm_plugins import states
 from slurm_plugins.arrays import written_out
+from slurm_plugins.written import LONGEST, LONGEST_LIST, Doubts, NodeLists
 
 RECORD = "\x1e"
 FIELD = "\x1f"
@@ -38,10 +41,12 @@ NODE_FIELDS = (
 
 NOTHING = frozenset({"", "(null)", "N/A", "NONE", "None", "none", "Unknown", "n/a"})
 _MEGABYTES = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
-_MEMORY = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMGTP]?)")
+_MEMORY = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,6})?)([KMGTP]?)")
 _WHOLE = re.compile(r"[0-9]{1,18}")
-_LIMIT = re.compile(r"(?:(\d{1,6})-)?(\d{1,6})(?::(\d{1,2}))?(?::(\d{1,2}))?")
-_GRES = re.compile(r"(?:gres[:/])?gpu(?::([A-Za-z][^:,(=]*))?(?:[:=]([0-9]{1,6}))?(?:\([^)]*\))?")
+# In days or seconds: 32 bits of minutes are 2,982,616 days.
+_LIMIT = re.compile(r"(?:([0-9]{1,7})-)?([0-9]{1,7})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
+_GRES = re.compile(r"(?:gres[:/])?gpu(?::([A-Za-z][^:,(=]*))?(?:[:=]([0-9]{1,9}))?")
+_IN_PARENTHESES = re.compile(r"\([^()]*\)")
 _NO_LIMIT = frozenset({"UNLIMITED", "NOT_SET", "Partition_Limit", "INVALID", "N/A"})
 
 
@@ -90,26 +95,25 @@ class ControllerConfig:
     @property
     def bf_interval_s(self) -> float:
         """Time between two backfill cycles; 30 s is Slurm's default."""
-        try:
-            return float(self.scheduler_parameters.get("bf_interval", "30"))
-        except ValueError:
-            return 30.0
+        return self._number("bf_interval", 30.0, 10_800.0)
 
     @property
     def bf_resolution_s(self) -> float:
         """Length of the slots in which backfill keeps its plan; a minute is Slurm's default."""
-        try:
-            return float(self.scheduler_parameters.get("bf_resolution", "60"))
-        except ValueError:
-            return 60.0
+        return self._number("bf_resolution", 60.0, 3600.0)
 
     @property
     def bf_window_s(self) -> float:
         """How far ahead backfill plans; a day is Slurm's default, it is set in minutes."""
+        return 60.0 * self._number("bf_window", 1440.0, 43_200.0)
+
+    def _number(self, name: str, default: float, most: float) -> float:
+        """Return a parameter as Slurm takes it: beyond 1 and ``most`` it has its default."""
         try:
-            return 60.0 * float(self.scheduler_parameters.get("bf_window", "1440"))
-        except ValueError:
-            return 86_400.0
+            value = float(self.scheduler_parameters[name])
+        except (KeyError, ValueError):
+            return default
+        return value if 1.0 <= value <= most else default
 
 
 def records(text: str, n_fields: int) -> Iterator[list[str]]:
@@ -195,32 +199,35 @@ def _partition(name: str, state: str, limit: str, size: str, tier: str, sharing:
 
 def jobs(text: str) -> tuple[Job, ...]:
     """Parse ``squeue`` in ``JOB_FORMAT``; pilots are marked later, by name."""
-    return written_out([_job(fields) for fields in records(text, 17)])
+    lists = NodeLists()
+    return written_out([_job(fields, lists) for fields in records(text, 17)])
 
 
-def _job(fields: Sequence[str]) -> Job:
+def _job(fields: Sequence[str], lists: NodeLists) -> Job:
     (job_id, partition, state, reason, start, limit, planned, nodes, n_nodes) = fields[:9]
     (submit, user, features, gres, priority, required, excluded, waits_for) = fields[9:]
     if not job_id:
         raise ParseError("a job without an id")
+    doubts = Doubts()
     return Job(
         job_id=job_id,
         user=user,
-        partition=partition,
+        partition=doubts.partitions(partition),
         state=states.job_state(state),
         n_nodes=whole(n_nodes.partition("-")[0]),
-        time_limit_s=duration_s(limit),
+        time_limit_s=doubts.read("a time limit", limit, duration_s, None),
         reason="" if reason in NOTHING else reason,
         priority=float(whole(priority)),
         submit_s=time_s(submit),
-        start_s=time_s(start),
+        start_s=doubts.read("a begin", start, time_s, None),
         nodes=expand(nodes),
         planned_nodes=expand(planned),
-        required_nodes=expand(required),
-        excluded_nodes=expand(excluded),
-        waits_for="" if waits_for in NOTHING else waits_for,
-        features="" if features in NOTHING else features,
-        gpus_per_node=gpus_of(gres)[0],
+        required_nodes=doubts.read("nodes", required, lists.names, (), LONGEST_LIST),
+        excluded_nodes=doubts.read("nodes to avoid", excluded, lists.names, (), LONGEST_LIST),
+        waits_for=doubts.read("dependencies", waits_for, said, ""),
+        features=doubts.read("a constraint", features, said, ""),
+        gpus_per_node=doubts.read("GPUs", gres, gpus_of, (0, ""))[0],
+        unclear=doubts.words(),
     )
 
 
@@ -242,7 +249,7 @@ def reservations(text: str) -> tuple[Reservation, ...]:
 
 
 def _reservation(line: str) -> Reservation:
-    values = dict(re.findall(r"(\w+)=(\S*)", line))
+    values = values_in(line)
     if "BurstBuffer" not in values and "MaxStartDelay" not in values and "State" not in values:
         raise ParseError(f"a reservation was cut off: {line[-80:]!r}")
     start, end = time_s(values.get("StartTime", "")), time_s(values.get("EndTime", ""))
@@ -263,10 +270,12 @@ def backfill_stats(text: str) -> BackfillStats:
     "Last cycle when" is the second the cycle began, "Last cycle" its length in
     microseconds; their sum is never later than the true end.
     """
-    found = re.search(r"^Backfilling stats(.*)\n((?:[ \t].*\n)+)", text, re.MULTILINE)
-    if found is None:
+    lines = iter(text.split("\n")[:-1])  # whole ones
+    title = next((line for line in lines if line.startswith("Backfilling stats")), None)
+    if title is None:
         raise ParseError("no backfill statistics in the output of sdiag")
-    values = dict(re.findall(r"^[ \t]+([^:\n]+):[ \t]*(.*)$", found[2], re.MULTILINE))
+    inside = itertools.takewhile(lambda line: line[:1] in (" ", "\t"), lines)
+    values = _pairs(inside, ":")
     if "Last cycle when" not in values:
         raise ParseError("sdiag does not say when backfill ran last")
     when = re.search(r"\(([0-9]{1,18})\)", values["Last cycle when"])
@@ -279,13 +288,13 @@ def backfill_stats(text: str) -> BackfillStats:
             depth=whole(values.get("Last depth cycle", "0")),
             queue_length=whole(values.get("Last queue length", "0")),
         ),
-        is_in_progress="middle of" in found[1],
+        is_in_progress="middle of" in title,
     )
 
 
 def controller_config(text: str) -> ControllerConfig:
     """Parse ``scontrol show config``."""
-    values = dict(re.findall(r"^(\w+)[ \t]*=[ \t]*(.*)$", text, re.MULTILINE))
+    values = settings_in(text)
     if "SLURM_VERSION" not in values:
         raise ParseError("scontrol show config does not say its version")
     parameters: dict[str, str] = {}
@@ -295,21 +304,46 @@ def controller_config(text: str) -> ControllerConfig:
             parameters[key] = value
     kill_wait = _WHOLE.match(values.get("KillWait", "30"))
     return ControllerConfig(
-        version=values["SLURM_VERSION"].strip(),
+        version=values["SLURM_VERSION"],
         scheduler_parameters=parameters,
         kill_wait_s=float(kill_wait[0]) if kill_wait else 30.0,
-        select_type=values.get("SelectType", "").strip(),
-        select_parameters=values.get("SelectTypeParameters", "").strip(),
+        select_type=values.get("SelectType", ""),
+        select_parameters=values.get("SelectTypeParameters", ""),
     )
+
+
+def settings_in(text: str) -> dict[str, str]:
+    """Parse lines of ``Name = value``."""
+    return _pairs(text.splitlines(), "=")
+
+
+def values_in(line: str) -> dict[str, str]:
+    """Parse ``Name=value Name=value``."""
+    return _pairs(line.split(), "=")
+
+
+def _pairs(parts: Iterable[str], mark: str) -> dict[str, str]:
+    found = (part.partition(mark) for part in parts)
+    return {name.strip(): value.strip() for name, is_one, value in found if is_one}
+
+
+def said(text: str) -> str:
+    """Return what is said; Slurm's words for "none" give ""."""
+    return "" if text in NOTHING else text
 
 
 def gpus_of(gres: str) -> tuple[int, str]:
     """Count the GPUs of a generic-resource string; and name what it describes.
 
     ``gpu:a100:4(S:0-1),nvme:1`` gives ``(4, "gpu:a100:4")``, none gives ``(0, "cpu")``.
+
+    Raises:
+        ParseError: it is longer than any.
     """
+    if len(gres) > LONGEST:
+        raise ParseError(f"generic resources of {len(gres)} characters: {gres[:80]!r}")
     total, kinds = 0, []
-    for item in re.split(r",(?![^(]*\))", gres):
+    for item in _IN_PARENTHESES.sub("", gres).split(","):
         found = _GRES.fullmatch(item.strip())
         if found is None:
             continue
@@ -349,6 +383,8 @@ def time_s(text: str) -> float | None:
     """Parse a point in time: epoch seconds, or ISO in UTC from versions that insist on it."""
     if text in NOTHING:
         return None
+    if len(text) > LONGEST:
+        raise ParseError(f"not a time: {text[:40]!r}")
     if _WHOLE.fullmatch(text):
         # Slurm prints its "no value" and 0 for times it does not know.
         value = float(text)

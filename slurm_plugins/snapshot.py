@@ -27,6 +27,7 @@ from bftrainer.poll.snapshot import (
 from slurm_plugins import asked, commands, parse
 from slurm_plugins.commands import SlurmCommands, is_controller_away, why_failed
 from slurm_plugins.twins import one_each
+from slurm_plugins.written import Unread
 
 T = TypeVar("T")
 
@@ -47,6 +48,7 @@ class SnapshotReader:
     surplus: tuple[str, ...] = ()  # pending jobs of pilots that have started, as last seen
     _names: dict[str, str] = field(default_factory=dict)
     _asked: asked.AskedFor = field(default_factory=asked.AskedFor)
+    _unread: Unread = field(default_factory=Unread)
     _partitions: tuple[Partition, ...] = ()
     _reservations: tuple[Reservation, ...] | None = None
     _reservations_read_s: float = -float("inf")
@@ -79,6 +81,7 @@ class SnapshotReader:
             jobs = self._mark_pilots(jobs, failures)
         if jobs is not None:
             jobs = self._complete(jobs, failures)
+            self._unread.note(jobs)
         if nodes is not None and jobs is not None:
             nodes = _reconcile(nodes, jobs)
         return Snapshot(

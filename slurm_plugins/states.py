@@ -75,11 +75,9 @@ _ENDED = frozenset(
 def node_state(word: str) -> NodeState:
     """Map what ``sinfo %T`` prints, e.g. ``idle``, ``mixed-`` or ``down*``."""
     state = word.strip().lower()
-    suffixes = set()
-    while state and state[-1] in _SUFFIX_STATES:
-        suffixes.add(state[-1])
-        state = state[:-1]
-    base = _NODE_STATES.get(state, NodeState.UNKNOWN)
+    bare = state.rstrip("".join(_SUFFIX_STATES))
+    suffixes = set(state[len(bare) :])
+    base = _NODE_STATES.get(bare, NodeState.UNKNOWN)
     if base in (NodeState.DOWN, NodeState.UNKNOWN):
         return base
     marks = {_SUFFIX_STATES[suffix] for suffix in suffixes}

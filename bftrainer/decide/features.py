@@ -21,7 +21,7 @@ Rule = tuple[str, ...]
 LONGEST = 1024  # characters; longer ones Slurm refuses (measured on 22.05)
 MOST_NAMES = 64
 DEEPEST = 32  # parentheses in each other
-_TOKEN = re.compile(r"[\w.:+=-]+|[&|()]")
+_WORD = re.compile(r"[\w.:+=-]+|[&|()]")
 _COUNTED = re.compile(r"(.*)\*([0-9]{1,6})")
 _BRACKETED = re.compile(r"(?:([^\[\]]*)&)?\[([^\[\]]+)\](?:&([^\[\]]*))?")
 
@@ -44,13 +44,13 @@ def meets(features: Collection[str], wanted: Rule) -> bool:
     has = frozenset(features)
     # Of every open parenthesis: whether a product before the last OR is met, and the last one.
     open_ = [(False, True)]
-    for token in wanted:
-        if token == "(":
+    for word in wanted:
+        if word == "(":
             open_.append((False, True))
-        elif token == "|":
+        elif word == "|":
             open_[-1] = (any(open_[-1]), True)
-        elif token != "&":
-            is_met = any(open_.pop()) if token == ")" else token in has
+        elif word != "&":
+            is_met = any(open_.pop()) if word == ")" else word in has
             earlier, last = open_[-1]
             open_[-1] = (earlier, last and is_met)
     return any(open_[0])
@@ -95,9 +95,7 @@ def _in_brackets(inside: str, everywhere: Rule) -> tuple[Way, ...] | None:
         return None
     operators, terms = parts
     counts = [_COUNTED.fullmatch(term) for term in terms]
-    wanted = [
-        _rule(count[1] if count else term) for count, term in zip(counts, terms, strict=True)
-    ]
+    wanted = [_rule(count[1] if count else term) for count, term in zip(counts, terms, strict=True)]
     known = [one for one in wanted if one is not None]
     if len(known) < len(wanted):
         return None
@@ -128,19 +126,19 @@ def _split(text: str) -> tuple[set[str], list[str]] | None:
 
 def _rule(text: str) -> Rule | None:
     """Read names joined by AND and OR, with parentheses, without counts."""
-    tokens = _TOKEN.findall(text)
-    if "".join(tokens) != text:
+    words = _WORD.findall(text)
+    if "".join(words) != text:
         return None
     depth, wants_name = 0, True
-    for token in tokens:
-        if token == "(" and wants_name and depth < DEEPEST:
+    for word in words:
+        if word == "(" and wants_name and depth < DEEPEST:
             depth += 1
-        elif token == ")" and depth and not wants_name:
+        elif word == ")" and depth and not wants_name:
             depth -= 1
-        elif token in ("&", "|") and not wants_name:
+        elif word in ("&", "|") and not wants_name:
             wants_name = True
-        elif token not in ("&", "|", "(", ")") and wants_name:
+        elif word not in ("&", "|", "(", ")") and wants_name:
             wants_name = False
         else:
             return None
-    return None if depth or wants_name else tuple(tokens)
+    return None if depth or wants_name else tuple(words)

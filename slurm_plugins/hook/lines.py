@@ -1,21 +1,28 @@
 """Lines of the hook's file → announcements.
 
-``watch`` calls in with whole lines. A line that is not ours, or cut short, is none.
+``watch`` calls in with whole lines. A line that is not ours, or cut short, is none. What a user
+wrote and nobody can read is left out, and the job is in doubt (``slurm_plugins.written``):
+Slurm may refuse it, but only after we were told.
 """
 
 from __future__ import annotations
 
 import math
 import pwd
+import re
 from dataclasses import replace
 
 from bftrainer.hostlist import ParseError, expand
 from bftrainer.poll.announcer import STAND_IN, Announcement
 from bftrainer.poll.snapshot import Job, JobState
 from slurm_plugins.parse import gpus_of
+from slurm_plugins.written import LONGEST_LIST, Doubts, NodeLists
 
+LONGEST_LINE = 1 << 18  # characters; Slurm's own limits allow 200,000 (22.05)
 N_SUBMIT, N_CHANGE = 17, 5  # fields
 INTERACTIVE = "interactive"  # of srun and salloc: there is no script
+_COUNT = re.compile(r"[0-9]{1,10}")  # 32 bits
+_TIME = re.compile(r"-?[0-9]{1,20}")  # 64 bits; --begin may lie in the past
 CHANGES = ("end", "modify")  # a job has ended, or is not what it was: time to look
 
 
@@ -30,48 +37,58 @@ def announcement(
         cpus_per_node: turns processors asked for into nodes; 0: not known.
         is_deferred: no job is tried while it is submitted (``SchedulerParameters=defer``).
     """
-    fields = line.split("\t")
+    if len(line) > LONGEST_LINE:
+        return None
+    fields = line.split("\t", N_SUBMIT)
     try:
         if fields[0] == "submit" and len(fields) in (N_SUBMIT - 1, N_SUBMIT):
             job = _job(fields[: N_SUBMIT - 1], number, cpus_per_node)
             if fields[-1] == INTERACTIVE and not is_deferred:
                 job = replace(job, was_tried=True)
-            return Announcement(at_s=float(int(fields[1])), partition=job.partition, job=job)
+            return Announcement(at_s=float(_count(fields[1])), partition=job.partition, job=job)
         if fields[0] in CHANGES and len(fields) == N_CHANGE:
-            at_s, nodes = float(int(fields[1])), expand(fields[4])
+            at_s, nodes = float(_count(fields[1])), expand(fields[4])
             return Announcement(at_s=at_s, partition=fields[3], nodes=nodes)
-    except (ValueError, ParseError):
+    except ParseError:
         return None
     return None
+
+
+def _count(text: str) -> int:
+    if _COUNT.fullmatch(text) is None:
+        raise ParseError(f"not a count: {text[:40]!r}")
+    return int(text)
 
 
 def _job(fields: list[str], number: int, cpus_per_node: int) -> Job:
     (at_s, uid, partition, nodes, tasks, cpus_per_task, cpus, minutes) = fields[1:9]
     (features, required, gres, _immediate, begin_s, dependency, priority) = fields[9:]
+    doubts = Doubts()
     return Job(
         job_id=f"{STAND_IN}{number}",
         user=_user(uid),
-        partition=partition,  # "": the default one
+        partition=doubts.partitions(partition),  # "": the default one
         state=JobState.PENDING,
         n_nodes=_n_nodes(nodes, tasks, cpus_per_task, cpus, cpus_per_node),
-        time_limit_s=60.0 * int(minutes) if minutes else None,
+        time_limit_s=60.0 * _count(minutes) if minutes else None,
         reason=_why_later(begin_s, at_s, dependency, priority),
-        submit_s=float(int(at_s)),
+        submit_s=float(_count(at_s)),
         # Behind all whose turn is known; the next look says it properly.
         priority=0.0,
-        required_nodes=expand(required),
-        features=features,
-        gpus_per_node=gpus_of(gres.replace("gres:", ""))[0],
+        required_nodes=doubts.read("nodes", required, NodeLists().names, (), LONGEST_LIST),
+        features=doubts.read("a constraint", features, str, ""),
+        gpus_per_node=doubts.read("GPUs", gres, gpus_of, (0, ""))[0],
+        unclear=doubts.words(),
     )
 
 
 def _n_nodes(nodes: str, tasks: str, cpus_per_task: str, cpus: str, cpus_per_node: int) -> int:
     """Nodes asked for, or as many as the processors asked for need."""
     if nodes:
-        return max(1, int(nodes))
+        return max(1, _count(nodes))
     if not cpus_per_node:
         return 1
-    wanted = max(int(tasks or 1) * int(cpus_per_task or 1), int(cpus or 1))
+    wanted = max(_count(tasks or "1") * _count(cpus_per_task or "1"), _count(cpus or "1"))
     return max(1, math.ceil(wanted / cpus_per_node))
 
 
@@ -81,13 +98,15 @@ def _why_later(begin_s: str, now_s: str, dependency: str, priority: str) -> str:
         return "JobHeldUser"
     if dependency:
         return "Dependency"
-    if begin_s and int(begin_s) > int(now_s):
+    if begin_s and _TIME.fullmatch(begin_s) is None:
+        raise ParseError(f"not a time: {begin_s[:40]!r}")
+    if begin_s and int(begin_s) > _count(now_s):
         return "BeginTime"
     return ""
 
 
 def _user(uid: str) -> str:
     try:
-        return pwd.getpwuid(int(uid)).pw_name
+        return pwd.getpwuid(_count(uid)).pw_name
     except (KeyError, OverflowError):
         return uid

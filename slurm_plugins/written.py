@@ -1,0 +1,105 @@
+"""What users write of their jobs, read within bounds: beyond them it is a doubt, not an error.
+
+The text of one field comes in; called by ``parse``, ``asked`` and ``hook.lines``. A job of
+which something cannot be read is like one whose constraint is beyond us: that condition is
+left out (``decide.requests``). Nobody can write a job that keeps us from seeing the others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from bftrainer.hostlist import ParseError, expand
+from bftrainer.poll.snapshot import Job
+
+T = TypeVar("T")
+LOG = logging.getLogger("bftrainer.slurm")
+
+LONGEST = 4096  # characters of a field; of most Slurm takes 1,024 (measured on 22.05)
+LONGEST_LIST = 1 << 16  # of a list of nodes
+MOST_NODES = 8192  # of a list
+MOST_NODES_IN_ALL = 1 << 18  # of the different lists of one look
+MOST_PARTITIONS = 256
+UNREAD = " we cannot read"
+
+
+@dataclass(slots=True)
+class Doubts:
+    """What of one job could not be read."""
+
+    found: list[str] = field(default_factory=list)
+
+    def read(
+        self,
+        what: str,
+        text: str,
+        reader: Callable[[str], T],
+        otherwise: T,
+        longest: int = LONGEST,
+    ) -> T:
+        """Read a field; note it and go on without it if that cannot be done."""
+        try:
+            if len(text) <= longest:
+                return reader(text)
+        except ParseError:
+            pass
+        self.found.append(what)
+        return otherwise
+
+    def partitions(self, text: str) -> str:
+        """Return the names of partitions, each once, and not more than there can be."""
+        names = list(dict.fromkeys(text.split(",")))
+        if len(names) <= MOST_PARTITIONS and all(len(name) <= LONGEST for name in names):
+            return ",".join(names)
+        self.found.append("a list of partitions")
+        return ",".join([name for name in names if len(name) <= LONGEST][:MOST_PARTITIONS])
+
+    def words(self) -> str:
+        """Say what, for ``Job.unclear``."""
+        return f"{' and '.join(self.found)}{UNREAD}" if self.found else ""
+
+
+@dataclass(slots=True)
+class NodeLists:
+    """The lists of nodes that users wrote, of one look: the same text is written out once."""
+
+    known: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    left: int = MOST_NODES_IN_ALL
+
+    def names(self, text: str) -> tuple[str, ...]:
+        """Write one out, each name once.
+
+        Raises:
+            ParseError: it is none, or there is too much of it.
+        """
+        found = self.known.get(text)
+        if found is None:
+            found = tuple(dict.fromkeys(expand(text, min(MOST_NODES, self.left))))
+            self.left -= len(found)
+            self.known[text] = found
+        return found
+
+
+@dataclass(slots=True)
+class Unread:
+    """Jobs of which something could not be read: said once of each, with their number."""
+
+    shown: frozenset[str] = frozenset()
+    total: int = 0
+
+    def note(self, jobs: Iterable[Job]) -> None:
+        """Log those that the look before did not have."""
+        now = {job.job_id.partition("_")[0]: job for job in jobs if job.unclear.endswith(UNREAD)}
+        new = sorted(now.keys() - self.shown)
+        self.shown = frozenset(now)
+        self.total += len(new)
+        if new:
+            job = now[new[0]]
+            LOG.warning(
+                "%d jobs ask for something that cannot be read, %d so far; job %s of %s for %s. "
+                "They are treated as if they could start wherever the rest allows.",
+                *(len(new), self.total, new[0], job.user, job.unclear),
+            )
