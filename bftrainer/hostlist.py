@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator
 MAX_NAMES = 32_768
 """More names than any cluster has nodes: a longer list is garbage, not a plan."""
 
-LONGEST = 1 << 20  # characters of a list
+LONGEST = 1 << 16  # characters of a list
+MOST_PIECES = 16  # of a name: brackets, and what is between them
 LONGEST_NAME = 255  # characters of a name: RFC 1035, section 2.3.4
 
 _PIECE = re.compile(r"[^\s,\[\]]+|\[[^\s\[\]]+\]|,")
@@ -56,40 +57,45 @@ def expand(text: str, most: int = MAX_NAMES) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _names(pieces: list[str], most: int) -> Iterator[str]:
+def _names(pieces: list[str], most: int) -> Iterable[str]:
     """Write out one expression; several brackets multiply."""
-    if not pieces:
-        raise ParseError("not a host list: a name is missing")
+    if not pieces or len(pieces) > MOST_PIECES:
+        raise ParseError(f"not a name of hosts: {''.join(pieces)[:80]!r}")
     parts: list[Iterable[str]] = []
     count, length = 1, 0
     for piece in pieces:
         if piece[0] == "[":
-            ranges = _ranges(piece[1:-1])
-            count *= sum(last - first + 1 for first, last, _ in ranges)
-            length += max(width for *_, width in ranges)
-            parts.append(itertools.chain.from_iterable(itertools.starmap(_numbers, ranges)))
+            n_numbers, width, numbers = _numbers(piece[1:-1])
+            count *= n_numbers
+            length += width
+            parts.append(numbers)
         else:
             length += len(piece)
             parts.append((piece,))
-        if count > most or length > LONGEST_NAME:
-            raise ParseError(f"too long a list, or name, of hosts: {''.join(pieces)[:80]!r}")
+    if count > most or length > LONGEST_NAME:
+        raise ParseError(f"too long a list, or name, of hosts: {''.join(pieces)[:80]!r}")
     return map("".join, itertools.product(*parts))
 
 
-def _ranges(text: str) -> list[tuple[int, int, int]]:
-    """Read the inside of one bracket: first, last and how wide they are written."""
+def _numbers(text: str) -> tuple[int, int, Iterator[str]]:
+    """Read the inside of one bracket: how many numbers, how wide, and all of them, later."""
     ranges: list[tuple[int, int, int]] = []
+    total = width = 0
     for part in text.split(","):
         found = _RANGE.fullmatch(part)
         if found is None:
             raise ParseError(f"not a range of hosts: {part[:80]!r}")
         first, last = int(found[1]), int(found[2] or found[1])
-        if last < first or len(ranges) == MAX_NAMES:
+        if last < first:
             raise ParseError(f"not a range of hosts: {part[:80]!r}")
+        total += last - first + 1
+        width = max(width, len(found[1]), len(found[2] or ""))
         ranges.append((first, last, len(found[1])))
-    return ranges
+    return total, width, _written(ranges)
 
 
-def _numbers(first: int, last: int, width: int) -> Iterator[str]:
-    """Write out a range, leading zeros kept."""
-    return (f"{number:0{width}d}" for number in range(first, last + 1))
+def _written(ranges: list[tuple[int, int, int]]) -> Iterator[str]:
+    """Write out ranges, leading zeros kept."""
+    for first, last, width in ranges:
+        for number in range(first, last + 1):
+            yield f"{number:0{width}d}"

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from bftrainer.hostlist import ParseError
 from bftrainer.poll.snapshot import Job, JobState
 
-MOST_TASKS = 10_000
+MOST_TASKS = 5_000
 """Of one array; more than that wait, but none of them starts before the first have."""
 
 _TASKS = re.compile(r"([0-9]+)_\[([0-9,:-]+)(?:%([0-9]{1,9}))?\]")
@@ -52,7 +52,7 @@ def _tasks(job: Job, started: Counter[str]) -> Iterator[Job]:
 
 
 def _numbers(text: str) -> Iterator[int]:
-    for part in text.split(","):
+    for part in text.split(",", MOST_TASKS)[:MOST_TASKS]:
         found = _RANGE.fullmatch(part)
         if found is None:
             raise ParseError(f"not the tasks of an array: {text[:80]!r}")

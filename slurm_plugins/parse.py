@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from bftrainer.hostlist import LONGEST as LONGEST_LIST
 from bftrainer.hostlist import ParseError, expand
 from bftrainer.poll.snapshot import (
     Job,
@@ -28,7 +29,7 @@ from bftrainer.poll.snapshot import (
 )
 from slurm_plugins import states
 from slurm_plugins.arrays import written_out
-from slurm_plugins.written import LONGEST, LONGEST_LIST, Doubts, NodeLists
+from slurm_plugins.written import LONGEST, Doubts, NodeLists
 
 RECORD = "\x1e"
 FIELD = "\x1f"

@@ -19,7 +19,6 @@ T = TypeVar("T")
 LOG = logging.getLogger("bftrainer.slurm")
 
 LONGEST = 4096  # characters of a field; of most Slurm takes 1,024 (measured on 22.05)
-LONGEST_LIST = 1 << 16  # of a list of nodes
 MOST_NODES = 8192  # of a list
 MOST_NODES_IN_ALL = 1 << 18  # of the different lists of one look
 MOST_PARTITIONS = 256

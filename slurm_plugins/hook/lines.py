@@ -12,11 +12,12 @@ import pwd
 import re
 from dataclasses import replace
 
+from bftrainer.hostlist import LONGEST as LONGEST_LIST
 from bftrainer.hostlist import ParseError, expand
 from bftrainer.poll.announcer import STAND_IN, Announcement
 from bftrainer.poll.snapshot import Job, JobState
 from slurm_plugins.parse import gpus_of
-from slurm_plugins.written import LONGEST_LIST, Doubts, NodeLists
+from slurm_plugins.written import Doubts, NodeLists
 
 LONGEST_LINE = 1 << 18  # characters; Slurm's own limits allow 200,000 (22.05)
 N_SUBMIT, N_CHANGE = 17, 5  # fields
