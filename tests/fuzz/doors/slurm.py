@@ -1,0 +1,159 @@
+"""What Slurm's commands print and its hook writes, with what users wrote in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from hypothesis.strategies import SearchStrategy
+
+from bftrainer.decide.features import meets, ways_of
+from bftrainer.decide.nodesets import NodeSets
+from bftrainer.decide.requests import Site, request_of
+from bftrainer.hostlist import ParseError, expand
+from bftrainer.poll.snapshot import Partition
+from slurm_plugins import asked, doctor, parse, states
+from slurm_plugins.hook.lines import announcement
+from tests.fuzz.door import Door
+from tests.fuzz.hostile import texts
+from tests.support.snapshots import T0, node, pending, snapshot
+
+_RECORDED = Path(__file__).parents[2] / "fixtures" / "slurm" / "22.05"
+_NAMES = [f"n{i}" for i in range(64)]
+_NODES = [node(name, features=("abcd"[len(name) % 4], "fast")) for name in _NAMES]
+_SETS = NodeSets.of(_NODES)
+_SITE = Site.of(
+    replace(snapshot(_NODES, []), partitions=(Partition(name="batch"), Partition(name="p"))),
+    _SETS,
+    _SETS.named(_NAMES[:9]),
+    T0,
+)
+# Of a job in the queue, and of what it asks for: the fields that its user wrote.
+_JOB = (
+    "7",
+    "",
+    "PENDING",
+    "None",
+    "",
+    "",
+    "(null)",
+    "",
+    "1",
+    "1795198022",
+    "u",
+    "",
+    "",
+    "0",
+    "",
+    "",
+    "",
+)
+_OF_JOB = (1, 4, 5, 11, 12, 14, 15, 16)
+_ASKED = ("7", *[""] * 15)
+_OF_ASKED = range(1, 16)
+
+
+def _recorded(*names: str) -> SearchStrategy[str]:
+    return texts(*((_RECORDED / f"{name}.txt").read_text() for name in names))
+
+
+def _ask(text: str) -> None:
+    """Judge jobs that ask for it, and nodes by it."""
+    for way in ways_of(text) or ():
+        for wanted in (way.everywhere, *(counted for counted, _ in way.counted)):
+            meets(("a", "fast"), wanted)
+    job = pending("7", 2)
+    for one in (
+        replace(job, features=text),
+        replace(job, partition=text),
+        replace(job, waits_for=text),
+    ):
+        request_of(one, _SITE)
+
+
+def _written(fields: tuple[str, ...], by_user: tuple[int, ...] | range, text: str) -> str:
+    """Return a record in which a user wrote that."""
+    plain = "".join(c for c in text if c not in "\n" + parse.RECORD + parse.FIELD)
+    return parse.FIELD.join(plain if i in by_user else value for i, value in enumerate(fields))
+
+
+def _beside_another(text: str) -> None:
+    """Have a job in the queue that says so in all its fields: others are seen as ever."""
+    known = (_RECORDED / "busy.squeue.txt").read_text()
+    row = f"{parse.RECORD}{_written(_JOB, _OF_JOB, text)}\n"
+    if parse.jobs(known) != parse.jobs(row + known)[1:]:
+        raise AssertionError("another job was read otherwise")
+    known = (_RECORDED / "asks.asked.txt").read_text()
+    row = f"{_written(_ASKED, _OF_ASKED, text)}{parse.RECORD}\n"
+    if {**asked.rows(known), "7": None} != {**asked.rows(row + known), "7": None}:
+        raise AssertionError("what another job asks for was read otherwise")
+
+
+def _configured(text: str) -> None:
+    config = parse.controller_config(text)
+    for number in (config.bf_interval_s, config.bf_resolution_s, config.bf_window_s):
+        assert 1.0 <= number <= 3e6
+
+
+def _advised(text: str) -> None:
+    for config, partitions in ((text, ""), ("", text), (f"SchedulerParameters={text}", text)):
+        doctor.findings(
+            doctor.Settings(
+                config=config, partitions=partitions, pilot_partition="bf", queue_length=3,
+                n_nodes=3, has_hook=False,
+            )
+        )  # fmt: skip
+
+
+def _value(text: str) -> None:
+    for reader in (parse.duration_s, parse.time_s, parse.memory_mb_of, parse.whole):
+        try:
+            reader(text)
+        except ParseError:
+            continue
+
+
+def _state(text: str) -> None:
+    states.node_state(text)
+    states.job_state(text)
+    states.observation(text, node=None, start_s=None, reason="")
+
+
+def _said(text: str) -> None:
+    for line in text.split("\n")[:20]:
+        announcement(line, 1, 4)
+
+
+def _door(
+    name: str, call: Callable[[str], object], inputs: SearchStrategy[str], *, refuses: bool = False
+) -> Door:
+    return Door(name=name, call=call, inputs=inputs, refuses_with=(ParseError,) if refuses else ())
+
+
+_CONSTRAINTS = texts("a&b", "(a|b)&c|d", "[rack1|rack2]&fast", "[(a&b)*1&c*2]", "a*4", "batch,p")
+_LINES = texts(
+    "submit\t1795198022\t1000\tbatch\t4\t8\t2\t8\t10\t(a|b)&c\tn[1-2]\tgres:gpu:2\t0\t0\t\t4\tbatch",
+    "end\t1795198022\t17\tbatch\tn[1-3]",
+)
+_VALUES = texts("2-03:04:05", "1795165335", "2026-11-20T09:02:15", "1.50G", "500M", "12+", "3-00")
+
+DOORS = (
+    _door("slurm-host-list", expand, texts("n[1-3,07],login", "r[1-2]n[0-1]x8"), refuses=True),
+    _door("slurm-constraint", _ask, _CONSTRAINTS),
+    _door("slurm-gres", parse.gpus_of, texts("gpu:a100:4(S:0-1),nvme:1", "gres:gpu"), refuses=True),
+    _door("slurm-jobs", parse.jobs, _recorded("busy.squeue", "asks.squeue"), refuses=True),
+    _door("slurm-job-beside-another", _beside_another, _CONSTRAINTS | _VALUES),
+    _door("slurm-asked", asked.rows, _recorded("busy.asked", "asks.asked"), refuses=True),
+    _door("slurm-nodes", parse.node_rows, _recorded("busy.sinfo", "trouble.sinfo"), refuses=True),
+    _door("slurm-names", parse.pilot_names, _recorded("busy.names"), refuses=True),
+    _door(
+        "slurm-reservations", parse.reservations, _recorded("trouble.reservations"), refuses=True
+    ),
+    _door("slurm-cycle", parse.backfill_stats, _recorded("busy.sdiag", "idle.sdiag"), refuses=True),
+    _door("slurm-config", _configured, _recorded("config"), refuses=True),
+    _door("slurm-doctor", _advised, _recorded("config")),
+    _door("slurm-value", _value, _VALUES),
+    _door("slurm-state", _state, texts("idle*", "MIXED-", "PENDING", "down~*")),
+    _door("slurm-hook-line", _said, _LINES),
+)
