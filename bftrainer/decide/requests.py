@@ -11,13 +11,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 
 from bftrainer.decide.features import Rule, Way, meets, ways_of
 from bftrainer.decide.matching import Demand
 from bftrainer.decide.nodesets import NodeSet, NodeSets
-from bftrainer.poll.announcer import STAND_IN
 from bftrainer.poll.snapshot import Job, JobState, Node, Partition, Reservation, Snapshot
 
 # Reasons with which a pending job cannot start whatever is free (squeue manual page,
@@ -126,11 +125,6 @@ def base_id(job_id: str) -> str:
     return job_id.partition("_")[0].partition("+")[0]
 
 
-def is_announced(job: Job) -> bool:
-    """Whether no look has shown it yet."""
-    return job.job_id.startswith(STAND_IN)
-
-
 def why_it_waits(job: Job, now_s: float, in_queue: frozenset[str] = frozenset()) -> str:
     """Say why a job cannot start now whatever is free; "": nothing is known to be missing."""
     if job.reason.startswith(_HOPELESS):
@@ -163,8 +157,6 @@ def request_of(job: Job, site: Site) -> Request:
     if len(accepted) * len(features) > MOST_WAYS:
         doubts.append("It may start in more ways than we look at; they are left out.")
         accepted, features = [""], (Way(),)
-    if doubts and is_announced(job):  # until a look shows it, a doubt is worth one node
-        job, features = replace(job, n_nodes=1, required_nodes=()), (Way(),)
     limit_s = _limit_s(job, partitions)
     allowed = _allowed(job, site, limit_s)
     ways = tuple(
@@ -197,8 +189,7 @@ class Requests:
     def of(self, job: Job) -> Request:
         """Say what a job asks for."""
         # With the begin time of those that wait for it.
-        begins_s = job.start_s if job.reason == "BeginTime" else None
-        alike = (ASKS(job), job.reason, begins_s, is_announced(job))
+        alike = (ASKS(job), job.reason, job.start_s if job.reason == "BeginTime" else None)
         if alike not in self._known:
             self._known[alike] = request_of(job, self.site)
         return self._known[alike]

@@ -19,7 +19,7 @@ from bftrainer.poll.snapshot import Job, JobState
 from slurm_plugins.parse import gpus_of
 from slurm_plugins.written import Doubts, NodeLists
 
-LONGEST_LINE = 1 << 18  # characters; Slurm's own limits allow 200,000 (22.05)
+LONGEST_LINE = 1 << 18  # characters; 165,000 of GPUs alone were seen (22.05)
 N_SUBMIT, N_CHANGE = 17, 5  # fields
 INTERACTIVE = "interactive"  # of srun and salloc: there is no script
 _COUNT = re.compile(r"[0-9]{1,10}")  # 32 bits

@@ -134,3 +134,8 @@ def test_no_reserve_is_a_flag_of_the_partitions_qos() -> None:
 def test_what_hurts_others_comes_first() -> None:
     site = replace(configured(KillWait="30 sec"), has_hook=False)
     assert [f.weight for f in findings(site)] == [Weight.HARM, Weight.LOSS]
+
+
+@pytest.mark.parametrize("value", ["x", "inf", "9" * 6000, "-1", ""])
+def test_a_parameter_that_is_no_number_has_its_default(value: str) -> None:
+    assert codes(configured(SchedulerParameters=f"bf_max_job_test={value}")) == {}
