@@ -86,6 +86,8 @@ def _situation(pending: Sequence[Job], snapshot: Snapshot, usable: AbstractSet[s
     )
     # In order of priority; its value grows with age and says nothing new, nor do the
     # reason and the plan, which every pass of the scheduler writes anew.
-    queue = [(job.job_id, ASKS(job)) for job in pending]
-    text = repr((queue, running, sorted(usable)))
+    # What the tasks of an array ask for is written once: a list of nodes may be in it.
+    asks: dict[object, int] = {}
+    queue = [(job.job_id, asks.setdefault(ASKS(job), len(asks))) for job in pending]
+    text = repr((queue, list(asks), running, sorted(usable)))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
