@@ -104,12 +104,7 @@ def _preemption(
             cost=_MODES.get(mode, "Pilots are not cancelled when an ordinary job needs the node."),
             remedy=f"PartitionName={name} ... PreemptMode=CANCEL",
         )
-    shown = map(values_in, settings.partitions.splitlines())
-    tiers = {
-        values["PartitionName"]: int(_number(values["PriorityTier"]))
-        for values in shown
-        if "PartitionName" in values and "PriorityTier" in values
-    }
+    tiers = _tiers(settings.partitions)
     below = [n for n, tier in sorted(tiers.items()) if n != name and tier <= tiers.get(name, 0)]
     if below and kind == "preempt/partition_prio":
         yield Finding(
@@ -134,6 +129,15 @@ def _preemption(
             remedy="PriorityType=priority/multifactor PriorityWeightQOS=100000, and Priority=0 for "
             f"the QOS of {name}",
         )
+
+
+def _tiers(partitions: str) -> dict[str, int]:
+    shown = map(values_in, partitions.splitlines())
+    return {
+        values["PartitionName"]: int(_number(values["PriorityTier"]))
+        for values in shown
+        if "PartitionName" in values and "PriorityTier" in values
+    }
 
 
 _MODES = {

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from bftrainer.hostlist import LONGEST as LONGEST_LIST
 from bftrainer.hostlist import ParseError, expand
 from bftrainer.poll.snapshot import (
     Job,
@@ -223,8 +222,8 @@ def _job(fields: Sequence[str], lists: NodeLists) -> Job:
         start_s=doubts.read("a begin", start, time_s, None),
         nodes=expand(nodes),
         planned_nodes=expand(planned),
-        required_nodes=doubts.read("nodes", required, lists.names, (), LONGEST_LIST),
-        excluded_nodes=doubts.read("nodes to avoid", excluded, lists.names, (), LONGEST_LIST),
+        required_nodes=doubts.read("nodes", required, lists.names, ()),
+        excluded_nodes=doubts.read("nodes to avoid", excluded, lists.names, ()),
         waits_for=doubts.read("dependencies", waits_for, said, ""),
         features=doubts.read("a constraint", features, said, ""),
         gpus_per_node=doubts.read("GPUs", gres, gpus_of, (0, ""))[0],
@@ -329,7 +328,9 @@ def _pairs(parts: Iterable[str], mark: str) -> dict[str, str]:
 
 
 def said(text: str) -> str:
-    """Return what is said; Slurm's words for "none" give ""."""
+    """Return what is said; Slurm's words for "none" give ""; raises ``ParseError``: too much."""
+    if len(text) > LONGEST:
+        raise ParseError(f"a field of {len(text)} characters: {text[:80]!r}")
     return "" if text in NOTHING else text
 
 

@@ -31,22 +31,13 @@ class Doubts:
 
     found: list[str] = field(default_factory=list)
 
-    def read(
-        self,
-        what: str,
-        text: str,
-        reader: Callable[[str], T],
-        otherwise: T,
-        longest: int = LONGEST,
-    ) -> T:
+    def read(self, what: str, text: str, reader: Callable[[str], T], otherwise: T) -> T:
         """Read a field; note it and go on without it if that cannot be done."""
         try:
-            if len(text) <= longest:
-                return reader(text)
+            return reader(text)
         except ParseError:
-            pass
-        self.found.append(what)
-        return otherwise
+            self.found.append(what)
+            return otherwise
 
     def partitions(self, text: str) -> str:
         """Return the names of partitions, each once, and not more than there can be."""

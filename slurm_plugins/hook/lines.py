@@ -12,11 +12,10 @@ import pwd
 import re
 from dataclasses import replace
 
-from bftrainer.hostlist import LONGEST as LONGEST_LIST
 from bftrainer.hostlist import ParseError, expand
 from bftrainer.poll.announcer import STAND_IN, Announcement
 from bftrainer.poll.snapshot import Job, JobState
-from slurm_plugins.parse import gpus_of
+from slurm_plugins.parse import gpus_of, said
 from slurm_plugins.written import Doubts, NodeLists
 
 LONGEST_LINE = 1 << 18  # characters; 165,000 of GPUs alone were seen (22.05)
@@ -76,8 +75,8 @@ def _job(fields: list[str], number: int, cpus_per_node: int) -> Job:
         submit_s=float(_count(at_s)),
         # Behind all whose turn is known; the next look says it properly.
         priority=0.0,
-        required_nodes=doubts.read("nodes", required, NodeLists().names, (), LONGEST_LIST),
-        features=doubts.read("a constraint", features, str, ""),
+        required_nodes=doubts.read("nodes", required, NodeLists().names, ()),
+        features=doubts.read("a constraint", features, said, ""),
         gpus_per_node=doubts.read("GPUs", gres, gpus_of, (0, ""))[0],
         unclear=doubts.words(),
     )
