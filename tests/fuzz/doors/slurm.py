@@ -52,6 +52,12 @@ _JOB = (
 _OF_JOB = (1, 4, 5, 11, 12, 14, 15, 16)
 _ASKED = ("7", *[""] * 15)
 _OF_ASKED = range(1, 16)
+_NO_SEPARATORS = dict.fromkeys(map(ord, ("\n", parse.RECORD, parse.FIELD)))
+# What is seen of the others.
+_QUEUE = (_RECORDED / "busy.squeue.txt").read_text()
+_QUEUED = parse.jobs(_QUEUE)
+_WANTS = (_RECORDED / "asks.asked.txt").read_text()
+_WANTED = {**asked.rows(_WANTS), "7": None}
 
 
 def _recorded(*names: str) -> SearchStrategy[str]:
@@ -74,19 +80,17 @@ def _ask(text: str) -> None:
 
 def _written(fields: tuple[str, ...], by_user: tuple[int, ...] | range, text: str) -> str:
     """Return a record in which a user wrote that."""
-    plain = "".join(c for c in text if c not in "\n" + parse.RECORD + parse.FIELD)
+    plain = text.translate(_NO_SEPARATORS)
     return parse.FIELD.join(plain if i in by_user else value for i, value in enumerate(fields))
 
 
 def _beside_another(text: str) -> None:
     """Have a job in the queue that says so in all its fields: others are seen as ever."""
-    known = (_RECORDED / "busy.squeue.txt").read_text()
     row = f"{parse.RECORD}{_written(_JOB, _OF_JOB, text)}\n"
-    if parse.jobs(known) != parse.jobs(row + known)[1:]:
+    if parse.jobs(row + _QUEUE)[1:] != _QUEUED:
         raise AssertionError("another job was read otherwise")
-    known = (_RECORDED / "asks.asked.txt").read_text()
     row = f"{_written(_ASKED, _OF_ASKED, text)}{parse.RECORD}\n"
-    if {**asked.rows(known), "7": None} != {**asked.rows(row + known), "7": None}:
+    if {**asked.rows(row + _WANTS), "7": None} != _WANTED:
         raise AssertionError("what another job asks for was read otherwise")
 
 
@@ -97,7 +101,7 @@ def _configured(text: str) -> None:
 
 
 def _advised(text: str) -> None:
-    for config, partitions in ((text, ""), ("", text), (f"SchedulerParameters={text}", text)):
+    for config, partitions in ((text, ""), (f"SchedulerParameters={text[:999]}", text)):
         doctor.findings(
             doctor.Settings(
                 config=config, partitions=partitions, pilot_partition="bf", queue_length=3,
