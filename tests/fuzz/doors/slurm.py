@@ -80,7 +80,7 @@ def _ask(text: str) -> None:
 
 def _written(fields: tuple[str, ...], by_user: tuple[int, ...] | range, text: str) -> str:
     """Return a record in which a user wrote that."""
-    plain = text.translate(_NO_SEPARATORS)
+    plain = text[:100_000].translate(_NO_SEPARATORS)  # it is written into many fields
     return parse.FIELD.join(plain if i in by_user else value for i, value in enumerate(fields))
 
 
