@@ -286,11 +286,11 @@ class Daemon:
         snapshot = await asyncio.get_running_loop().run_in_executor(
             self._looking, lambda: self.system.snapshot(wants_cycle=wants_cycle)
         )
-        self.poller.saw(snapshot)
         before = self.seen.snapshot.failures if self.seen.snapshot else ()
         if snapshot.failures and snapshot.failures != before:
             LOG.warning("batch system: %s", "; ".join(snapshot.failures))
         self.seen.snapshot = self._announced.add_to(snapshot, began)
+        self.poller.saw(snapshot, is_unshown=self._announced.is_unshown)
         for pilot_id in self.pilots.observe(snapshot, looked_s):
             self._pilot_ended(pilot_id)
         if overdue := self.pilots.overdue():

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from bftrainer.api.service import PollingView, RequestCount
 from bftrainer.decide.waiting import LAST_CALL_S
 from bftrainer.policy.model import Policy
-from bftrainer.poll.announcer import UNSEEN_S, Announcement
+from bftrainer.poll.announcer import SHOWN_S, UNSEEN_S, Announcement
 from bftrainer.poll.batch_system import ORDER_KINDS, BatchSystem
 from bftrainer.poll.ending import LEAST_S, Ending
 from bftrainer.poll.pace import Pace, PaceRules
@@ -112,10 +112,15 @@ class Poller:
         """Ask for a look at what is about to be different."""
         self.call(LEAST_S)
 
-    def saw(self, snapshot: Snapshot) -> None:
-        """Come back for nodes that were not idle yet when their job had ended."""
+    def saw(self, snapshot: Snapshot, *, is_unshown: bool) -> None:
+        """Come back for nodes that were not idle yet when their job had ended.
+
+        And for an announced job that it should have shown: the next look must, if there is one.
+        """
         if not self.is_told:
             return
+        if is_unshown:
+            self.call(UNSEEN_S)
         nodes = snapshot.nodes or ()
         completing = {n.name for n in nodes if n.state is NodeState.COMPLETING}
         again_s = self._ending.saw(completing, time.monotonic())
@@ -145,8 +150,12 @@ class Poller:
             return
         self._hear(announcements)
         for said in announcements:
-            if said.job is not None:
+            if said.job is not None and said.job.was_tried:
+                # Nodes that were taken for it meanwhile would be given back once more.
                 self.call(UNSEEN_S)
+            elif said.job is not None:
+                self.pace.soon.call(time.monotonic() + SHOWN_S)
+                self._called.set()
             elif said.nodes:
                 self.call(self._ending.ended(said.nodes, time.monotonic()))
             else:

@@ -21,13 +21,14 @@ from bftrainer.decide import turns
 from bftrainer.decide.chances import Chances, cycle_passed
 from bftrainer.decide.feasible import Verdict, judge
 from bftrainer.decide.next_plan import replanned
-from bftrainer.decide.nodesets import NodeSet, NodeSets
+from bftrainer.decide.nodesets import NodeSet, NodeSets, first
 from bftrainer.decide.pool import FREE_STATES, LOST_STATES, taken_nodes
 from bftrainer.decide.requests import Requests, Site, why_it_waits
 from bftrainer.decide.shadow import Shadows
 from bftrainer.decide.types import GaveBack, Memory, PilotView, Release, Settings
 from bftrainer.decide.victims import Offer, Pick, give
 from bftrainer.decide.waiting import in_order, next_cycle_s, pending_jobs, waits_for_nodes
+from bftrainer.poll.announcer import is_stand_in
 from bftrainer.poll.snapshot import Job, NodeState, Snapshot
 
 
@@ -82,7 +83,7 @@ def give_back(
     queue = replanned(turns.had_first(pending, requests, free_now), snapshot, requests)
     outcome = judge(queue, requests, sets.named(to_have), shadows, chances.had)
     offer = _offer(sets, to_have, ours, memory)
-    shares = give(outcome.placed, sets, offer, pick) if outcome.placed else []
+    shares = _believed(give(outcome.placed, sets, offer, pick), offer) if outcome.placed else []
     placed = {node.name for _, share in shares for node in sets.members(share)}
     remembered = chances.remembered
     spoken_for = _spoken_for(sets, shares, free_now, outcome.behind, remembered, now_s)
@@ -99,6 +100,20 @@ def give_back(
         soon_taken=placed if due_s <= now_s else spoken_for.keys(),
         verdicts=tuple(outcome.verdicts),
     )
+
+
+def _believed(shares: Sequence[tuple[Job, NodeSet]], offer: Offer) -> list[tuple[Job, NodeSet]]:
+    """Leave an announced job one node, free if there is one: perhaps nobody accepts it.
+
+    The others follow by the look that shows it, a moment later.
+    """
+    tiers = (offer.free, *offer.at_no_cost, offer.of_trainers)
+    return [
+        (job, next((first(share & t, 1) for t in tiers if share & t), 0))
+        if is_stand_in(job.job_id)
+        else (job, share)
+        for job, share in shares
+    ]
 
 
 def _spoken_for(

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from bftrainer.decide.types import DecisionInput, PilotView, Plan
 from bftrainer.harm.measure import End, hand_over
 from bftrainer.harm.records import HandOver, HarmRecords, Taken, Vain, Why
-from bftrainer.poll.announcer import STAND_IN, UNSEEN_S, is_same_job
+from bftrainer.poll.announcer import UNSEEN_S, is_same_job, is_stand_in
 from bftrainer.poll.snapshot import Job, JobState
 
 LIMIT_MARGIN_S = 10.0  # an end this close to the pilot's time limit is nobody's doing
@@ -58,7 +58,7 @@ class _Ordinary:
 
     def same_as(self, job: Job) -> list[Job]:
         """Return the job itself; of one that was announced, all that it may be."""
-        if job.job_id.startswith(STAND_IN):
+        if is_stand_in(job.job_id):
             return [j for j in self._by_user.get(job.user, ()) if is_same_job(job, j)]
         found = self._by_id.get(job.job_id)
         return [] if found is None else [found]
@@ -194,7 +194,7 @@ def _is_for(end: End, job: Job) -> bool:
     """Whether the node was released for this job, announced or seen."""
     if end.job is None:
         return False
-    if end.job.job_id.startswith(STAND_IN):
+    if is_stand_in(end.job.job_id):
         return is_same_job(end.job, job)
     return end.job.job_id == job.job_id
 

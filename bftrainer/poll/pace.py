@@ -5,8 +5,11 @@ times; the moment of the next look goes out. Called by ``bftrainer.polling``.
 
 A look nobody called for comes ``interval_s`` after the last one; a look that an
 announcement calls for comes as soon as it can show what was announced, and one look
-serves a whole burst. Both come five times as long after the last look began as that one
-took, so that never more than a fifth of the time is spent inside the controller.
+serves a whole burst. A job that was announced is worth one node until a look shows it, so
+its look is called *soon*: it waits for a short burst only, and may come right after another,
+for which the one after it comes as much later. All come five times as long after the last
+look began as that one took, so that never more than a fifth of the time is spent inside
+the controller.
 
 Accounting. Looks nobody called for have a budget of requests in any 60 s, and so have
 all looks together; both are kept whatever happens. Orders are counted but never delayed:
@@ -27,6 +30,7 @@ LATENCY_FACTOR = 5.0
 LEAST_REST_S = 0.05
 LOOK_REQUESTS = 4  # nodes, jobs, and two of what is not asked every time
 BURST_S = 1.0  # a burst that does not end is looked at this often
+SOON_BURST_S = 0.2  # the same where somebody waits for the look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +79,8 @@ class Spent:
 class Calls:
     """Announcements that no look has shown yet, as the times from which one can."""
 
-    def __init__(self) -> None:
+    def __init__(self, burst_s: float = BURST_S) -> None:
+        self._burst_s = burst_s
         self._ripe_s: list[float] = []
         self._first_s, self._last_s = math.inf, -math.inf
 
@@ -86,7 +91,7 @@ class Calls:
 
     def due_s(self) -> float:
         """Return when one look shows the whole burst; it waits for its end, but not for ever."""
-        return min(self._last_s, self._first_s + BURST_S) if self._ripe_s else math.inf
+        return min(self._last_s, self._first_s + self._burst_s) if self._ripe_s else math.inf
 
     def answer(self, began_s: float) -> None:
         """Forget what a look that began then has shown."""
@@ -104,11 +109,11 @@ class Pace:
 
     def __init__(self, rules: PaceRules) -> None:
         self.rules = rules
-        self.calls = Calls()
+        self.calls, self.soon = Calls(), Calls(SOON_BURST_S)
         self.looks = self.called_looks = 0
         self.last_look_s = 0.0  # how long it took
         self._uncalled, self._looked, self._ordered = Spent(), Spent(), Spent()
-        self._began_s = self._ended_s = -math.inf
+        self._began_s = self._ended_s = self._before_s = -math.inf
         self._requests = 0  # of the last look
 
     def ordered(self, now_s: float, requests: int) -> None:
@@ -119,16 +124,18 @@ class Pace:
         """Note a look; what it can have shown is answered."""
         self.looks += 1
         self.called_looks += is_called
-        self._began_s, self._ended_s = began_s, ended_s
+        self._before_s, self._began_s, self._ended_s = self._began_s, began_s, ended_s
         self.last_look_s, self._requests = ended_s - began_s, requests
         self.calls.answer(began_s)
+        self.soon.answer(began_s)
         self._looked.add(ended_s, requests)
         if not is_called:
             self._uncalled.add(ended_s, requests)
 
     def is_called(self, now_s: float) -> bool:
         """Whether a look that begins now answers a call and is not due without one."""
-        return self.calls.due_s() <= now_s < self._uncalled_s(now_s)
+        due_s = min(self.calls.due_s(), self.soon.due_s())
+        return due_s <= now_s < self._uncalled_s(now_s)
 
     def due_s(self, now_s: float) -> float:
         """Return when the next look is due, not before ``now_s``."""
@@ -142,29 +149,35 @@ class Pace:
         rules = self.rules
         return max(
             self._began_s + rules.interval_s,
-            self._ready_s(now_s, rules.requests_per_minute, rules.longest_rest_s),
+            self._began_s + self._rest_s(now_s, rules.requests_per_minute, rules.longest_rest_s),
+            self._able_s(),
             self._uncalled.free_s(now_s, LOOK_REQUESTS, rules.requests_per_minute),
             self._looked.free_s(now_s, LOOK_REQUESTS, rules.total_per_minute),
         )
 
     def _called_s(self, now_s: float) -> float:
-        rules, due_s = self.rules, self.calls.due_s()
+        rules = self.rules
+        rest_s = max(
+            rules.called_interval_s,
+            self._rest_s(now_s, rules.total_per_minute, rules.longest_called_rest_s),
+        )
+        due_s = min(
+            max(self.calls.due_s(), self._began_s + rest_s),
+            max(self.soon.due_s(), self._before_s + 2.0 * rest_s),
+        )
         if due_s == math.inf:
             return due_s
-        return max(
-            due_s,
-            self._began_s + rules.called_interval_s,
-            self._ready_s(now_s, rules.total_per_minute, rules.longest_called_rest_s),
-            self._looked.free_s(now_s, LOOK_REQUESTS, rules.total_per_minute),
-        )
+        free_s = self._looked.free_s(now_s, LOOK_REQUESTS, rules.total_per_minute)
+        return max(due_s, self._able_s(), free_s)
 
-    def _ready_s(self, now_s: float, limit: int, longest_rest_s: float) -> float:
-        """Return when the controller may be asked again, whatever for."""
+    def _rest_s(self, now_s: float, limit: int, longest_rest_s: float) -> float:
+        """Return how long after the begin of a look the next keeps the budget of a minute."""
         left = max(1, limit - self._ordered.count(now_s))
         own_s = self._requests * WINDOW_S / limit
         spacing_s = self._requests * WINDOW_S / left
-        return max(
-            self._began_s + LATENCY_FACTOR * self.last_look_s,
-            self._began_s + max(own_s, min(spacing_s, longest_rest_s)),
-            self._ended_s + LEAST_REST_S,
-        )
+        return max(own_s, min(spacing_s, longest_rest_s))
+
+    def _able_s(self) -> float:
+        """Return when the controller may be asked again, whatever for."""
+        slowly_s = self._began_s + LATENCY_FACTOR * self.last_look_s
+        return max(slowly_s, self._ended_s + LEAST_REST_S)

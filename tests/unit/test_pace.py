@@ -214,3 +214,29 @@ def test_what_was_spent_is_forgotten_after_a_minute() -> None:
     assert spent.count(60.0) == 2
     assert spent.free_s(60.0, 4, limit=4) == 70.0
     assert spent.free_s(60.0, 2, limit=4) == 60.0
+
+
+def test_an_announced_job_is_looked_at_though_a_look_has_just_been() -> None:
+    asked = Asked(HOOK, cost=3)
+    asked.look()
+    asked.now_s = 20.0
+    asked.pace.calls.call(20.0)
+    asked.look()
+    asked.pace.soon.call(20.25)
+    asked.look()
+    assert asked.called[-1][0] == pytest.approx(20.25)
+
+
+def test_jobs_announced_without_end_leave_looks_as_far_apart_as_the_budget_wants() -> None:
+    asked = Asked(HOOK, cost=3)
+    asked.look()
+    ripe_s = 1.0
+    while ripe_s < 300.0:
+        ripe_s += 0.07
+        asked.pace.soon.call(ripe_s)
+        if asked.pace.due_s(asked.now_s) <= ripe_s:
+            asked.look()
+    everything = sorted(asked.called + asked.uncalled)
+    assert most_in_a_minute(everything) <= HOOK.total_per_minute
+    starts = [at_s for at_s, _ in everything]
+    assert max(b - a for a, b in pairwise(starts)) < 3.5  # never blind for long
