@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import time
 from collections import Counter
@@ -17,12 +18,15 @@ from typing import Final, Protocol
 
 from bftrainer.api.service import PollingView, RequestCount
 from bftrainer.decide.waiting import LAST_CALL_S
+from bftrainer.errors import BatchSystemError
 from bftrainer.policy.model import Policy
-from bftrainer.poll.announcer import SHOWN_S, UNSEEN_S, Announcement
+from bftrainer.poll.announcer import SHOWN_S, UNSEEN_S, Announcement, Announcer
 from bftrainer.poll.batch_system import ORDER_KINDS, BatchSystem
 from bftrainer.poll.ending import LEAST_S, Ending
 from bftrainer.poll.pace import Pace, PaceRules
 from bftrainer.poll.snapshot import NodeState, Snapshot
+
+LOG = logging.getLogger("bftrainer.polling")
 
 LONGEST_RESTS: Final = {False: 5.0, True: 2.0}  # intervals; with announcements we look less
 LONGEST_CALLED_RESTS: Final = {False: 5.0, True: 2.0}  # intervals of a daemon that polls
@@ -83,25 +87,24 @@ class Poller:
         self._counts: Counter[str] = Counter()
         self._cycle_asked_s = self._cycle_called_s = self._last_called_s = -math.inf
         self._ending = Ending(policy.poll_interval_s, policy.poll_interval_with_hook_s)
-        self.is_told = False
+        self._announcer: Announcer | None = None
+        self._can_be_told, self._why_not_told = True, ""
         self.pace = Pace(rules_of(policy, is_told=False))
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the batch system tells of changes by itself."""
+        return self._announcer is not None
 
     async def run(self) -> None:
         """Look at once, then whenever it is time."""
-        announcer = self._system.open_announcer()
-        loop = asyncio.get_running_loop()
-        if announcer is not None:
-            self.is_told = True
-            self.pace = Pace(rules_of(self._policy, is_told=True))
-            loop.add_reader(announcer.fileno(), lambda: self._on_announced(announcer.read()))
         try:
             while True:
+                await self._listen()
                 await self._look_once()
                 await self._until_due()
         finally:
-            if announcer is not None:
-                loop.remove_reader(announcer.fileno())
-                announcer.close()
+            self._listen_no_more()
 
     def call(self, after_s: float) -> None:
         """Ask for a look in so many seconds; several calls may get one together."""
@@ -145,7 +148,43 @@ class Poller:
             ),
         )
 
-    def _on_announced(self, announcements: tuple[Announcement, ...]) -> None:
+    async def _listen(self) -> None:
+        """Be told of changes if that is possible; else poll, and try again before each look."""
+        if self.is_told or not self._can_be_told:
+            return
+        try:
+            announcer = await asyncio.to_thread(self._system.open_announcer)
+        except BatchSystemError as problem:
+            self._polls_because(problem)
+            return
+        self._can_be_told = announcer is not None
+        if announcer is not None:
+            self._announcer, self._why_not_told = announcer, ""
+            self.pace.rules = rules_of(self._policy, is_told=True)
+            asyncio.get_running_loop().add_reader(announcer.fileno(), self._on_announced)
+
+    def _listen_no_more(self) -> None:
+        if self._announcer is not None:
+            asyncio.get_running_loop().remove_reader(self._announcer.fileno())
+            self._announcer.close()
+            self._announcer = None
+            self.pace.rules = rules_of(self._policy, is_told=False)
+
+    def _polls_because(self, problem: BatchSystemError) -> None:
+        if str(problem) != self._why_not_told:
+            self._why_not_told = str(problem)
+            LOG.warning("%s Until then the daemon polls.", problem)
+
+    def _on_announced(self) -> None:
+        if self._announcer is None:
+            return
+        try:
+            announcements = self._announcer.read()
+        except BatchSystemError as problem:
+            self._listen_no_more()
+            self._polls_because(problem)
+            self.changed()
+            return
         if not announcements:
             return
         self._hear(announcements)

@@ -151,12 +151,24 @@ class SlurmBatchSystem:
         )
 
     def open_announcer(self) -> Announcer | None:
-        """Listen to the site's scripts, if the policy names their file; may raise BFT-1231."""
+        """Listen to the site's scripts, if the policy names their file.
+
+        Raises:
+            BatchSystemError: BFT-1231, -1233, it cannot be used.
+        """
         if self._hook_file is None:
             return None
+        owner_uid = self._reader.slurm_uid()
+        if owner_uid is None:
+            raise BatchSystemError(
+                "BFT-1231",
+                "Slurm does not say as whom its controller runs, to whom the hook's file belongs.",
+                "It is asked again at the next look; see scontrol(1).",
+            )
         return HookFile(
             self._hook_file,
             self._pilot_partition,
+            owner_uid=owner_uid,
             cpus_per_node=lambda: self._cpus_per_node,
             is_deferred=lambda: self._reader.config is None or self._reader.config.is_deferred,
         )

@@ -76,6 +76,7 @@ class ControllerConfig:
     kill_wait_s: float
     select_type: str = ""
     select_parameters: str = ""
+    slurm_uid: int | None = None  # of SlurmUser, as whom the controller runs
 
     @property
     def are_nodes_shared(self) -> bool:
@@ -303,12 +304,14 @@ def controller_config(text: str) -> ControllerConfig:
         if key and key not in NOTHING:
             parameters[key] = value
     kill_wait = _WHOLE.match(values.get("KillWait", "30"))
+    slurm_user = re.search(r"\(([0-9]{1,10})\)", values.get("SlurmUser", ""))
     return ControllerConfig(
         version=values["SLURM_VERSION"],
         scheduler_parameters=parameters,
         kill_wait_s=float(kill_wait[0]) if kill_wait else 30.0,
         select_type=values.get("SelectType", ""),
         select_parameters=values.get("SelectTypeParameters", ""),
+        slurm_uid=int(slurm_user[1]) if slurm_user else None,
     )
 
 

@@ -60,6 +60,12 @@ class SnapshotReader:
         """Note a pilot that was just launched: its name need not be asked for."""
         self._names[job_id] = pilot_id
 
+    def slurm_uid(self) -> int | None:
+        """Return as whom the controller runs; None: it does not say."""
+        self._is_unreachable = False
+        self._refresh_config([])
+        return self.config.slurm_uid if self.config is not None else None
+
     def all_of(self, job_ids: Sequence[str]) -> list[str]:
         """Return these jobs and the others of the same pilots."""
         pilots = {self._names.get(job_id) for job_id in job_ids} - {None}

@@ -1,10 +1,15 @@
 """``bftrainer-slurm-hook``: write the two scripts a site installs, and say what to change.
 
-The administrator names the file to append to and the directory of slurm.conf.
+The administrator names the file to append to and the directory of slurm.conf; the directory
+of the file is made so that nobody but Slurm's own user and root can write there.
 """
 
 from __future__ import annotations
 
+import os
+import pwd
+import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,6 +17,14 @@ import click
 
 from bftrainer.errors import ExitCode
 from slurm_plugins.hook import scripts
+from slurm_plugins.hook.place import name_of, why_unsafe_place
+
+_SLURM_USER = re.compile(r"^\s*SlurmUser\s*=\s*(\S+)", re.MULTILINE | re.IGNORECASE)
+
+_NEXT = (
+    "Give an absolute --file, below directories that only root and Slurm's own user may write "
+    "to, and a --directory you may write to."
+)
 
 
 @click.command()
@@ -19,19 +32,23 @@ from slurm_plugins.hook import scripts
               help="What the scripts append to; the policy's hook_file.")  # fmt: skip
 @click.option("--directory", type=click.Path(path_type=Path, file_okay=False), required=True,
               help="Where slurm.conf is.")  # fmt: skip
+@click.option("--group", default="",
+              help="Who may read the file, such as the daemon's group.  [default: everybody]",
+              )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the scripts, write nothing.")
-def main(file: Path, directory: Path, *, dry_run: bool) -> None:
+def main(file: Path, directory: Path, group: str, *, dry_run: bool) -> None:
     """Let Slurm tell bftrainer of submitted and ended jobs."""
     try:
         texts = {scripts.LUA_NAME: scripts.lua(file), scripts.EPILOG_NAME: scripts.epilog(file)}
         taken = directory / scripts.LUA_NAME
         if not dry_run and taken.exists() and "bftrainer" not in taken.read_text():
-            raise FileExistsError(0, "the site has one of its own; call our tell() from it", taken)
+            raise FileExistsError(0, "the site has one of its own; put ours into it", taken)
         if not dry_run:
+            _make_place(file.parent, _slurm_uid(directory / "slurm.conf"), group)
             scripts.install(directory, file)
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, LookupError) as problem:
         click.echo(f"error BFT-1232: The hook was not written: {problem}.", err=True)
-        click.echo("next: Give an absolute --file and a --directory you may write to.", err=True)
+        click.echo(f"next: {_NEXT}", err=True)
         sys.exit(ExitCode.USAGE)
     if dry_run:
         for name, text in texts.items():
@@ -41,3 +58,29 @@ def main(file: Path, directory: Path, *, dry_run: bool) -> None:
         click.echo(f"{key}={value}")
     click.echo("# Add to the options of 'bftrainer daemon':")
     click.echo(f"--batch-option hook_file={file}")
+
+
+def _slurm_uid(conf: Path) -> int:
+    """Read as whom the controller runs: root, where nobody says anything else."""
+    said = _SLURM_USER.search(conf.read_text()) if conf.exists() else None
+    name = said[1] if said else "root"
+    return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
+
+
+def _make_place(directory: Path, owner_uid: int, group: str) -> None:
+    """Make the file's directory, or look at the one that is there.
+
+    Raises:
+        ValueError: others could write there, or put another in its place.
+    """
+    why = why_unsafe_place(directory, owner_uid)
+    if why:
+        raise ValueError(f"{why}, but only {name_of(owner_uid)} and root may write there")
+    if directory.exists():
+        return
+    directory.mkdir(mode=0o700)
+    os.chown(directory, owner_uid, -1)
+    if group:
+        shutil.chown(directory, group=group)
+    # With a group the file is of that group as well, and the others stay outside.
+    directory.chmod(0o2750 if group else 0o755)

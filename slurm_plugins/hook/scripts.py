@@ -1,24 +1,27 @@
 """The two scripts a site installs: text in, files for slurm.conf's directory out.
 
-Called by ``bftrainer hook`` and the test cluster. Both run where nothing may wait: the
+Called by ``bftrainer-slurm-hook`` and the test cluster. Both run where nothing may wait: the
 first inside slurmctld with its locks held, the second in a child of it. So each appends
-one line to a regular file, never to a pipe, and only if a daemon has made the file and
-has not left it to grow. Source: slurm.conf(5) and the job_submit/lua page, release 22.05.
+one line to a regular file, never to a pipe, and begins another file when it is full. They do
+not know whether anybody reads. Source: slurm.conf(5) and the job_submit/lua page, release 22.05.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-MAX_BYTES = 1 << 20  # nobody reads any more: write nothing
+from slurm_plugins.hook.place import FIRST_LINE, MAX_BYTES, OLD
+
 LUA_NAME = "job_submit.lua"  # Slurm's own name for it
 EPILOG_NAME = "bftrainer_epilog.sh"
+MAX_LINE_BYTES = 2000  # written at once, or two writers could mix their lines
 
 _LUA = """\
--- Tells bftrainer of every submitted job: one line in a file, if a daemon wants it.
+-- Tells bftrainer of every submitted job: one line in a file.
 -- Job ids do not exist yet at this point. Nothing here can refuse or change a job.
-local FILE = "{file}"
-local MAX_BYTES = {max_bytes}
+local FILE, OLD = "{file}", "{file}{old}"
+local FIRST_LINE = "{first_line}\\n"
+local MAX_BYTES, MAX_LINE_BYTES = {max_bytes}, {max_line_bytes}
 local NO_VALUE = {{[4294967294] = true, [4294967295] = true, [65534] = true, [65535] = true}}
 
 local function number(value)
@@ -31,16 +34,34 @@ local function text(value)
     return (string.gsub(tostring(value), "[%c\\127]", " "))
 end
 
-local function write(fields)
-    local reader = io.open(FILE, "r")
-    if reader == nil then return end
-    local size = reader:seek("end")
-    reader:close()
-    if size == nil or size > MAX_BYTES then return end
-    local writer = io.open(FILE, "a")
-    if writer == nil then return end
-    writer:write(table.concat(fields, "\\t") .. "\\n")
-    writer:close()
+-- Only SlurmUser and root can put anything there. Should it not be our file all the same:
+-- "a+" waits for nobody at a pipe, which has no end, and does not cut what is there.
+local function opened()
+    local file = io.open(FILE, "a+")
+    if file == nil then return nil, 0 end
+    local size = file:seek("end")
+    if size == 0 then
+        file:write(FIRST_LINE)
+        return file, 0
+    end
+    if size ~= nil and file:seek("set") and file:read(#FIRST_LINE) == FIRST_LINE then
+        file:seek("end")
+        return file, size
+    end
+    file:close()
+    return nil, 0
+end
+
+local function write(line)
+    local file, size = opened()
+    if size > MAX_BYTES then
+        file:close()
+        os.rename(FILE, OLD)
+        file, size = opened()
+    end
+    if file == nil then return end
+    if size <= MAX_BYTES then file:write(line) end
+    file:close()
 end
 
 -- Whose job it will be, not who submits it: administrators and gateways do so for others.
@@ -51,8 +72,16 @@ local function owner(job, uid)
     return string.format("%d", found)
 end
 
+local function tell(fields)
+    local line = table.concat(fields, "\\t") .. "\\n"
+    if #line > MAX_LINE_BYTES then  -- there is something to look at, and no more is said
+        line = table.concat({{"modify", fields[2], "", "", ""}}, "\\t") .. "\\n"
+    end
+    write(line)
+end
+
 local function submitted(job, uid)
-    write({{
+    tell({{
         "submit", string.format("%.0f", os.time()), owner(job, uid), text(job.partition),
         number(job.min_nodes), number(job.num_tasks), number(job.cpus_per_task),
         number(job.min_cpus), number(job.time_limit), text(job.features),
@@ -63,7 +92,7 @@ local function submitted(job, uid)
 end
 
 local function modified(record)
-    write({{
+    tell({{
         "modify", string.format("%.0f", os.time()), number(record.job_id),
         text(record.partition), "",
     }})
@@ -79,29 +108,47 @@ function slurm_job_modify(job, record, partitions, uid)
     return slurm.SUCCESS
 end
 
+-- Now, when Slurm reads this script: who reads the file sees that it is told.
+pcall(write, "")
 return slurm.SUCCESS
 """
 
 _EPILOG = """\
 #!/bin/sh
-# Tells bftrainer of every job that has ended: one line in a file, if a daemon wants it.
+# Tells bftrainer of every job that has ended: one line in the file of {lua_name}.
 file='{file}'
-[ -f "$file" ] || exit 0
-[ "$(wc -c < "$file")" -le {max_bytes} ] || exit 0
+[ -f "$file" ] && [ ! -L "$file" ] && [ -O "$file" ] || exit 0
+if [ "$(wc -c < "$file")" -gt {max_bytes} ]; then
+    mv -f "$file" "$file{old}" || exit 0
+    (set -C; echo '{first_line}' > "$file")
+fi 2>/dev/null
 printf 'end\\t%s\\t%s\\t%s\\t%s\\n' "$(date +%s)" "$SLURM_JOB_ID" "$SLURM_JOB_PARTITION" \\
-    "$SLURM_JOB_NODELIST" >> "$file"
+    "$SLURM_JOB_NODELIST" |
+    dd of="$file" bs=64k iflag=fullblock oflag=append,nofollow,nonblock conv=notrunc,nocreat \\
+        2>/dev/null
 exit 0
 """
 
 
 def lua(file: Path) -> str:
     """Return ``job_submit.lua``; ``file``: what it appends to."""
-    return _LUA.format(file=_quotable(file), max_bytes=MAX_BYTES)
+    return _filled(_LUA, file)
 
 
 def epilog(file: Path) -> str:
     """Return the script for ``EpilogSlurmctld``."""
-    return _EPILOG.format(file=_quotable(file), max_bytes=MAX_BYTES)
+    return _filled(_EPILOG, file)
+
+
+def _filled(script: str, file: Path) -> str:
+    return script.format(
+        file=_quotable(file),
+        old=OLD,
+        first_line=FIRST_LINE,
+        lua_name=LUA_NAME,
+        max_bytes=MAX_BYTES,
+        max_line_bytes=MAX_LINE_BYTES,
+    )
 
 
 def settings(directory: Path) -> dict[str, str]:

@@ -1,27 +1,92 @@
 """The hook's file, watched: appended lines come out as announcements at once.
 
-The adapter opens it, the daemon waits on its descriptor. The file exists only while a
-daemon wants it; when much of it is read a fresh one takes its place, and what a writer
-still adds to the old one is read, too. Source: inotify(7).
+The adapter opens it, the daemon waits on its descriptor. Slurm's scripts make the file and
+put a fresh one in its place; we only read, and only while nobody but SlurmUser and root can
+write there. The directory is watched, so that a new file is noticed. Source: inotify(7).
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from bftrainer.errors import BatchSystemError
 from bftrainer.poll.announcer import Announcement
 from slurm_plugins.hook.lines import announcement
+from slurm_plugins.hook.place import name_of, why_unsafe
 
-FRESH_AFTER_BYTES = 1 << 17  # an eighth of what the writers stop at
-_IN_MODIFY = 0x2
+MOST_BYTES = 1 << 17  # read at once: of more than a thousand lines none is read, a look shows all
+MOST_LINE_BYTES = 1 << 16
+_NO_LINE = b"?"  # what is added to it is no line of ours
+# Modified, its rights changed, moved away or here, made, removed; the directory removed, moved.
+_IN_CHANGES = 0x2 | 0x4 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800
+_IN_ONLYDIR = 0x1000000
 _IN_NONBLOCK, _IN_CLOEXEC = os.O_NONBLOCK, os.O_CLOEXEC
 _EVENTS_BYTES = 1 << 16
+
+
+class Lines:
+    """Pieces of a file in, whole lines out; what is no line is not kept."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def add(self, piece: bytes) -> list[str]:
+        """Return the lines that are whole now."""
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        if len(self._rest) > MOST_LINE_BYTES:
+            self._rest = _NO_LINE
+        return [line.decode(errors="replace") for line in lines if len(line) <= MOST_LINE_BYTES]
+
+    def skip(self) -> None:
+        """Something is left out here."""
+        self._rest = _NO_LINE
+
+
+class _Reading:
+    """One file, read on from where it was read to."""
+
+    def __init__(self, path: Path, owner_uid: int, *, at_end: bool) -> None:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        self._fd = os.open(path, flags)
+        self._owner_uid, self._lines = owner_uid, Lines()
+        self._at = os.fstat(self._fd).st_size if at_end else 0
+
+    def why_unsafe(self) -> str:
+        """Say why its lines may be anybody's; "" if they are not."""
+        status = os.fstat(self._fd)
+        if not stat.S_ISREG(status.st_mode):
+            return "is no file"
+        return why_unsafe(status, self._owner_uid)
+
+    def is_at(self, path: Path) -> bool:
+        """Whether it is the file of that name; if there is none, none has taken its place."""
+        try:
+            return os.path.samestat(os.fstat(self._fd), path.lstat())
+        except FileNotFoundError:
+            return True
+
+    def read(self) -> tuple[list[str], bool]:
+        """Return the next lines, and whether there were too many."""
+        size = os.fstat(self._fd).st_size
+        if size < self._at:
+            self._at, self._lines = 0, Lines()
+        is_too_much = size - self._at > MOST_BYTES
+        if is_too_much:
+            self._at = size
+            self._lines.skip()
+        piece = os.pread(self._fd, MOST_BYTES, self._at)
+        self._at += len(piece)
+        return self._lines.add(piece), is_too_much
+
+    def close(self) -> None:
+        """Read no more."""
+        os.close(self._fd)
 
 
 class HookFile:
@@ -31,100 +96,132 @@ class HookFile:
         self,
         path: Path,
         pilot_partition: str,
+        *,
+        owner_uid: int,
         cpus_per_node: Callable[[], int] = lambda: 0,
         is_deferred: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Make the file and watch it.
+        """Watch the file; what was said before is not read, a look will show it.
 
         Args:
             path: what the scripts append to.
             pilot_partition: what happens there is our own doing, and no news.
+            owner_uid: SlurmUser, to whom it belongs if it does not to root.
             cpus_per_node: of the largest node.
             is_deferred: whether jobs are tried only after they were submitted.
 
         Raises:
-            BatchSystemError: BFT-1231, it cannot be made or watched.
+            BatchSystemError: BFT-1231, it is not there or cannot be watched; BFT-1233, somebody
+                else could write there.
         """
-        self._path, self._cpus_per_node, self._is_deferred = path, cpus_per_node, is_deferred
-        self._pilot_partition = pilot_partition
-        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._path, self._owner_uid, self._pilot_partition = path, owner_uid, pilot_partition
+        self._cpus_per_node, self._is_deferred = cpus_per_node, is_deferred
         self._number = 0
-        self._older: BinaryIO | None = None
-        self._rest = b""
         self._fd = -1
+        self._reading: _Reading | None = None
         try:
-            self._fd = self._checked(self._libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC))
-            self._file = self._make()
-            self._file.seek(0, os.SEEK_END)  # what was said before we came, a look will show
+            self._fd = self._watched(path.parent)
+            self._directory = path.parent.stat()
+            self._reading = _Reading(path, owner_uid, at_end=True)
+            self._check()
         except OSError as problem:
-            self._close_inotify()
-            raise BatchSystemError(
-                "BFT-1231",
-                f"The hook's file {path} cannot be used: {problem.strerror or problem}.",
-                "Give the daemon's user a directory it may write to (hook_file), or leave it out.",
-            ) from problem
+            self.close()
+            raise self._unusable(problem) from problem
+        except BatchSystemError:
+            self.close()
+            raise
 
     def fileno(self) -> int:
         """Becomes readable when a line was appended."""
         return self._fd
 
     def read(self) -> tuple[Announcement, ...]:
-        """Return what has been said since the last call."""
+        """Return what has been said since the last call.
+
+        Raises:
+            BatchSystemError: it can be used no longer; codes as for opening it.
+        """
         with suppress(BlockingIOError):
             while len(os.read(self._fd, _EVENTS_BYTES)) == _EVENTS_BYTES:
                 pass
-        said = b""
-        if self._older is not None:
-            said = self._older.read()
-        said = self._rest + said + self._file.read()
-        *lines, self._rest = said.split(b"\n")
-        if self._file.tell() > FRESH_AFTER_BYTES:
-            self._begin_afresh()
-        found = []
-        for line in lines:
-            self._number += 1
-            text = line.decode(errors="replace")
-            news = announcement(
-                text, self._number, self._cpus_per_node(), is_deferred=self._is_deferred()
-            )
-            if news is not None and news.partition != self._pilot_partition:
-                found.append(news)
-        return tuple(found)
+        try:
+            return tuple(self._news())
+        except OSError as problem:
+            raise self._unusable(problem) from problem
 
     def close(self) -> None:
-        """Take the file away, so that nobody writes any more."""
-        with suppress(OSError):
-            self._path.unlink(missing_ok=True)
-        for file in (self._file, self._older):
-            if file is not None:
-                file.close()
-        self._close_inotify()
-
-    def _begin_afresh(self) -> None:
-        """Put an empty file in its place; writers open it anew for every line."""
-        if self._older is not None:
-            self._older.close()
-        self._older = self._file
-        self._path.rename(self._path.with_name(self._path.name + ".read"))
-        self._file = self._make()
-        self._path.with_name(self._path.name + ".read").unlink(missing_ok=True)
-
-    def _make(self) -> BinaryIO:
-        # Its group may write: that is Slurm's own, by the directory's set-group-id bit.
-        handle = os.open(self._path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o660)
-        file = os.fdopen(handle, "rb")
-        if os.fstat(handle).st_uid == os.geteuid():
-            self._path.chmod(0o660)  # whatever the umask says
-        self._checked(self._libc.inotify_add_watch(self._fd, os.fsencode(self._path), _IN_MODIFY))
-        return file
-
-    def _checked(self, result: int) -> int:
-        if result < 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
-        return result
-
-    def _close_inotify(self) -> None:
+        """Stop listening; the scripts go on writing, into a file that does not grow."""
+        if self._reading is not None:
+            self._reading.close()
+            self._reading = None
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def _news(self) -> list[Announcement]:
+        reading = self._check()
+        lines, is_too_much = reading.read()
+        if not reading.is_at(self._path):
+            self._reading = _Reading(self._path, self._owner_uid, at_end=False)
+            reading.close()
+            more, was_more = self._check().read()
+            lines, is_too_much = lines + more, is_too_much or was_more
+        said = [Announcement(at_s=0.0, partition="")] if is_too_much else []
+        for line in lines:
+            self._number += 1
+            news = announcement(
+                line, self._number, self._cpus_per_node(), is_deferred=self._is_deferred()
+            )
+            if news is not None and news.partition != self._pilot_partition:
+                said.append(news)
+        return said
+
+    def _check(self) -> _Reading:
+        """Return what is read, if nobody else can write it."""
+        now, reading = self._path.parent.stat(), self._reading
+        if reading is None or not os.path.samestat(now, self._directory):
+            raise FileNotFoundError(0, "its directory was replaced")
+        unsafe = {
+            self._path.parent: why_unsafe(now, self._owner_uid),
+            self._path: reading.why_unsafe(),
+        }
+        for path, why in unsafe.items():
+            if why:
+                raise self._unsafe(path, why)
+        return reading
+
+    def _unsafe(self, path: Path, why: str) -> BatchSystemError:
+        return BatchSystemError(
+            "BFT-1233",
+            f"The hook's file is not believed: {path} {why}.",
+            f"Let it belong to {name_of(self._owner_uid)}, Slurm's own user, and nobody else "
+            "write there; bftrainer-slurm-hook makes a directory like that.",
+        )
+
+    def _watched(self, directory: Path) -> int:
+        libc = ctypes.CDLL(None, use_errno=True)
+        fd = _checked(libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC))
+        try:
+            name = os.fsencode(directory)
+            _checked(libc.inotify_add_watch(fd, name, _IN_CHANGES | _IN_ONLYDIR))
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+    def _unusable(self, problem: OSError) -> BatchSystemError:
+        if problem.errno == errno.ELOOP:
+            return self._unsafe(self._path, "is a link")
+        return BatchSystemError(
+            "BFT-1231",
+            f"The hook's file {self._path} cannot be read: {problem.strerror or problem}.",
+            "Slurm makes it when it has read the scripts of bftrainer-slurm-hook: write them, run "
+            "'scontrol reconfigure', and let the daemon's user read file and directory.",
+        )
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result

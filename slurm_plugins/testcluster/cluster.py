@@ -32,7 +32,7 @@ from slurm_plugins.testcluster.jobs import ORDINARY, JobRunner, Kind
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol")
 _ATTEMPTS = 3
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_SUBDIRECTORIES = ("etc", "state", "log", "run", "spool", "ev", accounting.DATABASE)
+_SUBDIRECTORIES = ("etc", "state", "log", "run", "spool", "ev", "hook", accounting.DATABASE)
 
 
 class SlurmTestCluster:

@@ -57,8 +57,8 @@ class ClusterConfig:
 
     @property
     def hook_file(self) -> Path:
-        """What the hook's scripts append to, if somebody has made it."""
-        return self.directory / "run" / "hook"
+        """What the hook's scripts make and append to."""
+        return self.directory / "hook" / "told"
 
     def batch_options(self, *, is_told: bool = True) -> dict[str, str]:
         """Return how a daemon on the adapter ``slurm`` finds this cluster.

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import select
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from bftrainer.api.service import PollingView
 from bftrainer.cli.main import cli
 from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.poll.announcer import Announcement
+from bftrainer.errors import BatchSystemError
+from bftrainer.poll.announcer import STAND_IN, Announcement
+from slurm_plugins.hook.place import FIRST_LINE
 from slurm_plugins.hook.watch import HookFile
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.daemon_scripts import SLOW, trainer_spec
@@ -32,16 +38,14 @@ def cluster() -> Iterator[SlurmTestCluster]:
         yield running
 
 
-def test_jobs_are_submitted_as_ever_while_no_daemon_wants_to_know(
-    cluster: SlurmTestCluster,
-) -> None:
-    job_id = cluster.submit(n_nodes=1, duration_s=0)
-    assert int(job_id) > 0
-    assert not cluster.config.hook_file.exists()
+def test_who_reads_sees_at_once_that_slurm_tells(cluster: SlurmTestCluster) -> None:
+    told = cluster.config.hook_file
+    assert told.read_text().startswith(FIRST_LINE + "\n"), "no job was submitted yet"
+    HookFile(told, "bf", owner_uid=os.getuid()).close()
 
 
 def test_what_is_said_of_a_job(cluster: SlurmTestCluster) -> None:
-    file = HookFile(cluster.config.hook_file, "bf", lambda: 4)
+    file = HookFile(cluster.config.hook_file, "bf", owner_uid=os.getuid(), cpus_per_node=lambda: 4)
     heard: list[Announcement] = []
 
     def told(*, is_submitted: bool) -> list[Announcement]:
@@ -104,7 +108,12 @@ def training_everywhere(
         wait_for(lambda: not cluster.command(*queue).stdout.strip(), what="its pilots are gone")
     finally:
         sidecar.stop()
-    assert not cluster.config.hook_file.exists(), "nobody is told any more"
+
+
+def view(sidecar: DaemonProcess) -> PollingView:
+    polling = sidecar.client.status().polling
+    assert polling is not None
+    return polling
 
 
 def given_back(sidecar: DaemonProcess) -> list[dict[str, str]]:
@@ -127,8 +136,78 @@ def test_nodes_are_given_back_for_a_job_that_no_look_has_shown(
         job_id = cluster.submit(n_nodes=2, duration_s=1, limit_s=60)
         released = wait_for(lambda: given_back(sidecar), what="nodes are given back")
         # Not for the job by its id, as a look would have shown it.
-        assert {release["for_job"].partition("-")[0] for release in released} == {"announced"}
-        assert len(released) == 2
+        assert released[0]["for_job"].startswith(STAND_IN)
+        starts(cluster, job_id)
+        # One node is all that an announced job is worth; the look that showed it gave the other.
+        assert [release["for_job"] for release in given_back(sidecar)[1:]] == [job_id]
+
+
+def refused(cluster: SlurmTestCluster, **wanted: Any) -> None:
+    with pytest.raises(BatchSystemError, match="Invalid feature"):
+        cluster.submit(
+            n_nodes=N_NODES, duration_s=1, extra_args=("--constraint=nowhere",), **wanted
+        )
+
+
+def test_jobs_that_slurm_refuses_cost_everybody_one_node(
+    cluster: SlurmTestCluster, tmp_path: Path
+) -> None:
+    with training_everywhere(cluster, tmp_path) as (sidecar, trainer):
+        for _ in range(28):
+            refused(cluster)
+        wait_for(lambda: given_back(sidecar), what="the first is believed")
+        looks = view(sidecar).looks
+        wait_for(lambda: view(sidecar).looks > looks + 2, what="looks show none of them")
+        for _ in range(10):
+            refused(cluster)
+        wait_for(lambda: view(sidecar).looks > looks + 4, what="looks show none of them")
+        assert len(given_back(sidecar)) == 1
+        assert len(sidecar.client.trainer(trainer).observed_nodes) >= N_NODES - 1
+        # The same user's proper job gets all it needs by the look that shows it.
+        job_id = cluster.submit(n_nodes=N_NODES, duration_s=1, limit_s=60)
+        starts(cluster, job_id)
+        assert {release["for_job"] for release in given_back(sidecar)[1:]} == {job_id}
+
+
+def test_a_forged_line_gives_nothing_back_and_the_daemon_polls_until_the_file_is_slurms_again(
+    cluster: SlurmTestCluster, tmp_path: Path
+) -> None:
+    told = cluster.config.hook_file
+    with training_everywhere(cluster, tmp_path) as (sidecar, _):
+        assert view(sidecar).mode == "hook"
+        told.chmod(0o666)
+        line = f"submit\t{time.time():.0f}\t65534\tbatch\t{N_NODES}" + 11 * "\t" + "batch\n"
+        with told.open("a") as file:
+            file.write(line)
+        wait_for(lambda: view(sidecar).mode == "polling", what="the daemon polls")
+        looks = view(sidecar).looks
+        wait_for(lambda: view(sidecar).looks > looks + 2, what="it looks every second")
+        assert given_back(sidecar) == []
+        told.unlink()
+        cluster.cancel(cluster.submit(n_nodes=1, duration_s=0, extra_args=("--hold",)))
+        wait_for(lambda: view(sidecar).mode == "hook", what="it is told again")
+        job_id = cluster.submit(n_nodes=1, duration_s=1, limit_s=60)
+        released = wait_for(lambda: given_back(sidecar), what="a node is given back")
+        assert released[0]["for_job"].startswith(STAND_IN)
+        starts(cluster, job_id)
+
+
+def test_a_daemon_that_was_away_hears_of_jobs_again(
+    cluster: SlurmTestCluster, tmp_path: Path
+) -> None:
+    with training_everywhere(cluster, tmp_path) as (sidecar, trainer):
+        sidecar.kill()
+        cluster.cancel(cluster.submit(n_nodes=N_NODES, duration_s=1, extra_args=("--hold",)))
+        sidecar.start()
+        wait_for(
+            lambda: len(sidecar.client.trainer(trainer).observed_nodes) == N_NODES,
+            what="all nodes train",
+        )
+        wait_for(lambda: view(sidecar).mode == "hook", what="it is told")
+        before = len(given_back(sidecar))
+        job_id = cluster.submit(n_nodes=1, duration_s=1, limit_s=60)
+        released = wait_for(lambda: given_back(sidecar)[before:], what="a node is given back")
+        assert released[0]["for_job"].startswith(STAND_IN)
         starts(cluster, job_id)
 
 

@@ -1,26 +1,17 @@
-"""What Slurm's scripts write, read back; and jobs no look has shown yet."""
+"""What a line of Slurm's scripts says; and jobs no look has shown yet."""
 
 from __future__ import annotations
 
 import math
-import os
-import select
-import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.errors import BatchSystemError
 from bftrainer.poll.announcer import UNSEEN_S, Announced, Announcement
 from bftrainer.poll.snapshot import Job, JobState, Node, NodeState, Snapshot
-from slurm_plugins.hook import scripts, watch
 from slurm_plugins.hook.lines import announcement
-from slurm_plugins.hook.main import main
-from slurm_plugins.hook.watch import HookFile
 from tests.support.snapshots import T0, running
 
 
@@ -113,107 +104,6 @@ class TestLines:
     def test_nonsense_is_nothing(self, text: str) -> None:
         for line in (text, f"submit\t{text}", f"end\t{text}", f"modify\t{text}"):
             announcement(line, 1)  # whatever comes, nothing is raised
-
-
-def written(file: HookFile, timeout_s: float = 10.0) -> tuple[Announcement, ...]:
-    ready, _, _ = select.select([file], [], [], timeout_s)
-    assert ready, "nobody was woken"
-    return file.read()
-
-
-class TestFile:
-    def test_lines_come_out_once_they_are_whole(self, tmp_path: Path) -> None:
-        path = tmp_path / "hook"
-        file = HookFile(path, "bf")
-        with path.open("a") as writer:
-            writer.write(submit() + "\nend\t1000\t5")
-            writer.flush()
-            assert [a.job is not None for a in written(file)] == [True]
-            writer.write("\tbatch\tn1\n")
-            writer.flush()
-            assert [a.job for a in written(file)] == [None]
-        assert file.read() == ()
-        file.close()
-        assert not path.exists(), "nobody writes any more"
-
-    def test_our_own_jobs_are_no_news(self, tmp_path: Path) -> None:
-        path = tmp_path / "hook"
-        file = HookFile(path, "bf")
-        path.write_text(submit(partition="bf") + "\n" + submit(partition="") + "\n")
-        assert [a.partition for a in written(file)] == [""]
-        file.close()
-
-    def test_nothing_is_lost_when_a_fresh_file_takes_its_place(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(watch, "FRESH_AFTER_BYTES", 200)
-        path = tmp_path / "hook"
-        file = HookFile(path, "bf")
-        numbers = []
-        for i in range(50):
-            # A writer that opened the file before it was replaced, and one that did not.
-            with path.open("a") as late:
-                with path.open("a") as writer:
-                    writer.write(submit(at=str(1000 + 2 * i)) + "\n")
-                numbers += [a.at_s for a in written(file)]
-                late.write(submit(at=str(1001 + 2 * i)) + "\n")
-            numbers += [a.at_s for a in written(file)]
-        assert numbers == [1000.0 + i for i in range(100)]
-        assert path.stat().st_size < 1000
-        file.close()
-        assert list(tmp_path.iterdir()) == []
-
-    def test_a_directory_that_is_not_there(self, tmp_path: Path) -> None:
-        with pytest.raises(BatchSystemError, match="cannot be used") as raised:
-            HookFile(tmp_path / "none" / "hook", "bf")
-        assert raised.value.code == "BFT-1231"
-
-
-class TestScripts:
-    def test_the_epilog_writes_only_into_a_file_that_is_there_and_short(
-        self, tmp_path: Path
-    ) -> None:
-        path = tmp_path / "hook"
-        _, ending = scripts.install(tmp_path, path)
-        job = {"SLURM_JOB_ID": "5", "SLURM_JOB_PARTITION": "p", "SLURM_JOB_NODELIST": "n[1-2]"}
-        environment = {**os.environ, **job}
-
-        def end() -> None:
-            subprocess.run([ending], env=environment, check=True)
-
-        end()
-        assert not path.exists()
-        file = HookFile(path, "bf")
-        end()
-        assert [(a.partition, a.job) for a in written(file)] == [("p", None)]
-        path.write_bytes(b"x" * (scripts.MAX_BYTES + 1))
-        end()
-        assert path.stat().st_size == scripts.MAX_BYTES + 1
-        file.close()
-
-    def test_the_command_writes_both_and_says_what_to_change(self, tmp_path: Path) -> None:
-        argv = ["--file", str(tmp_path / "hook"), "--directory", str(tmp_path)]
-        result = CliRunner().invoke(main, argv)
-        assert result.exit_code == 0, result.output
-        assert "JobSubmitPlugins=lua" in result.output
-        assert f"hook_file={tmp_path / 'hook'}" in result.output
-        assert str(tmp_path / "hook") in (tmp_path / "job_submit.lua").read_text()
-        assert CliRunner().invoke(main, argv).exit_code == 0, "safe to run twice"
-
-    def test_a_script_of_the_site_is_not_overwritten(self, tmp_path: Path) -> None:
-        (tmp_path / "job_submit.lua").write_text("-- ours\n")
-        argv = ["--file", str(tmp_path / "hook"), "--directory", str(tmp_path)]
-        result = CliRunner().invoke(main, argv)
-        assert result.exit_code == 2
-        assert "BFT-1232" in result.output
-        assert (tmp_path / "job_submit.lua").read_text() == "-- ours\n"
-
-    @pytest.mark.parametrize("name", ["hook", '/tmp/a"b', "/tmp/a'b", "/tmp/a\nb", "/tmp/a\\b"])
-    def test_names_that_cannot_stand_in_a_script(self, name: str, tmp_path: Path) -> None:
-        result = CliRunner().invoke(main, ["--file", name, "--directory", str(tmp_path)])
-        assert result.exit_code == 2
-        assert "BFT-1232" in result.output
-        assert list(tmp_path.iterdir()) == []
 
 
 class TestAnnounced:

@@ -11,7 +11,7 @@ CONF = {"slurm_conf": "/lab/etc/slurm.conf"}
 
 
 def test_a_daemon_is_told_of_the_hook_and_the_quality_of_service_where_there_are_any() -> None:
-    hook = {"hook_file": "/lab/run/hook"}
+    hook = {"hook_file": "/lab/hook/told"}
     assert ClusterConfig(directory=AT).batch_options() == CONF
     hooked = ClusterConfig(directory=AT, has_hook=True)
     assert hooked.batch_options() == CONF | hook

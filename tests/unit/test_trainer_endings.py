@@ -146,7 +146,7 @@ def test_the_next_daemon_goes_on_cancelling(tmp_path: Path, journal: Journal) ->
             commit=protocol.to_body(commit),
             latest=[protocol.to_body(said)],
         )
-        heir.book.report(f"p-{member.node}", [report])
+        heir.book.reports.keep(f"p-{member.node}", [report])
     heir.book.adopt_all({f"p-{n}": offer(n) for n in ("n1", "n2")})
     heir.target("n1", "n2")
     heir.book.tick()

@@ -1,0 +1,112 @@
+"""What a real slurmctld does when there is something else in the place of the hook's file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_plugins.hook.place import FIRST_LINE, MAX_BYTES, OLD
+from slurm_plugins.testcluster import SlurmTestCluster
+from tests.integration.slurm_fixtures import running_cluster
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.slurm
+
+PRIVATE = "what only SlurmUser may write\n"
+NOBODY = 65534
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmTestCluster]:
+    with running_cluster(n_nodes=1, has_hook=True) as running:
+        yield running
+
+
+@pytest.fixture
+def told(cluster: SlurmTestCluster) -> Iterator[Path]:
+    """Nothing is there; afterwards there is nothing again."""
+    path = cluster.config.hook_file
+    shutil.rmtree(path.parent, ignore_errors=True)
+    path.parent.mkdir(mode=0o755)
+    yield path
+    shutil.rmtree(path.parent, ignore_errors=True)
+    path.parent.mkdir(mode=0o755)
+
+
+def run(cluster: SlurmTestCluster) -> None:
+    """A job is submitted, runs and ends, and its epilog with it."""
+    job_id = cluster.submit(n_nodes=1, duration_s=0, limit_s=60)
+    show = ("scontrol", "show", "job", job_id)
+    wait_for(lambda: cluster.ended_s(job_id) is not None, what="the job ends")
+    wait_for(lambda: "COMPLETED" in cluster.command(*show).stdout, what="its epilog has ended")
+
+
+def lines(path: Path) -> list[str]:
+    return [line.split("\t")[0] for line in path.read_text().splitlines()]
+
+
+def test_the_scripts_make_the_file_themselves(cluster: SlurmTestCluster, told: Path) -> None:
+    run(cluster)
+    wait_for(lambda: lines(told) == [FIRST_LINE, "submit", "end"], what="both scripts have written")
+    assert told.stat().st_mode & 0o022 == 0
+
+
+def test_a_full_file_is_put_aside(cluster: SlurmTestCluster, told: Path) -> None:
+    for _ in range(2):
+        told.write_text(f"{FIRST_LINE}\n{'x' * MAX_BYTES}\n")
+        run(cluster)
+        wait_for(lambda: lines(told) == [FIRST_LINE, "submit", "end"], what="a fresh one")
+    assert sorted(p.name for p in told.parent.iterdir()) == ["told", "told" + OLD]
+
+
+def test_a_pipe_holds_nobody_up(cluster: SlurmTestCluster, told: Path) -> None:
+    os.mkfifo(told)
+    run(cluster)
+    run(cluster)
+
+
+@pytest.mark.parametrize("size", [len(PRIVATE), 2 * MAX_BYTES], ids=["small", "large"])
+def test_nothing_is_written_through_a_link(
+    cluster: SlurmTestCluster, told: Path, tmp_path: Path, size: int
+) -> None:
+    own = tmp_path / "own"
+    own.write_text(PRIVATE * (size // len(PRIVATE)))
+    own.chmod(0o600)
+    before = own.read_text()
+    told.symlink_to(own)
+    run(cluster)
+    assert own.read_text() == before
+    assert told.is_symlink()
+
+
+def test_a_full_disk_holds_nobody_up(cluster: SlurmTestCluster, told: Path) -> None:
+    told.symlink_to("/dev/full")
+    run(cluster)
+    run(cluster)
+
+
+@pytest.mark.parametrize("text", [PRIVATE, FIRST_LINE + "\n"], ids=["any", "like ours"])
+def test_a_strangers_file_holds_nobody_up(cluster: SlurmTestCluster, told: Path, text: str) -> None:
+    told.write_text(text)
+    if os.getuid() == 0:
+        os.chown(told, NOBODY, -1)
+    told.chmod(0o666)
+    run(cluster)
+    assert told.read_text().startswith(text)
+
+
+def test_no_directory_is_no_matter(cluster: SlurmTestCluster, told: Path) -> None:
+    told.parent.rmdir()
+    run(cluster)
+
+
+def test_a_job_too_long_to_be_told_calls_for_a_look(cluster: SlurmTestCluster, told: Path) -> None:
+    done = cluster.command(
+        "sbatch", "--constraint=" + "|".join(["a"] * 5000), "--output=/dev/null", "--wrap=true"
+    )
+    assert "Invalid feature" in done.stderr
+    assert lines(told) == [FIRST_LINE, "modify"]
