@@ -6,8 +6,8 @@ times; the moment of the next look goes out. Called by ``bftrainer.polling``.
 A look nobody called for comes ``interval_s`` after the last one; a look that an
 announcement calls for comes as soon as it can show what was announced, and one look
 serves a whole burst. A job that was announced is worth one node until a look shows it, so
-its look is called *soon*: it waits for a short burst only, and may come right after another,
-for which the one after it comes as much later. All come five times as long after the last
+its look is called *soon*: it waits for a short burst only, and a few of them may come right
+after others, for which later ones wait. All come five times as long after the last
 look began as that one took, so that never more than a fifth of the time is spent inside
 the controller.
 
@@ -31,6 +31,7 @@ LEAST_REST_S = 0.05
 LOOK_REQUESTS = 4  # nodes, jobs, and two of what is not asked every time
 BURST_S = 1.0  # a burst that does not end is looked at this often
 SOON_BURST_S = 0.2  # the same where somebody waits for the look
+AHEAD = 4  # looks that may come before their time where somebody waits for them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +114,7 @@ class Pace:
         self.looks = self.called_looks = 0
         self.last_look_s = 0.0  # how long it took
         self._uncalled, self._looked, self._ordered = Spent(), Spent(), Spent()
-        self._began_s = self._ended_s = self._before_s = -math.inf
+        self._began_s = self._ended_s = self._paid_s = -math.inf
         self._requests = 0  # of the last look
 
     def ordered(self, now_s: float, requests: int) -> None:
@@ -124,8 +125,11 @@ class Pace:
         """Note a look; what it can have shown is answered."""
         self.looks += 1
         self.called_looks += is_called
-        self._before_s, self._began_s, self._ended_s = self._began_s, began_s, ended_s
+        self._began_s, self._ended_s = began_s, ended_s
         self.last_look_s, self._requests = ended_s - began_s, requests
+        rest_s = self._called_rest_s(ended_s)
+        # A little longer: those that came ahead are within the budget of the minute as well.
+        self._paid_s = max(self._paid_s, began_s) + rest_s * (1.0 + AHEAD * rest_s / WINDOW_S)
         self.calls.answer(began_s)
         self.soon.answer(began_s)
         self._looked.add(ended_s, requests)
@@ -156,19 +160,20 @@ class Pace:
         )
 
     def _called_s(self, now_s: float) -> float:
-        rules = self.rules
-        rest_s = max(
-            rules.called_interval_s,
-            self._rest_s(now_s, rules.total_per_minute, rules.longest_called_rest_s),
-        )
+        rest_s = self._called_rest_s(now_s)
         due_s = min(
             max(self.calls.due_s(), self._began_s + rest_s),
-            max(self.soon.due_s(), self._before_s + 2.0 * rest_s),
+            max(self.soon.due_s(), self._paid_s - AHEAD * rest_s),
         )
         if due_s == math.inf:
             return due_s
-        free_s = self._looked.free_s(now_s, LOOK_REQUESTS, rules.total_per_minute)
+        free_s = self._looked.free_s(now_s, LOOK_REQUESTS, self.rules.total_per_minute)
         return max(due_s, self._able_s(), free_s)
+
+    def _called_rest_s(self, now_s: float) -> float:
+        rules = self.rules
+        rest_s = self._rest_s(now_s, rules.total_per_minute, rules.longest_called_rest_s)
+        return max(rules.called_interval_s, rest_s)
 
     def _rest_s(self, now_s: float, limit: int, longest_rest_s: float) -> float:
         """Return how long after the begin of a look the next keeps the budget of a minute."""

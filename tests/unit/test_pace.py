@@ -222,9 +222,13 @@ def test_an_announced_job_is_looked_at_though_a_look_has_just_been() -> None:
     asked.now_s = 20.0
     asked.pace.calls.call(20.0)
     asked.look()
-    asked.pace.soon.call(20.25)
+    for at_s in (20.25, 20.5, 20.75, 21.0):
+        asked.pace.soon.call(at_s)
+        asked.look()
+        assert asked.called[-1][0] == pytest.approx(at_s)
+    asked.pace.soon.call(21.25)
     asked.look()
-    assert asked.called[-1][0] == pytest.approx(20.25)
+    assert asked.called[-1][0] > 21.3, "one more has to wait"
 
 
 def test_jobs_announced_without_end_leave_looks_as_far_apart_as_the_budget_wants() -> None:
@@ -239,4 +243,4 @@ def test_jobs_announced_without_end_leave_looks_as_far_apart_as_the_budget_wants
     everything = sorted(asked.called + asked.uncalled)
     assert most_in_a_minute(everything) <= HOOK.total_per_minute
     starts = [at_s for at_s, _ in everything]
-    assert max(b - a for a, b in pairwise(starts)) < 3.5  # never blind for long
+    assert max(b - a for a, b in pairwise(starts)) < 6.0  # never blind for long

@@ -33,6 +33,16 @@ def told(path: Path, text: str) -> None:
         file.write(text)
 
 
+def put_a_pipe_there(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def put_a_link_there(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """What the scripts have made."""
@@ -183,8 +193,8 @@ class TestBelieved:
             (lambda path: path.chmod(0o666), "BFT-1233"),
             (lambda path: path.parent.chmod(0o777), "BFT-1233"),
             (lambda path: path.parent.rename(path.parent.with_name("away")), "BFT-1231"),
-            (lambda path: (path.unlink(), os.mkfifo(path)), "BFT-1233"),
-            (lambda path: (path.unlink(), path.symlink_to("/etc/passwd")), "BFT-1233"),
+            (put_a_pipe_there, "BFT-1233"),
+            (put_a_link_there, "BFT-1233"),
         ],
         ids=["file opened to all", "directory opened to all", "directory gone", "pipe", "link"],
     )
@@ -204,7 +214,11 @@ class TestEpilog:
         _, ending = scripts.install(tmp_path, path)
         job = {"SLURM_JOB_ID": "5", "SLURM_JOB_PARTITION": "p", "SLURM_JOB_NODELIST": "n[1-2]"}
         environment = {**os.environ, **job}
-        return lambda: subprocess.run([ending], env=environment, check=True, timeout=30) and None
+
+        def ends() -> None:
+            subprocess.run([ending], env=environment, check=True, timeout=30)
+
+        return ends
 
     def test_it_appends_a_line(self, hook: HookFile, ends: Callable[[], None]) -> None:
         ends()
