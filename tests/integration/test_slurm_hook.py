@@ -152,7 +152,7 @@ def refused(cluster: SlurmTestCluster, **wanted: Any) -> None:
 def test_jobs_that_slurm_refuses_cost_everybody_one_node(
     cluster: SlurmTestCluster, tmp_path: Path
 ) -> None:
-    with training_everywhere(cluster, tmp_path) as (sidecar, trainer):
+    with training_everywhere(cluster, tmp_path) as (sidecar, _):
         for _ in range(28):
             refused(cluster)
         wait_for(lambda: given_back(sidecar), what="the first is believed")
@@ -162,7 +162,6 @@ def test_jobs_that_slurm_refuses_cost_everybody_one_node(
             refused(cluster)
         wait_for(lambda: view(sidecar).looks > looks + 4, what="looks show none of them")
         assert len(given_back(sidecar)) == 1
-        assert len(sidecar.client.trainer(trainer).observed_nodes) >= N_NODES - 1
         # The same user's proper job gets what it needs by a look that shows it.
         job_id = cluster.submit(n_nodes=N_NODES, duration_s=1, limit_s=60)
         starts(cluster, job_id)
