@@ -51,8 +51,13 @@ class EndingSite(Site):
                 protocol.Saved(generation=generation, step=10, samples=10, path="/c", wall_s=0.1),
             )
         self.say(worker_id, protocol.Left(generation=generation, step=10))
-        self.book.on_exit(worker_id, 0, "")
+        self.book.on_exit(machine.workers[worker_id].pilot_id, worker_id, 0, "")
         self.book.tick()
+
+    def wait(self, for_s: float) -> None:
+        """Let time pass on both clocks."""
+        self.now_s += for_s
+        self.steady_s += for_s
 
 
 @pytest.fixture
@@ -91,11 +96,11 @@ def test_one_that_does_not_save_in_time_is_killed(tmp_path: Path, journal: Journ
     site = _training(tmp_path, journal)
     members = site.book.trainers[site.trainer_id].machine.members
     site.cancel()
-    site.now_s += SAVE_GRACE_S - 1
+    site.wait(SAVE_GRACE_S - 1)
     site.book.tick()
     site.cancel()  # once more: no more time
     assert not site.state.is_final
-    site.now_s += 1
+    site.wait(1)
     site.book.tick()
     assert site.state is TrainerState.CANCELLED
     assert "It wrote no checkpoint when it was asked to" in site.reason
@@ -175,7 +180,7 @@ def test_what_counts_against_the_budget_outlives_the_daemon(
     for number in range(1, 6):
         for node in ("n1", "n2"):
             site.book.on_agent_lost(f"p-{node}")  # nobody's failure
-        site.now_s += 60.0
+        site.wait(60.0)
         site.target("n1", "n2")
         site.enter(step=10)
         site.lose_worker("n1")
