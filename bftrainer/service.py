@@ -37,7 +37,7 @@ from trainers.runtimes.base import load_runtime
 _FREE = (NodeState.IDLE, NodeState.PLANNED)
 
 
-def _check_fit(spec: TrainerSpec, settings: Settings) -> None:
+def check_fit(spec: TrainerSpec, settings: Settings) -> None:
     """Refuse what the solver would refuse in every decision (BFT-1027)."""
     record = TrainerRecord(
         trainer_id=spec.name, spec=spec, state=TrainerState.QUEUED, submitted_s=0.0
@@ -191,7 +191,7 @@ class DaemonService:
             )
         self._allowance.check(peer.user, active)
         load_runtime(spec.runtime).check(spec)
-        _check_fit(spec, self._daemon.settings)
+        check_fit(spec, self._daemon.settings)
         record = self._daemon.trainers.submit(spec)
         self._allowance.took(peer.user)
         return self._view(record)

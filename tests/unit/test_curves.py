@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from bftrainer.decide.curves import curve_of, problem_trainer, unfit
 from bftrainer.decide.types import Settings
+from bftrainer.errors import UsageError
 from bftrainer.policy.model import SiteObjective
+from bftrainer.service import check_fit
 from bftrainer.trainer import MeasuredCosts, TrainerRecord
 from milp.problem import Curve, Objective, Problem
 from milp.validate import validate
@@ -122,3 +124,10 @@ def test_what_the_solver_refuses_is_unfit_by_name(curve: Curve) -> None:
     why = unfit(replace(told, spec=replace(told.spec, curve=curve)), Settings())
     assert why.startswith("Trainer t5")
     assert unfit(told, Settings()) == ""
+
+
+def test_a_submission_that_the_solver_would_refuse_is_refused_by_the_daemon() -> None:
+    spec = replace(record().spec, curve=Curve(sizes=(10**400,), samples_per_s=(1.0,)))
+    with pytest.raises(UsageError, match="BFT-1027"):
+        check_fit(spec, Settings())
+    check_fit(record().spec, Settings())
