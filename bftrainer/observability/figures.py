@@ -79,6 +79,20 @@ def daemon_figures(status: StatusView, extras: Extras) -> tuple[Figure, ...]:
             "stragglers_replaced_total", "Of these, replaced by another node.",
             extras.stragglers_replaced,
         ),
+        *_harmless(extras),
+        *_polling(status.polling),
+        Figure(
+            name="bftrainer_trainers",
+            meaning="Trainers.",
+            label="state",
+            by_label=tuple((str(state), float(states[state])) for state in TrainerState),
+        ),
+    )  # fmt: skip
+
+
+def _harmless(extras: Extras) -> tuple[Figure, ...]:
+    """Return what was left out or refused so that others are not harmed."""
+    return (
         _figure(
             "left_out", "Trainers, jobs and nodes that decisions do without because they fail on"
             " them.", extras.left_out,
@@ -87,18 +101,11 @@ def daemon_figures(status: StatusView, extras: Extras) -> tuple[Figure, ...]:
             "failed_decisions_total", "Decisions that were taken again without whoever was at"
             " fault.", extras.failed_decisions,
         ),
-        *_polling(status.polling),
         Figure(
             name="bftrainer_refused_total",
             meaning="Connections and messages to the agents' port that were refused.",
             label="kind",
             by_label=tuple((kind, float(extras.refused.get(kind, 0))) for kind in REFUSALS),
-        ),
-        Figure(
-            name="bftrainer_trainers",
-            meaning="Trainers.",
-            label="state",
-            by_label=tuple((str(state), float(states[state])) for state in TrainerState),
         ),
     )  # fmt: skip
 

@@ -189,7 +189,7 @@ def test_what_counts_against_the_budget_outlives_the_daemon(
         row = site.book.records[site.trainer_id].failing
         assert (row.count, row.best.step, row.node) == (number, 10, "n1")
         before, site = site, EndingSite(tmp_path, journal)
-        site.now_s = before.now_s
+        site.now_s, site.steady_s = before.now_s, before.steady_s
         site.book.adopt_all({})
         assert site.book.records[site.trainer_id].failing == row
     assert site.state is TrainerState.FAILED
