@@ -20,8 +20,8 @@ from bftrainer.poll.announcer import Announcement
 from slurm_plugins.hook.lines import announcement
 from slurm_plugins.hook.place import name_of, why_unsafe
 
-MOST_BYTES = 1 << 17  # read at once: of more than a thousand lines none is read, a look shows all
-MOST_LINE_BYTES = 1 << 16
+MOST_BYTES = 1 << 16  # read at once: of more, some 700 lines, none is read, a look shows all
+MOST_LINE_BYTES = 1 << 15
 _NO_LINE = b"?"  # what is added to it is no line of ours
 # Modified, its rights changed, moved away or here, made, removed; the directory removed, moved.
 _IN_CHANGES = 0x2 | 0x4 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800
@@ -41,7 +41,7 @@ class Lines:
         *lines, self._rest = (self._rest + piece).split(b"\n")
         if len(self._rest) > MOST_LINE_BYTES:
             self._rest = _NO_LINE
-        return [line.decode(errors="replace") for line in lines if len(line) <= MOST_LINE_BYTES]
+        return [line.decode(errors="replace") for line in lines if 0 < len(line) <= MOST_LINE_BYTES]
 
     def skip(self) -> None:
         """Something is left out here."""
