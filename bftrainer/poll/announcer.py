@@ -21,7 +21,7 @@ from typing import Protocol
 from bftrainer.poll.snapshot import Job, JobState, NodeState, Snapshot
 
 # A look that begins so soon after a job was announced shows it, but for bad luck (Slurm 22.05:
-# 100 of 100 squeue begun at once did) ...
+# 75 of 75 squeue begun at once did) ...
 SHOWN_S = 0.05
 UNSEEN_S = 1.0  # ... and one that begins later must: else the job was refused
 DOUBTED_S = 60.0  # then nothing is believed of its user
