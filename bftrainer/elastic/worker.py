@@ -8,7 +8,6 @@ the log.
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import glob
 import os
@@ -16,7 +15,6 @@ import runpy
 import signal
 import socket
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,6 +22,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from bftrainer.elastic import control as control_module
+from bftrainer.elastic import ending
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.protocol import Failed, WorkerConfig
 
@@ -66,7 +65,7 @@ def serve(
         )
         os._exit(1)
     status = _run_script(config, control, prepare)
-    _leave_interpreter(status)
+    ending.leave(status)
 
 
 def _enter_environment(config: WorkerConfig) -> None:
@@ -136,21 +135,3 @@ def _run_script(
         return 0
     control.send(failed)
     return 1
-
-
-def _leave_interpreter(status: int) -> NoReturn:
-    """End like a script does, minus the teardown that native threads may hang in."""
-    main = threading.current_thread()
-    for thread in threading.enumerate():
-        if thread is not main and not thread.daemon:
-            thread.join()
-    # Their own exit handlers still run: os._exit below would skip them.
-    atexit._run_exitfuncs()  # noqa: SLF001 - the only way to run them by hand
-    flush_output()
-    os._exit(status)
-
-
-def flush_output() -> None:
-    """Write out what the script has printed."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()

@@ -1,0 +1,79 @@
+"""How a worker's process ends: in bounded time, whatever the script and its modules keep."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
+
+LINGERING = SCRIPTS / "lingering.py"
+
+
+def trained(c: Controller, *args: str) -> str:
+    """Train alone to the end of the script; return the worker."""
+    [worker] = c.start(LINGERING, args)
+    c.warm([worker])
+    c.form([worker])
+    c.until((c.directory / "over").exists, "the script's last line")
+    return worker
+
+
+def ended(c: Controller, worker: str) -> int | None:
+    c.until(lambda: c.workers[worker].returncode is not None, "the process ended", timeout_s=40.0)
+    return c.workers[worker].returncode
+
+
+@pytest.mark.parametrize(
+    "what", ["thread_pool", "process_pool", "multiprocessing_pool", "compiled"]
+)
+def test_what_the_interpreter_would_end_ends_with_the_worker(
+    tmp_path: Path, template: TemplateProcess, what: str
+) -> None:
+    if what == "compiled" and not (shutil.which("g++") or shutil.which("c++")):
+        pytest.skip("torch.compile needs a C++ compiler")
+    with Controller(tmp_path, template) as c:
+        worker = trained(c, what)
+        assert ended(c, worker) == 0
+        assert "still" not in c.workers[worker].log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("what", "named"), [("thread", "never-ending"), ("exit_handler", "sleep_for_ever")]
+)
+def test_what_never_ends_is_named_and_left_with_the_status_of_the_script(
+    tmp_path: Path, template: TemplateProcess, what: str, named: str
+) -> None:
+    with Controller(tmp_path, template) as c:
+        worker = trained(c, what, "3")
+        assert ended(c, worker) == 3
+        log = c.workers[worker].log.read_text()
+        assert "still" in log
+        assert named in log
+
+
+def test_children_that_were_left_behind_end_with_the_worker(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    with Controller(tmp_path, template) as c:
+        worker = trained(c, "child")
+        assert ended(c, worker) == 0
+        child = int((tmp_path / "child").read_text())
+        c.until(lambda: not _is_alive(child), "the child ended")
+
+
+def test_what_the_script_wrote_is_in_its_files(tmp_path: Path, template: TemplateProcess) -> None:
+    with Controller(tmp_path, template) as c:
+        ended(c, trained(c, "file"))
+    assert (tmp_path / "written").read_text() == "not flushed"
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z" and os.path.exists(f"/proc/{pid}")  # noqa: PTH110
