@@ -8,6 +8,7 @@ the script does after ``step()`` is done before any state is captured.
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.facts import Facts
 from bftrainer.elastic.fold import FoldReducer
 from bftrainer.elastic.group import Broken
+from bftrainer.elastic.length import Length
 from bftrainer.elastic.loader import Loader, View, least_share
 from bftrainer.elastic.membership import Membership
 from bftrainer.elastic.pace import Pace
@@ -59,10 +61,9 @@ class Run(Facts):
     ) -> None:
         self._control = control = control_module.current()
         config = control.config
-        overridden = config.epochs is not None or config.samples is not None
-        self._epochs = config.epochs if overridden else epochs
-        self._budget = config.samples if overridden else samples
-        _check_length(self._epochs, self._budget)
+        if config.epochs is not None or config.samples is not None:
+            epochs, samples = config.epochs, config.samples
+        self._length = Length(epochs=epochs, samples=samples)
         model = unwrap(model, self.no_sync)
         self._loader = Loader(loader)
         self._plan = self._loader.plan
@@ -218,7 +219,7 @@ class Run(Facts):
         membership = self._membership
         for hook in membership.on_generation_end:
             hook(membership.info())
-        membership.counters.is_complete = True
+        self._length.complete(membership.counters)
         if self.rank == 0:
             membership.writer.save_now(membership.counters, membership.fence())
         counters = membership.counters
@@ -240,12 +241,12 @@ class Run(Facts):
         if self._control.is_plain:
             self._enter_first()
             return self.epoch
-        known = self._membership.writer.peek()
-        if known.get("is_complete"):
+        known = Counters.known(self._membership.writer.peek())
+        if self._length.is_done(known):
             # Only the code after the loops is left, and it needs no rehearsal.
             self._say_warm()
             self._enter_first()
-        return int(known.get("epoch", 0))
+        return known.epoch
 
     def _rehearse(self) -> Iterator[Any]:
         """Do everything a step does, once, while the others train on."""
@@ -273,8 +274,17 @@ class Run(Facts):
         self._control.send(Warm(warm_up_s=time.monotonic() - self._control.started_s))
 
     def _enter_first(self) -> None:
-        self._membership.enter_first()
+        membership = self._membership
+        membership.enter_first()
         self._is_entered = True
+        counters = membership.counters
+        self._length.open(counters)
+        if self._is_done() and self.rank == 0:
+            sys.stderr.write(
+                f"bftrainer: complete already: {counters.epoch} epochs, {counters.samples} samples"
+                f" are done, {self._length} asked for; only what follows the loops is run."
+                " To train on, ask for more.\n"
+            )
 
     # ---- one step --------------------------------------------------------------------
 
@@ -410,9 +420,7 @@ class Run(Facts):
     # ---- where the run is ----------------------------------------------------------------
 
     def _left(self) -> int | None:
-        if self._budget is None:
-            return None
-        return self._budget - self._membership.counters.samples
+        return self._length.left(self._membership.counters)
 
     def _next_batch(self) -> int:
         counters = self._membership.counters
@@ -421,11 +429,7 @@ class Run(Facts):
         return self._loader.global_batch(self.size, counters.position, self._left())
 
     def _is_done(self) -> bool:
-        counters = self._membership.counters
-        if counters.is_complete or (self._epochs is not None and counters.epoch >= self._epochs):
-            return True
-        left = self._left()
-        return left is not None and left <= 0
+        return self._length.is_done(self._membership.counters)
 
     def _view(self) -> View:
         counters = self._membership.counters
@@ -445,16 +449,3 @@ def _quiet_schedulers() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
         yield
-
-
-def _check_length(epochs: int | None, samples: int | None) -> None:
-    if (epochs is None) == (samples is None):
-        raise ElasticError(
-            "BFT-1403",
-            "The length of the run is not given, or given twice.",
-            "Give Run either epochs or samples (submit --epochs or --samples override both).",
-        )
-    if (epochs is not None and epochs < 1) or (samples is not None and samples < 1):
-        raise ElasticError(
-            "BFT-1403", "The length of the run is not positive.", "Give at least one epoch."
-        )

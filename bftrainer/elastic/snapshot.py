@@ -43,7 +43,7 @@ class Snapshots:
         structure, rest = self._state.encode_rest(counters)
         header = {
             "layout": self._state.layout(),
-            "counters": {"epoch": counters.epoch, "is_complete": counters.is_complete},
+            "counters": counters.as_dict(),
             "structure": structure,
         }
         return Snapshot(header=header, tensors=[*self._state.model_tensors(), *rest])

@@ -11,7 +11,7 @@ import copy
 import random
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import torch
@@ -31,6 +31,19 @@ class Counters:
     position: int = 0  # samples of this epoch in committed updates
     samples: int = 0  # the same over all epochs
     is_complete: bool = False
+    asked_epochs: int | None = None  # how long the run was to be when it was completed
+    asked_samples: int | None = None
+
+    @classmethod
+    def known(cls, told: Mapping[str, Any]) -> Counters:
+        """Return what the header of a checkpoint tells, which nobody has verified."""
+        names = {f.name for f in fields(cls)}
+        sound: dict[str, Any] = {k: v for k, v in told.items() if k in names and isinstance(v, int)}
+        return cls(**{"seed": 0, **sound})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what is known: an earlier release knows only what a run has while it lasts."""
+        return {k: v for k, v in asdict(self).items() if v is not None}
 
 
 class State:
@@ -77,7 +90,7 @@ class State:
     def encode_rest(self, counters: Counters) -> tuple[Any, list[torch.Tensor]]:
         """Return structure and tensors of everything beside the model, not copied."""
         tree = {
-            "counters": asdict(counters),
+            "counters": counters.as_dict(),
             "trained": [p.requires_grad for p in self.parameters()],
             "optimizer": self.optimizer.state_dict(),
             **self._user_state(),

@@ -118,6 +118,21 @@ def test_rescaled_it_trains_as_without_us(
         assert files == {f"only-from-step-{len(own)}": range(len(own), 30)}
 
 
+def test_a_complete_run_goes_on_where_its_script_wants_more_epochs(
+    tmp_path: Path, template: TemplateProcess, framework: Framework
+) -> None:
+    for epochs in (1, 3):
+        with Controller(tmp_path, template) as c:
+            ids = start(c, framework, samples=73, epochs=epochs)[:1]
+            c.warm(ids)
+            c.form(ids)
+            c.finished()
+        got = journal.result(tmp_path)
+        assert (got["steps"], got["epoch"]) == (10 * epochs, epochs)
+    counts = journal.committed_ids(tmp_path)
+    assert {e: set(ids.values()) for e, ids in counts.items()} == {0: {1}, 1: {1}, 2: {1}}
+
+
 @pytest.mark.long
 def test_a_step_that_is_redone_counts_once(
     tmp_path: Path, template: TemplateProcess, framework: Framework

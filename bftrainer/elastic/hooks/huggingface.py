@@ -38,7 +38,9 @@ from bftrainer.elastic.hooks.driven import (
 )
 from bftrainer.elastic.membership import GenerationInfo
 
+# Of this process, or of the arguments that this script gives: not the run's.
 _OWN_PLACE = ("is_local_process_zero", "is_world_process_zero", "stateful_callbacks")
+_ASKED = ("max_steps", "num_train_epochs", "logging_steps", "eval_steps", "save_steps")
 _LOSSES = ("_total_loss_scalar", "_globalstep_last_logged")
 
 
@@ -193,7 +195,7 @@ class _Sums(Counted):
         if loss is not None:
             losses["_tr_loss"] = loss.item()
         return {
-            "state": {name: value for name, value in state.items() if name not in _OWN_PLACE},
+            "state": {k: v for k, v in state.items() if k not in (*_OWN_PLACE, *_ASKED)},
             "losses": losses,
             "callbacks": [c.state()["attributes"] for c in self._counting()],
         }
@@ -202,7 +204,8 @@ class _Sums(Counted):
         """Count on from there."""
         trainer = self._trainer
         for name, value in saved["state"].items():
-            setattr(trainer.state, name, value)
+            if name not in _ASKED:  # an earlier release kept them
+                setattr(trainer.state, name, value)
         losses = dict(saved["losses"])
         loss = losses.pop("_tr_loss", None)
         if loss is not None:

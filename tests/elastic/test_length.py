@@ -1,0 +1,102 @@
+"""How long a run is: asked for more it goes on, asked for as much or less it says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.length import Length
+from bftrainer.elastic.state import Counters
+from tests.elastic import journal
+from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
+
+TRAIN = SCRIPTS / "train_ids.py"
+
+
+def run(directory: Path, template: TemplateProcess, *, size: int = 1, **asked: int) -> str:
+    """Train to the end of what is asked for; return the log of the first worker."""
+    directory.mkdir(exist_ok=True)
+    with Controller(directory, template) as c:
+        ids = c.start(TRAIN, [json.dumps({})], count=size, **asked)
+        c.warm(ids)
+        c.form(ids)
+        c.finished()
+        return c.workers[ids[0]].log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [({"epochs": 1}, {"epochs": 3}), ({"samples": 203}, {"samples": 500})]
+)
+def test_a_complete_run_that_is_asked_for_more_goes_on_from_its_state(
+    tmp_path: Path, template: TemplateProcess, first: dict[str, Any], then: dict[str, Any]
+) -> None:
+    run(tmp_path / "at_once", template, **then)
+    run(tmp_path / "in_two", template, **first)
+    log = run(tmp_path / "in_two", template, **then)
+    assert "complete already" not in log
+    outcomes = [journal.result(tmp_path / name) for name in ("at_once", "in_two")]
+    assert outcomes[1] == outcomes[0]
+    counts = journal.committed_ids(tmp_path / "in_two")
+    assert set(counts[0].values()) == {1}
+    assert sum(sum(c.values()) for c in counts.values()) == outcomes[0]["samples"]
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_run_that_is_complete_says_so_and_trains_nothing(
+    tmp_path: Path, template: TemplateProcess, epochs: int
+) -> None:
+    run(tmp_path, template, epochs=2)
+    before = journal.result(tmp_path)
+    tried = len(journal.entries(tmp_path, "try"))
+    log = run(tmp_path, template, epochs=epochs, size=2)
+    assert (
+        f"bftrainer: complete already: 2 epochs, 406 samples are done, {epochs} epochs asked for"
+        in log
+    )
+    assert len(journal.entries(tmp_path, "try")) == tried
+    assert journal.result(tmp_path) == before
+
+
+def counters(epoch: int, *, complete: Length | None = None) -> Counters:
+    found = Counters(seed=1, epoch=epoch, samples=100 * epoch)
+    if complete is not None:
+        complete.complete(found)
+    return found
+
+
+def test_a_run_that_its_script_ended_early_stays_complete_until_more_is_asked_for() -> None:
+    thirty, sixty = Length(epochs=30, samples=None), Length(epochs=60, samples=None)
+    early = counters(5, complete=thirty)
+    assert thirty.is_done(early)
+    assert Length(epochs=20, samples=None).is_done(early)
+    assert not sixty.is_done(early)
+    assert not Length(epochs=None, samples=2000).is_done(early)
+    sixty.open(early)
+    assert early == counters(5)
+    assert not thirty.is_done(early)
+
+
+def test_a_complete_state_of_an_earlier_release_goes_on_where_more_is_asked_for() -> None:
+    old = counters(2)
+    old.is_complete = True
+    assert Length(epochs=2, samples=None).is_done(old)
+    assert not Length(epochs=4, samples=None).is_done(old)
+
+
+def test_what_a_header_tells_is_taken_as_far_as_it_is_sound() -> None:
+    told = {"epoch": 2, "is_complete": True, "samples": "many", "nobody": 3}
+    assert Counters.known(told) == Counters(seed=0, epoch=2, is_complete=True)
+    assert Counters.known(counters(3).as_dict()) == counters(3)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "samples"), [(None, None), (1, 1), (0, None), (None, 0), (-1, None)]
+)
+def test_what_is_no_length_is_refused(epochs: int | None, samples: int | None) -> None:
+    with pytest.raises(ElasticError) as refused:
+        Length(epochs=epochs, samples=samples)
+    assert refused.value.code == "BFT-1403"
