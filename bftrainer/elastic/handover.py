@@ -17,23 +17,14 @@ from bftrainer.elastic import resuming, transfer
 from bftrainer.elastic.control import Control, key_of
 from bftrainer.elastic.copies import Asker
 from bftrainer.elastic.device import await_kernels, using
-from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Broken, Group, in_side_thread, settle
 from bftrainer.elastic.protocol import Commit
+from bftrainer.elastic.sampler import NO_PLAN, Plan
+from bftrainer.elastic.standing import NO_STATE, Standing, choose_source, refuse
 from bftrainer.elastic.state import Counters, State, pack, unpack
 from bftrainer.elastic.writer import Writer
 
 T = TypeVar("T")
-
-NO_STATE = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """What a member says of itself first thing in a new group."""
-
-    step: int  # committed, or NO_STATE
-    layout: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +38,16 @@ class Initial:
 class Handover:
     """This worker's state among the other members'."""
 
-    def __init__(self, control: Control, state: State, counters: Counters, writer: Writer) -> None:
+    def __init__(
+        self,
+        control: Control,
+        state: State,
+        counters: Counters,
+        writer: Writer,
+        plan: Plan = NO_PLAN,
+    ) -> None:
         self.control = control
+        self._plan = plan
         self.state = state
         self.counters = counters
         self.writer = writer
@@ -86,17 +85,16 @@ class Handover:
         mine = Standing(
             step=self.step,
             layout=self.state.layout() if group is not None else 0,
+            samples=self._plan.samples,
+            batch=self._plan.batch,
+            order=self._plan.order_id(),
         )
         standings = [mine] if group is None else self._exchange(commit, group, mine)
         if isinstance(standings, Broken):
             return standings
-        if any(s.layout != mine.layout for s in standings):
-            raise ElasticError(
-                "BFT-1408",
-                "The workers of this trainer built different models.",
-                "Build the model from arguments that are the same on every node.",
-            )
         source = choose_source(standings)
+        if problem := refuse(standings, self._nodes(commit, len(standings)), source, rank):
+            return Broken(reason=str(problem))
         resumed = ""
         if standings[source].step == NO_STATE and source == rank:
             resumed = self._found(commit)
@@ -115,12 +113,20 @@ class Handover:
         return resumed if broken is None else broken
 
     def _exchange(self, commit: Commit, group: Group, mine: Standing) -> list[Standing] | Broken:
-        table = torch.zeros((group.size, 2), dtype=torch.long)
-        table[group.rank] = torch.tensor([mine.step, mine.layout])
+        own = mine.row()
+        table = torch.zeros((group.size, len(own)), dtype=torch.long)
+        table[group.rank] = torch.tensor(own)
         broken = settle(group.control.all_reduce(table), overtaken(self.control, commit))
         if broken is not None:
             return broken
-        return [Standing(step=step, layout=layout) for step, layout in table.tolist()]
+        return [Standing.of(row) for row in table.tolist()]
+
+    @staticmethod
+    def _nodes(commit: Commit, size: int) -> list[str]:
+        """Return the node of each rank."""
+        members = sorted(commit.members, key=lambda m: m.rank)
+        per_node = max(1, size // len(members))
+        return [members[rank // per_node].node for rank in range(size)]
 
     def _found(self, commit: Commit) -> str:
         """Become the source of a run's first state: a copy, a checkpoint, the script's own."""
@@ -203,11 +209,6 @@ class Handover:
             return broken
         unpack(flat, buffers)
         return None
-
-
-def choose_source(standings: list[Standing]) -> int:
-    """Return the rank whose state all take: most committed steps, then lowest rank."""
-    return max(range(len(standings)), key=lambda r: (standings[r].step, -r))
 
 
 def overtaken(control: Control, commit: Commit) -> Callable[[], bool]:

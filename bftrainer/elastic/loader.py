@@ -241,6 +241,7 @@ def _plan(loader: DataLoader[Any], *, shuffle: bool) -> sampler.Plan:
         batch=loader.batch_size or 1,
         drop_last=loader.drop_last,
         shuffle=shuffle,
+        shards=tuple(loader.dataset.lengths) if isinstance(loader.dataset, Sharded) else (),
     )
 
 

@@ -26,6 +26,7 @@ from bftrainer.elastic.group import Broken, Group
 from bftrainer.elastic.handover import Handover, overtaken
 from bftrainer.elastic.place import Place, place_in
 from bftrainer.elastic.protocol import Commit, Entered, Interrupted, Left, Member
+from bftrainer.elastic.sampler import NO_PLAN, Plan
 from bftrainer.elastic.state import Counters, State, seed_everything
 from bftrainer.elastic.writer import Writer
 
@@ -64,6 +65,7 @@ class Membership:
         new_reducer: Callable[[], Reducer] | None = None,
         reduces_alone: bool = False,
         offer: Offer = Offer(),  # noqa: B008 - frozen
+        plan: Plan = NO_PLAN,
     ) -> None:
         self.control = control
         self.terms = Terms()
@@ -73,7 +75,7 @@ class Membership:
         self.state = state
         self.writer = Writer(control, state)
         self.copier = Copier(control, state)
-        self.handover = Handover(control, state, counters, self.writer)
+        self.handover = Handover(control, state, counters, self.writer, plan)
         self.reducer: Reducer | None = None
         self.commit: Commit | None = None  # of the generation entered
         self.group: Group | None = None

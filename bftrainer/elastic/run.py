@@ -85,6 +85,7 @@ class Run(Facts):
             terms_of=lambda size: cutting.terms(self._plan.batch, size, self._rates.factor(size)),
             new_reducer=self._new_reducer,
             reduces_alone=cutting.is_parted,
+            plan=self._plan,
             offer=offering.offer_of(
                 config.backend, self._state.parameters(), is_bitwise=cutting.logical > 0
             ),

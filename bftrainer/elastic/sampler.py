@@ -33,6 +33,11 @@ class Plan:
     batch: int  # the global batch: the loader's batch_size
     drop_last: bool
     shuffle: bool
+    shards: tuple[int, ...] = ()  # their lengths, of a stream
+
+    def order_id(self) -> int:
+        """Return a number that differs where two workers go through the samples differently."""
+        return mix(self.drop_last, self.shuffle, *self.shards)
 
     @property
     def epoch_samples(self) -> int:
@@ -47,6 +52,9 @@ class Plan:
         """
         left = min(self.batch * workers, self.epoch_samples - position)
         return max(0, left if budget is None else min(left, budget))
+
+
+NO_PLAN = Plan(samples=0, batch=0, drop_last=False, shuffle=False)
 
 
 def order(plan: Plan, seed: int, epoch: int) -> torch.Tensor:

@@ -19,7 +19,8 @@ from bftrainer import process
 from bftrainer.elastic import ElasticError, GenerationInfo, Run
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic.buckets import Reducer, layout
-from bftrainer.elastic.handover import Standing, choose_source
+from bftrainer.elastic.protocol import Interrupted
+from bftrainer.elastic.standing import Standing, choose_source
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
@@ -243,6 +244,48 @@ def test_workers_that_built_different_models_are_told(
         c.warm(ids)
         c.commit_only(ids)
         assert {c.failed(i).code for i in ids} == {"BFT-1408"}
+
+
+@pytest.mark.parametrize(
+    ("differ", "cause"),
+    [
+        ({"samples": [320, 640]}, "datasets of different length: 320 samples on {0}, 640 samples"),
+        ({"batch": [16, 32]}, "loaders with different batches: 16 samples on {0}, 32 samples"),
+        ({"shards": [2, 3]}, "loaders with different orders or shards: "),
+    ],
+    ids=lambda v: next(iter(v)) if isinstance(v, dict) else "",
+)
+def test_workers_that_read_different_data_are_told(
+    tmp_path: Path, template: TemplateProcess, differ: dict[str, list[int]], cause: str
+) -> None:
+    [(name, values)] = differ.items()
+    with Controller(tmp_path, template) as c:
+        ids = [c.start(TRAIN, [json.dumps({name: value})])[0] for value in values]
+        c.warm(ids)
+        c.commit_only(ids)
+        said = [c.failed(i) for i in ids]
+        assert {f.code for f in said} == {"BFT-1421"}
+        assert cause.format(*ids) in said[0].cause
+        assert ids[1] in said[0].cause
+
+
+def test_a_joiner_with_other_data_ends_and_the_others_train_on(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    with Controller(tmp_path, template) as c:
+        (first,) = c.start(TRAIN, [json.dumps({"epochs": 1_000_000, "delay_s": 0.002})])
+        (odd,) = c.start(TRAIN, [json.dumps({"epochs": 1_000_000, "samples": 640})])
+        c.warm([first, odd])
+        c.form([first])
+        c.trained_to(3)
+        c.commit_only([first, odd])
+        assert c.failed(odd).code == "BFT-1421"
+        c.until(lambda: c.workers[first].all(Interrupted), "the other one noticed")
+        [entered] = c.form([first], abandon=True)
+        assert entered.step >= 3
+        c.trained_to(entered.step + 3)
+        c.park()
+    assert journal.disagreements(tmp_path, "hash") == []
 
 
 def test_a_stop_ends_a_worker_without_a_trace(tmp_path: Path, template: TemplateProcess) -> None:
