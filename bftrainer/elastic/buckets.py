@@ -96,6 +96,7 @@ class Reducer:
         self.waited_s = 0.0  # in the last step, for others, after this worker's own part was done
         self.is_listening = False  # hooks act: in a batch, not under no_sync
         self.is_finished = True
+        self.is_in_hand = False  # the script has a batch and has not called step() for it
         self._vote: Callable[[], bool] = lambda: False
         self._abandoned: Callable[[], bool] = lambda: False
         self._weight = 1.0
@@ -207,9 +208,10 @@ class Reducer:
 
     def _hook_of(self, i: int) -> Callable[[torch.Tensor], None]:
         def hook(p: torch.Tensor) -> None:
-            if not self.is_listening:
+            is_late = self.is_finished and self.is_in_hand  # its gradient would be our own
+            if not (self.is_listening or is_late):
                 return
-            if self._seen[i]:
+            if is_late or self._seen[i]:
                 raise ElasticError(
                     "BFT-1404",
                     "A second backward pass reached the same parameter within one step.",

@@ -9,7 +9,9 @@ of place, 1406 a batch without ``step()``, 1407 state that cannot be encoded, 14
 members built different models, 1409 no torch in the interpreter, 1410 the script
 raised, 1411 the script could not be started, 1412 a checkpoint refused by the fence,
 1413 a checkpoint that cannot be read, 1414 NCCL demanded in vain, 1420 a framework that
-is set up in a way its hook cannot serve, 1430 no Horovod in the interpreter, 1431 no
+is set up in a way its hook cannot serve, 1421 members that read different data, 1422 an
+optimizer that steps beside the run, 1423 a script that trained nothing, 1424 one written
+for torchrun, 1430 no Horovod in the interpreter, 1431 no
 elastic function of Horovod called, or one again after its end. MPI: 1441 no mpi4py,
 1442 an MPI that cannot connect, 1443 state that cannot be handed over, 1444 a blocking
 call.

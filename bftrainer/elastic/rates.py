@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from bftrainer.elastic.batch import GlobalBatch, PerWorkerBatch
+from bftrainer.elastic.several import parts_of
 
 KEY = "bft-rates"  # where the state is kept among the registered objects
 
@@ -80,7 +81,7 @@ class Rates:
 class Updater:
     """Applies the averaged gradients: mixed precision and learning rate included."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, extra: dict[str, Any]) -> None:
+    def __init__(self, optimizer: Any, extra: dict[str, Any]) -> None:
         self._optimizer = optimizer
         scalers = [thing for thing in extra.values() if isinstance(thing, torch.amp.GradScaler)]
         self._scaler = scalers[0] if scalers else None
@@ -106,7 +107,8 @@ class Updater:
             self._optimizer.step()
         else:
             # All members see the same averaged gradients, so all skip the same steps.
-            self._scaler.step(self._optimizer)
+            for part in parts_of(self._optimizer):
+                self._scaler.step(part)
             self._scaler.update()
 
     def forget(self) -> None:

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic import group as groups
-from bftrainer.elastic import offering
+from bftrainer.elastic import offering, several
 from bftrainer.elastic.batch import (
     GlobalBatch,
     LogicalWorkers,
@@ -40,6 +40,7 @@ from bftrainer.elastic.pace import Pace
 from bftrainer.elastic.protocol import Finished, Warm
 from bftrainer.elastic.rates import KEY, Rates, Updater
 from bftrainer.elastic.state import Counters, State, seed_everything
+from bftrainer.elastic.strays import Strays, end_watch
 from bftrainer.elastic.unwrap import unwrap
 
 
@@ -48,8 +49,8 @@ class Run(Facts):
 
     def __init__(
         self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        model: torch.nn.Module | Sequence[torch.nn.Module],
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         loader: DataLoader[Any],
         *,
         scheduler: Any = None,
@@ -64,7 +65,11 @@ class Run(Facts):
         if config.epochs is not None or config.samples is not None:
             epochs, samples = config.epochs, config.samples
         self._length = Length(epochs=epochs, samples=samples)
-        model = unwrap(model, self.no_sync)
+        if isinstance(model, list | tuple):
+            model = [unwrap(one, self.no_sync) for one in model]
+        model = unwrap(several.one_model(model), self.no_sync)
+        optimizer = several.one_optimizer(optimizer)
+        self._strays = Strays(several.parts_of(optimizer))
         self._loader = Loader(loader)
         self._plan = self._loader.plan
         self._cutting = cutting = cutting_of(
@@ -169,6 +174,8 @@ class Run(Facts):
         batch, self._batch = self._batch, None
         if reducer is not None and not reducer.is_finished:
             reducer.finish()  # no backward pass reached us, or all were under no_sync
+        if reducer is not None:
+            reducer.is_in_hand = False
         if self._is_rehearsing:
             self._updater.forget()
             return False
@@ -184,7 +191,8 @@ class Run(Facts):
             self._seed(self._cutting.logical)  # what an update draws, all must draw
         if self._rates.measures:
             self._measure(batch)
-        self._updater.apply(self._rates.factor(membership.size))
+        with self._strays.updating():
+            self._updater.apply(self._rates.factor(membership.size))
         self._commit(batch)
         return True
 
@@ -216,6 +224,7 @@ class Run(Facts):
         if self._control.is_over or not self._is_entered:
             return
         self._control.is_over = True
+        end_watch()
         self._loader.close()
         membership = self._membership
         for hook in membership.on_generation_end:
@@ -260,6 +269,8 @@ class Run(Facts):
         samples = self._cutting.rehearsal(self._plan.batch)
         self._batch = samples
         membership.reducer.begin(1.0)
+        membership.reducer.is_in_hand = True
+        self._strays.next_batch()
         with _quiet_schedulers():
             yield self._loader.rehearsal(samples)
         self._require_stepped()
@@ -341,6 +352,8 @@ class Run(Facts):
         if reducer is not None and (membership.size > 1 or reducer.works_alone):
             weight = pieces[number].samples / batch
             reducer.begin(weight, number, self._pass_counts(batch))
+            reducer.is_in_hand = True
+        self._strays.next_batch()
         position = membership.counters.position
         data = self._loader.fetch(self._view(), position, batch, self._left(), number)
         if self._cutting.logical:

@@ -52,7 +52,7 @@ class State:
     def __init__(
         self,
         model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Any,  # of torch.optim, or several as one
         scheduler: Any,
         extra: Mapping[str, Any],
     ) -> None:
@@ -174,7 +174,7 @@ def seed_everything(*numbers: int) -> None:
 
 def _check(
     model: Any,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Any,
     scheduler: Any,
     extra: dict[str, Any],
 ) -> None:

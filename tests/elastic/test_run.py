@@ -161,6 +161,16 @@ def test_two_backward_passes_in_one_step_are_refused() -> None:
     assert refused.value.code == "BFT-1404"
 
 
+def test_a_backward_pass_after_the_gradients_were_averaged_is_refused() -> None:
+    net = model()
+    reducer = reducing(net)
+    reducer.is_in_hand = True
+    net(torch.ones(2, 4)).sum().backward()
+    with pytest.raises(ElasticError) as refused:
+        net(torch.ones(2, 4)).sum().backward()
+    assert refused.value.code == "BFT-1404"
+
+
 def test_sparse_gradients_are_refused() -> None:
     net = nn.Embedding(5, 2, sparse=True)
     reducing(net)
