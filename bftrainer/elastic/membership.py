@@ -235,6 +235,8 @@ class Membership:
     def _entered(self, commit: Commit, me: Place, transfer_s: float, resumed: str) -> None:
         if me.rank == 0 and self.rank != 0:
             self.writer.succeed()
+        elif self.counters.step == 0:
+            self.writer.begin()
         self.commit, self.nodes = commit, me.nodes
         self.rank, self.size = me.rank, (size := me.size)
         self.handover.complete()

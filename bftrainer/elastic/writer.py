@@ -38,6 +38,7 @@ class Writer:
         self.directory = Path(config.checkpoint_dir) if config.checkpoint_dir else None
         self.interval_s = config.checkpoint_interval_s
         self.last_s = self._came_s = time.monotonic()
+        self._step = self._begun = -1  # committed here, and in the newest snapshot
         self._control = control
         self._snapshots = Snapshots(state)
         self._ages = Ages(self.interval_s)
@@ -46,7 +47,9 @@ class Writer:
 
     def is_due(self) -> bool:
         """Whether a periodic checkpoint should be taken at this boundary."""
-        if self.directory is None or time.monotonic() - self.last_s < self.gap_s():
+        if self.directory is None or self._step <= self._begun:
+            return False
+        if time.monotonic() - self.last_s < self.gap_s():
             return False
         return self._thread is None or not self._thread.is_alive()
 
@@ -60,7 +63,12 @@ class Writer:
 
     def note(self, step: int) -> None:
         """Remember when a step was committed here, whoever writes the checkpoints."""
+        self._step = step
         self._ages.note(step, time.monotonic())
+
+    def begin(self) -> None:
+        """A run starts from nothing: its first step is written, then one per interval."""
+        self.last_s = float("-inf")
 
     def succeed(self) -> None:
         """Write from now on: another worker did, which is gone.
@@ -97,7 +105,7 @@ class Writer:
         if prepare is not None:
             self._begin(prepare)
             return
-        self.last_s = time.monotonic()
+        self.last_s, self._begun = time.monotonic(), counters.step
         snapshot = self._snapshots.take(counters)
         self._begin(partial(self._write_logged, snapshot, counters.step, counters.samples, writer))
 

@@ -18,7 +18,7 @@ from bftrainer.elastic import ElasticError, checkpoint, codec, fence, resuming
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.copies import Asker
 from bftrainer.elastic.fence import Fence, path_for
-from bftrainer.elastic.protocol import WorkerConfig
+from bftrainer.elastic.protocol import Left, Saved, WorkerConfig
 from bftrainer.elastic.state import State
 from bftrainer.elastic.writer import Writer
 from tests.elastic import journal
@@ -266,13 +266,35 @@ def test_a_checkpoint_of_another_model_is_refused(
 def test_a_new_first_worker_writes_at_once(tmp_path: Path, template: TemplateProcess) -> None:
     """There is no file that tells how long ago the one before it wrote."""
     with Controller(tmp_path, template) as c:
-        config = {"epochs": 1_000_000, "checkpoint_interval_s": 3600.0}
+        config: dict[str, Any] = {"epochs": 1_000_000, "checkpoint_interval_s": 3600.0}
         first, second = c.start(TRAIN, [json.dumps({"delay_s": 0.001})], count=2, **config)
         c.warm([first, second])
         c.form([first, second])
         c.form([second])
         [saved] = c.until(c.saved, "a checkpoint")
         assert saved.generation == c.generation
+
+
+def test_a_run_that_starts_from_nothing_writes_at_once_and_parks_with_its_last_step(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    with Controller(tmp_path, template) as c:
+        config: dict[str, Any] = {"epochs": 1_000_000, "checkpoint_interval_s": 3600.0}
+        ids = c.start(TRAIN, [json.dumps({"delay_s": 0.001})], count=2, **config)
+        c.warm(ids)
+        c.form(ids)
+        [first] = c.until(c.saved, "a checkpoint")
+        assert first.step >= 1
+        c.trained_to(first.step + 20)
+        assert c.saved() == [first]
+        c.park()
+        assert [s.step for s in c.saved()] == [first.step, c.workers[ids[0]].all(Left)[0].step]
+        c.members = []
+        (again,) = c.start(TRAIN, [json.dumps({})], **config)
+        c.warm([again])
+        [entered] = c.form([again])
+        c.trained_to(entered.step + 20)
+        assert not c.workers[again].all(Saved), "the file it came from is recent enough"
 
 
 def test_the_next_write_begins_so_early_that_it_is_complete_in_time(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class Saver:
         self.interval_s = config.checkpoint_interval_s
         self._control = control
         self._counts = counts
-        self._last_s = time.monotonic()
+        self._last_s = float("-inf")  # what is committed first is written
         self._thread: threading.Thread | None = None
 
     def is_due(self) -> bool:
