@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -27,6 +28,7 @@ from bftrainer.errors import BftError
 
 ANSWER_S = 1.0
 KEPT = 0.9
+PEACE = 0.2  # of the length of the torture
 
 
 def main() -> int:
@@ -35,7 +37,9 @@ def main() -> int:
     torture_s = 60.0 if asked.quick else 60.0 * asked.minutes
     try:
         with site(asked.nodes) as there:
-            results, targets = _measure(there, peace_s=torture_s / 5, torture_s=torture_s)
+            results, targets = _measure(there, asked, torture_s)
+            if asked.keep:
+                there.keep(asked.keep)
     except (BenchError, BftError) as problem:
         console().print(f"[bold red]{problem}[/]")
         return 1
@@ -50,21 +54,23 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a minute; shows that it works")
     parser.add_argument("--json", type=Path, help="write samples and verdicts here")
     parser.add_argument("--minutes", type=float, default=10.0, help="of torture (default 10)")
+    parser.add_argument("--only", action="append", help="these attackers, e.g. sbatch")
+    parser.add_argument("--keep", type=Path, help="copy journal and log of the daemon here")
     parser.add_argument("--nodes", type=int, default=5, help="of the cluster (default 5)")
     return parser.parse_args()
 
 
 def _measure(
-    there: Site, *, peace_s: float, torture_s: float
+    there: Site, asked: argparse.Namespace, torture_s: float
 ) -> tuple[dict[str, object], list[Target]]:
     probe = Probe(there.socket_path, there.innocent)
     before_mb, pid = memory_mb(there.daemon.pid), there.daemon.pid
-    peace = probe.watch(peace_s)
-    attackers = there.attackers()
+    peace = probe.watch(torture_s * PEACE)
+    attackers = [a for a in there.attackers() if not asked.only or a.name in asked.only]
     for attacker in attackers:
         attacker.start()
     try:
-        with socket_client(there):
+        with socket_client(there) if not asked.only or "socket" in asked.only else nullcontext():
             torture = probe.watch(torture_s)
     finally:
         for attacker in attackers:

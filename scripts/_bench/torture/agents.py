@@ -14,6 +14,7 @@ from typing import Any
 
 import zmq
 
+from bftrainer.errors import BftError
 from bftrainer.wire.keys import load_pair
 from trainers.agent.config import AgentConfig
 
@@ -30,12 +31,11 @@ class Liar:
 
     def lie(self, chance: random.Random) -> str:
         """Connect, say hello and one lie."""
-        directory = self._pilots / self.own_pilot
         try:
-            config = AgentConfig.load(directory / "agent.json")
-        except OSError:
+            config = AgentConfig.load(self._pilots / self.own_pilot / "agent.json")
+            keys = load_pair(config.key_file)
+        except BftError:
             return "no pilot to speak for"
-        keys = load_pair(config.key_file)
         with contextlib.ExitStack() as stack:
             context = stack.enter_context(zmq.Context())
             dealer = stack.enter_context(context.socket(zmq.DEALER))

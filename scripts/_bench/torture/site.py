@@ -58,6 +58,12 @@ class Site:
                 found[said[1]] = (said[2], int(said[3]))
         return found
 
+    def keep(self, directory: Path) -> None:
+        """Copy what explains a run."""
+        directory.mkdir(parents=True, exist_ok=True)
+        for path in (*self.daemon.state_dir.glob("journal*"), self.daemon.log):
+            shutil.copy(path, directory)
+
     def attackers(self) -> list[Attacker]:
         """Everybody who means harm."""
         n_nodes = self.cluster.config.n_nodes
