@@ -59,7 +59,7 @@ def decide(
     Args:
         given: everything it depends on.
         policy: who allocates.
-        on_failure: told what failed, once per decision.
+        on_failure: told what failed. What it raises is raised.
     """
     if not given.snapshot.is_complete:
         return _unchanged(given, NO_ANSWER)

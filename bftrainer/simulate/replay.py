@@ -205,10 +205,15 @@ class Replay:
             may_claim=books.claims_nodes,
         )
         began = time.perf_counter()
-        plan = decide(given, self._policy)
+        plan = decide(given, self._policy, _surface)
         tally.decide_s += time.perf_counter() - began
         tally.decisions += 1
         self._memory = plan.memory
         books.follow(plan)
         if self._on_plan is not None:
             self._on_plan(given, plan)
+
+
+def _surface(failure: Exception) -> None:
+    """A daemon goes on without whoever a decision fails on; figures of that mean nothing."""
+    raise failure

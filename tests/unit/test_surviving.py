@@ -240,3 +240,20 @@ def test_a_decision_that_left_somebody_out_is_journalled_and_read_back() -> None
     one = DecisionRecord(event=None, input=given, policy_hash="", plan=plan, took_ms=1.0)
     assert canonical.decode(canonical.encode(one), DecisionRecord) == one
     assert "trainer t2" in plan.memory.left_out
+
+
+def test_whoever_wants_failures_raised_gets_them() -> None:
+    def surface(failure: Exception) -> None:
+        raise failure
+
+    given = DecisionInput(
+        now_s=T0,
+        snapshot=snapshot(idle_nodes(3)),
+        is_new_snapshot=True,
+        pilots=(),
+        trainers=(record("t1"), record("t2")),
+        settings=SETTINGS,
+        memory=Memory(),
+    )
+    with pytest.raises(RuntimeError, match="nobody thought of"):
+        decide(given, Picky(lambda _: True), surface)
