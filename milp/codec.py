@@ -155,6 +155,10 @@ def _read(cls: type[_T], data: Any, where: str, readers: Mapping[str, _Reader]) 
 def _str(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise _refuse(where, "a string", value)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise _refuse(where, "valid Unicode text", value) from None
     return value
 
 
