@@ -1,55 +1,64 @@
 """An admitted agent that lies: it has a pilot's key and speaks for trainers that are not its own.
 
-The key is that of a pilot on which a trainer of the attacker runs; what it says is about the
-others'. Its own trainer may suffer from it.
+The key is that of the pilot on which a trainer of the attacker ran; its agent is stopped, and
+this one says hello and signs of life in its place, and lies about the others'.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
+import os
 import random
+import signal
 from pathlib import Path
 from typing import Any
 
 import zmq
 
-from bftrainer.errors import BftError
 from bftrainer.wire.keys import load_pair
 from trainers.agent.config import AgentConfig
 
-LINGER_MS = 200
+HELLO_SHARE = 0.1  # of its words; one that was refused is heard again only after it
 
 
 class Liar:
-    """Says something as the agent of whatever pilot ``own_pilot`` finds."""
+    """Takes the place of the agent of one pilot.
 
-    def __init__(self, pilots: Path, victim: str) -> None:
-        self._pilots = pilots  # the daemon's folder of pilots
-        self._victim = victim  # id of the trainer it lies about
-        self.own_pilot = ""
+    Args:
+        pilot: directory of the pilot.
+        agent: process of its agent, a child of this machine's Slurm.
+        victim: id of the trainer it lies about.
+    """
+
+    def __init__(self, pilot: Path, agent: int, victim: str) -> None:
+        self._config = AgentConfig.load(pilot / "agent.json")
+        self._victim = victim
+        keys = load_pair(self._config.key_file)
+        os.kill(agent, signal.SIGSTOP)  # Slurm ends it with its pilot
+        self._dealer: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+        self._dealer.set(zmq.LINGER, 0)
+        self._dealer.set(zmq.CURVE_SERVERKEY, self._config.daemon_public_key.encode())
+        self._dealer.set(zmq.CURVE_PUBLICKEY, keys.public.encode())
+        self._dealer.set(zmq.CURVE_SECRETKEY, keys.secret.encode())
+        self._dealer.connect(self._config.daemon_endpoint)
 
     def lie(self, chance: random.Random) -> str:
-        """Connect, say hello and one lie."""
-        try:
-            config = AgentConfig.load(self._pilots / self.own_pilot / "agent.json")
-            keys = load_pair(config.key_file)
-        except BftError:
-            return "no pilot to speak for"
-        with contextlib.ExitStack() as stack:
-            context = stack.enter_context(zmq.Context())
-            dealer = stack.enter_context(context.socket(zmq.DEALER))
-            dealer.set(zmq.LINGER, LINGER_MS)
-            dealer.set(zmq.CURVE_SERVERKEY, config.daemon_public_key.encode())
-            dealer.set(zmq.CURVE_PUBLICKEY, keys.public.encode())
-            dealer.set(zmq.CURVE_SECRETKEY, keys.secret.encode())
-            dealer.connect(config.daemon_endpoint)
-            dealer.send(json.dumps(self._hello(config, chance)).encode())
-            what, lie = self._some_lie(chance)
-            dealer.send(lie if isinstance(lie, bytes) else json.dumps(lie).encode())
+        """Say hello, or a sign of life and a lie."""
+        if chance.random() < HELLO_SHARE:
+            self._say(self._hello(chance))
+            return "hello"
+        pilot_id = self._config.pilot_id
+        self._say({"v": 1, "type": "heartbeat", "incarnation": 1, "pilot_id": pilot_id})
+        what, lie = self._some_lie(chance)
+        self._say(lie)
         return what
 
-    def _hello(self, config: AgentConfig, chance: random.Random) -> dict[str, Any]:
+    def _say(self, message: Any) -> None:
+        text = message if isinstance(message, bytes) else json.dumps(message).encode()
+        self._dealer.send(text, flags=zmq.DONTWAIT)
+
+    def _hello(self, chance: random.Random) -> dict[str, Any]:
+        config = self._config
         claimed = [
             {"worker_id": self._worker(chance), "trainer_id": self._victim, "pid": 1,
              "latest": [{"type": "of-a-newer-release", "x": 1}]},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import random
 import re
 import shutil
 import subprocess
@@ -23,12 +22,11 @@ from _bench.waiting import wait_until
 from _bench.zero_harm.arm import light_trainers
 from bftrainer import process
 from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.errors import BftError
 from bftrainer.trainer import TrainerSpec
 from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster
 
 WORKLOADS = Path(__file__).resolve().parents[2] / "workloads"
-POLICY = "reserve_nodes_per_type: 0\nmin_gap_s: 60\ngap_margin_s: 5\nhold_idle_s: 60\n"
+POLICY = "reserve_nodes_per_type: 0\nmin_gap_s: 60\ngap_margin_s: 5\nhold_idle_s: 3600\n"
 PATIENCE_S = 180.0
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--pdeathsig=KILL")
 _AGENT = re.compile(r"agent of (p\d+) on (\S+), pid (\d+)$", re.MULTILINE)
@@ -68,21 +66,17 @@ class Site:
         """Everybody who means harm."""
         n_nodes = self.cluster.config.n_nodes
         odd = Submitter(self.socket_path, self.directory / "odd", n_nodes)
-        liar = Liar(self.daemon.state_dir / "pilots", self.innocent)
+        (own,) = self.daemon.client.trainer(self.attackers_own).observed_nodes
+        agents = self.agents()
+        pilot = next(pilot for pilot, (node, _) in agents.items() if node == own)
+        liar = Liar(self.daemon.state_dir / "pilots" / pilot, agents[pilot][1], self.innocent)
         stranger = Stranger(lambda: [pid for _, pid in self.agents().values()])
-
-        def lie(chance: random.Random) -> str:
-            try:
-                own = self.daemon.client.trainer(self.attackers_own).observed_nodes
-            except BftError as problem:
-                return problem.code
-            liar.own_pilot = next((p for p, (n, _) in self.agents().items() if n in own), "")
-            return liar.lie(chance)
-
+        # It would compete fairly for the nodes that are left.
+        self.daemon.client.cancel(self.attackers_own, now=True)
         return [
             Attacker("sbatch", lambda c: submit(self.cluster, c), pause_s=0.7, seed=1),
             Attacker("submissions", odd.submit, pause_s=0.3, seed=2),
-            Attacker("lying agent", lie, pause_s=2.0, seed=3),
+            Attacker("lying agent", liar.lie, pause_s=0.5, seed=3),
             Attacker("strangers at ports", stranger.send, pause_s=0.3, seed=4),
         ]
 
