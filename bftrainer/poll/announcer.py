@@ -22,7 +22,7 @@ from bftrainer.poll.snapshot import Job, JobState, NodeState, Snapshot
 
 # A look that begins so soon after a job was announced shows it, but for bad luck (Slurm 22.05:
 # 75 of 75 squeue begun at once did) ...
-SHOWN_S = 0.05
+SHOWN_S = 0.02
 UNSEEN_S = 1.0  # ... and one that begins later must: else the job was refused
 DOUBTED_S = 60.0  # then nothing is believed of its user
 MOST_HEARD = 100  # announced jobs of one user between two looks: all count as one anyway
