@@ -45,20 +45,19 @@ class Liar:
         os.kill(self.pid, signal.SIGSTOP)
 
     def says(self, *bodies: dict[str, Any], **hello: Any) -> None:
-        """Greet the daemon, wait for its welcome, and say all this."""
+        """Greet the daemon, say all this once welcome, and stay for some of its signs of life."""
         asyncio.run(self._say(bodies, hello))
 
     async def _say(self, bodies: tuple[dict[str, Any], ...], more: dict[str, Any]) -> None:
-        welcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        config = self.config
+        config, welcomes = self.config, asyncio.Semaphore(0)
         hello = Hello(
             pilot_id=config.pilot_id, node=config.node, address="127.0.0.1", pid=1,
             peer_endpoint="", peer_public_key="",
         ).model_dump()  # fmt: skip
 
         def heard(message: DaemonMessage) -> None:
-            if isinstance(message, Welcome) and not welcome.done():
-                welcome.set_result(None)
+            if isinstance(message, Welcome):
+                welcomes.release()
 
         def raw(body: dict[str, Any]) -> None:  # as our own encoder would refuse it
             said = {"v": 1, "incarnation": connection.incarnation, **body}
@@ -71,10 +70,12 @@ class Liar:
             on_down=lambda: None,
         )  # fmt: skip
         connection.start()
-        await asyncio.wait_for(welcome, 60.0)
+        await asyncio.wait_for(welcomes.acquire(), 60.0)
         for body in bodies:
             raw(body)
-        connection.close(linger_ms=2000)
+        for _ in range(3):
+            await asyncio.wait_for(welcomes.acquire(), 60.0)
+        connection.close()
 
     def goes(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
@@ -133,20 +134,19 @@ def test_an_agent_that_speaks_of_another_nodes_trainer_is_not_believed(site: Dae
 
 
 def test_numbers_that_are_none_do_not_end_the_daemon(site: DaemonSite) -> None:
-    _, own = _pair(site, "numbers")
+    other, own = _pair(site, "numbers")
     worker = _worker(site, own)
     before = site.client.status().incarnation
     with _lying(site, own.observed_nodes[0]) as liar:
         here = {"worker_id": worker, "trainer_id": own.record.trainer_id, "pid": 1}
         bad: list[dict[str, Any]] = [
-            {"step_s": float("nan")},
-            {"samples_per_s": float("inf")},
-            {"samples": 10**400},
-        ]
+            {"samples": 10**400}, {"step_s": float("nan")}, {"samples_per_s": float("inf")}
+        ]  # fmt: skip
         liar.says(*[_said(worker, **one) for one in bad], workers=[here])
         decided = site.client.status().decisions
         site.submit("more", SLOW, n_max=1)
         wait_for(lambda: site.client.status().decisions > decided, what="it decides")
+        site.trains_on(other.record.trainer_id)
     assert site.client.status().incarnation == before
     site.clear()
 
@@ -159,10 +159,11 @@ def test_an_agent_of_a_later_release_keeps_no_daemon_from_starting(site: DaemonS
         site.sidecar.kill()
         later = [{"type": "Telepathy"}, {"type": "Warm", "warm_up_s": 1.0, "more": 1}]
         here = {"worker_id": worker, "trainer_id": own.record.trainer_id, "pid": 1}
-        starting = threading.Thread(target=site.sidecar.start)
-        starting.start()
-        liar.says(workers=[{**here, "latest": later}])  # as soon as it can be reached
-        starting.join()
+        # As soon as it can be reached.
+        lying = threading.Thread(target=liar.says, kwargs={"workers": [{**here, "latest": later}]})
+        lying.start()
+        site.sidecar.start()
+        lying.join()
         site.trains_on(other.record.trainer_id)
         assert site.client.status().incarnation == before + 1
     site.clear()

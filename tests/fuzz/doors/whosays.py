@@ -307,6 +307,7 @@ DOORS = (
     Door(
         name="liars",
         call=_lie,
+        refuses_with=(ValidationError,),
         inputs=st.tuples(
             st.sampled_from(("body", "exit", "hello", "copies")), _NAMES, documents(*_FROM_WORKER)
         ),
