@@ -60,6 +60,14 @@ class PeerProtocol(H11Protocol):
         except h11.ProtocolError:
             self.send_away()
 
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP; what was begun for its head has nobody to answer then."""
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        super().send_400_response(msg)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection and its time limits."""
         self._look_again.cancel()

@@ -14,7 +14,7 @@ import json
 import math
 import re
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -86,11 +86,12 @@ class Routes:
             Route("/v1/shutdown", self._shutdown, methods=["POST"]),
             Route("/metrics", self._metrics, methods=["GET"]),  # where Prometheus looks
         ]
-        handlers: dict[Any, Callable[[Request, Exception], Response]] = {
+        # Coroutines: Starlette would run plain functions in threads.
+        handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
             BftError: _answer_error,
             CodecError: _answer_malformed,
             HTTPException: _answer_http,
-            ClientDisconnect: lambda _, __: Response(),  # to nobody
+            ClientDisconnect: _answer_nobody,
             Exception: _answer_bug,  # the traceback goes to the daemon's log
         }
         return Starlette(routes=routes, exception_handlers=handlers)
@@ -270,14 +271,14 @@ async def _body(request: Request) -> bytes:
     return bytes(body)
 
 
-def _answer_error(_: Request, error: Exception) -> Response:
+async def _answer_error(_: Request, error: Exception) -> Response:
     if not isinstance(error, BftError):
         raise error
     status = _STATUS_OF_CODE.get(error.code) or _STATUS_OF_EXIT_CODE.get(error.exit_code, 500)
     return _json(error_document(error), status)
 
 
-def _answer_malformed(_: Request, error: Exception) -> Response:
+async def _answer_malformed(_: Request, error: Exception) -> Response:
     refusal = UsageError(
         "BFT-1103",
         f"The request is malformed: {error}.",
@@ -286,7 +287,7 @@ def _answer_malformed(_: Request, error: Exception) -> Response:
     return _json(error_document(refusal), 400)
 
 
-def _answer_http(_: Request, error: Exception) -> Response:
+async def _answer_http(_: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     refusal = UsageError(
@@ -297,7 +298,11 @@ def _answer_http(_: Request, error: Exception) -> Response:
     return _json(error_document(refusal), error.status_code, error.headers)
 
 
-def _answer_bug(_: Request, error: Exception) -> Response:
+async def _answer_nobody(_: Request, __: Exception) -> Response:
+    return Response()
+
+
+async def _answer_bug(_: Request, error: Exception) -> Response:
     refusal = BftError(
         "BFT-1100",
         f"The daemon could not answer because of a defect ({type(error).__name__}).",

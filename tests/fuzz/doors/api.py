@@ -91,6 +91,7 @@ class _Server(logging.Handler):
         self.service = MemoryService(Path("/"))
         self.server = EmbeddedServer(Routes(self.service).app())
         self.server.config.load()
+        self.loop.run_until_complete(self.server.on_tick(0))  # headers of every answer
         logging.getLogger("uvicorn.error").addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -103,6 +104,7 @@ class _Server(logging.Handler):
     async def meet(self, raw: bytes) -> None:
         who, transport = Credentials(uid=os.geteuid(), pid=1), _Transport()
         self.service.records.clear()
+        self.raw = raw
         protocol = PeerProtocol(self.server.config, self.server.server_state, who, lambda _: None)
         protocol.connection_made(transport)
         for piece in (raw[: len(raw) // 2], raw[len(raw) // 2 :]):
@@ -119,7 +121,7 @@ class _Server(logging.Handler):
         if self.server.server_state.tasks:
             await asyncio.wait(self.server.server_state.tasks, timeout=20)
         if self.server.server_state.tasks:
-            raise AssertionError("a request never ends")
+            raise AssertionError(f"a request never ends: {self.raw[:300]!r}")
 
 
 @functools.cache
