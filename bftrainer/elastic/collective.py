@@ -7,6 +7,7 @@ at any moment. Used by ``group``, ``buckets``, ``fold`` and ``handover``.
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 import weakref
@@ -20,6 +21,7 @@ from torch._C._distributed_c10d import BroadcastOptions
 from bftrainer.elastic.side import LEFT_BEHIND, Broken
 
 WAIT_SLICE = timedelta(milliseconds=20)
+_GLOO_PLACE = re.compile(r"^\[[^\]]{1,200}\.(?:cc|cpp|h):\d{1,6}\] ?")
 
 
 class ExpiredError(RuntimeError):
@@ -143,7 +145,7 @@ def settle(work: Work, abandoned: Callable[[], bool]) -> Broken | None:
                 raise
             # Only the text: the traceback would keep the group's sockets open, and
             # with them the peers waiting.
-            reason = str(problem).partition("\n")[0][:300]
+            reason = words_of(problem)
             is_over = was_complete or isinstance(problem, ExpiredError)
         else:
             return None
@@ -151,6 +153,12 @@ def settle(work: Work, abandoned: Callable[[], bool]) -> Broken | None:
             return Broken(reason=reason)
         if abandoned():
             return Broken(reason=LEFT_BEHIND)
+
+
+def words_of(problem: RuntimeError) -> str:
+    """Return what gloo says of a failure, without its source files, advice and wishes."""
+    first = str(problem).partition("\n")[0]
+    return _GLOO_PLACE.sub("", first).partition(" This is typically ")[0].strip()[:300]
 
 
 def _is_of_a_signal(problem: RuntimeError) -> bool:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from bftrainer.elastic import protocol
+from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.protocol import (
     Commit,
     FromWorker,
@@ -118,9 +119,21 @@ class Control:
             self._stores.pop(key).close()
 
     def script_ended(self) -> None:
-        """Complete the run if the script left its loops early and ended well."""
+        """Complete the run if the script left its loops early and ended well.
+
+        Raises:
+            ElasticError: BFT-1423, when there was no run, or none of its batches was used.
+        """
         if self.on_script_end is not None and not self.is_over:
             self.on_script_end()
+        if not self.is_over:
+            raise ElasticError(
+                "BFT-1423",
+                "The script came to its end and trained nothing with bftrainer: it never went"
+                " through the batches of an elastic Run.",
+                "Make its loop elastic as docs/elastic.md shows, or submit it as it is with"
+                " --runtime command.",
+            )
 
     # ---- the control thread --------------------------------------------------------
 

@@ -237,6 +237,9 @@ class Membership:
             self.writer.succeed()
         elif self.counters.step == 0:
             self.writer.begin()
+        if commit.abandon and self.commit is not None:
+            step = self.counters.step + 1
+            sys.stderr.write(f"bftrainer: {_lost(self.commit, commit)}: step {step} is redone\n")
         self.commit, self.nodes = commit, me.nodes
         self.rank, self.size = me.rank, (size := me.size)
         self.handover.complete()
@@ -292,3 +295,11 @@ class Membership:
             return False
         moved = self.handover.move(self.group, [0, *range(active, self.size)], self.must_abandon)
         return moved if isinstance(moved, Broken) else self.rank >= active
+
+
+def _lost(old: Commit, new: Commit) -> str:
+    """Say what broke the old generation."""
+    left = {m.worker_id for m in new.members}
+    nodes = [m.node or m.worker_id for m in old.members if m.worker_id not in left]
+    number = f"generation {old.generation}.{old.attempt}"
+    return f"lost {', '.join(nodes)} of {number}" if nodes else f"{number} broke"

@@ -215,7 +215,7 @@ def main() -> int:
             "failed",
             code="BFT-1409",
             cause=f"The interpreter {sys.executable} cannot import PyTorch: {problem}.",
-            next_step="Name an interpreter that has torch: submit --python PATH.",
+            next_step="Name an interpreter that has torch: submit --interpreter PATH.",
         )
         return 1
     gc.freeze()

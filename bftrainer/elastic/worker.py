@@ -28,6 +28,8 @@ from bftrainer.elastic.protocol import Failed, WorkerConfig
 
 SPENT_LOGS = "BFT_SPENT_LOGS"  # names of log files of failed tries, beside our own
 _PR_SET_PDEATHSIG = 1
+_SEE_LOG = "What it printed is in the worker's log."
+_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun tells a script
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
@@ -109,29 +111,57 @@ def remove_spent_logs(log_path: str, names: str) -> None:
 def _run_script(
     config: WorkerConfig, control: control_module.Control, prepare: Callable[[], object]
 ) -> int:
-    failed: Failed | None = None
     try:
         prepare()
-        runpy.run_path(config.script, run_name="__main__")
+        status = _status_of(config.script)
+        if status:
+            cause = f"The script ended itself with status {status}."
+            control.send(Failed(code="BFT-1410", cause=cause, next_step=_SEE_LOG))
+            return status
         control.script_ended()
-    except SystemExit as end:
-        if end.code is None or end.code == 0:
-            control.script_ended()
-            return 0
-        if not isinstance(end.code, int):
-            sys.stderr.write(f"{end.code}\n")
-        return end.code if isinstance(end.code, int) else 1
-    except ElasticError as problem:
-        traceback.print_exc()
-        failed = Failed(code=problem.code, cause=problem.cause, next_step=problem.next_step)
+    except SystemExit:  # all ranks but the first end with the run
+        return 0
     except BaseException as problem:  # noqa: BLE001 - whatever the user's script raises
         traceback.print_exc()
-        failed = Failed(
-            code="BFT-1410",
-            cause=f"The script raised {type(problem).__name__}: {str(problem)[:500]}.",
-            next_step="The traceback is in the worker's log.",
+        control.send(_failure_of(problem))
+        return 1
+    return 0
+
+
+def _status_of(script: str) -> int:
+    """Run the script; return the status that it ends with."""
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        sys.stderr.write(f"{end.code}\n")
+        return 1
+    return 0
+
+
+def _failure_of(problem: BaseException) -> Failed:
+    """Return what ends the worker, in words."""
+    if isinstance(problem, ElasticError):
+        return Failed(code=problem.code, cause=problem.cause, next_step=problem.next_step)
+    name, text = type(problem).__name__, str(problem)[:500]
+    if _expects_torchrun(problem):
+        return Failed(
+            code="BFT-1424",
+            cause=f"The script expects to be started by torchrun ({name}: {text}).",
+            next_step="Leave out init_process_group and DistributedDataParallel, or make a group"
+            ' of one: init_process_group("gloo", store=torch.distributed.HashStore(), rank=0,'
+            " world_size=1); or submit it with --runtime command. See docs/elastic.md.",
         )
-    if failed is None:
-        return 0
-    control.send(failed)
-    return 1
+    cause = f"The script raised {name}: {text}."
+    return Failed(code="BFT-1410", cause=cause, next_step=_SEE_LOG)
+
+
+def _expects_torchrun(problem: BaseException) -> bool:
+    if isinstance(problem, KeyError):
+        return bool(problem.args) and problem.args[0] in _TORCHRUN
+    trace = problem.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
+    return where == "torch.distributed.rendezvous"

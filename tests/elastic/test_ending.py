@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.elastic.protocol import Failed
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
 LINGERING = SCRIPTS / "lingering.py"
@@ -69,6 +70,60 @@ def test_what_the_script_wrote_is_in_its_files(tmp_path: Path, template: Templat
     with Controller(tmp_path, template) as c:
         ended(c, trained(c, "file"))
     assert (tmp_path / "written").read_text() == "not flushed"
+
+
+def said_at_the_end(directory: Path, template: TemplateProcess, text: str) -> Failed:
+    """Run a script of one's own; return what its worker says of its end."""
+    script = directory / "script.py"
+    script.write_text(text)
+    with Controller(directory, template) as c:
+        [worker] = c.start(script)
+        return c.failed(worker)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["print('hello')\n", "import sys\nsys.exit()\n", "from bftrainer import elastic\n"],
+    ids=["ends", "exits", "imports"],
+)
+def test_a_script_that_trains_nothing_is_told_what_it_lacks(
+    tmp_path: Path, template: TemplateProcess, text: str
+) -> None:
+    failed = said_at_the_end(tmp_path, template, text)
+    assert failed.code == "BFT-1423"
+    assert "trained nothing" in failed.cause
+    assert "docs/elastic.md" in failed.next_step
+
+
+def test_a_script_that_ends_itself_with_a_status_says_which(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    text = "import argparse\nargparse.ArgumentParser().parse_args(['--unknown'])\n"
+    failed = said_at_the_end(tmp_path, template, text)
+    assert (failed.code, failed.cause) == ("BFT-1410", "The script ended itself with status 2.")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch.distributed\ntorch.distributed.init_process_group('gloo')\n",
+        "import torch.distributed as d\nd.init_process_group('gloo', rank=0, world_size=1)\n",
+        "import os\nint(os.environ['RANK'])\n",
+    ],
+    ids=["group", "group_of_one", "environment"],
+)
+def test_a_script_that_expects_torchrun_is_told_what_to_write_instead(
+    tmp_path: Path, template: TemplateProcess, text: str
+) -> None:
+    failed = said_at_the_end(tmp_path, template, text)
+    assert failed.code == "BFT-1424"
+    assert "HashStore" in failed.next_step
+
+
+def test_any_other_missing_key_is_the_scripts_own(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    assert said_at_the_end(tmp_path, template, "{}['x']\n").code == "BFT-1410"
 
 
 def _is_alive(pid: int) -> bool:

@@ -66,6 +66,23 @@ def test_killed_hung_and_newborn_dead_members(tmp_path: Path, template: Template
     assert_consistent(tmp_path)
 
 
+def test_who_was_lost_is_said_in_one_line(tmp_path: Path, template: TemplateProcess) -> None:
+    with Controller(tmp_path, template) as c:
+        first, second = start(c, 2)
+        c.form([first, second])
+        progress(c)
+        c.kill(first)
+        c.until(lambda: c.workers[second].all(Interrupted), "noticed")
+        [entered] = c.form([second], abandon=True)
+        progress(c)
+        log = c.workers[second].log.read_text()
+        reason = c.workers[second].all(Interrupted)[0].reason
+    assert f"bftrainer: lost {first} of generation 1.1: step {entered.step + 1} is redone\n" in log
+    for text in (log, reason):
+        assert "gloo/transport" not in text
+        assert "GLHF" not in text
+
+
 @pytest.mark.parametrize("laggard", [0, 1])
 def test_a_member_one_step_behind_gets_the_state_of_the_others(
     tmp_path: Path, template: TemplateProcess, laggard: int

@@ -29,13 +29,16 @@ model: Any = net
 sampler: Any = None
 if case != "plain":
     size, rank = (2, int(sys.argv[2])) if case == "two" else (1, 0)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{directory}/group-{os.getpid() if size == 1 else 'of-two'}",
-        rank=rank,
-        world_size=size,
-        timeout=timedelta(seconds=30),
-    )
+    if size == 1:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    else:
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{directory}/group-of-two",
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=30),
+        )
     model = DistributedDataParallel(net)
     sampler = DistributedSampler(dataset, num_replicas=size, rank=rank)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
