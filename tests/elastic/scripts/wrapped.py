@@ -30,7 +30,8 @@ sampler: Any = None
 if case != "plain":
     size, rank = (2, int(sys.argv[2])) if case == "two" else (1, 0)
     if size == 1:
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        store: Any = torch.distributed.HashStore()  # type: ignore[attr-defined]  # not in its stubs
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     else:
         dist.init_process_group(
             "gloo",
