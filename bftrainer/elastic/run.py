@@ -251,7 +251,7 @@ class Run(Facts):
         if self._control.is_plain:
             self._enter_first()
             return self.epoch
-        known = Counters.known(self._membership.writer.peek())
+        known = self._membership.writer.peek()
         if self._length.is_done(known):
             # Only the code after the loops is left, and it needs no rehearsal.
             self._say_warm()

@@ -35,9 +35,10 @@ class Counters:
     asked_samples: int | None = None
 
     @classmethod
-    def known(cls, told: Mapping[str, Any]) -> Counters:
+    def known(cls, told: object) -> Counters:
         """Return what the header of a checkpoint tells, which nobody has verified."""
         names = {f.name for f in fields(cls)}
+        told = told if isinstance(told, dict) else {}
         sound: dict[str, Any] = {k: v for k, v in told.items() if k in names and isinstance(v, int)}
         return cls(**{"seed": 0, **sound})
 

@@ -122,18 +122,16 @@ class Writer:
         snapshot = self._snapshots.collect(counters)
         self._write(snapshot, counters.step, counters.samples, writer)
 
-    def peek(self) -> dict[str, Any]:
-        """Return the newest checkpoint's counters, unverified, or an empty dict."""
+    def peek(self) -> Counters:
+        """Return the newest checkpoint's counters, unverified; those of a start without one."""
         if self.directory is None:
-            return {}
+            return Counters.known(None)
         for path in checkpoint.newest_first(self.directory)[:1]:
             try:
-                counters: dict[str, Any] = checkpoint.peek(path)["counters"]
-            except (OSError, KeyError, checkpoint.UnreadableError) as problem:
+                return Counters.known(checkpoint.peek(path).get("counters"))
+            except (OSError, checkpoint.UnreadableError) as problem:
                 log.warning("BFT-1413: cannot read %s: %s", path, problem)
-            else:
-                return counters
-        return {}
+        return Counters.known(None)
 
     def _write_logged(self, *what: Any) -> None:
         try:
