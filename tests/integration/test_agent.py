@@ -56,6 +56,7 @@ ours = control.current()
 ours.send(protocol.Warm(warm_up_s=0.25))
 commit = ours.wait_newer((0, 0))
 ours.send(protocol.Finished(generation=commit.generation, step=9, epoch=1, samples=90))
+ours.is_over = True
 sys.exit(int(sys.argv[1]))
 """
 
@@ -150,7 +151,8 @@ def test_a_workers_life(tmp_path: Path) -> None:
             for m in daemon.heard
             if isinstance(m, WorkerSaid | WorkerExited)
         ]
-        assert kinds == ["Warm", "Ready", "Finished", "exit"]  # last words before the end
+        # Last words before the end; a status of its own has its reason told.
+        assert kinds == ["Warm", "Ready", "Finished", "Failed", "exit"]
 
         daemon.send(lab.order("w2", lab.script("broken.py", "raise RuntimeError('boom')")))
         end = await until(lambda: daemon.exited("w2"), "failure")

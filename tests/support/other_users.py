@@ -29,8 +29,8 @@ _REQUEST = (
     _BE
     + """
 connection = socket.socket(socket.AF_UNIX)
+connection.connect(sys.argv[2])  # waits in the kernel's queue, as our own client does
 connection.settimeout(20)
-connection.connect(sys.argv[2])
 connection.sendall(f"{sys.argv[3]} HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n".encode())
 while chunk := connection.recv(65536):
     sys.stdout.write(chunk.decode())
