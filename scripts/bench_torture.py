@@ -66,7 +66,7 @@ def _measure(
     probe = Probe(there.socket_path, there.innocent)
     before_mb, pid = memory_mb(there.daemon.pid), there.daemon.pid
     peace = probe.watch(torture_s * PEACE)
-    attackers = [a for a in there.attackers() if not asked.only or a.name in asked.only]
+    attackers = there.attackers(asked.only or ())
     for attacker in attackers:
         attacker.start()
     try:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster
 WORKLOADS = Path(__file__).resolve().parents[2] / "workloads"
 POLICY = "reserve_nodes_per_type: 0\nmin_gap_s: 60\ngap_margin_s: 5\nhold_idle_s: 3600\n"
 PATIENCE_S = 180.0
+LIAR = "lying agent"
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--pdeathsig=KILL")
 _AGENT = re.compile(r"agent of (p\d+) on (\S+), pid (\d+)$", re.MULTILINE)
 
@@ -62,23 +63,31 @@ class Site:
         for path in (*self.daemon.state_dir.glob("journal*"), self.daemon.log):
             shutil.copy(path, directory)
 
-    def attackers(self) -> list[Attacker]:
-        """Everybody who means harm."""
-        n_nodes = self.cluster.config.n_nodes
-        odd = Submitter(self.socket_path, self.directory / "odd", n_nodes)
+    def attackers(self, only: Sequence[str] = ()) -> list[Attacker]:
+        """Everybody who means harm, or those of these names."""
+        odd = Submitter(self.socket_path, self.directory / "odd", self.cluster.config.n_nodes)
+        stranger = Stranger(lambda: [pid for _, pid in self.agents().values()])
+        found = [
+            Attacker("sbatch", lambda c: submit(self.cluster, c), pause_s=0.7, seed=1),
+            Attacker("submissions", odd.submit, pause_s=0.3, seed=2),
+            Attacker("strangers at ports", stranger.send, pause_s=0.3, seed=4),
+        ]
+        found = [attacker for attacker in found if not only or attacker.name in only]
+        if not only or LIAR in only:
+            found.append(Attacker(LIAR, self._liar().lie, pause_s=0.5, seed=3))
+        return found
+
+    def _liar(self) -> Liar:
+        """Take over the pilot of the attacker's trainer, and end that.
+
+        It would compete fairly for the nodes that are left.
+        """
         (own,) = self.daemon.client.trainer(self.attackers_own).observed_nodes
         agents = self.agents()
         pilot = next(pilot for pilot, (node, _) in agents.items() if node == own)
         liar = Liar(self.daemon.state_dir / "pilots" / pilot, agents[pilot][1], self.innocent)
-        stranger = Stranger(lambda: [pid for _, pid in self.agents().values()])
-        # It would compete fairly for the nodes that are left.
         self.daemon.client.cancel(self.attackers_own, now=True)
-        return [
-            Attacker("sbatch", lambda c: submit(self.cluster, c), pause_s=0.7, seed=1),
-            Attacker("submissions", odd.submit, pause_s=0.3, seed=2),
-            Attacker("lying agent", liar.lie, pause_s=0.5, seed=3),
-            Attacker("strangers at ports", stranger.send, pause_s=0.3, seed=4),
-        ]
+        return liar
 
 
 @contextmanager
