@@ -151,9 +151,11 @@ def test_cancel_has_a_program_write_its_checkpoint_first(site: DaemonSite) -> No
 def test_cancel_now_kills(site: DaemonSite) -> None:
     trainer = site.submit("slow", SLOW, checkpoint_interval_s=3600.0)
     site.observed(trainer, 1, 2)
+    directory = Path(site.client.trainer(trainer).record.spec.checkpoint_dir)
+    [first] = wait_for(lambda: list(directory.glob("*.bft")), what="that of the first step")
     record = site.client.cancel(trainer, now=True).record
     assert record.state is TrainerState.CANCELLED
-    assert not list(Path(record.spec.checkpoint_dir).glob("*.bft"))
+    assert list(directory.glob("*.bft")) == [first]
 
 
 def test_a_queued_trainer_is_cancelled_at_once(site: DaemonSite) -> None:
