@@ -8,6 +8,7 @@ disk, by ``trainers.agent.holder``.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -102,7 +103,11 @@ def _of(fence: Fence) -> str:
 
 
 def read_fence(directory: Path) -> Fence | None:
-    """Return who wrote last, None when nobody did or the file is damaged."""
+    """Return who wrote last, None when nobody did or the file is damaged.
+
+    Raises:
+        OSError: it cannot be read at the moment: nobody may write on that account.
+    """
     path = directory / _FENCE
     try:
         body = json.loads(_read_small(path))
@@ -114,7 +119,7 @@ def read_fence(directory: Path) -> Fence | None:
         )
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         log.warning("ignored a damaged %s: %s", path, problem)
         return None
     if not all(type(n) is int and 0 <= n < MAX_NUMBER for n in fence.order):
@@ -125,13 +130,18 @@ def read_fence(directory: Path) -> Fence | None:
 
 def _read_small(path: Path) -> bytes:
     """Read a file that may be anything: no link is followed, no pipe waited for."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as problem:
+        if problem.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
+            raise ValueError("it is not a regular file") from problem
+        raise
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError("it is not a regular file")
+            raise ValueError("it is not a regular file")
         text = file.read(MAX_FENCE_BYTES + 1)
     if len(text) > MAX_FENCE_BYTES:
-        raise OSError(f"it is longer than {MAX_FENCE_BYTES} bytes")
+        raise ValueError(f"it is longer than {MAX_FENCE_BYTES} bytes")
     return text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -183,6 +184,35 @@ def test_smaller_writers_are_fenced_off(tmp_path: Path) -> None:
     assert fence.read_fence(tmp_path) == by(2, 1)
     (tmp_path / "fence.json").write_text("{")
     assert fence.claim(tmp_path, by(1, 1))
+
+
+def test_a_fence_that_cannot_be_read_keeps_everybody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = Fence(incarnation=2, generation=9, token="later")  # noqa: S106
+    earlier = Fence(incarnation=1, generation=9, token="earlier")  # noqa: S106
+    assert fence.claim(tmp_path, later)
+    real = os.open
+
+    def failing(path: Any, *rest: Any, **more: Any) -> int:
+        if Path(path).name == "fence.json":
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path, *rest, **more)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "open", failing)
+        with pytest.raises(OSError, match="Input/output"):
+            fence.claim(tmp_path, earlier)
+    assert fence.read_fence(tmp_path) == later
+
+
+def test_links_and_pipes_in_the_place_of_a_fence_are_damage(tmp_path: Path) -> None:
+    path = tmp_path / "fence.json"
+    path.symlink_to(tmp_path / "elsewhere")
+    assert fence.read_fence(tmp_path) is None
+    path.unlink()
+    os.mkfifo(path)
+    assert fence.read_fence(tmp_path) is None
 
 
 def test_equal_numbers_need_the_same_token(
