@@ -252,7 +252,7 @@ class Reducer:
     def _write_flags(self, bucket: Bucket) -> None:
         bucket.flags.fill_(1.0)
         bucket.flags[0] = 1.0 if self._vote() else 0.0
-        if self._count < len(self.params):
+        if self._count < len(self.params) or self._weight <= 0:
             bucket.flags[1 : 1 + len(self.params)] = torch.tensor(
                 self._marks(), dtype=bucket.flags.dtype
             )
@@ -272,7 +272,7 @@ class Reducer:
         self.begin(0.0, passes=passes)
         self.is_listening = False
         for bucket in self.buckets:
-            bucket.flat.zero_()  # not a product with zero: NaN times zero is NaN
+            bucket.flat.zero_()
             bucket.missing = 0
         self._launch_ready()
         self.finish()
@@ -343,8 +343,7 @@ class Reducer:
             self.squares = (marks[len(self.params)], mean)
         for p, mark, (_, view) in zip(self.params, marks, self._slots, strict=False):
             # A parameter that got no gradient anywhere has none, as without us.
-            if mark:
-                p.grad = view
+            p.grad = view if mark else None
 
 
 def _square_of(bucket: Bucket) -> float:
@@ -354,7 +353,7 @@ def _square_of(bucket: Bucket) -> float:
 
 def weigh(grad: torch.Tensor | None, weight: float, into: torch.Tensor) -> None:
     """Write a gradient's contribution to the average."""
-    if grad is None:
+    if grad is None or weight <= 0:  # not a product with zero: NaN times zero is NaN
         into.zero_()
     elif grad.layout != torch.strided:
         raise ElasticError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -62,6 +63,33 @@ def test_a_group_somebody_still_uses_is_not_gone(store: StoreServer) -> None:
     assert not own.is_gone(0.2)
     assert other.is_gone(30.0)
     del in_use
+
+
+def test_samples_that_do_not_count_leave_nothing_in_the_average(store: StoreServer) -> None:
+    values: list[tuple[torch.Tensor | None, ...]] = [(), ()]
+
+    def step(rank: int, group: Group) -> None:
+        used, unused = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+        reducer = Reducer([used, unused])
+        reducer.bind(group, lambda: False, lambda: False)
+        reducer.begin(1.0 - rank, passes=(1, 0))
+        loss = (used * 2).sum() if rank == 0 else ((used + unused) * float("nan")).sum()
+        loss.backward()
+        reducer.finish()
+        values[rank] = (used.grad, unused.grad)
+
+    groups = pair(store, 1)
+    threads = [threading.Thread(target=step, args=one) for one in enumerate(groups)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for group in groups:
+        group.drop()
+    for used, unused in values:
+        assert used is not None
+        assert used.tolist() == [2.0, 2.0]
+        assert unused is None
 
 
 class Signalled:
