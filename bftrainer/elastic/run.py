@@ -149,7 +149,7 @@ class Run(Facts):
             is_short = self._cutting.active(batch, self.size) < self.size
             self._short_batch = batch if is_short else None
             if not pieces:
-                self._step_without_samples(batch)
+                yield from self._step_without_samples(batch)
             elif len(pieces) == 1:
                 yield self._begin(batch, pieces)
                 self._require_stepped()
@@ -345,20 +345,22 @@ class Run(Facts):
 
     def _begin(self, batch: int, pieces: Sequence[Piece], number: int = 0) -> Any:
         """Begin a pass and return its samples."""
-        self._batch = batch
         self._is_last_pass = number == len(pieces) - 1
-        membership = self._membership
-        reducer = membership.reducer
-        if reducer is not None and (membership.size > 1 or reducer.works_alone):
-            weight = pieces[number].samples / batch
-            reducer.begin(weight, number, self._pass_counts(batch))
-            reducer.is_in_hand = True
-        self._strays.next_batch()
-        position = membership.counters.position
+        self._take_in_hand(batch, pieces[number].samples, number)
+        position = self._membership.counters.position
         data = self._loader.fetch(self._view(), position, batch, self._left(), number)
         if self._cutting.logical:
             self._seed(pieces[number].logical)
         return data
+
+    def _take_in_hand(self, batch: int, samples: int, number: int = 0) -> None:
+        """The script gets ``samples`` of a global batch that count."""
+        self._batch = batch
+        reducer = self._membership.reducer
+        if reducer is not None and (self.size > 1 or reducer.works_alone):
+            reducer.begin(samples / batch, number, self._pass_counts(batch))
+            reducer.is_in_hand = True
+        self._strays.next_batch()
 
     def _end_pass(self) -> None:
         # A script's own code after an update (schedules, averages) follows every pass
@@ -387,11 +389,12 @@ class Run(Facts):
         of_all, of_mean = reducer.squares
         self._rates.observe(size, of_all / unit, of_mean / unit)
 
-    def _step_without_samples(self, batch: int) -> None:
+    def _step_without_samples(self, batch: int) -> Iterator[Any]:
         reducer = self._membership.reducer
         if reducer is None:
             raise RuntimeError("a generation of several members has a reducer")
         reducer.contribute_nothing(self._pass_counts(batch))
+        yield from ()
 
     def _bring_along(self, batch: int) -> Broken | None:
         """Give members that had no samples in the last step the state after it."""

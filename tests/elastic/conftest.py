@@ -8,6 +8,7 @@ import pytest
 
 from bftrainer.elastic.store import StoreServer
 from tests.elastic.controller import TemplateProcess
+from tests.elastic.frameworks import FRAMEWORKS, Framework
 
 
 @pytest.fixture(scope="session")
@@ -15,6 +16,14 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemplateProce
     with TemplateProcess(tmp_path_factory.mktemp("template")) as started:
         started.await_packet("ready")
         yield started
+
+
+@pytest.fixture(params=FRAMEWORKS, ids=lambda f: f.module)
+def framework(request: pytest.FixtureRequest) -> Framework:
+    """Return one of the libraries there are hooks for."""
+    chosen: Framework = request.param
+    pytest.importorskip(chosen.module, reason=f"{chosen.module} is not installed")
+    return chosen
 
 
 @pytest.fixture

@@ -3,20 +3,24 @@
 The framework asks for an epoch's batches and calls for updates; what it must not see
 stays in here: a joiner's rehearsal, all but the last pass over a batch, steps that are
 redone because a member was lost. Each is worked off with the two actions that the hook
-hands in. The framework's own counters are part of the registered state, so that they
-follow every outcome. Used by ``huggingface`` and ``lightning``.
+hands in. A worker that has no share of a batch gets samples that do not count, so that
+the framework goes through the same steps on all workers. Its own counters are part of
+the registered state, so that they follow every outcome. Used by ``huggingface`` and
+``lightning``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
-from bftrainer.elastic.batch import GlobalBatch
+from bftrainer.elastic.batch import GlobalBatch, Piece
 from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.group import Broken
 from bftrainer.elastic.run import Run
 
 _NOTHING = object()
@@ -46,6 +50,9 @@ class Counted:
     def begin(self) -> None:
         """Count the first half of a batch that the framework does not see."""
 
+    def reopen(self) -> None:
+        """Take back the end of an epoch, which the framework will count."""
+
 
 class Driven(Run):
     """A run whose loop and step are the framework's."""
@@ -62,11 +69,17 @@ class Driven(Run):
         self._held: Any = _NOTHING  # a batch of the next epoch, met in the last
         self._serving = -1
         self._sound: dict[str, Any] | None = None  # state before what counts for nothing
+        self._buffers: list[torch.Tensor] = []  # before samples that do not count
 
     @property
     def is_discounted(self) -> bool:
         """Whether what the framework counts now belongs to no step of the run."""
         return self._sound is not None
+
+    @property
+    def rehearsing(self) -> bool:
+        """Whether the batch in hand does not count: a rehearsal's, or in place of no share."""
+        return self._is_rehearsing or (self._batch is not None and not self._pieces(self._batch))
 
     def open(self) -> None:
         """Begin: a script that runs plainly enters its only generation here."""
@@ -79,20 +92,28 @@ class Driven(Run):
         from wherever the run is.
         """
         self._settle()
-        is_first = True
+        if self._held is _NOTHING:
+            self._hold_next(may_advance=True)
+        elif self._cutting.logical and (pieces := self._pieces(self._batch or 0)):
+            self._seed(pieces[-1].logical)  # the framework may have drawn since it was fetched
+        if self._held is _NOTHING:
+            return
+        self._serving = self.epoch
         while True:
-            if self._held is _NOTHING:
-                self._hold_next(may_advance=is_first)
-            if self._held is _NOTHING:
-                return
-            if is_first:
-                self._serving, is_first = self.epoch, False
-            elif self.epoch != self._serving:
-                self._discount()  # the framework ends an epoch that the others have ended
-                return
             batch = self._take()
             self._counted.remember()
             yield batch
+            # A generation that begins at the end of an epoch does so on all workers where the
+            # next epoch begins: only who joined in this one is asked for a batch here.
+            if self.is_discounted or not self._next_batch() or not self._follow():
+                return
+
+    def step(self) -> bool:
+        """As ``Run.step``; samples that do not count leave nothing in the model's buffers."""
+        for buffer, value in zip(self._state.buffers(), self._buffers, strict=False):
+            buffer.copy_(value)
+        self._buffers = []
+        return super().step()
 
     def update(self) -> None:
         """Apply the averaged gradients of the batch in hand, in place of the optimizer's step.
@@ -101,9 +122,7 @@ class Driven(Run):
         others had committed it and the epoch is over.
         """
         while not self.step():
-            self._hold_next(may_advance=False)
-            if self._held is _NOTHING or self.epoch != self._serving:
-                self._discount()
+            if not self._follow():
                 return
             batch = self._take()
             self._counted.remember()
@@ -115,10 +134,23 @@ class Driven(Run):
     def close(self) -> None:
         """End the run: on rank 0 alone the framework goes on after this."""
         self._settle()
-        if self._is_entered and not self._control.is_over:
-            # Members that had no samples in the last step wait for its outcome.
-            next(self._source, None)
         self.finish()
+
+    def _pieces(self, batch: int) -> Sequence[Piece]:
+        return self._cutting.pieces(batch, self.size, self.rank)
+
+    def _step_without_samples(self, batch: int) -> Iterator[Any]:
+        """Let the framework step and count as on the other workers."""
+        if not self._cutting.logical:  # there, all get the buffers of the first
+            self._buffers = [b.clone() for b in self._state.buffers()]
+        self._is_last_pass = True
+        self._take_in_hand(batch, 0)
+        yield self._loader.rehearsal(self._cutting.least)
+        self._require_stepped()
+
+    def _bring_along(self, batch: int) -> Broken | None:
+        """Nobody is behind: all have stepped."""
+        del batch
 
     def _take(self) -> Any:
         batch, self._held = self._held, _NOTHING
@@ -136,20 +168,28 @@ class Driven(Run):
             self._source = self.batches()
         while True:
             for batch in self._source:
-                if self.is_last_pass and not self.rehearsing:
+                if self.is_last_pass and not self._is_rehearsing:
                     self._held = batch
                     return
                 self._work.train(batch)
-                if self.rehearsing:
+                if self._is_rehearsing:
                     self._work.ready()
                 self.step()
             if not may_advance or not self._advance():
                 return
             self._source = self.batches()
 
-    def _discount(self) -> None:
-        if self._sound is None:
-            self._sound = self._state.snapshot_light()
+    def _follow(self) -> bool:
+        """Hold the epoch's next batch; return False where the others have ended the epoch.
+
+        What the framework then counts until it begins the next epoch counts for nothing.
+        """
+        self._hold_next(may_advance=False)
+        if self._held is not _NOTHING and self.epoch == self._serving:
+            return True
+        self._sound = self._state.snapshot_light()
+        self._counted.reopen()
+        return False
 
     def _settle(self) -> None:
         """Take back what the framework counted after the state was sound."""

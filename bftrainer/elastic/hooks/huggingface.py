@@ -109,22 +109,27 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
             # The Trainer's loop variables began where this process did.
             state.epoch = state.global_step / len(self._loader)
         if self.run is not None and self.run.is_discounted:
-            control.should_log = control.should_save = control.should_evaluate = False
+            _ask_nothing(control)
             control.should_training_stop = False
         return control
 
     def on_epoch_end(
-        self, _args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+        self, _args: TrainingArguments, _state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
-        """After the last epoch only rank 0 goes on, to evaluate and save."""
-        is_last = self.run is not None and self.run.epoch >= state.num_train_epochs - 1
-        if self.run is not None and (control.should_training_stop or is_last):
-            self.run.close()
-            control.should_training_stop = True
+        """After the last epoch only rank 0 evaluates and saves; an epoch is ended once."""
+        if self.run is None:
+            return control
+        if self.run.is_discounted:
+            _ask_nothing(control)
+            control.should_training_stop = False
+        elif control.should_training_stop and self.run.is_first:
+            self.run.close()  # before what takes long
+        elif control.should_training_stop:
+            _ask_nothing(control)
         return control
 
     def on_train_end(self, *_args: object, **_: object) -> None:
-        """End the run if the Trainer has stopped early."""
+        """From here on only rank 0 goes on."""
         if self.run is not None:
             self.run.close()
 
@@ -219,6 +224,10 @@ class _Sums(Counted):
     def _counting(self) -> list[Any]:
         handler = self._trainer.callback_handler
         return [c for c in handler.callbacks if isinstance(c, ExportableState)]
+
+
+def _ask_nothing(control: TrainerControl) -> None:
+    control.should_log = control.should_save = control.should_evaluate = False
 
 
 def _replace_step(optimizer: Any, update: Callable[[], None]) -> None:

@@ -234,6 +234,11 @@ class _ElasticStrategy(_strategies.SingleDeviceStrategy):  # type: ignore[misc]
         """Whether this process logs and saves."""
         return self.elastic.is_first
 
+    def reduce_boolean_decision(self, decision: bool, *_: object, **__: object) -> bool:
+        """Decide to stop or to save, but not on what the others have decided already."""
+        run = self.elastic.run
+        return decision and not (run is not None and run.is_discounted)
+
     def process_dataloader(self, dataloader: Any) -> Any:
         """Exchange the training loader."""
         is_training = self.elastic.trainer.training
@@ -268,6 +273,13 @@ class _Progress(Counted):
         loop.batch_progress.increment_ready()
         loop.batch_progress.increment_started()
         loop.automatic_optimization.optim_progress.optimizer.step.increment_ready()
+
+    def reopen(self) -> None:
+        """Lightning ends the epoch and counts that."""
+        progress = self._trainer.fit_loop.epoch_progress
+        for count in (progress.total, progress.current):
+            count.processed -= 1
+            count.completed -= 1
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything as it was or is between two steps."""

@@ -12,6 +12,7 @@ import torch
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
+    EarlyStoppingCallback,
     Trainer,
     TrainerCallback,
     TrainingArguments,
@@ -35,6 +36,10 @@ class Noting(Trainer):  # type: ignore[misc]  # transformers is not typed
         if self.is_world_process_zero() and "loss" in logs:
             hooked.note("log", step=self.state.global_step, **logs)
 
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        hooked.saw("save", hook and hook.run, self.state.global_step)
+        super().save_model(*args, **kwargs)
+
 
 class Watching(TrainerCallback):  # type: ignore[misc]
     """Follows the run once there is one."""
@@ -42,6 +47,12 @@ class Watching(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, *_args: Any, **_kwargs: Any) -> None:
         if hook is not None:
             hooked.follow(hook.run, model, counted)
+
+    def on_evaluate(self, _args: Any, state: Any, *_: Any, **_kwargs: Any) -> None:
+        hooked.saw("evaluate", hook and hook.run, state.global_step)
+
+    def on_epoch_end(self, _args: Any, state: Any, *_: Any, **_kwargs: Any) -> None:
+        hooked.saw("epoch end", hook and hook.run, state.global_step, epoch=state.epoch)
 
 
 def counted() -> dict[str, Any]:
@@ -61,7 +72,7 @@ model = BertForSequenceClassification(
         num_attention_heads=2,
         intermediate_size=32,
         max_position_embeddings=8,
-        hidden_dropout_prob=0.0,
+        hidden_dropout_prob=settings["dropout"],
         attention_probs_dropout_prob=0.0,
     )
 )
@@ -78,6 +89,9 @@ trainer = Noting(
         logging_steps=1,
         eval_strategy="epoch" if settings["evaluate"] else "no",
         save_strategy="epoch" if settings["evaluate"] else "no",
+        metric_for_best_model="loss",
+        greater_is_better=bool(settings["patience"]),
+        dataloader_drop_last=settings["drop_last"],
         report_to=[],
         use_cpu=True,
         disable_tqdm=True,
@@ -91,9 +105,11 @@ hook: Any = None
 if settings["elastic"]:
     from bftrainer.elastic.hooks.huggingface import ElasticCallback
 
-    hook = ElasticCallback(trainer)
+    hook = ElasticCallback(trainer, bitwise=hooked.bitwise())
     trainer.add_callback(hook)
 trainer.add_callback(Watching())
+if settings["patience"]:
+    trainer.add_callback(EarlyStoppingCallback(settings["patience"]))
 trainer.train()
 if trainer.is_world_process_zero():
     hooked.finish(model, **counted())

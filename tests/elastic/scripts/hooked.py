@@ -1,7 +1,7 @@
 """The journal of ``train_ids.py`` for scripts whose loop belongs to a framework.
 
-``fail_at`` in the settings ([step, rank]) lets that rank's collective fail where those
-of the others succeed.
+``fail_at`` in the settings ([step, rank, number]) lets that rank's collective, the first or
+another one of the step, fail where those of the others succeed.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ settings: dict[str, Any] = {
     "delay_s": 0.0,
     "bf16": False,
     "evaluate": False,
+    "drop_last": False,
+    "logical": 0,  # of bitwise mode
+    "dropout": 0.0,
+    "norm": False,
+    "patience": 0,  # epochs to go on for, with a score that never improves
     "fail_at": None,
     "holds": [],  # [step, generation]: that step not before this generation can be entered
     **json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}"),
@@ -75,6 +80,18 @@ def works_on(run: Any, ids: torch.Tensor) -> None:
         time.sleep(settings["delay_s"])
 
 
+def saw(kind: str, run: Any, step: int, **what: object) -> None:
+    """Note that the framework called a callback of this worker."""
+    note(kind, rank=0 if run is None else run.rank, step=step, **what)
+
+
+def bitwise() -> Any:
+    """Return the logical workers that the settings ask for."""
+    from bftrainer import elastic
+
+    return elastic.LogicalWorkers(settings["logical"]) if settings["logical"] else None
+
+
 def follow(run: Any, model: torch.nn.Module, counted: Callable[[], dict[str, Any]]) -> None:
     """Note what happens to a run; ``counted`` gives the framework's own counters."""
 
@@ -99,13 +116,15 @@ def follow(run: Any, model: torch.nn.Module, counted: Callable[[], dict[str, Any
 
 def _fail_once(run: Any) -> None:
     real_settle = groups.settle
-    failures = [0]
+    *where, number = settings["fail_at"]
+    awaited = [0]
 
     def settle(work: Any, abandoned: Callable[[], bool]) -> Broken | None:
         outcome = real_settle(work, abandoned)
-        if not failures[0] and [run.step_count + 1, run.rank] == settings["fail_at"]:
-            failures[0] = 1
-            return Broken(reason="injected")
+        if [run.step_count + 1, run.rank] == where:
+            awaited[0] += 1
+            if awaited[0] == number:
+                return Broken(reason="injected")
         return outcome
 
     groups.settle = settle

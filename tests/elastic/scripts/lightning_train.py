@@ -11,7 +11,8 @@ from typing import Any
 import hooked  # type: ignore[import-not-found]  # beside this script
 import lightning
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.plugins import TorchCheckpointIO
 from torch.utils.data import DataLoader
 
 settings = hooked.settings
@@ -24,7 +25,11 @@ class Classifier(lightning.LightningModule):  # type: ignore[misc]  # skipped by
         super().__init__()
         self.embedding = torch.nn.Embedding(64, 8)
         self.layers = torch.nn.Sequential(
-            torch.nn.Linear(48, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)
+            torch.nn.Linear(48, 16),
+            torch.nn.BatchNorm1d(16) if settings["norm"] else torch.nn.Identity(),
+            torch.nn.Tanh(),
+            torch.nn.Dropout(settings["dropout"]),
+            torch.nn.Linear(16, 2),
         )
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -53,7 +58,12 @@ class Classifier(lightning.LightningModule):  # type: ignore[misc]  # skipped by
         return [optimizer], [{"scheduler": per_step, "interval": "step"}]
 
     def train_dataloader(self) -> Any:
-        return DataLoader(hooked.Tokens(settings["samples"]), settings["batch"], shuffle=False)
+        return DataLoader(
+            hooked.Tokens(settings["samples"]),
+            settings["batch"],
+            shuffle=False,
+            drop_last=settings["drop_last"],
+        )
 
     def val_dataloader(self) -> Any:
         return DataLoader(hooked.Tokens(20), 10)
@@ -65,6 +75,28 @@ class Watching(lightning.Callback):  # type: ignore[misc]
     def on_train_start(self, *_args: Any) -> None:
         if hook is not None:
             hooked.follow(hook.run, model, counted)
+
+    def on_validation_end(self, trainer: Any, _module: Any) -> None:
+        if not trainer.sanity_checking:
+            hooked.saw("evaluate", hook and hook.run, trainer.global_step)
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        tracked = [b.item() for name, b in module.named_buffers() if name.endswith("tracked")]
+        hooked.saw(
+            "epoch end",
+            hook and hook.run,
+            trainer.global_step,
+            epoch=trainer.current_epoch,
+            tracked=tracked,
+        )
+
+
+class NotingIO(TorchCheckpointIO):  # type: ignore[misc]
+    """Writes down that a checkpoint is written."""
+
+    def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        hooked.saw("save", hook and hook.run, trainer.global_step)
+        super().save_checkpoint(*args, **kwargs)
 
 
 def counted() -> dict[str, Any]:
@@ -78,12 +110,12 @@ def counted() -> dict[str, Any]:
 lightning.seed_everything(4)
 model = Classifier()
 hook: Any = None
-plugins: list[Any] = []
+plugins: list[Any] = [NotingIO()]
 if settings["elastic"]:
     from bftrainer.elastic.hooks.lightning import ElasticCallback, ElasticEnvironment
 
-    hook = ElasticCallback()
-    plugins = [ElasticEnvironment()]
+    hook = ElasticCallback(bitwise=hooked.bitwise())
+    plugins += [ElasticEnvironment()]
 out = hooked.directory / "out"
 trainer = lightning.Trainer(
     accelerator="cpu",
@@ -97,6 +129,7 @@ trainer = lightning.Trainer(
     logger=lightning.pytorch.loggers.CSVLogger(out, version="only"),
     callbacks=[
         *([] if hook is None else [hook]),
+        *([EarlyStopping("score", patience=settings["patience"])] if settings["patience"] else []),
         Watching(),
         ModelCheckpoint(out, filename="{epoch}", save_top_k=-1, every_n_epochs=1),
     ],

@@ -1,0 +1,76 @@
+"""Scripts whose loop is a framework's: run without the hook, and run by a controller."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import torch
+
+from bftrainer import process
+from tests.elastic import journal
+from tests.elastic.controller import SCRIPTS, Controller
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """One of the libraries there are hooks for."""
+
+    module: str
+    script: str
+    saved: frozenset[str]  # its own checkpoints, one per epoch
+
+
+FRAMEWORKS = (
+    Framework(
+        module="transformers",
+        script="hf_train.py",
+        saved=frozenset({"checkpoint-10", "checkpoint-20", "checkpoint-30"}),
+    ),
+    Framework(
+        module="lightning",
+        script="lightning_train.py",
+        saved=frozenset({"epoch=0.ckpt", "epoch=1.ckpt", "epoch=2.ckpt"}),
+    ),
+)
+
+
+def natively(framework: Framework, **settings: Any) -> journal.Entry:
+    """Return what training comes to without the hook, in one process."""
+    return _natively(framework.script, json.dumps({"elastic": False, **settings}))
+
+
+@cache  # several tests compare with the same
+def _natively(script: str, settings: str) -> journal.Entry:
+    with TemporaryDirectory() as directory:
+        done = process.run(
+            [sys.executable, str(SCRIPTS / script), settings],
+            timeout_s=300,
+            env={**os.environ, "BFT_TEST_DIR": directory, "OMP_NUM_THREADS": "1"},
+        )
+        assert done.is_ok, done.stderr
+        return journal.result(Path(directory))
+
+
+def start(c: Controller, framework: Framework, *, count: int = 2, **settings: Any) -> list[str]:
+    """Start workers that are not in a generation yet."""
+    return c.start(SCRIPTS / framework.script, [json.dumps(settings)], count=count)
+
+
+def assert_same(directory: Path, wanted: journal.Entry, *, samples: int, atol: float) -> None:
+    got = journal.result(directory)
+    for name in ("steps", "epoch", "lr"):
+        assert got[name] == pytest.approx(wanted[name])
+    for a, b in zip(got["parameters"], wanted["parameters"], strict=True):
+        torch.testing.assert_close(torch.tensor(a), torch.tensor(b), rtol=1e-3, atol=atol)
+    epochs = journal.committed_ids(directory)
+    assert {e: set(ids.values()) for e, ids in epochs.items()} == {0: {1}, 1: {1}, 2: {1}}
+    assert all(len(ids) == samples for ids in epochs.values())
+    assert journal.disagreements(directory, "sums", "counted") == []
