@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from bftrainer.elastic.protocol import Interrupted
 from tests.elastic import journal
-from tests.elastic.controller import Controller, TemplateProcess
+from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 from tests.elastic.frameworks import FRAMEWORKS, Framework, assert_same, natively, start
 
 EPOCHS = 3
@@ -161,6 +162,32 @@ def test_all_stop_early_after_the_same_epoch(
     assert_same(tmp_path, wanted, samples=73, atol=1e-5)
     assert steps(workers(tmp_path, "epoch end"))[0] == [10, 20, 30]
     assert len(workers(tmp_path, "epoch end")[1]) == EPOCHS
+
+
+@pytest.mark.parametrize(
+    ("asked", "ends"),
+    [
+        ({"epochs": 2}, [3, 6]),
+        pytest.param({"samples": 13}, [3, 4], marks=pytest.mark.long),
+    ],
+    ids=["epochs", "samples"],
+)
+def test_a_run_that_is_submitted_shorter_ends_there(
+    tmp_path: Path,
+    template: TemplateProcess,
+    framework: Framework,
+    asked: dict[str, int],
+    ends: list[int],
+) -> None:
+    with Controller(tmp_path, template) as c:
+        settings = json.dumps({"samples": 9, "batch": 4, "evaluate": True})
+        ids = c.start(SCRIPTS / framework.script, [settings], count=2, **asked)
+        c.warm(ids)
+        c.form(ids)
+        c.finished()
+    assert journal.result(tmp_path)["steps"] == ends[-1]
+    assert steps(workers(tmp_path, "epoch end")) == [ends, ends]
+    assert [e["step"] for e in journal.entries(tmp_path, "save")] == ends
 
 
 @pytest.mark.long

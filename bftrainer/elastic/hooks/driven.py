@@ -12,7 +12,7 @@ the registered state, so that they follow every outcome. Used by ``huggingface``
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -75,6 +75,13 @@ class Driven(Run):
     def is_discounted(self) -> bool:
         """Whether what the framework counts now belongs to no step of the run."""
         return self._sound is not None
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether no step is left: a submission may ask for less than the framework would do."""
+        counters = self._membership.counters
+        after = replace(counters, epoch=counters.epoch + 1)
+        return not self._next_batch() and self._length.is_done(after)
 
     @property
     def rehearsing(self) -> bool:

@@ -111,6 +111,8 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
         if self.run is not None and self.run.is_discounted:
             _ask_nothing(control)
             control.should_training_stop = False
+        elif self.run is not None and self.run.is_trained:
+            control.should_training_stop = True
         return control
 
     def on_epoch_end(

@@ -150,6 +150,11 @@ class ElasticCallback(_library.Callback):  # type: ignore[misc]
         run.on_entered(self._entered)
         run.open()
 
+    def on_train_epoch_end(self, trainer: Any, _module: Any) -> None:
+        """End the loop where the run ends, which may be shorter."""
+        if self.run is not None and self.run.is_trained:
+            trainer.fit_loop.max_epochs = trainer.fit_loop.epoch_progress.current.processed
+
     def on_train_end(self, _trainer: Any, _module: Any) -> None:
         """From here on only rank 0 goes on."""
         if self.run is not None:
