@@ -8,13 +8,12 @@ was half done, a fresh generation is announced.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from bftrainer.actuate.generation import GenerationMachine, mark_of
-from bftrainer.actuate.group import Parked, Regrouped, Rescaled, Worker, WorkerPhase
+from bftrainer.actuate.group import Parked, Regrouped, Worker, WorkerPhase
 from bftrainer.elastic import protocol
 from bftrainer.elastic.control import key_of
-from bftrainer.trainer import TrainerProgress, TrainerRecord
+from bftrainer.trainer import TrainerRecord
 
 
 def adopt(
@@ -99,31 +98,6 @@ def _apply(machine: GenerationMachine, worker: Worker, body: protocol.Message) -
         machine.step = max(machine.step, body.step)
         machine.samples = max(machine.samples, body.samples)
         machine.epoch = max(machine.epoch, body.epoch)
-
-
-def entered(progress: TrainerProgress, done: Rescaled | Regrouped, now_s: float) -> TrainerProgress:
-    """Return the progress of a trainer whose generation is complete."""
-    return replace(
-        progress,
-        generation=done.generation,
-        size=done.size,
-        step=done.step,
-        epoch=done.epoch,
-        samples=done.samples,
-        samples_per_s=0.0,
-        reported_s=now_s,
-        backend=done.backend if isinstance(done, Rescaled) else "",
-    )
-
-
-def regrouped_record(record: TrainerRecord, done: Regrouped, now_s: float) -> TrainerRecord:
-    """Return the record of a trainer whose agents announced a generation meanwhile."""
-    return replace(
-        record,
-        last_generation=max(record.last_generation, done.generation),
-        rescales=record.rescales + 1,
-        progress=entered(record.progress, done, now_s),
-    )
 
 
 def parked_meanwhile(record: TrainerRecord) -> Parked:

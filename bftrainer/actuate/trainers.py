@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from bftrainer.actuate.adoption import adopt, entered, parked_meanwhile, regrouped_record
+from bftrainer.actuate import recording
+from bftrainer.actuate.adoption import adopt, parked_meanwhile
 from bftrainer.actuate.believing import Reports
 from bftrainer.actuate.copy_book import CopyBook
 from bftrainer.actuate.costs import (
@@ -28,7 +29,6 @@ from bftrainer.actuate.ending import (
     complete,
     last_progress,
     save_grace_s,
-    still,
 )
 from bftrainer.actuate.failures import given_up
 from bftrainer.actuate.generation import GenerationMachine, mark_of
@@ -330,19 +330,7 @@ class TrainerBook:
         if self.speeds.is_uneven(record.trainer_id):  # a straggler's pace is not its size's
             watch, costs = watch_from(record, said, now_s), record.costs
         trainer.watch = watch
-        self._replace(
-            trainer,
-            costs=costs,
-            # Not the generation: it goes with the size, and the last member may yet enter.
-            progress=replace(
-                record.progress,
-                step=said.step,
-                epoch=said.epoch,
-                samples=said.samples,
-                samples_per_s=said.samples_per_s,
-                reported_s=now_s,
-            ),
-        )
+        self._set(trainer, recording.progressed(record, said, costs, now_s))
 
     def _carry_out(self, trainer: Trainer, instructions: Sequence[Instruction]) -> None:
         if trainer.record.failing is not trainer.machine.failures.row:
@@ -403,15 +391,7 @@ class TrainerBook:
         if not record.failing.count:
             self.quarantine.trains(record.trainer_id, done.nodes, now_s)
         self.budget.on_rescaled(record.trainer_id, done, now_s)
-        self._replace(
-            trainer,
-            state=TrainerState.RUNNING,
-            reason=still(record, ""),
-            started_s=record.started_s if record.started_s is not None else now_s,
-            rescales=record.rescales + (1 if done.size_before else 0),
-            costs=costs,
-            progress=entered(record.progress, done, now_s),
-        )
+        self._set(trainer, recording.rescaled(record, done, costs, now_s))
         self.rescales.append((record.trainer_id, now_s, done))
         if done.size_before:
             self.pauses += 1
@@ -428,8 +408,7 @@ class TrainerBook:
             "trainer %s: generation %d, %d -> %d nodes, was announced by pilot %s: %s",
             record.trainer_id, done.generation, done.size_before, done.size, done.by, done.reason,
         )  # fmt: skip
-        trainer.record = regrouped_record(record, done, self._clock())
-        self.records[record.trainer_id] = trainer.record
+        self._set(trainer, recording.regrouped(record, done, self._clock()))
         self._write(trainer, "regrouped", done)
 
     def _on_parked(self, trainer: Trainer, parked: Parked) -> None:
@@ -438,12 +417,7 @@ class TrainerBook:
             return
         self.speeds.forget(record.trainer_id)
         trainer.is_saved = parked.is_saved
-        self._replace(
-            trainer,
-            state=TrainerState.PARKED,
-            reason=still(record, "It has no nodes; it resumes from its last checkpoint."),
-            progress=replace(record.progress, size=0, samples_per_s=0.0),
-        )
+        self._set(trainer, recording.parked(record))
         self._write(trainer, "parked", parked)
         self._on_change()
 
@@ -489,8 +463,10 @@ class TrainerBook:
         return trainer.record
 
     def _replace(self, trainer: Trainer, **changes: object) -> None:
-        trainer.record = replace(trainer.record, **changes)  # type: ignore[arg-type]  # field names checked by replace
-        self.records[trainer.record.trainer_id] = trainer.record
+        self._set(trainer, replace(trainer.record, **changes))  # type: ignore[arg-type]  # field names checked by replace
+
+    def _set(self, trainer: Trainer, record: TrainerRecord) -> None:
+        trainer.record = self.records[record.trainer_id] = record
 
     def _note(self, trainer_id: str, kind: str, what: object) -> None:
         self._write(self.trainers[trainer_id], kind, what)

@@ -1,0 +1,82 @@
+"""A trainer's record → the record after what its workers did or said. Pure.
+
+Called by ``actuate.trainers``, which keeps the records and writes them down.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bftrainer.actuate.ending import still
+from bftrainer.actuate.group import Regrouped, Rescaled
+from bftrainer.elastic.protocol import Progress
+from bftrainer.trainer import MeasuredCosts, TrainerProgress, TrainerRecord, TrainerState
+
+
+def progressed(
+    record: TrainerRecord, said: Progress, costs: MeasuredCosts, now_s: float
+) -> TrainerRecord:
+    """Return it after a member's report.
+
+    Not with its generation: that goes with the size, and the last member may yet enter.
+    """
+    progress = replace(
+        record.progress,
+        step=said.step,
+        epoch=said.epoch,
+        samples=said.samples,
+        samples_per_s=said.samples_per_s,
+        reported_s=now_s,
+    )
+    return replace(record, costs=costs, progress=progress)
+
+
+def rescaled(
+    record: TrainerRecord, done: Rescaled, costs: MeasuredCosts, now_s: float
+) -> TrainerRecord:
+    """Return it once its generation is complete."""
+    return replace(
+        record,
+        state=TrainerState.RUNNING,
+        reason=still(record, ""),
+        started_s=record.started_s if record.started_s is not None else now_s,
+        rescales=record.rescales + (1 if done.size_before else 0),
+        costs=costs,
+        progress=_entered(record.progress, done, now_s),
+    )
+
+
+def regrouped(record: TrainerRecord, done: Regrouped, now_s: float) -> TrainerRecord:
+    """Return it after a generation that its agents announced while no daemon was there."""
+    return replace(
+        record,
+        last_generation=max(record.last_generation, done.generation),
+        rescales=record.rescales + 1,
+        progress=_entered(record.progress, done, now_s),
+    )
+
+
+def parked(record: TrainerRecord) -> TrainerRecord:
+    """Return it when no member is left."""
+    return replace(
+        record,
+        state=TrainerState.PARKED,
+        reason=still(record, "It has no nodes; it resumes from its last checkpoint."),
+        progress=replace(record.progress, size=0, samples_per_s=0.0),
+    )
+
+
+def _entered(
+    progress: TrainerProgress, done: Rescaled | Regrouped, now_s: float
+) -> TrainerProgress:
+    return replace(
+        progress,
+        generation=done.generation,
+        size=done.size,
+        step=done.step,
+        epoch=done.epoch,
+        samples=done.samples,
+        samples_per_s=0.0,
+        reported_s=now_s,
+        backend=done.backend if isinstance(done, Rescaled) else "",
+    )
