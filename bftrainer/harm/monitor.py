@@ -21,6 +21,7 @@ from bftrainer.harm.report import make_report
 from bftrainer.harm.slo import Rule, slow_part
 from bftrainer.harm.views import HarmReport
 from bftrainer.journal.journal import Journal
+from bftrainer.journal.records import JournalEntry
 from bftrainer.policy.model import Policy
 
 LOG = logging.getLogger("bftrainer.harm")
@@ -134,22 +135,30 @@ def on_our_clock(said: LastWords, heard_s: float) -> tuple[float, float]:
 
 def read_records(journal: Journal) -> Iterable[tuple[float, HarmRecords]]:
     """Read what was settled, oldest first, each with its time."""
-    for entry in journal.entries(records.KIND):
-        yield entry.at_s, entry.payload_as(HarmRecords)
+    return _readable(journal.entries(records.KIND))
 
 
 def _newest(journal: Journal) -> Iterable[tuple[float, HarmRecords]]:
     """The same, as many as are kept; older ones are not even decoded."""
-    for entry in deque(journal.entries(records.KIND), maxlen=KEPT_RECORDS):
-        yield entry.at_s, entry.payload_as(HarmRecords)
+    return _readable(deque(journal.entries(records.KIND), maxlen=KEPT_RECORDS))
+
+
+def _readable(entries: Iterable[JournalEntry]) -> Iterable[tuple[float, HarmRecords]]:
+    """Pass over, with one line of log, what another release wrote otherwise."""
+    passed_over = 0
+    for entry in entries:
+        if (found := entry.payload_if(HarmRecords)) is None:
+            passed_over += 1
+        else:
+            yield entry.at_s, found
+    if passed_over:
+        LOG.warning("%d records of hand-overs are another release's: not counted", passed_over)
 
 
 def read_state(journal: Journal) -> BackOff:
-    """Read the last level of the back-off."""
-    last = None
-    for entry in journal.entries(backoff.KIND):
-        last = entry
-    return BackOff() if last is None else last.payload_as(BackOff)
+    """Read the last level of the back-off; none where another release wrote it otherwise."""
+    last = journal.latest(backoff.KIND)
+    return (last.payload_if(BackOff) if last is not None else None) or BackOff()
 
 
 def report_of(

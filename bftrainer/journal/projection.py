@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from bftrainer.canonical import decode, encode, from_plain, parse, to_plain
+from bftrainer.canonical import encode, parse, to_plain
 from bftrainer.journal.records import PilotRecord, pilot_ordinal, trainer_ordinal
-from bftrainer.journal.unreadable import trainer_of
+from bftrainer.journal.unreadable import pilot_of, trainer_of
 from bftrainer.trainer import TrainerRecord
 
 START: Final = "start"  # a daemon began an incarnation
@@ -45,16 +45,22 @@ def _trainer_row(plain: Any, seq: int) -> Row:
 
 def pilot_row(record: PilotRecord, seq: int) -> Row:
     """Return the row of a pilot."""
+    return _pilot_row(to_plain(record), seq)
+
+
+def _pilot_row(plain: Any, seq: int) -> Row:
+    """Return it as it was written, whether or not this release can read it."""
+    job_id = plain.get("job_id")
     return {
-        "pilot_id": record.pilot_id,
-        "ordinal": pilot_ordinal(record.pilot_id),
-        "node": _printable(record.node),
-        "job_id": None if record.job_id is None else _printable(record.job_id),
-        "state": str(record.state),
-        "owner": _printable(record.owner),
-        "requested_s": float(record.requested_s),
-        "ended_s": None if record.ended_s is None else float(record.ended_s),
-        "record": encode(record).decode(),
+        "pilot_id": plain["pilot_id"],
+        "ordinal": pilot_ordinal(plain["pilot_id"]),
+        "node": _printable(plain["node"]),
+        "job_id": None if job_id is None else _printable(job_id),
+        "state": plain["state"],
+        "owner": _printable(plain["owner"]),
+        "requested_s": plain["requested_s"],
+        "ended_s": plain.get("ended_s"),
+        "record": encode(plain).decode(),
         "seq": seq,
     }
 
@@ -66,7 +72,7 @@ def trainers_from(text: str) -> tuple[TrainerRecord, ...]:
 
 def pilots_from(text: str) -> tuple[PilotRecord, ...]:
     """Return the pilots in an entry."""
-    return tuple(from_plain(plain, PilotRecord) for plain in parse(text))
+    return tuple(pilot_of(plain) for plain in parse(text))
 
 
 def trainer_from(row_record: str) -> TrainerRecord:
@@ -76,7 +82,7 @@ def trainer_from(row_record: str) -> TrainerRecord:
 
 def pilot_from(row_record: str) -> PilotRecord:
     """Return the pilot in a row's ``record``."""
-    return decode(row_record, PilotRecord)
+    return pilot_of(parse(row_record))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,10 +111,7 @@ class Projection:
 
     def pilot_rows(self) -> dict[str, Row]:
         """Return what the table of pilots must hold."""
-        return {
-            key: pilot_row(from_plain(plain, PilotRecord), seq)
-            for key, (plain, seq) in self._pilots.items()
-        }
+        return {key: _pilot_row(plain, seq) for key, (plain, seq) in self._pilots.items()}
 
 
 def _items(text: str) -> Iterable[Any]:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from bftrainer.canonical import decode, parse
+from bftrainer.canonical import CanonicalError, decode, parse
 from bftrainer.trainer import TrainerRecord
 
 T = TypeVar("T")
@@ -68,6 +68,13 @@ class JournalEntry:
     def payload_as(self, cls: type[T]) -> T:
         """Return the payload as the class it was written from."""
         return decode(self.payload, cls)
+
+    def payload_if(self, cls: type[T]) -> T | None:
+        """Return the payload; ``None`` where another release wrote it otherwise."""
+        try:
+            return self.payload_as(cls)
+        except CanonicalError:
+            return None
 
     def plain(self) -> Any:
         """Return the payload as dicts, lists and numbers."""

@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from bftrainer.actuate.trainers import TrainerBook
+from bftrainer.harm import backoff, records
+from bftrainer.harm.backoff import BackOff
+from bftrainer.harm.monitor import HarmMonitor
+from bftrainer.harm.records import HarmRecords, Taken
 from bftrainer.journal.journal import Journal
+from bftrainer.journal.records import PilotRecord, PilotState
 from bftrainer.policy.model import Policy
 from bftrainer.trainer import TrainerRecord, TrainerState
 from milp.problem import Curve
@@ -113,3 +118,52 @@ def test_numbers_beyond_arithmetic_are_read_and_opened(tmp_path: Path) -> None:
         curve = Curve(sizes=(10**400,), samples_per_s=(1.0,))
         journal.append("note", {}, trainers=[replace(odd, spec=replace(odd.spec, curve=curve))])
         assert len(_book(journal).waiting_and_running()) == 1
+
+
+PILOT = PilotRecord(
+    pilot_id="p000001",
+    node="n1",
+    job_id="7",
+    public_key="k",
+    requested_s=T0,
+    time_limit_s=60.0,
+    owner="ada",
+    state=PilotState.RUNNING,
+    reason="It runs.",
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (newer(PILOT), PILOT),
+        (older(PILOT, "reason"), replace(PILOT, reason="")),
+        (older(PILOT, "time_limit_s"), replace(PILOT, time_limit_s=0.0)),
+    ],
+    ids=["newer", "older", "much older"],
+)
+def test_a_pilot_of_another_release_is_whole_and_counts_as_far_as_it_can_be_read(
+    tmp_path: Path, written: PilotRecord, read: PilotRecord
+) -> None:
+    other = replace(PILOT, pilot_id="p000002", node="n2")
+    with Journal.open(tmp_path / "journal.db", clock=lambda: T0) as journal:
+        journal.begin_incarnation()
+        journal.append("note", {}, pilots=[written, other])
+    with Journal.open(tmp_path / "journal.db", clock=lambda: T0) as journal:
+        assert journal.pilots(active_only=True) == (read, other)
+        assert [e.pilots for e in journal.entries("note")] == [(read, other)]
+
+
+def test_what_the_harm_monitor_of_another_release_wrote_does_not_count(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    taken = HarmRecords(taken=(Taken(node="n1", pilot_id="p000001", ended_s=T0, settled_s=T0),))
+    with Journal.open(tmp_path / "journal.db", clock=lambda: T0) as journal:
+        journal.begin_incarnation()
+        for found in (newer(taken), taken, newer(taken)):
+            journal.append(records.KIND, found)
+        journal.append(backoff.KIND, newer(BackOff(level=2, base_nodes=4)))
+        monitor = HarmMonitor(journal, Policy(), lambda: T0)
+        assert monitor.state == BackOff()
+        assert monitor.report(None).taken == 1
+    assert caplog.text.count("2 records of hand-overs are another release's") == 1
