@@ -27,6 +27,8 @@ from bftrainer.elastic import fields
 SCHEMA: Literal[1] = 1
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 MAX_WORD_BYTES = 256 * 1024  # of whatever an agent says but Hello
+MAX_HELLO_BYTES = 64 * 1024  # with what its workers said last, ...
+MAX_MEMBER_BYTES = 1024  # ... and so much for each agent there is, for they are in rosters
 MAX_LISTED = 4096
 _HELLO = re.compile(rb'\{"v":\d+,"incarnation":\d+,"type":"hello"')  # as ``encode`` begins it
 
@@ -40,6 +42,10 @@ Words = Annotated[str, AfterValidator(fields.words)]
 
 class WireError(Exception):
     """A frame that is not one of our messages (BFT-1301)."""
+
+
+class LongHelloError(WireError):
+    """A Hello that no honest agent can have sent."""
 
 
 class Strict(BaseModel):
@@ -254,10 +260,21 @@ def encode(message: AgentMessage | DaemonMessage) -> bytes:
     return frame
 
 
-def decode_from_agent(frame: bytes) -> AgentMessage:
-    """Parse a frame an agent sent; raise ``WireError`` for anything else."""
-    if len(frame) > MAX_WORD_BYTES and not _HELLO.match(frame):
-        raise WireError("only a Hello is so long")
+def decode_from_agent(frame: bytes, n_agents: int = 1) -> AgentMessage:
+    """Parse a frame an agent sent.
+
+    Args:
+        frame: what came; how long it may be is looked at before anything else.
+        n_agents: that there may be.
+
+    Raises:
+        WireError: it is no message of an agent; of a Hello that is too long ``LongHelloError``.
+    """
+    is_hello = _HELLO.match(frame) is not None
+    most = MAX_HELLO_BYTES + MAX_MEMBER_BYTES * n_agents if is_hello else MAX_WORD_BYTES
+    if len(frame) > most:
+        problem = f"{'a Hello' if is_hello else 'a message'} of {len(frame)} bytes, not {most}"
+        raise (LongHelloError if is_hello else WireError)(problem)
     return _decode(_FROM_AGENT, frame)
 
 

@@ -25,7 +25,7 @@ from bftrainer.wire.refusals import Refusals
 
 LOG = logging.getLogger("bftrainer.wire")
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
-BATCH = 256  # messages handled before other work of the loop gets its turn
+TURN_S = 0.02  # so long messages are handled before other work of the loop gets its turn
 GONE_LIMIT_S = 0.05  # longest time a loss waits for what was sent before it
 HANDSHAKE_LIMIT_MS = 5000
 QUEUED_MESSAGES = 10_000  # per connection and direction, before sends are refused
@@ -128,9 +128,14 @@ class CurveRouter:
         return True
 
     def drain(self) -> None:
-        """Handle everything that has arrived, before judging who is silent."""
-        while not self._router.closed and has_input(self._router):
-            self._drain_router()
+        """Hear everybody who has spoken, before judging who is silent.
+
+        Connections take turns, so that after so many messages each of them had one.
+        """
+        for _ in range(len(self._route_by_fd) + 1):
+            if self._router.closed or not has_input(self._router):
+                return
+            self._receive()
 
     def close(self) -> None:
         """Stop listening and drop all connections."""
@@ -160,7 +165,8 @@ class CurveRouter:
     # -- frames and broken connections -------------------------------------------------
 
     def _drain_router(self) -> None:
-        for _ in range(BATCH):
+        ends_s = time.monotonic() + TURN_S
+        while time.monotonic() < ends_s:
             if not has_input(self._router):
                 self._note_disconnects()
                 if not has_input(self._router):

@@ -23,6 +23,7 @@ from bftrainer.wire.messages import (
     Heartbeat,
     Hello,
     Leaving,
+    LongHelloError,
     Refused,
     WireError,
     decode_from_agent,
@@ -158,9 +159,11 @@ class AgentServer:
             self.counts["stranger"] += 1
             return
         try:
-            message = decode_from_agent(frame)
+            message = decode_from_agent(frame, len(self._pilot_by_key))
         except WireError as problem:
             self._refuse("malformed", pilot_id, str(problem))
+            if isinstance(problem, LongHelloError):
+                self._send(origin.route, Refused(reason=f"BFT-1301: {problem}"))
             return
         claimed = message.pilot_id if isinstance(message, Hello | Heartbeat | Leaving) else pilot_id
         if claimed != pilot_id:

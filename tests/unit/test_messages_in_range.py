@@ -12,7 +12,16 @@ from pydantic import ValidationError
 from bftrainer.elastic import protocol
 from bftrainer.elastic.fields import MOST, checks_of, in_one_line, is_deep
 from bftrainer.elastic.protocol import ProtocolError, from_body
-from bftrainer.wire.messages import MAX_WORD_BYTES, Leaving, WireError, decode_from_agent
+from bftrainer.wire.messages import (
+    MAX_WORD_BYTES,
+    Hello,
+    Leaving,
+    LongHelloError,
+    WireError,
+    WorkerReport,
+    decode_from_agent,
+    encode,
+)
 from trainers.command.lines import Pace, Place, heard
 
 PROGRESS = {
@@ -127,10 +136,50 @@ def test_an_agents_words_are_brought_into_one_line() -> None:
     assert said.model_dump()["cause"] == "a\\nb\\x1b"
 
 
-def test_only_a_greeting_may_be_long() -> None:
+def test_a_word_has_its_bound() -> None:
     frame = b'{"type":"worker-said","worker_id":"w","body":{"x":"' + b"y" * MAX_WORD_BYTES + b'"}}'
-    with pytest.raises(WireError, match="Hello"):
+    with pytest.raises(WireError, match=f"a message of {len(frame)} bytes, not {MAX_WORD_BYTES}"):
         decode_from_agent(frame)
+
+
+def _hello(size: int) -> Hello:
+    """Of an agent whose worker is in a generation of that many, with names as long as usual."""
+    domain = ".compute.cluster.example.org"
+    roster = tuple(
+        protocol.Member(
+            worker_id=f"t12345-67-{rank}",
+            rank=rank,
+            node=f"node{rank:05}{domain}",
+            address=f"node{rank:05}-ib{domain}",
+            agent_endpoint=f"tcp://node{rank:05}-ib{domain}:49152",
+            agent_public_key="k" * 40,
+        )
+        for rank in range(size)
+    )
+    commit = protocol.Commit(generation=9, attempt=1, token="t" * 32, members=roster)
+    entered = protocol.Entered(
+        generation=9, attempt=1, rank=0, size=size, step=10**6, epoch=3, samples=10**9,
+        pause_s=0.1, transfer_s=0.1, shares=(128,) * size,
+    )  # fmt: skip
+    report = WorkerReport(
+        worker_id="t12345-67-0", trainer_id="t12345", pid=1, commit=protocol.to_body(commit),
+        latest=[protocol.to_body(entered)],
+    )  # fmt: skip
+    return Hello(
+        pilot_id="p000001", node="n1", address="a", pid=1, peer_endpoint="", peer_public_key="",
+        workers=[report, report],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1, 4, 100, 1000, 3000])
+def test_the_rosters_of_all_the_agents_there_are_fit_a_hello(size: int) -> None:
+    said = decode_from_agent(encode(_hello(size)), n_agents=size)
+    assert isinstance(said, Hello)
+
+
+def test_a_hello_is_as_long_as_there_are_agents_and_no_longer() -> None:
+    with pytest.raises(LongHelloError, match=r"a Hello of .* bytes, not 67584"):
+        decode_from_agent(encode(_hello(1000)), n_agents=2)
 
 
 def test_what_we_say_ourselves_is_checked_as_well() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
+import time
 from typing import Any
 
 import pytest
@@ -146,6 +148,54 @@ def test_an_oversize_message_costs_its_sender_the_connection_only() -> None:
             )
         for agent in agents:
             agent.connection.close()
+        await daemon.server.stop()
+
+    run(scenario)
+
+
+def test_a_hello_longer_than_any_is_refused_with_a_code_and_others_are_answered() -> None:
+    async def scenario(ours: KeyPair, theirs: KeyPair) -> None:
+        daemon, second = Daemon(ours), generate_pair()
+        daemon.server.register("p1", theirs.public)
+        daemon.server.register("p2", second.public)
+        endpoint = await daemon.server.start("127.0.0.1")
+        bad, good = Agent(endpoint, ours, theirs), Agent(endpoint, ours, second)
+        good.connection.send(hello("p2"))
+        await until(lambda: good.heard, "the other's welcome")
+        began_s = time.thread_time()
+        frame = messages.encode(hello())[:-1] + b',"x":[' + b"[]," * 1_300_000 + b"1]}"
+        bad.connection._dealer.send(frame)
+        good.connection.send(WorkerSaid(worker_id="w", body={}))
+        await until(lambda: bad.heard, "an answer")
+        (said,) = bad.heard
+        assert isinstance(said, messages.Refused)
+        assert re.fullmatch(r"BFT-1301: a Hello of \d+ bytes, not 67584", said.reason)
+        await until(lambda: "worker-said" in daemon.types(), "the other is heard")
+        assert daemon.types() == ["hello", "worker-said"]
+        assert time.thread_time() - began_s < 0.5  # to interpret it takes five times as long
+        assert daemon.server.counts["malformed"] == 1
+        bad.connection.close()
+        good.connection.close()
+        await daemon.server.stop()
+
+    run(scenario)
+
+
+def test_a_flood_of_what_takes_long_to_read_leaves_everything_else_its_turn() -> None:
+    async def scenario(ours: KeyPair, theirs: KeyPair) -> None:
+        daemon = Daemon(ours, timeout_s=0.2)
+        daemon.server.register("p1", theirs.public)
+        bad = Agent(await daemon.server.start("127.0.0.1"), ours, theirs)
+        frame = messages.encode(hello())[:-1] + b',"x":[' + b"[]," * 20_000 + b"1]}"
+        for _ in range(60):
+            bad.connection._dealer.send(frame)
+        refused = [0]
+        while refused[-1] < 60:
+            if daemon.server.counts["malformed"] > refused[-1]:
+                refused.append(daemon.server.counts["malformed"])
+            await asyncio.sleep(0)
+        assert len(refused) > 5
+        bad.connection.close()
         await daemon.server.stop()
 
     run(scenario)
