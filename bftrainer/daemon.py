@@ -27,11 +27,11 @@ from bftrainer.actuate.strays import Strays
 from bftrainer.actuate.trainers import TrainerBook
 from bftrainer.api.server import ApiServer
 from bftrainer.api.service import Service
-from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy as load_allocation_policy
 from bftrainer.decide.settings import settings_of
-from bftrainer.decide.types import Claim, DecisionInput, DecisionRecord, Plan
+from bftrainer.decide.types import Claim, DecisionInput, Plan
 from bftrainer.decide.waiting import awaited_cycle_s
+from bftrainer.deciding import Decider
 from bftrainer.errors import BatchSystemError, BftError
 from bftrainer.events.change import Event, event_between, situation_of
 from bftrainer.harm.monitor import HarmMonitor
@@ -98,7 +98,8 @@ class Daemon:
         self.policy_hash = policy_hash(policy)
         self.settings = settings_of(policy, system)
         self.metrics, self.failures = Metrics(), Failures()
-        self._allocate = load_allocation_policy(policy.policy)
+        allocate = load_allocation_policy(policy.policy)
+        self._decider = Decider(allocate, self.policy_hash, self.failures)
         self._looking = ThreadPoolExecutor(1, "look")
         self._acting = ThreadPoolExecutor(1, "act")
         self._wanted = asyncio.Event()
@@ -353,28 +354,16 @@ class Daemon:
             cooling=self.trainers.quarantine.cooling(self._clock()),
             settled_until_s=self.trainers.settled_until_s(self._clock()),
         )
-        started = time.perf_counter()
-        plan = decide(given, self._allocate, self.failures.add)
-        took_ms = 1000.0 * (time.perf_counter() - started)
-        self.failures.left_out(plan.memory.left_out)
         event = self._event(given)
-        before = self.seen.plan
-        changed = before is None or plan.assignment != before.assignment
-        if event or changed or plan.claims or plan.releases:
-            self.seen.decisions += 1
-            self.seen.decision_ms, self.seen.decided_s = took_ms, given.now_s
-            record = DecisionRecord(
-                event=event, input=given, policy_hash=self.policy_hash, plan=plan, took_ms=took_ms
-            )
-            self.seen.decision_seq = self.journal.note("decision", record)
+        given, plan, took_s = self._decider.take(given, event, self.seen, self.journal)
         if self.journal.trouble is not None:
             plan = plan.without_taking(given.memory.assignment)
         self.seen.plan, self.seen.memory = plan, plan.memory
         self._actuate(plan)  # before the rest: somebody waits for it
         if plan.look_wanted_s is not None:
             self.poller.call(max(0.0, plan.look_wanted_s - given.now_s))
-        self.metrics.decision_seconds.observe(took_ms / 1000.0)
-        self.harm.decided(given, plan, took_ms / 1000.0)
+        self.metrics.decision_seconds.observe(took_s)
+        self.harm.decided(given, plan, took_s)
 
     def _event(self, given: DecisionInput) -> Event | None:
         ours = [p.node for p in given.pilots if not p.is_leaving]

@@ -223,8 +223,9 @@ class PilotBook:
             self._update(pilot, job_id=job.job_id)
         if job.state is JobState.RUNNING and pilot.start_s is None:
             pilot.start_s = job.start_s
-            if job.time_limit_s is not None and job.time_limit_s != pilot.record.time_limit_s:
-                self._update(pilot, time_limit_s=job.time_limit_s)  # rounded by the batch system
+            limit_s = job.time_limit_s or 0.0
+            if 0.0 < limit_s < math.inf and limit_s != pilot.record.time_limit_s:
+                self._update(pilot, time_limit_s=limit_s)  # rounded by the batch system
         if job.state is JobState.COMPLETING:
             pilot.is_leaving = True
 

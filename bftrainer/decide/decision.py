@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import lru_cache, partial
 
+from bftrainer.canonical import to_plain
 from bftrainer.decide import claims, reserve, settled, slow
 from bftrainer.decide.cooling import leave_alone
 from bftrainer.decide.curves import problem_trainer
@@ -390,8 +391,11 @@ def _fractions(memory: Memory, given: DecisionInput) -> dict[str, float]:
 
 def _allocate(problem: Problem, policy: Policy, fractions: Mapping[str, float]) -> Allocation:
     if fractions:
-        return slow.allocate(problem, fractions, policy.allocate)
-    return policy.allocate(problem)
+        found = slow.allocate(problem, fractions, policy.allocate)
+    else:
+        found = policy.allocate(problem)
+    to_plain(replace(found, assignment={}))  # a policy of another package may give any number
+    return found
 
 
 def _claims(pool: Pool, assignment: Mapping[str, str], given: DecisionInput) -> tuple[Claim, ...]:

@@ -62,3 +62,9 @@ def test_a_release_counts_once(book: PilotBook) -> None:
     assert book.release([GOES]) == ["72"]
     assert book.release([GOES]) == []
     assert book.give_backs == 1
+
+
+@pytest.mark.parametrize("limit_s", [float("nan"), float("inf"), None])
+def test_a_limit_that_is_none_changes_nothing(book: PilotBook, limit_s: float | None) -> None:
+    _look(book, replace(RUNS, time_limit_s=limit_s))
+    assert book.pilots["p000001"].record.time_limit_s == 3600.0

@@ -191,6 +191,17 @@ def test_a_policy_that_always_fails_leaves_everybody_what_they_have_and_jobs_get
     assert (plan.trouble, plan.memory.left_out) == ("", {})
 
 
+def test_an_allocation_worth_no_number_is_no_answer() -> None:
+    class Boastful(Picky):
+        def allocate(self, problem: Problem) -> Allocation:
+            return replace(POLICY.allocate(problem), objective=float("inf"))
+
+    site = Site(policy=Boastful(lambda _: False), memory=Memory(assignment={"n1": "t1"}))
+    plan = site.decide(snapshot(HELD[:2]), record("t1"), pilots=held("n1", "n2"))
+    assert plan.assignment == {"n1": "t1"}
+    assert "Allocation.objective: inf is not a finite number" in plan.trouble
+
+
 def _hostile(job: Job, **fields: Any) -> Job:
     return replace(job, **fields)
 
