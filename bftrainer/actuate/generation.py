@@ -158,6 +158,11 @@ class GenerationMachine(Staff):
         self._targets = {n: o for n, o in self._targets.items() if o.pilot_id != pilot_id}
         return self._advance(now_s)
 
+    def on_worker_lost(self, worker_id: str, now_s: float) -> list[Instruction]:
+        """An agent that is there does not know its worker; nobody's failure."""
+        self.workers[worker_id].phase = WorkerPhase.GONE
+        return self._advance(now_s)
+
     def close(self) -> None:
         """Forget everybody: the trainer is cancelled or has failed."""
         for worker in self.workers.values():

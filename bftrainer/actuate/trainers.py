@@ -220,15 +220,20 @@ class TrainerBook:
         }
 
     def reconcile(self, pilot_id: str, reports: Sequence[WorkerReport]) -> None:
-        """An agent came (back): workers it lacks are gone, ones we lack must go."""
+        """An agent came (back): workers it lacks are lost, ones we lack must go.
+
+        So must those that are lost: the order to start one may be on its way.
+        """
         there = {r.worker_id for r in reports}
+        known = set[str]()
         for trainer in list(self.trainers.values()):
             for worker in list(trainer.machine.workers.values()):
                 if worker.pilot_id == pilot_id and worker.is_alive:
+                    known.add(worker.worker_id)
                     if worker.worker_id not in there:
-                        self.on_exit(pilot_id, worker.worker_id, -9, "Its agent lost it.")
-                    there.discard(worker.worker_id)
-        for worker_id in there:
+                        out = trainer.machine.on_worker_lost(worker.worker_id, self._steady())
+                        self._carry_out(trainer, out)
+        for worker_id in sorted(there ^ known):
             self._send(pilot_id, KillWorker(worker_id=worker_id))
 
     def on_body(self, pilot_id: str, worker_id: str, body: dict[str, object]) -> None:

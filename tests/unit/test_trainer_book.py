@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.group import NodeOffer
 from bftrainer.actuate.trainers import TrainerBook
 from bftrainer.elastic import protocol
@@ -17,7 +18,7 @@ from bftrainer.elastic.protocol import Commit, Member
 from bftrainer.journal.journal import Journal
 from bftrainer.policy.model import Policy
 from bftrainer.trainer import TrainerState
-from bftrainer.wire.messages import DaemonMessage, TellWorker, WorkerReport
+from bftrainer.wire.messages import DaemonMessage, KillWorker, TellWorker, WorkerReport
 from bftrainer.wire.refusals import Refusals
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.generations import offer
@@ -61,6 +62,10 @@ class Site:
 
     def _changed(self) -> None:
         self.changes += 1
+
+    @property
+    def machine(self) -> GenerationMachine:
+        return self.book.trainers[self.trainer_id].machine
 
     def lose_worker(self, node: str) -> None:
         """A worker on this node fails, once it may have been started again."""
@@ -226,6 +231,22 @@ def test_a_lost_agent_is_no_failure(tmp_path: Path, journal: Journal) -> None:
     site.book.on_agent_lost("p-n2")
     record = site.book.records[site.trainer_id]
     assert (record.failures, record.state) == (0, TrainerState.RUNNING)
+
+
+def test_a_worker_that_its_agent_does_not_know_is_lost_and_no_failure(
+    tmp_path: Path, journal: Journal
+) -> None:
+    site = _site(tmp_path, journal, max_failures=1)
+    (lost,) = [w for w in site.machine.workers.values() if w.node == "n2"]
+    site.book.reconcile("p-n2", [])
+    record = site.book.records[site.trainer_id]
+    assert (record.failures, record.state) == (0, TrainerState.RUNNING)
+    assert not lost.is_alive
+    # The order to start it may have crossed the agent's greeting.
+    assert ("p-n2", KillWorker(worker_id=lost.worker_id)) in site.sent
+    assert site.machine.is_broken
+    site.book.reconcile("p-n1", [])  # with nobody there the node gets a fresh worker
+    assert site.book.records[site.trainer_id].failures == 0
 
 
 def test_failures_in_all_end_a_trainer_that_says_so(tmp_path: Path, journal: Journal) -> None:
