@@ -299,6 +299,11 @@ class Daemon:
         if strays := self.strays.to_cancel(snapshot, self.pilots.pilots):
             self._background(self._cancel_pilots(strays))
         self.decide_soon(is_new_snapshot=True)
+        if self.pilots.has_mute:
+            loop = asyncio.get_running_loop()
+            failed = await loop.run_in_executor(self._looking, self.pilots.failed)
+            for pilot_id, how in failed.items():
+                self.trainers.on_agent_failed(pilot_id, how)
 
     def _pilot_ended(self, pilot_id: str) -> None:
         self.server.forget(pilot_id)

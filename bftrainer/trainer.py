@@ -119,6 +119,7 @@ class FailureRow:
     node: str = ""
     log_path: str = ""
     next_try_s: float = 0.0  # no worker is started before; the monotonic clock of the machine
+    losses: int = 0  # times that its agents died on nodes that were fine; the first is no failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

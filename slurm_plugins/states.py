@@ -70,6 +70,8 @@ _ENDED = frozenset(
         "TIMEOUT",
     }
 )
+# A status or signal of the process itself, or the kernel's want of memory (job_mgr.c).
+_FAILED = frozenset({"FAILED", "OUT_OF_MEMORY"})
 
 
 def node_state(word: str) -> NodeState:
@@ -108,7 +110,10 @@ def observation(
     """Say what a pilot's state means; ended pilots are absent, with how they ended."""
     state = word.strip().upper()
     if state in _ENDED:
-        return PilotObservation(presence=Presence.ABSENT, node=node, reason=state)
+        has_failed = state in _FAILED
+        return PilotObservation(
+            presence=Presence.ABSENT, node=node, reason=state, has_failed=has_failed
+        )
     for phase, states in (("pending", _PENDING), ("running", _RUNNING), ("ending", _ENDING)):
         if state in states:
             return PilotObservation(

@@ -1,8 +1,10 @@
 """How often workers failed, and when to try again: pure bookkeeping of one trainer.
 
 Failures of workers and signs of success come in; whether a worker may be started, here or
-anywhere, goes out. Losses (the node was taken, the agent died) never get here: they are
-nobody's failure and cost no budget. Used by ``actuate.generation``.
+anywhere, goes out. Losses (the node was taken) never get here: they are nobody's failure and
+cost no budget. An agent that dies beside a worker, on a node that is fine, may be the victim of
+anybody: the first in a row is a loss, each further one a failure. Used by
+``actuate.generation``.
 
 Failures are in one row until there is net progress between them: the trainer gets further
 than it has ever been, or starts from a later state than it did before in this row (after a
@@ -33,6 +35,7 @@ class Failures:
     before: FailureRow = field(default_factory=FailureRow)  # ... the last one that counted
     _on_node: dict[str, int] = field(default_factory=dict)  # without net progress there
     _cool_until_s: dict[str, float] = field(default_factory=dict)
+    _lost_after: int = -1  # workers were started when an agent died last, of those that count
 
     def note(self, node: str, cause: str, log_path: str, now_s: float) -> bool:
         """A worker on this node ended on its own account; returns whether that counts.
@@ -55,12 +58,28 @@ class Failures:
         self._cool_until_s[node] = now_s + min(MAX_COOL_DOWN_S, _growing_s(count))
         return counts
 
+    def lost(self, number: int, started: int) -> bool:
+        """An agent died with a worker, on a node that is fine; returns whether that is a failure.
+
+        Those of workers that were there when the last one died are no others.
+
+        Args:
+            number: of the worker.
+            started: workers so far, when it was lost.
+        """
+        if number <= self._lost_after:
+            return False
+        self._lost_after = started
+        self.row = replace(self.row, losses=self.row.losses + 1)
+        return self.row.losses > 1
+
     def started(self, at: Mark) -> None:
         """A generation began with a state that no member had: a checkpoint, a copy, none."""
         row = self.row
-        if row.count and row.start is not None and at.is_beyond(row.start):
-            row = FailureRow(best=row.best)  # more of its work is kept than at the last start
-        start = at if row.start is None or not row.count else row.start
+        is_open = bool(row.count or row.losses)
+        if is_open and row.start is not None and at.is_beyond(row.start):
+            row, is_open = FailureRow(best=row.best), False  # more is kept than at the last start
+        start = at if row.start is None or not is_open else row.start
         self.row = replace(row, start=start, best=row.best.joined(at))
 
     def progressed(self, to: Mark, nodes: Iterable[str]) -> None:

@@ -19,6 +19,7 @@ from bftrainer.actuate.group import (
     Ended,
     Forming,
     Instruction,
+    Lost,
     NodeOffer,
     Parked,
     Rescaled,
@@ -36,6 +37,10 @@ READY_TIMEOUT_S = 15.0  # a control thread answers in milliseconds; this is a st
 INTERRUPTED_PATIENCE_S = 1.0  # how long a broken collective waits for its cause to be known
 END_PATIENCE_S = 10.0  # how long other ranks may run on after rank 0 ended
 MAX_CAUSE_CHARS = 1000  # of what is said of a failure
+KILLED_ITS_AGENT = (  # the same on every node, for ``failures`` compares causes
+    "BFT-1310: The agent of its node was killed while it ran there, and not by the batch system,"
+    " which says {}."
+)
 
 
 class GenerationMachine(Staff):
@@ -154,9 +159,28 @@ class GenerationMachine(Staff):
         """An agent is gone, and all its workers with it; nobody's failure."""
         for worker in self.workers.values():
             if worker.pilot_id == pilot_id:
+                lost = Lost(started=self._started_workers, best=self.failures.row.best)
+                worker.lost = lost if worker.is_alive and not worker.has_left else None
                 worker.phase = WorkerPhase.GONE
         self._targets = {n: o for n, o in self._targets.items() if o.pilot_id != pilot_id}
         return self._advance(now_s)
+
+    def on_agent_failed(self, pilot_id: str, how: str, now_s: float) -> list[Instruction]:
+        """The pilot of a lost agent was ended by nobody: once it is a loss, then a failure.
+
+        Args:
+            pilot_id: whose agent was lost.
+            how: it ended, in the batch system's word.
+            now_s: the time.
+        """
+        lost = [(w, w.lost) for w in self.workers.values() if w.pilot_id == pilot_id and w.lost]
+        if self.is_ended or not lost:
+            return []
+        worker, when = lost[-1]
+        is_further = self.failures.row.best != when.best  # the others went on, or it did since
+        if is_further or not self.failures.lost(worker.number, when.started):
+            return []
+        return [self._failed(worker, KILLED_ITS_AGENT.format(how), now_s), *self._advance(now_s)]
 
     def on_worker_lost(self, worker_id: str, now_s: float) -> list[Instruction]:
         """An agent that is there does not know its worker; nobody's failure."""

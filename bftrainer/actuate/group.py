@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bftrainer.elastic import protocol
+from bftrainer.trainer import Mark
 
 _SIGNALS = frozenset(map(int, signal.Signals))
 LEAVER_PATIENCE_S = 0.1  # how long a generation may take after a leaver of it was lost
@@ -26,6 +27,14 @@ class WorkerPhase(enum.StrEnum):
     GONE = "gone"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """How the trainer stood when a worker was lost with its agent."""
+
+    started: int  # workers, so far
+    best: Mark  # the furthest it had ever been
+
+
 @dataclass(slots=True, kw_only=True)
 class Worker:
     """One worker as its reports describe it."""
@@ -37,6 +46,7 @@ class Worker:
     agent_endpoint: str
     agent_public_key: str
     started_s: float
+    number: int = 0  # of those that were started; 0: adopted
     phase: WorkerPhase = WorkerPhase.STARTING
     warm_since_s: float | None = None
     first_generation: int = 0
@@ -45,6 +55,7 @@ class Worker:
     has_failed: str = ""  # cause, when the script failed
     leaving_since_s: float | None = None  # since when it should be on its way out
     log_path: str = ""
+    lost: Lost | None = None  # with its agent
 
     @property
     def is_alive(self) -> bool:

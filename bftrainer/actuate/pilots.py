@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from bftrainer.poll.snapshot import Job, JobState, Snapshot
 
 LOG = logging.getLogger("bftrainer.pilots")
 FORCE_AFTER_S = 2.0  # a pilot that does not go when told is cancelled with force
+GONE = "disconnected"  # why an agent is lost whose process is gone (``wire.server``)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,6 +36,7 @@ class Pilot:
     left_s: float | None = None  # when we asked for its end (``steady``)
     is_forced: bool = False
     was_asked: bool = False  # we asked for its end; otherwise the batch system took it
+    is_mute: bool = False  # its agent went without a word
 
 
 class PilotBook:
@@ -62,6 +64,7 @@ class PilotBook:
             )
             for r in journal.pilots(active_only=True)
         }
+        self._mute: dict[str, str] = {}  # ended ones to be asked about -> job
         self.give_backs = 0
         self.preemptions = 0
 
@@ -178,7 +181,7 @@ class PilotBook:
         pilot = self.pilots.get(pilot_id)
         if pilot is None or pilot.is_leaving:
             return
-        pilot.is_leaving = True
+        pilot.is_leaving, pilot.is_mute = True, reason == GONE
         pilot.left_s = self._steady()
         if reason == "signal":
             self.preemptions += 1
@@ -190,7 +193,8 @@ class PilotBook:
         if pilot is None:
             return
         if pilot.is_leaving and not pilot.was_asked:
-            pilot.is_leaving, pilot.left_s = False, None  # only its connection was gone
+            # Only its connection was gone.
+            pilot.is_leaving, pilot.is_mute, pilot.left_s = False, False, None
         if pilot.record.state is PilotState.REQUESTED:
             self._update(pilot, state=PilotState.RUNNING)
 
@@ -236,6 +240,23 @@ class PilotBook:
             return
         record = replace(pilot.record, state=PilotState.ENDED, ended_s=self._clock(), reason=reason)
         self._journal.note("pilot-ended", {"pilot_id": pilot_id}, pilots=[record])
+        if pilot.is_mute and record.job_id is not None:
+            self._mute[pilot_id] = record.job_id
+
+    @property
+    def has_mute(self) -> bool:
+        """Whether a pilot has ended whose agent had gone without a word."""
+        return bool(self._mute)
+
+    def failed(self) -> Mapping[str, str]:
+        """Ask how those pilots ended (blocking, any thread), once of each.
+
+        Returns:
+            Of those that nobody ended: how, in the batch system's word.
+        """
+        mute, self._mute = self._mute, {}
+        seen = self._system.pilot_states(list(mute.values()))
+        return {p: seen[job].reason for p, job in mute.items() if seen[job].has_failed}
 
     def _update(
         self,

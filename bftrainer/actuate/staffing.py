@@ -121,7 +121,8 @@ class Staff:
     def _start(self, offer: NodeOffer, now_s: float) -> StartWorkerOn:
         self._started_workers += 1
         worker_id = f"{self.trainer_id}-{self.incarnation}-{self._started_workers}"
-        self.workers[worker_id] = worker_on(offer, worker_id, now_s)
+        worker = self.workers[worker_id] = worker_on(offer, worker_id, now_s)
+        worker.number = self._started_workers
         return StartWorkerOn(
             pilot_id=offer.pilot_id, worker_id=worker_id, node=offer.node, address=offer.address
         )

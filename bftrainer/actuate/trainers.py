@@ -265,6 +265,12 @@ class TrainerBook:
             out = trainer.machine.on_agent_lost(pilot_id, self._steady())
             self._carry_out(trainer, out)
 
+    def on_agent_failed(self, pilot_id: str, how: str) -> None:
+        """The pilot of a lost agent was ended by nobody; ``how``: the batch system's word."""
+        for trainer in list(self.trainers.values()):
+            out = trainer.machine.on_agent_failed(pilot_id, how, self._steady())
+            self._carry_out(trainer, out)
+
     def set_targets(
         self,
         targets: Mapping[str, Sequence[NodeOffer]],

@@ -118,6 +118,7 @@ def _observation(fields: Mapping[str, Any]) -> PilotObservation:
         node=fields["node"],
         start_s=fields["start_s"],
         reason=fields["reason"],
+        has_failed=fields["has_failed"],
     )
 
 

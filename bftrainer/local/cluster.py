@@ -138,7 +138,9 @@ class LocalCluster:
     def _collect(self, now_s: float) -> None:
         for job in self.jobs.values():
             if job.phase is Phase.RUNNING and self._processes.has_left(job.job_id):
-                job.phase, job.end_reason = Phase.ENDING, EndReason.COMPLETED
+                has_failed = self._processes.has_failed(job.job_id)
+                job.end_reason = EndReason.FAILED if has_failed else EndReason.COMPLETED
+                job.phase = Phase.ENDING
             elif job.phase is Phase.RUNNING and now_s >= job.limit_at_s:
                 self._end(job, EndReason.TIMEOUT, now_s)
             elif job.kill_at_s is not None and now_s >= job.kill_at_s:

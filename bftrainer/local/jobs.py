@@ -26,6 +26,7 @@ class EndReason(enum.StrEnum):
     """Why a job ended, in the batch system's own word."""
 
     COMPLETED = "COMPLETED"
+    FAILED = "FAILED"  # by itself, with another status than 0
     CANCELLED = "CANCELLED"
     PREEMPTED = "PREEMPTED"
     TIMEOUT = "TIMEOUT"

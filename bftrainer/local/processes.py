@@ -80,6 +80,10 @@ class JobProcesses:
         """Whether all leaders of the job have ended."""
         return all(leader.poll() is not None for leader in self._leaders.get(job_id, []))
 
+    def has_failed(self, job_id: str) -> bool:
+        """Whether a leader of the job has ended with another status than 0, or by a signal."""
+        return any(leader.returncode for leader in self._leaders.get(job_id, []))
+
     def sweep(self, ending: frozenset[str]) -> frozenset[str]:
         """Kill what the leaders of these jobs left behind; return the jobs with nothing left.
 

@@ -9,7 +9,7 @@ import os
 from typing import Any
 
 from bftrainer.local.cluster import LocalCluster
-from bftrainer.local.jobs import LocalJob, Phase
+from bftrainer.local.jobs import EndReason, LocalJob, Phase
 from bftrainer.poll.snapshot import JobState, NodeState
 
 ORDINARY_PARTITION = "batch"
@@ -97,13 +97,15 @@ def pilots_view(cluster: LocalCluster, job_ids: list[str]) -> dict[str, dict[str
     for job_id in job_ids:
         job = cluster.jobs.get(job_id) or ended.get(job_id)
         if job is None or not job.is_pilot:
-            seen[job_id] = {"phase": "", "node": None, "start_s": None, "reason": ""}
+            nothing = {"phase": "", "node": None, "start_s": None, "reason": ""}
+            seen[job_id] = {**nothing, "has_failed": False}
             continue
         seen[job_id] = {
             "phase": "" if job.phase is Phase.ENDED else job.phase.value,
             "node": job.nodes[0] if job.nodes else None,
             "start_s": job.start_s,
             "reason": _reason(job, is_head=False),
+            "has_failed": job.end_reason is EndReason.FAILED,
         }
     return seen
 

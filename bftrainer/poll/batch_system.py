@@ -47,6 +47,9 @@ class PilotObservation:
     node: str | None = None
     start_s: float | None = None
     reason: str = ""  # why it ended or does not start: the batch system's own word
+    # Its process ended other than with status 0, and neither the batch system nor anybody who
+    # asked it has ended it; nor has its node failed.
+    has_failed: bool = False
 
 
 class BatchSystem(Protocol):

@@ -156,6 +156,21 @@ class BatchSystemConformance:
         wait_absent(system, job_id)
         wait_all_idle(system)
 
+    def test_only_a_pilot_that_nobody_ended_has_failed(
+        self, system: BatchSystem, cluster: ClusterDriver
+    ) -> None:
+        names = cluster.node_names()
+        died = system.launch_pilot(pilot(cluster, names[0], "die"))
+        left = system.launch_pilot(pilot(cluster, names[1], "leave"))
+        asked, forced = (launch_and_wait(system, pilot(cluster, n)) for n in names[2:4])
+        system.cancel_pilots([asked])
+        system.cancel_pilots([forced], force=True)
+        ids = [died, left, asked, forced]
+        for job_id in ids:
+            wait_absent(system, job_id)
+        has_failed = {i: seen.has_failed for i, seen in system.pilot_states(ids).items()}
+        assert has_failed == {died: True, left: False, asked: False, forced: False}
+
     def test_second_pilot_of_a_node_waits_for_the_first(
         self, system: BatchSystem, cluster: ClusterDriver
     ) -> None:
@@ -284,6 +299,7 @@ class BatchSystemConformance:
         states = system.pilot_states(list(requests))
         gone = [i for i, s in states.items() if s.presence is Presence.ABSENT]
         assert len(gone) == 1, states
+        assert not states[gone[0]].has_failed
         its_lines = functools.partial(log_lines, requests[gone[0]])
         wait_for(lambda: its_lines()[-1:] == ["sigterm"], what="SIGTERM in the pilot's log")
         job = job_in(whole(system), ordinary)

@@ -25,12 +25,13 @@ explore_budget: 0
 failure_budget: 4
 quarantine_s: 5
 """
-CRASH = "        raise RuntimeError('the ninth batch is bad')\n"
+RAISE = "raise RuntimeError('the ninth batch is bad')"
 # The ninth batch is met again at each try, after a few steps that are done once more.
 RAISES = SLOW.replace(
-    "time.sleep(0.02)\n", f"time.sleep(0.2)\n        if run.step_count >= 8:\n    {CRASH}"
+    "time.sleep(0.02)\n",
+    f"time.sleep(0.2)\n        if run.step_count >= 8:\n            {RAISE}\n",
 )
-KILLED = RAISES.replace("raise RuntimeError('the ninth batch is bad')", "os.kill(os.getpid(), 9)")
+KILLED = RAISES.replace(RAISE, "os.kill(os.getpid(), 9)")
 PROGRAM = """\
 import os, pathlib, signal, sys, time
 def save(*_):
@@ -41,6 +42,16 @@ print("BFT step=1 samples=1", flush=True)
 while True:
     time.sleep(0.1)
 """
+KILL_AGENT = """\
+import os, pathlib
+def kill_agent(once=False):
+    mark, template = pathlib.Path("killed"), pathlib.Path(f"/proc/{os.getppid()}/stat").read_text()
+    if not (once and mark.exists()):
+        mark.touch()
+        os.kill(int(template.rpartition(")")[2].split()[1]), 9)
+"""
+KILLS_AGENTS = KILL_AGENT + RAISES.replace(RAISE, "kill_agent()")
+KILLS_ONE_AGENT = KILL_AGENT + RAISES.replace(RAISE, "kill_agent(once=True)")
 ENDS_EARLY = SLOW.replace("        run.step()", "        run.step()\n    break")
 
 
@@ -92,6 +103,22 @@ def test_a_crash_after_the_same_step_again_and_again_is_given_up_with_its_cause(
     assert 4 <= record.failures <= 8  # it may have got, or said so, a step further
     assert Path(record.failing.log_path).exists()
     assert len(_failed_on(site, trainer)) == 2  # before it was given up another node was tried
+
+
+def test_a_script_that_kills_its_agent_again_and_again_is_given_up(site: DaemonSite) -> None:
+    trainer = site.submit("killer", KILLS_AGENTS, n_max=1, checkpoint_interval_s=3600.0)
+    record = site.in_state(trainer, TrainerState.FAILED).record
+    assert record.reason.startswith("BFT-1310: The agent of its node was killed")
+    assert "failure 4 in a row without getting beyond step" in record.reason
+    assert record.failing.log_path in record.reason
+    assert (record.failures, record.failing.losses) == (4, 5)
+
+
+def test_one_agent_that_is_killed_costs_its_trainer_nothing(site: DaemonSite) -> None:
+    trainer = site.submit("unlucky", KILLS_ONE_AGENT, n_max=1)
+    wait_for(lambda: site.view(trainer).record.failing.losses, what="the loss is known")
+    wait_for(lambda: site.steps(trainer) > 10, what="more steps than ever before")
+    assert site.view(trainer).record.failures == 0
 
 
 def test_a_syntax_error_is_tried_once(site: DaemonSite) -> None:

@@ -86,6 +86,10 @@ class Driver:
     def lose_agent(self, node: str) -> list[Instruction]:
         return self._took(self.machine.on_agent_lost(f"p-{node}", self.now_s))
 
+    def agent_failed(self, node: str, how: str = "FAILED") -> list[Instruction]:
+        """The batch system says that it did not end the pilot of a lost agent."""
+        return self._took(self.machine.on_agent_failed(f"p-{node}", how, self.now_s))
+
     # ---- what was asked for ----------------------------------------------------------
 
     def wanted(self, kind: type[T], among: Iterable[Instruction] | None = None) -> list[T]:

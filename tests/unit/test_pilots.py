@@ -64,6 +64,32 @@ def test_a_release_counts_once(book: PilotBook) -> None:
     assert book.give_backs == 1
 
 
+@pytest.mark.parametrize(
+    ("why", "is_asked_about"),
+    [("disconnected", True), ("silent", False), ("signal", False), ("time-limit", False)],
+)
+def test_how_a_pilot_ended_is_asked_where_its_process_went_without_a_word(
+    book: PilotBook, why: str, is_asked_about: bool
+) -> None:
+    _look(book, RUNS)
+    book.agent_left("p000001", why)
+    assert not book.has_mute  # it has not ended
+    assert book.observe(snapshot([], []), T0 + 1) == ["p000001"]
+    assert book.has_mute is is_asked_about
+    assert book.failed() == {}  # the batch system does not answer: nobody is blamed
+    assert not book.has_mute
+
+
+def test_one_that_was_released_or_came_back_is_not_asked_about(book: PilotBook) -> None:
+    _look(book, RUNS)
+    book.agent_left("p000001", "disconnected")
+    book.agent_came("p000001")
+    book.release([GOES])
+    book.agent_left("p000001", "disconnected")
+    book.observe(snapshot([], []), T0 + 1)
+    assert not book.has_mute
+
+
 @pytest.mark.parametrize("limit_s", [float("nan"), float("inf"), None])
 def test_a_limit_that_is_none_changes_nothing(book: PilotBook, limit_s: float | None) -> None:
     _look(book, replace(RUNS, time_limit_s=limit_s))

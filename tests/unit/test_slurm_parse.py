@@ -89,7 +89,7 @@ class TestRecorded:
             for job_id, state, reason, _, node in parse.records(recorded(version, "busy.pilots"), 5)
         }
         assert seen["1"].presence is Presence.ABSENT
-        assert seen["1"].reason == "PREEMPTED"
+        assert (seen["1"].reason, seen["1"].has_failed) == ("PREEMPTED", False)
         assert (seen["9"].phase, seen["9"].node) == ("running", "n5")
         assert seen["10"].phase == "pending"
         assert len(seen) == 3  # the id nobody knows is not mentioned
@@ -202,7 +202,28 @@ class TestStates:
     def test_unknown_words_of_jobs_allow_no_action(self) -> None:
         assert states.job_state("INVENTED") is JobState.OTHER
         seen = states.observation("INVENTED", node=None, start_s=None, reason="")
-        assert seen.presence is Presence.UNKNOWN
+        assert (seen.presence, seen.has_failed) == (Presence.UNKNOWN, False)
+
+    @pytest.mark.parametrize(
+        ("word", "has_failed"),
+        [
+            ("FAILED", True),
+            ("OUT_OF_MEMORY", True),
+            ("COMPLETED", False),  # its agent left: told, preempted, at its limit
+            ("CANCELLED", False),
+            ("PREEMPTED", False),
+            ("TIMEOUT", False),
+            ("DEADLINE", False),
+            ("NODE_FAIL", False),
+            ("BOOT_FAIL", False),
+            ("REVOKED", False),
+            ("RUNNING", False),
+            ("COMPLETING", False),
+        ],
+    )
+    def test_of_pilots_that_nobody_ended(self, word: str, has_failed: bool) -> None:
+        seen = states.observation(word, node="n1", start_s=None, reason="None")
+        assert seen.has_failed is has_failed
 
 
 class TestFields:

@@ -249,6 +249,73 @@ def test_a_worker_that_its_agent_does_not_know_is_lost_and_no_failure(
     assert site.book.records[site.trainer_id].failures == 0
 
 
+def _agents_die(site: Site, *nodes: str, how: str = "FAILED") -> None:
+    for node in nodes:
+        site.book.on_agent_lost(f"p-{node}")
+    for node in nodes:
+        site.book.on_agent_failed(f"p-{node}", how)
+
+
+def test_agents_that_die_again_and_again_are_the_trainers_failures_but_for_the_first(
+    tmp_path: Path, journal: Journal
+) -> None:
+    site = _site(tmp_path, journal)
+    for number in range(6):
+        _agents_die(site, "n1", "n2", how="OUT_OF_MEMORY")  # at once: one
+        record = site.book.records[site.trainer_id]
+        assert (record.failures, record.failing.losses) == (number, number + 1)
+        if number < 5:
+            assert not record.state.is_final
+            site.steady_s += 60.0  # longer than any back-off
+            site.target("n1", "n2")
+            site.enter(step=10)
+    assert record.state is TrainerState.FAILED
+    assert record.reason.startswith("BFT-1310: The agent of its node was killed")
+    assert "which says OUT_OF_MEMORY. That was failure 5 in a row" in record.reason
+    failed = [entry.plain()["what"]["node"] for entry in journal.entries("worker-failed")]
+    assert len(failed) == 5
+
+
+def test_before_any_training_two_more_nodes_are_enough(tmp_path: Path, journal: Journal) -> None:
+    site = Site(tmp_path, journal)
+    for node in ("n1", "n2", "n3"):
+        assert not site.book.records[site.trainer_id].state.is_final
+        site.target(node)
+        _agents_die(site, node)
+        site.steady_s += 60.0
+    reason = site.book.records[site.trainer_id].reason
+    assert "It was the same on n2 and on n3, before any training." in reason
+
+
+def test_an_agents_death_after_net_progress_is_a_loss_again(
+    tmp_path: Path, journal: Journal
+) -> None:
+    site = _site(tmp_path, journal)
+    for number in range(1, 5):
+        _agents_die(site, "n1", "n2")
+        site.target("n1", "n2")
+        site.enter(step=10 * number)
+        generation = site.book.records[site.trainer_id].progress.generation
+        site.say(site.machine.members[0], _progress(generation, 10 * number + 5))
+    assert site.book.records[site.trainer_id].failures == 0
+
+
+def test_the_others_of_a_trainer_that_go_on_meanwhile_show_that_it_is_well(
+    tmp_path: Path, journal: Journal
+) -> None:
+    site = _site(tmp_path, journal)
+    for step in (20, 30, 40):
+        site.book.on_agent_lost("p-n2")
+        site.enter(step=step)
+        generation = site.book.records[site.trainer_id].progress.generation
+        site.say(site.machine.members[0], _progress(generation, step + 5))
+        site.book.on_agent_failed("p-n2", "FAILED")  # the batch system took its time to say so
+        site.target("n1", "n2")
+        site.enter(step=step + 5)
+    record = site.book.records[site.trainer_id]
+    assert (record.failures, record.failing.losses) == (0, 0)
+
+
 def test_failures_in_all_end_a_trainer_that_says_so(tmp_path: Path, journal: Journal) -> None:
     site = _site(tmp_path, journal, max_failures=2)
     site.lose_worker("n2")
