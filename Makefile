@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := bftrainer milp trainers slurm_plugins lsf_adapters scripts tests
 
-.PHONY: help venv system demo test test-long lint bench horovod clean
+.PHONY: help venv system demo test test-e2e test-pure test-long lint bench horovod clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -26,11 +26,19 @@ system:  ## install Slurm and MUNGE for the one-host test cluster (Debian, root 
 demo: venv  ## three real trainers on the embedded batch system, under 90 s
 	$(BIN)/bftrainer demo --out demo-out
 
-# Most tests wait for a scheduler or a process: three at a time do not fill two cores. The
-# end-to-end run is by itself, because it compares when ordinary jobs start.
+# The end-to-end run compares when ordinary jobs start, so only what computes and waits for
+# nothing runs beside it, with what it leaves of the processors. Most other tests wait for a
+# scheduler or a process: four at a time do not fill two cores.
+PURE := tests/unit tests/property tests/simulate tests/fuzz
 test: venv system  ## all tests, a real Slurm among them
+	$(MAKE) -j 2 --output-sync=target --no-print-directory test-e2e test-pure
+	$(BIN)/python -m pytest -m "not long" -n 4 --dist loadfile $(PURE:%=--ignore=%) --ignore=tests/e2e
+
+test-e2e: venv system
 	$(BIN)/python -m pytest -m "not long" tests/e2e
-	$(BIN)/python -m pytest -m "not long" -n 3 --dist loadfile --ignore=tests/e2e
+
+test-pure: venv
+	nice -n 19 $(BIN)/python -m pytest -m "not long" -n 2 --dist loadfile $(PURE)
 
 test-long: venv system  ## the long proofs, and ten times fresh examples for the property tests
 	$(BIN)/python -m pytest -m long
