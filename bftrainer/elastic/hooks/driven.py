@@ -20,7 +20,6 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from bftrainer.elastic.batch import GlobalBatch, Piece
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.group import Broken
 from bftrainer.elastic.run import Run
 
 _NOTHING = object()
@@ -155,7 +154,7 @@ class Driven(Run):
         yield self._loader.rehearsal(self._cutting.least)
         self._require_stepped()
 
-    def _bring_along(self, batch: int) -> Broken | None:
+    def _bring_along(self, batch: int) -> None:
         """Nobody is behind: all have stepped."""
         del batch
 
