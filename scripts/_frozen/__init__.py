@@ -1,0 +1,1 @@
+"""What ``frozen.py`` is made of."""

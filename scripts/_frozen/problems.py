@@ -1,0 +1,38 @@
+"""Frozen allocation problems → what the solver answers otherwise now.
+
+A case is ``id``, ``problem`` as ``bftrainer solve`` reads it, without what is at its default,
+``objective``, ``gap`` (of the objective to the optimum, at most) and ``sizes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from _frozen.changes import Change, same
+from _frozen.lines import Plain, read
+from milp.check import check
+from milp.codec import problem_from_dict
+from milp.solve import solve
+
+
+def compare(path: Path, every: int = 1) -> Iterator[tuple[str, list[Change]]]:
+    """Solve each ``every``-th problem again; yield its id and what differs."""
+    for case in read(path)[1][::every]:
+        found = [Change(cause=cause, case=case["id"], what=what) for cause, what in _compare(case)]
+        yield case["id"], found
+
+
+def _compare(case: Plain) -> Iterator[tuple[str, str]]:
+    try:
+        problem = problem_from_dict(case["problem"])
+        allocation = solve(problem)
+        check(problem, allocation)
+    except Exception as failure:  # noqa: BLE001 - a finding; the others are compared
+        yield "solver-failure", str(failure)
+        return
+    sizes = dict(sorted(allocation.sizes().items()))
+    if not same(case["objective"], allocation.objective):
+        yield "solver-objective", f"{case['objective']} -> {allocation.objective}"
+    elif case["sizes"] != sizes:
+        yield "solver-sizes", f"{case['sizes']} -> {sizes}"
