@@ -33,7 +33,7 @@ def record(name: str, journal: Path, target: Path, per_stratum: int, seed: int) 
     cases = list(_cases(name, journal))
     gave: dict[str, list[float]] = {}
     for case in cases:
-        for job in {one["for_job"] for one in case["plan"]["give_backs"]}:
+        for job in sorted({one["for_job"] for one in case["plan"]["give_backs"]}):
             gave.setdefault(job, []).append(case["situation"]["now_s"])
     chosen = _sample(cases, per_stratum, seed)
     head = {"journal": name, "decisions": len(cases), "sample": len(chosen), "give_backs": gave}
