@@ -19,6 +19,8 @@ MOST_LISTED = 65_536  # members, arguments, variables
 MOST_DEPTH = 32  # of brackets within brackets
 _BRACKETS = b"[]{}"
 _NO_BRACKETS = bytes(set(range(256)) - set(_BRACKETS))
+_SQUARE = bytes.maketrans(b"{}", b"[]")
+_TOO_MANY = b"[" * (MOST_DEPTH + 1)
 
 
 def in_one_line(text: str) -> str:
@@ -31,14 +33,16 @@ def in_one_line(text: str) -> str:
 def is_deep(text: bytes) -> bool:
     """Whether JSON text has more than ``MOST_DEPTH`` brackets within each other.
 
-    Known before anybody parses it, and in linear time: each round takes the innermost pairs.
+    Known before anybody parses it, and in linear time: each round takes the innermost pairs,
+    and too many that are opened in a row end the search. Brackets that do not match count as
+    deep or are left to the parser.
     """
     unescaped = text.replace(rb"\\", b"").replace(rb"\"", b"")
-    brackets = b"".join(unescaped.split(b'"')[::2]).translate(None, _NO_BRACKETS)
+    brackets = b"".join(unescaped.split(b'"')[::2]).translate(_SQUARE, _NO_BRACKETS)
     for _ in range(MOST_DEPTH):
-        if not brackets:
-            return False
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        if not brackets or _TOO_MANY in brackets:
+            return bool(brackets)
+        brackets = brackets.replace(b"[]", b"")
     return bool(brackets)
 
 

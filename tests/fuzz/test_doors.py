@@ -25,3 +25,9 @@ def test_hostile_input_does_no_harm(door: Door) -> None:
         knock(door, drawn)
 
     attack()
+
+
+@pytest.mark.parametrize("text", [b"[" * 2**20, b"[" * 32 + b"]" * 2**20])
+def test_a_million_brackets_are_looked_at_at_once(text: bytes) -> None:
+    door = next(door for door in all_doors() if door.name == "json-depth")
+    knock(door, Drawn(text))  # too long for the corpus
