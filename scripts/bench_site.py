@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""A whole Slurm machine, event by event, with bftrainer's own decision in the loop.
+
+The same jobs on the same machine without bftrainer, with it, and with ordinary preemptable jobs in
+place of its pilots, seed by seed: which jobs lose a backfill cycle, what all jobs wait longer, how
+much of what an oracle would hold is held, how often a pilot is asked for. ``--only`` takes
+scenario names, parts of them, or ``grid``, ``large``, ``scenarios``; ``--validate`` holds the
+simulated Slurm against a real one; ``--core`` judges another checkout beside this one.
+Exits 1 when a target is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from _bench.site import cells, measures, report, scenarios, workers
+from _bench.site.arms import Arm, Outcome
+from _bench.site.cells import Cell
+from _bench.site.measures import Judged, Runs
+from _bench.site.workers import Task
+from _bench.targets import Target, exit_code, print_targets, write_json
+
+ARMS: tuple[Arm, ...] = ("without", "bftrainer", "preemptable")
+LARGE_SEEDS = 2
+QUICK_SEEDS = 2
+QUICK_SCENARIOS = ("phantom of 20, limit, lively", "blocked head, 30/30 s", "churn, 30/0.5 s")
+MOST_PAIRS = 12  # seeds of a cell, those that only the added wait asks for included
+
+
+def main() -> int:
+    """Run what was asked for; return 0 when every target is met."""
+    arguments = _arguments()
+    cores = ("", *arguments.core)
+    results: dict[str, Any] = {}
+    targets: list[Target] = []
+    for core in cores:
+        name = core or "this checkout"
+        found = _scenarios(arguments, core)
+        if found:
+            rows = [scenarios.target(one, outcome) for one, outcome in found]
+            print_targets(f"Submissions of {name}", rows)
+            results[f"scenarios of {name}"] = {one.name: asdict(o) for one, o in found}
+            targets += rows if not core else []
+        judged = _grid(arguments, core)
+        if judged:
+            report.print_cells(name, judged)
+            rows = measures.targets(judged)
+            print_targets(f"Targets of {name}", rows)
+            results[f"grid of {name}"] = [report.as_values(one) for one in judged]
+            targets += rows if not core else []
+    if arguments.validate:
+        target, values = _validate(arguments)
+        targets.append(target)
+        results["validation"] = values
+        print_targets("Validation", [target])
+    if arguments.json:
+        results["cpu_s"] = sum(os.times()[:4])
+        write_json(arguments.json, "site", results, targets)
+    return exit_code(targets)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="64 nodes, 2 h, 3 scenarios")
+    parser.add_argument("--only", default="", help="names or parts of names, comma-separated")
+    parser.add_argument("--seeds", type=int, default=cells.SEEDS, help="of each cell of the grid")
+    parser.add_argument("--hours", type=float, help="counted, of each cell of the grid (default 6)")
+    parser.add_argument("--swf", type=Path, help="a cell more, of the jobs of this log")
+    parser.add_argument(
+        "--most-seeds",
+        type=int,
+        default=MOST_PAIRS,
+        help="of each cell, where the added wait needs more to be said (default %(default)s)",
+    )
+    parser.add_argument("--core", action="append", default=[], help="a checkout to judge as well")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--validate", type=int, default=0, metavar="RUNS", help="real runs")
+    parser.add_argument("--validate-minutes", type=float, default=4.0, help="of each (default 4)")
+    parser.add_argument("--json", type=Path, help="write results and verdicts here")
+    return parser.parse_args()
+
+
+def _wants(arguments: argparse.Namespace, kind: str, name: str) -> bool:
+    parts = [part.strip() for part in arguments.only.split(",") if part.strip()]
+    return not parts or any(part == kind or part in name for part in parts)
+
+
+# ---- scenarios -----------------------------------------------------------------------------
+
+
+def _scenarios(
+    arguments: argparse.Namespace, core: str
+) -> list[tuple[scenarios.Scenario, Outcome]]:
+    chosen = [
+        one
+        for one in scenarios.all_scenarios()
+        if _wants(arguments, "scenarios", one.name)
+        and (arguments.only or not arguments.quick or one.name in QUICK_SCENARIOS)
+    ]
+    tasks = [Task(name=one.name, stage=one.stage(), arm="bftrainer", core=core) for one in chosen]
+    found = {task.name: outcome for task, outcome in _run(tasks, arguments)}
+    return [(one, found[one.name]) for one in chosen]
+
+
+# ---- the grid ------------------------------------------------------------------------------
+
+
+def _grid(arguments: argparse.Namespace, core: str) -> list[Judged]:
+    chosen = {cell: seeds for cell, seeds in _cells(arguments) if seeds}
+    known: dict[Cell, list[Runs]] = {cell: [] for cell in chosen}
+    wanted = {cell: range(1, seeds + 1) for cell, seeds in chosen.items()}
+    while any(wanted.values()):
+        for cell, runs in _play(wanted, arguments, core).items():
+            known[cell] += runs
+        judged = [measures.judge(cell, runs) for cell, runs in known.items()]
+        wanted = _more(arguments, judged)
+    return [measures.judge(cell, runs) for cell, runs in known.items()]
+
+
+def _cells(arguments: argparse.Namespace) -> list[tuple[Cell, int]]:
+    if arguments.quick:
+        return [(c, QUICK_SEEDS) for c in cells.quick() if _wants(arguments, "grid", c.name)]
+    grid = list(cells.grid())
+    if arguments.swf:
+        grid.append(replace(grid[0], log=arguments.swf.read_text(encoding="utf-8")))
+    if arguments.hours:
+        grid = [replace(cell, hours=arguments.hours) for cell in grid]
+    found = [(c, arguments.seeds) for c in grid if _wants(arguments, "grid", c.name)]
+    if _wants(arguments, "large", cells.large().name):
+        found.append((cells.large(), LARGE_SEEDS))
+    return found
+
+
+def _play(
+    wanted: dict[Cell, range], arguments: argparse.Namespace, core: str
+) -> dict[Cell, list[Runs]]:
+    """Make the runs of all arms; those beyond the first seeds only with bftrainer and without."""
+    tasks, places = [], {}
+    for cell, seeds in wanted.items():
+        for seed in seeds:
+            stage = cell.stage(seed)
+            for arm in ARMS if seed <= cells.SEEDS else ARMS[:2]:
+                name = f"{cell.name}, seed {seed}, {arm}"
+                cost = cell.n_nodes * cell.hours * (2.0 if arm == "bftrainer" else 1.0)
+                own = core if arm == "bftrainer" else ""
+                tasks.append(Task(name=name, stage=stage, arm=arm, core=own, cost=cost))
+                places[name] = (cell, seed, arm)
+    found: dict[Cell, dict[int, dict[Arm, Outcome]]] = {}
+    for task, outcome in _run(tasks, arguments):
+        cell, seed, arm = places[task.name]
+        found.setdefault(cell, {}).setdefault(seed, {})[arm] = outcome
+    return {cell: [runs[s] for s in sorted(runs)] for cell, runs in found.items()}
+
+
+def _more(arguments: argparse.Namespace, judged: Sequence[Judged]) -> dict[Cell, range]:
+    """Ask for one more seed of each cell while the added wait cannot be told from the limit."""
+    added = measures.interval([value for one in judged for value in one.added])
+    if arguments.quick or not added.low <= measures.MOST_ADDED < added.high:
+        return {}
+    small = [one for one in judged if one.cell.n_nodes == min(o.cell.n_nodes for o in judged)]
+    return {
+        one.cell: range(one.seeds + 1, one.seeds + 2)
+        for one in small
+        if one.seeds < arguments.most_seeds and not one.cell.log
+    }
+
+
+def _run(tasks: Sequence[Task], arguments: argparse.Namespace) -> list[tuple[Task, Outcome]]:
+    found = []
+    for task, outcome in workers.run(tasks, arguments.processes) if tasks else ():
+        _say(f"{task.name}: {outcome.cpu_s:.1f} s of processor time")
+        found.append((task, outcome))
+    return found
+
+
+# ---- validation ----------------------------------------------------------------------------
+
+
+def _validate(arguments: argparse.Namespace) -> tuple[Target, list[dict[str, Any]]]:
+    from _bench.site import validate  # noqa: PLC0415 - imports bftrainer
+
+    found = []
+    for seed in range(1, arguments.validate + 1):
+        _say(f"validation, seed {seed}: {arguments.validate_minutes:g} min on a real Slurm")
+        found.append(validate.compare(validate.play_real(seed, arguments.validate_minutes)))
+    return validate.target(found), [asdict(one) for one in found]
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

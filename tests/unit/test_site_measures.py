@@ -1,0 +1,204 @@
+"""Workloads, oracle and verdicts of ``bench_site.py``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from _bench.site import cells, measures, scenarios, swf
+from _bench.site.arms import Harvest, Outcome, Stage, play
+from _bench.site.backfill import Opening
+from _bench.site.jobs import Job, JobSpec
+from _bench.site.machine import SlurmSettings
+from _bench.site.oracle import TICK_S, Oracle, idle_spans
+from _bench.site.workload import Demand, generate
+
+# ---- jobs ------------------------------------------------------------------------------------
+
+
+def test_the_same_demand_gives_the_same_jobs() -> None:
+    demand = Demand(n_nodes=64, span_s=36_000.0, load=0.9, seed=3)
+    jobs = generate(demand)
+    assert jobs == generate(demand) != generate(replace(demand, seed=4))
+    assert [job.submit_s for job in jobs] == sorted(job.submit_s for job in jobs)
+    assert all(0 < job.run_s <= job.limit_s and 1 <= job.n_nodes <= 32 for job in jobs)
+    assert len({job.number for job in jobs}) == len(jobs)
+
+
+def test_the_load_is_what_was_asked_for() -> None:
+    jobs = generate(Demand(n_nodes=64, span_s=86_400.0, load=0.9, seed=1))
+    late = [job for job in jobs if job.submit_s > 0.0]
+    assert sum(j.n_nodes * j.run_s for j in late) / (64 * 86_400.0) == pytest.approx(0.9, rel=0.1)
+
+
+LOG = """\
+; MaxProcs: 8
+1 100 5 600 8 -1 -1 8 1200 -1 1 7 1 1 1 1 -1 -1
+2 200 0 300 2 -1 -1 2 -1 -1 1 8 1 1 1 1 -1 -1
+3 300 0 -1 2 -1 -1 2 60 -1 0 8 1 1 1 1 -1 -1
+"""
+
+
+def test_a_log_is_squeezed_until_its_load_is_right() -> None:
+    first, second = swf.read(LOG, n_nodes=16, load=1.0, span_s=1e9)
+    assert (first.n_nodes, first.limit_s, first.run_s, first.user) == (8, 1200.0, 600.0, "u7")
+    assert (second.n_nodes, second.limit_s, second.run_s) == (2, 300.0, 300.0)
+    work = 8 * 600.0 + 2 * 300.0
+    assert second.submit_s == pytest.approx(work / 16)
+    assert swf.read(LOG, n_nodes=16, load=1.0, span_s=1.0) == (first,)
+
+
+@pytest.mark.parametrize("text", ["", "; no job\n", "1 2 3\n", "[]"])
+def test_what_is_no_log_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        swf.read(text, n_nodes=16, load=1.0, span_s=1.0)
+
+
+# ---- oracle ----------------------------------------------------------------------------------
+
+
+def ran(nodes: int, start_s: float, end_s: float | None) -> Job:
+    spec = JobSpec(number=1, submit_s=0.0, n_nodes=nodes.bit_count(), limit_s=1e6, run_s=1e6)
+    return Job(spec=spec, nodes=nodes, start_s=start_s, end_s=end_s)
+
+
+def test_a_node_is_idle_between_jobs() -> None:
+    jobs = [ran(0b01, 0.0, 100.0), ran(0b11, 300.0, None)]
+    assert idle_spans(jobs, 2, (50.0, 500.0)) == [[(100.0, 300.0)], [(50.0, 300.0)]]
+    assert idle_spans(jobs[:1], 1, (50.0, 500.0)) == [[(100.0, 500.0)]]
+
+
+def opening(began_s: float, *planned: tuple[float, int]) -> Opening:
+    return Opening(began_s=began_s, at_s=began_s + 5.0, planned=planned)
+
+
+def test_while_somebody_waits_the_oracle_waits_for_the_end_of_a_cycle() -> None:
+    oracle = Oracle([opening(90.0), opening(110.0), opening(140.0)], [(0.0, True)])
+    assert oracle.node_s([[(100.0, 300.0)]], 0) == 300.0 - 115.0
+
+
+def test_it_waits_for_a_plan_that_leaves_a_minute() -> None:
+    planned = [opening(110.0, (170.0, 1)), opening(140.0, (210.0, 1)), opening(220.0)]
+    oracle = Oracle(planned, [(0.0, True)])
+    # From 145 to the plan at 210; the next job comes at 300, so again from the cycle of 220 s.
+    assert oracle.node_s([[(100.0, 300.0)]], 0) == (210.0 - 145.0) + (300.0 - 225.0)
+
+
+def test_while_nobody_waits_the_main_scheduler_is_enough() -> None:
+    oracle = Oracle([opening(200.0)], [(0.0, True), (120.0, False)])
+    assert oracle.node_s([[(100.0, 300.0)]], 0) == 300.0 - (120.0 + TICK_S)
+
+
+def test_the_reserve_is_left_alone() -> None:
+    oracle = Oracle([], [(0.0, False)])
+    spans = [[(100.0, 300.0)], [(200.0, 300.0)]]
+    assert oracle.node_s(spans, 0) == 198.0 + 98.0
+    assert oracle.node_s(spans, 1) == 100.0  # one of two, while there are two
+
+
+# ---- measures --------------------------------------------------------------------------------
+
+
+def outcome(wait_s: float, *, starts: int = 1000, avoidable: int = 0) -> Outcome:
+    harvest = Harvest(
+        held_s=80.0, oracle_s=100.0, idle_s=110.0, submissions=6000, releases=0, decisions=10,
+        decide_s=0.05,
+    )  # fmt: skip
+    return Outcome(
+        waits_s={1: wait_s, 2: 3 * wait_s},
+        refused=0,
+        backfill_starts=starts,
+        cycles=9,
+        lost=avoidable + 2,
+        lost_to_neighbour=avoidable,
+        avoidable=avoidable,
+        preempted=0,
+        cpu_s=1.0,
+        harvest=harvest,
+    )
+
+
+def test_the_interval_is_students() -> None:
+    found = measures.interval([1.0, 2.0, 3.0])
+    assert found.mean == 2.0
+    assert found.high - 2.0 == pytest.approx(4.30 / math.sqrt(3), rel=0.01)
+    assert measures.interval([1.0]).high == math.inf
+
+
+def test_a_cell_is_judged_by_all_its_seeds() -> None:
+    cell = cells.Cell(bf_interval_s=30.0, bf_duration_s=30.0, n_nodes=100, hours=2.0)
+    runs = [
+        {"without": outcome(100.0), "bftrainer": outcome(101.0, avoidable=3)},
+        {"without": outcome(100.0), "bftrainer": outcome(99.5, avoidable=8)},
+    ]
+    found = measures.judge(cell, runs)  # type: ignore[arg-type]
+    assert (found.starts, found.avoidable, found.of_oracle) == (2000, 11, 0.8)
+    assert found.added == pytest.approx((0.01, -0.005))
+    assert found.submissions_per_node_h == 30.0
+    assert found.lost_per_1000["bftrainer"] == 7.5
+    targets = {t.name: t for t in measures.targets([found])}
+    lost, held, starts, added = targets.values()
+    assert (lost.measured, lost.is_met) == (5.5, False)
+    assert (held.limit, held.is_met) == (75.0, True)  # the cycle is as long as the interval
+    assert starts.is_met
+    assert not added.is_met
+
+
+def test_short_cycles_are_to_reach_more() -> None:
+    assert measures.least_harvest(cells.Cell(bf_interval_s=30.0, bf_duration_s=15.0)) == 0.9
+    assert measures.least_harvest(cells.Cell(bf_interval_s=30.0, bf_duration_s=16.0)) == 0.75
+
+
+def test_the_grid_is_the_one_asked_for() -> None:
+    durations = [(c.bf_interval_s, c.bf_duration_s) for c in cells.grid()]
+    assert durations == [(30.0, 0.5), (30.0, 7.5), (30.0, 15.0), (30.0, 30.0),
+                         (120.0, 0.5), (120.0, 30.0), (120.0, 60.0), (120.0, 120.0)]  # fmt: skip
+    assert {c.n_nodes for c in cells.grid()} == {500}
+    assert (cells.large().n_nodes, cells.large().hours) == (5000, 24.0)
+
+
+# ---- runs ------------------------------------------------------------------------------------
+
+
+def small_stage() -> Stage:
+    """Sixteen nodes of which about twelve are in use."""
+    jobs = tuple(
+        JobSpec(
+            number=k,
+            submit_s=45.0 * k,
+            n_nodes=1 + 5 * k % 6,
+            limit_s=1800.0,
+            run_s=60.0 + 37 * k % 180,
+        )
+        for k in range(1, 70)
+    )
+    return Stage(slurm=SlurmSettings(n_nodes=16), jobs=jobs, warm_s=900.0, end_s=1800.0)
+
+
+def test_nobody_beside_the_machine_loses_nobody_a_cycle() -> None:
+    found = play(small_stage(), "without")
+    assert found.harvest is None
+    assert (found.lost_to_neighbour, found.preempted) == (0, 0)
+    assert found.waits_s
+
+
+def test_preemptable_jobs_are_preempted() -> None:
+    assert play(small_stage(), "preemptable").preempted > 0
+
+
+def test_a_run_is_the_same_every_time() -> None:
+    first, second = (play(small_stage(), "bftrainer") for _ in range(2))
+    assert first.harvest is not None
+    assert second.harvest is not None
+    assert 0.3 * first.harvest.oracle_s < first.harvest.held_s <= first.harvest.idle_s
+    assert first.harvest.submissions > 0
+    assert first.waits_s == second.waits_s
+    assert first.harvest.held_s == second.harvest.held_s
+
+
+def test_a_quiet_machine_is_held_and_left_alone() -> None:
+    quiet = next(s for s in scenarios.all_scenarios() if s.name == "quiet")
+    stage = replace(quiet.stage(), end_s=60.0 + 1800.0)
+    target = scenarios.target(quiet, play(stage, "bftrainer"))
+    assert target.is_met
