@@ -65,6 +65,7 @@ bench: venv system  ## every benchmark in full, results in bench-out/
 	$(BIN)/python scripts/bench_torture.py --json bench-out/torture.json
 	$(BIN)/python scripts/bench_giveback.py --json bench-out/giveback.json
 	$(BIN)/python scripts/bench_zero_harm.py --cells tier,qos,tier-bf5 --json bench-out/zero_harm.json
+	$(BIN)/python scripts/bench_site.py --validate 3 --json bench-out/site.json
 	$(BIN)/python scripts/bench_controller.py --json bench-out/controller.json
 	$(BIN)/python scripts/bench_convergence.py --json bench-out/convergence.json
 	$(BIN)/python scripts/bench_profiler.py --json bench-out/profiler.json

@@ -31,7 +31,6 @@ ARMS: tuple[Arm, ...] = ("without", "bftrainer", "preemptable")
 LARGE_SEEDS = 2
 QUICK_SEEDS = 2
 QUICK_SCENARIOS = ("phantom of 20, limit, lively", "blocked head, 30/30 s", "churn, 30/0.5 s")
-MOST_PAIRS = 12  # seeds of a cell, those that only the added wait asks for included
 
 
 def main() -> int:
@@ -71,13 +70,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="64 nodes, 2 h, 3 scenarios")
     parser.add_argument("--only", default="", help="names or parts of names, comma-separated")
     parser.add_argument("--seeds", type=int, default=cells.SEEDS, help="of each cell of the grid")
-    parser.add_argument("--hours", type=float, help="counted, of each cell of the grid (default 6)")
+    parser.add_argument("--hours", type=float, help="counted, of each cell of the grid (default 3)")
     parser.add_argument("--swf", type=Path, help="a cell more, of the jobs of this log")
     parser.add_argument(
-        "--most-seeds",
-        type=int,
-        default=MOST_PAIRS,
-        help="of each cell, where the added wait needs more to be said (default %(default)s)",
+        "--cpu-minutes",
+        type=float,
+        default=90.0,
+        help="of the grid: no more seeds beyond, if the added wait asks for them (default 90)",
     )
     parser.add_argument("--core", action="append", default=[], help="a checkout to judge as well")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
@@ -161,15 +160,15 @@ def _play(
 
 def _more(arguments: argparse.Namespace, judged: Sequence[Judged]) -> dict[Cell, range]:
     """Ask for one more seed of each cell while the added wait cannot be told from the limit."""
-    added = measures.interval([value for one in judged for value in one.added])
+    added = measures.added_wait([block for one in judged for block in one.blocks])
     if arguments.quick or not added.low <= measures.MOST_ADDED < added.high:
         return {}
-    small = [one for one in judged if one.cell.n_nodes == min(o.cell.n_nodes for o in judged)]
-    return {
-        one.cell: range(one.seeds + 1, one.seeds + 2)
-        for one in small
-        if one.seeds < arguments.most_seeds and not one.cell.log
-    }
+    used_s = sum(sum(one.cpu_s.values()) for one in judged)
+    small = [one for one in judged if one.cell.n_nodes < cells.large().n_nodes]
+    round_s = sum(sum(one.cpu_s.values()) / one.seeds for one in small)
+    if used_s + round_s > 60.0 * arguments.cpu_minutes:
+        return {}
+    return {one.cell: range(one.seeds + 1, one.seeds + 2) for one in small if not one.cell.log}
 
 
 def _run(tasks: Sequence[Task], arguments: argparse.Namespace) -> list[tuple[Task, Outcome]]:

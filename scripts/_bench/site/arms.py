@@ -6,10 +6,13 @@ Called by ``grid`` and ``scenarios`` in worker processes. The same jobs come to 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 from _bench.site.backfill import Backfill
+from _bench.site.fork import alone, waiting_s
 from _bench.site.jobs import Job, JobSpec
 from _bench.site.machine import Machine, Maintenance, SlurmSettings
 from _bench.site.main_scheduler import MainScheduler
@@ -19,6 +22,7 @@ from _bench.site.preemptable import PreemptableUsers
 if TYPE_CHECKING:
     from _bench.site.sidecar import Sidecar
 
+BLOCK_S, BLOCK_CYCLES = 1200.0, 10
 Arm = Literal["without", "bftrainer", "preemptable"]
 
 
@@ -53,7 +57,7 @@ class Harvest:
 class Outcome:
     """What came of one arm."""
 
-    waits_s: dict[int, float]  # by job submitted after the warm-up; censored at the end
+    wait_s: float  # mean of the jobs submitted after the warm-up; censored at the end
     refused: int  # immediate jobs
     backfill_starts: int
     cycles: int
@@ -62,6 +66,7 @@ class Outcome:
     avoidable: int  # of these: bftrainer knew one main pass before
     preempted: int
     cpu_s: float
+    blocks: tuple[tuple[float, float], ...] = ()  # job-seconds waited, without and beside
     harvest: Harvest | None = None
 
 
@@ -81,12 +86,13 @@ def play(stage: Stage, arm: Arm) -> Outcome:
         machine.at(stage.warm_s, PreemptableUsers(machine, stage.seed).begin)
     machine.run(stage.warm_s)
     starts, cycles = backfill.n_starts, backfill.n_cycles
+    blocks = tuple(_blocks(stage, machine, backfill)) if sidecar else ()
     machine.run(stage.end_s)
     lost = [one for one in backfill.lost if one.cycle_s >= stage.warm_s]
     harvest = _harvest(stage, machine, sidecar, backfill, main) if sidecar else None
     counted = [job for job in machine.jobs if job.spec.submit_s >= stage.warm_s]
     return Outcome(
-        waits_s={j.spec.number: _wait_s(j, stage.end_s) for j in counted if _waits(j, stage)},
+        wait_s=fmean([_wait_s(j, stage.end_s) for j in counted if _waits(j, stage)] or [0.0]),
         refused=sum(job.is_refused for job in counted),
         backfill_starts=backfill.n_starts - starts,
         cycles=backfill.n_cycles - cycles,
@@ -95,8 +101,23 @@ def play(stage: Stage, arm: Arm) -> Outcome:
         avoidable=sum(one.was_known for one in lost),
         preempted=machine.n_preempted,
         cpu_s=time.process_time() - began_s,
+        blocks=blocks,
         harvest=harvest,
     )
+
+
+def _blocks(stage: Stage, machine: Machine, backfill: Backfill) -> Iterator[tuple[float, float]]:
+    """Run to the end, and from the begin of each block once more without bftrainer."""
+    period_s = stage.slurm.bf_interval_s + stage.slurm.bf_duration_s
+    length_s = max(BLOCK_S, BLOCK_CYCLES * period_s)
+    from_s = stage.warm_s + length_s  # by then it holds what it can
+    while from_s + length_s <= stage.end_s:
+        machine.run(from_s)
+        twin, to_s = alone(machine, backfill), from_s + length_s
+        twin.run(to_s)
+        machine.run(to_s)
+        yield waiting_s(twin, from_s, to_s), waiting_s(machine, from_s, to_s)
+        from_s = to_s
 
 
 def _sidecar(machine: Machine, stage: Stage) -> Sidecar:

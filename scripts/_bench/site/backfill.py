@@ -49,7 +49,7 @@ class Backfill:
 
     def __init__(self, machine: Machine, know: Callable[[], Knew] = lambda: tuple) -> None:
         """``know`` is asked at the begin of each cycle, and its answer where a job was lost."""
-        self._machine, self._know = machine, know
+        self._machine, self.know = machine, know
         self._knew: Knew = tuple
         self.n_cycles = 0
         self.n_starts = 0
@@ -82,7 +82,7 @@ class Backfill:
         self._timeline = None
         if not is_old:
             self._plans = []
-            self._knew = self._know()
+            self._knew = self.know()
             if n_slices > 1:  # else who fits starts, or is preempted for
                 self._fitting = startable(machine.timeline(), self._queue, settings.bf_window_s)
             size = math.ceil(len(self._queue) / n_slices) or 1

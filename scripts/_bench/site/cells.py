@@ -29,7 +29,7 @@ class Cell:
     bf_interval_s: float
     bf_duration_s: float
     n_nodes: int = 500
-    hours: float = 6.0
+    hours: float = 3.0
     warm_s: float = WARM_S
     load: float = LOAD
     log: str = ""  # an SWF log instead of drawn jobs: its text

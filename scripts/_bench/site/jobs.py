@@ -26,6 +26,9 @@ class JobSpec:
     array: int = 0  # tasks of the same array have the same number; 0: none
     held_by: str = ""  # a limit for which Slurm never starts it: its reason in squeue
 
+    def __deepcopy__(self, _memo: object) -> JobSpec:
+        return self
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Job:

@@ -99,7 +99,7 @@ class Machine:
         self.n_preempted = 0
         self.neighbour: Neighbour | None = None
         self.scheduler: Scheduler | None = None
-        self._events: list[tuple[float, int, Action]] = []
+        self.events: list[tuple[float, int, Action]] = []  # a heap
         self._turn = itertools.count()
         for reservation in maintenance:
             self.at(reservation.start_s, self._reserve)
@@ -109,11 +109,11 @@ class Machine:
 
     def at(self, at_s: float, action: Action) -> None:
         """Let something happen, not before now; what comes first was asked for first."""
-        heapq.heappush(self._events, (max(at_s, self.now_s), next(self._turn), action))
+        heapq.heappush(self.events, (max(at_s, self.now_s), next(self._turn), action))
 
     def run(self, until_s: float) -> None:
         """Let all happen that is due before ``until_s``."""
-        events = self._events
+        events = self.events
         while events and events[0][0] < until_s:
             self.now_s, _, action = heapq.heappop(events)
             action()

@@ -8,11 +8,11 @@ from typing import Any
 
 from rich.table import Table
 
-from _bench.site.measures import Judged, interval
+from _bench.site.measures import Judged, added_wait
 from _bench.targets import console
 
 HEADINGS = ("cell", "seeds", "starts", "lost /1,000", "without", "preempt.", "avoidable",
-            "wait", "added wait", "held", "asked", "refused", "decide", "CPU")  # fmt: skip
+            "waits, s", "added wait", "held", "asked", "refused", "decide", "CPU")  # fmt: skip
 
 
 def print_cells(name: str, judged: Sequence[Judged]) -> None:
@@ -21,7 +21,7 @@ def print_cells(name: str, judged: Sequence[Judged]) -> None:
     for heading in HEADINGS:
         table.add_column(heading, justify="left" if heading == "cell" else "right")
     for one in judged:
-        added = interval(one.added)
+        added = added_wait(one.blocks)
         table.add_row(
             one.cell.name,
             str(one.seeds),
@@ -30,7 +30,7 @@ def print_cells(name: str, judged: Sequence[Judged]) -> None:
             f"{one.lost_per_1000['without']:.1f}",
             f"{one.lost_per_1000['preemptable']:.1f}",
             f"{1000.0 * one.avoidable / max(1, one.starts):.1f}",
-            f"{one.wait_s:.0f} s",
+            " ".join(f"{one.wait_s[arm]:.0f}" for arm in ("without", "bftrainer", "preemptable")),
             f"{100 * added.mean:+.1f}% ({100 * added.low:+.1f} to {100 * added.high:+.1f})",
             f"{100 * one.of_oracle:.0f}%",
             f"{one.submissions_per_node_h:.1f}",
