@@ -97,6 +97,24 @@ def test_srun_starts_while_it_is_submitted() -> None:
     assert starts(site.run(60.0)) == [10.3]
 
 
+def test_srun_goes_past_jobs_of_its_own_priority() -> None:
+    """Measured: of equal priorities nobody is above it."""
+    site = Site()
+    site.job(4, at_s=0.0)
+    site.job(8, at_s=1.0)
+    site.job(2, at_s=10.3, kind="srun")
+    site.job(2, at_s=10.4, kind="srun", priority=-1.0)
+    assert starts(site.run(15.0)) == [0.0, None, 10.3, None]
+
+
+def test_an_end_right_after_a_pass_waits_for_the_agent() -> None:
+    """It looks 1 s and 2 s later; only then the pass was two seconds ago."""
+    site = Site()
+    site.job(8, at_s=0.0, run_s=10.95)
+    site.job(8, at_s=9.5)
+    assert starts(site.run(20.0)) == [0.0, 12.95]
+
+
 def test_an_end_starts_the_head_at_once() -> None:
     site = Site()
     site.job(8, at_s=1.0, run_s=99.5)

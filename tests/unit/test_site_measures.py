@@ -10,7 +10,7 @@ from _bench.site import cells, measures, scenarios, swf
 from _bench.site.arms import Harvest, Outcome, Stage, play
 from _bench.site.backfill import Backfill, Opening
 from _bench.site.fork import alone, waiting_s
-from _bench.site.jobs import Job, JobSpec
+from _bench.site.jobs import Job, JobSpec, Preemptable
 from _bench.site.machine import Machine, SlurmSettings
 from _bench.site.main_scheduler import MainScheduler
 from _bench.site.oracle import TICK_S, Oracle, idle_spans
@@ -231,3 +231,37 @@ def test_a_copy_without_goes_its_own_way() -> None:
     assert [job.start_s for job in machine.jobs] == [0.0, None, 50.5]
     assert waiting_s(machine, 15.0, 100.0) - waiting_s(twin, 15.0, 100.0) == 30.5
     assert machine.neighbour is users
+
+
+class Restless:
+    """Somebody beside a machine who only has events of his own."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        machine.neighbour = self
+        self._wake()
+
+    def _wake(self) -> None:
+        for n in range(1, 20):
+            self._machine.at(self._machine.now_s + 7.0 * n, self._sleep)
+        self._machine.at(self._machine.now_s + 11.0, self._wake)
+
+    def _sleep(self) -> None: ...
+    def submitted(self, job: Job) -> None: ...
+    def ended(self, job: Job) -> None: ...
+    def started(self, mine: Preemptable) -> None: ...
+    def gone(self, mine: Preemptable, *, is_preempted: bool) -> None: ...
+
+
+def test_a_copy_does_what_the_machine_does_where_nobody_disturbs_it() -> None:
+    stage = small_stage()
+    machine = Machine(stage.slurm)
+    MainScheduler(machine)
+    backfill = Backfill(machine)
+    machine.load(stage.jobs)
+    Restless(machine)
+    machine.run(1000.0)
+    twin = alone(machine, backfill)
+    for one in (machine, twin):
+        one.run(2500.0)
+    assert [job.start_s for job in twin.jobs] == [job.start_s for job in machine.jobs]

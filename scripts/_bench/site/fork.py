@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from functools import partial
+from operator import itemgetter
 
 from _bench.site.backfill import Backfill
 from _bench.site.jobs import Job
@@ -20,7 +21,8 @@ def alone(machine: Machine, backfill: Backfill) -> Machine:
     """Copy a machine, without its neighbour and the neighbour's jobs."""
     neighbour, know, kept = machine.neighbour, backfill.know, machine.events
     machine.neighbour, backfill.know = None, tuple_of_nobody
-    machine.events = [event for event in kept if _owner(event[2]) is not neighbour]
+    own = [event for event in kept if _owner(event[2]) is not neighbour]
+    machine.events = sorted(own, key=itemgetter(0, 1))  # a heap with holes is none
     try:
         twin = copy.deepcopy(machine)
     finally:

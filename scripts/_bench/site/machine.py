@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 from bisect import insort
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ from _bench.site.nodesets import NodeSet, lowest, neighbours
 from _bench.site.timeline import Timeline
 
 PREEMPT_S = 0.1  # from the signal to the start of who preempts (measured, main scheduler)
-TICK_S = 1.0  # of slurmctld's background thread, which starts what was submitted
 Action = Callable[[], None]
 
 
@@ -42,6 +40,8 @@ class SlurmSettings:
     batch_sched_delay_s: float = 3.0
     sched_min_interval_s: float = 2.0
     sched_interval_s: float = 60.0
+    has_epilog: bool = True  # else an end that is natural calls no pass (measured on 22.05)
+    tick_phase_s: float = 0.0  # of slurmctld's background thread, which wakes every second
     first_cycle_s: float = 5.0
     cycles_s: tuple[float, ...] = ()  # begins of all cycles, where they are known; then no others
 
@@ -128,15 +128,29 @@ class Machine:
             self.jobs.append(job)
             self.at(spec.submit_s, partial(self._submit, job))
 
+    def wait(self, spec: JobSpec) -> None:
+        """Find a job waiting that was submitted before the begin."""
+        self.jobs.append(Job(spec=spec))
+        insort(self.pending, self.jobs[-1], key=attrgetter("key"))
+
+    def take_over(self, spec: JobSpec, start_s: float, nodes: NodeSet) -> None:
+        """Find a job running that started before the begin."""
+        job = Job(spec=spec, start_s=start_s, nodes=nodes)
+        self.jobs.append(job)
+        self.running[spec.number] = job
+        self.busy |= nodes
+        self.at(start_s + spec.run_s, partial(self.end, job))
+
     def _submit(self, job: Job) -> None:
         self.version += 1
         insort(self.pending, job, key=attrgetter("key"))
         if self.neighbour is not None:
             self.neighbour.submitted(job)
         if self.scheduler is not None:
-            if job.spec.kind != "sbatch":
+            if job.spec.kind == "sbatch":
+                self.scheduler.wants_pass(is_end=False)
+            else:
                 self.scheduler.try_now(job)
-            self.scheduler.wants_pass(is_end=False)
 
     def start(self, job: Job, nodes: NodeSet, *, by_backfill: bool = False) -> None:
         """Start a job on nodes without an ordinary one; preemptable ones there are cancelled."""
@@ -161,7 +175,8 @@ class Machine:
         job.end_s = self.now_s
         if self.neighbour is not None:
             self.neighbour.ended(job)
-        self._wants_pass(is_end=True)
+        if self.settings.has_epilog:
+            self._wants_pass(is_end=True)
 
     def refuse(self, job: Job) -> None:
         """Turn an immediate job away."""
@@ -255,8 +270,3 @@ class Machine:
     def _wants_pass(self, *, is_end: bool) -> None:
         if self.scheduler is not None:
             self.scheduler.wants_pass(is_end=is_end)
-
-
-def next_tick_s(at_s: float) -> float:
-    """Return when slurmctld's background thread wakes."""
-    return math.ceil(at_s / TICK_S) * TICK_S

@@ -1,8 +1,9 @@
 """Slurm's main scheduler: strictly in order, at events, a moment after each.
 
-``sched_min_interval`` after an end, at the tick after ``batch_sched_delay`` for what was submitted,
-and every ``sched_interval`` over the whole queue. The first job that cannot start closes the
-partition's nodes to all behind it, in whichever partition.
+At the tick after ``batch_sched_delay`` for what was submitted, at an end if the last pass is
+``sched_min_interval`` ago (else an agent looks every second whether it is), and every
+``sched_interval`` over the whole queue. The first job that cannot start closes the partition's
+nodes to all behind it, in whichever partition.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import math
 
 from _bench.site.jobs import Job
-from _bench.site.machine import Machine, next_tick_s
+from _bench.site.machine import Machine
+
+AGENT_S = 1.0  # between two looks of who waits for sched_min_interval
 
 
 class MainScheduler:
@@ -18,33 +21,49 @@ class MainScheduler:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._last_s = -math.inf
-        self._due_s = math.inf
+        self._last_s = self._batched_s = -math.inf
+        self._due_s = self._batch_due_s = math.inf
         self.waits: list[tuple[float, bool]] = []  # from when on a job of the queue is blocked
         machine.scheduler = self
         machine.at(machine.settings.sched_interval_s, self._whole_queue)
 
+    def resume(self, last_s: float) -> None:
+        """Go on from a pass that was made before the begin."""
+        self._last_s = self._batched_s = last_s
+
     def wants_pass(self, *, is_end: bool) -> None:
         """Let a pass come as soon as Slurm makes one."""
-        machine, settings = self._machine, self._machine.settings
+        now_s, settings = self._machine.now_s, self._machine.settings
         if is_end:
-            due_s = max(machine.now_s, self._last_s + settings.sched_min_interval_s)
-        else:
-            ready_s = max(machine.now_s, self._last_s + settings.batch_sched_delay_s)
-            due_s = next_tick_s(ready_s)
+            self._ask()
+            return
+        ready_s = max(now_s, self._batched_s + settings.batch_sched_delay_s)
+        due_s = math.ceil(ready_s - settings.tick_phase_s) + settings.tick_phase_s
+        if due_s < self._batch_due_s:
+            self._batch_due_s = due_s
+            self._machine.at(due_s, self._batch)
+
+    def _batch(self) -> None:
+        self._batched_s, self._batch_due_s = self._machine.now_s, math.inf
+        self._ask()
+
+    def _ask(self) -> None:
+        now_s = self._machine.now_s
+        rest_s = self._last_s + self._machine.settings.sched_min_interval_s - now_s
+        due_s = now_s if rest_s <= 0.0 else now_s + math.ceil(rest_s / AGENT_S) * AGENT_S
         if due_s < self._due_s:
             self._due_s = due_s
-            machine.at(due_s, self._if_due)
+            self._machine.at(due_s, self._if_due)
 
     def try_now(self, job: Job) -> None:
-        """Try a job of srun: it is first in line, or waits with the others.
+        """Try a job of srun, unless somebody of a higher priority waits.
 
         One that is immediate finds free nodes, or is refused, though who was in its way is gone.
         """
         machine = self._machine
         first = next((j for j in machine.pending if j.is_eligible), None)
         room = None
-        if first is job:
+        if first is not None and first.spec.priority <= job.spec.priority:
             room = machine.room_for(job, machine.open_for(job.spec.limit_s))
         if job.spec.kind == "immediate" and (room is None or room & machine.held):
             machine.preempt((room or 0) & machine.held)

@@ -1,23 +1,28 @@
 """The simulated Slurm beside a real one: the same jobs, and in which cycle each starts.
 
-A short run on the test cluster without bftrainer; then the simulation of what was really
-submitted, with the run times and the begins of cycles of the real one. A start belongs to the
-backfill cycle that began last before it, whoever made it.
+A short run on the test cluster without bftrainer. Then, for each of its backfill cycles, the
+simulation begins with what really ran and waited when the cycle began, and is given what was
+really submitted and ended until the next: a job's start cycle is the same if the simulation
+starts it between the two cycles between which it really started, and in none before. (A
+simulation that runs on by itself tells little: one start that differs changes all after it.)
 """
 
 from __future__ import annotations
 
+import math
+import re
 import shutil
 import tempfile
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from _bench.site.backfill import Backfill
-from _bench.site.jobs import JobSpec
+from _bench.site.jobs import Job, JobSpec
 from _bench.site.machine import Machine, SlurmSettings
 from _bench.site.main_scheduler import MainScheduler
+from _bench.site.nodesets import NodeSet
 from _bench.targets import Target
 from _bench.zero_harm import cycles
 from _bench.zero_harm.arm import PHASE
@@ -30,6 +35,9 @@ from slurm_plugins.testcluster import SlurmTestCluster
 N_NODES, BF_INTERVAL_S = 16, 10
 LEAST_SAME = 0.95
 MINUTE_S = 60.0  # slots of a plan begin with whole ones
+AFTER_S = 5.0  # the last real start: what is simulated until then counts
+_PASS = re.compile(r"^\[([0-9T:.-]+)\] .*sched: Running job scheduler( )", re.MULTILINE)
+_ENDED = re.compile(r"^\[([0-9T:.-]+)\] .*_job_complete: JobId=(\d+) done$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +46,9 @@ class Real:
 
     jobs: tuple[JobSpec, ...]
     starts_s: Mapping[int, float]  # by job
+    nodes: Mapping[int, NodeSet]
     cycles_s: tuple[float, ...]
+    passes_s: tuple[float, ...]  # of the main scheduler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +58,7 @@ class Beside:
     n_jobs: int
     n_same: int
     by_backfill: int  # in the simulation
-    apart: tuple[tuple[int, float, float], ...]  # those that differ: job, real, simulated
+    apart: tuple[tuple[int, float], ...]  # those that differ: job, when it really started
 
 
 def play_real(seed: int, minutes: float) -> Real:
@@ -81,49 +91,90 @@ def _real(
 ) -> Real:
     began_s = origin_s // MINUTE_S * MINUTE_S - MINUTE_S
     by_slurm_s, shift_s = cycles.starts(log), origin_s - began_s
-    specs, starts_s = [], {}
+    ends_s = {job_id: at_s for at_s, job_id in _stamps(log, _ENDED).items()}
+    specs, starts_s, nodes = [], {}, {}
     for one in sorted(outcomes, key=lambda o: o.submitted_s or 0.0):
         if one.submitted_s is None or one.started_s is None or one.ended_s is None:
             continue
         number = len(specs) + 1
+        starts_s[number] = by_slurm_s.get(one.job_id, one.started_s + origin_s) - began_s
+        end_s = ends_s.get(one.job_id, one.ended_s + origin_s) - began_s
+        nodes[number] = sum(1 << int(name[1:]) - 1 for name in one.nodes)
         specs.append(
             JobSpec(
                 number=number,
                 submit_s=one.submitted_s + shift_s,
                 n_nodes=one.n_nodes,
                 limit_s=60.0 * planned[one.number].limit_min,
-                run_s=one.ended_s - one.started_s,
+                run_s=end_s - starts_s[number],
                 kind=planned[one.number].kind,
             )
         )
-        starts_s[number] = by_slurm_s.get(one.job_id, one.started_s + origin_s) - began_s
     at_s = tuple(c - began_s for c in cycles.read(log) if c >= began_s)
-    return Real(jobs=tuple(specs), starts_s=starts_s, cycles_s=at_s)
-
-
-def compare(real: Real) -> Beside:
-    """Simulate what a real run was asked, and hold its starts against the real ones."""
-    settings = SlurmSettings(n_nodes=N_NODES, bf_duration_s=0.01, cycles_s=real.cycles_s)
-    machine = Machine(settings)
-    MainScheduler(machine)
-    Backfill(machine)
-    machine.load(real.jobs)
-    machine.run(max(real.starts_s.values()) + 3600.0)
-    apart = [
-        (job.spec.number, real.starts_s[job.spec.number], job.start_s or float("inf"))
-        for job in machine.jobs
-    ]
-    apart = [a for a in apart if _cycle(real.cycles_s, a[1]) != _cycle(real.cycles_s, a[2])]
-    return Beside(
-        n_jobs=len(machine.jobs),
-        n_same=len(machine.jobs) - len(apart),
-        by_backfill=sum(job.by_backfill for job in machine.jobs),
-        apart=tuple(apart),
+    return Real(
+        jobs=tuple(specs),
+        starts_s=starts_s,
+        nodes=nodes,
+        cycles_s=at_s,
+        passes_s=tuple(sorted(p - began_s for p in _stamps(log, _PASS))),
     )
 
 
-def _cycle(cycles_s: Sequence[float], at_s: float) -> int:
-    return bisect_right(cycles_s, at_s)
+def _stamps(log: Path, what: re.Pattern[str]) -> dict[float, str]:
+    """Return when something was logged (epoch), and of which job."""
+    found = what.findall(log.read_text(encoding="utf-8", errors="replace"))
+    return {datetime.fromisoformat(at).timestamp(): job_id for at, job_id in found}
+
+
+def compare(real: Real) -> Beside:
+    """Simulate each cycle of a real run, and hold the starts against the real ones."""
+    same, early, by_backfill = set[int](), set[int](), 0
+    spans = list(zip(real.cycles_s, (*real.cycles_s[1:], math.inf), strict=True))
+    for from_s, to_s in [(0.0, real.cycles_s[0]), *spans]:
+        really = {n for n, at_s in real.starts_s.items() if from_s <= at_s < to_s}
+        last_s = max([real.starts_s[n] for n in really], default=from_s) + AFTER_S
+        machine = _machine(real, from_s)
+        machine.run(min(to_s, last_s))
+        begun = {j.spec.number for j in machine.jobs if _started_since(j, from_s)}
+        same |= begun & really - early
+        early |= begun - really
+        by_backfill += sum(j.by_backfill and j.spec.number in really for j in machine.jobs)
+    apart = sorted((n, at_s) for n, at_s in real.starts_s.items() if n not in same)
+    return Beside(
+        n_jobs=len(real.jobs), n_same=len(same), by_backfill=by_backfill, apart=tuple(apart)
+    )
+
+
+def _started_since(job: Job, from_s: float) -> bool:
+    return job.start_s is not None and job.start_s >= from_s
+
+
+def _machine(real: Real, from_s: float) -> Machine:
+    """Make a machine on which runs and waits what did when a cycle began."""
+    last_s = max((at_s for at_s in real.passes_s if at_s < from_s), default=0.0)
+    machine = Machine(
+        SlurmSettings(
+            n_nodes=N_NODES,
+            bf_duration_s=0.01,
+            cycles_s=(from_s,),
+            has_epilog=False,
+            tick_phase_s=last_s % 1.0,
+        )
+    )
+    machine.now_s = from_s
+    main = MainScheduler(machine)
+    main.resume(last_s)
+    for spec in real.jobs:
+        start_s = real.starts_s[spec.number]
+        if start_s < from_s < start_s + spec.run_s:
+            machine.take_over(spec, start_s, real.nodes[spec.number])
+        elif start_s >= from_s > spec.submit_s:
+            machine.wait(spec)
+            if spec.kind == "sbatch" and spec.submit_s > last_s:
+                main.wants_pass(is_end=False)
+    machine.load(tuple(spec for spec in real.jobs if spec.submit_s >= from_s))
+    Backfill(machine)
+    return machine
 
 
 def target(found: Sequence[Beside]) -> Target:
