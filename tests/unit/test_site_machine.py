@@ -6,6 +6,7 @@ Where a figure was measured on a real Slurm 22.05 the test says so.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -63,7 +64,7 @@ class Site:
     ) -> None:
         for node in nodes:
             mine = Preemptable(name=f"p{node}-{at_s}", limits_s=limits_s, node=1 << node)
-            self.machine.at(at_s, lambda mine=mine: self.machine.submit_preemptable(mine))
+            self.machine.at(at_s, partial(self.machine.submit_preemptable, mine))
 
     def run(self, until_s: float) -> list[Job]:
         self.machine.load(tuple(self.specs))
@@ -239,9 +240,7 @@ def backfill_beside_pilots(*, gone_at_s: float | None = None, knows_all: bool = 
     site.job(8, at_s=8.0, priority=9.0)
     site.job(4, at_s=12.0, limit_s=300.0)
     if gone_at_s is not None:
-        machine = site.machine
-        machine.at(gone_at_s, lambda: [machine.cancel_preemptable(p) for p in
-                                       list(machine.preemptable.values())])  # fmt: skip
+        site.machine.at(gone_at_s, lambda: site.machine.preempt(0b1111_0000))
     return site
 
 

@@ -170,7 +170,7 @@ class Backfill:
 def queue_of(machine: Machine) -> list[Job]:
     """Return the jobs that a cycle tests: by priority, the next tasks of each array only."""
     settings, tasks = machine.settings, Counter[int]()
-    found = []
+    found: list[Job] = []
     for job in machine.pending:
         if not job.is_eligible:
             continue

@@ -1,9 +1,8 @@
 """The state of a simulated Slurm machine and its clock: events in order of time.
 
-The two schedulers (``main_scheduler``, ``backfill``) start jobs on it; whoever lives beside them
-(bftrainer, users of preemptable jobs) is a ``Neighbour`` and submits through it. One ordinary
-partition and, below it, one whose jobs are cancelled for it (PreemptMode=CANCEL, by tier).
-All times are seconds since the begin of the run.
+The two schedulers (``main_scheduler``, ``backfill``) start jobs on it; who lives beside them is a
+``Neighbour``. One ordinary partition and, below it, one whose jobs are cancelled for it
+(PreemptMode=CANCEL, by tier). All times are seconds since the begin of the run.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from operator import attrgetter
 from typing import Protocol
 
 from _bench.site.jobs import Job, JobSpec, Preemptable
+from _bench.site.neighbour import Neighbour
 from _bench.site.nodesets import NodeSet, lowest, neighbours
 from _bench.site.timeline import Timeline
 
@@ -53,22 +53,6 @@ class Maintenance:
     start_s: float
     end_s: float
     nodes: NodeSet
-
-
-class Neighbour(Protocol):
-    """Who has preemptable jobs on the machine, and is told what Slurm tells."""
-
-    def submitted(self, job: Job) -> None:
-        """A user submits an ordinary job."""
-
-    def ended(self, job: Job) -> None:
-        """An ordinary job has ended."""
-
-    def started(self, mine: Preemptable) -> None:
-        """Slurm has started a job of the neighbour's."""
-
-    def gone(self, mine: Preemptable, *, is_preempted: bool) -> None:
-        """It has ended: cancelled, at its limit, or preempted."""
 
 
 class Scheduler(Protocol):
@@ -127,19 +111,6 @@ class Machine:
             job = Job(spec=spec)
             self.jobs.append(job)
             self.at(spec.submit_s, partial(self._submit, job))
-
-    def wait(self, spec: JobSpec) -> None:
-        """Find a job waiting that was submitted before the begin."""
-        self.jobs.append(Job(spec=spec))
-        insort(self.pending, self.jobs[-1], key=attrgetter("key"))
-
-    def take_over(self, spec: JobSpec, start_s: float, nodes: NodeSet) -> None:
-        """Find a job running that started before the begin."""
-        job = Job(spec=spec, start_s=start_s, nodes=nodes)
-        self.jobs.append(job)
-        self.running[spec.number] = job
-        self.busy |= nodes
-        self.at(start_s + spec.run_s, partial(self.end, job))
 
     def _submit(self, job: Job) -> None:
         self.version += 1

@@ -13,9 +13,12 @@ import math
 import re
 import shutil
 import tempfile
+from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
 from _bench.site.backfill import Backfill
@@ -92,7 +95,8 @@ def _real(
     began_s = origin_s // MINUTE_S * MINUTE_S - MINUTE_S
     by_slurm_s, shift_s = cycles.starts(log), origin_s - began_s
     ends_s = {job_id: at_s for at_s, job_id in _stamps(log, _ENDED).items()}
-    specs, starts_s, nodes = [], {}, {}
+    specs: list[JobSpec] = []
+    starts_s, nodes = dict[int, float](), dict[int, NodeSet]()
     for one in sorted(outcomes, key=lambda o: o.submitted_s or 0.0):
         if one.submitted_s is None or one.started_s is None or one.ended_s is None:
             continue
@@ -167,14 +171,24 @@ def _machine(real: Real, from_s: float) -> Machine:
     for spec in real.jobs:
         start_s = real.starts_s[spec.number]
         if start_s < from_s < start_s + spec.run_s:
-            machine.take_over(spec, start_s, real.nodes[spec.number])
+            _take_over(machine, spec, start_s, real.nodes[spec.number])
         elif start_s >= from_s > spec.submit_s:
-            machine.wait(spec)
+            machine.jobs.append(Job(spec=spec))
+            insort(machine.pending, machine.jobs[-1], key=attrgetter("key"))
             if spec.kind == "sbatch" and spec.submit_s > last_s:
                 main.wants_pass(is_end=False)
     machine.load(tuple(spec for spec in real.jobs if spec.submit_s >= from_s))
     Backfill(machine)
     return machine
+
+
+def _take_over(machine: Machine, spec: JobSpec, start_s: float, nodes: NodeSet) -> None:
+    """Let a job run that started before the begin."""
+    job = Job(spec=spec, start_s=start_s, nodes=nodes)
+    machine.jobs.append(job)
+    machine.running[spec.number] = job
+    machine.busy |= nodes
+    machine.at(start_s + spec.run_s, partial(machine.end, job))
 
 
 def target(found: Sequence[Beside]) -> Target:

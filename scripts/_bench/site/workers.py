@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ def run(tasks: Sequence[Task], n_processes: int) -> Iterator[tuple[Task, Outcome
     """Make all runs; yield each when it is done."""
     context = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
-        futures = {}
+        futures: dict[Future[Outcome], Task] = {}
         for core in dict.fromkeys(task.core for task in tasks):
             own = sorted((t for t in tasks if t.core == core), key=lambda t: -t.cost)
             pool = stack.enter_context(
