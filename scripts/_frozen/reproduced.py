@@ -19,7 +19,7 @@ from _frozen.lines import Plain
 from bftrainer import process
 from bftrainer.cli.reproduce import DATA_VARIABLE
 
-TIMEOUT_S = 1800.0
+TIMEOUT_S = 7200.0  # minutes on an idle machine
 
 
 def traces() -> list[str]:
@@ -58,7 +58,8 @@ def _made(trace: str) -> Plain:
         environment.pop(DATA_VARIABLE, None)
     done = process.run([sys.executable, *argv], timeout_s=TIMEOUT_S, env=environment)
     if not done.is_ok:
-        raise SystemExit(f"reproduce failed: {done.stderr[-1000:]}")
+        why = f"not done after {TIMEOUT_S:g} s" if done.timed_out else done.stderr[-1000:]
+        raise SystemExit(f"reproduce on the {trace} trace: {why}")
     made: Plain = json.loads(done.stdout)
     return made
 
