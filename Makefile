@@ -32,7 +32,7 @@ demo: venv  ## three real trainers on the embedded batch system, under 90 s
 PURE := tests/unit tests/property tests/simulate tests/fuzz
 test: venv system  ## all tests, a real Slurm among them
 	$(MAKE) -j 2 --output-sync=target --no-print-directory test-e2e test-pure
-	$(BIN)/python -m pytest -m "not long" -n 4 --dist loadfile $(PURE:%=--ignore=%) --ignore=tests/e2e
+	$(BIN)/python -m pytest -m "not long" -n 3 --dist loadfile $(PURE:%=--ignore=%) --ignore=tests/e2e
 
 test-e2e: venv system
 	$(BIN)/python -m pytest -m "not long" tests/e2e
@@ -62,9 +62,11 @@ bench: venv system  ## every benchmark in full, results in bench-out/
 	$(BIN)/python scripts/bench_runtimes.py --json bench-out/runtimes.json
 	$(BIN)/python scripts/bench_harm.py --json bench-out/harm.json
 	$(BIN)/python scripts/bench_claim.py --json bench-out/claim.json
+	$(BIN)/python scripts/bench_journal.py --json bench-out/journal.json
 	$(BIN)/python scripts/bench_torture.py --json bench-out/torture.json
 	$(BIN)/python scripts/bench_giveback.py --json bench-out/giveback.json
 	$(BIN)/python scripts/bench_zero_harm.py --cells tier,qos,tier-bf5 --json bench-out/zero_harm.json
+	$(BIN)/python scripts/bench_scale.py --json bench-out/scale.json
 	$(BIN)/python scripts/bench_site.py --validate 3 --json bench-out/site.json
 	$(BIN)/python scripts/bench_controller.py --json bench-out/controller.json
 	$(BIN)/python scripts/bench_convergence.py --json bench-out/convergence.json

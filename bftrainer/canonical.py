@@ -66,7 +66,8 @@ def decode(data: bytes | str, cls: type[T]) -> T:
     """Return the ``cls`` that canonical JSON describes, every part type-checked.
 
     A field that is missing takes its default, so that entries written before the
-    field existed stay readable; an unknown field, tag or type is refused.
+    field existed stay readable; so do those with a field that the class names in
+    ``REMOVED``, which is left out. Any other unknown field, tag or type is refused.
 
     Raises:
         CanonicalError: not JSON, or not a ``cls``.
@@ -100,6 +101,18 @@ def text_of(plain: Any) -> str:
 def from_plain(plain: Any, cls: type[T]) -> T:
     """Return the ``cls`` described by the outcome of ``parse``."""
     return cast("T", _codec(cast("Any", cls)).decode(plain))
+
+
+def encoder(hint: Any) -> Callable[[Any], Any]:
+    """Return ``to_plain`` for values of a type hint, such as that of a field."""
+    return _codec(hint).encode
+
+
+@functools.cache
+def field_hints(cls: type) -> Mapping[str, Any]:
+    """Return the fields of a dataclass with their type hints, in the order of the class."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -383,7 +396,7 @@ class _Dataclass:
     @functools.cached_property
     def fields(self) -> dict[str, _Field]:
         """Read the type hints on first use: a class may refer to itself."""
-        hints = typing.get_type_hints(self.cls, include_extras=True)
+        hints = field_hints(self.cls)
         found = {}
         for field in dataclasses.fields(self.cls):
             if field.name == _TAG or not field.init:
@@ -408,7 +421,8 @@ class _Dataclass:
         given = _instance(plain, dict)
         if given.get(_TAG) != self.name:
             raise CanonicalError(f"{given.get(_TAG)!r} where {self.name} belongs")
-        if unknown := sorted(given.keys() - self.fields.keys() - {_TAG}):
+        removed: frozenset[str] = getattr(self.cls, "REMOVED", frozenset())
+        if unknown := sorted(given.keys() - self.fields.keys() - removed - {_TAG}):
             raise CanonicalError(f"unknown fields {unknown}", self.name)
         values = {}
         for field in self.fields.values():

@@ -1,7 +1,7 @@
 """The daemon: wiring only. poll → events → decide → actuate, everything journalled.
 
-One asyncio loop; whatever blocks on the batch system runs in two threads, one for
-looking and one for acting, so that a slow look never delays a give-back.
+One asyncio loop, and a thread for each thing that takes its time: looking, cancelling,
+claiming, deciding, writing the journal. None of them waits for another (docs/adr/0016).
 """
 
 from __future__ import annotations
@@ -11,31 +11,29 @@ import contextlib
 import getpass
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from bftrainer.actuate.agents import AgentBook, AgentFiles
+from bftrainer.actuate.agents import AgentBook
+from bftrainer.actuate.claiming import Claiming
 from bftrainer.actuate.group import NodeOffer
-from bftrainer.actuate.pilots import FORCE_AFTER_S, Pilot, PilotBook
+from bftrainer.actuate.pilots import FORCE_AFTER_S, PilotBook
 from bftrainer.actuate.refusals import Refusals
 from bftrainer.actuate.remembered import remembered
 from bftrainer.actuate.strays import Strays
 from bftrainer.actuate.trainers import TrainerBook
 from bftrainer.api.server import ApiServer
 from bftrainer.api.service import Service
+from bftrainer.decide import cycles
 from bftrainer.decide.policies.base import load_policy as load_allocation_policy
-from bftrainer.decide.settings import settings_of
-from bftrainer.decide.types import Claim, DecisionInput, Plan
-from bftrainer.decide.waiting import awaited_cycle_s
+from bftrainer.decide.types import DecisionInput, Plan, Replacing
 from bftrainer.deciding import Decider
-from bftrainer.errors import BatchSystemError, BftError
 from bftrainer.events.change import Event, event_between, situation_of
 from bftrainer.harm.monitor import HarmMonitor
-from bftrainer.journal.errors import JournalError
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.lock import InstanceLock
 from bftrainer.journal.mark import MARK_NAME
@@ -43,6 +41,7 @@ from bftrainer.observability.failures import Failures
 from bftrainer.observability.metrics import Metrics
 from bftrainer.observed import Observed
 from bftrainer.policy.model import Policy, policy_hash
+from bftrainer.policy.settings import settings_of
 from bftrainer.poll.announcer import Announced, Announcement
 from bftrainer.poll.batch_system import BatchSystem
 from bftrainer.poll.snapshot import Snapshot
@@ -62,6 +61,7 @@ from bftrainer.wire.messages import (
 from bftrainer.wire.server import AgentServer
 
 LOG = logging.getLogger("bftrainer.daemon")
+HASTE_S = 0.025  # a decision that takes longer is preceded by its give-backs for announced jobs
 TICK_S: Final = 0.1
 TOLD_PATIENCE_S: Final = 0.3  # an agent that is told leaves within a tenth of this
 SIGN_OF_LIFE_S: Final = 1.0
@@ -101,22 +101,23 @@ class Daemon:
         allocate = load_allocation_policy(policy.policy)
         self._decider = Decider(allocate, self.policy_hash, self.failures)
         self._looking = ThreadPoolExecutor(1, "look")
-        self._acting = ThreadPoolExecutor(1, "act")
+        self._cancelling = ThreadPoolExecutor(1, "cancel")
+        self._deciding = ThreadPoolExecutor(1, "decide")
         self._wanted = asyncio.Event()
         self._announced = Announced()
         self.poller = Poller(
             system,
             policy,
             look=self.poll_once,
-            hear=self._on_announced,
-            awaited_cycle_s=self._awaited_cycle_s,
-            last_call=self.decide_soon,
+            hear=self.on_announced,
+            waits_for_cycle=self._waits_for_cycle,
         )
         self._stopping = asyncio.Event()
         self._is_adopting = True
-        self._is_new_snapshot = False
+        self._is_new_snapshot = self._is_hasty = False
+        self._took_s = 0.0  # the last whole decision
         self._expected_agents: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Future[None]] = set()
         self.refusals = Refusals()
 
     # ---- life ------------------------------------------------------------------------
@@ -154,7 +155,9 @@ class Daemon:
                 await api.stop()
                 await self.server.stop()
                 self._looking.shutdown(wait=True, cancel_futures=True)
-                self._acting.shutdown(wait=True, cancel_futures=False)
+                self._deciding.shutdown(wait=True, cancel_futures=True)
+                self._cancelling.shutdown(wait=True, cancel_futures=False)
+                self.claiming.close()
                 self.system.close()
 
     def stop(self) -> None:
@@ -172,6 +175,7 @@ class Daemon:
     async def _start(self, journal: Journal) -> None:
         self.journal = journal
         self.incarnation = journal.begin_incarnation()
+        journal.write_beside(keep_s=86_400.0 * self.policy.journal_days)
         keys = load_or_create_pair(self.options.state_dir / "daemon.key")
         owner = getpass.getuser()
         self.pilots = PilotBook(journal, self.system, owner, self._clock, time.monotonic)
@@ -189,6 +193,15 @@ class Daemon:
             agent_timeout_s=self.policy.agent_timeout_s,
             on_message=self._on_agent,
             on_lost=self._on_agent_lost,
+        )
+        self.claiming = Claiming(
+            pilots=self.pilots,
+            agents=self.agents,
+            refusals=self.refusals,
+            address=self.options.agent_address,
+            register=self.server.register,
+            on_gone=self._pilot_ended,
+            cancel=self._cancel_pilots,
         )
         self.trainers = TrainerBook(
             journal=journal,
@@ -264,41 +277,43 @@ class Daemon:
 
     # ---- poll ----------------------------------------------------------------------------
 
-    def _awaited_cycle_s(self) -> float | None:
-        pilots, seen, now_s = self.pilots.views(self.agents.connected), self.seen, self._clock()
-        return awaited_cycle_s(seen.memory, pilots, seen.snapshot, self.settings.cycle_s, now_s)
+    def _waits_for_cycle(self) -> bool:
+        return cycles.is_awaited(self.seen.memory, self.pilots.views(self.agents.connected))
 
     async def _warn_of_settings(self) -> None:
         loop = asyncio.get_running_loop()
         for found in await loop.run_in_executor(self._looking, self.system.findings):
             LOG.warning("%s %s: %s", found.code, found.setting, found.cost)
 
-    def _on_announced(self, announcements: tuple[Announcement, ...]) -> None:
+    def on_announced(self, announcements: tuple[Announcement, ...]) -> None:
         """Give back before any look, for a job that is not even in the queue yet."""
         known = self.seen.snapshot
         if self._announced.hear(announcements) and known is not None:
             self.seen.snapshot = self._announced.add_to(known)
             if self.seen.snapshot is not known:  # the end of a pilot says nothing new
+                self._is_hasty = self._took_s > HASTE_S
                 self.decide_soon()
 
     async def poll_once(self, *, wants_cycle: bool) -> None:
         """Look at the batch system and take the look over."""
         looked_s, began = time.monotonic(), self._announced.look_begins()
         snapshot = await asyncio.get_running_loop().run_in_executor(
-            self._looking, lambda: self.system.snapshot(wants_cycle=wants_cycle)
+            self._looking,
+            lambda: self._decider.look_into(self.system.snapshot(wants_cycle=wants_cycle)),
         )
         before = self.seen.snapshot.failures if self.seen.snapshot else ()
         if snapshot.failures and snapshot.failures != before:
             LOG.warning("batch system: %s", "; ".join(snapshot.failures))
-        self.seen.snapshot = self._announced.add_to(snapshot, began)
+        known = snapshot.with_last_known(self.seen.snapshot)
+        self.seen.snapshot = self._announced.add_to(known, began)
         self.poller.saw(snapshot, is_unshown=self._announced.is_unshown)
         for pilot_id in self.pilots.observe(snapshot, looked_s):
             self._pilot_ended(pilot_id)
         if overdue := self.pilots.overdue():
-            self._background(self._cancel_pilots(overdue, force=True))
+            self._cancel_pilots(overdue, force=True)
         if strays := self.strays.to_cancel(snapshot, self.pilots.pilots):
-            self._background(self._cancel_pilots(strays))
-        self.decide_soon(is_new_snapshot=True)
+            self._cancel_pilots(strays)
+        self.decide_soon(is_new_snapshot=None not in (snapshot.nodes, snapshot.jobs))
         if self.pilots.has_mute:
             loop = asyncio.get_running_loop()
             failed = await loop.run_in_executor(self._looking, self.pilots.failed)
@@ -329,7 +344,14 @@ class Daemon:
                 self._wanted.set()
                 continue
             if self.seen.snapshot is not None:
-                self._decide(self.seen.snapshot)
+                given = self._given(self.seen.snapshot)
+                loop = asyncio.get_running_loop()
+                taken = await loop.run_in_executor(self._deciding, self._decider.take, given)
+                self._took_s = self._took_s if given.gives_back_only else taken[2]
+                if given.gives_back_only:
+                    self.decide_soon()  # and all the rest
+                if taken[1].releases or not given.gives_back_only:
+                    self._carry_out(*taken)
 
     def _finish_adopting(self) -> bool:
         """Wait for the agents of an earlier incarnation, but not for ever."""
@@ -337,18 +359,25 @@ class Daemon:
             return False
         self.trainers.adopt_all(self._offers())
         observed = self.trainers.observed_assignment()
+        ours = self.trainers
+        nodes = {n: i for i in ours.trainers for part in ours.nodes_of(i) for n in part}
+        self._assign(nodes)  # until the first plan: without nodes they would park
         self.seen.memory = remembered(self.journal, self.settings, observed)
         self._is_adopting = False
         return True
 
-    def _decide(self, snapshot: Snapshot) -> None:
-        is_new, self._is_new_snapshot = self._is_new_snapshot, False
+    def _given(self, snapshot: Snapshot) -> DecisionInput:
+        """What is so now; what happens from here on is for the next decision."""
+        is_hasty, self._is_hasty = self._is_hasty, False
+        is_new = self._is_new_snapshot and not is_hasty
+        self._is_new_snapshot &= is_hasty
         # The batch system tells its own cycle only once it has been asked something.
         self.settings = self.harm.applied(settings_of(self.policy, self.system))
-        given = DecisionInput(
+        return DecisionInput(
             now_s=self._clock(),
             snapshot=snapshot,
             is_new_snapshot=is_new,
+            gives_back_only=is_hasty,
             pilots=self.pilots.views(self.agents.connected),
             trainers=tuple(map(as_decided, self.trainers.waiting_and_running())),
             settings=self.settings,
@@ -359,21 +388,32 @@ class Daemon:
             cooling=self.trainers.quarantine.cooling(self._clock()),
             settled_until_s=self.trainers.settled_until_s(self._clock()),
         )
-        event = self._event(given)
-        given, plan, took_s = self._decider.take(given, event, self.seen, self.journal)
+
+    def _carry_out(self, given: DecisionInput, plan: Plan, took_s: float) -> None:
+        """Act on a plan; the books may have changed since its input was made."""
+        self.failures.left_out(plan.memory.left_out)
+        done, before = plan, self.seen.plan
         if self.journal.trouble is not None:
-            plan = plan.without_taking(given.memory.assignment)
-        self.seen.plan, self.seen.memory = plan, plan.memory
-        self._actuate(plan)  # before the rest: somebody waits for it
-        if plan.look_wanted_s is not None:
-            self.poller.call(max(0.0, plan.look_wanted_s - given.now_s))
+            done = plan.without_taking(given.memory)
+        self.seen.memory = done.memory
+        if not given.gives_back_only or before is None:
+            self.seen.plan = done
+        self._actuate(done)  # before the rest: somebody waits for it
+        event = self._event(given)
+        changed = before is None or plan.assignment != before.assignment
+        if event or changed or plan.claims or plan.releases:
+            took_ms = 1000.0 * took_s
+            self.seen.decisions += 1
+            self.seen.decision_ms, self.seen.decided_s = took_ms, given.now_s
+            self._decider.note(self.journal, given, plan, event=event, took_ms=took_ms)
         self.metrics.decision_seconds.observe(took_s)
-        self.harm.decided(given, plan, took_s)
+        self.harm.decided(given, done, took_s)
 
     def _event(self, given: DecisionInput) -> Event | None:
         ours = [p.node for p in given.pilots if not p.is_leaving]
         trainers = [r.trainer_id for r in given.trainers]
-        after = situation_of(given.snapshot, ours, trainers, self.agents.connected)
+        held = [p.pilot_id for p in given.pilots if p.is_held]
+        after = situation_of(given.snapshot, ours, trainers, held)
         before, self.seen.situation = self.seen.situation, after
         return None if before is None else event_between(before, after, given.now_s)
 
@@ -387,60 +427,31 @@ class Daemon:
             if r.pilot_id in self.agents.connected
             and self.server.send(r.pilot_id, Leave(reason=r.reason))
         }
-        job_ids = self.pilots.release(plan.releases, told)
-        if job_ids:
-            self._background(self._cancel_pilots(job_ids))
+        self._cancel_pilots(self.pilots.release(plan.releases, told))
         if told:
             self._background(self._see_off(told))
-        offers = self._offers()
+        self._assign(plan.assignment, plan.memory.replacing)
+        self.trainers.drop(plan.dropped)
+        if plan.claims:
+            pilot_ids = self.journal.next_pilot_ids(len(plan.claims), above=self.strays.greatest)
+            requests = self.claiming.open(plan, pilot_ids, self.trainers.records)
+            self._background(self.claiming.ask(requests))
+
+    def _assign(
+        self, assignment: Mapping[str, str], replacing: Mapping[str, Replacing] | None = None
+    ) -> None:
+        """Hand each trainer those of its nodes whose agents are there now."""
         targets: dict[str, list[NodeOffer]] = {}
-        by_node = {o.node: o for o in offers.values()}
-        for node, trainer_id in plan.assignment.items():
+        by_node = {offer.node: offer for offer in self._offers().values()}
+        for node, trainer_id in assignment.items():
             if node in by_node:
                 targets.setdefault(trainer_id, []).append(by_node[node])
-        self.trainers.set_targets(targets, plan.memory.replacing)
-        try:
-            for claim in plan.claims:
-                self._open_pilot(claim, plan)
-        except BftError as problem:
-            if isinstance(problem, JournalError) and self.journal.trouble is None:
-                raise
-            self.refusals.refused(problem.cause)
-            LOG.warning("no more pilots are asked for at the moment: %s", problem)
+        self.trainers.set_targets(targets, replacing)
 
     def _offers(self) -> dict[str, NodeOffer]:
         offers = {p: self.agents.offer(p) for p in self.agents.connected}
         leaving = {p for p, pilot in self.pilots.pilots.items() if pilot.is_leaving}
         return {p: o for p, o in offers.items() if o is not None and p not in leaving}
-
-    def _open_pilot(self, claim: Claim, plan: Plan) -> None:
-        pilot_id = self.journal.next_pilot_id(self.strays.greatest)
-        gpus = next((n.gpus for n in plan.pool if n.name == claim.node), 0)
-        address = self.options.agent_address
-        record = self.trainers.records.get(claim.for_trainer)
-        interpreter = record.spec.interpreter if record else ""
-        files = self.agents.write_files(pilot_id, claim.node, address, gpus, interpreter)
-        pilot = self.pilots.open(pilot_id, claim, files.public_key)
-        self.server.register(pilot_id, files.public_key, claim.node)
-        self._background(self._launch_pilot(pilot, files, gpus))
-
-    async def _launch_pilot(self, pilot: Pilot, files: AgentFiles, gpus: int) -> None:
-        pilot_id = pilot.record.pilot_id
-        try:
-            job_id = await asyncio.get_running_loop().run_in_executor(
-                self._acting,
-                partial(self.pilots.launch, pilot, files.argv, files.log, gpus),
-            )
-        except BatchSystemError as problem:
-            self.refusals.refused(f"The batch system refuses our pilots: {problem.cause}")
-            LOG.warning("pilot %s refused: %s", pilot_id, problem)
-            self.pilots.end(pilot_id, f"The batch system refused it ({problem.cause})")
-            self._pilot_ended(pilot_id)
-            return
-        self.refusals.accepted()
-        self.pilots.launched(pilot, job_id)
-        if pilot.is_leaving:  # its release overtook the batch system's answer
-            await self._cancel_pilots([job_id])
 
     async def _see_off(self, told: set[str]) -> None:
         """Cancel the pilots that were told to leave and whose agents are still there."""
@@ -449,20 +460,21 @@ class Daemon:
             stuck = self.pilots.job_ids(told & self.agents.connected.keys())
             if not stuck:
                 return
-            await self._cancel_pilots(stuck, force=force)
+            self._cancel_pilots(stuck, force=force)
 
-    async def _cancel_pilots(self, job_ids: list[str], *, force: bool = False) -> None:
-        await asyncio.get_running_loop().run_in_executor(
-            self._acting, lambda: self.pilots.cancel(job_ids, force=force)
-        )
+    def _cancel_pilots(self, job_ids: Sequence[str], *, force: bool = False) -> None:
+        """Begin at once, not when the loop comes round again."""
+        if job_ids:
+            cancel = partial(self.pilots.cancel, job_ids, force=force)
+            self._background(asyncio.get_running_loop().run_in_executor(self._cancelling, cancel))
 
-    def _background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work beside the loops; a bug in it must not pass in silence."""
-        task = asyncio.get_running_loop().create_task(work)
+    def _background(self, work: Awaitable[None]) -> None:
+        """Let work go on beside the loops; a bug in it must not pass in silence."""
+        task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._background_done)
 
-    def _background_done(self, task: asyncio.Task[None]) -> None:
+    def _background_done(self, task: asyncio.Future[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             LOG.error("background work failed", exc_info=task.exception())
@@ -474,6 +486,8 @@ class Daemon:
             await asyncio.sleep(TICK_S)
             if not self._is_adopting:
                 self.trainers.tick()
+                if self.seen.is_to_wake(self._clock()):
+                    self.decide_soon()
 
     async def _life_loop(self) -> None:
         while True:

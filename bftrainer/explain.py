@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from bftrainer.decide.leftout import why_left_out
-from bftrainer.decide.remaining import forward_time_s
+from collections.abc import Sequence
+
+from bftrainer.decide.policies.base import in_order
 from bftrainer.decide.types import Plan, Settings
+from bftrainer.poll.snapshot import Node
+from bftrainer.startable import cannot_start
+from bftrainer.surviving.words import why_left_out
 from bftrainer.trainer import TrainerRecord, TrainerState
 
 
@@ -12,7 +16,8 @@ def explain_trainer(
     record: TrainerRecord,
     plan: Plan | None,
     settings: Settings,
-    queue: tuple[str, ...],
+    queue: Sequence[TrainerRecord],
+    nodes: Sequence[Node],
     observed_size: int,
 ) -> tuple[str, ...]:
     """Return the reasons, most important first.
@@ -21,7 +26,8 @@ def explain_trainer(
         record: the trainer.
         plan: the last decision, or none yet.
         settings: of the policy.
-        queue: ids of all trainers that are not final, in FCFS order.
+        queue: all trainers that are not final, in FCFS order.
+        nodes: those of the last look.
         observed_size: members of its current generation.
     """
     if record.state.is_final:
@@ -34,7 +40,7 @@ def explain_trainer(
             return (unknown,)
     planned = sum(1 for t in plan.assignment.values() if t == record.trainer_id)
     left_out = why_left_out(record.trainer_id, plan.memory.left_out)
-    sentences = [*left_out] or _size_sentences(record, plan, settings, queue, planned)
+    sentences = [*left_out] or _size_sentences(record, plan, settings, queue, nodes, planned)
     if planned != observed_size:
         sentences.append(
             f"It is on its way from {observed_size} to {planned} nodes: agents and joiners"
@@ -46,10 +52,23 @@ def explain_trainer(
 
 
 def _size_sentences(
-    record: TrainerRecord, plan: Plan, settings: Settings, queue: tuple[str, ...], planned: int
+    record: TrainerRecord,
+    plan: Plan,
+    settings: Settings,
+    queue: Sequence[TrainerRecord],
+    nodes: Sequence[Node],
+    planned: int,
 ) -> list[str]:
     spec, pool = record.spec, len(plan.pool)
-    position = queue.index(record.trainer_id) + 1 if record.trainer_id in queue else 0
+    stuck = cannot_start(queue, plan.pool, nodes, plan.assignment)
+    if not planned and record.trainer_id in stuck:
+        keeps = "It keeps its place; trainers behind it may run meanwhile (skip_unstartable)."
+        skips = [keeps] if settings.skip_unstartable else []
+        return [stuck[record.trainer_id], *skips, *_idle(plan)]
+    passed_over = stuck if settings.skip_unstartable else {}
+    in_line = [r.trainer_id for r in queue if r.trainer_id not in passed_over]
+    in_line = in_order(in_line, plan.order)
+    position = in_line.index(record.trainer_id) + 1 if record.trainer_id in in_line else 0
     if position > settings.p_jmax:
         return [
             (
@@ -61,15 +80,13 @@ def _size_sentences(
         return [plan.trouble, "Until that is mended every trainer keeps what it has."]
     if planned == spec.n_max:
         return [f"It has the {spec.n_max} nodes it asked for at most (n_max)."]
-    if planned == 0 and pool < spec.n_min:
-        return [f"It needs {spec.n_min} nodes (n_min) and the pool has {pool}.", *_idle(plan)]
     allocation = plan.allocation
     if allocation is None:
         return [f"The pool is empty ({pool} nodes).", *_idle(plan)]
     sentences = [
         (
             f"The pool has {pool} nodes; {planned} of them are worth most here"
-            f" over the next {forward_time_s(settings.t_fwd_s, plan.memory.joins):.0f} s."
+            f" over the next {settings.t_fwd_s:.0f} s."
         )
     ]
     marginal = allocation.marginals.get(record.trainer_id)

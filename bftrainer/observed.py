@@ -18,6 +18,10 @@ class Observed:
     plan: Plan | None = None
     memory: Memory = field(default_factory=Memory)
     decisions: int = 0
-    decision_seq: int | None = None
     decision_ms: float = 0.0
     decided_s: float | None = None
+
+    def is_to_wake(self, now_s: float) -> bool:
+        """Whether the policy wanted to be asked again by now."""
+        wake_at_s = self.plan.wake_at_s if self.plan is not None else None
+        return wake_at_s is not None and wake_at_s <= now_s

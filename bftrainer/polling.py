@@ -17,12 +17,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from bftrainer.api.service import PollingView, RequestCount
-from bftrainer.decide.waiting import LAST_CALL_S
 from bftrainer.errors import BatchSystemError
 from bftrainer.policy.model import Policy
 from bftrainer.poll.announcer import SHOWN_S, UNSEEN_S, Announcement, Announcer
 from bftrainer.poll.batch_system import ORDER_KINDS, BatchSystem
-from bftrainer.poll.ending import LEAST_S, Ending
 from bftrainer.poll.pace import Pace, PaceRules
 from bftrainer.poll.snapshot import NodeState, Snapshot
 
@@ -30,11 +28,9 @@ LOG = logging.getLogger("bftrainer.polling")
 
 LONGEST_RESTS: Final = {False: 5.0, True: 2.0}  # intervals; with announcements we look less
 LONGEST_CALLED_RESTS: Final = {False: 5.0, True: 2.0}  # intervals of a daemon that polls
-CYCLE_SEEN_S: Final = 1.5  # after a cycle began what it planned is in the queue
-VERY_LAST_CALL_S: Final = 0.7  # before a cycle: to ask for a pilot takes a tenth of a second
-ESTIMATES_APART_S: Final = 1.0  # of when the same cycle begins: a second is all Slurm tells
-CYCLE_LOOKS_APART_S: Final = 15.0  # looks for a cycle's sake: a dozen requests a minute more
-STIR_S: Final = 5.0  # orders are given between looks: somebody may wait for a cycle only now
+CHANGED_S: Final = 0.3  # after it what has happened shows
+AGAIN_S: Final = (1.0, 2.0, 4.0)  # the batch system cleans up after a job; its node is idle then
+STIR_S: Final = 5.0  # orders are given between looks, and put the next one off
 CYCLES_ASKED: Final = 10.0  # times per cycle of the scheduler, while something waits for it
 
 
@@ -71,22 +67,18 @@ class Poller:
         *,
         look: Look,
         hear: Callable[[tuple[Announcement, ...]], None],
-        awaited_cycle_s: Callable[[], float | None],
-        last_call: Callable[[], None],
+        waits_for_cycle: Callable[[], bool],
     ) -> None:
-        """Take what it looks at and who is told.
-
-        ``last_call``: what comes in time for the next cycle has to be decided now.
-        """
+        """Take what it looks at and who is told."""
         self._system = system
         self._policy = policy
         self._look = look
         self._hear = hear
-        self._awaited_cycle_s, self._last_call = awaited_cycle_s, last_call
+        self._waits_for_cycle = waits_for_cycle
         self._called = asyncio.Event()
         self._counts: Counter[str] = Counter()
-        self._cycle_asked_s = self._cycle_called_s = self._last_called_s = -math.inf
-        self._ending = Ending(policy.poll_interval_s, policy.poll_interval_with_hook_s)
+        self._cycle_asked_s = -math.inf
+        self._completing: dict[str, int] = {}  # node -> looks in a row that showed it so
         self._announcer: Announcer | None = None
         self._can_be_told, self._why_not_told = True, ""
         self.pace = Pace(rules_of(policy, is_told=False))
@@ -113,7 +105,7 @@ class Poller:
 
     def changed(self) -> None:
         """Ask for a look at what is about to be different."""
-        self.call(LEAST_S)
+        self.call(CHANGED_S)
 
     def saw(self, snapshot: Snapshot, *, is_unshown: bool) -> None:
         """Come back for nodes that were not idle yet when their job had ended.
@@ -126,9 +118,10 @@ class Poller:
             self.call(UNSEEN_S)
         nodes = snapshot.nodes or ()
         completing = {n.name for n in nodes if n.state is NodeState.COMPLETING}
-        again_s = self._ending.saw(completing, time.monotonic())
-        if again_s is not None:
-            self.call(again_s)
+        self._completing = {n: self._completing.get(n, 0) + 1 for n in completing}
+        times = min(self._completing.values(), default=math.inf)
+        if times <= len(AGAIN_S):
+            self.call(AGAIN_S[int(times) - 1])
 
     def figures(self) -> PollingView:
         """Return what looking costs the controller, and what it may cost."""
@@ -189,14 +182,11 @@ class Poller:
             return
         self._hear(announcements)
         for said in announcements:
-            if said.job is not None and said.job.was_tried:
-                # Nodes that were taken for it meanwhile would be given back once more.
-                self.call(UNSEEN_S)
-            elif said.job is not None:
+            if said.job is not None:
                 self.pace.soon.call(time.monotonic() + SHOWN_S)
                 self._called.set()
             elif said.nodes:
-                self.call(self._ending.ended(said.nodes, time.monotonic()))
+                self.call(AGAIN_S[0])
             else:
                 self.changed()
 
@@ -205,7 +195,7 @@ class Poller:
         self._note_orders(began_s)
         is_called = self.pace.is_called(began_s)
         wants_cycle = (
-            self._awaited_cycle_s() is not None
+            self._waits_for_cycle()
             and began_s - self._cycle_asked_s >= self._system.cycle_s / CYCLES_ASKED
         )
         if wants_cycle:
@@ -221,7 +211,6 @@ class Poller:
         while True:
             now_s = time.monotonic()
             self._note_orders(now_s)
-            self._call_for_cycle(now_s)
             rest_s = self.pace.due_s(now_s) - now_s
             if rest_s <= 0:
                 return
@@ -229,24 +218,6 @@ class Poller:
                 async with asyncio.timeout(min(rest_s, STIR_S)):
                     await self._called.wait()
             self._called.clear()
-
-    def _call_for_cycle(self, now_s: float) -> None:
-        """See what became of what waits for a cycle of the scheduler: nobody announces that.
-
-        A pilot that was not started then never fitted, and what is planned instead is news.
-        """
-        rest_s = self._awaited_cycle_s() if self.is_told else None
-        if rest_s is None or rest_s == math.inf:
-            return
-        first_s = now_s + rest_s - LAST_CALL_S
-        if first_s > max(now_s, self._last_called_s + ESTIMATES_APART_S):
-            self._last_called_s = first_s
-            for at_s in (first_s, now_s + rest_s - VERY_LAST_CALL_S):
-                asyncio.get_running_loop().call_at(at_s, self._last_call)
-        seen_s = now_s + rest_s + CYCLE_SEEN_S
-        if seen_s >= self._cycle_called_s + CYCLE_LOOKS_APART_S:
-            self._cycle_called_s = seen_s
-            self.pace.calls.call(seen_s)
 
     def _note_orders(self, now_s: float) -> None:
         """Take what was asked of the controller beside the looks for orders."""

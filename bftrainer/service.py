@@ -17,10 +17,9 @@ from bftrainer.api.service import (
 )
 from bftrainer.backend_words import backend_sentences
 from bftrainer.daemon import Daemon
-from bftrainer.decide import leftout
-from bftrainer.decide.cooling import cooling_sentences
-from bftrainer.decide.curves import unfit
+from bftrainer.decide import end_cost
 from bftrainer.decide.types import Settings
+from bftrainer.deciding import DECISION
 from bftrainer.errors import BftError, ExitCode, UsageError
 from bftrainer.explain import explain_trainer
 from bftrainer.failure_words import trouble, trouble_sentences
@@ -31,6 +30,9 @@ from bftrainer.observability.metrics import Figure
 from bftrainer.poll.snapshot import Node, NodeState
 from bftrainer.restart_words import loss_sentences, restart_sentences
 from bftrainer.slow_words import slow_sentences, straggler_sentences
+from bftrainer.startable import impossible
+from bftrainer.surviving.decision import unfit
+from bftrainer.surviving.words import sentences as left_out_sentences
 from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
 from trainers.runtimes.base import load_runtime
 
@@ -63,8 +65,7 @@ class DaemonService:
     def status(self) -> StatusView:
         """Return the daemon's state."""
         daemon, seen = self._daemon, self._daemon.seen
-        snapshot = seen.snapshot
-        nodes = (snapshot.nodes if snapshot else None) or ()
+        snapshot, nodes = seen.snapshot, self._nodes()
         pilots = daemon.pilots
         held = len(daemon.agents.connected)
         return StatusView(
@@ -90,13 +91,13 @@ class DaemonService:
             back_off=sentence(daemon.harm.state),
             slow_nodes=tuple(self._slow_nodes().values()),
             cooling_nodes=tuple(self._cooling_nodes().values()),
-            left_out=leftout.sentences(seen.memory.left_out),
+            left_out=left_out_sentences(seen.memory.left_out),
+            measured=end_cost.measured(seen.memory, daemon.settings),
         )
 
     def nodes(self) -> tuple[NodeView, ...]:
         """Return every node of the last snapshot."""
-        snapshot = self._daemon.seen.snapshot
-        return tuple(self._node(n) for n in (snapshot.nodes if snapshot else None) or ())
+        return tuple(self._node(n) for n in self._nodes())
 
     def trainers(self) -> tuple[TrainerView, ...]:
         """Return all trainers in order of submission."""
@@ -111,7 +112,6 @@ class DaemonService:
         daemon, record = self._daemon, self._record(trainer_id)
         plan = daemon.seen.plan
         view = self._view(record)
-        queue = tuple(r.trainer_id for r in daemon.trainers.waiting_and_running())
         allocation = plan.allocation if plan else None
         marginal = allocation.marginals.get(trainer_id) if allocation else None
         return Explanation(
@@ -121,7 +121,7 @@ class DaemonService:
             observed_size=len(view.observed_nodes),
             sentences=(
                 *trouble_sentences(record, daemon.policy.failure_budget, time.monotonic()),
-                *self._size_sentences(record, queue, len(view.observed_nodes)),
+                *self._size_sentences(record, len(view.observed_nodes)),
                 *straggler_sentences(record, plan, daemon.settings, view.observed_nodes),
                 *backend_sentences(record),
                 *self._fault_sentences(record),
@@ -130,7 +130,7 @@ class DaemonService:
                 *daemon.trainers.copies.in_words(trainer_id),
                 *(() if record.state.is_final else self._failures()),
             ),
-            decision_id=daemon.seen.decision_seq,
+            decision_id=daemon.journal.last_seq(DECISION),
             node_price=allocation.node_price if allocation else 0.0,
             gain_of_one_more=marginal.gain_of_one_more if marginal else None,
             loss_of_one_fewer=marginal.loss_of_one_fewer if marginal else None,
@@ -138,18 +138,17 @@ class DaemonService:
 
     def _fault_sentences(self, record: TrainerRecord) -> tuple[str, ...]:
         """Say which nodes it failed on and does without for a while."""
-        cooling = self._daemon.trainers.quarantine.cooling(time.time())
-        words, own = cooling_sentences(cooling, time.time()), record.trainer_id
-        return tuple(words[node] for node, one in cooling.items() if one.trainer_id == own)
+        return tuple(self._cooling_nodes(of=record.trainer_id).values())
 
-    def _size_sentences(
-        self, record: TrainerRecord, queue: tuple[str, ...], observed_size: int
-    ) -> tuple[str, ...]:
+    def _size_sentences(self, record: TrainerRecord, observed_size: int) -> tuple[str, ...]:
         daemon = self._daemon
         settled = daemon.trainers.budget.in_words(record.trainer_id, time.time())
         if settled and observed_size:
             return settled
-        return explain_trainer(record, daemon.seen.plan, daemon.settings, queue, observed_size)
+        queue = daemon.trainers.waiting_and_running()
+        return explain_trainer(
+            record, daemon.seen.plan, daemon.settings, queue, self._nodes(), observed_size
+        )
 
     def logs(self, trainer_id: str) -> tuple[LogFile, ...]:
         """Name its log files, oldest first; looks at users' files, so not in the loop."""
@@ -208,6 +207,10 @@ class DaemonService:
             )
         return self._view(self._daemon.trainers.cancel(trainer_id, now=now))
 
+    def flush(self) -> None:
+        """Wait until what was accepted is on disk, or cannot be (blocking, any thread)."""
+        self._daemon.journal.flush()
+
     def shutdown(self, peer: Peer) -> None:
         """Stop the daemon; trainers keep running until their lease ends."""
         if peer.uid not in {0, os.getuid()}:
@@ -242,9 +245,14 @@ class DaemonService:
         daemon = self._daemon
         return slow_sentences(daemon.seen.memory, daemon.settings, time.time())
 
-    def _cooling_nodes(self) -> dict[str, str]:
+    def _cooling_nodes(self, of: str = "") -> dict[str, str]:
         now_s = time.time()
-        return cooling_sentences(self._daemon.trainers.quarantine.cooling(now_s), now_s)
+        cooling = self._daemon.trainers.quarantine.cooling(now_s)
+        return {
+            name: f"{name}: {one.sentence(now_s)}"
+            for name, one in cooling.items()
+            if of in ("", one.trainer_id)
+        }
 
     def _failures(self) -> tuple[str, ...]:
         daemon, snapshot = self._daemon, self._daemon.seen.snapshot
@@ -265,11 +273,18 @@ class DaemonService:
             )
         return record
 
+    def _nodes(self) -> tuple[Node, ...]:
+        """All nodes of the last look; none where nothing is known."""
+        snapshot = self._daemon.seen.snapshot
+        return (snapshot.nodes if snapshot else None) or ()
+
     def _view(self, record: TrainerRecord) -> TrainerView:
         return self._views((record,))[0]
 
     def _views(self, records: Iterable[TrainerRecord]) -> tuple[TrainerView, ...]:
         daemon, plan = self._daemon, self._daemon.seen.plan
+        records = tuple(records)
+        hopeless = impossible([r for r in records if not r.state.is_final], self._nodes())
         planned: dict[str, list[str]] = {}
         for node, trainer_id in plan.assignment.items() if plan else ():
             planned.setdefault(trainer_id, []).append(node)
@@ -284,7 +299,8 @@ class DaemonService:
                 planned_nodes=tuple(sorted(nodes)),
                 requested_nodes=tuple(sorted(waited_for.intersection(nodes).union(starting))),
                 observed_nodes=observed,
-                trouble=trouble(record, daemon.policy.failure_budget, time.monotonic()),
+                trouble=trouble(record, daemon.policy.failure_budget, time.monotonic())
+                or hopeless.get(record.trainer_id, ""),
             )
             views.append(view)
         return tuple(views)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 
-from bftrainer.decide.remaining import forward_time_s
-from bftrainer.decide.slow import SlowNode, fraction_now
-from bftrainer.decide.types import Memory, Plan, Settings
+from bftrainer.decide.slow import fraction_now
+from bftrainer.decide.types import Memory, Plan, Settings, SlowNode
 from bftrainer.trainer import TrainerRecord
 
 
@@ -37,10 +36,9 @@ def straggler_sentences(
                 " place."
             )
         elif name in observed and plan.assignment.get(name) == record.trainer_id:
-            horizon_s = forward_time_s(settings.t_fwd_s, memory.joins)
             sentences.append(
                 f"{name} is slow ({_how_slow(one)}) and stays: no other node is worth more here,"
-                f" or a change would not pay back within {horizon_s:.0f} s."
+                f" or a change would not pay back within {settings.t_fwd_s:.0f} s."
             )
         elif one.trainer_id == record.trainer_id and name not in plan.assignment:
             sentences.append(f"{name} is left out because it is slow ({_how_slow(one)}).")

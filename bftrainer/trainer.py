@@ -59,6 +59,8 @@ class TrainerSpec:
     n_min: int = 1
     n_max: int = 1
     workers_per_node: int = 1  # sizes and decisions count nodes
+    gres: str = ""  # what every node has to have, as sbatch --gres; "": anything
+    constraint: str = ""  # features of every node, as sbatch --constraint
     epochs: int | None = None  # exactly one of epochs, samples; None/None: the script's own
     samples: int | None = None
     checkpoint_dir: str = ""  # absolute, on a file system all nodes see
@@ -84,6 +86,7 @@ class TrainerProgress:
     samples: int = 0
     samples_per_s: float = 0.0
     reported_s: float = 0.0
+    node_s: float = 0.0  # node-seconds attained by then
     backend: str = ""  # of this generation, and why; "": one worker, or not known
 
 

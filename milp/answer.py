@@ -53,7 +53,7 @@ def make_allocation(
     }
     if stopped := problem.trainers[problem.p_jmax :]:
         marginals |= dict.fromkeys((trainer.trainer_id for trainer in stopped), NO_MARGINAL)
-        worth.values.extend(_values_of_stopped(problem))
+        worth.values.extend(values_of_stopped(problem))
     return Allocation(
         assignment=place(problem, pool, sizes, classes, split),
         objective=math.fsum(worth.values),
@@ -70,7 +70,7 @@ def make_allocation(
     )
 
 
-def _values_of_stopped(problem: Problem) -> list[float]:
+def values_of_stopped(problem: Problem) -> list[float]:
     """What trainers beyond p_jmax cost: those that still hold nodes must shrink to 0."""
     names = {node.name for node in problem.nodes}
     values: list[float] = []

@@ -83,33 +83,24 @@ def _migration(trainer: ProblemTrainer, after: set[str], before: set[str]) -> st
 def _eligibility(
     problem: Problem, by_trainer: Mapping[str, Sequence[str]], pool: Mapping[str, ProblemNode]
 ) -> list[str]:
-    """Nodes of accepted classes only; all of one class unless the trainer mixes them.
-
-    Two classes count as one when every trainer that may run accepts both or neither.
-    """
+    """Nodes of accepted classes only; all of one class unless the trainer mixes them."""
     may_run = problem.trainers[: problem.p_jmax]
-    if not any(trainer.eligible for trainer in may_run):
+    there = {node.eligibility for node in problem.nodes}
+    if len(there) == 1 and not any(trainer.eligible for trainer in may_run):
         return []
-    accepted_by = {
-        node_class: frozenset(
-            t.trainer_id for t in may_run if not t.eligible or node_class in t.eligible
-        )
-        for node_class in {node.eligibility for node in problem.nodes}
-    }
     found: list[str] = []
     for trainer in may_run:
-        groups: set[frozenset[str]] = set()
         names = [name for name in by_trainer[trainer.trainer_id] if name in pool]
-        for node_class in {pool[name].eligibility for name in names}:
-            groups.add(accepted_by[node_class])
-            if trainer.trainer_id not in accepted_by[node_class]:
-                found += [
-                    f"trainer {trainer.trainer_id} does not accept class {node_class} of node {n}"
-                    for n in names
-                    if pool[n].eligibility == node_class
-                ]
-        if len(groups) > 1 and not trainer.mixes_classes:
-            found.append(f"trainer {trainer.trainer_id} has nodes of {len(groups)} classes")
+        classes = {pool[name].eligibility for name in names}
+        if refused := classes.difference(trainer.eligible or classes):
+            found += [
+                f"trainer {trainer.trainer_id} does not accept class {pool[n].eligibility}"
+                f" of node {n}"
+                for n in names
+                if pool[n].eligibility in refused
+            ]
+        if len(classes) > 1 and not trainer.mixes_classes:
+            found.append(f"trainer {trainer.trainer_id} has nodes of {len(classes)} classes")
     return sorted(found) if len(found) > 1 else found
 
 

@@ -37,7 +37,6 @@ def problem_to_dict(problem: Problem) -> dict[str, Any]:
         "t_fwd_s": float(problem.t_fwd_s),
         "p_jmax": problem.p_jmax,
         "objective": problem.objective.value,
-        "swap_s": float(problem.swap_s),
         "per_node_horizon": problem.per_node_horizon,
     }
 
@@ -69,7 +68,6 @@ def problem_from_dict(data: Any) -> Problem:
             "t_fwd_s": _float,
             "p_jmax": _int,
             "objective": _objective,
-            "swap_s": _float,
             "per_node_horizon": _bool,
         },
     )
@@ -235,8 +233,7 @@ def _node(value: Any, where: str) -> ProblemNode:
             "gpus": _int,
             "expected_remaining_s": _float_or_none,
             "switch": _str,
-            "owner": _str,
-            "claim_s": _float,
+            "has_pilot": _bool,
         },
     )
 
@@ -271,7 +268,6 @@ def _trainer(value: Any, where: str) -> ProblemTrainer:
             "settled": _tuple_of(_str),
             "eligible": _tuple_of(_str),
             "weight": _float,
-            "owner": _str,
             "warm_up_s": _float,
             "mixes_classes": _bool,
             "utility": _curve_or_none,

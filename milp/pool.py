@@ -1,12 +1,12 @@
 """The pool as the solver sees it: how many nodes of which class, who may hold what.
 
 Takes a validated Problem; the exact solver, placement and simple policies read it.
-Classes that the same trainers accept are one class here: when every trainer that may
-run accepts every class present, there is one pool.
+Classes that the same trainers accept, all of which mix classes, are one class here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from milp.problem import Problem, ProblemNode, ProblemTrainer
@@ -67,7 +67,7 @@ def view_pool(problem: Problem) -> PoolView:
     else:
         for node in problem.nodes:
             by_class.setdefault(node.eligibility, []).append(node)
-    groups, accepted_by = _merge_classes(by_class, trainers)
+    groups, accepting = _merge_classes(by_class, trainers)
     class_of: dict[str, int] = {}
     for k, names in enumerate(groups):
         class_of.update(dict.fromkeys(names, k))
@@ -87,7 +87,7 @@ def view_pool(problem: Problem) -> PoolView:
         class_of=class_of,
         present=present,
         held=held,
-        accepts=tuple(zip(*accepted_by, strict=True)) if trainers else (),
+        accepts=tuple(zip(*accepting, strict=True)) if trainers else (),
         mixes=tuple([t.mixes_classes for t in trainers]),
     )
 
@@ -96,14 +96,27 @@ def _merge_classes(
     by_class: dict[str, list[ProblemNode]], trainers: tuple[ProblemTrainer, ...]
 ) -> tuple[tuple[tuple[str, ...], ...], tuple[tuple[bool, ...], ...]]:
     """Group the nodes by who accepts them, in order of first appearance."""
-    merged: dict[tuple[bool, ...], list[str]] = {}
+    merged: dict[tuple[str, tuple[bool, ...]], list[str]] = {}
     for name, members in by_class.items():
-        accepted = tuple([not t.eligible or name in t.eligible for t in trainers])
+        accepted = accepted_by(name, trainers)
         if any(accepted):
-            merged.setdefault(accepted, []).extend([node.name for node in members])
+            group = group_of(name, accepted, trainers)
+            merged.setdefault((group, accepted), []).extend([node.name for node in members])
     if not merged:  # an empty pool is one class; nodes nobody accepts are none of it
-        merged = {tuple(not by_class for _ in trainers): []}
-    return tuple(tuple(members) for members in merged.values()), tuple(merged)
+        merged = {("", tuple(not by_class for _ in trainers)): []}
+    groups = tuple(tuple(members) for members in merged.values())
+    return groups, tuple(accepted for _, accepted in merged)
+
+
+def accepted_by(name: str, trainers: Sequence[ProblemTrainer]) -> tuple[bool, ...]:
+    """Whether each of the trainers accepts nodes of the class."""
+    return tuple([not t.eligible or name in t.eligible for t in trainers])
+
+
+def group_of(name: str, accepted: Sequence[bool], trainers: Sequence[ProblemTrainer]) -> str:
+    """What tells a class from others that the same trainers accept; "": nothing does."""
+    pairs = zip(trainers, accepted, strict=True)
+    return "" if all(t.mixes_classes for t, is_accepted in pairs if is_accepted) else name
 
 
 def _count(names: tuple[str, ...], class_of: dict[str, int], n_classes: int) -> tuple[int, ...]:

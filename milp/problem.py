@@ -4,14 +4,13 @@ Source: Liu et al., "BFTrainer" (arXiv 2106.12091), section 3: nodes N, trainers
 with N_j in {0} or [Nmin_j, Nmax_j] (eq. 6-10), piecewise-linear O_j (SOS2), and the
 objective of eq. 16: max sum_j T_fwd O_j(N_j) - sum_j O_j(C_j) R_j.
 
-Beyond the paper a node may earn for less than t_fwd: it arrives late or leaves early.
+Beyond the paper a node may earn for less than t_fwd: it warms up first or leaves early.
 Trainer j with the nodes S_j, s of them, is then worth
 
     O_j(s) / s * sum over n in S_j of e_jn - O_j(C_j) R_j,
     e_jn = max(0, H_n - L_jn)                                   (seconds it trains)
     H_n  = min(t_fwd_s, expected_remaining_s) with per_node_horizon, else t_fwd_s
-    L_jn = claim_s of n + (warm_up_s of j, unless n is one of its current nodes)
-                        + (swap_s, if n is a current node of another trainer)
+    L_jn = warm_up_s of j, unless n is one of its current nodes
 
 each node by its even share of the rate. With those extras at zero this is eq. 16.
 """
@@ -62,8 +61,7 @@ class ProblemNode:
     gpus: int = 0
     expected_remaining_s: float | None = None  # None: no end in sight
     switch: str = ""
-    owner: str = ""  # whose pilot is on it; "" when nobody's
-    claim_s: float = 0.0  # until an agent can run on it; 0 when a pilot holds it
+    has_pilot: bool = False  # one of ours is on it, or asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +76,8 @@ class ProblemTrainer:
     rescale_down_s: float  # R_dw
     current: tuple[str, ...] = ()  # names of the nodes it has now (C_j = len)
     settled: tuple[str, ...] = ()  # those of current that already train: given up last
-    eligible: tuple[str, ...] = ()  # empty: any class
+    eligible: tuple[str, ...] = ()  # empty: any class, of one at a time unless it mixes
     weight: float = 1.0
-    owner: str = ""
     warm_up_s: float = 0.0  # what a joining node needs before it trains; others go on
     mixes_classes: bool = False  # may have nodes of several eligible classes at once
     utility: Curve | None = None  # what Objective.UTILITY maximises
@@ -98,7 +95,6 @@ class Problem:
     t_fwd_s: float
     p_jmax: int  # at most this many trainers run at once; FCFS decides which
     objective: Objective = Objective.THROUGHPUT
-    swap_s: float = 0.0  # a node that another trainer gives up starts that much later
     per_node_horizon: bool = False  # whether expected_remaining_s bounds what a node earns
 
 

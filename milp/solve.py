@@ -8,17 +8,23 @@ Ties: fewest rescales, then earlier trainers get more. Called by the milp policy
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from milp.answer import make_allocation
-from milp.classes.several import solve_classes
+from milp.classes.binding import solve_bound
+from milp.classes.several import EXACT_CLASSES, most_worth, solve_classes
 from milp.errors import ProblemError
 from milp.exact.columns import Columns, build_columns, solve_sizes
 from milp.exact.dual import solve_pool_dense
 from milp.exact.worths import Worths, build_worths, is_small
 from milp.graded.decomposition import is_graded, solve_graded
 from milp.options import build_options
+from milp.parts import join, split
 from milp.pool import PoolView, view_pool
 from milp.problem import Allocation, Problem
 from milp.validate import validate
+
+NEAR = 0.005  # of the objective: what a search among many classes seldom finds more of
 
 
 def solve(problem: Problem) -> Allocation:
@@ -28,6 +34,13 @@ def solve(problem: Problem) -> Allocation:
         ProblemError: the problem is malformed.
     """
     validate(problem)
+    parts = split(problem)
+    if len(parts) == 1:
+        return _solve_part(problem)
+    return join(problem, [_solve_part(part) for part in parts])
+
+
+def _solve_part(problem: Problem) -> Allocation:
     if is_graded(problem):
         return solve_graded(problem)
     pool = view_pool(problem)
@@ -52,8 +65,17 @@ def solve(problem: Problem) -> Allocation:
 def _solve_several(problem: Problem, pool: PoolView) -> Allocation:
     """Several classes of nodes: which class a trainer has is part of the question."""
     options = build_options(problem, pool)
+    bound = None
+    if len(pool.names) > EXACT_CLASSES:
+        bound = solve_bound(problem, pool, _solve_part)
+        if bound is not None:
+            gap = most_worth(options, pool) - bound.objective
+            gap = gap if gap > 4 * options.tolerance else 0.0
+            bound = replace(bound, solver="bounded" if gap else "exact", gap=gap)
+            if gap <= NEAR * abs(bound.objective):
+                return bound
     several = solve_classes(options, pool)
-    return make_allocation(
+    found = make_allocation(
         problem,
         pool,
         options,
@@ -64,6 +86,10 @@ def _solve_several(problem: Problem, pool: PoolView) -> Allocation:
         gap=several.gap,
         split=several.split,
     )
+    if bound is None or found.objective >= bound.objective:
+        return found
+    gap = min(bound.gap, found.objective + found.gap - bound.objective)
+    return replace(bound, gap=max(gap, 0.0))
 
 
 def solve_dense(problem: Problem) -> Allocation:

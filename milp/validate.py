@@ -37,12 +37,10 @@ def _is_plainly_sound(problem: Problem) -> bool:
     ends = {node.expected_remaining_s for node in nodes}
     if not (
         0 <= problem.t_fwd_s <= LARGEST_NUMBER
-        and 0 <= problem.swap_s <= LARGEST_NUMBER
         and problem.p_jmax >= 0
         and problem.objective is not Objective.UTILITY
         and len({node.name for node in nodes}) == len(nodes)
         and len({trainer.trainer_id for trainer in trainers}) == len(trainers)
-        and _are_plain([node.claim_s for node in nodes])
         and not math.isnan(sum([end for end in ends if end is not None]))
     ):
         return False
@@ -77,7 +75,6 @@ def _are_plain(numbers: Sequence[float]) -> bool:
 
 def _look_closely(problem: Problem) -> None:
     _require_number("t_fwd_s", problem.t_fwd_s)
-    _require_number("swap_s", problem.swap_s)
     if problem.p_jmax < 0:
         raise ProblemError(
             "BFT-3001", f"p_jmax is {problem.p_jmax}.", "Give 0 or a positive number of trainers."
@@ -127,8 +124,6 @@ def _validate_nodes(problem: Problem) -> None:
                 "Give seconds, or None when no end is in sight.",
                 node=node.name,
             )
-        if not 0 <= node.claim_s <= LARGEST_NUMBER:
-            _require_number(f"Node {node.name}: claim_s", node.claim_s, node=node.name)
 
 
 def _validate_trainer(trainer: ProblemTrainer, objective: Objective) -> None:

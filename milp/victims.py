@@ -50,7 +50,7 @@ def choose_victims(
     """Choose exactly ``n_nodes`` nodes to give back at the least cost.
 
     ``candidates`` are the names of nodes that may go; by default all that trainers have
-    or whose pilot runs (``claim_s`` 0). Ties: fewest trainers, then later trainers.
+    or that have a pilot. Ties: fewest trainers, then later trainers.
     Within a trainer nodes that are not settled go first, then those that leave soonest.
 
     Raises:
@@ -98,7 +98,7 @@ def _unheld(
 ) -> list[str]:
     """Candidates that no trainer has, by name."""
     if candidates is None:
-        return sorted(name for name in pool.keys() - held if pool[name].claim_s == 0)
+        return sorted(name for name in pool.keys() - held if pool[name].has_pilot)
     for name in candidates:
         if name not in pool:
             raise ProblemError(
@@ -116,7 +116,7 @@ def _remaining_s(node: ProblemNode) -> float:
 def _in_order(
     trainer: ProblemTrainer, names: Sequence[str], pool: Mapping[str, ProblemNode]
 ) -> list[str]:
-    """First to go: still starting, soonest to leave, another owner's, on a sparse switch."""
+    """First to go: still starting, soonest to leave, on a sparse switch."""
     settled = set(trainer.settled)
     nodes = [pool[name] for name in names]
     on_switch = Counter([node.switch for node in nodes])
@@ -124,7 +124,6 @@ def _in_order(
         (
             node.name in settled,
             math.inf if node.expected_remaining_s is None else node.expected_remaining_s,
-            node.owner == trainer.owner,
             on_switch[node.switch],
             node.switch,
             node.name,
@@ -137,7 +136,6 @@ def _in_order(
 def _givers(
     problem: Problem, pool: Mapping[str, ProblemNode], candidates: Collection[str] | None
 ) -> list[_Giver]:
-    earns_unevenly = problem.per_node_horizon or any(node.claim_s for node in problem.nodes)
     may_go_at_all = set(candidates or ())
     givers: list[_Giver] = []
     for trainer in problem.trainers:
@@ -154,7 +152,7 @@ def _givers(
             t_fwd_s=problem.t_fwd_s,
             objective=problem.objective,
         )
-        if earns_unevenly:
+        if problem.per_node_horizon:
             may_go = tuple(_in_order(trainer, may_go, pool))
             values = _values_by_node(problem, trainer, present, may_go, pool, values)
         costs = values[-1] - values[::-1][: len(may_go) + 1]
@@ -178,12 +176,8 @@ def _values_by_node(
     going = set(may_go)
     stays = [name for name in present if name not in going]
     in_order = [*stays, *reversed(may_go)]  # the n that are left are the first n
-    earning_s = [0.0]
-    for name in in_order:
-        horizon_s = problem.t_fwd_s
-        if problem.per_node_horizon:
-            horizon_s = min(horizon_s, _remaining_s(pool[name]))
-        earning_s.append(max(0.0, horizon_s - pool[name].claim_s))
+    ends_s = [min(problem.t_fwd_s, _remaining_s(pool[name])) for name in in_order]
+    earning_s = [0.0, *(max(0.0, end_s) for end_s in ends_s)]
     pauses = value_table(
         trainer, len(present), len(present), t_fwd_s=0.0, objective=problem.objective
     )

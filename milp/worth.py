@@ -19,7 +19,7 @@ def objective_value(problem: Problem, sizes: Mapping[str, int]) -> float:
     """Eq. 16 for these sizes (missing trainers: 0) when only size matters.
 
     Warm-up counts: nodes beyond the present ones train that much less. What depends on
-    the very nodes (claim, horizon, swap) does not: see ``allocation_value``.
+    the very nodes (horizon) does not: see ``allocation_value``.
     """
     pool = {node.name for node in problem.nodes}
     terms: list[float] = []
@@ -59,9 +59,7 @@ def map_terms(
     """
     earns_unevenly = (
         problem.per_node_horizon
-        or problem.swap_s > 0
         or max([trainer.warm_up_s for trainer in problem.trainers], default=0.0) > 0.0
-        or max([node.claim_s for node in problem.nodes], default=0.0) > 0.0
     )
     holder_of: dict[str, str] = {}
     if earns_unevenly:
@@ -91,11 +89,8 @@ def earning_s(
     until_s = problem.t_fwd_s
     if problem.per_node_horizon and node.expected_remaining_s is not None:
         until_s = min(until_s, node.expected_remaining_s)
-    until_s -= node.claim_s
     if holder != trainer.trainer_id:
         until_s -= trainer.warm_up_s
-        if holder is not None:
-            until_s -= problem.swap_s
     return max(0.0, until_s)
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How long a give-back takes to decide: 30 trainers on 800 nodes, queues of several kinds.
 
-Processor time of ``give_back`` on one made-up look; nothing else of a decision is in it.
+Processor time of the stage that gives back, on one made-up look.
 See ``docs/give-back.md``. Exits 1 when a target is missed.
 """
 
@@ -17,11 +17,14 @@ from pathlib import Path
 
 from _bench.targets import Target, exit_code, print_targets, write_json
 
-from bftrainer.decide.giveback import give_back
+from bftrainer.decide import giveback
+from bftrainer.decide.draft import Draft
 from bftrainer.decide.types import DecisionInput, Memory, PilotView, Settings
 from bftrainer.decide.victims import CheapestForTrainers
 from bftrainer.poll.snapshot import Job, JobState, Node, NodeState, Snapshot
+from bftrainer.queue.printed import PrintedQueue
 from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
+from slurm_plugins.constraint import ways_of
 
 NOW_S = 1_700_000_000.0
 NAMES = tuple(f"n{k:04d}" for k in range(800))
@@ -35,12 +38,12 @@ def job(job_id: str, n_nodes: int, *, features: str = "", limit_s: float = 600.0
     return Job(
         job_id=job_id,
         user="alice",
-        partition="batch",
+        partitions=("batch",),
         state=JobState.PENDING,
         n_nodes=n_nodes,
         time_limit_s=limit_s,
         reason="Resources",
-        features=features,
+        wants=ways_of(features),
     )
 
 
@@ -147,9 +150,9 @@ def times_ms(jobs: Sequence[Job], repeats: int) -> tuple[list[float], int]:
     for _ in range(repeats):
         began = time.process_time()
         pick = CheapestForTrainers(given, given.memory)
-        gone = give_back(
-            given.snapshot, given.pilots, given.memory, given.settings, given.now_s, pick
-        )
+        queue = PrintedQueue(given.snapshot, NOW_S, given.settings.cycle_s)
+        draft = Draft(given=given, queue=queue, memory=given.memory, pick=pick, policy=None)
+        gone = giveback.stage(draft)
         found.append((time.process_time() - began) * 1000.0)
         n_released = len(gone.releases)
     return found, n_released

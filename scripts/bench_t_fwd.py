@@ -39,7 +39,7 @@ DATA_START_S = 1612988475.0  # the paper's week
 N_REAL, SEEDS = 4, (11, 12, 13, 14)
 FIXED_S: Final = (10.0, 60.0, 120.0, 300.0, 1200.0)
 BASE = "T 120"  # what the others are compared with
-KEPT = "next join"  # bftrainer.decide.remaining
+KEPT = "next join"  # _bench.joins
 CLAIM_S, WARM_UP_S = 5.0, 10.0
 # Two-sided 95% points of Student's t, by degrees of freedom.
 T_95: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)

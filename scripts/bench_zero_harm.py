@@ -179,7 +179,7 @@ def _write(
             f"{load_of(jobs, demand.n_nodes):.2f}, {seeds}; {machine()}, "
             f"Python {versions()['Python']}"
         )
-        report.write_document(arguments.docs, results, targets, measured_on)
+        report.write_document(arguments.docs, targets, measured_on)
 
 
 def _leave(_signum: int, _frame: object) -> NoReturn:

@@ -3,6 +3,7 @@
 ``record`` freezes samples of journals' decisions, random allocation problems and the outcome
 of ``bftrainer reproduce``. ``compare`` runs the code as it is on all of it and lists what
 differs, by cause. It returns 0 when nothing does, or only for causes given with ``--expect``.
+``accept`` puts today's decisions in the place of those that are frozen, in the same situations.
 
 Journals are those of real runs: ``journal.db`` in the state directory of tests/e2e, of
 ``bftrainer demo``, or below the ``--keep`` of bench_zero_harm.py.
@@ -36,6 +37,10 @@ def main() -> int:
     if arguments.verb == "record":
         _record(arguments)
         return 0
+    if arguments.verb == "accept":
+        for path in _decisions(arguments.directory):
+            decisions.accept(path)
+        return 0
     found = {part: dict(_compare(part, arguments)) for part in arguments.parts}
     if empty := [part for part, cases in found.items() if not cases]:
         raise SystemExit(f"nothing is frozen of {', '.join(empty)} in {arguments.directory}")
@@ -64,6 +69,7 @@ def _arguments() -> argparse.Namespace:
     record.add_argument("--per-stratum", type=int, default=12, help="decisions of each journal")
     record.add_argument("--per-kind", type=int, default=60, help="problems")
     record.add_argument("--seed", type=int, default=1)
+    verbs.add_parser("accept", help="freeze what is decided now on the decisions that are frozen")
     compare = verbs.add_parser("compare", help="list what is decided otherwise")
     compare.add_argument("--every", type=int, default=1, help="only each N-th case (default 1)")
     compare.add_argument(
@@ -98,12 +104,16 @@ def _compare(part: str, arguments: argparse.Namespace) -> Iterator[tuple[str, li
     """Yield each case's id and what differs."""
     directory: Path = arguments.directory
     if part == "decisions":
-        for path in sorted((directory / "decisions").glob("*.jsonl.gz")):
+        for path in _decisions(directory):
             yield from decisions.compare(path, arguments.every)
     elif part == "problems":
         yield from problems.compare(directory / "problems.jsonl.gz", arguments.every)
     else:
         yield from reproduced.compare(directory / "reproduction")
+
+
+def _decisions(directory: Path) -> list[Path]:
+    return sorted((directory / "decisions").glob("*.jsonl.gz"))
 
 
 def _by_cause(changes: Sequence[Change], expected: Sequence[str]) -> list[Plain]:

@@ -6,20 +6,23 @@ it returns from its worker thread. The site's settings it relies on are in docs/
 
 from __future__ import annotations
 
-import dataclasses
-import logging
 import os
 import pwd
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic
 
-from bftrainer.errors import BatchSystemError, ExitCode, UsageError
+from bftrainer.errors import BatchSystemError
 from bftrainer.poll.announcer import Announcer
-from bftrainer.poll.batch_system import PilotObservation, PilotRequest
-from bftrainer.poll.finding import Finding
+from bftrainer.poll.batch_system import (
+    OptionError,
+    OptionProblem,
+    PilotObservation,
+    PilotRequest,
+)
+from bftrainer.poll.finding import NOTHING, Finding, Measured
 from bftrainer.poll.snapshot import JobState, Snapshot
 from slurm_plugins import commands, doctor
 from slurm_plugins.commands import DEFAULT_TIMEOUT_S, SlurmCommands
@@ -27,15 +30,18 @@ from slurm_plugins.hook.watch import HookFile
 from slurm_plugins.launcher import PilotLauncher
 from slurm_plugins.snapshot import SnapshotReader
 
-LOG = logging.getLogger("bftrainer.slurm")
 DEFAULT_CYCLE_S = 30.0
 """Slurm's own default of bf_interval, until the controller has told us."""
 
 
-class SlurmOptions(pydantic.BaseModel):
-    """What the policy file may say about Slurm."""
+_Variable = Annotated[str, pydantic.StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+_Value = Annotated[str, pydantic.StringConstraints(pattern=r"^[^\x00]*$")]
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+class SlurmOptions(pydantic.BaseModel):
+    """What the policy file may say about Slurm, under ``batch_options``."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     slurm_conf: Path | None = None  # default: $SLURM_CONF, else Slurm's own search
     partition: str | None = None  # report only nodes that are also in this partition
@@ -45,7 +51,7 @@ class SlurmOptions(pydantic.BaseModel):
     account: str | None = None
     qos: str | None = None
     user: str | None = None  # whose pilots are ours; default: who runs the daemon
-    environment: dict[str, str] = {}  # for the commands, e.g. a PATH
+    environment: dict[_Variable, _Value] = {}  # for the commands, e.g. a PATH
     hook_file: Path | None = None  # what the site's scripts append to (docs/slurm.md)
 
 
@@ -93,38 +99,27 @@ class SlurmBatchSystem:
         snapshot = self._reader.read(wants_cycle=wants_cycle)
         if snapshot.jobs is not None:
             self._launcher.running = self._reader.running_pilots
-            self._drop(self._reader.surplus)
         if snapshot.nodes:
             self._cpus_per_node = max(node.cpus for node in snapshot.nodes)
         if self._reader.config is not None:
             self.cycle_s = self._reader.config.bf_interval_s
         return snapshot
 
-    def _drop(self, surplus: Sequence[str]) -> None:
-        """Cancel what still waits of pilots that have started with their other limit."""
-        try:
-            self._launcher.cancel(surplus, force=False)
-        except BatchSystemError as problem:  # they are there at the next look as well
-            LOG.warning("%s", problem)
-
     def launch_pilot(self, request: PilotRequest) -> str:
         """Submit a pilot; raises ``BatchSystemError`` (BFT-1222 to -1224, -1226)."""
-        if self._hook_file is None:  # each further order is a look less: give-backs need them
-            request = dataclasses.replace(request, or_time_limit_s=None)
-        job_ids = self._launcher.launch(request, cycle_s=self.cycle_s)
-        for job_id in job_ids:
-            self._reader.remember(job_id, request.pilot_id)
-        return job_ids[0]
+        job_id = self._launcher.launch(request, cycle_s=self.cycle_s)
+        self._reader.remember(job_id, request.pilot_id)
+        return job_id
 
     def cancel_pilots(self, job_ids: Sequence[str], *, force: bool = False) -> None:
         """Ask the pilots to leave; the second time, after 2 s, Slurm ends them."""
-        self._launcher.cancel(self._reader.all_of(job_ids), force=force)
+        self._launcher.cancel(job_ids, force=force)
 
     def pilot_states(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
         """Observe each id; ended and unheard-of ids are absent."""
         return self._launcher.observe(job_ids)
 
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self, measured: Measured = NOTHING, /) -> tuple[Finding, ...]:
         """Look at Slurm's settings; what cannot be read is a finding, too."""
         config = self.commands.query(commands.CONFIG)
         partitions = self.commands.query(doctor.PARTITION_ARGV)
@@ -147,6 +142,7 @@ class SlurmBatchSystem:
                 n_nodes=len(snapshot.nodes or ()),
                 has_hook=self._hook_file is not None,
                 qos_flags=flags,
+                measured=measured,
             )
         )
 
@@ -170,7 +166,6 @@ class SlurmBatchSystem:
             self._pilot_partition,
             owner_uid=owner_uid,
             cpus_per_node=lambda: self._cpus_per_node,
-            is_deferred=lambda: self._reader.config is None or self._reader.config.is_deferred,
         )
 
     def close(self) -> None:
@@ -178,20 +173,24 @@ class SlurmBatchSystem:
 
 
 def create(options: Mapping[str, Any]) -> SlurmBatchSystem:
-    """Create the adapter from the policy's options.
+    """Create the adapter from the policy's options; Slurm is not asked yet.
 
     Raises:
-        UsageError: BFT-1220 when an option is unknown or malformed.
+        OptionError: BFT-1220, one is unknown or malformed.
     """
     try:
         checked = SlurmOptions.model_validate(dict(options))
-    except pydantic.ValidationError as problem:
-        first = problem.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UsageError(
+    except pydantic.ValidationError as errors:
+        raise OptionError(
             "BFT-1220",
-            f"Option {where!r} of the Slurm batch system is wrong: {first['msg']}.",
-            f"Use only: {', '.join(SlurmOptions.model_fields)}.",
-            exit_code=ExitCode.VALIDATION_FAILED,
-        ) from problem
+            [
+                OptionProblem(
+                    path=found["loc"],
+                    cause=f"Option {'.'.join(map(str, found['loc']))!r} of the Slurm batch system "
+                    f"is wrong: {found['msg']}.",
+                    next_step=f"Use only: {', '.join(SlurmOptions.model_fields)}.",
+                )
+                for found in errors.errors(include_url=False, include_context=False)
+            ],
+        ) from errors
     return SlurmBatchSystem(checked)

@@ -1,60 +1,138 @@
-"""Arrays of jobs, written out: every waiting task is a job of its own, as for the scheduler.
+"""Arrays of jobs, written out as far as it matters: a waiting task is a job of its own.
 
-``squeue`` shows the waiting tasks of an array as one row, ``12_[1-9%2]``. Jobs come in,
-jobs go out; called by ``slurm_plugins.parse``. ``squeue -r`` would write them out, too, but
-not say how many may run at once (``%2``). Tasks beyond that get the reason that Slurm
-itself gives them when it comes to them.
+``squeue`` shows the waiting tasks of an array as one row, ``12_[1-9%2]``. Those that could start
+now and those that backfill plans (``bf_max_job_array_resv``) become jobs; the last of them says
+how many more there are. ``squeue -r`` would write all of them out, and not say how many may run
+at once (``%2``). Rows and nodes of one look come in, jobs go out; called by
+``slurm_plugins.snapshot``, and by ``slurm_plugins.parse`` for what is no array. Pure.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from bftrainer.hostlist import ParseError
-from bftrainer.poll.snapshot import Job, JobState
+from bftrainer.poll.snapshot import Job, JobState, Node, NodeLeft, NodeState
 
-MOST_TASKS = 5_000
-"""Of one array; more than that wait, but none of them starts before the first have."""
-
+MOST_TASKS = 1_000  # of one array: those behind them have their turn at the next look
+MOST_RANGES = 5_000
 _TASKS = re.compile(r"([0-9]+)_\[([0-9,:-]+)(?:%([0-9]{1,9}))?\]")
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
+_COMES_FREE = (NodeState.IDLE, NodeState.PLANNED, NodeState.COMPLETING)
 
 
-def written_out(jobs: Sequence[Job]) -> tuple[Job, ...]:
-    """Replace every array by its tasks."""
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """The waiting tasks of an array."""
+
+    base_id: str
+    ranges: tuple[range, ...]
+    at_once: int | None  # so many may run; None: all
+
+    def __len__(self) -> int:
+        return sum(map(len, self.ranges))
+
+
+def tasks_of(job_id: str) -> Tasks | None:
+    """Read the id of an array; ``None``: of a job.
+
+    Raises:
+        ParseError: it is neither.
+    """
+    if "[" not in job_id:
+        return None
+    found = _TASKS.fullmatch(job_id)
+    if found is None:
+        raise ParseError(f"not the id of an array: {job_id[:80]!r}")
+    ranges = tuple(map(_range, found[2].split(",", MOST_RANGES)[:MOST_RANGES]))
+    return Tasks(found[1], ranges, int(found[3] or 0) or None)
+
+
+def _range(text: str) -> range:
+    found = _RANGE.fullmatch(text)
+    if found is None:
+        raise ParseError(f"not the tasks of an array: {text[:80]!r}")
+    return range(int(found[1]), int(found[2] or found[1]) + 1, max(1, int(found[3] or 1)))
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many tasks of one kind could start now."""
+
+    nodes: Sequence[Node]
+    ours: frozenset[str] = frozenset()  # nodes with a pilot
+    _known: dict[tuple[object, ...], int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node], jobs: Sequence[Job]) -> Room:
+        """Look at the nodes and the jobs of one look, pilots marked."""
+        runs = [job for job in jobs if not job.is_ordinary and job.state is not JobState.PENDING]
+        return cls(nodes, frozenset(name for job in runs for name in job.nodes))
+
+    def for_tasks(self, job: Job) -> int:
+        """At most how many find a place on free nodes, ours and what is left of others."""
+        each = NodeLeft(
+            cpus=max(1, math.ceil(job.cpus / max(1, job.n_nodes))),
+            gpus=max(job.gpus_per_node, math.ceil(job.gpus / max(1, job.n_nodes))),
+        )
+        key = (job.partitions, job.n_nodes, job.can_share, each)
+        if key not in self._known:
+            names = frozenset(job.partitions)
+            fitting = [node for node in self.nodes if not names.isdisjoint(node.partitions)]
+            places = sum(self._places(node, each if job.can_share else None) for node in fitting)
+            self._known[key] = places // max(1, job.n_nodes)
+        return self._known[key]
+
+    def _places(self, node: Node, each: NodeLeft | None) -> int:
+        """On one node, where each takes so much of it; ``None``: takes it whole."""
+        is_whole = node.state in _COMES_FREE or node.name in self.ours
+        left = NodeLeft(cpus=node.cpus, gpus=node.gpus) if is_whole else node.left
+        if left is None or each is None:
+            return int(is_whole)
+        return min(left.cpus // each.cpus, left.gpus // each.gpus if each.gpus else left.cpus)
+
+
+def written_out(jobs: Sequence[Job], room: Room, n_planned: int) -> tuple[Job, ...]:
+    """Replace every array by those of its tasks that could start or that backfill plans.
+
+    Args:
+        jobs: of a look; of pending ones it is known whether they may start.
+        room: of the same look.
+        n_planned: tasks of an array that backfill plans (``bf_max_job_array_resv``).
+    """
     if not any("[" in job.job_id for job in jobs):
         return tuple(jobs)
     started = Counter(
         job.job_id.partition("_")[0] for job in jobs if job.state is not JobState.PENDING
     )
-    return tuple(task for job in jobs for task in _tasks(job, started))
+    return tuple(task for job in jobs for task in _written(job, started, room, n_planned))
 
 
-def _tasks(job: Job, started: Counter[str]) -> Iterator[Job]:
-    if "[" not in job.job_id:
+def _written(job: Job, started: Counter[str], room: Room, n_planned: int) -> Iterator[Job]:
+    tasks = tasks_of(job.job_id)
+    if tasks is None:
         yield job
         return
-    found = _TASKS.fullmatch(job.job_id)
-    if found is None:
-        raise ParseError(f"not the id of an array: {job.job_id[:80]!r}")
-    base, numbers, at_once = found.groups()
-    n_may_start = MOST_TASKS
-    if at_once is not None and int(at_once) > 0:
-        n_may_start = int(at_once) - started[base]
-    for position, number in enumerate(_numbers(numbers)):
-        if position == MOST_TASKS:
-            return
-        reason = job.reason if position < n_may_start else "JobArrayTaskLimit"
-        yield dataclasses.replace(job, job_id=f"{base}_{number}", reason=reason)
-
-
-def _numbers(text: str) -> Iterator[int]:
-    for part in text.split(",", MOST_TASKS)[:MOST_TASKS]:
-        found = _RANGE.fullmatch(part)
-        if found is None:
-            raise ParseError(f"not the tasks of an array: {text[:80]!r}")
-        first, last = int(found[1]), int(found[2] or found[1])
-        yield from range(first, last + 1, max(1, int(found[3] or 1)))
+    n_may_start = len(tasks)
+    if tasks.at_once is not None:
+        n_may_start = tasks.at_once - started[tasks.base_id]
+    if n_may_start <= 0:
+        job = dataclasses.replace(job, reason="JobArrayTaskLimit", is_entitled=False)
+    n_shown = 1  # who waits for something else is one job, however many there are
+    if job.is_entitled:
+        n_shown = max(1, room.for_tasks(job) + n_planned)
+        n_shown = min(len(tasks), n_may_start, n_shown, MOST_TASKS)
+    # Twice as fast as ``replace``: a look may have thousands.
+    fields: dict[str, Any] = {f.name: getattr(job, f.name) for f in dataclasses.fields(job)}
+    numbers = itertools.islice(itertools.chain(*tasks.ranges), n_shown)
+    for position, number in enumerate(numbers, 1):
+        fields["job_id"] = f"{tasks.base_id}_{number}"
+        fields["n_more_tasks"] = len(tasks) - n_shown if position == n_shown else 0
+        yield Job(**fields)

@@ -12,11 +12,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from bftrainer.hostlist import ParseError
 from bftrainer.poll.snapshot import Job, JobState
+from slurm_plugins.again import Made
 from slurm_plugins.parse import (
-    NOTHING,
     ControllerConfig,
     duration_s,
     gpus_of,
@@ -24,7 +25,7 @@ from slurm_plugins.parse import (
     memory_mb_of,
     whole,
 )
-from slurm_plugins.written import LONGEST, UNREAD
+from slurm_plugins.written import LONGEST, NOTHING, UNREAD
 
 FIELDS = (
     *("JobArrayID", "NumCPUs", "MinCpus", "NumTasks", "MinMemory", "MaxNodes", "MinTime"),
@@ -47,7 +48,7 @@ class Asked:
     memory_per_cpu_mb: int
     gpus: int
     time_limit_min_s: float | None
-    reservation: str
+    reservations: tuple[str, ...]
     can_share: bool
     unclear: str
 
@@ -61,7 +62,7 @@ _NOT_READ = Asked(
     memory_per_cpu_mb=0,
     gpus=0,
     time_limit_min_s=None,
-    reservation="",
+    reservations=(),
     can_share=False,
     unclear=f"resources{UNREAD}",
 )
@@ -109,7 +110,7 @@ def _asked(row: dict[str, str]) -> Asked:
         memory_per_cpu_mb=per_cpu,
         gpus=max(gpus_of(row["tres-per-job"])[0], per_task * n_tasks),
         time_limit_min_s=shortest_s or None,
-        reservation="" if row["Reservation"] in NOTHING else row["Reservation"],
+        reservations=() if row["Reservation"] in NOTHING else tuple(row["Reservation"].split(",")),
         can_share=row["OverSubscribe"] == "OK",
         unclear=" and ".join(word for word, is_asked in words.items() if is_asked),
     )
@@ -131,6 +132,7 @@ class AskedFor:
     """What the jobs in the queue ask for; jobs that leave it are forgotten."""
 
     known: dict[_Key, Asked | None] = field(default_factory=dict)  # None: it was not shown
+    _made: Made[Job] = field(default_factory=Made)
 
     def lacks(self, jobs: Iterable[Job]) -> bool:
         """Whether a pending job of somebody else was not asked about."""
@@ -144,12 +146,15 @@ class AskedFor:
         """Return the jobs with all that is known of them."""
         if not self.known:
             return jobs
-        return tuple(
-            _complete(job, asked, config)
-            if _counts(job) and (asked := self.known.get(_key(job))) is not None
-            else job
-            for job in jobs
-        )
+        self._made.begin()
+        return tuple([self._complete(job, config) if _counts(job) else job for job in jobs])
+
+    def _complete(self, job: Job, config: ControllerConfig | None) -> Job:
+        asked = self.known.get(_key(job))
+        if asked is None:
+            return job
+        make = partial(_complete, job, asked, config)
+        return self._made.of(job.job_id, job, (asked, config), make)
 
 
 def _can_share(asked: Asked, config: ControllerConfig | None) -> bool:
@@ -173,7 +178,7 @@ def _complete(job: Job, asked: Asked, config: ControllerConfig | None) -> Job:
         memory_per_cpu_mb=asked.memory_per_cpu_mb,
         gpus=asked.gpus,
         time_limit_min_s=asked.time_limit_min_s,
-        reservation=asked.reservation,
+        reservations=asked.reservations,
         can_share=_can_share(asked, config),
         unclear=" and ".join(filter(None, (asked.unclear, job.unclear))),
     )

@@ -40,6 +40,7 @@ ASKED = ("squeue", "-h", "-a", "-t", "PD", "--noconvert", "-O", _long(asked.FIEL
 RESERVATIONS = ("scontrol", "-o", "show", "reservations")
 SDIAG = ("sdiag",)
 CONFIG = ("scontrol", "show", "config")
+TOPOLOGY = ("scontrol", "show", "topology")
 
 DEFAULT_TIMEOUT_S = 15.0
 """A command blocks 9 s by itself when the controller is away; then it says so."""
@@ -108,7 +109,8 @@ def kind_of(argv: Sequence[str]) -> str:
         return _KINDS[argv[0]]
     if argv[0] == "squeue":
         return "jobs" if tuple(argv) in (SQUEUE, ASKED) else "pilots"
-    return {RESERVATIONS: "reservations", CONFIG: "configuration"}.get(tuple(argv), "settings")
+    kinds = {RESERVATIONS: "reservations", CONFIG: "configuration", TOPOLOGY: "configuration"}
+    return kinds.get(tuple(argv), "settings")
 
 
 def is_controller_away(done: process.Completed) -> bool:

@@ -10,11 +10,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from bftrainer.poll.finding import Finding, Weight
+from bftrainer.poll.finding import NOTHING, Finding, Measured, Weight
 from slurm_plugins.parse import settings_in, values_in
 
 PARTITION_ARGV = ("scontrol", "-o", "show", "partition")
 SHORT_KILL_WAIT_S = 10
+SHORT_START_S = 5.0  # an agent needs a second or two for itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,7 @@ class Settings:
     n_nodes: int  # a pilot, of two jobs, may wait for each
     has_hook: bool
     qos_flags: str = ""  # sacctmgr show qos, of the pilots' partition
+    measured: Measured = NOTHING
 
 
 def findings(settings: Settings) -> tuple[Finding, ...]:
@@ -38,6 +40,7 @@ def findings(settings: Settings) -> tuple[Finding, ...]:
         *_preemption(config, pilots, settings),
         *_grace(config, pilots),
         *_scheduler(config, settings),
+        *_programs(config, settings),
     ]
     order = list(Weight)
     return tuple(sorted(found, key=lambda f: (order.index(f.weight), f.code)))
@@ -194,7 +197,7 @@ def _scheduler(config: Mapping[str, str], settings: Settings) -> Iterator[Findin
             )
     # slurm.conf(5), 22.05: default 500, and nothing below 1 counts.
     depth = int(_number(values.get("bf_max_job_test", ""))) or 500
-    needed = settings.queue_length + 2 * settings.n_nodes  # each with two limits (twins.py)
+    needed = settings.queue_length + settings.n_nodes
     if needed > depth:
         yield Finding(
             code="BFT-1269",
@@ -229,6 +232,60 @@ def _no_reserve(settings: Settings) -> Finding:
         cost="Pilots that wait appear in the plan of later jobs.",
         remedy="sacctmgr add qos bfqos UsageFactor=0 Priority=0 Flags=NoReserve; "
         f"PartitionName={settings.pilot_partition} ... QOS=bfqos",
+    )
+
+
+def _programs(config: Mapping[str, str], settings: Settings) -> Iterator[Finding]:
+    """What the site runs on a node before and after each job, pilots among them.
+
+    An EpilogSlurmctld of 6 s held the job and not its node: the next started 0.8 s later.
+    """
+    measured = settings.measured
+    epilogs, prologs = _set(config, "Epilog"), _set(config, "Prolog", "PrologSlurmctld")
+    end_s, start_s = measured.end_s, measured.start_s
+    remedy = (
+        "as the first lines of the script, if what it does can wait for the next ordinary job:\n"
+        "    # a pilot of bftrainer: Slurm itself ends its processes\n"
+        f'    [ "$SLURM_JOB_PARTITION" = {settings.pilot_partition} ] && exit 0'
+    )
+    if end_s is None and epilogs:
+        yield Finding(
+            code="BFT-1274",
+            weight=Weight.UNKNOWN,
+            setting=epilogs,
+            cost="It runs after each pilot, too, and every ordinary job that follows one on its "
+            "node waits until it has ended. A daemon measures how long that is: run the doctor "
+            "again when it has given nodes back.",
+            remedy=remedy,
+        )
+    elif end_s is not None and end_s > measured.promise_s:
+        yield Finding(
+            code="BFT-1274",
+            weight=Weight.HARM,
+            setting=epilogs or "no Epilog",
+            cost=f"A node is usable {end_s:.1f} s after its pilot was asked to leave (measured), "
+            f"and {measured.promise_s:g} s are promised: every ordinary job that follows a pilot "
+            "waits for that.",
+            remedy=remedy if epilogs else "bftrainer report harm names the part that is slow.",
+        )
+    if prologs and (start_s is None or start_s > SHORT_START_S):
+        how_long = "A daemon measures" if start_s is None else f"{start_s:.1f} s, measured, are"
+        yield Finding(
+            code="BFT-1275",
+            weight=Weight.LOSS,
+            setting=prologs,
+            cost="It runs before each pilot, too, and as long a node that we take is idle. "
+            f"{how_long} the time from a pilot's start until its agent is there.",
+            remedy=remedy,
+        )
+
+
+def _set(config: Mapping[str, str], *kinds: str) -> str:
+    """Return the programs of these kinds as slurm.conf has them; "": none."""
+    return " ".join(
+        f"{name}={value}"
+        for name, value in config.items()
+        if name.partition("[")[0] in kinds and value not in {"", "(null)"}  # or Epilog[0]
     )
 
 

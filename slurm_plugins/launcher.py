@@ -6,7 +6,6 @@ serves every ordinary job first, where salloc and srun would jump the queue.
 
 from __future__ import annotations
 
-import logging
 import re
 import shlex
 import time
@@ -20,7 +19,6 @@ from bftrainer.poll.snapshot import Presence
 from slurm_plugins import commands, parse, states
 from slurm_plugins.commands import SlurmCommands, why_failed
 
-LOG = logging.getLogger("bftrainer.slurm")
 FORCE_AFTER_S = 2.0
 """A pilot asked to leave this long ago is ended by Slurm when asked again."""
 
@@ -42,8 +40,8 @@ class PilotLauncher:
     running: frozenset[str] = frozenset()  # job ids last seen running
     _asked_s: dict[str, float] = field(default_factory=dict)
 
-    def launch(self, request: PilotRequest, *, cycle_s: float) -> tuple[str, ...]:
-        """Submit a pilot and return its job id, or two where it was asked for twice.
+    def launch(self, request: PilotRequest, *, cycle_s: float) -> str:
+        """Submit a pilot and return its job id.
 
         Raises:
             BatchSystemError: BFT-1222 when Slurm refuses it, BFT-1223 when it is not
@@ -57,16 +55,7 @@ class PilotLauncher:
                 f"Pilot {request.pilot_id!r} cannot be submitted: {problem}.",
                 "Change it; nothing was submitted.",
             )
-        job_ids = [self._submit(request, request.time_limit_s, cycle_s)]
-        if has_second(request):
-            try:
-                job_ids.append(self._submit(request, request.or_time_limit_s or 0.0, cycle_s))
-            except BatchSystemError as problem:  # the first one stands
-                LOG.warning("pilot %s has only one limit: %s", request.pilot_id, problem)
-        return tuple(job_ids)
-
-    def _submit(self, request: PilotRequest, time_limit_s: float, cycle_s: float) -> str:
-        argv = self._sbatch_argv(request, time_limit_s, cycle_s)
+        argv = self._sbatch_argv(request, cycle_s)
         environment = {**self.commands.base_environment(), **request.environment}
         done = self.commands.run(argv, environment, stdin=batch_script(request.agent_argv))
         found = _SUBMITTED.fullmatch(done.stdout.strip())
@@ -85,19 +74,18 @@ class PilotLauncher:
             f"Check that partition {self.partition} exists and that you may submit to it.",
         )
 
-    def _sbatch_argv(
-        self, request: PilotRequest, time_limit_s: float, cycle_s: float
-    ) -> tuple[str, ...]:
-        minutes = int(time_limit_s // 60)
+    def _sbatch_argv(self, request: PilotRequest, cycle_s: float) -> tuple[str, ...]:
+        minutes = int(request.time_limit_s // 60)
         if minutes < 1:
             raise BatchSystemError(
                 "BFT-1224",
-                f"Pilot {request.pilot_id} may stay {time_limit_s:.0f} s, and Slurm's "
+                f"Pilot {request.pilot_id} may stay {request.time_limit_s:.0f} s, and Slurm's "
                 "shortest limit is a minute.",
                 "Leave this node alone; the gap is too short.",
             )
-        # The deadline is the latest *end*: it removes a pilot that could not start at once.
-        deadline_s = minutes * 60 + int(cycle_s) + 60
+        # The deadline is the latest *end*: it removes a pilot that nobody cancels any more. It
+        # may wait for two cycles, each of which may last as long as the pause between two.
+        deadline_s = minutes * 60 + int(4 * cycle_s) + 60
         log_pattern = str(request.log_path).replace("%", "%%")
         return (
             *("sbatch", "--parsable", f"--job-name={request.pilot_id}"),
@@ -187,12 +175,6 @@ class PilotLauncher:
 def batch_script(agent_argv: Sequence[str]) -> str:
     """Write the script that becomes the agent, with the process id Slurm signals."""
     return f"#!/bin/sh\nexec {shlex.join(agent_argv)}\n"
-
-
-def has_second(request: PilotRequest) -> bool:
-    """Whether its second limit is another one for Slurm, which counts whole minutes."""
-    minutes = int((request.or_time_limit_s or 0.0) // 60)
-    return 1 <= minutes < int(request.time_limit_s // 60)
 
 
 def problem_of(request: PilotRequest) -> str | None:

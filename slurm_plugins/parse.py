@@ -12,9 +12,9 @@ import datetime as dt
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from bftrainer.hostlist import ParseError, expand
 from bftrainer.poll.snapshot import (
@@ -27,8 +27,10 @@ from bftrainer.poll.snapshot import (
     SchedulerCycle,
 )
 from slurm_plugins import states
-from slurm_plugins.arrays import written_out
-from slurm_plugins.written import LONGEST, Doubts, NodeLists
+from slurm_plugins.again import Rows
+from slurm_plugins.arrays import tasks_of
+from slurm_plugins.constraint import ways_of
+from slurm_plugins.written import LONGEST, NOTHING, Doubts, NodeLists, said
 
 RECORD = "\x1e"
 FIELD = "\x1f"
@@ -39,14 +41,26 @@ NODE_FIELDS = (
     *("Available", "Time", "Size", "PriorityTier", "OverSubscribe", "Reason"),
 )
 
-NOTHING = frozenset({"", "(null)", "N/A", "NONE", "None", "none", "Unknown", "n/a"})
+N_JOB_FIELDS = 17
+FEW_NODES = 64
+
 _MEGABYTES = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 _MEMORY = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,6})?)([KMGTP]?)")
 _WHOLE = re.compile(r"[0-9]{1,18}")
 # In days or seconds: 32 bits of minutes are 2,982,616 days.
 _LIMIT = re.compile(r"(?:([0-9]{1,7})-)?([0-9]{1,7})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
-_GRES = re.compile(r"(?:gres[:/])?gpu(?::([A-Za-z][^:,(=]*))?(?:[:=]([0-9]{1,9}))?")
+# The last word is the number if it is one; all before it is the type: 4090, 1g.10gb.
+_GRES = re.compile(
+    r"(?:gres[:/])?gpu(?::(?![0-9]+$)([^:,(=]+))?(?::no_consume)?(?:[:=]([0-9]{1,9}))?"
+)
 _IN_PARENTHESES = re.compile(r"\([^()]*\)")
+# The order of all releases from 22.05 to 25.05; what people write freely is after the nodes.
+_RESERVATION = re.compile(
+    r"ReservationName=(.+?) StartTime=(\S+) EndTime=(\S+) Duration=\S+ Nodes=(\S*) NodeCnt=[0-9]+"
+    r" CoreCnt=[0-9]+ Features=.*? PartitionName=\S* Flags=(\S*) .*?MaxStartDelay="
+)
+_COMMENT = " Comment="
+ReadTime = Callable[[str], float | None]
 _NO_LIMIT = frozenset({"UNLIMITED", "NOT_SET", "Partition_Limit", "INVALID", "N/A"})
 
 
@@ -77,6 +91,7 @@ class ControllerConfig:
     select_type: str = ""
     select_parameters: str = ""
     slurm_uid: int | None = None  # of SlurmUser, as whom the controller runs
+    has_switches: bool = False  # whether it knows the switches of the network
 
     @property
     def are_nodes_shared(self) -> bool:
@@ -104,6 +119,11 @@ class ControllerConfig:
         return self._number("bf_resolution", 60.0, 3600.0)
 
     @property
+    def bf_max_job_array_resv(self) -> int:
+        """Tasks of an array that backfill plans."""
+        return int(self._number("bf_max_job_array_resv", 20.0, 1000.0))
+
+    @property
     def bf_window_s(self) -> float:
         """How far ahead backfill plans; a day is Slurm's default, it is set in minutes."""
         return 60.0 * self._number("bf_window", 1440.0, 43_200.0)
@@ -119,36 +139,48 @@ class ControllerConfig:
 
 def records(text: str, n_fields: int) -> Iterator[list[str]]:
     """Split the output of one of our formats into its fields."""
+    for row in _rows(text):
+        yield _fields(row, n_fields)
+
+
+def _rows(text: str) -> list[str]:
+    """Split the output of one of our formats into its records."""
     head, *rows = text.split(RECORD)
     if head.strip():
         raise ParseError(f"text before the first record: {head.strip()[:80]!r}")
-    for row in rows:
-        if not row.endswith("\n"):
-            raise ParseError(f"a record was cut off: {row[-80:]!r}")
-        fields = row[:-1].split(FIELD)
-        if len(fields) != n_fields:
-            raise ParseError(f"{len(fields)} fields instead of {n_fields}: {row[:80]!r}")
-        yield [field.strip() for field in fields]
+    cut = next((row for row in rows if not row.endswith("\n")), None)
+    if cut is not None:
+        raise ParseError(f"a record was cut off: {cut[-80:]!r}")
+    return rows
 
 
 def long_records(text: str, n_fields: int) -> Iterator[list[str]]:
     """Split the output of one of our ``-O`` formats: every record ends with the separator."""
+    for row in _long_rows(text):
+        yield _fields(row, n_fields)
+
+
+def _long_rows(text: str) -> list[str]:
     *rows, rest = text.split(RECORD + "\n")
     if rest:
         raise ParseError(f"a record was cut off: {rest[-80:]!r}")
-    for row in rows:
-        fields = row.split(FIELD)
-        if len(fields) != n_fields:
-            raise ParseError(f"{len(fields)} fields instead of {n_fields}: {row[:80]!r}")
-        yield [field.strip() for field in fields]
+    return rows
 
 
-def node_rows(text: str) -> tuple[NodeRow, ...]:
-    """Parse ``sinfo -N`` in ``NODE_FIELDS``."""
-    return tuple(_node_row(fields) for fields in long_records(text, len(NODE_FIELDS)))
+def _fields(row: str, n_fields: int) -> list[str]:
+    fields = row.split(FIELD)
+    if len(fields) != n_fields:
+        raise ParseError(f"{len(fields)} fields instead of {n_fields}: {row[:80]!r}")
+    return [field.strip() for field in fields]
 
 
-def _node_row(fields: Sequence[str]) -> NodeRow:
+def node_rows(text: str, known: Rows[NodeRow] | None = None) -> tuple[NodeRow, ...]:
+    """Parse ``sinfo -N`` in ``NODE_FIELDS``; ``known``: rows of the last look."""
+    return tuple((known or Rows()).read(_long_rows(text), _node_row))
+
+
+def _node_row(row: str) -> NodeRow:
+    fields = _fields(row, len(NODE_FIELDS))
     (name, state, partition, gres, cpus, memory, features) = fields[:7]
     (cpus_by_state, memory_used, gres_used, *allows, reason) = fields[7:]
     if not name or not partition:
@@ -198,35 +230,51 @@ def _partition(name: str, state: str, limit: str, size: str, tier: str, sharing:
     )
 
 
-def jobs(text: str) -> tuple[Job, ...]:
-    """Parse ``squeue`` in ``JOB_FORMAT``; pilots are marked later, by name."""
-    lists = NodeLists()
-    return written_out([_job(fields, lists) for fields in records(text, 17)])
+def jobs(
+    text: str, read_time: ReadTime | None = None, known: Rows[Job] | None = None
+) -> tuple[Job, ...]:
+    """Parse ``squeue`` in ``JOB_FORMAT``: a job per row, and an array is one (``arrays``).
+
+    ``read_time``: of points in time, else ``time_s``; ``known``: rows of the last look.
+    """
+    read = partial(_job, lists=NodeLists(), read_time=read_time or time_s)
+    return tuple((known or Rows()).read(_rows(text), read, _is_small))
 
 
-def _job(fields: Sequence[str], lists: NodeLists) -> Job:
+def _is_small(job: Job) -> bool:
+    """Whether it does not name many nodes: of those of all jobs there is a limit per look."""
+    return len(job.required_nodes) + len(job.excluded_nodes) <= FEW_NODES
+
+
+def _job(row: str, lists: NodeLists, read_time: ReadTime) -> Job:
+    fields = _fields(row, N_JOB_FIELDS)
     (job_id, partition, state, reason, start, limit, planned, nodes, n_nodes) = fields[:9]
     (submit, user, features, gres, priority, required, excluded, waits_for) = fields[9:]
     if not job_id:
         raise ParseError("a job without an id")
+    tasks_of(job_id)  # or raises
     doubts = Doubts()
+    leader, is_component, _ = job_id.partition("+")
+    array, is_task, _ = leader.partition("_")
     return Job(
         job_id=job_id,
+        family=array if is_task or is_component else "",
+        together=leader if is_component else "",
         user=user,
-        partition=doubts.partitions(partition),
+        partitions=doubts.partitions(partition),
         state=states.job_state(state),
         n_nodes=whole(n_nodes.partition("-")[0]),
         time_limit_s=doubts.read("a time limit", limit, duration_s, None),
         reason="" if reason in NOTHING else reason,
         priority=float(whole(priority)),
-        submit_s=time_s(submit),
-        start_s=doubts.read("a begin", start, time_s, None),
+        submit_s=read_time(submit),
+        start_s=doubts.read("a begin", start, read_time, None),
         nodes=expand(nodes),
         planned_nodes=expand(planned),
         required_nodes=doubts.read("nodes", required, lists.names, ()),
         excluded_nodes=doubts.read("nodes to avoid", excluded, lists.names, ()),
         waits_for=doubts.read("dependencies", waits_for, said, ""),
-        features=doubts.read("a constraint", features, said, ""),
+        wants=doubts.read("a constraint", features, ways_of, ()),
         gpus_per_node=doubts.read("GPUs", gres, gpus_of, (0, ""))[0],
         unclear=doubts.words(),
     )
@@ -241,27 +289,36 @@ def _pair(fields: Sequence[str]) -> tuple[str, str]:
     return fields[0], fields[1]
 
 
-def reservations(text: str) -> tuple[Reservation, ...]:
-    """Parse ``scontrol -o show reservations``."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    if not lines or lines[0].startswith("No reservations"):
+def reservations(text: str, read_time: ReadTime | None = None) -> tuple[Reservation, ...]:
+    """Parse ``scontrol -o show reservations``; ``read_time`` as for ``jobs``.
+
+    A comment may say anything, line breaks and other settings among it; it comes last.
+    """
+    if text.startswith("No reservations") or not text.strip():
         return ()
-    return tuple(_reservation(line) for line in lines)
+    if not text.endswith("\n"):
+        raise ParseError(f"a reservation was cut off: {text[-80:]!r}")
+    found: list[re.Match[str]] = []
+    for line in filter(str.strip, text.split("\n")):
+        one = _RESERVATION.match(line)
+        if one is not None:
+            found.append(one)
+        elif not (found and _COMMENT in found[-1].string):  # else it goes on
+            raise ParseError(f"not a reservation: {line[:80]!r}")
+    return tuple(_reservation(one, read_time or time_s) for one in found)
 
 
-def _reservation(line: str) -> Reservation:
-    values = values_in(line)
-    if "BurstBuffer" not in values and "MaxStartDelay" not in values and "State" not in values:
-        raise ParseError(f"a reservation was cut off: {line[-80:]!r}")
-    start, end = time_s(values.get("StartTime", "")), time_s(values.get("EndTime", ""))
-    if not values.get("ReservationName") or start is None or end is None:
-        raise ParseError(f"not a reservation: {line[:80]!r}")
+def _reservation(found: re.Match[str], read_time: ReadTime) -> Reservation:
+    name, start, end, nodes, flags = found.groups()
+    start_s, end_s = read_time(start), read_time(end)
+    if start_s is None or end_s is None:
+        raise ParseError(f"a reservation without a time: {found[0][:80]!r}")
     return Reservation(
-        name=values["ReservationName"],
-        start_s=start,
-        end_s=end,
-        nodes=expand(values.get("Nodes", "")),
-        is_maintenance="MAINT" in values.get("Flags", "").split(","),
+        name=name,
+        start_s=start_s,
+        end_s=end_s,
+        nodes=expand(nodes),
+        is_maintenance="MAINT" in flags.split(","),
     )
 
 
@@ -312,6 +369,7 @@ def controller_config(text: str) -> ControllerConfig:
         select_type=values.get("SelectType", ""),
         select_parameters=values.get("SelectTypeParameters", ""),
         slurm_uid=int(slurm_user[1]) if slurm_user else None,
+        has_switches=values.get("TopologyPlugin") == "topology/tree",
     )
 
 
@@ -328,13 +386,6 @@ def values_in(line: str) -> dict[str, str]:
 def _pairs(parts: Iterable[str], mark: str) -> dict[str, str]:
     found = (part.partition(mark) for part in parts)
     return {name.strip(): value.strip() for name, is_one, value in found if is_one}
-
-
-def said(text: str) -> str:
-    """Return what is said; Slurm's words for "none" give ""; raises ``ParseError``: too much."""
-    if len(text) > LONGEST:
-        raise ParseError(f"a field of {len(text)} characters: {text[:80]!r}")
-    return "" if text in NOTHING else text
 
 
 def gpus_of(gres: str) -> tuple[int, str]:

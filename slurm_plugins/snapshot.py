@@ -1,8 +1,8 @@
 """One look at a Slurm cluster: four commands in, one ``Snapshot`` out.
 
-Called by the adapter. A source that fails, in whatever way, makes its part ``None``
-and adds one sentence to ``failures``; the other parts are still read. Reservations
-and the configuration change rarely and are read again only every so often.
+Called by the adapter. A source that fails, in whatever way, makes its part ``None``, names it
+in ``unread`` and adds one sentence to ``failures``; the other parts are still read.
+Reservations and the configuration change rarely and are read again only every so often.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from bftrainer.hostlist import ParseError
@@ -23,10 +24,16 @@ from bftrainer.poll.snapshot import (
     Reservation,
     SchedulerCycle,
     Snapshot,
+    not_idle_where_jobs_run,
 )
 from slurm_plugins import asked, commands, parse
+from slurm_plugins.again import Made, Rows
+from slurm_plugins.arrays import Room, written_out
+from slurm_plugins.clock import ControllerClock
 from slurm_plugins.commands import SlurmCommands, is_controller_away, why_failed
-from slurm_plugins.twins import one_each
+from slurm_plugins.completing import Completing
+from slurm_plugins.entitled import judged
+from slurm_plugins.topology import switches
 from slurm_plugins.written import Unread
 
 T = TypeVar("T")
@@ -44,17 +51,28 @@ class SnapshotReader:
     partition: str | None  # report only nodes that are in this one too
     reservations_interval_s: float
     config: parse.ControllerConfig | None = None
+    clock: ControllerClock = field(default_factory=ControllerClock)
     running_pilots: frozenset[str] = frozenset()  # job ids, as last seen
-    surplus: tuple[str, ...] = ()  # pending jobs of pilots that have started, as last seen
     _names: dict[str, str] = field(default_factory=dict)
+    _completing: Completing = field(default_factory=Completing)
+    _switches: dict[str, str] = field(default_factory=dict)  # by node
+    _node_rows: Rows[parse.NodeRow] = field(default_factory=Rows)
+    _job_rows: Rows[Job] = field(default_factory=Rows)
+    _job_rows_ahead_s: float = 0.0  # how far the controller's clock was taken to be ahead
+    _nodes_made: Made[Node] = field(default_factory=Made)
+    _pilots_made: Made[Job] = field(default_factory=Made)
+    _judged: Made[Job] = field(default_factory=Made)
     _asked: asked.AskedFor = field(default_factory=asked.AskedFor)
-    _unread: Unread = field(default_factory=Unread)
+    _user_text: Unread = field(default_factory=Unread)
     _partitions: tuple[Partition, ...] = ()
     _reservations: tuple[Reservation, ...] | None = None
     _reservations_read_s: float = -float("inf")
     _config_read_s: float = -float("inf")
     _last_cycle: SchedulerCycle | None = None
-    _is_unreachable: bool = False  # found out during this look
+    # Found out during this look.
+    _is_unreachable: bool = False
+    _unread: list[str] = field(default_factory=list)
+    _failures: list[str] = field(default_factory=list)
 
     def remember(self, job_id: str, pilot_id: str) -> None:
         """Note a pilot that was just launched: its name need not be asked for."""
@@ -62,15 +80,9 @@ class SnapshotReader:
 
     def slurm_uid(self) -> int | None:
         """Return as whom the controller runs; None: it does not say."""
-        self._is_unreachable = False
-        self._refresh_config([])
+        self._begin()
+        self._refresh_config()
         return self.config.slurm_uid if self.config is not None else None
-
-    def all_of(self, job_ids: Sequence[str]) -> list[str]:
-        """Return these jobs and the others of the same pilots."""
-        pilots = {self._names.get(job_id) for job_id in job_ids} - {None}
-        others = [i for i, name in self._names.items() if name in pilots and i not in job_ids]
-        return [*job_ids, *others]
 
     def read(self, *, wants_cycle: bool = True) -> Snapshot:
         """Look once. Nodes are read before jobs, so that no job is on an "idle" node.
@@ -78,56 +90,68 @@ class SnapshotReader:
         Without ``wants_cycle`` the cycle is the one known last, without a request.
         """
         taken_at_s = time.time()
-        failures: list[str] = []
-        self._is_unreachable = False
-        self._refresh_config(failures)
-        nodes = self._read(commands.SINFO, self._nodes_of, failures)
-        jobs = self._read(commands.SQUEUE, parse.jobs, failures)
+        self._begin()
+        self._refresh_config()
+        nodes = self._read("nodes", commands.SINFO, self._nodes_of)
+        jobs = self._read("jobs", commands.SQUEUE, self._jobs_of)
         if jobs is not None:
-            jobs = self._mark_pilots(jobs, failures)
+            jobs = self._mark_pilots(jobs)
         if jobs is not None:
-            jobs = self._complete(jobs, failures)
-            self._unread.note(jobs)
+            jobs = judged(self._complete(jobs), self._judged)
+            self._user_text.note(jobs)
         if nodes is not None and jobs is not None:
-            nodes = _reconcile(nodes, jobs)
+            nodes = not_idle_where_jobs_run(nodes, jobs)
+        if jobs is not None:
+            n_planned = self.config.bf_max_job_array_resv if self.config is not None else 0
+            jobs = written_out(jobs, Room.of(nodes or (), jobs), n_planned)
         return Snapshot(
             taken_at_s=taken_at_s,
             nodes=nodes,
             jobs=jobs,
-            reservations=self._read_reservations(failures),
-            cycle=self._read_cycle(failures) if wants_cycle else self._last_cycle,
+            reservations=self._read_reservations(),
+            cycle=self._read_cycle() if wants_cycle else self._last_cycle,
             plan_window_s=self.config.bf_window_s if self.config is not None else None,
             plan_resolution_s=self.config.bf_resolution_s if self.config is not None else 0.0,
             # Both schedulers take jobs by tier and priority. The main one closes the nodes of
             # a blocked job's partition to all after it; backfill comes to pilots at its end
             # (measured on 22.05, with preemption by tier and by QOS).
             pilots_come_last=True,
-            failures=tuple(failures),
+            failures=tuple(self._failures),
+            unread=tuple(self._unread),
             partitions=self._partitions,
         )
 
-    def _read(
-        self, argv: Sequence[str], parse_text: Callable[[str], T], failures: list[str]
-    ) -> T | None:
-        if self._is_unreachable:
-            return None  # each further command would block as long as the first
-        done = self.commands.query(argv)
-        if not done.is_ok:
-            self._is_unreachable = is_controller_away(done)
-            failures.append(why_failed(done))
-            return None
-        try:
-            return parse_text(done.stdout)
-        except ParseError as problem:
-            failures.append(f"{argv[0]} printed something unexpected: {problem}.")
-            return None
+    def _begin(self) -> None:
+        self._is_unreachable, self._unread, self._failures = False, [], []
+
+    def _read(self, part: str, argv: Sequence[str], parse_text: Callable[[str], T]) -> T | None:
+        """Ask for a part of the look; ``None``: it could not be read."""
+        if not self._is_unreachable:  # each further command would block as long as the first
+            sent_s = time.time()
+            done = self.commands.query(argv)
+            if argv in (commands.CONFIG, commands.SDIAG):
+                self.clock.hear(done.stdout, sent_s=sent_s, received_s=time.time())
+            try:
+                if done.is_ok:
+                    return parse_text(done.stdout)
+                self._is_unreachable = is_controller_away(done)
+                self._failures.append(why_failed(done))
+            except ParseError as problem:
+                self._failures.append(f"{argv[0]} printed something unexpected: {problem}.")
+        self._unread.append(part)
+        return None
+
+    def _jobs_of(self, text: str) -> tuple[Job, ...]:
+        if self._job_rows_ahead_s != self.clock.ahead_s:  # the same text is another time
+            self._job_rows, self._job_rows_ahead_s = Rows(), self.clock.ahead_s
+        return parse.jobs(text, self.clock.time_s, self._job_rows)
 
     def _nodes_of(self, text: str) -> tuple[Node, ...]:
         """Merge the lines of a node's partitions; keep the nodes a pilot could hold."""
         nodes: dict[str, Node] = {}
         partitions: dict[str, list[str]] = {}
         allows: dict[str, Partition] = {}
-        for row in parse.node_rows(text):
+        for row in parse.node_rows(text, self._node_rows):
             nodes[row.node.name] = row.node
             allows[row.partition] = row.allows
             partitions.setdefault(row.node.name, []).append(row.partition)
@@ -138,22 +162,37 @@ class SnapshotReader:
         missing = needed - {name for names in partitions.values() for name in names}
         if missing:
             raise ParseError(f"no node is in partition {', '.join(sorted(missing))}")
+        completing = {n for n, node in nodes.items() if node.state is NodeState.COMPLETING}
+        for name in self._completing.hanging(completing, time.monotonic()):
+            why = "its last job does not end"
+            nodes[name] = dataclasses.replace(nodes[name], state=NodeState.DOWN, reason=why)
+        self._nodes_made.begin()
         return tuple(
-            dataclasses.replace(node, partitions=tuple(sorted(partitions[name])))
-            for name, node in nodes.items()
-            if needed <= set(partitions[name])
+            [
+                self._node_of(node, partitions[name])
+                for name, node in nodes.items()
+                if needed.issubset(partitions[name])
+            ]
         )
 
-    def _mark_pilots(self, jobs: tuple[Job, ...], failures: list[str]) -> tuple[Job, ...] | None:
+    def _node_of(self, node: Node, partitions: list[str]) -> Node:
+        switch = self._switches.get(node.name, "")
+
+        def made() -> Node:
+            return dataclasses.replace(node, partitions=tuple(sorted(partitions)), switch=switch)
+
+        return self._nodes_made.of(node.name, node, (partitions, switch), made)
+
+    def _mark_pilots(self, jobs: tuple[Job, ...]) -> tuple[Job, ...] | None:
         """Give our own jobs in the pilots' partition the pilot id that is their name."""
         own = {
             job.job_id
             for job in jobs
-            if job.partition == self.pilot_partition and job.user == self.user
+            if job.partitions == (self.pilot_partition,) and job.user == self.user
         }
         if own - self._names.keys():
             argv = commands.names_argv(self.user, self.pilot_partition)
-            names = self._read(argv, parse.pilot_names, failures)
+            names = self._read("jobs", argv, parse.pilot_names)
             if names is None:
                 return None  # a pilot taken for somebody's job would be worse
             # A job that ended between the two commands keeps its id as its name.
@@ -162,57 +201,52 @@ class SnapshotReader:
         self.running_pilots = frozenset(
             job.job_id for job in jobs if job.job_id in own and job.state is JobState.RUNNING
         )
-        marked = [
-            dataclasses.replace(job, pilot_id=self._names[job.job_id]) if job.job_id in own else job
-            for job in jobs
-        ]
-        shown, self.surplus = one_each(marked)
-        return shown
+        self._pilots_made.begin()
+        return tuple([self._pilot_of(job) if job.job_id in own else job for job in jobs])
 
-    def _complete(self, jobs: tuple[Job, ...], failures: list[str]) -> tuple[Job, ...]:
+    def _pilot_of(self, job: Job) -> Job:
+        name = self._names[job.job_id]
+        made = partial(dataclasses.replace, job, pilot_id=name)
+        return self._pilots_made.of(job.job_id, job, name, made)
+
+    def _complete(self, jobs: tuple[Job, ...]) -> tuple[Job, ...]:
         """Add what pending jobs ask for; what cannot be read now is asked for again."""
         if self._asked.lacks(jobs):
-            found = self._read(commands.ASKED, asked.rows, failures)
+            found = self._read("requests", commands.ASKED, asked.rows)
             if found is not None:
                 self._asked.learn(jobs, found)
         return self._asked.complete(jobs, self.config)
 
-    def _read_reservations(self, failures: list[str]) -> tuple[Reservation, ...] | None:
+    def _read_reservations(self) -> tuple[Reservation, ...] | None:
         now = time.monotonic()
         if (
             self._reservations is None
             or now - self._reservations_read_s >= self.reservations_interval_s
         ):
-            self._reservations = self._read(commands.RESERVATIONS, parse.reservations, failures)
+            parse_text = partial(parse.reservations, read_time=self.clock.time_s)
+            self._reservations = self._read("reservations", commands.RESERVATIONS, parse_text)
             self._reservations_read_s = now
         return self._reservations
 
-    def _read_cycle(self, failures: list[str]) -> SchedulerCycle | None:
-        stats = self._read(commands.SDIAG, parse.backfill_stats, failures)
+    def _read_cycle(self) -> SchedulerCycle | None:
+        stats = self._read("cycle", commands.SDIAG, parse.backfill_stats)
         if stats is None:
-            return None
+            return self._last_cycle
         # In the middle of a cycle the numbers mix two of them; and the controller resets
         # its statistics now and then, which does not undo the cycle we saw.
         is_reset = stats.cycle.ended_s is None and self._last_cycle is not None
         if not stats.is_in_progress and not is_reset:
-            self._last_cycle = stats.cycle
+            began_s, ended_s = map(self.clock.ours_s, (stats.cycle.began_s, stats.cycle.ended_s))
+            self._last_cycle = dataclasses.replace(stats.cycle, began_s=began_s, ended_s=ended_s)
         return self._last_cycle
 
-    def _refresh_config(self, failures: list[str]) -> None:
+    def _refresh_config(self) -> None:
         now = time.monotonic()
         if self.config is not None and now - self._config_read_s < CONFIG_INTERVAL_S:
             return
-        found = self._read(commands.CONFIG, parse.controller_config, failures)
+        found = self._read("configuration", commands.CONFIG, parse.controller_config)
         if found is not None:
             self.config, self._config_read_s = found, now
-
-
-def _reconcile(nodes: tuple[Node, ...], jobs: tuple[Job, ...]) -> tuple[Node, ...]:
-    """Believe the later look: a node on which a job runs by now is not idle any more."""
-    taken = {name for job in jobs if job.state is not JobState.PENDING for name in job.nodes}
-    return tuple(
-        dataclasses.replace(node, state=NodeState.ALLOCATED)
-        if node.name in taken and node.state in (NodeState.IDLE, NodeState.PLANNED)
-        else node
-        for node in nodes
-    )
+            if found.has_switches:
+                read = self._read("topology", commands.TOPOLOGY, switches)
+                self._switches = self._switches if read is None else read

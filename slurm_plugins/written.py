@@ -2,7 +2,7 @@
 
 The text of one field comes in; called by ``parse``, ``asked`` and ``hook.lines``. A job of
 which something cannot be read is like one whose constraint is beyond us: that condition is
-left out (``decide.requests``). Nobody can write a job that keeps us from seeing the others.
+left out (``queue.requests``). Nobody can write a job that keeps us from seeing the others.
 """
 
 from __future__ import annotations
@@ -23,6 +23,14 @@ MOST_NODES = 8192  # of a list
 MOST_NODES_IN_ALL = 1 << 18  # of the different lists of one look
 MOST_PARTITIONS = 256
 UNREAD = " we cannot read"
+NOTHING = frozenset({"", "(null)", "N/A", "NONE", "None", "none", "Unknown", "n/a"})
+
+
+def said(text: str) -> str:
+    """Return what is said; Slurm's words for "none" give ""; raises ``ParseError``: too much."""
+    if len(text) > LONGEST:
+        raise ParseError(f"a field of {len(text)} characters: {text[:80]!r}")
+    return "" if text in NOTHING else text
 
 
 @dataclass(slots=True)
@@ -39,13 +47,13 @@ class Doubts:
             self.found.append(what)
             return otherwise
 
-    def partitions(self, text: str) -> str:
+    def partitions(self, text: str) -> tuple[str, ...]:
         """Return the names of partitions, each once, and not more than there can be."""
-        names = list(dict.fromkeys(text.split(",")))
-        if len(names) <= MOST_PARTITIONS and all(len(name) <= LONGEST for name in names):
-            return ",".join(names)
-        self.found.append("a list of partitions")
-        return ",".join([name for name in names if len(name) <= LONGEST][:MOST_PARTITIONS])
+        names = tuple(dict.fromkeys(filter(None, text.split(","))))
+        some = tuple([name for name in names if len(name) <= LONGEST][:MOST_PARTITIONS])
+        if len(some) < len(names):
+            self.found.append("a list of partitions")
+        return some
 
     def words(self) -> str:
         """Say what, for ``Job.unclear``."""
@@ -82,7 +90,7 @@ class Unread:
 
     def note(self, jobs: Iterable[Job]) -> None:
         """Log those that the look before did not have."""
-        now = {job.job_id.partition("_")[0]: job for job in jobs if job.unclear.endswith(UNREAD)}
+        now = {job.counts_as: job for job in jobs if job.unclear.endswith(UNREAD)}
         new = sorted(now.keys() - self.shown)
         self.shown = frozenset(now)
         self.total += len(new)

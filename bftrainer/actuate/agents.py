@@ -15,7 +15,7 @@ from bftrainer.actuate.group import NodeOffer
 from bftrainer.actuate.strays import forget_secrets
 from bftrainer.errors import BftError
 from bftrainer.policy.model import Policy
-from bftrainer.wire.keys import KeyPair, generate_pair, save_pair
+from bftrainer.wire.keys import KeyPair, save_pair
 from bftrainer.wire.messages import Hello, Welcome
 from trainers.agent.config import AgentConfig
 
@@ -27,7 +27,6 @@ class AgentFiles:
     directory: Path
     config: Path
     log: Path
-    public_key: str
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -47,13 +46,20 @@ class AgentBook:
         self.connected: dict[str, Hello] = {}
 
     def write_files(
-        self, pilot_id: str, node: str, address: str, gpus: int, interpreter: str = ""
+        self,
+        pilot_id: str,
+        node: str,
+        keys: KeyPair,
+        address: str,
+        gpus: int,
+        interpreter: str = "",
     ) -> AgentFiles:
-        """Make the directory of a new pilot.
+        """Make the directory of a new pilot (blocking, any thread).
 
         Args:
             pilot_id: whose.
             node: where it will be.
+            keys: of its agent.
             address: of its data plane; "" lets the agent find its own.
             gpus: of the node.
             interpreter: what it most likely has to run, so that it begins at once.
@@ -67,8 +73,7 @@ class AgentBook:
                 f"The directory {directory} of a pilot cannot be made: {problem.strerror}.",
                 "See that the disk of the state directory has space and is writable.",
             ) from problem
-        pair = generate_pair()
-        save_pair(pair, directory / "agent.key")
+        save_pair(keys, directory / "agent.key")
         config = AgentConfig(
             pilot_id=pilot_id,
             node=node,
@@ -89,7 +94,6 @@ class AgentBook:
             directory=directory,
             config=directory / "agent.json",
             log=directory / "agent.log",
-            public_key=pair.public,
         )
 
     def forget(self, pilot_id: str) -> None:

@@ -1,7 +1,8 @@
 """Pilots: requested, observed, ended. Claims and releases of a plan → the batch system.
 
-Every request is in the journal before the batch system hears of it, so that a
-daemon that dies in between finds its pilots again by their ids.
+Every request for a pilot is in the journal before the batch system hears of it, so that a
+daemon that dies in between finds its pilots again by their ids. All else is noted there
+afterwards: a pilot that was cancelled and is not known to be is seen leaving all the same.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ class Pilot:
     """A pilot that has not ended, with what only lives in memory."""
 
     record: PilotRecord
+    is_written: bool = True  # in the journal; nothing of it is noted before
     submitted_s: float | None = None  # when the batch system accepted it (``steady``)
     start_s: float | None = None
-    or_time_limit_s: float | None = None  # the shorter one that it may start with
     is_leaving: bool = False
     left_s: float | None = None  # when we asked for its end (``steady``)
     is_forced: bool = False
@@ -83,13 +84,12 @@ class PilotBook:
                 is_held=pilot_id in connected,
                 is_leaving=p.is_leaving,
                 end_s=None if p.start_s is None else p.start_s + p.record.time_limit_s,
-                shortest_limit_s=_shortest_limit_s(p),
             )
             for pilot_id, p in sorted(self.pilots.items())
         )
 
     def open(self, pilot_id: str, claim: Claim, public_key: str) -> Pilot:
-        """Write the request down, before anybody acts on it."""
+        """Count on a pilot that is to be asked for; ``write_down`` comes first."""
         record = PilotRecord(
             pilot_id=pilot_id,
             node=claim.node,
@@ -99,10 +99,14 @@ class PilotBook:
             time_limit_s=claim.time_limit_s,
             owner=self._owner,
         )
-        self._journal.append("pilot-requested", {"pilot_id": pilot_id}, pilots=[record])
-        pilot = Pilot(record=record, or_time_limit_s=claim.or_time_limit_s)
+        pilot = Pilot(record=record, is_written=False)
         self.pilots[pilot_id] = pilot
         return pilot
+
+    def write_down(self, records: Sequence[PilotRecord]) -> None:
+        """Put requests into the journal, all of them or none (blocking, any thread)."""
+        pilot_ids = [record.pilot_id for record in records]
+        self._journal.append("pilot-requested", {"pilot_ids": pilot_ids}, pilots=records)
 
     def launch(
         self,
@@ -117,7 +121,6 @@ class PilotBook:
                 pilot_id=pilot.record.pilot_id,
                 node=pilot.record.node,
                 time_limit_s=pilot.record.time_limit_s,
-                or_time_limit_s=pilot.or_time_limit_s,
                 agent_argv=tuple(agent_argv),
                 log_path=log_path,
                 gpus=gpus,
@@ -136,7 +139,7 @@ class PilotBook:
             releases: of a plan.
             told: pilots whose agents have been told; they leave by themselves.
         """
-        job_ids = []
+        job_ids, changed = [], []
         for release in releases:
             pilot = self.pilots.get(release.pilot_id)
             if pilot is None or pilot.was_asked:
@@ -144,11 +147,11 @@ class PilotBook:
             pilot.is_leaving = pilot.was_asked = True
             pilot.left_s = self._steady()
             self.give_backs += bool(release.for_job)
-            self._update(pilot, state=PilotState.CANCELLED, reason=release.reason)
-            # One not seen running yet may still wait with its other limit, and must not start.
-            is_told = release.pilot_id in told and pilot.start_s is not None
-            if pilot.record.job_id is not None and not is_told:
+            pilot.record = replace(pilot.record, state=PilotState.CANCELLED, reason=release.reason)
+            changed.append(pilot)
+            if pilot.record.job_id is not None and release.pilot_id not in told:
                 job_ids.append(pilot.record.job_id)
+        self._note(changed)
         return job_ids
 
     def job_ids(self, pilot_ids: Iterable[str]) -> list[str]:
@@ -220,10 +223,7 @@ class PilotBook:
         return ended
 
     def _observe_present(self, pilot: Pilot, job: Job) -> None:
-        if pilot.record.job_id is None or (
-            pilot.record.job_id != job.job_id and job.state is not JobState.PENDING
-        ):
-            # The daemon died while submitting it; or it started with its other limit.
+        if pilot.record.job_id is None:  # the daemon died while submitting it
             self._update(pilot, job_id=job.job_id)
         if job.state is JobState.RUNNING and pilot.start_s is None:
             pilot.start_s = job.start_s
@@ -264,7 +264,6 @@ class PilotBook:
         *,
         job_id: str | None = None,
         state: PilotState | None = None,
-        reason: str | None = None,
         time_limit_s: float | None = None,
     ) -> None:
         record = pilot.record
@@ -272,15 +271,12 @@ class PilotBook:
             record,
             job_id=record.job_id if job_id is None else job_id,
             state=record.state if state is None else state,
-            reason=record.reason if reason is None else reason,
             time_limit_s=record.time_limit_s if time_limit_s is None else time_limit_s,
         )
-        self._journal.note("pilot-updated", {"pilot_id": record.pilot_id}, pilots=[pilot.record])
+        self._note([pilot])
 
-
-def _shortest_limit_s(pilot: Pilot) -> float | None:
-    """Return the limit that needs the least room, of one that waits."""
-    if pilot.start_s is not None:
-        return None
-    limit_s = pilot.record.time_limit_s
-    return limit_s if pilot.or_time_limit_s is None else min(limit_s, pilot.or_time_limit_s)
+    def _note(self, pilots: Sequence[Pilot]) -> None:
+        records = [pilot.record for pilot in pilots if pilot.is_written]
+        if records:
+            pilot_ids = [record.pilot_id for record in records]
+            self._journal.note("pilot-updated", {"pilot_ids": pilot_ids}, pilots=records)

@@ -27,6 +27,7 @@ def progressed(
         samples=said.samples,
         samples_per_s=said.samples_per_s,
         reported_s=now_s,
+        node_s=_attained_node_s(record.progress, now_s),
     )
     return replace(record, costs=costs, progress=progress)
 
@@ -66,6 +67,11 @@ def parked(record: TrainerRecord) -> TrainerRecord:
     )
 
 
+def _attained_node_s(progress: TrainerProgress, now_s: float) -> float:
+    """Node-seconds attained until now: its size has been the same since the last report."""
+    return progress.node_s + progress.size * max(0.0, now_s - progress.reported_s)
+
+
 def _entered(
     progress: TrainerProgress, done: Rescaled | Regrouped, now_s: float
 ) -> TrainerProgress:
@@ -78,5 +84,6 @@ def _entered(
         samples=done.samples,
         samples_per_s=0.0,
         reported_s=now_s,
+        node_s=_attained_node_s(progress, now_s),
         backend=done.backend if isinstance(done, Rescaled) else "",
     )

@@ -1,10 +1,11 @@
 """What an earlier daemon had learnt, from its last decision in the journal.
 
 ``Memory`` is kept with every decision that is written down. A new daemon begins with what
-runs, and takes over what only time can teach: the small jobs of the last days, what claims
-cost and which nodes are slow. Called once, when the agents have been adopted. What is left
-out: counts of looks and hold-offs, which are of the moment; claims and replacements that
-were under way, because how long the daemon was away is no fault of theirs.
+runs, and takes over what only time can teach: how long ends and starts of pilots take, which
+nodes are slow, and the state of the policy, if it is the same with the same options. Called
+once, when the agents have been adopted. What is left out: counts of looks and hold-offs, which
+are of the moment, and what was under way, because how long the daemon was away is no fault of
+theirs.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from bftrainer.canonical import CanonicalError
-from bftrainer.decide.claims import ClaimCosts
-from bftrainer.decide.types import DecisionRecord, Memory, Settings
+from bftrainer.decide.types import DecisionRecord, Ends, Memory, Settings
 from bftrainer.journal.journal import Journal
 
 LOG = logging.getLogger("bftrainer.remembered")
@@ -26,21 +26,23 @@ def remembered(journal: Journal, settings: Settings, assignment: Mapping[str, st
 
     Args:
         journal: of this state directory.
-        settings: only where something is to be learnt is the journal asked.
+        settings: of this daemon.
         assignment: node -> trainer, as observed.
     """
     memory = Memory(assignment=assignment)
-    if not (settings.learns_reserve or settings.learns_min_gap or settings.straggler_threshold):
-        return memory
     try:
         entry = journal.latest("decision")
-        known = entry.payload_as(DecisionRecord).plan.memory if entry else memory
+        last = entry.payload_as(DecisionRecord) if entry else None
     except CanonicalError as problem:  # of a release that wrote it otherwise
         LOG.warning("what was learnt before is not read: %s", problem)
         return memory
+    if last is None:
+        return memory
+    known, then = last.plan.memory, last.input.settings
+    is_same = (then.policy, then.policy_options) == (settings.policy, settings.policy_options)
     return replace(
         memory,
-        claim_costs=ClaimCosts(claim=known.claim_costs.claim, warm_up=known.claim_costs.warm_up),
-        small_jobs=known.small_jobs,
-        slow_nodes=known.slow_nodes,
+        ends=Ends(took_s=known.ends.took_s, joined_s=known.ends.joined_s),
+        slow_nodes=known.slow_nodes if settings.straggler_threshold else {},
+        policy_state=known.policy_state if is_same else None,
     )

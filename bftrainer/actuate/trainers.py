@@ -52,7 +52,7 @@ from bftrainer.actuate.quarantine import Quarantine
 from bftrainer.actuate.rescale_budget import RescaleBudget
 from bftrainer.actuate.speeds import SpeedBook
 from bftrainer.api.service import LogFile
-from bftrainer.decide.slow import Replacing
+from bftrainer.decide.types import Replacing
 from bftrainer.elastic import protocol
 from bftrainer.errors import BftError
 from bftrainer.journal.journal import Journal
@@ -167,6 +167,11 @@ class TrainerBook:
         is_saved, step = (trainer.is_saved, trainer.machine.step) if trainer else (False, 0)
         why = cancelled(record, step, is_saved=is_saved)
         return self._finish(trainer_id, TrainerState.CANCELLED, why)
+
+    def drop(self, reasons: Mapping[str, str]) -> None:
+        """End trainers because the policy does not let them enter; trainer -> why."""
+        for trainer_id, reason in reasons.items():
+            self._finish(trainer_id, TrainerState.CANCELLED, f"The policy dropped it: {reason}")
 
     def settled_until_s(self, now_s: float) -> Mapping[str, float]:
         """Which trainers decisions leave as they are, and until when."""

@@ -1,7 +1,8 @@
 """What every submitted spec must satisfy, wherever it comes from: pure checks.
 
 A ``TrainerSpec`` comes in and passes or is refused with BFT-1002, BFT-1007, BFT-1015,
-BFT-1016 or BFT-1032. The command line asks before it sends, the server asks again.
+BFT-1016, BFT-1032, BFT-1040 or BFT-1041. The command line asks before it sends, the server
+asks again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from bftrainer.errors import UsageError
+from bftrainer.node_request import NodeRequest, request_of
 from bftrainer.profile.plausible import FASTEST, LEAP, SLOWEST
 from bftrainer.trainer import TrainerSpec
 from milp.problem import Curve
@@ -40,7 +42,7 @@ def check_spec(spec: TrainerSpec) -> None:
     """Refuse a spec that no daemon could run.
 
     Raises:
-        UsageError: BFT-1002, BFT-1007, BFT-1015, BFT-1016 or BFT-1032 with the field at fault.
+        UsageError: one of those codes, with the field at fault.
     """
     _check_counts(spec)
     check_strings(spec)
@@ -50,6 +52,33 @@ def check_spec(spec: TrainerSpec) -> None:
     if spec.utility is not None:
         _check_points(spec.utility)
     _check_numbers(spec)
+    _check_gpus(spec)
+
+
+def read_request(gres: str, constraint: str) -> NodeRequest:
+    """Return what is asked of every node.
+
+    Raises:
+        UsageError: BFT-1040, no node can be asked for that.
+    """
+    try:
+        return request_of(gres, constraint)
+    except ValueError as problem:
+        raise UsageError(
+            "BFT-1040",
+            f"No node can be asked for that: {problem}.",
+            "Write --gres gpu:TYPE:COUNT and --constraint 'A&(B|C)'; sizes are --nodes.",
+        ) from problem
+
+
+def _check_gpus(spec: TrainerSpec) -> None:
+    n_gpus = read_request(spec.gres, spec.constraint).n_gpus
+    if n_gpus % spec.workers_per_node:
+        raise UsageError(
+            "BFT-1041",
+            f"{spec.workers_per_node} workers on a node cannot share {n_gpus} GPUs evenly.",
+            "Make --workers-per-node a divisor of the GPUs in --gres.",
+        )
 
 
 def check_sizes(n_min: int, n_max: int) -> None:
@@ -208,6 +237,8 @@ def _strings(spec: TrainerSpec) -> Iterator[tuple[str, str]]:
     yield "the interpreter", spec.interpreter
     yield "the checkpoint directory", spec.checkpoint_dir
     yield "the runtime", spec.runtime
+    yield "--gres", spec.gres
+    yield "--constraint", spec.constraint
     for index, argument in enumerate(spec.args, start=1):
         yield f"argument {index} of the script", argument
     for key, value in spec.environment:

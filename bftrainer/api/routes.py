@@ -162,7 +162,11 @@ class Routes:
         peer, trainer_id = await self._peer(request), _trainer_id(request)
         now = request.query_params.get("now") == "1"
         cancel = partial(self._service.cancel, trainer_id, peer, now=now)
-        return await self._answer(request, cancel, _one_for(peer))
+
+        async with self._turn(request):
+            view = cancel()
+            await asyncio.to_thread(self._service.flush)
+            return await self._beside(lambda: _json(_one_for(peer)(view)))
 
     async def _shutdown(self, request: Request) -> Response:
         body = await _body(request)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bftrainer.harm.views import HarmReport
+from bftrainer.poll.finding import NOTHING, Measured
 from bftrainer.trainer import TrainerRecord, TrainerSpec
 
 
@@ -98,6 +99,7 @@ class StatusView:
     slow_nodes: tuple[str, ...] = ()  # a sentence each (docs/stragglers.md)
     cooling_nodes: tuple[str, ...] = ()  # a sentence each (docs/elastic.md)
     left_out: tuple[str, ...] = ()  # of decisions, a sentence each (docs/solver.md)
+    measured: Measured = NOTHING  # of pilots (docs/harm.md)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +160,9 @@ class Service(Protocol):
 
     def cancel(self, trainer_id: str, peer: Peer, *, now: bool = False) -> TrainerView:
         """End a trainer, after a checkpoint but for ``now``; BFT-1005: it is not the peer's."""
+
+    def flush(self) -> None:
+        """Wait until what was accepted is on disk, or cannot be; called beside the loop."""
 
     def shutdown(self, peer: Peer) -> None:
         """Stop the daemon; trainers keep running until their lease ends."""

@@ -42,7 +42,8 @@ def parse_options(pairs: tuple[str, ...]) -> dict[str, str]:
 )
 @click.option("--policy", "policy_file", type=click.Path(path_type=Path), help="Policy YAML.")
 @click.option("--batch-system", default="slurm", show_default=True, help="slurm, local, ...")
-@click.option("--batch-option", "pairs", multiple=True, metavar="KEY=VALUE")
+@click.option("--batch-option", "pairs", multiple=True, metavar="KEY=VALUE",
+              help="Comes before the policy's batch_options.")  # fmt: skip
 @click.option(
     "--bind",
     "bind_host",
@@ -80,13 +81,13 @@ def daemon(
     from bftrainer.daemon import Daemon, DaemonOptions  # noqa: PLC0415
     from bftrainer.observability.logs import configure_logging  # noqa: PLC0415
     from bftrainer.observability.notify import notify  # noqa: PLC0415
-    from bftrainer.policy.load import load_policy  # noqa: PLC0415
-    from bftrainer.policy.model import Policy  # noqa: PLC0415
+    from bftrainer.policy.load import load_policy_file  # noqa: PLC0415
     from bftrainer.poll.batch_system import load_batch_system  # noqa: PLC0415
     from bftrainer.service import DaemonService  # noqa: PLC0415
     from trainers.agent.config import own_address  # noqa: PLC0415
 
-    policy = load_policy(policy_file) if policy_file is not None else Policy()
+    first = parse_options(pairs)
+    policy = load_policy_file(policy_file, batch_system=batch_system, batch_options=first).policy
     configure_logging(policy.log_level, log_file)
     # A login node that listens on loopback only would never hear from its agents.
     own = "127.0.0.1" if batch_system == "local" else own_address()
@@ -97,7 +98,7 @@ def daemon(
         journal_url=journal_url,
         accepted_loss=accept_loss,
     )
-    system = load_batch_system(batch_system, parse_options(pairs))
+    system = load_batch_system(batch_system, {**policy.batch_options, **first})
 
     async def serve() -> Any:
         sidecar = Daemon(options, policy, system, serve=DaemonService)

@@ -1,38 +1,55 @@
 """``bftrainer doctor``: settings of the site that would hurt its jobs, or us.
 
-Asks the batch system, not the daemon, so that it can be run before there is one.
+Asks the batch system, so that it can be run before there is a daemon; one that runs says what
+it has measured.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from bftrainer.cli.common import json_option, print_json
+from bftrainer.cli.common import connect, json_option, print_json, socket_option
 from bftrainer.cli.daemon import parse_options
-from bftrainer.errors import ExitCode
+from bftrainer.errors import BftError, ExitCode
+
+if TYPE_CHECKING:
+    from bftrainer.poll.finding import Measured
 
 
 @click.command()
 @click.option("--batch-system", default="slurm", show_default=True, help="slurm, local, ...")
+@click.option("--policy", "policy_file", type=click.Path(path_type=Path), help="Policy YAML.")
 @click.option("--batch-option", "pairs", multiple=True, metavar="KEY=VALUE",
               help="Option of the batch system; see docs/slurm.md.")  # fmt: skip
 @json_option
+@socket_option
 @click.pass_context
 def doctor(
-    context: click.Context, batch_system: str, pairs: tuple[str, ...], *, as_json: bool
+    context: click.Context,
+    batch_system: str,
+    policy_file: Path | None,
+    pairs: tuple[str, ...],
+    socket_name: str | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Name settings that cost ordinary jobs time, with the figure and the line to change.
 
     Ends with 8 when ordinary jobs would notice, or when nothing could be found out.
     """
+    from bftrainer.policy.load import load_policy_file  # noqa: PLC0415
     from bftrainer.poll.batch_system import load_batch_system  # noqa: PLC0415 - loads adapters
     from bftrainer.poll.finding import Weight  # noqa: PLC0415
 
-    system = load_batch_system(batch_system, parse_options(pairs))
+    first = parse_options(pairs)
+    loaded = load_policy_file(policy_file, batch_system=batch_system, batch_options=first)
+    system = load_batch_system(batch_system, {**loaded.policy.batch_options, **first})
     try:
-        found = system.findings()
+        found = system.findings(_measured(socket_name, batch_system))
     finally:
         system.close()
     is_safe = all(f.weight is Weight.LOSS for f in found)
@@ -43,3 +60,14 @@ def doctor(
     if not found and not as_json:
         click.echo("Nothing to change.")
     context.exit(ExitCode.OK if is_safe else ExitCode.VALIDATION_FAILED)
+
+
+def _measured(socket_name: str | None, batch_system: str) -> Measured:
+    """Ask the daemon of this batch system; nothing, where there is none."""
+    from bftrainer.poll.finding import NOTHING  # noqa: PLC0415
+
+    try:
+        status = connect(socket_name).status()
+    except BftError:
+        return NOTHING
+    return status.measured if status.batch_system == batch_system else NOTHING

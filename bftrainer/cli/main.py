@@ -33,6 +33,7 @@ VERBS = {
     "agent": ("bftrainer.cli.agent:agent", "Run the agent of a pilot (started by the daemon)."),
     "simulate": ("bftrainer.cli.simulate:simulate", "Replay a trace of idle nodes."),
     "replay": ("bftrainer.cli.replay:replay", "Take a journal's decisions again and compare."),
+    "journal": ("bftrainer.cli.journal:journal", "Check a journal, or remove what is old."),
     "reproduce": ("bftrainer.cli.reproduce:reproduce", "Run a paper's evaluation again."),
     "trace": ("bftrainer.cli.trace:trace", "Describe, make and convert traces of idle nodes."),
     "whatif": ("bftrainer.cli.whatif:whatif", "Say what a machine's idle time is worth."),

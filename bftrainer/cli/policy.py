@@ -21,16 +21,18 @@ def policy() -> None:
 
 @policy.command(name="check")
 @click.argument("file", type=click.Path(path_type=Path))
+@click.option("--batch-system", default="slurm", show_default=True,
+              help="Whose options are in it.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_context
-def check(context: click.Context, file: Path, *, as_json: bool) -> None:
+def check(context: click.Context, file: Path, batch_system: str, *, as_json: bool) -> None:
     """Name everything wrong with FILE, with line and column (exit code 8)."""
     from bftrainer.policy import PolicyErrors, load_policy_file  # noqa: PLC0415 - pydantic is slow
 
     problems: tuple[Any, ...] = ()
     sha256 = None
     try:
-        sha256 = load_policy_file(file).sha256
+        sha256 = load_policy_file(file, batch_system=batch_system).sha256
     except PolicyErrors as errors:
         problems = errors.problems
     if as_json:

@@ -53,8 +53,8 @@ STEPS = 500  # of a progress bar: more would be drawing, not replaying
     "--objective", default="throughput", show_default=True,
     type=click.Choice(["throughput", "scaling-efficiency", "weighted", "utility"]),
 )  # fmt: skip
-@click.option("--t-fwd", "t_fwd", default="120", show_default=True, metavar="SECONDS|auto",
-              help="Forward-looking time; auto: the mean time between joins.")  # fmt: skip
+@click.option("--t-fwd", "t_fwd", default="120", show_default=True, metavar="SECONDS",
+              help="Forward-looking time.")  # fmt: skip
 @click.option("--p-jmax", type=click.IntRange(1), default=10, show_default=True,
               help="How many trainers run at once.")  # fmt: skip
 @click.option("--job-nodes", type=click.IntRange(1),
@@ -151,10 +151,8 @@ def _choices(costs: str, options: dict[str, Any]) -> list[Choices]:
     return [dataclasses.replace(common, policy=name) for name in dict.fromkeys(names)]
 
 
-def _forward_time_s(text: str) -> float | None:
-    """Seconds, or None where it is to be learnt."""
-    if text == "auto":
-        return None
+def _forward_time_s(text: str) -> float:
+    """Read a time in seconds."""
     try:
         seconds = float(text)
     except ValueError:

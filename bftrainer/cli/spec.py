@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bftrainer.api.admission import check_curve, check_string
+from bftrainer.api.admission import check_curve, check_string, read_request
 from bftrainer.api.codec import CodecError, decode, parse
 from bftrainer.api.peer import user_name
 from bftrainer.errors import UsageError
@@ -24,6 +24,7 @@ from milp.problem import Curve
 
 MAX_CURVE_BYTES = 1024 * 1024
 COMMAND = "command"  # the runtime whose script is any program
+SEVERAL_PER_NODE = "torch"  # the runtime that may have several workers on a node
 
 
 def build_spec(
@@ -52,7 +53,9 @@ def build_spec(
         interpreter=interpreter,
         n_min=n_min,
         n_max=n_max,
-        workers_per_node=values["workers_per_node"],
+        workers_per_node=_workers_per_node(values),
+        gres=values["gres"],
+        constraint=values["constraint"],
         epochs=values["epochs"],
         samples=values["samples"],
         checkpoint_dir=_absolute("the checkpoint directory", checkpoint_dir),
@@ -65,6 +68,14 @@ def build_spec(
         contract=contract,
         backend=values["backend"],
     )
+
+
+def _workers_per_node(values: Mapping[str, Any]) -> int:
+    """Return what was said; else, where a node may have several, one for each GPU asked for."""
+    if values["workers_per_node"] is not None:
+        return int(values["workers_per_node"])
+    n_gpus = read_request(values["gres"], values["constraint"]).n_gpus
+    return max(1, n_gpus) if values["runtime"] == SEVERAL_PER_NODE else 1
 
 
 def find_command(name: str, environ: Mapping[str, str]) -> str:

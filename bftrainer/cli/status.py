@@ -26,6 +26,7 @@ from bftrainer.cli.common import (
     trainer_id_argument,
 )
 from bftrainer.restart_words import restart_sentences
+from bftrainer.trainer import TrainerSpec
 
 ENDED_SHOWN = 10  # ended trainers that the table still shows
 HEADERS = (
@@ -153,6 +154,7 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
         ("name", spec.name),
         ("user", spec.user),
         ("state", f"{record.state}{f': {record.reason}' if record.reason else ''}"),
+        *([("asks for", request)] if (request := _request(spec)) else []),
         ("size", f"{len(view.observed_nodes)} of {spec.n_min} to {spec.n_max} nodes{each}"),
         ("planned", _node_list(view.planned_nodes)),
         ("requested", _node_list(view.requested_nodes)),
@@ -173,6 +175,12 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
         ("interpreter", spec.interpreter),
         ("checkpoints", f"{spec.checkpoint_dir} every {duration(spec.checkpoint_interval_s)}"),
     ]
+
+
+def _request(spec: TrainerSpec) -> str:
+    """Return what it asks of its nodes, as it was written."""
+    options = (("--gres", spec.gres), ("--constraint", spec.constraint))
+    return " ".join(f"{name} {value}" for name, value in options if value)
 
 
 def _costs(view: TrainerView) -> str:

@@ -11,7 +11,7 @@ import re
 
 import click
 
-from bftrainer.api.admission import check_sizes
+from bftrainer.api.admission import check_sizes, read_request
 from bftrainer.elastic.choosing import BACKENDS
 from bftrainer.errors import UsageError
 from bftrainer.trainer import Launch
@@ -36,6 +36,18 @@ def parse_sizes(text: str) -> tuple[int, int]:
     n_max = int(match[2] or match[1])
     check_sizes(n_min, n_max)
     return n_min, n_max
+
+
+def parse_gres(text: str) -> str:
+    """Return what is asked of every node; BFT-1040 when nothing can be."""
+    read_request(text, "")
+    return text
+
+
+def parse_constraint(text: str) -> str:
+    """Return the features of every node; BFT-1040 when nobody can read them."""
+    read_request("", text)
+    return text
 
 
 def parse_variable(text: str) -> tuple[str, str]:
@@ -143,10 +155,23 @@ def _size_options() -> list[click.Option]:
         click.Option(
             ["--workers-per-node"],
             type=int,
-            default=1,
-            show_default=True,
             metavar="N",
-            help="Workers on every node, one GPU each where there are GPUs.",
+            help="Workers on every node, which share its GPUs evenly.  "
+            "[default: with --runtime torch one for each GPU in --gres, else 1]",
+        ),
+        click.Option(
+            ["--gres"],
+            type=parse_gres,
+            default="",
+            metavar="gpu[:TYPE][:COUNT]",
+            help="GPUs that every node has to have, as for sbatch: gpu:a100:4.",
+        ),
+        click.Option(
+            ["-C", "--constraint"],
+            type=parse_constraint,
+            default="",
+            metavar="FEATURES",
+            help="Features that every node has to have, as for sbatch: 'a100&nvlink'.",
         ),
         click.Option(["--epochs"], type=int, metavar="N", help="Passes over the data."),
         click.Option(["--samples"], type=int, metavar="N", help="Samples to train on."),

@@ -1,105 +1,71 @@
 """Pending ordinary jobs → pilots to cancel now, before the scheduler has to preempt.
 
-``feasible`` judges which jobs could start, ``chances`` remembers who could and did not,
+``feasible`` judges which jobs could start, ``vain`` remembers who could and did not,
 ``victims`` chooses the nodes; this module knows which nodes are free, coming back or ours.
 
-Why: a job that only backfill can start waits one further whole backfill interval
-when backfill must preempt for it (+30.0 s in 5 of 5 runs measured on Slurm 22.05
-with bf_interval=30), and not at all when the nodes are free by then. A false
-release costs one short pause; so when in doubt, give back. But such a job gains
-nothing by nodes that are free long before the cycle that can start it: it gets them
-``backfill_lead_s`` before that.
+Why: a job for which the scheduler has to preempt may wait a whole cycle more (docs/give-back.md),
+and none at all when the nodes are free by then. A false release costs one short pause; so when
+in doubt, give back, and at once: nobody foretells when the scheduler comes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import replace
+from functools import partial
 
-from bftrainer.decide import turns
-from bftrainer.decide.chances import Chances, cycle_passed
-from bftrainer.decide.feasible import Verdict, judge
-from bftrainer.decide.next_plan import replanned
-from bftrainer.decide.nodesets import NodeSet, NodeSets, first
+from bftrainer.decide import vain
+from bftrainer.decide.cycles import have_passed
+from bftrainer.decide.draft import Draft
+from bftrainer.decide.feasible import Judgement
 from bftrainer.decide.pool import FREE_STATES, LOST_STATES, taken_nodes
-from bftrainer.decide.requests import Requests, Site, why_it_waits
-from bftrainer.decide.shadow import Shadows
-from bftrainer.decide.types import GaveBack, Memory, PilotView, Release, Settings
-from bftrainer.decide.victims import Offer, Pick, give
-from bftrainer.decide.waiting import in_order, next_cycle_s, pending_jobs, waits_for_nodes
+from bftrainer.decide.types import DecisionInput, Memory, PilotView, Release
+from bftrainer.decide.victims import Offer, give, tiers_of
 from bftrainer.poll.announcer import is_stand_in
 from bftrainer.poll.snapshot import Job, NodeState, Snapshot
+from bftrainer.queue.nodesets import NodeSet, NodeSets, first
+from bftrainer.queue.waiting import waits_for_nodes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GiveBack:
-    """Pilots to cancel, and the memory of having done so."""
-
-    releases: tuple[Release, ...]
-    gave_back: Mapping[str, GaveBack]
-    left_to_jobs: AbstractSet[str]  # free nodes on which a waiting job is about to start
-    # Free or ours, for jobs that need no backfill -> since when they could have started.
-    spoken_for: Mapping[str, float] = field(default_factory=dict)
-    # Spoken for, and shortly before a cycle what it gives away: nobody's reserve.
-    soon_taken: AbstractSet[str] = frozenset()
-    verdicts: tuple[Verdict, ...] = ()  # of every pending ordinary job, in the queue's order
-
-
-def give_back(
-    snapshot: Snapshot,
-    pilots: Sequence[PilotView],
-    memory: Memory,
-    settings: Settings,
-    now_s: float,
-    pick: Pick,
-) -> GiveBack:
-    """Choose the pilots in the way of ordinary jobs that could start now.
-
-    Args:
-        snapshot: complete.
-        pilots: ours, not ended.
-        memory: of the decision fold.
-        settings: policy.
-        now_s: batch system's clock.
-        pick: chooses among the nodes of trainers.
-    """
-    pending = in_order(pending_jobs(snapshot), snapshot)
-    if not pending:
-        return GiveBack(releases=(), gave_back={}, left_to_jobs=frozenset())
-    sets = NodeSets.of(snapshot.nodes or ())
-    present = sets.bit_of.keys() - taken_nodes(snapshot) - _names_in(LOST_STATES, snapshot)
-    idle = _names_in(FREE_STATES, snapshot)
-    ours = _in_the_way(pilots, present, idle if snapshot.pilots_come_last else set())
-    free = idle - ours.keys()
-    to_have = free | coming_back(snapshot, pilots, memory)
-    usable, free_now = to_have | ours.keys(), sets.named(free)
-    cycle_at_s = next_cycle_s(snapshot, settings.cycle_s, now_s) or 0.0
-    site = Site.of(snapshot, sets, sets.named(usable), now_s, cycle_at_s)
-    requests = Requests(site)
-    waiting = [j for j in pending if not why_it_waits(j, now_s, site.in_queue)]
-    chances = Chances.of(memory.gave_back, waiting, snapshot, usable, settings, now_s)
-    shadows = Shadows.of(snapshot, sets, now_s, settings.cycle_s)
-    queue = replanned(turns.had_first(pending, requests, free_now), snapshot, requests)
-    outcome = judge(queue, requests, sets.named(to_have), shadows, chances.had)
-    offer = _offer(sets, to_have, ours, memory)
-    shares = _believed(give(outcome.placed, sets, offer, pick), offer) if outcome.placed else []
-    placed = {node.name for _, share in shares for node in sets.members(share)}
-    remembered = chances.remembered
-    spoken_for = _spoken_for(sets, shares, free_now, outcome.behind, remembered, now_s)
-    not_yet, due_s = turns.served(waiting), turns.due_s(snapshot, settings, now_s)
-    if due_s > now_s:  # their chance is a cycle that finds the nodes free
-        chances.put_off(outcome.behind, due_s)
-    if due_s > now_s or turns.is_overtaken(snapshot, pilots, cycle_at_s - now_s):
-        not_yet |= outcome.behind
-    return GiveBack(
-        releases=tuple(_releases(sets, shares, not_yet, offer, ours)),
-        gave_back=remembered,
-        left_to_jobs=free & placed,
-        spoken_for=spoken_for,
-        soon_taken=placed if due_s <= now_s else spoken_for.keys(),
-        verdicts=tuple(outcome.verdicts),
+def stage(draft: Draft) -> Draft:
+    """Release the pilots that are in the way of ordinary jobs, and leave their nodes to these."""
+    if not draft.queue.jobs:
+        return draft
+    given, memory, sets = draft.given, draft.memory, draft.queue.sets
+    ours = _in_the_way(given)
+    free = _names_in(FREE_STATES, given.snapshot) - ours.keys()
+    to_have = free | coming_back(given.snapshot, given.pilots, memory)
+    usable = sets.named(to_have | ours.keys())
+    judged = Judgement(draft.queue, usable, sets.named(to_have)).of_all(
+        partial(vain.why_refused, known=memory.vain)
     )
+    offer = _offer(sets, to_have, ours, memory)
+    shares = give(judged.placed, sets, offer, draft.pick) if judged.placed else []
+    served = _served(judged.starts, shares, sets, sets.named(free))
+    shares = _believed(shares, offer)
+    # Free or coming back, and a job is about to start there: for as long as those given back now.
+    left = {node.name for _, share in shares for node in sets.members(share & offer.free)}
+    held_off = dict.fromkeys(left, given.now_s) | dict(memory.held_off)
+    memory = replace(memory, held_off=held_off, vain=vain.serve(memory.vain, served, given.now_s))
+    releases = list(_releases(sets, shares, offer, ours))
+    for_jobs = left | {release.node for release in releases}
+    draft = replace(draft, memory=memory, for_jobs=for_jobs, refused=judged.refused)
+    draft = replace(draft, next_plan=judged.plan)
+    return draft.releasing(releases, is_held_off=True)
+
+
+def _served(
+    starts: Sequence[Job], shares: Sequence[tuple[Job, NodeSet]], sets: NodeSets, free: NodeSet
+) -> Iterator[vain.Served]:
+    """Return who could start, with the nodes; None where some are not free yet."""
+    has = {job.job_id: 0 for job in starts}
+    for job, share in shares:
+        has[job.job_id] |= share
+    for job in starts:
+        nodes = has[job.job_id]
+        names = tuple([node.name for node in sets.members(nodes)])
+        yield job, None if nodes & ~free else names
 
 
 def _believed(shares: Sequence[tuple[Job, NodeSet]], offer: Offer) -> list[tuple[Job, NodeSet]]:
@@ -116,45 +82,25 @@ def _believed(shares: Sequence[tuple[Job, NodeSet]], offer: Offer) -> list[tuple
     ]
 
 
-def _spoken_for(
-    sets: NodeSets,
-    shares: Sequence[tuple[Job, NodeSet]],
-    free: NodeSet,
-    behind: AbstractSet[str],
-    remembered: Mapping[str, GaveBack],
-    now_s: float,
-) -> dict[str, float]:
-    """Return the nodes of jobs that the main scheduler starts, and since when it could.
+def _in_the_way(given: DecisionInput) -> dict[str, PilotView]:
+    """Return the pilots whose node a job could have.
 
-    A large job whose last nodes are still being left has not been passed over.
+    Where pilots come last one that waits is in no way. Nor is one that has started since the
+    look: the cycle that started it has started jobs, too.
     """
-    return {
-        node.name: now_s if share & ~free else remembered[job.job_id].at_s
-        for job, share in shares
-        if job.job_id not in behind
-        for node in sets.members(share)
-    }
-
-
-def _in_the_way(
-    pilots: Sequence[PilotView], present: AbstractSet[str], idle: AbstractSet[str]
-) -> dict[str, PilotView]:
-    """Return the pilots whose node a job could have; one that waits for ``idle`` is in no way."""
-    return {
-        p.node: p
-        for p in pilots
-        if p.node in present and not p.is_leaving and (p.is_held or p.node not in idle)
-    }
+    snapshot = given.snapshot
+    out = LOST_STATES + FREE_STATES if snapshot.pilots_come_last else LOST_STATES
+    ours = {pilot.node: pilot for pilot in given.pilots if not pilot.is_leaving}
+    in_use = {n.name for n in snapshot.nodes or () if n.name in ours and n.state not in out}
+    in_use -= taken_nodes(snapshot)
+    return {name: pilot for name, pilot in ours.items() if name in in_use}
 
 
 def _offer(
     sets: NodeSets, free: AbstractSet[str], ours: Mapping[str, PilotView], memory: Memory
 ) -> Offer:
     """Sort our nodes by what they are to the trainers."""
-    # First those nobody has yet and nobody wants; last those that trainers have.
-    tiers: list[list[str]] = [[], [], [], []]
-    for name, pilot in ours.items():
-        tiers[2 * (name in memory.assignment) + pilot.is_held].append(name)
+    tiers = tiers_of({name: pilot.is_held for name, pilot in ours.items()}, memory.assignment)
     *at_no_cost, of_trainers = [sets.named(names) for names in tiers]
     return Offer(free=sets.named(free), at_no_cost=at_no_cost, of_trainers=of_trainers)
 
@@ -162,14 +108,12 @@ def _offer(
 def _releases(
     sets: NodeSets,
     shares: Sequence[tuple[Job, NodeSet]],
-    not_yet: AbstractSet[str],
     offer: Offer,
     ours: Mapping[str, PilotView],
 ) -> Iterator[Release]:
     """Release what is ours of what jobs get now, the cheapest first."""
     for job, share in shares:
-        tiers = () if job.job_id in not_yet else (*offer.at_no_cost, offer.of_trainers)
-        for tier in tiers:
+        for tier in (*offer.at_no_cost, offer.of_trainers):
             for node in sets.members(share & tier):
                 yield Release(
                     pilot_id=ours[node.name].pilot_id,
@@ -179,23 +123,39 @@ def _releases(
                 )
 
 
-def still_held_off(
-    held_off: Mapping[str, float], snapshot: Snapshot, settings: Settings
-) -> dict[str, float]:
-    """Drop nodes for which a whole scheduler cycle has passed since the give-back."""
+def observe(memory: Memory, given: DecisionInput) -> Memory:
+    """Bring up to date for which nodes nobody is to be asked, because jobs are to have them.
+
+    That is counted from when the node was free, and is over when a job has it, when nobody
+    waits any more, or when a whole cycle of the scheduler has passed.
+    """
+    if not memory.held_off:
+        return memory
+    snapshot, settings = given.snapshot, given.settings
     if not waits_for_nodes(snapshot):
-        return {}  # nobody waits: there is no one to keep them free for
+        return replace(memory, held_off={})  # there is no one to keep them free for
     more_s = (settings.hold_off_cycles - 1.0) * settings.cycle_s  # of a daemon that backs off
-    return {
-        node: since
-        for node, since in held_off.items()
-        if not cycle_passed(since + more_s, snapshot, settings)
+    taken = taken_nodes(snapshot)
+    leaving = {p.node for p in given.pilots if p.is_leaving}
+    leaving |= _names_in((NodeState.COMPLETING,), snapshot)
+    since_s = {
+        node: given.now_s if node in leaving else at_s
+        for node, at_s in memory.held_off.items()
+        if node not in taken
     }
+    held_off = {
+        node: at_s
+        for node, at_s in since_s.items()
+        if not have_passed(1, at_s + more_s, memory, snapshot, settings)
+    }
+    return replace(memory, held_off=held_off)
 
 
 def coming_back(snapshot: Snapshot, pilots: Sequence[PilotView], memory: Memory) -> set[str]:
     """Return the nodes we gave back that nobody has taken yet, whatever their state shows."""
     given_back = {p.node for p in pilots if p.is_leaving} | set(memory.held_off)
+    if not given_back:
+        return set()
     kept = {p.node for p in pilots if not p.is_leaving}
     shown = {node.name for node in snapshot.nodes or ()} - _names_in(LOST_STATES, snapshot)
     return (given_back & shown) - taken_nodes(snapshot) - kept

@@ -3,45 +3,47 @@
 A node is *usable* when a pilot of ours holds it or has been requested for it, or
 when it is a candidate: idle in enough snapshots, passed over by the scheduler, with
 a gap long enough. Some candidates stay unborrowed as the reserve. A node is left when
-what is planned on it (``gaps``) comes nearer than the margin.
+what is planned on it (``QueueModel.gap_ends``) comes nearer than the margin.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from operator import attrgetter
 
-from bftrainer.decide import reserve as reserves
-from bftrainer.decide.gaps import GapEnd, Then, gap_ends
-from bftrainer.decide.inqueue import (
-    cannot_start,
-    claim_until_s,
-    is_too_short,
-    left_to_queue,
-)
 from bftrainer.decide.types import Memory, PilotView, PoolNode, Settings
-from bftrainer.decide.waiting import starts_by_s
 from bftrainer.poll.snapshot import JobState, Node, NodeState, Snapshot
+from bftrainer.queue.model import GapEnd, QueueModel
+from bftrainer.queue.waiting import waits_for_nodes
 
 FREE_STATES = (NodeState.IDLE, NodeState.PLANNED)
-_NAME = attrgetter("name")
 LOST_STATES = (NodeState.DRAINED, NodeState.DOWN, NodeState.RESERVED)  # of no use to anybody
+# Two passes of the main scheduler, usually: a job for which a node was given back has it by
+# then, or waits for the next cycle.
+PASS_S = 3.0
+ENOUGH_GAP_S = 3600.0  # an interactive job of an hour fits
+SHORTEST_S = 60.0  # a minute is the shortest limit that is asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
     """The usable nodes and the reasons for all others."""
 
-    nodes: tuple[PoolNode, ...]
-    reserve: tuple[str, ...]
-    reserve_deficit: Mapping[str, int]  # node type -> nodes missing from the reserve
-    not_used: Mapping[str, str]
-    due: frozenset[str] = frozenset()  # nodes to leave now, because of what is planned on them
+    nodes: tuple[PoolNode, ...] = ()
+    reserve: tuple[str, ...] = ()
+    not_used: Mapping[str, str] = field(default_factory=dict)
+    due: Mapping[str, str] = field(default_factory=dict)  # pilot to release now -> why
+    starts_s: float = 0.0  # by when a pilot that is asked for now may start
+
+    def without(self, why: Mapping[str, str]) -> Pool:
+        """Take nodes out, for a reason each."""
+        if not why:
+            return self
+        nodes = tuple([n for n in self.nodes if n.name not in why])
+        return replace(self, nodes=nodes, not_used={**self.not_used, **why})
 
 
 def taken_nodes(snapshot: Snapshot) -> set[str]:
@@ -62,86 +64,83 @@ def taken_nodes(snapshot: Snapshot) -> set[str]:
 
 def build_pool(
     snapshot: Snapshot,
+    queue: QueueModel,
+    planned: Mapping[str, GapEnd],
     pilots: Sequence[PilotView],
     memory: Memory,
     settings: Settings,
     now_s: float,
-    spoken_for: AbstractSet[str] = frozenset(),
 ) -> Pool:
     """Sort every node of a complete snapshot into pool, reserve and not used.
 
-    ``spoken_for``: nodes on which the main scheduler is about to start somebody.
+    Args:
+        snapshot: complete.
+        queue: of the same look.
+        planned: who is next on each node by the scheduler's next plan. A pilot that is not there
+            yet has to fit that, too.
+        pilots: ours, not ended.
+        memory: of the decision fold.
+        settings: of the site.
+        now_s: batch system's clock.
     """
-    nodes = snapshot.nodes or ()
-    by_node = {p.node: p for p in pilots}
-    ends = gap_ends(snapshot, now_s, settings.cycle_s, by_node.keys())
-    starts_s = starts_by_s(snapshot, settings.cycle_s, now_s) if ends else now_s
-    taken = taken_nodes(snapshot)
-    told_of = by_node.keys() | ends.keys() | memory.held_off.keys()
-    types, seen = settings.eligible_node_types, memory.idle_seen
-    left = left_to_queue(memory, snapshot, settings, now_s, spoken_for)
-    asked = replace(memory, held_off=left)
-    pool, candidates = list[PoolNode](), list[PoolNode]()
-    not_used, due = dict[str, str](), set[str]()
-    for node in sorted(nodes, key=_NAME):
-        name = node.name
-        if (
-            name not in told_of
-            and node.state in FREE_STATES
-            and (not types or node.node_type in types)
-            and seen.get(name, 0) >= settings.idle_confirmations
-        ):  # most nodes of most pools: nothing more has to be asked
-            candidates.append(_candidate(name, node.node_type, node.gpus, None))
-            continue
-        pilot, end = by_node.get(name), ends.get(name)
-        until_s = claim_until_s(end, snapshot, settings, now_s, starts_s)
+    by_node, known = {p.node: p for p in pilots}, queue.gap_ends
+    sooner = {**known, **{n: e for n, e in planned.items() if e.is_before(known.get(n))}}
+    # While somebody waits for nodes the scheduler comes to a pilot in its next cycle: a limit
+    # that fits what is left of a gap now would not fit what is left then.
+    waits_s = settings.cycle_s if sooner and waits_for_nodes(snapshot) else 0.0
+    sorter = _Sorter(snapshot, memory, settings, now_s, now_s + waits_s)
+    usable, not_used, due = list[PoolNode](), dict[str, str](), dict[str, str]()
+    for node in queue.sets.nodes:
+        pilot, end = by_node.get(node.name), sooner.get(node.name)
         if pilot is None:
-            why = _why_not_take(node, end, until_s, asked, settings, now_s, starts_s)
-        elif planned := _why_due(node, pilot, end, snapshot, settings, now_s):
-            why = planned
-            due.add(name)
+            until_s, why = sorter.until_s(end), sorter.why_not_take(node, end)
+            whose = "", False
         else:
-            why = _why_not_keep(node, pilot, settings, now_s, is_taken=name in taken)
-            until_s = _keep_until_s(pilot, end, until_s, settings)
+            end = known.get(node.name) if pilot.is_held or pilot.end_s is not None else end
+            until_s, whose = sorter.keep_until_s(pilot, end), (pilot.pilot_id, pilot.is_held)
+            why, must_go = sorter.leave(node, pilot, end)
+            if must_go:
+                due[pilot.pilot_id] = why
         if why:
-            not_used[name] = why
-        elif pilot is None:
-            candidates.append(_candidate(name, node.node_type, node.gpus, until_s))
+            not_used[node.name] = why
         else:
-            kind = node.node_type, node.gpus
-            pool.append(_with_pilot(name, *kind, until_s, pilot.pilot_id, pilot.is_held))
-    wanted = _wanted_reserve(nodes, memory, settings, now_s)
-    reserve, lacks = _split_reserve(candidates, pool, wanted, now_s)
-    for name in reserve:
-        not_used[name] = "It is kept free for small and immediate jobs (reserve_nodes_per_type)."
-    pool += [c for c in candidates if c.name not in reserve] if reserve else candidates
-    pool.sort(key=_NAME)
-    going = frozenset(due)
-    return Pool(
-        nodes=tuple(pool), reserve=reserve, reserve_deficit=lacks, not_used=not_used, due=going
-    )
+            usable.append(_pool_node(node.name, node.node_type, node.gpus, until_s, *whose))
+    reserve = in_reserve([n for n in usable if not n.pilot_id], settings, now_s)
+    pool = Pool(nodes=tuple(usable), not_used=not_used, due=due, starts_s=now_s + waits_s)
+    why = "It is kept free for small and immediate jobs (reserve_nodes_per_type)."
+    return replace(pool.without(dict.fromkeys(reserve, why)), reserve=reserve)
 
 
-# Mostly the same nodes, decision after decision: objects are made once.
+def in_reserve(free: Sequence[PoolNode], settings: Settings, now_s: float) -> tuple[str, ...]:
+    """Return the nodes that stay in reserve, of those that nobody holds.
+
+    Those whose gap has an end are worth less to trainers and come first, the shortest gap before
+    the others, as long as an interactive job still fits; then those without an end; last those
+    too short for such a job, longest first. Between equals the last by name. Ends are points in
+    time, so the choice stays while plans stay.
+    """
+
+    def liked(node: PoolNode) -> tuple[int, float, str]:
+        until_s = node.usable_until_s
+        if until_s is None:
+            return 1, 0.0, node.name
+        is_enough = until_s - now_s >= ENOUGH_GAP_S
+        return (2, -until_s, node.name) if is_enough else (0, until_s, node.name)
+
+    reserve, count = list[str](), settings.reserve_nodes_per_type + settings.reserve_extra_nodes
+    for node_type in sorted({node.node_type for node in free} if count else ()):
+        of_type = [node for node in free if node.node_type == node_type]
+        reserve += sorted(node.name for node in heapq.nlargest(count, of_type, key=liked))
+    return tuple(reserve)
 
 
-@lru_cache(maxsize=1 << 16)
-def _candidate(name: str, node_type: str, gpus: int, end_s: float | None) -> PoolNode:
-    return PoolNode(name=name, node_type=node_type, gpus=gpus, usable_until_s=end_s)
-
-
-@lru_cache(maxsize=1 << 16)
-def _with_pilot(
-    name: str,
-    node_type: str,
-    gpus: int,
-    end_s: float | None,
-    pilot_id: str,
-    is_held: bool,
+@lru_cache(maxsize=1 << 16)  # mostly the same nodes, decision after decision
+def _pool_node(
+    name: str, kind: str, gpus: int, end_s: float | None, pilot_id: str, is_held: bool
 ) -> PoolNode:
     return PoolNode(
         name=name,
-        node_type=node_type,
+        node_type=kind,
         gpus=gpus,
         usable_until_s=end_s,
         pilot_id=pilot_id,
@@ -149,106 +148,81 @@ def _with_pilot(
     )
 
 
-def _why_not_keep(
-    node: Node, pilot: PilotView, settings: Settings, now_s: float, *, is_taken: bool
-) -> str:
-    if pilot.is_leaving:
-        return f"Pilot {pilot.pilot_id} is leaving it."
-    if node.state in LOST_STATES:
-        return f"It is {node.state.value}{_because(node)}."
-    if is_taken and not pilot.is_held:
-        return f"An ordinary job took it before pilot {pilot.pilot_id} could start."
-    if pilot.end_s is not None and now_s >= pilot.end_s - settings.end_margin_s:
-        return f"The time limit of pilot {pilot.pilot_id} is about to strike."
-    return ""
+class _Sorter:
+    """Says of a node until when it may be used, and why not."""
 
+    def __init__(
+        self, seen: Snapshot, memory: Memory, settings: Settings, now_s: float, starts_s: float
+    ) -> None:
+        self._memory, self._settings, self._taken = memory, settings, taken_nodes(seen)
+        self._now_s, self._starts_s, self._held_off = now_s, starts_s, memory.held_off
+        self._limits_s = {
+            job.pilot_id: job.time_limit_s
+            for job in seen.jobs or ()
+            if job.pilot_id and job.time_limit_s and job.state is JobState.PENDING
+        }
+        if seen.pilots_come_last and settings.hold_off_cycles <= 1.0:
+            # A pilot may wait in the queue as soon as a look shows that the main scheduler has
+            # passed over the node: it gets what the next cycle leaves. Not while we back off.
+            shown_s = seen.taken_at_s - PASS_S
+            self._held_off = {n: at_s for n, at_s in memory.held_off.items() if at_s > shown_s}
 
-def _why_due(
-    node: Node,
-    pilot: PilotView,
-    end: GapEnd | None,
-    snapshot: Snapshot,
-    settings: Settings,
-    now_s: float,
-) -> str:
-    """Why the pilot goes because of what is planned, also if it is about to end anyhow."""
-    if end is None or end.then is Then.UNKNOWN:
-        return ""  # what is planned there is mostly our own pilot
-    if pilot.is_leaving or node.state in LOST_STATES:
+    def until_s(self, end: GapEnd | None) -> float | None:
+        """When a pilot that is asked for now must be over by its limit."""
+        return None if end is None else end.last_end_s - self._settings.gap_margin_s
+
+    def keep_until_s(self, pilot: PilotView, end: GapEnd | None) -> float | None:
+        """When a pilot must be off its node; of one that waits, when it would have to be."""
+        if end is None:
+            return pilot.end_s
+        if pilot.is_held or pilot.end_s is not None:
+            return min(end.at_s - self._settings.gap_margin_s, pilot.end_s or math.inf)
+        return self.until_s(end)
+
+    def why_not_take(self, node: Node, end: GapEnd | None) -> str:
+        """Say why nobody is asked for a node without a pilot; "": it is a candidate."""
+        settings = self._settings
+        if node.state not in FREE_STATES:
+            return _state_of(node)
+        if settings.eligible_node_types and node.node_type not in settings.eligible_node_types:
+            return f"Policy does not use nodes of type {node.node_type}."
+        if node.name in self._held_off:
+            return "It is left to the queue until a whole scheduler cycle has passed."
+        until_s = self.until_s(end)
+        if end is not None and until_s is not None:
+            shortest_s = min(SHORTEST_S, settings.min_gap_s)  # of what is left once it starts
+            is_long = until_s - self._starts_s >= shortest_s
+            if not is_long or until_s - self._now_s < settings.min_gap_s:
+                return end.sentence(self._now_s)
+        if self._memory.idle_seen.get(node.name, 0) < settings.idle_confirmations:
+            return "It has not been idle in enough snapshots yet (idle_confirmations)."
         return ""
-    if now_s >= end.at_s - settings.gap_margin_s:
-        return end.sentence(now_s)
-    if cannot_start(pilot, end, snapshot, settings):
-        return "Its pilot waits with a time limit that has become too long."
-    return ""
+
+    def leave(self, node: Node, pilot: PilotView, end: GapEnd | None) -> tuple[str, bool]:
+        """Say why the node of a pilot is of no use any more, and whether the pilot has to go."""
+        settings, now_s = self._settings, self._now_s
+        if pilot.is_leaving:
+            return f"Pilot {pilot.pilot_id} is leaving it.", False
+        left_s = math.inf if pilot.end_s is None else pilot.end_s - now_s
+        is_taken = node.name in self._taken and not pilot.is_held
+        must_go = is_taken or left_s <= settings.end_margin_s / 2
+        if node.state in LOST_STATES:  # of one that is down the batch system ends the pilot
+            return _state_of(node), must_go or node.state is not NodeState.DOWN
+        if end is not None and self._is_due(pilot, end):
+            return end.sentence(now_s), True
+        if is_taken:
+            return f"An ordinary job took it before pilot {pilot.pilot_id} could start.", True
+        if left_s <= settings.end_margin_s:
+            return f"The time limit of pilot {pilot.pilot_id} is about to strike.", must_go
+        return "", False
+
+    def _is_due(self, pilot: PilotView, end: GapEnd) -> bool:
+        """Whether a pilot has to leave for what comes next, or waits and would not start."""
+        if limit_s := self._limits_s.get(pilot.pilot_id):
+            return self._now_s + limit_s > end.last_end_s
+        return self._now_s >= end.at_s - self._settings.gap_margin_s
 
 
-def _keep_until_s(
-    pilot: PilotView, end: GapEnd | None, claim_until_s: float | None, settings: Settings
-) -> float | None:
-    """When a pilot must be off its node; of one that waits, when it would have to be."""
-    if end is None or end.then is Then.UNKNOWN:
-        return pilot.end_s
-    if pilot.is_held or pilot.end_s is not None:
-        return min(end.at_s - settings.gap_margin_s, pilot.end_s or math.inf)
-    return claim_until_s
-
-
-def _why_not_take(
-    node: Node,
-    end: GapEnd | None,
-    until_s: float | None,
-    memory: Memory,
-    settings: Settings,
-    now_s: float,
-    starts_s: float,
-) -> str:
-    if node.state not in FREE_STATES:
-        return f"It is {node.state.value}{_because(node)}."
-    if settings.eligible_node_types and node.node_type not in settings.eligible_node_types:
-        return f"Policy does not use nodes of type {node.node_type}."
-    if node.name in memory.held_off:
-        return "It is left to the queue until a whole scheduler cycle has passed."
-    if end and until_s is not None and is_too_short(until_s, settings, now_s, starts_s):
-        return end.sentence(now_s)
-    if memory.idle_seen.get(node.name, 0) < settings.idle_confirmations:
-        return "It has not been idle in enough snapshots yet (idle_confirmations)."
-    return ""
-
-
-def _because(node: Node) -> str:
-    return f" ({node.reason})" if node.reason else ""
-
-
-def _wanted_reserve(
-    nodes: Sequence[Node], memory: Memory, settings: Settings, now_s: float
-) -> Callable[[str], int] | None:
-    """Return how many nodes of a type are to be in reserve; None: there is no reserve."""
-    fixed = settings.reserve_nodes_per_type + settings.reserve_extra_nodes
-    if not settings.learns_reserve:
-        return (lambda _: fixed) if fixed else None
-    counts = Counter(n.node_type for n in nodes)
-    seen, extra = memory.small_jobs, settings.reserve_extra_nodes
-    return lambda t: reserves.wanted(seen, t, counts[t], now_s) + extra
-
-
-def _split_reserve(
-    candidates: Sequence[PoolNode],
-    pool: Sequence[PoolNode],
-    wanted: Callable[[str], int] | None,
-    now_s: float,
-) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Choose the reserve per node type, and count what it lacks."""
-    reserve: list[str] = []
-    deficit: dict[str, int] = {}
-    if wanted is None:
-        return (), {}
-    for node_type in sorted({n.node_type for n in (*candidates, *pool)}):
-        size = wanted(node_type)
-        free = [c for c in candidates if c.node_type == node_type]
-        chosen = reserves.choose(free, size, now_s)
-        reserve += sorted(n.name for n in chosen)
-        held = sum(1 for n in pool if n.node_type == node_type)
-        if missing := min(size - len(chosen), held):
-            deficit[node_type] = missing
-    return tuple(reserve), deficit
+def _state_of(node: Node) -> str:
+    because = f" ({node.reason})" if node.reason else ""
+    return f"It is {node.state.value}{because}."

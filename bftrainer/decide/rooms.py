@@ -1,85 +1,63 @@
 """Nodes that jobs share: what is left of each, and where one more job finds room.
 
-Takes nodes in use and nodes that jobs of this decision are about to start on, returns
-rooms for jobs that need only a part of a node; used by ``feasible``. A search goes on
-where the last one for the same need ended, because rooms only get smaller.
+A room is one of some nodes and what is left of it: a node in use, or one that a job of this
+decision is about to start on. Used by ``feasible``. A search goes on where the last one for the
+same part ended, because rooms only get smaller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-
-from bftrainer.decide.matching import Demand
-from bftrainer.decide.nodesets import NodeSet
-from bftrainer.decide.requests import Need, Site
-from bftrainer.poll.snapshot import NodeState
+from bftrainer.poll.snapshot import NodeLeft, NodeState
+from bftrainer.queue.model import Demand
+from bftrainer.queue.nodesets import NodeSet, NodeSets
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Room:
-    """What is left of one node."""
-
-    among: NodeSet  # it is one of these
-    left: Need
-
-
-@dataclass(slots=True)
 class Rooms:
     """All rooms there are."""
 
-    rooms: list[Room | None] = field(default_factory=list)  # None: it has changed, see below
-    searched: dict[tuple[NodeSet, Need], int] = field(default_factory=dict)
+    def __init__(self, sets: NodeSets, usable: NodeSet) -> None:
+        """Begin with nodes in use of which something is left; pilots have theirs whole."""
+        self._sets = sets
+        self._rooms: list[tuple[NodeSet, NodeLeft] | None] = [  # None: it has changed, see below
+            (sets.bit_of[node.name], node.left)
+            for node in sets.nodes
+            if node.left is not None
+            and node.state is NodeState.ALLOCATED
+            and not sets.bit_of[node.name] & usable
+        ]
+        self._searched: dict[tuple[NodeSet, NodeLeft], int] = {}
 
-    @classmethod
-    def in_use(cls, site: Site) -> Rooms:
-        """Find nodes in use of which something is left; pilots have theirs whole."""
-        return cls(
-            [
-                Room(
-                    site.sets.bit_of[node.name],
-                    Need(node.left.cpus, node.left.memory_mb, node.left.gpus),
-                )
-                for node in site.sets.nodes
-                if node.left is not None
-                and node.state is NodeState.ALLOCATED
-                and not site.sets.bit_of[node.name] & site.usable
-            ]
-        )
-
-    def find(self, demand: Demand, need: Need) -> list[int]:
+    def find(self, demand: Demand, share: NodeLeft) -> list[int]:
         """Return rooms for a demand, as many as it asks for if there are."""
-        key = (demand.among, need)
-        found: list[int] = []
-        position = self.searched.get(key, 0)
-        while position < len(self.rooms) and len(found) < demand.count:
-            room = self.rooms[position]
-            if room is not None and not room.among & ~demand.among and room.left.covers(need):
+        key, found = (demand.among, share), list[int]()
+        for position in range(self._searched.get(key, 0), len(self._rooms)):
+            if len(found) == demand.count:
+                break
+            room = self._rooms[position]
+            if room is not None and not room[0] & ~demand.among and room[1].covers(share):
                 found.append(position)
             elif not found:
-                self.searched[key] = position + 1
-            position += 1
+                self._searched[key] = position + 1
         return found
 
-    def use(self, positions: Iterable[int], need: Need) -> None:
-        """Take what a job needs of these rooms."""
-        for position in positions:
-            room = self.rooms[position]
-            if room is not None:
-                self.rooms[position] = None
-                self._add(Room(room.among, room.left.less(need)))
+    def use(self, position: int, share: NodeLeft) -> None:
+        """Take a part of a room."""
+        room = self._rooms[position]
+        if room is not None:
+            self._rooms[position] = None
+            self._add(room[0], room[1].without(share))
 
-    def begin(self, site: Site, demand: Demand, need: Need) -> None:
+    def begin(self, demand: Demand, share: NodeLeft) -> None:
         """Leave to others what a job does not need of whole nodes it starts on."""
-        kinds = [node for node, members in site.sets.kinds if members & demand.among]
-        smallest = Need(
-            min(node.cpus for node in kinds),
-            min(node.memory_mb for node in kinds),
-            min(node.gpus for node in kinds),
+        kinds = [node for node, members in self._sets.kinds if members & demand.among]
+        smallest = NodeLeft(
+            cpus=min(node.cpus for node in kinds),
+            memory_mb=min(node.memory_mb for node in kinds),
+            gpus=min(node.gpus for node in kinds),
         )
         for _ in range(demand.count):
-            self._add(Room(demand.among, smallest.less(need)))
+            self._add(demand.among, smallest.without(share))
 
-    def _add(self, room: Room) -> None:
-        if room.left.cpus > 0:
-            self.rooms.append(room)
+    def _add(self, among: NodeSet, left: NodeLeft) -> None:
+        if left.cpus > 0:
+            self._rooms.append((among, left))

@@ -6,15 +6,11 @@ are seconds since the epoch on the batch system's clock.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
-from bftrainer.decide.claims import ClaimCosts
-from bftrainer.decide.cooling import Cooling
-from bftrainer.decide.leftout import LeftOut
-from bftrainer.decide.remaining import Joins
-from bftrainer.decide.reserve import SmallJobs
-from bftrainer.decide.slow import Replacing, SlowNode
 from bftrainer.events.change import Event
 from bftrainer.poll.snapshot import Snapshot
 from bftrainer.trainer import TrainerRecord
@@ -26,21 +22,20 @@ class Settings:
     """The part of the administrator's policy that decisions depend on."""
 
     policy: str = "milp"
+    # As the policy declares them; settings are keys of what is remembered by them.
+    policy_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     objective: Objective = Objective.SCALING_EFFICIENCY
-    t_fwd_s: float | None = 120.0  # None: what remaining.py has learnt
+    t_fwd_s: float = 120.0
     p_jmax: int = 10
+    skip_unstartable: bool = True  # trainers whose n_min the pool lacks do not count for p_jmax
     reserve_nodes_per_type: int = 1
-    learns_reserve: bool = False  # as many as reserve.py has learnt, instead
     idle_confirmations: int = 1
     pilot_time_limit_s: float = 14400.0
     min_gap_s: float = 120.0
-    learns_min_gap: bool = False  # min_gap_s only until claims.py has learnt the break-even
     gap_margin_s: float = 60.0
-    backfill_lead_s: float | None = None  # see ``giveback``; None: everything at once
     end_margin_s: float = 20.0  # a node stops being usable this long before its pilot ends
     cycle_s: float = 30.0
     hold_idle_s: float = 5.0
-    pilot_start_timeout_s: float = 60.0
     rescale_up_guess_s: float = 0.5
     rescale_down_guess_s: float = 0.2
     max_nodes_per_trainer: int | None = None
@@ -52,6 +47,10 @@ class Settings:
     explore_budget: float = 0.0  # share of the objective; 0: sizes are never explored
     straggler_threshold: float = 0.0  # fraction of the others' throughput; 0: none replaced
     straggler_memory_s: float = 1800.0  # until a node is taken to be half as slow as it was
+    harm_slo_s: float = 1.0  # a node that is given back is free by then: the site's promise
+    REMOVED: ClassVar = frozenset(
+        {"learns_reserve", "learns_min_gap", "backfill_lead_s", "pilot_start_timeout_s"}
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,16 +63,102 @@ class PilotView:
     is_held: bool  # its agent is connected
     is_leaving: bool = False  # cancelled or on its way out
     end_s: float | None = None  # when its time limit strikes
-    # The shorter of the limits that were asked for, while it waits; None: not known.
-    shortest_limit_s: float | None = None
+    REMOVED: ClassVar = frozenset({"shortest_limit_s"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GaveBack:
-    """What we remember of there being room for a job, made by us or not."""
+class SlowNode:
+    """A node that was found slow."""
 
-    at_s: float
-    situation: str  # digest of job, queue and usable nodes at that time
+    fraction: float  # of the throughput of the nodes beside it
+    seen_s: float  # measured last
+    trainer_id: str  # in this trainer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replacing:
+    """Where a straggler's place goes, until that node trains."""
+
+    node: str
+    trainer_id: str
+    REMOVED: ClassVar = frozenset({"since_s"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPatience:
+    """How long an agent may take to come once its pilot has started."""
+
+    limit_s: float = 60.0
+    # Pilot without an agent -> when a look first showed that it runs; None: none has.
+    started_s: Mapping[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joining:
+    """How long nodes of ours take to train once a trainer is to have them."""
+
+    since_s: Mapping[str, float] = field(default_factory=dict)  # of those that do not yet
+    warm_up_s: float = 0.0  # moving average
+    count: int = 0  # of what it is the average
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VainReleases:
+    """A job that could start, or an array of which a task could, and how often it did not."""
+
+    job_id: str  # the task
+    times: int = 0  # that it was served in vain
+    served_s: float | None = None  # since then its nodes are free; None: they are not
+    nodes: tuple[str, ...] = ()  # these
+    refused_s: float | None = None  # since then it gets none; None: it may
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """A pilot that was asked to leave and whose node is not usable again."""
+
+    pilot_id: str
+    asked_s: float
+    busy_s: float | None = None  # the last look that showed its node busy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """How long ends and starts of pilots take, the last ones, the oldest first (``end_cost``)."""
+
+    ending: Mapping[str, Ending] = field(default_factory=dict)  # by node
+    took_s: tuple[float, ...] = ()  # from the cancel request until the node was usable
+    # Pilot that is not measured yet -> when its agent came; None: it has not.
+    joining: Mapping[str, float | None] = field(default_factory=dict)
+    joined_s: tuple[float, ...] = ()  # from the pilot's start until its agent came
+
+
+class Kind(enum.StrEnum):
+    """What is left out of a decision (``bftrainer.surviving``)."""
+
+    REQUEST = "request"  # of a job, which then asks for some nodes, whichever
+    TRAINER = "trainer"
+    NODE = "node"
+    POLICY = "policy"  # whoever is left out: nothing is allocated
+    JOB = "job"  # written by earlier releases only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A trainer, job or node that decisions do without, because they fail on it."""
+
+    kind: Kind
+    name: str  # id of a job or trainer, name of a node or policy
+    reason: str  # a sentence
+    since_s: float  # when it was last found to be at fault
+
+    @property
+    def key(self) -> str:
+        """By which ``Memory`` knows it."""
+        return f"{self.kind} {self.name}"
+
+
+Known = Mapping[str, LeftOut]  # by key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,17 +166,41 @@ class Memory:
     """State of the fold; empty at the very first decision."""
 
     assignment: Mapping[str, str] = field(default_factory=dict)  # node -> trainer, planned
-    idle_seen: Mapping[str, int] = field(default_factory=dict)  # consecutive idle snapshots
+    idle_seen: Mapping[str, int] = field(default_factory=dict)  # consecutive idle looks
     held_off: Mapping[str, float] = field(default_factory=dict)  # node -> since when
-    gave_back: Mapping[str, GaveBack] = field(default_factory=dict)  # ordinary job id ->
+    cycles: tuple[float, ...] = ()  # of the scheduler: when those seen last began, oldest first
+    vain: Mapping[str, VainReleases] = field(default_factory=dict)  # ordinary job id, of an array
     unused_since: Mapping[str, float] = field(default_factory=dict)  # held node no one wants
-    joins: Joins = field(default_factory=Joins)  # kept only where T_fwd is learnt
-    claim_costs: ClaimCosts = field(default_factory=ClaimCosts)  # only where min_gap_s is
-    small_jobs: SmallJobs = field(default_factory=SmallJobs)  # only where the reserve is
+    agents: AgentPatience = field(default_factory=AgentPatience)
+    joining: Joining = field(default_factory=Joining)
+    ends: Ends = field(default_factory=Ends)
     slow_nodes: Mapping[str, SlowNode] = field(default_factory=dict)
     replacing: Mapping[str, Replacing] = field(default_factory=dict)  # by straggler
-    # Trainers, jobs and nodes that decisions do without, because they fail on them.
-    left_out: Mapping[str, LeftOut] = field(default_factory=dict)
+    left_out: Known = field(default_factory=dict)
+    policy_state: Any = None  # of the policy's last answer; plain data, the policy's alone
+    REMOVED: ClassVar = frozenset({"joins", "claim_costs", "small_jobs", "gave_back"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cooling:
+    """A node that is left alone for a while: workers failed there again and again.
+
+    ``actuate.quarantine`` says which and until when; ``pool`` offers them to nobody.
+    """
+
+    until_s: float
+    failures: int  # in a row that are held against it
+    trainer_id: str  # whose worker failed there last
+    cause: str  # of that failure, one sentence
+
+    def sentence(self, now_s: float) -> str:
+        """Say why the node is not used, and for how long."""
+        left_s = max(1.0, self.until_s - now_s)
+        left = f"{left_s:.0f} s" if left_s < 120.0 else f"{left_s / 60.0:.0f} min"
+        return (
+            f"It cools down for {left} more: {self.failures} failures of"
+            f" workers in a row, the last of {self.trainer_id} ({self.cause.rstrip('.')})."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +210,7 @@ class DecisionInput:
     now_s: float
     snapshot: Snapshot
     is_new_snapshot: bool  # False when only trainers or agents changed since the last look
+    gives_back_only: bool = False  # in haste: the whole decision follows
     pilots: tuple[PilotView, ...]
     trainers: tuple[TrainerRecord, ...]  # not final ones, in FCFS order
     settings: Settings
@@ -122,9 +232,7 @@ class Claim:
     node: str
     time_limit_s: float
     for_trainer: str
-    # Where it has to wait for the scheduler's plan: a limit that is short enough for every gap
-    # worth a claim, to be had if the other does not fit that plan.
-    or_time_limit_s: float | None = None
+    REMOVED: ClassVar = frozenset({"or_time_limit_s"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,14 +270,17 @@ class Plan:
     allocation: Allocation | None  # None: nothing to allocate or observation unknown
     memory: Memory
     trouble: str = ""  # why the policy gave no answer; the assignment is then the old one
-    look_wanted_s: float | None = None  # nodes wait for what a look at this time shows
+    wake_at_s: float | None = None  # the policy wants to be asked again by then
+    order: tuple[str, ...] = ()  # in which it lets trainers enter; (): of submission
+    dropped: Mapping[str, str] = field(default_factory=dict)  # trainer that is to end -> why
+    REMOVED: ClassVar = frozenset({"look_wanted_s"})
 
-    def without_taking(self, before: Mapping[str, str]) -> Plan:
+    def without_taking(self, before: Memory) -> Plan:
         """Return the plan that only gives back: nobody gets a node that was not theirs."""
         gone = {release.node for release in self.releases}
-        kept = {node: trainer for node, trainer in before.items() if node not in gone}
-        memory = replace(self.memory, assignment=kept)
-        return replace(self, assignment=kept, claims=(), memory=memory)
+        kept = {node: trainer for node, trainer in before.assignment.items() if node not in gone}
+        memory = replace(self.memory, assignment=kept, policy_state=before.policy_state)
+        return replace(self, assignment=kept, claims=(), dropped={}, memory=memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

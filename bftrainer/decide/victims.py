@@ -1,28 +1,28 @@
-"""Which of our nodes go: as few as the demands lack, the cheapest of those.
+"""Which of our nodes go: as few as are asked for, the cheapest of those.
 
 Takes the demands of jobs that can start, what is free and what our nodes are to the
-trainers; returns who gets which nodes. Called by ``giveback``. What a node costs its
-trainer depends on which others go, so that choice is ``milp.victims``' and exact for as
-long as every choice of so many nodes meets the demands. Where one does not, because jobs
-want different nodes, what it does meet is kept and the rest is chosen again: then still
-the fewest nodes go, and the cheapest of each choice.
+trainers; returns who gets which nodes. Called by ``giveback``; ``Draft.cheapest`` is the same
+rule for the reserve and for a daemon that backs off. What a node costs its trainer depends on
+which others go, so that choice is ``milp.victims``' and exact for as long as every choice of so
+many nodes meets the demands. Where one does not, because jobs want different nodes, what it
+does meet is kept and the rest is chosen again: then still the fewest nodes go, and the
+cheapest of each choice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Protocol
 
-from bftrainer.decide.curves import problem_trainer
 from bftrainer.decide.feasible import Placed
-from bftrainer.decide.matching import Demand, Matching
-from bftrainer.decide.nodesets import NodeSet, NodeSets, first
-from bftrainer.decide.remaining import forward_time_s
+from bftrainer.decide.stating import nodes_by_trainer, problem_node, problem_trainer
 from bftrainer.decide.types import DecisionInput, Memory
 from bftrainer.poll.snapshot import Job
-from milp.problem import Problem, ProblemNode, ProblemTrainer
+from bftrainer.queue.matching import Matching
+from bftrainer.queue.nodesets import NodeSet, NodeSets, first
+from milp.problem import Problem
+from milp.slow import without
 from milp.victims import choose_victims
 
 
@@ -50,8 +50,8 @@ def give(
     """Return for each demand, in its order, the nodes that meet it."""
     matching = Matching(offer.free)
     lacking: dict[NodeSet, int] = {}
-    for one in placed:
-        lacking[one.demand.among] = lacking.get(one.demand.among, 0) + one.demand.count
+    for _, demand in placed:
+        lacking[demand.among] = lacking.get(demand.among, 0) + demand.count
     _meet(matching, lacking)
     for tier in offer.at_no_cost:
         if lacking:
@@ -72,7 +72,7 @@ def give(
 
 def _meet(matching: Matching, lacking: dict[NodeSet, int]) -> None:
     for among, count in list(lacking.items()):
-        lacking[among] = count - matching.add_up_to(Demand(among, count))
+        lacking[among] = count - matching.add_up_to(among, count)
         if not lacking[among]:
             del lacking[among]
 
@@ -87,13 +87,28 @@ def _shared_out(
     """Split what each set of demands has among its jobs: the first get what is free."""
     left = dict(has)
     shares: list[tuple[Job, NodeSet]] = []
-    for one in placed:
-        among, missing, share = one.demand.among, one.demand.count, 0
+    for job, demand in placed:
+        among, missing, share = demand.among, demand.count, 0
         for tier in (offer.free, *offer.at_no_cost, offer.of_trainers):
             share |= first(left[among] & tier, missing - share.bit_count())
         left[among] &= ~share
-        shares.append((one.job, share))
+        shares.append((job, share))
     return shares
+
+
+def tiers_of(is_held: Mapping[str, bool], assignment: Mapping[str, str]) -> list[list[str]]:
+    """Sort nodes of ours by what they are to the trainers, who lose something by the last only.
+
+    First those nobody has yet and nobody wants; last those that trainers have.
+
+    Args:
+        is_held: node -> whether a pilot is on it, of those that are ours.
+        assignment: node -> trainer, as decided last.
+    """
+    tiers: list[list[str]] = [[], [], [], []]
+    for name, is_there in is_held.items():
+        tiers[2 * (name in assignment) + is_there].append(name)
+    return tiers
 
 
 def first_by_name(
@@ -123,46 +138,30 @@ class CheapestForTrainers:
             self._problem = self._state()
         problem = self._problem
         if gone:
-            problem = replace(
-                problem,
-                trainers=tuple(_without(trainer, set(gone)) for trainer in problem.trainers),
-            )
+            problem = replace(problem, trainers=without(problem.trainers, set(gone)))
         return choose_victims(problem, count, candidates=candidates).nodes
 
     def _state(self) -> Problem:
         """State who has which nodes now; only nodes that are held count for a trainer."""
-        given = self.given
-        pilots = {p.node: p for p in given.pilots if p.is_held and not p.is_leaving}
-        held: dict[str, list[str]] = {}
-        for name in sorted(self.memory.assignment.keys() & pilots.keys()):
-            held.setdefault(self.memory.assignment[name], []).append(name)
-        nodes = [_node(p.node, p.end_s) for p in given.pilots]
-        trainers = [
-            problem_trainer(
-                record,
-                tuple(own),
-                given.settings,
-                tuple(name for name in own if given.training.get(name) == record.trainer_id),
-            )
-            for record in given.trainers
-            if (own := held.get(record.trainer_id))
-        ]
+        given, settings = self.given, self.given.settings
+        held = {p.node for p in given.pilots if p.is_held and not p.is_leaving}
+        own_of = nodes_by_trainer(self.memory.assignment, held)
         return Problem(
-            nodes=tuple(nodes),
-            trainers=tuple(trainers),
-            t_fwd_s=forward_time_s(given.settings.t_fwd_s, self.memory.joins),
-            p_jmax=given.settings.p_jmax,
-            objective=given.settings.objective,
+            # Which of two leaves sooner is all that is asked, so that when it ends does as well.
+            nodes=tuple([problem_node(p.node, remaining_s=p.end_s) for p in given.pilots]),
+            trainers=tuple(
+                [
+                    problem_trainer(
+                        record,
+                        own,
+                        settings,
+                        tuple(n for n in own if given.training.get(n) == record.trainer_id),
+                    )
+                    for record in given.trainers
+                    if (own := own_of.get(record.trainer_id))
+                ]
+            ),
+            t_fwd_s=settings.t_fwd_s,
+            p_jmax=settings.p_jmax,
+            objective=settings.objective,
         )
-
-
-@lru_cache(maxsize=1 << 16)  # the same nodes, give-back after give-back
-def _node(name: str, end_s: float | None) -> ProblemNode:
-    # Which of two leaves sooner is all that is asked, so that when it ends does as well.
-    return ProblemNode(name=name, expected_remaining_s=end_s)
-
-
-def _without(trainer: ProblemTrainer, gone: set[str]) -> ProblemTrainer:
-    if gone.isdisjoint(trainer.current):
-        return trainer
-    return replace(trainer, current=tuple(name for name in trainer.current if name not in gone))

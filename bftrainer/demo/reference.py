@@ -38,8 +38,11 @@ class References:
         self._current: tuple[DemoTrainer, subprocess.Popen[bytes], float] | None = None
         self.done: dict[str, FixedRun] = {}
 
-    def advance(self) -> bool:
+    def advance(self, *, is_alone: bool = False) -> bool:
         """Start the next run when the last one has ended; return whether all are done.
+
+        Args:
+            is_alone: the trainers have ended.
 
         Raises:
             BftError: BFT-1025, a run failed.
@@ -56,9 +59,10 @@ class References:
         out = self._out(trainer)
         out.mkdir(parents=True)
         with (out / "log.txt").open("wb") as log:
+            # What is left of the processors: they must not slow the trainers down.
+            nice = () if is_alone else ("nice", "-n", "19")
             child = process.spawn(
-                # What is left of the processors: they must not slow the trainers down.
-                ("nice", "-n", "19", sys.executable, *trainer.plain_arguments()),
+                (*nice, sys.executable, *trainer.plain_arguments()),
                 env={**os.environ, "OMP_NUM_THREADS": "1", "BFT_CHECKPOINT_DIR": str(out)},
                 cwd=out,
                 stdout=log,

@@ -30,7 +30,7 @@ from bftrainer.poll.batch_system import load_batch_system
 from bftrainer.trainer import TrainerRecord
 
 LOOK_INTERVAL_S = 0.2
-FIXED_RUN_PATIENCE_S = 60.0
+FIXED_RUN_PATIENCE_S = 120.0
 POLICY = """\
 # Everything is faster than on a real cluster: idle spans last seconds here.
 objective: scaling-efficiency
@@ -192,9 +192,9 @@ def _follow(watch: Watch, seconds: float, references: References, see: See) -> F
 def _finish(references: References, say: Say) -> None:
     """Wait for the fixed-size runs, if they are not done."""
     deadline = time.monotonic() + FIXED_RUN_PATIENCE_S
-    if not references.advance():
+    if not references.advance(is_alone=True):
         say("Waiting for the fixed-size runs.")
-    while not references.advance() and time.monotonic() < deadline:
+    while not references.advance(is_alone=True) and time.monotonic() < deadline:
         time.sleep(0.05)
 
 

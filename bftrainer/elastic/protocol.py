@@ -94,6 +94,7 @@ class WorkerConfig:
     member: Name = ""  # what rosters call the workers of this node together; "": worker_id
     local_rank: Count = 0  # among them
     local_size: Count = 1
+    gpus: Count = 0  # of each worker; 0: all for one worker, one each for several
 
     @property
     def member_id(self) -> str:
@@ -102,7 +103,13 @@ class WorkerConfig:
 
 
 # Fields that came later: left out at these values, for older agents refuse what they do not know.
-_LATER: dict[str, Any] = {"member": "", "local_rank": 0, "local_size": 1, "backend": "auto"}
+_LATER: dict[str, Any] = {
+    "member": "",
+    "local_rank": 0,
+    "local_size": 1,
+    "backend": "auto",
+    "gpus": 0,
+}
 
 
 # ---- to the worker -------------------------------------------------------------

@@ -14,8 +14,12 @@ from bftrainer.poll.snapshot import NodeState, Snapshot
 _IDLE = (NodeState.IDLE, NodeState.PLANNED)
 
 
-def observe_idle(seen: Mapping[str, int], snapshot: Snapshot) -> dict[str, int]:
-    """Return the new counts; an unknown node table changes nothing."""
+def observe_idle(seen: Mapping[str, int], snapshot: Snapshot, enough: int) -> dict[str, int]:
+    """Return the new counts, up to ``enough``; an unknown node table changes nothing.
+
+    A count that went on would be a change of every idle node in every decision's journal entry.
+    """
     if snapshot.nodes is None:
         return dict(seen)
-    return {n.name: seen.get(n.name, 0) + 1 for n in snapshot.nodes if n.state in _IDLE}
+    idle = (n.name for n in snapshot.nodes if n.state in _IDLE)
+    return {name: min(seen.get(name, 0) + 1, enough) for name in idle}

@@ -1,8 +1,10 @@
 """Hand-overs → how far the daemon backs off, and what that does to decisions. Pure.
 
 Rule. Of the last 20 measured hand-overs since the last change of level, at least 3 are
-late for certain, whatever the batch system's clock and ticks add, and their share is above
-``1 - share``: one level up, 5 at most. Each level
+bad for certain, whatever the batch system's clock and ticks add, and their share is above
+``1 - share``: one level up, 5 at most. Bad is one that was late; one for which the batch
+system preempted and whose job did not start within that time either, because it lost a
+cycle; and a release for a job that did not start, once for each job. Each level
 
 * halves the nodes that may be held (of the most held at one of these hand-overs: when
   the first level begins, much may just have been given back; one always stays, or
@@ -10,7 +12,7 @@ late for certain, whatever the batch system's clock and ticks add, and their sha
 * lets one more scheduler cycle pass before a node given back is taken again,
 * keeps one more node of each type in reserve.
 
-``quiet_s`` without a late hand-over and with a good one: one level down. Without any
+``quiet_s`` without a bad hand-over and with a good one: one level down. Without any
 hand-over at all, four times as long. The state is journalled as it is (entries of kind
 ``back-off``), so a restart keeps the level. Called by ``bftrainer.harm.monitor``.
 """
@@ -20,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from bftrainer.decide.types import Settings
-from bftrainer.harm.records import HandOver
+from bftrainer.harm.records import HandOver, How, Vain, Why
 from bftrainer.harm.slo import Rule
 
 KIND = "back-off"  # of the journal's entries
@@ -40,30 +42,57 @@ class BackOff:
     level: int = 0
     base_nodes: int = 0  # most held in the window when level 1 began
     changed_s: float = 0.0  # of the level
-    late_s: float = 0.0  # the last late hand-over, or the last change of level
-    window: tuple[bool, ...] = ()  # since then, oldest first: was it late?
+    late_s: float = 0.0  # the last bad hand-over, or the last change of level
+    window: tuple[bool, ...] = ()  # since then, oldest first: was it bad?
     held: tuple[int, ...] = ()  # nodes held at each hand-over of the window
     good: int = 0  # in time since late_s
+    in_vain: tuple[str, ...] = ()  # jobs that were counted: each is once, whatever it takes
 
 
-def heard(state: BackOff, done: HandOver, rule: Rule, *, held_nodes: int, now_s: float) -> BackOff:
-    """Take over a hand-over; one without a figure changes nothing."""
-    if done.delay_s is None:
+def heard(
+    state: BackOff, done: HandOver | Vain, rule: Rule, *, held_nodes: int, now_s: float
+) -> BackOff:
+    """Take over a hand-over, or a release in vain; one without a figure changes nothing."""
+    if isinstance(done, Vain):
+        job = done.family or done.job_id
+        if done.why is not Why.DID_NOT_START or job in state.in_vain:
+            return state
+        state = replace(state, in_vain=(*state.in_vain, job)[-WINDOW:])
+    elif done.delay_s is None:
         return state
-    is_late = _surely_s(done, done.delay_s) > rule.limit_s
-    window = (*state.window, is_late)[-WINDOW:]
+    is_bad = isinstance(done, Vain) or _is_late(done, rule)
+    window = (*state.window, is_bad)[-WINDOW:]
     held = (*state.held, held_nodes)[-WINDOW:]
     state = replace(
         state,
         window=window,
         held=held,
-        late_s=now_s if is_late else state.late_s,
-        good=0 if is_late else state.good + 1,
+        late_s=now_s if is_bad else state.late_s,
+        good=0 if is_bad else state.good + 1,
     )
     if not is_violated(window, rule) or state.level >= MAX_LEVEL:
         return state
     base = max(1, *held) if state.level == 0 else state.base_nodes
-    return BackOff(level=state.level + 1, base_nodes=base, changed_s=now_s, late_s=now_s)
+    return BackOff(
+        level=state.level + 1,
+        base_nodes=base,
+        changed_s=now_s,
+        late_s=now_s,
+        in_vain=state.in_vain,
+    )
+
+
+def _is_late(done: HandOver, rule: Rule) -> bool:
+    """Whether the node was free too late, or its job started too late after a preemption.
+
+    A job for which backfill preempts starts in its next cycle; one for which the main
+    scheduler does starts at once, and nobody noticed.
+    """
+    if done.delay_s is not None and _surely_s(done, done.delay_s) > rule.limit_s:
+        return True
+    if done.how is not How.PREEMPTED or done.asked_s is None or done.start_s is None:
+        return False
+    return done.start_s - done.asked_s - ROUNDING_S > rule.limit_s
 
 
 def _surely_s(done: HandOver, delay_s: float) -> float:
@@ -93,7 +122,9 @@ def rested(state: BackOff, rule: Rule, *, now_s: float) -> BackOff:
         return state
     level = state.level - 1
     base = state.base_nodes if level else 0
-    return BackOff(level=level, base_nodes=base, changed_s=now_s, late_s=now_s)
+    return BackOff(
+        level=level, base_nodes=base, changed_s=now_s, late_s=now_s, in_vain=state.in_vain
+    )
 
 
 def max_held_nodes(state: BackOff) -> int | None:
@@ -122,5 +153,5 @@ def sentence(state: BackOff) -> str:
         f"bftrainer backs off (level {state.level} of {MAX_LEVEL}): it holds {most} "
         f"node{'s' if most > 1 else ''} at most, takes none before {1 + state.level} scheduler"
         f" cycles have passed and keeps {state.level} more of each type free, because nodes were"
-        " handed over too late."
+        " handed over too late or in vain."
     )

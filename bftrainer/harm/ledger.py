@@ -224,6 +224,7 @@ def _verdict(
 def _vain(end: End, why: Why, now_s: float) -> Vain:
     return Vain(
         job_id=end.job.job_id if end.job else "",
+        family=end.job.family if end.job else "",
         node=end.node,
         pilot_id=end.pilot_id,
         asked_s=now_s if end.asked_s is None else end.asked_s,

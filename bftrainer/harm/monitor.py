@@ -1,13 +1,13 @@
 """The harm monitor of a daemon: ledger, back-off, their journal and their log.
 
 The daemon hands over every decision and every farewell; ``applied`` gives it the
-settings for the next decision. What was settled is in the journal before anything is
-done about it; at a start the journal's records and the level are read again.
+settings for the next decision. At a start the journal's records and the level are read again.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -16,7 +16,7 @@ from bftrainer.decide.types import DecisionInput, Plan, Settings
 from bftrainer.harm import backoff, ledger, records
 from bftrainer.harm.backoff import BackOff
 from bftrainer.harm.ledger import Farewell, Ledger
-from bftrainer.harm.records import HarmRecords
+from bftrainer.harm.records import HandOver, HarmRecords, Vain
 from bftrainer.harm.report import make_report
 from bftrainer.harm.slo import Rule, slow_part
 from bftrainer.harm.views import HarmReport
@@ -26,6 +26,7 @@ from bftrainer.policy.model import Policy
 
 LOG = logging.getLogger("bftrainer.harm")
 KEPT_RECORDS = 10_000  # looks that settled something; the journal has them all
+SAID_AGAIN_S = 86_400.0
 MAX_LEAVING_S = 60.0  # an agent needs milliseconds; one that says more has no say in the promise
 MAX_CLOCK_LAG_S = 1.0  # older last words come from a node whose clock is wrong
 
@@ -65,6 +66,8 @@ class HarmMonitor:
             _newest(journal), maxlen=KEPT_RECORDS
         )
         self.state = read_state(journal)
+        noted = journal.latest(backoff.KIND)
+        self._noted_s = -math.inf if noted is None else noted.at_s
 
     def applied(self, settings: Settings) -> Settings:
         """Return the settings of the next decision."""
@@ -101,9 +104,10 @@ class HarmMonitor:
                     done.delay_s,
                     slow_part(done),
                 )
-            state = backoff.heard(
-                state, done, self.rule, held_nodes=held + len(settled.hand_overs), now_s=given.now_s
-            )
+        held += len(settled.hand_overs)
+        heard: list[HandOver | Vain] = [*settled.hand_overs, *settled.vain]
+        for one in heard:
+            state = backoff.heard(state, one, self.rule, held_nodes=held, now_s=given.now_s)
         self._change(state)
 
     def report(self, since_s: float | None) -> HarmReport:
@@ -112,8 +116,12 @@ class HarmMonitor:
         return report_of(self._records, self.state, self.rule, since_s=since_s, until_s=now_s)
 
     def _change(self, state: BackOff) -> None:
-        if state.level != self.state.level:
+        is_new = state.level != self.state.level
+        # A level that lasts is said again: the journal forgets.
+        if is_new or (state.level and self._clock() - self._noted_s > SAID_AGAIN_S):
             self._journal.note(backoff.KIND, state)
+            self._noted_s = self._clock()
+        if is_new:
             LOG.warning("%s", backoff.sentence(state) or "bftrainer no longer backs off.")
         self.state = state
 
@@ -139,8 +147,8 @@ def read_records(journal: Journal) -> Iterable[tuple[float, HarmRecords]]:
 
 
 def _newest(journal: Journal) -> Iterable[tuple[float, HarmRecords]]:
-    """The same, as many as are kept; older ones are not even decoded."""
-    return _readable(deque(journal.entries(records.KIND), maxlen=KEPT_RECORDS))
+    """The same, as many as are kept."""
+    return _readable(journal.newest(records.KIND, KEPT_RECORDS))
 
 
 def _readable(entries: Iterable[JournalEntry]) -> Iterable[tuple[float, HarmRecords]]:

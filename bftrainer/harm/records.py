@@ -64,6 +64,7 @@ class Vain:
     asked_s: float
     settled_s: float
     why: Why
+    family: str = ""  # of the job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """The append-only record of everything that happened, and the state it adds up to.
 
 Entries come in from the daemon (decisions, launches, submissions); trainers, pilots
-and the incarnation come out when it returns. Nothing is done before it is written.
+and the incarnation come out when it returns. Pilots and submissions are written before
+anybody acts on them, all else is noted beside it.
 """
 
 from bftrainer.journal.journal import Journal

@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from bftrainer.canonical import encode
+from bftrainer.journal.drafts import Draft, Large
 from bftrainer.journal.errors import JournalError
+from bftrainer.journal.projection import CAUGHT_UP
 from bftrainer.journal.records import PilotRecord
 from bftrainer.trainer import TrainerRecord
 
@@ -34,37 +34,40 @@ class Backlog:
     trouble: JournalError | None = None
     trainers: dict[str, TrainerRecord] = field(default_factory=dict)
     pilots: dict[str, PilotRecord] = field(default_factory=dict)
-    kept: deque[tuple[str, object]] = field(default_factory=lambda: deque(maxlen=KEPT_ENTRIES))
+    kept: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=KEPT_ENTRIES))
     _kinds: Counter[str] = field(default_factory=Counter)  # of all that could not be written
     _tries: int = 0
     _next_try_s: float = 0.0
 
-    def add(
-        self,
-        kind: str,
-        payload: object,
-        trainers: Iterable[TrainerRecord],
-        pilots: Iterable[PilotRecord],
-    ) -> None:
+    def add(self, item: Draft | Large) -> None:
         """Keep the records of an entry, and its payload if that is short."""
-        self._kinds[kind] += 1
-        if len(encode(payload)) <= KEPT_BYTES:
-            self.kept.append((kind, payload))
-        self.trainers |= {record.trainer_id: record for record in trainers}
-        self.pilots |= {record.pilot_id: record for record in pilots}
+        self._kinds[item.kind] += 1
+        if isinstance(item, Draft):
+            if isinstance(item.payload, str) and len(item.payload) <= KEPT_BYTES:
+                self.kept.append((item.kind, item.payload))
+            self.trainers |= {record.trainer_id: record for record in item.trainers}
+            self.pilots |= {record.pilot_id: record for record in item.pilots}
+
+    def follow(self, later: Backlog) -> None:
+        """Take over what came after all that is here."""
+        self._kinds += later._kinds
+        self.kept += later.kept
+        self.trainers |= later.trainers
+        self.pilots |= later.pilots
 
     @property
     def is_waiting(self) -> bool:
         """Whether there is something to be written."""
         return bool(self._kinds)
 
-    def payload(self) -> dict[str, Any]:
-        """Return what is said of the entries that come late, or not at all."""
-        return {
+    def draft(self) -> Draft:
+        """Return the entry that says what came late, or not at all, and brings the records."""
+        said = {
             "late": dict(self._kinds),
             "kept": len(self.kept),
-            "why": self.trouble.code if self.trouble else "",
+            "why": self.trouble.code if self.trouble else "slow disk",
         }
+        return Draft.of(CAUGHT_UP, said, tuple(self.trainers.values()), tuple(self.pilots.values()))
 
     def failed(self, problem: JournalError) -> None:
         """Take note that writing failed; said once, and tried again after a pause."""
@@ -77,12 +80,13 @@ class Backlog:
         self._tries = min(self._tries + 1, 16)
 
     def is_due(self) -> bool:
-        """Whether it is time to try again."""
-        return self.trouble is not None and time.monotonic() >= self._next_try_s
+        """Whether it is time to write what waits."""
+        has_to = self.is_waiting or self.trouble is not None
+        return has_to and time.monotonic() >= self._next_try_s
 
     def written(self) -> None:
         """Forget what waited: it is on disk."""
-        if self.trouble is not None:
+        if self.trouble is not None or self.is_waiting:
             LOG.warning(
                 "The journal can be written again; %d of %d entries were too long to be kept.",
                 self._kinds.total() - len(self.kept),

@@ -1,63 +1,79 @@
-"""A long payload, as what differs from the one before it of its kind. Pure.
+"""A large payload, as what differs from the one before it of its kind.
 
 Decisions hold all nodes, jobs and trainers, and mostly the same ones each time. ``Writer``
-shortens what the journal writes, ``whole`` undoes it for readers: the canonical JSON comes
-back to the byte. Dicts are compared key by key, lists item by item; what is not equal in its
-spelling is written in full. Every so often, and at each start, a payload is written whole.
+shortens what the journal writes (``changes`` finds the difference), ``Reader`` undoes it: the
+canonical JSON comes back to the byte. Every so often, at each start and after each checkpoint
+a payload is written whole. Long texts are deflated.
 """
 
 from __future__ import annotations
 
+import base64
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from bftrainer.canonical import CanonicalError, parse, text_of
+from bftrainer.canonical import CanonicalError, parse, text_of, to_plain
+from bftrainer.journal.changes import difference
 
 PREFIX: Final = '{"a-difference-from":'
-SHORT_BYTES: Final = 2048  # not worth it
-LONGEST_CHAIN: Final = 64  # entries to be read for one, at most
-# Of the lists of one tree, by id: how their items are spelt, so that it is found out once.
-Spelt = dict[int, list[str]]
+DEFLATED: Final = '{"a-text-deflated":'
+DEFLATED_CHARS: Final = 1024  # shorter texts are written as they are
+LONGEST_CHAIN: Final = 128  # entries to be read for one, at most
 
 
-class _Last(NamedTuple):
-    seq: int
-    plain: Any
-    length: int  # of the chain
-    spelt: Spelt
+@dataclass(slots=True, kw_only=True)
+class _Base:
+    value: object
+    length: int = 0  # of the chain
+    seq: int = 0  # of its entry; 0: not written yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortened:
+    """A payload that lacks only the number of the entry it differs from."""
+
+    text: str
+    own: _Base
+    base: _Base | None = None
+
+    def written_as(self, seq: int) -> str:
+        """Return the payload of entry ``seq``; ``base`` must have been written before."""
+        self.own.seq = seq
+        return self.text if self.base is None else f"{PREFIX}{self.base.seq},{self.text[1:]}"
 
 
 @dataclass(slots=True)
 class Writer:
-    """Remembers the last long payload of each kind; ``keep`` when it is on disk."""
+    """Remembers the last value of each kind."""
 
-    _kept: dict[str, _Last] = field(default_factory=dict)
-    _next: dict[str, _Last] = field(default_factory=dict)
+    _last: dict[str, _Base] = field(default_factory=dict)
 
-    def begin(self) -> None:
-        """Forget what a transaction that failed would have written."""
-        self._next = {}
+    def shortened(self, kind: str, value: object) -> Shortened:
+        """Return what to write; the next of its kind will differ from it.
 
-    def keep(self) -> None:
-        """The transaction succeeded."""
-        self._kept |= self._next
-        self._next = {}
+        Args:
+            kind: of the entry.
+            value: never to be changed afterwards.
 
-    def shortened(self, kind: str, seq: int, text: str, plain: Any) -> str:
-        """Return what to write as the payload of entry ``seq``."""
-        if len(text) < SHORT_BYTES:
-            return text
-        last = self._next.get(kind) or self._kept.get(kind)
-        if last is not None and last.length < LONGEST_CHAIN:
-            spelt: Spelt = {}
-            change = difference(last.plain, plain, last.spelt, spelt)
-            short = text_of({"a-difference-from": last.seq, "changes": change})
-            if 2 * len(short) < len(text):
-                self._next[kind] = _Last(seq, plain, last.length + 1, spelt)
-                return short
-        self._next[kind] = _Last(seq, plain, 0, {})
-        return text
+        Raises:
+            CanonicalError: BFT-2220, it has no canonical form.
+        """
+        base = self._last.get(kind)
+        if base is None or base.length >= LONGEST_CHAIN:
+            own = _Base(value=value)
+            made = Shortened(text=_deflated(text_of(to_plain(value))), own=own)
+        else:
+            own = _Base(value=value, length=base.length + 1)
+            text = text_of({"changes": difference(base.value, value)})
+            made = Shortened(text=_deflated(text), own=own, base=base)
+        self._last[kind] = own
+        return made
+
+    def forget(self) -> None:
+        """Write whole what comes next: some of it was not written, or is not to be needed."""
+        self._last.clear()
 
 
 @dataclass(slots=True)
@@ -74,7 +90,7 @@ class Reader:
         Raises:
             CanonicalError: BFT-2220, what it differs from is not there or is another thing.
         """
-        if not payload.startswith(PREFIX):
+        if not payload.startswith((PREFIX, DEFLATED)):
             return payload
         try:
             result = self._followed(seq, payload)
@@ -90,41 +106,13 @@ class Reader:
             if len(changes) > LONGEST_CHAIN:
                 raise ValueError("too long a chain")
             plain = parse(text)
-            changes.append(plain["changes"])
+            changes.append(_inflated(plain)["changes"])
             seq = plain["a-difference-from"]
             text = self.payload_of(seq) or ""
-        result = self._plain if seq == self._seq else parse(text)
+        result = self._plain if seq == self._seq else _inflated(parse(text))
         for change in reversed(changes):
             result = applied(result, change)
         return result
-
-
-def difference(
-    base: Any, new: Any, spelt: Spelt | None = None, spelt_new: Spelt | None = None
-) -> Any:
-    """Return what makes ``new`` of ``base``; both are plain JSON values.
-
-    ``spelt``: what an earlier call has put into ``spelt_new`` for ``base``.
-    """
-    spelt, spelt_new = spelt or {}, {} if spelt_new is None else spelt_new
-    if isinstance(base, dict) and isinstance(new, dict):
-        changed = {
-            key: difference(base[key], value, spelt, spelt_new) if key in base else {"v": value}
-            for key, value in new.items()
-        }
-        gone = [key for key in base if key not in new]
-        return (
-            {"d": {k: c for k, c in changed.items() if c is not None}, "x": gone}
-            if (gone or any(c is not None for c in changed.values()))
-            else None
-        )
-    if isinstance(base, list) and isinstance(new, list):
-        before = spelt.get(id(base)) or list(map(text_of, base))
-        after = spelt_new[id(new)] = list(map(text_of, new))
-        return None if before == after else _of_lists(base, before, new, after)
-    if type(base) is type(new) and base == new:  # 1, 1.0 and True are spelt otherwise
-        return None
-    return {"v": new}
 
 
 def applied(base: Any, change: Any) -> Any:
@@ -151,29 +139,19 @@ def applied(base: Any, change: Any) -> Any:
     return items
 
 
-def _of_lists(base: list[Any], before: list[str], new: list[Any], after: list[str]) -> Any:
-    """Runs of items of ``base``, and items that are new."""
-    places = {text: index for index, text in reversed(list(enumerate(before)))}
-    parts: list[Any] = []
-    at = -1  # where the run goes on
-    for index, (text, item) in enumerate(zip(after, new, strict=True)):
-        place = at if 0 <= at < len(before) and before[at] == text else places.get(text)
-        if place is None:
-            parts.append(_changed(base, index, item, text))
-            at = -1
-        elif place == at and parts and isinstance(parts[-1], list):
-            parts[-1][1] += 1
-            at += 1
-        else:
-            parts.append([place, 1])
-            at = place + 1
-    return {"l": parts}
+def _deflated(text: str) -> str:
+    if len(text) < DEFLATED_CHARS:
+        return text
+    packed = base64.b64encode(zlib.compress(text.encode("ascii"))).decode("ascii")
+    return f'{DEFLATED}"{packed}"}}'
 
 
-def _changed(base: list[Any], index: int, item: Any, text: str) -> Any:
-    """The item as it is, or what differs from the one in its place: which is shorter."""
-    if isinstance(item, dict) and index < len(base) and isinstance(base[index], dict):
-        part = {"at": index, "c": difference(base[index], item)}
-        if len(text_of(part)) < len(text):
-            return part
-    return {"v": item}
+def _inflated(plain: Any) -> Any:
+    """Undo it; the number that a difference begins with is beside what was deflated."""
+    packed = plain.get("a-text-deflated") if isinstance(plain, dict) else None
+    if packed is None:
+        return plain
+    try:
+        return parse(zlib.decompress(base64.b64decode(packed, validate=True)))
+    except zlib.error as problem:
+        raise ValueError("a text that was deflated otherwise") from problem

@@ -8,77 +8,69 @@ What is only to be remembered may wait for a disk that is full: ``note``.
 from __future__ import annotations
 
 import logging
+import math
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Self
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, select
 
-from bftrainer.canonical import encode, text_of, to_plain
-from bftrainer.journal import differences, mark, schema
+from bftrainer.canonical import CanonicalError
+from bftrainer.journal import differences, mark, retention, schema, tables
 from bftrainer.journal.backlog import PASSING, Backlog
+from bftrainer.journal.beside import Beside
 from bftrainer.journal.database import Database, close_unchanged, open_database
-from bftrainer.journal.errors import JournalError, damaged, fenced, translated
+from bftrainer.journal.drafts import Draft, Large
+from bftrainer.journal.errors import JournalError, fenced, translated
 from bftrainer.journal.mark import Mark, MarkFile
 from bftrainer.journal.projection import (
-    CAUGHT_UP,
     OWN_KINDS,
-    PILOT_ID,
     START,
     SUBMIT,
-    Row,
-    pilot_from,
-    pilot_row,
-    pilots_from,
-    trainer_from,
-    trainer_row,
-    trainers_from,
 )
+from bftrainer.journal.reading import Reading
 from bftrainer.journal.records import (
-    JournalEntry,
     PilotRecord,
-    PilotState,
     pilot_ordinal,
     trainer_ordinal,
 )
-from bftrainer.journal.verify import entry_hash, verify
+from bftrainer.journal.verify import verify
 from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
 
 LOG = logging.getLogger("bftrainer.journal")
 _KIND = re.compile(r"[a-z][a-z0-9-]{0,63}\Z")
-_BATCH_ROWS = 256
 
 
-class _Meta(NamedTuple):
-    incarnation: int
-    last_pilot: int
-    head_seq: int
-    head_sha256: str
-
-
-class Journal:
+class Journal(Reading):
     """An append-only table of entries and the state tables that follow from it."""
 
     def __init__(
         self, database: Database, clock: Callable[[], float], marked: MarkFile | None = None
     ) -> None:
         """Use ``Journal.open``."""
+        super().__init__()
         self._database: Database | None = database
         self._clock = clock
-        self._lock = threading.RLock()
         self._marked = marked
         self._mark = self._next_mark = (marked.mark if marked else None) or Mark()
         self._accepted_loss: int | None = None  # to be written down with the incarnation
         self._backlog = Backlog()
-        self._payloads = differences.Writer()
-        self._reader = differences.Reader(self._payload_of)
+        self._noting = threading.Lock()  # notes are encoded before ``_lock`` is taken
+        self._shorten = differences.Writer()
+        self._beside: Beside | None = None
+        self._seqs: dict[str, int] = {}  # by kind of note
+        self._numbering = threading.Lock()
+        self._keep_s, self._checkpointed, self._cut = math.inf, 0, 0  # see ``write_beside``
         self.where = database.where
         with self._transaction(is_reading=True) as connection:
-            self._incarnation = self._meta(connection).incarnation
+            meta = tables.meta_of(connection, self.where)
+            self._incarnation = meta.incarnation
+            # Greatest number given; ``_mark`` has those that this object has written.
+            self._last_pilot = max(meta.last_pilot, tables.greatest(connection, schema.pilots))
 
     @classmethod
     def open(
@@ -95,7 +87,8 @@ class Journal:
         Args:
             url_or_path: file of a SQLite database, or a database URL.
             clock: returns seconds since the epoch; stamps the entries.
-            is_verified: read everything once and check it (under 1 s per 100 MB).
+            is_verified: read and check what follows from the last checkpoint on (under 1 s per
+                100 MB); ``verify`` checks all there is.
             mark_file: where it is kept how far the journal had come; for its one writer.
             accepted_loss: go on although the entries up to this one are not all there.
 
@@ -108,7 +101,7 @@ class Journal:
             try:
                 journal = cls(database, clock, marked)
                 if is_verified:
-                    journal.verify()
+                    journal._verify_tail()
                 journal._compare_with_mark(accepted_loss)
             except BaseException:
                 close_unchanged(database)
@@ -130,10 +123,12 @@ class Journal:
         Journals opened earlier on the same database can write no more (BFT-2209).
         """
         with self._transaction() as connection:
-            found = max(self._meta(connection).incarnation, self._mark.incarnation) + 1
-            self._set(connection, "incarnation", found)
+            found = (
+                max(tables.meta_of(connection, self.where).incarnation, self._mark.incarnation) + 1
+            )
+            tables.set_meta(connection, "incarnation", found)
             payload = {"incarnation": found, "accepted_loss": self._accepted_loss}
-            self._write(connection, START, payload, incarnation=found)
+            self._write(connection, Draft.of(START, payload), incarnation=found)
         self._incarnation = found
         return found
 
@@ -160,10 +155,9 @@ class Journal:
             BftError: BFT-2201 and others: nothing was written; BFT-2209: another
                 daemon has taken over; BFT-2220: the payload has no canonical form.
         """
-        if not _KIND.match(kind) or kind in OWN_KINDS:
-            raise ValueError(f"{kind!r} cannot be the kind of an entry")
+        draft = _draft(kind, payload, trainers, pilots)
         with self._writing() as connection:
-            return self._write(connection, kind, payload, trainers=trainers, pilots=pilots)
+            return self._write(connection, draft)
 
     def note(
         self,
@@ -172,28 +166,71 @@ class Journal:
         *,
         trainers: Sequence[TrainerRecord] = (),
         pilots: Sequence[PilotRecord] = (),
-    ) -> int | None:
-        """Write down what is so already, now or as soon as it is possible.
+    ) -> None:
+        """Write down what is so already, in order, as soon as it is possible.
 
         While the store cannot be written, the latest record of each is kept in memory, and the
         payload if it is short: the next transaction that succeeds writes them first. What has
-        to be on disk before something else is done is for ``append``.
-
-        Returns:
-            The number of the entry; None when it has to wait.
+        to be on disk before something else is done is for ``append``, which does not wait for
+        notes: its records must be new.
 
         Raises:
-            BftError: as ``append``, but for what passes (``trouble``).
+            BftError: as ``append``, but for what passes (``trouble``); after ``write_beside``
+                at a later call than the one that it is about.
         """
-        with self._lock:
-            if self._backlog.trouble is None:
-                try:
-                    return self.append(kind, payload, trainers=trainers, pilots=pilots)
-                except JournalError as problem:
-                    if problem.code not in PASSING:
-                        raise
-            self._backlog.add(kind, payload, trainers, pilots)
-            return None
+        self._note(_draft(kind, payload, trainers, pilots))
+
+    def note_large(self, kind: str, value: object) -> None:
+        """Write down a large value, which is encoded then, as what differs from the last one.
+
+        ``value``: a frozen dataclass of which nothing will be changed. Without canonical form
+        it is left out, and the log says so.
+        """
+        self._note(Large(kind=kind, value=value))
+
+    def _note(self, item: Draft | Large) -> None:
+        if self._beside is not None:
+            self._beside.put(item)
+        else:
+            self._write_notes([item])
+
+    def write_beside(self, keep_s: float = math.inf) -> None:
+        """Let notes be written by a thread from now on; ``close`` ends it.
+
+        It also writes checkpoints, and removes what is before one that is older than ``keep_s``.
+        """
+        self._keep_s = keep_s
+        with self._transaction(is_reading=True) as connection:
+            self._checkpointed = retention.last_checkpoint(connection)
+        self._cut = self._find_cut(keep_s)
+        self._beside = Beside(self._write_notes)
+
+    def compact(self, keep_s: float) -> int:
+        """Remove what is older than ``keep_s`` and give the space back; return how many entries.
+
+        It may take minutes, and a file needs as much space again. Not beside ``write_beside``.
+        """
+        self.checkpoint(self._clock() - keep_s)
+        cut, removed = self._find_cut(keep_s), 0
+        while count := self._remove_some(cut):
+            removed += count
+        if self._database is not None and self._database.engine.dialect.name == "sqlite":
+            with (
+                self._lock,
+                translated(self.where),
+                closing(self._database.engine.raw_connection()) as connection,
+            ):
+                connection.cursor().execute("VACUUM")
+        return removed
+
+    def flush(self) -> None:
+        """Wait until all notes are on disk, or known to have to wait for it (``trouble``)."""
+        if self._beside is not None:
+            self._beside.flush()
+
+    def last_seq(self, kind: str) -> int | None:
+        """Return the number of the last note of a kind that this object has written."""
+        return self._seqs.get(kind)
 
     @property
     def trouble(self) -> JournalError | None:
@@ -201,20 +238,20 @@ class Journal:
         return self._backlog.trouble
 
     def catch_up(self) -> None:
-        """Try again to write, if there is trouble and its pause is over."""
-        with self._lock:
-            if self._backlog.is_due():
-                try:
-                    with self._writing():
-                        pass
-                except JournalError as problem:
-                    if problem.code not in PASSING:
-                        raise
+        """Try again to write, if there is trouble and its pause is over.
+
+        Raises:
+            BftError: what no waiting cures, such as BFT-2209.
+        """
+        if self._beside is not None:
+            self._beside.check()  # it tries by itself
+        else:
+            self._write_notes([])
 
     def submit(self, spec: TrainerSpec, at_s: float) -> TrainerRecord:
         """Number a new trainer and queue it; durable before this returns."""
         with self._writing() as connection:
-            ordinal = max(self._greatest(connection, schema.trainers), self._mark.last_trainer) + 1
+            ordinal = max(tables.greatest(connection, schema.trainers), self._mark.last_trainer) + 1
             record = TrainerRecord(
                 trainer_id=f"t{ordinal}",
                 spec=spec,
@@ -222,69 +259,47 @@ class Journal:
                 submitted_s=at_s,
                 reason="Waits for its first nodes.",
             )
-            self._write(connection, SUBMIT, {"trainer_id": record.trainer_id}, trainers=[record])
+            draft = Draft.of(SUBMIT, {"trainer_id": record.trainer_id}, [record])
+            self._write(connection, draft)
         return record
 
-    def next_pilot_id(self, above: int = 0) -> str:
-        """Return an id that no pilot had before, not even one that was never started.
+    def checkpoint(self, ended_before_s: float) -> int:
+        """Write down what all entries add up to; return its number.
 
-        ``above``: the greatest number of pilots that the journal may have forgotten.
+        Ended pilots, and trainers that ended before a time, are not known any more.
         """
+        with self._noting:
+            return self._checkpoint(ended_before_s)
+
+    def _checkpoint(self, ended_before_s: float) -> int:
         with self._writing() as connection:
-            given = max(self._meta(connection).last_pilot, self._mark.last_pilot, above)
-            ordinal = max(given, self._greatest(connection, schema.pilots)) + 1
-            pilot_id = f"p{ordinal:06d}"
-            self._set(connection, "last_pilot", ordinal)
-            self._write(connection, PILOT_ID, {"pilot_id": pilot_id})
-        return pilot_id
+            draft = retention.begin_checkpoint(connection, self.where, ended_before_s)
+            seq = self._write(connection, draft)
+            retention.end_checkpoint(connection, seq)
+        self._shorten.forget()  # what comes next needs nothing from before
+        return seq
 
-    def trainers(self) -> tuple[TrainerRecord, ...]:
-        """Return all trainers in order of submission."""
-        table = schema.trainers
+    def next_pilot_ids(self, count: int, above: int = 0) -> list[str]:
+        """Return ids that no pilot in the journal has, and that were not returned before.
+
+        What is known of them is only in memory until they are written down with their pilots.
+
+        Args:
+            count: how many.
+            above: the greatest number of pilots that the journal may have forgotten.
+        """
+        with self._numbering:
+            first = max(self._mark.last_pilot, self._last_pilot, above) + 1
+            self._last_pilot = first + count - 1
+        return [f"p{ordinal:06d}" for ordinal in range(first, first + count)]
+
+    def _verify_tail(self) -> None:
         with self._transaction(is_reading=True) as connection:
-            query = select(table.c.record).order_by(table.c.ordinal)
-            return tuple(trainer_from(text) for text in connection.execute(query).scalars())
-
-    def pilots(self, *, active_only: bool = False) -> tuple[PilotRecord, ...]:
-        """Return all pilots, or those that may still have a job, oldest first."""
-        table = schema.pilots
-        query = select(table.c.record).order_by(table.c.ordinal)
-        if active_only:
-            active = [str(state) for state in PilotState if state.is_active]
-            query = query.where(table.c.state.in_(active))
-        with self._transaction(is_reading=True) as connection:
-            return tuple(pilot_from(text) for text in connection.execute(query).scalars())
-
-    def entries(
-        self, kind: str | None = None, after_seq: int = 0, limit: int | None = None
-    ) -> Iterator[JournalEntry]:
-        """Yield entries in order; a few hundred at a time are in memory."""
-        table = schema.entries
-        left = limit
-        while left is None or left > 0:
-            size = _BATCH_ROWS if left is None else min(_BATCH_ROWS, left)
-            query = select(table).where(table.c.seq > after_seq).order_by(table.c.seq).limit(size)
-            if kind is not None:
-                query = query.where(table.c.kind == kind)
-            with self._transaction(is_reading=True) as connection:
-                rows = [dict(row) for row in connection.execute(query).mappings()]
-            for row in rows:
-                yield self._entry(row)
-            if len(rows) < size:
-                return
-            after_seq = rows[-1]["seq"]
-            left = None if left is None else left - len(rows)
-
-    def latest(self, kind: str) -> JournalEntry | None:
-        """Return the last entry of a kind."""
-        table = schema.entries
-        query = select(table).where(table.c.kind == kind).order_by(table.c.seq.desc()).limit(1)
-        with self._transaction(is_reading=True) as connection:
-            row = connection.execute(query).mappings().first()
-        return None if row is None else self._entry(dict(row))
+            begin = retention.last_checkpoint(connection)
+            verify(connection, self.where, begin=begin)
 
     def verify(self) -> int:
-        """Check pages, hash chain and state tables; return the number of entries.
+        """Check pages, hash chain and state tables, of all there is; return how many entries.
 
         Raises:
             BftError: BFT-2202 or BFT-2205, saying what does not fit.
@@ -293,9 +308,14 @@ class Journal:
             return verify(connection, self.where)
 
     def close(self) -> None:
-        """Close the database; it is one file then. Safe to call twice."""
+        """Write what is noted and close the database; it is one file then. Safe to call twice."""
+        if self._beside is not None:
+            self._beside.stop()
         with self._lock:
             if self._database is not None:
+                if self._backlog.is_waiting:  # the disk may have space again
+                    with suppress(JournalError), self._writing():
+                        pass
                 with translated(self.where):
                     self._database.engine.dispose()
                 self._database = None
@@ -322,10 +342,8 @@ class Journal:
                 raise RuntimeError("the journal is closed")
             engine = self._database.engine.execution_options(is_reading=is_reading)
             self._next_mark = self._mark
-            self._payloads.begin()
             with translated(self.where), engine.begin() as connection:
                 yield connection
-            self._payloads.keep()
             if self._next_mark is not self._mark:
                 self._mark = self._next_mark
                 if self._marked is not None:
@@ -338,38 +356,98 @@ class Journal:
             try:
                 with self._transaction() as connection:
                     if self._backlog.is_waiting:
-                        self._write(
-                            connection,
-                            CAUGHT_UP,
-                            self._backlog.payload(),
-                            trainers=tuple(self._backlog.trainers.values()),
-                            pilots=tuple(self._backlog.pilots.values()),
-                        )
+                        self._write(connection, self._backlog.draft())
                         for kind, payload in self._backlog.kept:
-                            self._write(connection, kind, payload)
+                            self._write(connection, Draft(kind=kind, payload=payload))
                     yield connection
             except JournalError as problem:
                 self._backlog.failed(problem)
                 raise
             self._backlog.written()
 
+    def _write_notes(self, items: list[Draft | Large], late: Backlog | None = None) -> None:
+        """Write notes in one transaction, or put them into the backlog."""
+        with self._noting:
+            seqs: dict[str, int] = {}
+            if items and self._backlog.trouble is None:
+                try:
+                    drafts = self._drafts(items)  # before the lock is taken
+                    with self._writing() as connection:
+                        for draft in drafts:
+                            seqs[draft.kind] = self._write(connection, draft)
+                except JournalError as problem:
+                    self._shorten.forget()
+                    if problem.code not in PASSING:
+                        raise
+                else:
+                    self._seqs |= seqs
+                    items = []
+            with self._lock:
+                for item in items:
+                    self._backlog.add(item)
+                if late is not None:
+                    self._backlog.follow(late)
+            try:
+                if self._backlog.is_due():
+                    with self._writing():
+                        pass
+                if self._beside is not None and self._backlog.trouble is None:
+                    self._keep_house()
+            except JournalError as problem:
+                if problem.code not in PASSING:
+                    raise
+
+    def _keep_house(self) -> None:
+        """Write a checkpoint, or remove a little of what is older than need be."""
+        if self._mark.seq - self._checkpointed >= retention.ENTRIES_BETWEEN:
+            self._checkpointed = self._checkpoint(self._clock() - self._keep_s)
+            self._cut = self._find_cut(self._keep_s)
+        elif self._cut and not self._remove_some(self._cut):
+            self._cut = 0
+
+    def _find_cut(self, keep_s: float) -> int:
+        with self._transaction(is_reading=True) as connection:
+            return retention.last_checkpoint(connection, until_s=self._clock() - keep_s)
+
+    def _remove_some(self, cut: int) -> int:
+        with self._transaction() as connection:
+            found = tables.meta_of(connection, self.where).incarnation
+            if found != self._incarnation:
+                raise fenced(self.where, self._incarnation, found)
+            return retention.remove_before(connection, cut)
+
+    def _drafts(self, items: Sequence[Draft | Large]) -> list[Draft]:
+        drafts = []
+        for item in items:
+            if isinstance(item, Draft):
+                drafts.append(item)
+                continue
+            try:
+                shortened = self._shorten.shortened(item.kind, item.value)
+            except CanonicalError:  # for want of a record nobody stops
+                LOG.exception("an entry %s cannot be written", item.kind)
+            else:
+                drafts.append(Draft(kind=item.kind, payload=shortened))
+        return drafts
+
     def _compare_with_mark(self, accepted_loss: int | None) -> None:
         known = self._mark
         if known.seq == 0:
             return
         with self._transaction(is_reading=True) as connection:
-            meta = self._meta(connection)
+            meta = tables.meta_of(connection, self.where)
             at_mark = select(schema.entries.c.sha256).where(schema.entries.c.seq == known.seq)
             sha256 = connection.execute(at_mark).scalar()
             found = Mark().followed_by(
                 meta.head_seq,
                 meta.head_sha256,
                 incarnation=meta.incarnation,
-                last_pilot=max(meta.last_pilot, self._greatest(connection, schema.pilots)),
-                last_trainer=self._greatest(connection, schema.trainers),
+                last_pilot=max(meta.last_pilot, tables.greatest(connection, schema.pilots)),
+                last_trainer=tables.greatest(connection, schema.trainers),
             )
-        if sha256 == known.sha256:
-            return
+            first = retention.first_entry(connection)
+        if sha256 == known.sha256 or (sha256 is None and known.seq < first):
+            return  # or older than all that is left
         problem = mark.lost(self.where, known, found, is_other=sha256 is not None)
         if accepted_loss != known.seq:
             raise problem
@@ -377,87 +455,29 @@ class Journal:
         LOG.warning("accepted by the administrator: %s", problem.cause)
 
     def _write(
-        self,
-        connection: Connection,
-        kind: str,
-        payload: object,
-        *,
-        trainers: Sequence[TrainerRecord] = (),
-        pilots: Sequence[PilotRecord] = (),
-        incarnation: int | None = None,
+        self, connection: Connection, draft: Draft, *, incarnation: int | None = None
     ) -> int:
-        meta = self._meta(connection)
         own = self._incarnation if incarnation is None else incarnation
+        meta = tables.meta_of(connection, self.where)
         if meta.incarnation != own:
             raise fenced(self.where, own, meta.incarnation)
-        seq, plain = meta.head_seq + 1, to_plain(payload)
-        row: Row = {
-            "seq": seq,
-            "at_s": float(self._clock()),
-            "incarnation": own,
-            "kind": kind,
-            "payload": self._payloads.shortened(kind, seq, text_of(plain), plain),
-            "trainers": encode(tuple(trainers)).decode(),
-            "pilots": encode(tuple(pilots)).decode(),
-        }
-        row["sha256"] = entry_hash(meta.head_sha256, row)
-        connection.execute(insert(schema.entries), row)
-        self._set(connection, "head_seq", seq)
-        self._set(connection, "head_sha256", row["sha256"])
-        _replace(connection, schema.trainers, "trainer_id", [trainer_row(t, seq) for t in trainers])
-        _replace(connection, schema.pilots, "pilot_id", [pilot_row(p, seq) for p in pilots])
+        seq, sha256 = tables.write(connection, draft, meta, float(self._clock()))
         self._next_mark = self._next_mark.followed_by(
             seq,
-            row["sha256"],
+            sha256,
             incarnation=own,
-            last_pilot=max([meta.last_pilot, *(pilot_ordinal(p.pilot_id) for p in pilots)]),
-            last_trainer=max([0, *(trainer_ordinal(t.trainer_id) for t in trainers)]),
+            last_pilot=max([meta.last_pilot, *(pilot_ordinal(p.pilot_id) for p in draft.pilots)]),
+            last_trainer=max([0, *(trainer_ordinal(t.trainer_id) for t in draft.trainers)]),
         )
         return seq
 
-    def _meta(self, connection: Connection) -> _Meta:
-        # The lock makes writers on a server queue here, as BEGIN IMMEDIATE does in a file.
-        rows = connection.execute(select(schema.meta).with_for_update())
-        meta = {row.key: row.value for row in rows}
-        try:
-            return _Meta(
-                incarnation=int(meta["incarnation"]),
-                last_pilot=int(meta["last_pilot"]),
-                head_seq=int(meta["head_seq"]),
-                head_sha256=str(meta["head_sha256"]),
-            )
-        except (KeyError, ValueError, TypeError) as problem:
-            raise damaged(self.where, "its own counters are missing or unreadable") from problem
 
-    def _set(self, connection: Connection, key: str, value: object) -> None:
-        table = schema.meta
-        connection.execute(update(table).where(table.c.key == key).values(value=str(value)))
-
-    def _payload_of(self, seq: int) -> str | None:
-        query = select(schema.entries.c.payload).where(schema.entries.c.seq == seq)
-        with self._transaction(is_reading=True) as connection:
-            return connection.execute(query).scalar()
-
-    def _entry(self, row: Row) -> JournalEntry:
-        with self._lock:
-            payload = self._reader.whole(row["seq"], row["payload"])
-        return JournalEntry(
-            seq=row["seq"],
-            at_s=row["at_s"],
-            incarnation=row["incarnation"],
-            kind=row["kind"],
-            payload=payload,
-            trainers=trainers_from(row["trainers"]),
-            pilots=pilots_from(row["pilots"]),
-            sha256=row["sha256"],
-        )
-
-    def _greatest(self, connection: Connection, table: Any) -> int:
-        return int(connection.execute(select(func.max(table.c.ordinal))).scalar() or 0)
-
-
-def _replace(connection: Connection, table: Any, key: str, rows: list[Row]) -> None:
-    if rows:
-        last = {row[key]: row for row in rows}  # of two states in one entry, the later
-        connection.execute(delete(table).where(table.c[key].in_(list(last))))
-        connection.execute(insert(table), list(last.values()))
+def _draft(
+    kind: str,
+    payload: object,
+    trainers: Sequence[TrainerRecord],
+    pilots: Sequence[PilotRecord],
+) -> Draft:
+    if not _KIND.match(kind) or kind in OWN_KINDS:
+        raise ValueError(f"{kind!r} cannot be the kind of an entry")
+    return Draft.of(kind, payload, trainers, pilots)

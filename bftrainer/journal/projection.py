@@ -11,15 +11,19 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bftrainer.canonical import encode, parse, to_plain
-from bftrainer.journal.records import PilotRecord, pilot_ordinal, trainer_ordinal
+from bftrainer.journal.records import PilotRecord, PilotState, pilot_ordinal, trainer_ordinal
 from bftrainer.journal.unreadable import pilot_of, trainer_of
-from bftrainer.trainer import TrainerRecord
+from bftrainer.trainer import TrainerRecord, TrainerState
 
 START: Final = "start"  # a daemon began an incarnation
 SUBMIT: Final = "submit"
-PILOT_ID: Final = "pilot-id"  # a pilot number was given out
+PILOT_ID: Final = "pilot-id"  # a pilot number was given out, by an earlier release
 CAUGHT_UP: Final = "caught-up"  # records of entries that could not be written in their time
-OWN_KINDS: Final = frozenset({START, SUBMIT, PILOT_ID, CAUGHT_UP})
+CHECKPOINT: Final = "checkpoint"  # all that the entries before it add up to and that is not over
+OWN_KINDS: Final = frozenset({START, SUBMIT, PILOT_ID, CAUGHT_UP, CHECKPOINT})
+OVER: Final = frozenset(
+    {*(str(state) for state in TrainerState if state.is_final), str(PilotState.ENDED)}
+)
 
 Row = dict[str, Any]
 
@@ -91,19 +95,40 @@ class Projection:
 
     incarnation: int = 0
     last_pilot: int = 0
+    _begun: bool = False
     _trainers: dict[str, tuple[Any, int]] = field(default_factory=dict)
     _pilots: dict[str, tuple[Any, int]] = field(default_factory=dict)
 
     def add(self, *, seq: int, kind: str, payload: str, trainers: str, pilots: str) -> None:
-        """Go one entry further."""
+        """Go one entry further.
+
+        Raises:
+            ValueError: a checkpoint that says something else than the entries before it.
+        """
         if kind == START:
             self.incarnation = int(parse(payload)["incarnation"])
+        elif kind == CHECKPOINT:
+            self._checkpoint(parse(payload), parse(trainers), parse(pilots))
         elif kind == PILOT_ID:
-            self.last_pilot = pilot_ordinal(parse(payload)["pilot_id"])
+            self._count(parse(payload)["pilot_id"])
         for plain in _items(trainers):
             self._trainers[plain["trainer_id"]] = (plain, seq)
         for plain in _items(pilots):
+            self._count(plain["pilot_id"])
             self._pilots[plain["pilot_id"]] = (plain, seq)
+        self._begun = True
+
+    def _checkpoint(self, said: Any, trainers: list[Any], pilots: list[Any]) -> None:
+        """Forget what it leaves out."""
+        if self._begun:
+            _compare(self._trainers, {plain["trainer_id"]: plain for plain in trainers})
+            _compare(self._pilots, {plain["pilot_id"]: plain for plain in pilots})
+        self._trainers.clear()
+        self._pilots.clear()
+        self.incarnation, self.last_pilot = int(said["incarnation"]), int(said["last_pilot"])
+
+    def _count(self, pilot_id: str) -> None:
+        self.last_pilot = max(self.last_pilot, pilot_ordinal(pilot_id))
 
     def trainer_rows(self) -> dict[str, Row]:
         """Return what the table of trainers must hold."""
@@ -112,6 +137,14 @@ class Projection:
     def pilot_rows(self) -> dict[str, Row]:
         """Return what the table of pilots must hold."""
         return {key: _pilot_row(plain, seq) for key, (plain, seq) in self._pilots.items()}
+
+
+def _compare(known: dict[str, tuple[Any, int]], said: dict[str, Any]) -> None:
+    for name in known.keys() | said.keys():
+        plain, _ = known.get(name, (None, 0))
+        is_left_out = name not in said and plain["state"] in OVER
+        if not is_left_out and plain != said.get(name):
+            raise ValueError(f"of {name} the checkpoint says something else")
 
 
 def _items(text: str) -> Iterable[Any]:

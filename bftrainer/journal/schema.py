@@ -20,13 +20,14 @@ from sqlalchemy import (
     Text,
 )
 
-HEAD_REVISION: Final = "0001"  # newest migration; a test compares it with the folder
+HEAD_REVISION: Final = "0002"  # newest migration; a test compares it with the folder
 
 metadata = MetaData()
 # SQLite keeps rows in the order of an INTEGER key; elsewhere that would be 32 bits.
 _Seq = BigInteger().with_variant(Integer, "sqlite")
 
-# The truth. Rows are only ever added; each hash covers its row and the hash before.
+# The truth. Rows are only ever added, and removed from the beginning up to a checkpoint; each
+# hash covers its row and the hash before.
 entries = Table(
     "entries",
     metadata,
@@ -52,7 +53,7 @@ trainers = Table(
     Column("name", Text, nullable=False),
     Column("owner", Text, nullable=False),
     Column("record", Text, nullable=False),  # canonical JSON; the columns are for queries
-    Column("seq", _Seq, ForeignKey("entries.seq"), nullable=False),
+    Column("seq", _Seq, ForeignKey("entries.seq"), nullable=False, index=True),
 )
 
 pilots = Table(
@@ -67,7 +68,7 @@ pilots = Table(
     Column("requested_s", Double, nullable=False),
     Column("ended_s", Double, nullable=True),
     Column("record", Text, nullable=False),
-    Column("seq", _Seq, ForeignKey("entries.seq"), nullable=False),
+    Column("seq", _Seq, ForeignKey("entries.seq"), nullable=False, index=True),
 )
 
 # incarnation, last_pilot (greatest number given), head_seq, head_sha256

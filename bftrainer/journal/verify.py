@@ -1,7 +1,8 @@
 """Proves that a journal is what was written: pages, hash chain, projections.
 
 ``Journal.open`` and ``Journal.verify`` call it inside one transaction; a flipped bit
-or a lost row becomes BFT-2205, never a wrong decision.
+or a lost row becomes BFT-2205, never a wrong decision. A start reads from the last
+checkpoint on, which is all that the tables follow from.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Final
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
-from bftrainer.canonical import CanonicalError
+from bftrainer.canonical import CanonicalError, parse
 from bftrainer.journal import errors, schema
 from bftrainer.journal.database import check_pages
 from bftrainer.journal.errors import JournalError
-from bftrainer.journal.projection import Projection, Row
+from bftrainer.journal.projection import CHECKPOINT, Projection, Row
 
 NO_HASH: Final = "0" * 64  # stands before the first entry
 _BATCH_ROWS = 256
@@ -35,15 +36,21 @@ def entry_hash(previous: str, row: Row) -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def verify(connection: Connection, where: str) -> int:
-    """Return the number of entries; all of them are whole and add up to the tables.
+def verify(connection: Connection, where: str, *, begin: int = 0) -> int:
+    """Return the number of entries read; they are whole and add up to the tables.
+
+    Args:
+        connection: in a transaction.
+        where: the journal.
+        begin: the checkpoint to begin with; 0: all there is, the structure of the file included.
 
     Raises:
         JournalError: BFT-2202 (structure) or BFT-2205 (content).
     """
-    check_pages(connection, where)
+    if begin == 0:
+        check_pages(connection, where)
     try:
-        return _verify_content(connection, where)
+        return _verify_content(connection, where, begin or first_to_follow(connection))
     except _UNREADABLE as problem:
         # Columns of a type or form that we never write.
         raise altered(where, f"unreadable content ({type(problem).__name__})") from problem
@@ -57,16 +64,32 @@ def altered(where: str, what: str) -> JournalError:
     )
 
 
-def _verify_content(connection: Connection, where: str) -> int:
+def first_to_follow(connection: Connection) -> int:
+    """Return where the chain begins: a checkpoint if the first entry was removed, otherwise 0.
+
+    What is before it is being removed, and may differ from what is gone.
+    """
+    table = schema.entries
+    first = connection.execute(select(func.min(table.c.seq))).scalar() or 1
+    if first == 1:
+        return 0
+    checkpoints = select(func.min(table.c.seq)).where(table.c.kind == CHECKPOINT)
+    return int(connection.execute(checkpoints).scalar() or 0)
+
+
+def _verify_content(connection: Connection, where: str, begin: int) -> int:
     projection = Projection()
-    head, last = NO_HASH, 0
+    head, last, count = NO_HASH, max(0, begin - 1), 0
+    if begin:
+        payload = select(schema.entries.c.payload).where(schema.entries.c.seq == begin)
+        head = str(parse(str(connection.execute(payload).scalar()))["follows"])
     while batch := _batch(connection, last):
         for row in batch:
             if row["seq"] != last + 1:
                 raise altered(where, f"entry {last + 1} is missing")
             if row["sha256"] != entry_hash(head, row):
                 raise altered(where, f"the checksum of entry {row['seq']} does not fit")
-            head, last = row["sha256"], row["seq"]
+            head, last, count = row["sha256"], row["seq"], count + 1
             projection.add(
                 seq=row["seq"],
                 kind=row["kind"],
@@ -84,7 +107,7 @@ def _verify_content(connection: Connection, where: str) -> int:
         raise altered(where, f"the last of {last} entries is not the one written last")
     _compare(connection, schema.trainers, "trainer_id", projection.trainer_rows(), where)
     _compare(connection, schema.pilots, "pilot_id", projection.pilot_rows(), where)
-    return last
+    return count
 
 
 def _batch(connection: Connection, after_seq: int) -> list[dict[str, Any]]:

@@ -10,10 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bftrainer.errors import BatchSystemError, ExitCode, UsageError
+from bftrainer.errors import BatchSystemError
 from bftrainer.local.client import LocalClient
-from bftrainer.poll.batch_system import PilotObservation, PilotRequest
-from bftrainer.poll.finding import Finding
+from bftrainer.poll.batch_system import (
+    OptionError,
+    OptionProblem,
+    PilotObservation,
+    PilotRequest,
+)
+from bftrainer.poll.finding import NOTHING, Finding, Measured
 from bftrainer.poll.snapshot import (
     Job,
     JobState,
@@ -94,7 +99,7 @@ class LocalBatchSystem:
         except (BatchSystemError, KeyError, TypeError):
             return {job_id: PilotObservation(presence=Presence.UNKNOWN) for job_id in job_ids}
 
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self, _: Measured = NOTHING, /) -> tuple[Finding, ...]:
         """It has no settings that could be wrong."""
         return ()
 
@@ -126,14 +131,14 @@ def create(options: Mapping[str, Any]) -> LocalBatchSystem:
     """Make the adapter from ``{"socket": path}``.
 
     Raises:
-        UsageError: BFT-1256, the options are not these.
+        OptionError: BFT-1256, the options are not these.
     """
     socket_path = options.get("socket")
     if not isinstance(socket_path, str | Path) or set(options) != {"socket"}:
-        raise UsageError(
-            "BFT-1256",
-            f"The local batch system takes the option 'socket' alone, not {sorted(options)}.",
-            "Give the path of local.sock in the server's directory.",
-            exit_code=ExitCode.VALIDATION_FAILED,
+        problem = OptionProblem(
+            path=(next(iter(options.keys() - {"socket"}), "socket"),),
+            cause=f"The local batch system takes the option 'socket' alone, not {sorted(options)}.",
+            next_step="Give the path of local.sock in the server's directory.",
         )
+        raise OptionError("BFT-1256", [problem])
     return LocalBatchSystem(LocalClient(Path(socket_path)))

@@ -67,7 +67,7 @@ def _job(job: LocalJob, cluster: LocalCluster, gpus: int) -> dict[str, Any]:
     return {
         "job_id": job.job_id,
         "user": request.user,
-        "partition": PILOT_PARTITION if job.is_pilot else ORDINARY_PARTITION,
+        "partitions": [PILOT_PARTITION if job.is_pilot else ORDINARY_PARTITION],
         "state": _STATES[job.phase].value,
         "n_nodes": request.n_nodes,
         "time_limit_s": request.limit_s,

@@ -1,6 +1,6 @@
 """What decisions fail on: counted, and logged when it is new.
 
-``decide`` leaves out whoever is at fault and goes on, so that a defect shows here, in
+``decide_surely`` leaves out whoever is at fault and goes on, so that a defect shows here, in
 ``status`` and nowhere else. One ``Failures`` per daemon.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 from traceback import extract_tb
 
-from bftrainer.decide.leftout import Known, sentences
+from bftrainer.decide.types import Known
+from bftrainer.surviving.words import sentences
 
 LOG = logging.getLogger("bftrainer.decide")
 MOST_PLACES = 1000  # logged; who wants more than that has the journal

@@ -144,7 +144,10 @@ def _build(events: Iterator[Event], document: Document) -> YamlNode | None:
             )
             raise _StopReading
         if isinstance(event, (SequenceEndEvent, MappingEndEvent)):
-            _close(open_nodes.pop())
+            closed = open_nodes.pop()
+            _close(closed)
+            if open_nodes and closed.is_mapping:
+                _entries(closed, document)
             continue
         if (node := _node(event, document)) is None:
             continue
@@ -217,20 +220,23 @@ def _take_entries(root: YamlNode, document: Document) -> None:
                 "Write one 'name: value' per line.",
             )
         return
-    first_line: dict[str, int] = {}
-    for key, value in zip(root.keys, root.items, strict=True):
-        name = str(key.value)
-        if name in first_line:
+    document.entries += _entries(root, document)
+
+
+def _entries(node: YamlNode, document: Document) -> list[tuple[YamlNode, YamlNode]]:
+    """Return the keys of a mapping with their values; complain of those that come again."""
+    first: dict[str, tuple[YamlNode, YamlNode]] = {}
+    for key, value in zip(node.keys, node.items, strict=True):
+        known, _ = first.setdefault(str(key.value), (key, value))
+        if known is not key:
             document.complain(
                 "BFT-2109",
                 key.line,
                 key.column,
-                f"{name} is set twice, first in line {first_line[name]}.",
+                f"{key.value} is set twice, first in line {known.line}.",
                 "Keep one of them.",
             )
-        else:
-            first_line[name] = key.line
-            document.entries.append((key, value))
+    return list(first.values())
 
 
 def _place(event: Event) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import difflib
 import importlib.metadata
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,12 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from bftrainer.errors import UsageError
 from bftrainer.policy.document import Document, YamlNode, read_document
-from bftrainer.policy.model import Policy, conflicts, policy_hash
+from bftrainer.policy.model import REMOVED, Policy, conflicts, policy_hash
 from bftrainer.policy.problems import PolicyErrors, PolicyProblem
 from bftrainer.policy.schema import expectation, yaml_value
+from bftrainer.poll.batch_system import OptionError, load_batch_system
 
 MAX_BYTES = 256 * 1024
 ENTRY_POINT_GROUP = "bftrainer.policies"
@@ -59,14 +61,26 @@ def load_policy(path: Path) -> Policy:
     return load_policy_file(path).policy
 
 
-def load_policy_file(path: Path | None) -> LoadedPolicy:
-    """Return the policy in a file (the defaults without one) with its origins."""
+def load_policy_file(
+    path: Path | None, *, batch_system: str = "", batch_options: Mapping[str, Any] | None = None
+) -> LoadedPolicy:
+    """Return the policy in a file (the defaults without one) with its origins.
+
+    Args:
+        path: of the file.
+        batch_system: whose options they are, to have them checked; "": nobody's.
+        batch_options: that come before those of the file.
+
+    Raises:
+        PolicyErrors: all problems of the file at once (exit code 8).
+        UsageError: BFT-1201, there is no such batch system.
+    """
     origins = dict.fromkeys(Policy.model_fields, DEFAULT_ORIGIN)
     if path is None:
         policy = Policy()
     else:
         document = read_document(_read(path))
-        values = _validated(document)
+        values = _validated(document, batch_system, batch_options or {})
         if document.problems:
             raise PolicyErrors(path, document.problems)
         policy = Policy.model_validate(values)
@@ -173,13 +187,23 @@ def _text(path: Path, data: bytes) -> str:
 # ---- the settings -------------------------------------------------------------------
 
 
-def _validated(document: Document) -> dict[str, Any]:
+def _validated(
+    document: Document, batch_system: str, batch_options: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the settings of a document; add what is wrong with them to its problems."""
     nodes: dict[str, YamlNode] = {}
     for key, value in document.entries:
         name = str(key.value)
         if name in Policy.model_fields:
             nodes[name] = value
+        elif name in REMOVED:
+            document.complain(
+                "BFT-2110",
+                key.line,
+                key.column,
+                f"{name} is no setting any more. {REMOVED[name]}",
+                "Delete the line.",
+            )
         else:
             document.complain(
                 "BFT-2110",
@@ -205,15 +229,17 @@ def _validated(document: Document) -> dict[str, Any]:
         document.complain("BFT-2113", node.line, node.column, conflict.cause, conflict.next_step)
     if "policy" in nodes and "policy" not in wrong:
         _require_plug_in(nodes["policy"], document)
+    if not document.problems and nodes.keys() & {"policy", "policy_options"}:
+        _check_policy(defaults | values, nodes, document)
+    if batch_system and "batch_options" in nodes.keys() - wrong:
+        _check_options(nodes["batch_options"], batch_system, batch_options, document)
     return values
 
 
 def _explain(detail: ErrorDetails, nodes: dict[str, YamlNode], document: Document) -> None:
     name = str(detail["loc"][0])
     node = nodes[name]
-    for step in detail["loc"][1:]:
-        if isinstance(step, int) and step < len(node.items):
-            node = node.items[step]
+    node = _at(node, detail["loc"][1:])
     if node.is_mapping:
         given = "a mapping"
     else:
@@ -226,6 +252,56 @@ def _explain(detail: ErrorDetails, nodes: dict[str, YamlNode], document: Documen
         f"{name} is {given}, but must be {expectation(name)}.",
         f"The default is {yaml_value(default)}.",
     )
+
+
+def _at(node: YamlNode, path: Sequence[str | int]) -> YamlNode:
+    """Return what is there, or the last on the way there that is."""
+    for step in path:
+        if node.is_mapping:
+            found = {str(key.value): item for key, item in zip(node.keys, node.items, strict=True)}
+            node = found.get(str(step), node)
+        elif isinstance(step, int) and step < len(node.items):
+            node = node.items[step]
+    return node
+
+
+def _check_options(
+    node: YamlNode, batch_system: str, first: Mapping[str, Any], document: Document
+) -> None:
+    try:
+        load_batch_system(batch_system, {**node.value, **first}).close()
+    except OptionError as errors:
+        _complain_of(errors, node, document, first)
+
+
+def _check_policy(
+    values: Mapping[str, Any], nodes: Mapping[str, YamlNode], document: Document
+) -> None:
+    """Load the allocation policy and have it look at its options."""
+    from bftrainer.decide.policies.base import (  # noqa: PLC0415 - numpy takes 0.1 s
+        load_policy as load_allocation_policy,
+    )
+    from bftrainer.decide.policies.base import options_of  # noqa: PLC0415
+
+    node = nodes.get("policy_options") or nodes["policy"]
+    try:
+        options_of(load_allocation_policy(values["policy"]), values["policy_options"])
+    except OptionError as errors:
+        _complain_of(errors, node, document)
+    except UsageError as error:
+        document.complain(error.code, node.line, node.column, error.cause, error.next_step)
+
+
+def _complain_of(
+    errors: OptionError, node: YamlNode, document: Document, first: Container[object] = ()
+) -> None:
+    """Say what is wrong with options of a plug-in, but for those named on the command line."""
+    for problem in errors.problems:
+        if not problem.path or problem.path[0] not in first:
+            place = _at(node, problem.path)
+            document.complain(
+                errors.code, place.line, place.column, problem.cause, problem.next_step
+            )
 
 
 def _require_plug_in(node: YamlNode, document: Document) -> None:

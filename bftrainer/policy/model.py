@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from bftrainer.canonical import digest
 from milp.problem import Objective
@@ -64,6 +64,13 @@ class Policy(BaseModel):
         "fcfs-greedy, no-rescale (jobs of fixed sizes, to compare), or a plug-in of this site.",
         pattern=r"^[a-z][a-z0-9-]{0,63}$",
     )
+    policy_options: dict[str, JsonValue] = _setting(
+        {},
+        _DECISION,
+        "",
+        "Options of that rule, by name; those that come with bftrainer have none "
+        "(docs/policies.md).",
+    )
     objective: SiteObjective = _setting(
         SiteObjective.SCALING_EFFICIENCY,
         _DECISION,
@@ -72,12 +79,12 @@ class Policy(BaseModel):
         "to each trainer's own on one node, or that times the trainer's weight.",
         strict=False,
     )
-    t_fwd_s: float | None = _setting(
+    t_fwd_s: float = _setting(
         120.0,
         _DECISION,
         "s",
-        "Forward-looking time: a rescale is worth it when it pays back within this; null: the "
-        "mean time between joins of the last hours (docs/forward-time.md).",
+        "Forward-looking time: a rescale is worth it when it pays back within this "
+        "(docs/forward-time.md).",
         ge=1,
         le=86_400,
     )
@@ -88,6 +95,14 @@ class Policy(BaseModel):
         "At most this many trainers run at once; the first submitted come first.",
         ge=1,
         le=1_000,
+    )
+    skip_unstartable: bool = _setting(
+        default=True,
+        group=_DECISION,
+        unit="",
+        meaning="A trainer that could not start even if it were alone, because the pool has too "
+        "few nodes for its n_min, does not count for p_jmax; false: it does, and those behind "
+        "it wait, as in the paper.",
     )
     rescale_up_guess_s: float = _setting(
         0.5,
@@ -134,13 +149,12 @@ class Policy(BaseModel):
         ge=1,
         le=2_592_000,
     )
-    reserve_nodes_per_type: int | None = _setting(
+    reserve_nodes_per_type: int = _setting(
         1,
         _NODES,
         "nodes",
         "Idle nodes of each type that are never borrowed, so that jobs which start at once or "
-        "not at all still start; null: as many as the small jobs of the last days needed "
-        "(docs/gaps.md).",
+        "not at all still start (docs/gaps.md).",
         ge=0,
         le=100_000,
     )
@@ -161,13 +175,12 @@ class Policy(BaseModel):
         ge=1,
         le=100,
     )
-    min_gap_s: float | None = _setting(
+    min_gap_s: float = _setting(
         120.0,
         _NODES,
         "s",
         "Idle nodes that a planned job or reservation will take sooner than this, and "
-        "gap_margin_s, are left alone; null: what a claim has to last to be worth what claims "
-        "and pauses were measured to cost (docs/gaps.md).",
+        "gap_margin_s, are left alone (docs/gaps.md).",
         ge=0,
         le=604_800,
     )
@@ -179,16 +192,6 @@ class Policy(BaseModel):
         "a pilot's time limit ends by then, and a pilot is released when a plan moves over it.",
         ge=0,
         le=86_400,
-    )
-    backfill_lead_s: float | None = _setting(
-        6.0,
-        _NODES,
-        "s",
-        "Nodes for a job that only backfill can start, because one before it in its partition "
-        "cannot, are given back this long before the next backfill cycle; null: at once "
-        "(docs/give-back.md).",
-        ge=2,
-        le=3600,
     )
     pilot_time_limit_s: float = _setting(
         14_400.0,
@@ -388,6 +391,22 @@ class Policy(BaseModel):
         ge=1,
         le=100_000,
     )
+    batch_options: dict[str, JsonValue] = _setting(
+        {},
+        _DAEMON,
+        "",
+        "Options of the batch system, by name; which there are says its own page "
+        "(docs/slurm.md). --batch-option on the command line comes before them.",
+    )
+    journal_days: int = _setting(
+        30,
+        _DAEMON,
+        "days",
+        "The journal keeps entries, and trainers that have ended, for at least this long: reports "
+        "and replays reach no further back (docs/adr/0016).",
+        ge=2,
+        le=36_500,
+    )
     log_level: LogLevel = _setting(
         LogLevel.INFO,
         _DAEMON,
@@ -401,6 +420,12 @@ class Policy(BaseModel):
         if found := conflicts(dict(self)):
             raise ValueError(" ".join(f"{c.cause} {c.next_step}" for c in found))
         return self
+
+
+# Settings of earlier releases → why there is none any more.
+REMOVED = {
+    "backfill_lead_s": "Nodes are given back at once: nobody foretells when backfill comes.",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

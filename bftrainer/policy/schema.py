@@ -17,6 +17,8 @@ _TYPES = {
     "integer": "a whole number",
     "string": "a word",
     "array": "a list of at least one word",
+    "object": "a mapping",
+    "boolean": "true or false",
 }
 
 

@@ -34,7 +34,7 @@ class Announcement:
     """A job was submitted, was changed, or has ended."""
 
     at_s: float  # whole seconds
-    partition: str  # "": the default one
+    partition: str  # "": the default one, or any of several
     job: Job | None = None  # submitted: what is known of it, its id is a stand-in
     nodes: tuple[str, ...] = ()  # ended: those it had
 
@@ -125,7 +125,7 @@ class Announced:
         if snapshot.jobs is None:
             return snapshot
         looked = [job for job in snapshot.jobs if not is_stand_in(job.job_id)]
-        if began > -math.inf:
+        if began > -math.inf and "jobs" not in snapshot.unread:
             self._forget([job for job in looked if job.is_ordinary], began)
             self._ended = [end for end in self._ended if end.at_s > began]
         for end in self._ended:
@@ -205,7 +205,7 @@ def is_same_job(announced: Job, shown: Job) -> bool:
     when_s = announced.submit_s or 0.0
     return (
         shown.user == announced.user
-        and announced.partition in ("", shown.partition)
+        and announced.partitions in ((), shown.partitions)
         and shown.submit_s is not None
         and when_s - 1.0 <= shown.submit_s <= when_s + 2.0
     )

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from bftrainer.errors import ExitCode, UsageError
 from bftrainer.plugins import load_plugin
 from bftrainer.poll.announcer import Announcer
-from bftrainer.poll.finding import Finding
+from bftrainer.poll.finding import NOTHING, Finding, Measured
 from bftrainer.poll.snapshot import Presence, Snapshot
 
 ENTRY_POINT_GROUP = "bftrainer.batch_systems"
@@ -29,9 +30,6 @@ class PilotRequest:
     pilot_id: str  # ours, unique for ever, e.g. "p000017"; also the batch job's name
     node: str
     time_limit_s: float  # fits the gap; adapters round *down* to their granularity
-    # To be had if no pilot of the limit above can start. An adapter whose batch system plans
-    # asks for both, and what it reports and cancels is one pilot all the same.
-    or_time_limit_s: float | None = None
     agent_argv: tuple[str, ...]  # absolute interpreter first; becomes the batch script itself
     log_path: Path
     gpus: int = 0
@@ -50,6 +48,25 @@ class PilotObservation:
     # Its process ended other than with status 0, and neither the batch system nor anybody who
     # asked it has ended it; nor has its node failed.
     has_failed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionProblem:
+    """What is wrong with one option of a batch system, or of a policy."""
+
+    path: tuple[str | int, ...]  # its name, then where inside its value; (): all of them
+    cause: str
+    next_step: str
+
+
+class OptionError(UsageError):
+    """Options of a plug-in that are unknown or malformed: all of them."""
+
+    def __init__(self, code: str, problems: Sequence[OptionProblem]) -> None:
+        cause = " ".join(problem.cause for problem in problems)
+        next_step = problems[0].next_step
+        super().__init__(code, cause, next_step, exit_code=ExitCode.VALIDATION_FAILED)
+        self.problems = tuple(problems)
 
 
 class BatchSystem(Protocol):
@@ -71,10 +88,7 @@ class BatchSystem(Protocol):
         """Count what the controller was asked so far, by kind; orders are ORDER_KINDS."""
 
     def launch_pilot(self, request: PilotRequest) -> str:
-        """Submit the pilot and return its batch job id; raise ``BatchSystemError``.
-
-        Of a pilot that was asked for with two limits the id may change once, when it starts.
-        """
+        """Submit the pilot and return its batch job id; raise ``BatchSystemError``."""
 
     def cancel_pilots(self, job_ids: Sequence[str], *, force: bool = False) -> None:
         """Ask the pilots to leave now; ids already gone are no error."""
@@ -82,7 +96,7 @@ class BatchSystem(Protocol):
     def pilot_states(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
         """Observe each id; a controller that does not answer gives ``UNKNOWN``."""
 
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self, measured: Measured = NOTHING, /) -> tuple[Finding, ...]:
         """Look for settings of the site that cost ordinary jobs or us something."""
 
     def open_announcer(self) -> Announcer | None:
@@ -101,6 +115,7 @@ def load_batch_system(name: str, options: Mapping[str, Any]) -> BatchSystem:
 
     Raises:
         UsageError: BFT-1201 when no such plug-in is installed.
+        OptionError: with the adapter's own code, what is wrong with the options.
     """
     create = load_plugin(ENTRY_POINT_GROUP, name, what="batch system", code="BFT-1201")
     system: BatchSystem = create(dict(options))

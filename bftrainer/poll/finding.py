@@ -19,6 +19,18 @@ class Weight(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a daemon has measured here; None: nothing yet, or there is no daemon."""
+
+    end_s: float | None = None  # from a pilot's cancel request until its node is usable
+    start_s: float | None = None  # from a pilot's start until its agent has come
+    promise_s: float = 1.0  # a node that is given back is free by then
+
+
+NOTHING = Measured()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One setting that is not as it should be."""
 

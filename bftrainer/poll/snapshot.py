@@ -1,13 +1,19 @@
 """What one look at the batch system saw; plain data, made by the adapters.
 
-Times are seconds since the epoch on the batch system's clock. A part that could
-not be read is ``None``: *unknown* never launches and never kills anything.
+Times are seconds since the epoch on the daemon's clock: an adapter converts what the batch
+system says where that has another. A part that could not be read is ``None``, or as it was
+last known (``unread``): *unknown* never launches and never kills anything, and it never keeps
+a node from a job that is known.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from bftrainer.poll.features import Way
 
 
 class NodeState(enum.StrEnum):
@@ -42,11 +48,23 @@ class Presence(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLeft:
-    """What nobody has of a node that is in use in part."""
+    """A part of a node: what nobody has of one that is in use, or what a job needs of each."""
 
     cpus: int
     memory_mb: int = 0
     gpus: int = 0
+
+    def covers(self, other: NodeLeft) -> bool:
+        """Whether this is enough for that."""
+        is_room = self.cpus >= other.cpus and self.memory_mb >= other.memory_mb
+        return is_room and self.gpus >= other.gpus
+
+    def without(self, other: NodeLeft) -> NodeLeft:
+        """Return what is left of this without that."""
+        memory_mb = self.memory_mb - other.memory_mb
+        return NodeLeft(
+            cpus=self.cpus - other.cpus, memory_mb=memory_mb, gpus=self.gpus - other.gpus
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +80,7 @@ class Node:
     memory_mb: int = 0
     features: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
+    switch: str = ""  # of the network, the one it is connected to; "": not known
     left: NodeLeft | None = None  # where it is in use in part
 
 
@@ -83,18 +102,23 @@ class Job:
 
     job_id: str
     user: str
-    partition: str
+    partitions: tuple[str, ...] = ()  # any one of them will do; none: the default one
     state: JobState
     n_nodes: int
     time_limit_s: float | None
-    reason: str = ""
+    reason: str = ""  # why it waits, in the batch system's words
+    # The batch system would start it if its nodes were free.
+    is_entitled: bool = True
+    begin_s: float | None = None  # not before that; None: at once
+    family: str = ""  # of jobs that were submitted as one: an array, parts that start together
+    together: str = ""  # pending jobs of the same word start together, or not at all
     priority: float = 0.0
     submit_s: float | None = None
     start_s: float | None = None  # actual when running, planned when pending, None unknown
     nodes: tuple[str, ...] = ()  # where it runs
     planned_nodes: tuple[str, ...] = ()  # where the scheduler plans it
     required_nodes: tuple[str, ...] = ()
-    features: str = ""  # constraint expression as the user wrote it
+    wants: tuple[Way, ...] = ()  # features of its nodes; one of several ways is enough
     gpus_per_node: int = 0
     pilot_id: str | None = None
     # What 0, "" and None leave open, the batch system did not say or the user did not ask for.
@@ -106,17 +130,23 @@ class Job:
     memory_per_cpu_mb: int = 0
     gpus: int = 0  # in all
     excluded_nodes: tuple[str, ...] = ()
+    n_more_tasks: int = 0  # of its array, behind it and alike, that are not shown
     waits_for: str = ""  # dependencies that are not fulfilled, in the batch system's words
-    reservation: str = ""  # it may only start in that one
+    reservations: tuple[str, ...] = ()  # it may only start in these
     can_share: bool = False  # a node with other jobs; all it asks for is known then
     unclear: str = ""  # what it asks for beyond this, in words
-    # The scheduler tried to start it, preempting, while it was submitted: announced ones only.
-    was_tried: bool = False
+    # The last three as texts of Slurm's: adapters make data of them now.
+    REMOVED: ClassVar = frozenset({"was_tried", "partition", "features", "reservation"})
 
     @property
     def is_ordinary(self) -> bool:
         """Whether the job belongs to somebody else."""
         return self.pilot_id is None
+
+    @property
+    def counts_as(self) -> str:
+        """What is remembered of it goes by that: all of a family are one."""
+        return self.family or self.job_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +186,43 @@ class Snapshot:
     pilots_come_last: bool = False
     failures: tuple[str, ...] = ()  # one sentence per source that failed
     partitions: tuple[Partition, ...] = ()  # those the batch system told of
+    # What this look could not read: it is as it was last known, or None.
+    unread: tuple[str, ...] = ()
 
     @property
     def is_complete(self) -> bool:
         """Whether every part that a decision needs was read."""
-        return None not in (self.nodes, self.jobs, self.reservations)
+        return not self.unread and None not in (self.nodes, self.jobs, self.reservations)
+
+    def with_last_known(self, before: Snapshot | None) -> Snapshot:
+        """Return this look with what it could not read as it was before.
+
+        Without nodes and without jobs nobody has answered, and nothing is filled in.
+        """
+        missing = [
+            part for part in ("nodes", "jobs", "reservations") if getattr(self, part) is None
+        ]
+        if before is None or not missing or (self.nodes is None and self.jobs is None):
+            return self
+        jobs = before.jobs if self.jobs is None else self.jobs
+        nodes = self.nodes
+        if nodes is None and before.nodes is not None:
+            nodes = not_idle_where_jobs_run(before.nodes, jobs or ())
+        return replace(
+            self,
+            nodes=nodes,
+            jobs=jobs,
+            reservations=before.reservations if self.reservations is None else self.reservations,
+            unread=tuple(dict.fromkeys((*self.unread, *missing))),
+        )
+
+
+def not_idle_where_jobs_run(nodes: Iterable[Node], jobs: Iterable[Job]) -> tuple[Node, ...]:
+    """Believe the later look, at the jobs: a node on which one runs is not idle any more."""
+    taken = {name for job in jobs if job.state is not JobState.PENDING for name in job.nodes}
+    return tuple(
+        replace(node, state=NodeState.ALLOCATED)
+        if node.name in taken and node.state in (NodeState.IDLE, NodeState.PLANNED)
+        else node
+        for node in nodes
+    )

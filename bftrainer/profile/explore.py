@@ -4,7 +4,7 @@ A trainer that grows or shrinks anyway may as well go to a size whose throughput
 known well. The problem and its best allocation come in, and for each trainer how well its
 curve is known; out comes that allocation or another one that is worth at most
 ``budget`` less (a share of the objective). Who does not move is left alone. Deterministic,
-nothing is remembered: what is known is in the input. Called by ``decide.exploring``.
+nothing is remembered: what is known is in the input. Called by ``decide.asking``.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ sum of two non-negative parts: what a step takes longer with each doubling (log2
 what does not become less with more nodes ((n-1)/n). Weighted least squares, relative to
 the measurements, drawn towards a guess where sizes are missing. What the model leaves
 over is put back, so that a curve passes through what was measured, within its error.
-Called by ``decide.curves``; one fit takes well under a millisecond and is kept.
+Called by ``curves``; one fit takes well under a millisecond and is kept.
 """
 
 from __future__ import annotations

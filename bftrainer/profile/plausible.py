@@ -3,7 +3,7 @@
 Reports are a worker's own words, and a curve is a user's. Nothing real is beyond these bounds,
 and whatever decisions compute within them stays finite, exact, and small enough beside the
 worths of other trainers not to drown them. Asked by ``admission``, ``measure``,
-``actuate.costs`` and ``decide.curves``.
+``actuate.costs`` and ``curves``.
 """
 
 from __future__ import annotations

@@ -59,6 +59,7 @@ class PaperBooks:
         self._now_s = now_s
         for trainer in self._running.values():
             trainer.done += span_s * trainer.rate
+            trainer.node_s += span_s * len(trainer.nodes)
             self.tally.node_s_used += span_s * len(trainer.nodes)
 
     def lose(self, nodes: Iterable[str]) -> None:
@@ -116,4 +117,4 @@ class PaperBooks:
 
     def training(self) -> Mapping[str, str]:
         """Every node trains at once."""
-        return {}
+        return {node: trainer.trainer_id for node, trainer in self._holder.items()}

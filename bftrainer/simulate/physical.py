@@ -14,8 +14,7 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from bftrainer.decide.slow import Replacing
-from bftrainer.decide.types import PilotView, Plan
+from bftrainer.decide.types import PilotView, Plan, Replacing
 from bftrainer.simulate.costs import PhysicalCosts
 from bftrainer.simulate.stragglers import SlowNodes
 from bftrainer.simulate.tally import Tally
@@ -142,6 +141,7 @@ class PhysicalBooks:
                 continue
             trained_s = min(span_s, max(0.0, now_s - member.resumes_at_s))
             trainer.done += trained_s * trainer.rate
+            trainer.node_s += span_s * len(trainer.nodes)
             tally.node_s_used += trained_s * len(trainer.nodes)
             tally.rescale_cost += (span_s - trained_s) * trainer.rate
         self._now_s = now_s

@@ -8,13 +8,13 @@ the hash, shows that daemon and simulator decide alike.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from bftrainer.canonical import digest
-from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.decide.types import DecisionRecord, Plan
 from bftrainer.journal.records import JournalEntry
+from bftrainer.surviving.decision import decide_surely
 
 KIND = "decision"  # of the entries that hold decisions
 
@@ -46,7 +46,7 @@ def take_again(entries: Iterable[JournalEntry]) -> Iterator[Again]:
         if entry.kind != KIND:
             continue
         record = entry.payload_as(DecisionRecord)
-        plan = decide(record.input, load_policy(record.input.settings.policy))
+        plan = decide_surely(record.input, load_policy(record.input.settings.policy))
         recorded, now = digest(record.plan), digest(plan)
         yield Again(
             seq=entry.seq,
@@ -58,5 +58,5 @@ def take_again(entries: Iterable[JournalEntry]) -> Iterator[Again]:
 
 
 def _differing(one: Plan, other: Plan) -> tuple[str, ...]:
-    names = Plan.__dataclass_fields__
+    names = [field.name for field in fields(Plan)]
     return tuple(n for n in names if digest(replace(one, **{n: getattr(other, n)})) != digest(one))

@@ -99,19 +99,22 @@ class Replay:
         settings: Settings,
         policy: Policy,
         books: Books,
+        seed: int = 0,
         on_plan: Callable[[DecisionInput, Plan], None] | None = None,
     ) -> None:
-        self._trace, self._settings, self._policy = trace, settings, policy
+        self._trace, self._settings, self._policy, self._seed = trace, settings, policy, seed
         self._books, self._on_plan = books, on_plan
-        self._world = World(trace.names)
+        self._world = World(trace.names, trace.node_types)
         self._begin_s, self._end_s = trace.span_s
         self._everybody = tuple(
             make_trainer(s, i, self._begin_s, books.known_costs(s))
             for i, s in enumerate(submissions, start=1)
         )
         self._coming = deque(self._everybody)
-        self._running: list[SimTrainer] = []  # the first p_jmax of the queue
+        self._running: list[SimTrainer] = []  # those that decisions see
+        self._most = math.inf if policy.traits.admits else settings.p_jmax  # of them
         self._memory = Memory()
+        self._wake_at_s = math.inf  # when the policy wants to be asked again
         self._now_s = self._begin_s
 
     def run(self) -> Outcome:
@@ -128,6 +131,7 @@ class Replay:
                 self._next_arrival_s(),
                 books.wakes_at_s,
                 self._patience_ends_s(),
+                self._wake_at_s,
             )
             if now_s > self._end_s or now_s == math.inf:
                 break
@@ -145,7 +149,8 @@ class Replay:
             if seen_at_s <= now_s:
                 is_due, seen_at_s = True, math.inf
                 self._world.look()
-            is_due = self._turn_over() or is_due or self._patience_ends_s() <= now_s
+            is_due = self._turn_over() or is_due
+            is_due = is_due or min(self._patience_ends_s(), self._wake_at_s) <= now_s
             if is_due:
                 self._decide()
         self._advance(self._end_s)
@@ -161,7 +166,7 @@ class Replay:
 
     def _next_arrival_s(self) -> float:
         """When a trainer arrives that may run at once."""
-        is_room = len(self._running) < self._settings.p_jmax
+        is_room = len(self._running) < self._most
         if not (is_room and self._coming and self._books.sees_arrivals):
             return math.inf
         return max(self._now_s, self._coming[0].record.submitted_s)
@@ -180,7 +185,7 @@ class Replay:
         for trainer in complete:
             self._running.remove(trainer)
         is_new = bool(complete)
-        while len(self._running) < self._settings.p_jmax and self._coming:
+        while len(self._running) < self._most and self._coming:
             if self._coming[0].record.submitted_s > self._now_s:
                 break
             trainer = self._coming.popleft()
@@ -197,23 +202,28 @@ class Replay:
             snapshot=self._world.snapshot(self._now_s, {p.node for p in pilots}),
             is_new_snapshot=True,
             pilots=pilots,
-            trainers=tuple([t.record for t in self._running]),
+            trainers=tuple([t.as_decided() for t in self._running]),
             settings=self._settings,
             memory=self._memory,
             training=books.training(),
             speeds=books.speeds(),
             may_claim=books.claims_nodes,
+            seed=self._seed,
         )
         began = time.perf_counter()
-        plan = decide(given, self._policy, _surface)
+        plan = decide(given, self._policy)
         tally.decide_s += time.perf_counter() - began
         tally.decisions += 1
         self._memory = plan.memory
+        self._wake_at_s = math.inf if plan.wake_at_s is None else plan.wake_at_s
         books.follow(plan)
+        if plan.dropped:
+            self._drop(plan.dropped)
         if self._on_plan is not None:
             self._on_plan(given, plan)
 
-
-def _surface(failure: Exception) -> None:
-    """A daemon goes on without whoever a decision fails on; figures of that mean nothing."""
-    raise failure
+    def _drop(self, dropped: Mapping[str, str]) -> None:
+        """Trainers that the policy does not let enter are never seen again."""
+        for trainer in self._running:
+            trainer.dropped = dropped.get(trainer.trainer_id, "")
+        self._running = [t for t in self._running if not t.dropped]

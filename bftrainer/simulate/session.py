@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from bftrainer.decide.policies import no_rescale
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.decide.types import DecisionInput, Plan, Settings
 from bftrainer.simulate.costs import PhysicalCosts
@@ -34,13 +33,13 @@ class Choices:
 
     policy: str = "milp"
     objective: Objective = Objective.THROUGHPUT
-    t_fwd_s: float | None = 120.0  # None: learnt on the way
+    t_fwd_s: float = 120.0
     p_jmax: int = 10
     costs: PhysicalCosts | None = None  # None: the paper's bookkeeping
     seed: int = 1
     slow: Injection | None = None  # nodes that are slow for anyone; with physical costs only
     straggler_threshold: float = 0.8  # of the decision; 0: stragglers stay
-    job_nodes: int | None = None  # what a job of no-rescale asks for; None: the static share
+    job_nodes: int | None = None  # what a job asks for that is not rescaled; None: the static share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +63,12 @@ def settings_of(choices: Choices) -> Settings:
         objective=choices.objective,
         t_fwd_s=choices.t_fwd_s,
         p_jmax=choices.p_jmax,
+        skip_unstartable=False,  # the first p_jmax of the queue enter, as in the paper
         reserve_nodes_per_type=0,
         min_gap_s=0.0,
         gap_margin_s=0.0,
         pilot_time_limit_s=7 * 86400.0,
-        pilot_start_timeout_s=3600.0,
+        cycle_s=1800.0,  # nobody tells of cycles, and pilots start when they may
         straggler_threshold=choices.straggler_threshold if choices.slow else 0.0,
     )
 
@@ -115,6 +115,7 @@ def record(
         settings=settings_of(choices),
         policy=load_policy(choices.policy),
         books=_books(choices, tally, admitted, trace.names),
+        seed=choices.seed,
         on_plan=decided,
     ).run()
     history = recorder.history()
@@ -123,7 +124,7 @@ def record(
 
 
 def job_nodes(trace: Fragments, choices: Choices) -> int:
-    """Return how many nodes a job of the no-rescale policy asks for.
+    """Return how many nodes a job asks for under a policy that does not rescale.
 
     Unless it is chosen: what a trainer has of N_eq nodes shared equally, the size at which
     A_s counts it.
@@ -136,8 +137,8 @@ def job_nodes(trace: Fragments, choices: Choices) -> int:
 def _submitted(
     trace: Fragments, workload: Iterable[Submission], choices: Choices
 ) -> Iterable[Submission]:
-    """The workload; under no-rescale as jobs of a batch queue, each of exactly one size."""
-    if choices.policy != no_rescale.POLICY.name:
+    """The workload; where nobody rescales as jobs of a batch queue, each of exactly one size."""
+    if load_policy(choices.policy).traits.rescales:
         return workload
     wanted = job_nodes(trace, choices)
     return [_of_size(s, max(s.n_min, min(s.n_max, wanted))) for s in workload]

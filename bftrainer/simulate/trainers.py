@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from bftrainer.simulate.workloads.submission import Submission
-from bftrainer.trainer import MeasuredCosts, TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.trainer import (
+    MeasuredCosts,
+    TrainerProgress,
+    TrainerRecord,
+    TrainerSpec,
+    TrainerState,
+)
 from milp.problem import Curve
 
 
@@ -21,8 +28,10 @@ class SimTrainer:
     nodes: set[str] = field(default_factory=set)
     pace: float = 1.0  # of its slowest node; 1 unless one is slow
     done: float = 0.0  # samples, less what rescales and preemptions cost
+    node_s: float = 0.0  # node-seconds attained
     started_s: float | None = None
     finished_s: float | None = None
+    dropped: str = ""  # why the policy did not let it enter; "": it did
     rescales: int = 0
     preemptions: int = 0
 
@@ -35,6 +44,13 @@ class SimTrainer:
     def rate(self) -> float:
         """Samples per second at its present size."""
         return self.rates[len(self.nodes)] * self.pace
+
+    def as_decided(self) -> TrainerRecord:
+        """Return the record as decisions see it, with how far it has come."""
+        progress = TrainerProgress(
+            size=len(self.nodes), samples=max(0, math.floor(self.done)), node_s=self.node_s
+        )
+        return replace(self.record, progress=progress)
 
 
 def make_trainer(
@@ -55,6 +71,8 @@ def make_trainer(
         n_min=submission.n_min,
         n_max=submission.n_max,
         curve=submission.curve,
+        gres=submission.gres,
+        samples=math.ceil(submission.samples),
         weight=submission.weight,
         utility=submission.utility,
     )

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
+from bftrainer.node_request import gpus_of_type
 from bftrainer.poll.snapshot import Node, NodeState, Snapshot
 
 
 class World:
     """Which nodes are idle now, and on which of them our pilots are."""
 
-    def __init__(self, names: Iterable[str]) -> None:
-        names = list(names)
+    def __init__(self, names: Sequence[str], node_types: Sequence[str] | None = None) -> None:
         self._free = {n: Node(name=n, state=NodeState.IDLE) for n in names}
-        self._ours = {n: Node(name=n, state=NodeState.ALLOCATED) for n in names}
+        for name, node_type in zip(names, node_types or (), strict=bool(node_types)):
+            self._free[name] = replace(
+                self._free[name], node_type=node_type, gpus=gpus_of_type(node_type)
+            )
+        self._ours = {n: replace(one, state=NodeState.ALLOCATED) for n, one in self._free.items()}
         self._idle: list[str] = []  # sorted
         self._unseen: dict[str, None] = {}
 

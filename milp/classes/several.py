@@ -87,6 +87,18 @@ def solve_classes(options: Options, pool: PoolView) -> ClassesAnswer:
     return _answer(instance, plan, price, gap)
 
 
+def most_worth(options: Options, pool: PoolView) -> float:
+    """Return what no answer is worth more than, by prices of a node of each class."""
+    instance = build_instance(options, pool)
+    together = solve_pool(
+        instance.totals, instance.current, int(instance.counts.sum()), instance.tolerance
+    )
+    at_nothing = float(instance.totals[:, 0].sum())
+    price = max(together.value_of_one_more - together.value, 0.0)
+    prices = find_prices(Buyers(instance).take, at_nothing, options.counts, price)
+    return min(together.value, Priced(instance, prices).bound)
+
+
 def _blocks(prices: FloatArray) -> list[int]:
     """A number per class, the same for classes of the same price."""
     block_of: list[int] = []

@@ -2,7 +2,7 @@
 
 Takes what the graded search found; called by ``solve_graded``. Nodes of a grade are
 worth the same; which of them a trainer gets follows what it has: nodes nobody holds,
-of its owner, on its switches, that stay longest.
+with a pilot, on its switches, that stay longest.
 """
 
 from __future__ import annotations
@@ -152,13 +152,12 @@ def _name_nodes(grades: Grades, found: Found) -> dict[str, str]:
         own = [node for node, holder in grades.nodes[g] if holder == j]
         hand_out(j, sorted(own, key=_giving_up_last(grades.trainers[j]))[: kept[j, g]])
     for j, g in zip(*np.nonzero(np.where(keeps_all[:, None], used, 0)), strict=True):
-        owner, on_switch = grades.trainers[j].owner, switches[j]
+        on_switch = switches[j]
         free = [pair for pair in grades.nodes[g] if pair[0].name not in assignment]
         free.sort(
             key=lambda pair: (
                 pair[1] != NOBODY,
-                pair[0].owner not in (owner, ""),
-                pair[0].owner != owner,
+                not pair[0].has_pilot,
                 -on_switch[pair[0].switch],
                 -_remaining_s(pair[0]),
                 pair[0].name,
@@ -180,7 +179,7 @@ def _giving_up_last(trainer: ProblemTrainer) -> Callable[[ProblemNode], tuple[ob
         return (
             node.name not in settled,
             -_remaining_s(node),
-            node.owner != trainer.owner,
+            not node.has_pilot,
             node.switch,
             node.name,
         )

@@ -1,17 +1,15 @@
-"""Allocations when nodes earn unequally: late arrivals, early ends, swaps.
+"""Allocations when nodes earn unequally: some end before t_fwd.
 
 Takes a validated Problem, returns the Allocation of the extended objective in
 ``milp.problem`` with a measured gap; called by ``solve`` when sizes alone do not decide.
 
 Which of the costs leave the size-only form exact (docs/adr/0007-costs.md has the why):
-pauses (R_up, R_dw) and warm-up always, for they depend on C_j and the size alone; claim
-times, horizons and swaps only when they come to the same for every node. Such problems
-have one grade, and the first bound proves the first answer.
+pauses (R_up, R_dw) and warm-up always, for they depend on C_j and the size alone; horizons
+only when they come to the same for every node. Such problems have one grade, and the first
+bound proves the first answer.
 """
 
 from __future__ import annotations
-
-import operator
 
 import numpy as np
 
@@ -21,7 +19,6 @@ from milp.graded.rows import build_rows
 from milp.graded.search import search
 from milp.problem import Allocation, Problem
 
-_CLAIM = operator.attrgetter("claim_s")  # every decision pays for this look
 TOLERANCE = 1e-11  # of what the trainers could be worth together: float noise
 
 
@@ -29,10 +26,6 @@ def is_graded(problem: Problem) -> bool:
     """Whether it can matter which nodes a trainer gets, not only how many."""
     if not problem.trainers[: problem.p_jmax]:
         return False
-    if problem.swap_s > 0 and any(trainer.current for trainer in problem.trainers):
-        return True
-    if any(map(_CLAIM, problem.nodes)):
-        return True
     return problem.per_node_horizon and any(
         horizon_s(problem, node) < problem.t_fwd_s for node in problem.nodes
     )

@@ -1,9 +1,8 @@
 """How long each node trains for each trainer within t_fwd, by grade.
 
 Takes a validated Problem; gives e_jn of the objective in ``milp.problem`` for nodes that
-are alike. A grade is a merged class and the seconds a node of it earns at most for who
-does not hold it (warm-up apart): who holds it matters to its holder only, so that the
-nodes of a grade can stand in for each other. Read by the solver for graded problems.
+are alike. A grade is a merged class and the seconds until a node of it ends, t_fwd at
+most: the nodes of a grade can stand in for each other. Read by the solver for graded problems.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from milp.pool import accepted_by, group_of
 from milp.problem import Objective, Problem, ProblemNode, ProblemTrainer
 from milp.tables import BoolArray, FloatArray, IntArray, rate_curve, rate_scale
 
@@ -54,15 +54,13 @@ def view_grades(problem: Problem) -> Grades:
             present[j] += 1
         k = class_by_name[node.eligibility]
         if k >= 0:
-            others_s = horizon_s(problem, node) - node.claim_s
-            others_s -= 0.0 if j == NOBODY else problem.swap_s
-            groups.setdefault((k, others_s), []).append((node, j))
+            groups.setdefault((k, horizon_s(problem, node)), []).append((node, j))
     own = np.zeros((len(problem.trainers), len(groups)), dtype=np.int64)
     for g, members in enumerate(groups.values()):
         for _, j in members:
             if j != NOBODY:
                 own[j, g] += 1
-    others = np.array([others_s for _, others_s in groups], dtype=np.float64)
+    until_s = np.array([until_s for _, until_s in groups], dtype=np.float64)
     warm_up = np.array([t.warm_up_s for t in trainers], dtype=np.float64)
     return Grades(
         trainers=trainers,
@@ -72,8 +70,8 @@ def view_grades(problem: Problem) -> Grades:
         class_of=np.array([k for k, _ in groups], dtype=np.int64),
         accepts=accepts,
         present=np.array(present[: len(trainers)], dtype=np.int64),
-        kept_s=np.maximum(others + problem.swap_s, 0.0),
-        joined_s=np.maximum(others - warm_up[:, None], 0.0),
+        kept_s=np.maximum(until_s, 0.0),
+        joined_s=np.maximum(until_s - warm_up[:, None], 0.0),
     )
 
 
@@ -81,12 +79,14 @@ def _merge_classes(
     nodes: Sequence[ProblemNode], trainers: Sequence[ProblemTrainer]
 ) -> tuple[dict[str, int], BoolArray]:
     """Number the classes, alike ones alike and -1 for nobody's; who accepts which."""
-    merged: dict[tuple[bool, ...], int] = {}
+    merged: dict[tuple[str, tuple[bool, ...]], int] = {}
     class_by_name: dict[str, int] = {}
     for name in dict.fromkeys(node.eligibility for node in nodes):
-        accepted = tuple(not t.eligible or name in t.eligible for t in trainers)
-        class_by_name[name] = merged.setdefault(accepted, len(merged)) if any(accepted) else -1
-    accepts = np.array(list(merged), dtype=np.bool_).reshape(len(merged), len(trainers))
+        accepted = accepted_by(name, trainers)
+        key = group_of(name, accepted, trainers), accepted
+        class_by_name[name] = merged.setdefault(key, len(merged)) if any(accepted) else -1
+    rows = [accepted for _, accepted in merged]
+    accepts = np.array(rows, dtype=np.bool_).reshape(len(rows), len(trainers))
     return class_by_name, accepts.T
 
 

@@ -1,7 +1,7 @@
 """Nodes that differ in nothing the placement rule looks at: any choice is the best.
 
 Takes sizes, returns the map at once. Called by ``place`` when all nodes of the pool share
-one end, one switch and one owner, as on a machine about which no more is known.
+one end and one switch, as on a machine about which no more is known.
 """
 
 from __future__ import annotations
@@ -13,25 +13,19 @@ from milp.problem import Problem
 
 
 def are_alike(problem: Problem) -> bool:
-    """Whether no node is better than another."""
-    nodes = problem.nodes
-    if not nodes:
-        return True
-    first = nodes[0]
-    end, switch, owner = first.expected_remaining_s, first.switch, first.owner
-    for node in nodes:  # every decision pays for this look: no calls, no generator
-        if node.switch != switch or node.owner != owner or node.expected_remaining_s != end:
-            return False
-    return True
+    """Whether no node is better than another, but that it has a pilot."""
+    return len({(node.switch, node.expected_remaining_s) for node in problem.nodes}) <= 1
 
 
 def place_alike(
+    problem: Problem,
     pool: PoolView,
     sizes: Sequence[int],
     classes: Sequence[int],
     split: Sequence[Sequence[int]] | None,
 ) -> dict[str, str]:
-    """Who shrinks gives up what does not train yet first; all else goes by name and order."""
+    """Who shrinks gives up what does not train yet first; then pilots, name and order count."""
+    claims = {node.name for node in problem.nodes if not node.has_pilot}
     assignment: dict[str, str] = {}
     wants: list[list[tuple[str, int]]] = [[] for _ in pool.names]  # [k]: trainer, nodes
     for j, (trainer, size, present) in enumerate(
@@ -42,7 +36,7 @@ def place_alike(
         trainer_id = trainer.trainer_id
         if size < len(present):
             settled = set(trainer.settled)
-            ordered = sorted(present, key=lambda name: (name not in settled, name))
+            ordered = sorted(present, key=lambda name: (name not in settled, name in claims, name))
             for k, count in _counts(j, size, classes, split):
                 own = [name for name in ordered if pool.class_of.get(name) == k]
                 assignment.update(dict.fromkeys(own[:count], trainer_id))
@@ -54,7 +48,10 @@ def place_alike(
                     wants[k].append((trainer_id, count - pool.held[j][k]))
     for names, takers in zip(pool.names, wants, strict=True):
         if takers:
-            free = sorted([name for name in names if name not in assignment])
+            free = sorted(
+                [name for name in names if name not in assignment],
+                key=lambda name: (name in claims, name),
+            )
             at = 0
             for trainer_id, count in takers:
                 assignment.update(dict.fromkeys(free[at : at + count], trainer_id))

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from milp.problem import Problem, ProblemNode, ProblemTrainer
+from milp.problem import Problem, ProblemNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -21,7 +21,7 @@ class PlacementCost:
     disturbances: float  # expected leaves that trainers will feel: see ``leave_weight``
     leaving: float  # the same by node: expected nodes that trainers will lose
     switches: int  # distinct switches, summed over the trainers
-    pilot_steps: int  # pilots to end or start: 0 on an own node, 1 nobody's, 2 another's
+    claims: int  # nodes that have no pilot yet
 
 
 def placement_cost(problem: Problem, assignment: Mapping[str, str]) -> PlacementCost:
@@ -32,7 +32,7 @@ def placement_cost(problem: Problem, assignment: Mapping[str, str]) -> Placement
         if trainer_id is not None:
             groups[trainer_id].append(node)
     pool = {node.name for node in problem.nodes}
-    settled_given_up, switches, pilots = 0, 0, 0
+    settled_given_up, switches, claims = 0, 0, 0
     disturbances: list[float] = []
     leaving: list[float] = []
     for trainer in problem.trainers:
@@ -42,13 +42,13 @@ def placement_cost(problem: Problem, assignment: Mapping[str, str]) -> Placement
         disturbances += [leave_weight(end, problem.t_fwd_s) for end in set(ends)]
         leaving += [leave_weight(end, problem.t_fwd_s) for end in ends]
         switches += len({node.switch for node in group})
-        pilots += sum(pilot_steps(trainer, node) for node in group)
+        claims += sum(not node.has_pilot for node in group)
     return PlacementCost(
         settled_given_up=settled_given_up,
         disturbances=math.fsum(disturbances),
         leaving=math.fsum(leaving),
         switches=switches,
-        pilot_steps=pilots,
+        claims=claims,
     )
 
 
@@ -64,10 +64,3 @@ def leave_weight(expected_remaining_s: float | None, t_fwd_s: float) -> float:
         return 0.0
     between_s = max(t_fwd_s, 1.0)
     return between_s / (between_s + max(expected_remaining_s, 0.0))
-
-
-def pilot_steps(trainer: ProblemTrainer, node: ProblemNode) -> int:
-    """Pilots that end or start before the node can serve the trainer's owner."""
-    if node.owner == trainer.owner:
-        return 0
-    return 2 if node.owner else 1

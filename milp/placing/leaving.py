@@ -1,7 +1,7 @@
 """Who gets nodes of which end, so that leaves touch as few trainers as possible.
 
 Takes how many nodes each trainer still needs and how many nodes leave at which time,
-returns how many of each it gets; called by placement, before switches and owners. A
+returns how many of each it gets; called by placement, before switches and pilots. A
 trainer pays once for each leave it will feel (a fixed charge), so this is a packing
 problem: trainers are filled one by one from the cheapest sources, then one or two are
 emptied and filled again while that gains.

@@ -4,27 +4,26 @@ Takes a Problem and each trainer's size and class, returns the map node -> train
 called by the solver and by simple policies. No migration: a trainer that grows keeps
 all its nodes, one that shrinks takes none. Otherwise the map costs as little as we
 find by ``milp.placing.cost``: settled nodes stay, nodes that leave together or soon
-touch few trainers, then few switches, then own pilots, then the name. The parts are
-settled one after the other (``leaving``, ``topology``, owners), small pools refined.
+touch few trainers, then few switches, then nodes with pilots, then the name. The parts are
+settled one after the other (``leaving``, ``topology``, pilots), small pools refined.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from milp.placing.alike import are_alike, place_alike
-from milp.placing.cost import leave_weight, pilot_steps
+from milp.placing.cost import leave_weight
 from milp.placing.leaving import ENDLESS, Leavers, Shares, Want, share_leavers
 from milp.placing.refine import refine
 from milp.placing.topology import Cell, Taker, take_from_switches
 from milp.pool import PoolView
 from milp.problem import Problem, ProblemNode, ProblemTrainer
-from milp.tables import IntArray
 
 WAYS = ((True, True), (False, True), (True, False), (False, False))
 MANY = 128  # nodes; beyond, each trainer that shrinks chooses for itself, and once
@@ -43,7 +42,7 @@ def place(
     must fit: the trainers of a class ask for no more nodes than it has.
     """
     if are_alike(problem):
-        return place_alike(pool, sizes, classes, split)
+        return place_alike(problem, pool, sizes, classes, split)
     nodes = {node.name: node for node in problem.nodes}
     requests: list[list[_Request]] = [[] for _ in pool.names]  # [k]
     for j, trainer in enumerate(pool.trainers):
@@ -188,10 +187,14 @@ def _take_nodes(
     supply = np.zeros((len(source_of), len(switch_of)), dtype=np.int64)
     for cell, members in cells.items():
         supply[cell] = len(members)
-    if len(cells) == 1 and len({node.owner for node in available}) == 1:
-        members = sorted(next(iter(cells.values())), key=lambda node: node.name, reverse=True)
+    for members in cells.values():  # the last is taken first
+        members.sort(key=lambda node: (not node.has_pilot, node.name), reverse=True)
+    if len(cells) == 1:
+        members = next(iter(cells.values()))
         return [[members.pop() for _ in range(sum(want.values()))] for want in wants]
-    favoured = _own_nodes(requests, cells, len(switch_of))
+    favoured = [0] * len(switch_of)
+    for (_, switch), members in cells.items():
+        favoured[switch] += sum(node.has_pilot for node in members)
     choices: list[list[list[ProblemNode]]] = []
     # Which way suits shows at the end only; small pools try all.
     for prefers_tight, largest_first in WAYS[: len(WAYS) if len(available) <= MANY else 1]:
@@ -205,72 +208,27 @@ def _take_nodes(
         take_from_switches(
             takers, supply, favoured, prefers_tight=prefers_tight, largest_first=largest_first
         )
-        choices.append(_by_owner(requests, takers, cells))
+        choices.append(_named(takers, cells))
     return choices[0] if len(choices) == 1 else min(choices, key=partial(_cost, requests))
 
 
 def _cost(requests: Sequence[_Request], chosen: Sequence[Sequence[ProblemNode]]) -> tuple[int, int]:
-    """Switches and pilot steps, the last two parts of the rule."""
+    """Switches and claims, the last two parts of the rule."""
     pairs = list(zip(requests, chosen, strict=True))
     return (
         sum(len({node.switch for node in (*request.has, *got)}) for request, got in pairs),
-        sum(pilot_steps(request.trainer, node) for request, got in pairs for node in got),
+        sum(not node.has_pilot for got in chosen for node in got),
     )
 
 
-def _own_nodes(
-    requests: Sequence[_Request],
-    cells: dict[Cell, list[ProblemNode]],
-    n_switches: int,
-) -> IntArray:
-    """[request, switch]: nodes there that its owner's pilots hold."""
-    by_owner: defaultdict[str, IntArray] = defaultdict(lambda: np.zeros(n_switches, dtype=np.int64))
-    owners = {request.trainer.owner for request in requests}
-    for (_, switch), members in cells.items():
-        for node in members:
-            if node.owner in owners:
-                by_owner[node.owner][switch] += 1
-    return np.array([by_owner[request.trainer.owner] for request in requests])
-
-
-def _by_owner(
-    requests: Sequence[_Request],
-    takers: Sequence[Taker],
-    cells: dict[Cell, list[ProblemNode]],
+def _named(
+    takers: Sequence[Taker], cells: Mapping[Cell, Sequence[ProblemNode]]
 ) -> list[list[ProblemNode]]:
-    """Within source and switch: own owner's nodes, then nobody's, then others', by name."""
-    got: list[list[ProblemNode]] = [[] for _ in requests]
-    takes: defaultdict[Cell, list[tuple[int, int]]] = defaultdict(list)
+    """Nodes for the numbers that each takes: those with pilots first, then by name."""
+    left = {cell: list(members) for cell, members in cells.items()}
+    got: list[list[ProblemNode]] = [[] for _ in takers]
     for j, taker in enumerate(takers):
         for switch, at in taker.takes.items():
             for source, n in at.items():
-                takes[source, switch].append((j, n))
-    for cell, shares in takes.items():
-        members = sorted(cells[cell], key=lambda node: node.name, reverse=True)
-        if len({node.owner for node in members}) == 1:
-            for j, n in shares:
-                got[j] += [members.pop() for _ in range(n)]
-            continue
-        for j, node in _match_owners(
-            [(j, requests[j].trainer.owner, n) for j, n in shares], members
-        ):
-            got[j].append(node)
+                got[j] += [left[source, switch].pop() for _ in range(n)]
     return got
-
-
-def _match_owners(
-    shares: Sequence[tuple[int, str, int]], members: Sequence[ProblemNode]
-) -> Iterable[tuple[int, ProblemNode]]:
-    """Own nodes for all before nobody's for any, and those before others'."""
-    buckets: defaultdict[str, list[ProblemNode]] = defaultdict(list)
-    for node in members:  # the last of a bucket has the smallest name
-        buckets[node.owner].append(node)
-    left = {j: n for j, _, n in shares}
-    for turn in range(3):
-        everybody = sorted(buckets) if turn == 2 else [""]
-        for j, own, _ in shares:
-            for owner in everybody if turn else [own]:
-                bucket = buckets.get(owner, [])
-                while bucket and left[j]:
-                    yield j, bucket.pop()
-                    left[j] -= 1

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from milp.placing.cost import leave_weight, pilot_steps
+from milp.placing.cost import leave_weight
 from milp.pool import PoolView
-from milp.problem import Problem, ProblemNode
+from milp.problem import Problem
 from milp.tables import BoolArray, FloatArray, IntArray
 
 # One unit of an earlier part of the rule outweighs what one exchange can do to later ones.
-DISTURBANCE, LEAVING, SWITCH, PILOT, CROWD = 1e9, 1e5, 16.0, 1.0, 1e-4
+DISTURBANCE, LEAVING, SWITCH, CLAIM, CROWD = 1e9, 1e5, 16.0, 1.0, 1e-4
 NOISE = 1e-6
 MAX_NODES = 128  # beyond, exchanges would take longer than the rest of the decision
 MAX_WORK = 100_000  # pairs of nodes looked at: deterministic, unlike a clock
@@ -33,7 +33,7 @@ class Movable:
     switch: IntArray  # [n]
     group: IntArray  # [n]: only nodes of one group are exchanged
     may_have: BoolArray  # [holder, n]
-    pilot_steps: IntArray  # [holder, n], 0 for nobody
+    claims: IntArray  # [n]: 1 where there is no pilot yet
     on_end: IntArray  # [holder, end]: nodes it has, fixed ones included
     on_switch: IntArray  # [holder, switch]
     weights: FloatArray  # [end]: of a leave, 0 when there is none
@@ -101,18 +101,11 @@ def _view(
         switch=np.array([switches[node.switch] for node in members], dtype=np.int64),
         group=np.array([pool.class_of[name] for name in names], dtype=np.int64),
         may_have=may_have,
-        pilot_steps=_pilot_steps(pool, members),
+        claims=np.array([not node.has_pilot for node in members], dtype=np.int64),
         on_end=on_end,
         on_switch=on_switch,
         weights=np.array([leave_weight(end, problem.t_fwd_s) for end in ends]),
     )
-
-
-def _pilot_steps(pool: PoolView, members: list[ProblemNode]) -> IntArray:
-    steps = np.zeros((len(pool.trainers) + 1, len(members)), dtype=np.int64)
-    for j, trainer in enumerate(pool.trainers):
-        steps[j] = [pilot_steps(trainer, node) for node in members]
-    return steps
 
 
 def _exchange(nodes: Movable, n: int, m: int) -> None:
@@ -142,13 +135,12 @@ def _changes(nodes: Movable) -> FloatArray:
     differs = switch[:, None] != switch
     switches = differs * is_held[:, None] * (1.0 * (own == 0) - (count == 1)[:, None])
     crowd = differs * is_held[:, None] * (count[:, None] - 1 - own)
-    steps = nodes.pilot_steps[holder]  # [n, m]: of node m for the holder of n
-    pilots = steps - np.diagonal(steps)[:, None]
+    claims = is_held[:, None] * (nodes.claims[None, :] - nodes.claims[:, None])
     half = (
         DISTURBANCE * disturbances
         + LEAVING * leaving
         + SWITCH * switches
-        + PILOT * pilots
+        + CLAIM * claims
         + CROWD * crowd
     )
     change: FloatArray = half + half.T

@@ -42,7 +42,7 @@ class Taker:
 def take_from_switches(
     takers: Sequence[Taker],
     supply: IntArray,
-    favoured: IntArray,
+    favoured: Sequence[int],
     *,
     prefers_tight: bool = True,
     largest_first: bool = True,
@@ -50,14 +50,14 @@ def take_from_switches(
     """Fill in every taker's ``takes``; ``supply[source, switch]`` counts nodes.
 
     Among switches that have all a taker needs it goes to the one with fewest to spare,
-    or to the one with most that it favours: ``favoured[taker, switch]`` nodes.
+    or to the one with most nodes that are favoured: ``favoured[switch]``.
     """
     left = supply.copy()
     order = sorted(range(len(takers)), key=lambda j: (-sum(takers[j].wanted.values()), j))
     if not largest_first:
         order.reverse()
     for j in order:
-        _take_greedily(takers[j], left, favoured[j].tolist(), prefers_tight=prefers_tight)
+        _take_greedily(takers[j], left, favoured, prefers_tight=prefers_tight)
     if len(takers) > 1:
         _exchange(takers, left)
 

@@ -7,7 +7,6 @@ left the pool or changed in the policy (section 3.6 of the paper: "let x be c").
 from __future__ import annotations
 
 from milp.problem import Problem, ProblemTrainer
-from milp.reference.node_model import merged_classes
 
 
 def keep_map(problem: Problem) -> dict[str, str]:
@@ -17,17 +16,14 @@ def keep_map(problem: Problem) -> dict[str, str]:
     beyond p_jmax, gives up all.
     """
     eligibility = {node.name: node.eligibility for node in problem.nodes}
-    merged = dict(zip(eligibility, merged_classes(problem), strict=True))
     return {
         name: trainer.trainer_id
         for trainer in problem.trainers[: problem.p_jmax]
-        for name in _kept(trainer, eligibility, merged)
+        for name in _kept(trainer, eligibility)
     }
 
 
-def _kept(
-    trainer: ProblemTrainer, eligibility: dict[str, str], merged: dict[str, str]
-) -> list[str]:
+def _kept(trainer: ProblemTrainer, eligibility: dict[str, str]) -> list[str]:
     names = [
         name
         for name in trainer.current
@@ -36,7 +32,7 @@ def _kept(
     if not trainer.mixes_classes:
         groups: dict[str, list[str]] = {}
         for name in names:
-            groups.setdefault(merged[name], []).append(name)
+            groups.setdefault(eligibility[name], []).append(name)
         names = max(groups.values(), key=len, default=[])
     settled = set(trainer.settled)
     names = sorted(names, key=lambda name: name not in settled)[: trainer.n_max]

@@ -28,7 +28,7 @@ class TrainerColumns:
     weights: tuple[int, ...]  # [i] w_ji of breakpoint i (eq. 11)
     grows: int  # zu_j (eq. 15)
     shrinks: int  # zd_j (eq. 15)
-    classes: Mapping[str, int]  # merged class -> 1 when it has nodes of that class
+    classes: Mapping[str, int]  # class -> 1 when it has nodes of that class
     points: tuple[Point, ...]  # (N_ji, O_ji), the first is (0, 0)
     held: float  # O_j(C_j)
     present: frozenset[int]  # n with c_jn = 1
@@ -41,7 +41,7 @@ class NodeModel:
     problem: Problem
     model: LinearModel
     trainers: tuple[TrainerColumns, ...]
-    node_classes: tuple[str, ...]  # [n] merged class
+    node_classes: tuple[str, ...]  # [n]
 
 
 def build_node_model(problem: Problem) -> NodeModel:
@@ -51,8 +51,8 @@ def build_node_model(problem: Problem) -> NodeModel:
         ProblemError: nodes earn for unequal times, which these equations cannot say.
     """
     _require_equal_times(problem)
-    # Data: merged classes; eq. 1 (C_j) and the breakpoints of O_j are in the columns
-    node_classes = merged_classes(problem)
+    # Data: classes; eq. 1 (C_j) and the breakpoints of O_j are in the columns
+    node_classes = [node.eligibility for node in problem.nodes]
     model = LinearModel()
     # Variables, in the order of the trainers; x first
     columns = [
@@ -82,9 +82,7 @@ def build_node_model(problem: Problem) -> NodeModel:
 def _require_equal_times(problem: Problem) -> None:
     """Eq. 16 lets every node earn for t_fwd; anything else is another model."""
     extras = {
-        "claim_s": any(node.claim_s for node in problem.nodes),
         "warm_up_s": any(trainer.warm_up_s for trainer in problem.trainers),
-        "swap_s": problem.swap_s != 0,
         "per_node_horizon": problem.per_node_horizon
         and any(
             node.expected_remaining_s is not None and node.expected_remaining_s < problem.t_fwd_s
@@ -98,18 +96,6 @@ def _require_equal_times(problem: Problem) -> None:
             f"The paper's node-level model knows no {' and no '.join(used)}.",
             "Use the exact solver, or set them to 0.",
         )
-
-
-def merged_classes(problem: Problem) -> list[str]:
-    """Class of each node; classes that the same of the running trainers accept are one."""
-    runners = problem.trainers[: problem.p_jmax]
-    merged: dict[str, str] = {}
-    first_of: dict[tuple[bool, ...], str] = {}
-    for node in problem.nodes:
-        if node.eligibility not in merged:
-            accepted = tuple(not t.eligible or node.eligibility in t.eligible for t in runners)
-            merged[node.eligibility] = first_of.setdefault(accepted, node.eligibility)
-    return [merged[node.eligibility] for node in problem.nodes]
 
 
 # --- Variables ----------------------------------------------------------------------

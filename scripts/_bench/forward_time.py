@@ -8,17 +8,18 @@ but the oracles knows the future. Called by ``bench_t_fwd``.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from _bench.joins import Joins, look, until_next_join_s
 from _bench.lengths import Lengths, observe
 from _bench.survival import Survival, fit
-from bftrainer.decide.policies.base import Policy
+from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
 from bftrainer.decide.policies.milp import MilpPolicy
-from bftrainer.decide.remaining import Joins, look, until_next_join_s
 from bftrainer.simulate.paper import PaperBooks
 from bftrainer.simulate.physical import PhysicalBooks
 from bftrainer.simulate.replay import Outcome, Replay
@@ -26,7 +27,8 @@ from bftrainer.simulate.session import Choices, settings_of
 from bftrainer.simulate.tally import Tally
 from bftrainer.simulate.traces.fragments import Fragments
 from bftrainer.simulate.workloads.submission import Submission
-from milp.problem import Allocation, Problem, ProblemNode
+from milp.problem import Problem, ProblemNode
+from milp.worth import allocation_value
 
 FAR_S = 3600.0  # nobody plans further ahead than that
 DAY_S = 86400.0
@@ -94,6 +96,7 @@ class Foresight:
     """The exact policy on the problem as a rule puts it."""
 
     name = "milp"
+    traits = Traits()
 
     def __init__(self, rule: Rule, clock: Clock, truth: Truth) -> None:
         self._rule, self._clock, self._truth = rule, clock, truth
@@ -104,7 +107,7 @@ class Foresight:
         self._n_joined, self._time_s = 0, 0.0  # nodes, and in what time
         self.t_fwd_s: list[float] = []  # what was chosen, decision by decision
 
-    def allocate(self, problem: Problem) -> Allocation:
+    def allocate(self, problem: Problem, context: Context, /) -> Decided:
         """Look, learn, decide."""
         now_s, present = self._clock.now_s, {n.name for n in problem.nodes}
         if self._joins.seen_s is not None:
@@ -124,7 +127,9 @@ class Foresight:
         )
         put = self._rule(problem, view)
         self.t_fwd_s.append(put.t_fwd_s)
-        return self._solver.allocate(put)
+        found = self._solver.allocate(put, context).allocation
+        value = allocation_value(problem, found.assignment)  # of the problem that was asked
+        return Decided(allocation=dataclasses.replace(found, objective=value))
 
 
 class ClockedPaperBooks(PaperBooks):
@@ -316,8 +321,7 @@ def _with_stay(node: ProblemNode, stays_s: float) -> ProblemNode:
         gpus=node.gpus,
         expected_remaining_s=stays_s,
         switch=node.switch,
-        owner=node.owner,
-        claim_s=node.claim_s,
+        has_pilot=node.has_pilot,
     )
 
 

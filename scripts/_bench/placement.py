@@ -16,7 +16,7 @@ from typing import Any
 
 import highspy
 
-from milp.placing.cost import PlacementCost, leave_weight, pilot_steps, placement_cost
+from milp.placing.cost import PlacementCost, leave_weight, placement_cost
 from milp.pool import view_pool
 from milp.problem import Curve, Problem, ProblemNode, ProblemTrainer
 
@@ -106,7 +106,7 @@ class _Model:
             by_end.setdefault(node.expected_remaining_s, []).append(name)
             by_switch.setdefault(node.switch, []).append(name)
             self.parts[2] += leave_weight(node.expected_remaining_s, t_fwd_s) * x[name]
-            self.parts[4] += float(pilot_steps(trainer, node)) * x[name]
+            self.parts[4] += float(not node.has_pilot) * x[name]
         for end, names in by_end.items():
             weight = leave_weight(end, t_fwd_s)
             if weight > 0:
@@ -156,7 +156,7 @@ def draw_placement(seed: int) -> tuple[Problem, list[int]]:
             name=f"n{i:02}",
             expected_remaining_s=end,
             switch=f"s{i // per_switch}",
-            owner=chance.choice(["", "u", "u", "v"]),
+            has_pilot=chance.choice([False, True, True, False]),
         )
         for i, end in enumerate(drawn[kind])
     ]
@@ -167,7 +167,7 @@ def draw_placement(seed: int) -> tuple[Problem, list[int]]:
         n_current = chance.choice([0, chance.randint(0, 2 * n_nodes // n_trainers)])
         current, idle = idle[:n_current], idle[n_current:]
         settled = [name for name in current if chance.random() < 0.8]
-        trainers.append(_draw_trainer(f"t{j}", current, settled, chance.choice("uv")))
+        trainers.append(_draw_trainer(f"t{j}", current, settled))
     problem = Problem(nodes=tuple(nodes), trainers=tuple(trainers), t_fwd_s=120.0, p_jmax=9)
     left = math.floor(n_nodes * chance.choice([0.6, 0.9, 1.0]))
     sizes: list[int] = []
@@ -177,7 +177,7 @@ def draw_placement(seed: int) -> tuple[Problem, list[int]]:
     return problem, sizes
 
 
-def _draw_trainer(name: str, current: list[str], settled: list[str], owner: str) -> ProblemTrainer:
+def _draw_trainer(name: str, current: list[str], settled: list[str]) -> ProblemTrainer:
     plain = ProblemTrainer(
         trainer_id=name,
         n_min=1,
@@ -186,4 +186,4 @@ def _draw_trainer(name: str, current: list[str], settled: list[str], owner: str)
         rescale_up_s=1.0,
         rescale_down_s=1.0,
     )
-    return replace(plain, current=tuple(current), settled=tuple(settled), owner=owner)
+    return replace(plain, current=tuple(current), settled=tuple(settled))

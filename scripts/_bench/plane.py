@@ -189,9 +189,10 @@ class Plane:
         """Start an agent of a new pilot on a node; returns both."""
         pilot_id = self._pilot_on[node] = f"p{len(self._agents)}"
         address = self.network.add(node).address if self.network else self._host
-        files = self._book.write_files(pilot_id, node, address, 0)
-        self._public_keys[pilot_id] = files.public_key
-        self._server.register(pilot_id, files.public_key)
+        keys = generate_pair()
+        files = self._book.write_files(pilot_id, node, keys, address, 0)
+        self._public_keys[pilot_id] = keys.public
+        self._server.register(pilot_id, keys.public)
         argv = self.network.argv(node, files.argv) if self.network else files.argv
         with files.log.open("ab") as log:
             agent = process.spawn(argv, stdout=log, stderr=log)

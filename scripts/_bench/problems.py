@@ -54,7 +54,7 @@ def draw_problem(n_trainers: int, n_nodes: int, family: str, seed: int) -> Probl
     )
     is_graded = family == "graded"
     if is_graded or family == "ends":
-        nodes = tuple(_with_end(node, chance, claim_s=8.0 * is_graded) for node in nodes)
+        nodes = tuple(_with_end(node, chance) for node in nodes)
     idle: dict[str, list[str]] = {c: [n.name for n in nodes if n.eligibility == c] for c in classes}
     trainers: list[ProblemTrainer] = []
     for j in range(n_trainers):
@@ -73,11 +73,10 @@ def draw_problem(n_trainers: int, n_nodes: int, family: str, seed: int) -> Probl
             )
         )
     return Problem(
-        nodes=_held(nodes, trainers) if is_graded else nodes,
+        nodes=nodes,
         trainers=tuple(trainers),
         t_fwd_s=T_FWD_S,
         p_jmax=n_trainers,
-        swap_s=5.0 if is_graded else 0.0,
         per_node_horizon=is_graded,
     )
 
@@ -93,26 +92,10 @@ def _classes_of(family: str) -> str:
     return "abc" if family == "mixes" else "a"
 
 
-def _with_end(node: ProblemNode, chance: random.Random, claim_s: float) -> ProblemNode:
-    """Give a node an end and, when nobody's pilot is on it, the time to claim it."""
-    is_held = chance.random() < 0.6
-    return replace(
-        node,
-        expected_remaining_s=chance.choice(HORIZONS_S),
-        owner=chance.choice("uv") if is_held else "",
-        claim_s=0.0 if is_held else claim_s,
-    )
-
-
-def _held(
-    nodes: tuple[ProblemNode, ...], trainers: list[ProblemTrainer]
-) -> tuple[ProblemNode, ...]:
-    """The nodes once more: one that a trainer has now need not be claimed."""
-    has_pilot = {name for trainer in trainers for name in trainer.current}
-    return tuple(
-        replace(node, owner=node.owner or "u", claim_s=0.0) if node.name in has_pilot else node
-        for node in nodes
-    )
+def _with_end(node: ProblemNode, chance: random.Random) -> ProblemNode:
+    """Give a node an end, and most of them a pilot."""
+    has_pilot = chance.random() < 0.6
+    return replace(node, expected_remaining_s=chance.choice(HORIZONS_S), has_pilot=has_pilot)
 
 
 def _draw_trainer(name: str, family: str, n_nodes: int, chance: random.Random) -> ProblemTrainer:
@@ -167,8 +150,8 @@ def draw_small(seed: int, *, classes: str = "a", extras: bool = False) -> Proble
     """Draw a problem of at most 8 nodes and 4 trainers that covers every constraint.
 
     Gaps below n_min, departed nodes, trainers that p_jmax stops, curves of any shape,
-    every objective, batches; with several ``classes`` also mixes; with ``extras`` late
-    arrivals, early ends and swaps.
+    every objective, batches; with several ``classes`` also mixes; with ``extras`` early ends
+    and warm-ups.
     """
     chance = random.Random(f"small {classes} {extras} {seed}")  # noqa: S311 - a benchmark
     nodes = tuple(
@@ -176,9 +159,8 @@ def draw_small(seed: int, *, classes: str = "a", extras: bool = False) -> Proble
             name=f"n{i}",
             eligibility=chance.choice(classes),
             expected_remaining_s=chance.choice([None, 10.0, 60.0]),
-            owner=chance.choice(["", "u", "v"]),
+            has_pilot=chance.choice([False, True, True]),
             switch=chance.choice(["s1", "s2"]),
-            claim_s=chance.choice([0.0, 0.0, 8.0]) if extras else 0.0,
         )
         for i in range(chance.randint(1, 8))
     )
@@ -199,7 +181,6 @@ def draw_small(seed: int, *, classes: str = "a", extras: bool = False) -> Proble
         t_fwd_s=120.0 if extras else chance.choice(_SMALL_T_FWD_S),
         p_jmax=chance.choice([len(trainers), len(trainers), 1, 2]),
         objective=chance.choice(list(Objective)),
-        swap_s=chance.choice([0.0, 5.0]) if extras else 0.0,
         per_node_horizon=extras and chance.random() < 0.7,
     )
 
@@ -220,7 +201,6 @@ def _draw_small_trainer(name: str, classes: str, chance: random.Random) -> Probl
         rescale_down_s=chance.choice([0.0, 1.0, 2.5, 12.0]),
         eligible=accepted if len(classes) > 1 else (),
         weight=chance.choice([0.5, 1.0, 2.0]),
-        owner=chance.choice(["", "u", "v"]),
         mixes_classes=len(classes) > 1 and chance.random() < 0.3,
         utility=_small_curve(chance),
         batch_curves=batches,

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import mean
 
+from bftrainer.decide.policies.base import Context, Decided
 from bftrainer.decide.policies.milp import POLICY
 from bftrainer.decide.types import DecisionInput, Plan
 from bftrainer.simulate.costs import PhysicalCosts, constant
@@ -23,8 +24,7 @@ from bftrainer.simulate.traces.fragments import Fragments
 from bftrainer.simulate.trainers import SimTrainer
 from bftrainer.simulate.workloads.networks import NETWORKS
 from bftrainer.simulate.workloads.submission import Submission
-from milp.check import check
-from milp.problem import Allocation, Curve, Objective, Problem
+from milp.problem import Curve, Objective, Problem
 from milp.solve import solve
 from milp.worth import allocation_value
 
@@ -131,19 +131,17 @@ def workload(n_trainers: int) -> list[Submission]:
 class _Judge:
     """The exact policy; keeps each decision's problem and judges its plan."""
 
-    name = POLICY.name
+    name, traits = POLICY.name, POLICY.traits
 
     def __init__(self, trainers: Mapping[str, SimTrainer]) -> None:
         self._trainers = trainers
         self._problem: Problem | None = None
         self.judged: list[Judged] = []
 
-    def allocate(self, problem: Problem) -> Allocation:
+    def allocate(self, problem: Problem, context: Context, /) -> Decided:
         """Decide; the first call of a decision is the one without exploration."""
         self._problem = self._problem or problem
-        allocation = solve(problem)
-        check(problem, allocation)
-        return allocation
+        return POLICY.allocate(problem, context)
 
     def decided(self, given: DecisionInput, plan: Plan) -> None:
         """Hold the plan against what was possible."""

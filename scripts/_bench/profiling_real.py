@@ -19,13 +19,15 @@ from pathlib import Path
 from _bench.waiting import wait_until
 from bftrainer.api.client import Client
 from bftrainer.decide.decision import decide
+from bftrainer.decide.policies.base import Context
+from bftrainer.decide.policies.base import Decided as Answer
 from bftrainer.decide.policies.milp import POLICY
 from bftrainer.decide.types import DecisionRecord
 from bftrainer.demo.local_site import LocalSite
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.local.running import LocalServer
 from bftrainer.trainer import TrainerSpec
-from milp.problem import Allocation, Curve, Problem
+from milp.problem import Curve, Problem
 from milp.solve import solve
 from milp.worth import allocation_value
 
@@ -168,14 +170,14 @@ def _size(client: Client, trainer_id: str) -> int:
 class _Keeps:
     """The exact policy, which remembers the first problem it was given."""
 
-    name = POLICY.name
+    name, traits = POLICY.name, POLICY.traits
 
     def __init__(self) -> None:
         self.problem: Problem | None = None
 
-    def allocate(self, problem: Problem) -> Allocation:
+    def allocate(self, problem: Problem, context: Context, /) -> Answer:
         self.problem = self.problem or problem
-        return solve(problem)
+        return POLICY.allocate(problem, context)
 
 
 def _judge(sidecar: DaemonProcess, names: dict[str, Paced], rescales: dict[str, int]) -> Real:

@@ -31,7 +31,6 @@ CAUSES = {
     "reserve": "other nodes stay free",
     "gap": "a node may be used, and then until another time",
     "objective": "the allocation is worth more or less",
-    "look": "another time of the next look",
     "trouble": "the policy gives no answer, or again gives one",
     "wording": "nothing but sentences",
     "failure": "the core raises an exception",
@@ -76,8 +75,6 @@ def changes(frozen: Plain, plan: Plain, around: Around) -> Iterator[tuple[str, s
             yield "gap", f"{node}: {_difference(before.get(node), after.get(node))}"
     if not same(frozen["objective"], plan["objective"]):
         yield "objective", f"{frozen['objective']} -> {plan['objective']}"
-    if not same_s(frozen["look_wanted_s"], plan["look_wanted_s"]):
-        yield "look", _difference(frozen["look_wanted_s"], plan["look_wanted_s"])
     if bool(frozen["trouble"]) != bool(plan["trouble"]):
         yield "trouble", frozen["trouble"] or plan["trouble"]
 

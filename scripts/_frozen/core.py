@@ -30,12 +30,21 @@ from typing import Any, TypeVar, cast
 
 from _frozen.lines import Plain
 from bftrainer.canonical import from_plain
-from bftrainer.decide.cooling import Cooling
-from bftrainer.decide.decision import decide
-from bftrainer.decide.leftout import Kind, LeftOut
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.decide.slow import Replacing, SlowNode
-from bftrainer.decide.types import DecisionInput, Memory, PilotView, Plan, Release, Settings
+from bftrainer.decide.types import (
+    Cooling,
+    DecisionInput,
+    Kind,
+    LeftOut,
+    Memory,
+    PilotView,
+    Plan,
+    Release,
+    Replacing,
+    Settings,
+    SlowNode,
+)
+from bftrainer.poll.features import Way
 from bftrainer.poll.snapshot import (
     Job,
     JobState,
@@ -47,6 +56,7 @@ from bftrainer.poll.snapshot import (
     SchedulerCycle,
     Snapshot,
 )
+from bftrainer.surviving.decision import decide_surely
 from bftrainer.trainer import (
     MeasuredCosts,
     SizeThroughput,
@@ -56,6 +66,8 @@ from bftrainer.trainer import (
     TrainerState,
 )
 from milp.problem import Curve, Objective
+from slurm_plugins.constraint import ways_of
+from slurm_plugins.entitled import judged
 
 T = TypeVar("T")
 
@@ -63,7 +75,7 @@ T = TypeVar("T")
 def decided(situation: Plain) -> Plain:
     """Return what the core decides now."""
     given = input_of(situation)
-    return plan_of(decide(given, load_policy(given.settings.policy)), situation)
+    return plan_of(decide_surely(given, load_policy(given.settings.policy)), situation)
 
 
 # ---- frozen situation → input ----------------------------------------------------------
@@ -95,9 +107,11 @@ def _made(cls: Callable[..., T], plain: Plain, **others: object) -> T:
 def _snapshot(situation: Plain) -> Snapshot:
     jobs = None
     if situation["pending_jobs"] is not None:
-        waiting = situation["pending_jobs"] + situation["announced_jobs"]
         others = situation["running_jobs"] + situation["pilot_jobs"]
-        jobs = tuple([_job(job) for job in others] + [_job(job, "pending") for job in waiting])
+        looked = [_job(job) for job in others]
+        looked += [_job(job, "pending") for job in situation["pending_jobs"]]
+        announced = [_job(job, "pending") for job in situation["announced_jobs"]]
+        jobs = (*_judged(looked), *announced)
     nodes, reservations = situation["nodes"], situation["reservations"]
     scheduler: Plain = situation["scheduler"]
     return _made(
@@ -115,8 +129,29 @@ def _snapshot(situation: Plain) -> Snapshot:
     )
 
 
+def _judged(looked: list[Job]) -> tuple[Job, ...]:
+    """Say who may start, as the adapter does: older records leave that to the core."""
+    is_said = any(not job.is_entitled for job in looked)
+    return tuple(looked) if is_said else judged(looked)
+
+
 def _job(job: Plain, state: str = "") -> Job:
-    return _made(Job, job, state=JobState(state or job["state"]))
+    """Make a job; older records have texts of Slurm's where there are data now."""
+    others: Plain = {"wants": tuple(_way(way) for way in job.get("wants", ()))}
+    if "partition" in job:
+        base = job["job_id"].partition("_")[0].partition("+")[0]
+        others = {
+            "family": base if base != job["job_id"] else "",
+            "partitions": tuple(job["partition"].split(",")),
+            "reservations": tuple(filter(None, job.get("reservation", "").split(","))),
+            "wants": ways_of(job.get("features", "")),
+        }
+    return _made(Job, job, state=JobState(state or job["state"]), **others)
+
+
+def _way(way: Plain) -> Way:
+    counted = tuple((tuple(rule), count) for rule, count in way.get("counted", ()))
+    return Way(everywhere=tuple(way.get("everywhere", ())), counted=counted)
 
 
 def _node(node: Plain) -> Node:
@@ -198,7 +233,6 @@ def plan_of(plan: Plan, situation: Plain) -> Plain:
         "ends_s": {n.name: n.usable_until_s for n in plan.pool if n.usable_until_s is not None},
         "not_used": dict(sorted(plan.not_used.items())),
         "objective": None if plan.allocation is None else plan.allocation.objective,
-        "look_wanted_s": plan.look_wanted_s,
         "trouble": plan.trouble,
     }
 

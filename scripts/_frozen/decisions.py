@@ -7,7 +7,7 @@ from pathlib import Path
 
 from _frozen import core
 from _frozen.changes import Around, Change, changes, wording
-from _frozen.lines import Plain, read
+from _frozen.lines import Plain, read, write
 
 WAITS_S = (0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0, 45.0, 60.0)  # tried for "later"
 
@@ -43,3 +43,9 @@ def _around(gave: dict[str, list[float]], situation: Plain) -> Around:
 
     then = {job for job, times_s in gave.items() if any(at_s > now_s for at_s in times_s)}
     return Around(then=then, later=later)
+
+
+def accept(path: Path) -> None:
+    """Freeze what is decided now in the same situations."""
+    head, cases = read(path)
+    write(path, head, [{**case, "plan": core.decided(case["situation"])} for case in cases])

@@ -10,42 +10,37 @@ from __future__ import annotations
 import math
 import pwd
 import re
-from dataclasses import replace
 
 from bftrainer.hostlist import ParseError, expand
 from bftrainer.poll.announcer import STAND_IN, Announcement
 from bftrainer.poll.snapshot import Job, JobState
-from slurm_plugins.parse import gpus_of, said
+from slurm_plugins.constraint import ways_of
+from slurm_plugins.parse import gpus_of
 from slurm_plugins.written import Doubts, NodeLists
 
 LONGEST_LINE = 1 << 18  # characters; 165,000 of GPUs alone were seen (22.05)
-N_SUBMIT, N_CHANGE = 17, 5  # fields
-INTERACTIVE = "interactive"  # of srun and salloc: there is no script
+N_SUBMIT, N_CHANGE = 16, 5  # fields
 _COUNT = re.compile(r"[0-9]{1,10}")  # 32 bits
 _TIME = re.compile(r"-?[0-9]{1,20}")  # 64 bits; --begin may lie in the past
 CHANGES = ("end", "modify")  # a job has ended, or is not what it was: time to look
 
 
-def announcement(
-    line: str, number: int, cpus_per_node: int = 0, *, is_deferred: bool = False
-) -> Announcement | None:
+def announcement(line: str, number: int, cpus_per_node: int = 0) -> Announcement | None:
     """Read one line.
 
     Args:
-        line: without its end; of a script installed earlier it may lack the last field.
+        line: without its end; of a script installed earlier it may have one field more.
         number: becomes part of the job's stand-in id.
         cpus_per_node: turns processors asked for into nodes; 0: not known.
-        is_deferred: no job is tried while it is submitted (``SchedulerParameters=defer``).
     """
     if len(line) > LONGEST_LINE:
         return None
-    fields = line.split("\t", N_SUBMIT)
+    fields = line.split("\t", N_SUBMIT + 1)
     try:
-        if fields[0] == "submit" and len(fields) in (N_SUBMIT - 1, N_SUBMIT):
-            job = _job(fields[: N_SUBMIT - 1], number, cpus_per_node)
-            if fields[-1] == INTERACTIVE and not is_deferred:
-                job = replace(job, was_tried=True)
-            return Announcement(at_s=float(_count(fields[1])), partition=job.partition, job=job)
+        if fields[0] == "submit" and len(fields) in (N_SUBMIT, N_SUBMIT + 1):
+            job = _job(fields[:N_SUBMIT], number, cpus_per_node)
+            partition = job.partitions[0] if len(job.partitions) == 1 else ""
+            return Announcement(at_s=float(_count(fields[1])), partition=partition, job=job)
         if fields[0] in CHANGES and len(fields) == N_CHANGE:
             at_s, nodes = float(_count(fields[1])), expand(fields[4])
             return Announcement(at_s=at_s, partition=fields[3], nodes=nodes)
@@ -63,20 +58,21 @@ def _count(text: str) -> int:
 def _job(fields: list[str], number: int, cpus_per_node: int) -> Job:
     (at_s, uid, partition, nodes, tasks, cpus_per_task, cpus, minutes) = fields[1:9]
     (features, required, gres, _immediate, begin_s, dependency, priority) = fields[9:]
-    doubts = Doubts()
+    doubts, why_later = Doubts(), _why_later(begin_s, at_s, dependency, priority)
     return Job(
         job_id=f"{STAND_IN}{number}",
         user=_user(uid),
-        partition=doubts.partitions(partition),  # "": the default one
+        partitions=doubts.partitions(partition),  # none: the default one
         state=JobState.PENDING,
         n_nodes=_n_nodes(nodes, tasks, cpus_per_task, cpus, cpus_per_node),
         time_limit_s=60.0 * _count(minutes) if minutes else None,
-        reason=_why_later(begin_s, at_s, dependency, priority),
+        reason=why_later,
+        is_entitled=not why_later,
         submit_s=float(_count(at_s)),
         # Behind all whose turn is known; the next look says it properly.
         priority=0.0,
         required_nodes=doubts.read("nodes", required, NodeLists().names, ()),
-        features=doubts.read("a constraint", features, said, ""),
+        wants=doubts.read("a constraint", features, ways_of, ()),
         gpus_per_node=doubts.read("GPUs", gres, gpus_of, (0, ""))[0],
         unclear=doubts.words(),
     )

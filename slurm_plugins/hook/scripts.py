@@ -87,7 +87,6 @@ local function submitted(job, uid)
         number(job.min_cpus), number(job.time_limit), text(job.features),
         text(job.req_nodes), text(job.tres_per_node), number(job.immediate),
         number(job.begin_time), text(job.dependency), number(job.priority),
-        job.script == nil and "interactive" or "batch",
     }})
 end
 

@@ -99,7 +99,6 @@ class HookFile:
         *,
         owner_uid: int,
         cpus_per_node: Callable[[], int] = lambda: 0,
-        is_deferred: Callable[[], bool] = lambda: False,
     ) -> None:
         """Watch the file; what was said before is not read, a look will show it.
 
@@ -108,14 +107,13 @@ class HookFile:
             pilot_partition: what happens there is our own doing, and no news.
             owner_uid: SlurmUser, to whom it belongs if it does not to root.
             cpus_per_node: of the largest node.
-            is_deferred: whether jobs are tried only after they were submitted.
 
         Raises:
             BatchSystemError: BFT-1231, it is not there or cannot be watched; BFT-1233, somebody
                 else could write there.
         """
         self._path, self._owner_uid, self._pilot_partition = path, owner_uid, pilot_partition
-        self._cpus_per_node, self._is_deferred = cpus_per_node, is_deferred
+        self._cpus_per_node = cpus_per_node
         self._number = 0
         self._fd = -1
         self._reading: _Reading | None = None
@@ -169,9 +167,7 @@ class HookFile:
         said = [Announcement(at_s=0.0, partition="")] if is_too_much else []
         for line in lines:
             self._number += 1
-            news = announcement(
-                line, self._number, self._cpus_per_node(), is_deferred=self._is_deferred()
-            )
+            news = announcement(line, self._number, self._cpus_per_node())
             if news is not None and news.partition != self._pilot_partition:
                 said.append(news)
         return said

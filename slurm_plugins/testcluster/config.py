@@ -44,6 +44,10 @@ class ClusterConfig:
     has_hook: bool = False  # the scripts of slurm_plugins.hook, which append to hook_file
     grace_time_s: int = 0  # of the pilots' partition
     preempt_type: Literal["partition_prio", "qos"] = "partition_prio"  # qos: needs accounting
+    # GPUs (gpu:TYPE:COUNT, at most gpus_per_node; "": none) and features (a,b) of every node;
+    # empty: all nodes are alike.
+    node_types: tuple[tuple[str, str], ...] = ()
+    nodes_per_switch: int = 0  # in the order of the nodes; 0: the controller knows no switches
 
     @property
     def cluster_name(self) -> str:
@@ -86,7 +90,8 @@ class ClusterConfig:
     def load(cls, directory: Path) -> ClusterConfig:
         """Read what ``save`` left."""
         values: dict[str, Any] = json.loads((directory / "cluster.json").read_text())
-        return cls(**{**values, "directory": directory})
+        node_types = tuple((gres, features) for gres, features in values["node_types"])
+        return cls(**{**values, "directory": directory, "node_types": node_types})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,12 +108,35 @@ class Site:
 
 def render(config: ClusterConfig, site: Site) -> dict[str, str]:
     """Return the configuration files by name."""
-    return {
+    files = {
         "slurm.conf": _slurm_conf(config, site),
-        "gres.conf": "AutoDetect=off\n"
-        + "".join(f"Name=gpu File={device}\n" for device in site.gpu_devices),
+        "gres.conf": "".join(f"{line}\n" for line in ("AutoDetect=off", *_gpus(config, site))),
         "cgroup.conf": "CgroupPlugin=cgroup/v1\n",  # named, never used: no cgroups here
     }
+    if config.nodes_per_switch:
+        files["topology.conf"] = "".join(f"{line}\n" for line in _switches(config))
+    return files
+
+
+def _gpus(config: ClusterConfig, site: Site) -> list[str]:
+    if not config.node_types:
+        return [f"Name=gpu File={device}" for device in site.gpu_devices]
+    lines: list[str] = []
+    for name, (gres, _) in zip(config.node_names, config.node_types, strict=True):
+        if gres:
+            _, gpu_type, count = gres.split(":")
+            devices = site.gpu_devices[: int(count)]
+            lines += [f"NodeName={name} Name=gpu Type={gpu_type} File={one}" for one in devices]
+    return lines
+
+
+def _switches(config: ClusterConfig) -> list[str]:
+    names, each = config.node_names, config.nodes_per_switch
+    groups = [names[first : first + each] for first in range(0, len(names), each)]
+    return [
+        *(f"SwitchName=s{k} Nodes={','.join(group)}" for k, group in enumerate(groups, start=1)),
+        f"SwitchName=top Switches=s[1-{len(groups)}]",
+    ]
 
 
 def gpu_devices(config: ClusterConfig, *, own_devices: bool) -> tuple[str, ...]:
@@ -174,11 +202,24 @@ def _slurm_conf(config: ClusterConfig, site: Site) -> str:
         settings["PriorityWeightQOS"] = 100_000  # else pilots would rank with everybody
     if config.gpus_per_node:
         settings["GresTypes"] = "gpu"
+    if config.nodes_per_switch:
+        settings["TopologyPlugin"] = "topology/tree"
     settings |= site.accounting
     if config.has_hook:
         settings |= scripts.settings(config.slurm_conf.parent)
     lines = [f"{key}={value}" for key, value in settings.items()]
     return "\n".join([*lines, *_nodes_and_partitions(config, site)]) + "\n"
+
+
+def _what_nodes_have(config: ClusterConfig) -> list[str]:
+    """Return GPUs and features of every node, as slurm.conf says them."""
+    if not config.node_types:
+        gres = f" Gres=gpu:{config.gpus_per_node}" if config.gpus_per_node else ""
+        return [gres] * config.n_nodes
+    return [
+        (f" Gres={gres}" if gres else "") + (f" Features={features}" if features else "")
+        for gres, features in config.node_types
+    ]
 
 
 def _rank_of_pilots(config: ClusterConfig) -> str:
@@ -187,12 +228,13 @@ def _rank_of_pilots(config: ClusterConfig) -> str:
 
 
 def _nodes_and_partitions(config: ClusterConfig, site: Site) -> list[str]:
-    gres = f" Gres=gpu:{config.gpus_per_node}" if config.gpus_per_node else ""
     return [
         *(
             f"NodeName={name} NodeHostname={site.hostname} NodeAddr=127.0.0.1 Port={port}"
-            f" CPUs={config.cpus_per_node} RealMemory={config.memory_mb}{gres} State=UNKNOWN"
-            for name, port in zip(config.node_names, site.node_ports, strict=True)
+            f" CPUs={config.cpus_per_node} RealMemory={config.memory_mb}{extra} State=UNKNOWN"
+            for name, port, extra in zip(
+                config.node_names, site.node_ports, _what_nodes_have(config), strict=True
+            )
         ),
         (
             "PartitionName=batch Nodes=ALL Default=YES PriorityTier=10 PreemptMode=OFF"

@@ -235,7 +235,7 @@ class BatchSystemConformance:
         assert running.time_limit_s == 600
         assert running.start_s is not None
         assert running.user
-        assert running.partition
+        assert running.partitions
         assert pending.is_ordinary
         assert pending.state is JobState.PENDING
         assert pending.n_nodes == len(names)

@@ -162,7 +162,7 @@ def _job(job_id: str, node: str, pilot_id: str | None = None) -> Job:
     return Job(
         job_id=job_id,
         user="u",
-        partition="p",
+        partitions=("p",),
         state=JobState.RUNNING,
         n_nodes=1,
         time_limit_s=60,

@@ -25,7 +25,7 @@ from bftrainer.journal import Journal, PilotRecord
 with Journal.open(sys.argv[1], clock=time.time) as journal:
     print("incarnation", journal.begin_incarnation(), flush=True)
     while True:
-        pilot_id = journal.next_pilot_id()
+        [pilot_id] = journal.next_pilot_ids(1)
         pilot = PilotRecord(
             pilot_id=pilot_id, node="n1", job_id=None, public_key="k", requested_s=1.0,
             time_limit_s=60.0, owner="ada",
@@ -42,7 +42,7 @@ def filled(path: Path, count: int = 30) -> None:
         record = journal.submit(TrainerSpec(name="a", user="ada", script="/a.py"), 1.0)
         for number in range(count):
             pilot = PilotRecord(
-                pilot_id=journal.next_pilot_id(),
+                pilot_id=journal.next_pilot_ids(1)[0],
                 node="n1",
                 job_id=str(number),
                 public_key="k",
@@ -142,7 +142,7 @@ def test_one_flipped_bit_is_found_or_changes_nothing(tmp_path: Path) -> None:
         ("UPDATE entries SET incarnation = 2 WHERE seq = 7", "entry 7"),
         ("UPDATE entries SET pilots = '[]' WHERE seq = 6", "entry 6"),
         ("DELETE FROM entries WHERE seq = 9", "entry 9 is missing"),
-        ("DELETE FROM entries WHERE seq > 60", "not the one written last"),
+        ("DELETE FROM entries WHERE seq > 32", "not the one written last"),
         ("UPDATE meta SET value = '7' WHERE key = 'incarnation'", "not the one written last"),
         ("UPDATE meta SET value = '1' WHERE key = 'last_pilot'", "not the one written last"),
         ("DELETE FROM trainers", "the state of t1"),

@@ -20,7 +20,7 @@ from bftrainer.trainer import TrainerSpec
 WRITER = """
 import os, signal, sys, time
 from pathlib import Path
-from bftrainer.journal import Journal, mark
+from bftrainer.journal import Journal, PilotRecord, mark
 from bftrainer.trainer import TrainerSpec
 state, place, left = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 
@@ -47,8 +47,14 @@ for name in ("pwrite", "fdatasync", "rename", "fsync"):
 with Journal.open(state / "journal.db", clock=time.time, mark_file=state / "journal.mark") as one:
     one.begin_incarnation()
     while True:
-        print(one.submit(TrainerSpec(name="a", user="ada", script="/a.py"), 1.0).trainer_id,
-              one.next_pilot_id(), flush=True)
+        trainer = one.submit(TrainerSpec(name="a", user="ada", script="/a.py"), 1.0)
+        [pilot_id] = one.next_pilot_ids(1)
+        pilot = PilotRecord(
+            pilot_id=pilot_id, node="n1", job_id=None, public_key="k", requested_s=1.0,
+            time_limit_s=60.0, owner="ada",
+        )
+        one.append("launch", {}, pilots=[pilot])
+        print(trainer.trainer_id, pilot_id, flush=True)
         die_at("acknowledged")
 """
 
@@ -151,7 +157,7 @@ def test_who_accepts_the_loss_goes_on_above_every_number_given(tmp_path: Path) -
     with open_journal(state, accepted_loss=21) as journal:
         assert journal.begin_incarnation() == 2
         record = journal.submit(TrainerSpec(name="b", user="ada", script="/b.py"), 2.0)
-        pilot_id = journal.next_pilot_id()
+        [pilot_id] = journal.next_pilot_ids(1)
         assert record.trainer_id not in {trainer for trainer, _ in given}
         assert pilot_id not in {pilot for _, pilot in given}
         last = journal.latest("start")
@@ -187,7 +193,7 @@ def test_a_lost_database_is_not_begun_anew(tmp_path: Path) -> None:
         open_journal(state)
     with open_journal(state, accepted_loss=7) as journal:
         assert journal.begin_incarnation() == 2
-        assert journal.next_pilot_id() == "p000004"
+        assert journal.next_pilot_ids(2) == ["p000004", "p000005"]
 
 
 def test_another_history_is_not_taken_for_ours(tmp_path: Path) -> None:
@@ -222,7 +228,8 @@ def test_the_mark_of_a_failing_disk_acknowledges_nothing(
             patched.setattr("os.pwrite", _fails)
             with pytest.raises(BftError, match="BFT-2207"):
                 journal.append("x", {})
-            assert journal.note("y", {}) is None
+            journal.note("y", {})
+            assert journal.last_seq("y") is None
         journal.append("z", {})
         assert [e.kind for e in journal.entries()] == ["start", "x", "caught-up", "y", "z"]
     with open_journal(state) as journal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from bftrainer.errors import BatchSystemError, UsageError
 from bftrainer.hostlist import expand
 from bftrainer.poll.batch_system import PilotObservation, PilotRequest, load_batch_system
-from bftrainer.poll.snapshot import Node, NodeState, Presence
+from bftrainer.poll.snapshot import Node, NodeState, Presence, Snapshot
 from slurm_plugins.adapter import SlurmBatchSystem, create
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.slurm_fixtures import slurm_cluster, slurm_system, whole_look
@@ -202,6 +203,39 @@ def test_a_missing_pilot_partition_is_said(slurm_cluster: SlurmTestCluster) -> N
     assert "partition" in caught.value.cause
 
 
+def test_a_controller_whose_clock_is_ahead(slurm_cluster: SlurmTestCluster, tmp_path: Path) -> None:
+    for program in ("squeue", "scontrol", "sdiag"):
+        ahead = tmp_path / program
+        shift = r"s/\b(1[0-9]{9})\b/$1+100/ge"
+        ahead.write_text(f"#!/bin/sh\n/usr/bin/{program} \"$@\" | perl -pe '{shift}'\n")
+        ahead.chmod(0o755)
+    path = f"{tmp_path}:/usr/local/bin:/usr/bin:/bin"
+    options = slurm_cluster.config.batch_options()
+    system = create({**options, "environment": {"PATH": path}})
+    before_s = time.time()
+    slurm_cluster.submit(n_nodes=1, duration_s=600)
+    slurm_cluster.submit(n_nodes=5, duration_s=600)  # it waits, so that there are cycles
+    reserve = ("scontrol", "create", "reservation", "users=root", "duration=60", "nodes=n5")
+    slurm_cluster.command(*reserve, "ReservationName=later", "starttime=now+2hours")
+    try:
+
+        def planned() -> Snapshot | None:
+            seen = whole_look(system)
+            began_s = (seen.cycle and seen.cycle.began_s) or 0.0
+            return seen if began_s >= before_s else None
+
+        seen = wait_for(planned, what="a cycle of the scheduler")
+        times_s = [job.submit_s for job in seen.jobs or ()]
+        times_s += [r.start_s - 7200 for r in seen.reservations or ()]
+        times_s.append(seen.cycle.began_s if seen.cycle else None)
+        assert len(times_s) == 4
+        for time_s in times_s:
+            assert time_s is not None
+            assert before_s - 2 <= time_s <= time.time() + 2
+    finally:
+        slurm_cluster.command("scontrol", "delete", "ReservationName=later")
+
+
 class TestFailingSources:
     """Programs that take a command's place and fail in one way each."""
 
@@ -242,6 +276,7 @@ class TestFailingSources:
         system = self.system(slurm_cluster, tmp_path, "sinfo", script, timeout_s=timeout_s)
         seen = system.snapshot()
         assert seen.nodes is None
+        assert "nodes" in seen.unread
         assert not seen.is_complete
         assert any(says in sentence for sentence in seen.failures), seen.failures
         # A hanging controller is asked no further; otherwise the rest is still read.
@@ -254,6 +289,20 @@ class TestFailingSources:
         seen = system.snapshot()
         assert seen.jobs is None
         assert seen.nodes is not None
+
+    @pytest.mark.parametrize(
+        ("program", "part"), [("sdiag", "cycle"), ("scontrol", "reservations")]
+    )
+    def test_one_source_unknown(
+        self, slurm_cluster: SlurmTestCluster, tmp_path: Path, program: str, part: str
+    ) -> None:
+        system = self.system(slurm_cluster, tmp_path, program, f'exec /usr/bin/{program} "$@"')
+        assert system.snapshot().unread == ()
+        system = self.system(slurm_cluster, tmp_path, program, "echo nonsense")
+        seen = system.snapshot()
+        assert part in seen.unread
+        assert len(seen.failures) == len(seen.unread)
+        assert None not in (seen.nodes, seen.jobs)
 
     def test_submission_unknown(self, slurm_cluster: SlurmTestCluster, tmp_path: Path) -> None:
         hangs = "exec sleep 60"

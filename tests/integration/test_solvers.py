@@ -178,10 +178,11 @@ def test_too_little_time_keeps_the_current_map_or_better() -> None:
 
 
 def test_unequal_times_are_refused_and_the_fallback_answers() -> None:
-    problem = replace(steady(), swap_s=1.0)
+    one, *others = steady().trainers
+    problem = replace(steady(), trainers=(replace(one, warm_up_s=1.0), *others))
     answer = solve_in_child(problem, solver="highs", time_limit_s=60.0)
     assert answer.status == "refused"
-    assert "swap_s" in answer.failure
+    assert "warm_up_s" in answer.failure
 
 
 # --- Misbehaviour does no harm ------------------------------------------------------

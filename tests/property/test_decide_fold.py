@@ -17,7 +17,7 @@ from bftrainer.decide.types import Plan, Settings
 from bftrainer.poll.snapshot import NodeState, Snapshot
 from bftrainer.trainer import TrainerRecord
 from tests.support.sim_cluster import SimCluster
-from tests.support.snapshots import SOURCES, Fold, claimed, record, without
+from tests.support.snapshots import Fold, claimed, record, without
 
 TYPES = {**{f"c{k}": "cpu" for k in range(1, 6)}, "g1": "gpu", "g2": "gpu"}
 CYCLE_S = 30.0
@@ -52,7 +52,6 @@ class Decisions(RuleBasedStateMachine):
                 idle_confirmations=confirmations,
                 p_jmax=p_jmax,
                 cycle_s=CYCLE_S,
-                pilot_start_timeout_s=CYCLE_S + 5.0,
                 straggler_threshold=threshold,
                 straggler_memory_s=1e9,  # what fades calls for something in the end
             )
@@ -146,7 +145,11 @@ class Decisions(RuleBasedStateMachine):
         plan = self.decide(is_new=False)
         assert (plan.claims, plan.releases) == ((), ())
 
-    @rule(source=st.sampled_from(SOURCES))
+    @rule()
+    def reservations_cannot_be_read(self) -> None:
+        assert self.decide(without(self.cluster.snapshot(), "reservations")).claims == ()
+
+    @rule(source=st.sampled_from(["nodes", "jobs"]))
     def batch_system_is_silent(self, source: str) -> None:
         before = self.fold.memory
         self.cluster.pass_time(100.0)
@@ -158,8 +161,8 @@ class Decisions(RuleBasedStateMachine):
 
     # ---- judgement ------------------------------------------------------------------------
 
-    def decide(self, *, is_new: bool = True) -> Plan:
-        seen = self.cluster.snapshot()
+    def decide(self, seen: Snapshot | None = None, *, is_new: bool = True) -> Plan:
+        seen = seen or self.cluster.snapshot()
         plan = self.fold.decide(
             seen,
             self.cluster.views(),
@@ -175,6 +178,7 @@ class Decisions(RuleBasedStateMachine):
         self._check_releases(plan)
         self._check_head(plan)
         self._check_plan(plan)
+        self._check_haste(plan)
         self.cluster.carry_out(plan)
         return plan
 
@@ -192,6 +196,14 @@ class Decisions(RuleBasedStateMachine):
     def _training(self) -> dict[str, str]:
         held = {p.node for p in self.cluster.views() if p.is_held and not p.is_leaving}
         return {n: t for n, t in self.training.items() if n in held and t in self.trainers}
+
+    def _check_haste(self, plan: Plan) -> None:
+        """In haste the same is given back, and everything else stays as it was."""
+        hasty = self.fold.in_haste
+        assert hasty is not None
+        assert hasty.releases == tuple(r for r in plan.releases if r.for_job)
+        assert hasty.claims == ()
+        assert not {r.node for r in hasty.releases} & hasty.assignment.keys()
 
     def _check_stragglers(self, plan: Plan) -> None:
         """Who is replaced stays, is nobody else's, and somebody is to come for it."""
@@ -251,11 +263,9 @@ class Decisions(RuleBasedStateMachine):
         # A free node with a pilot waiting for it does not hurt: ordinary jobs go first.
         if len(free | ours) < head.n_nodes or len(free | (ours & given)) >= head.n_nodes:
             return
-        chance = plan.memory.gave_back.get(head.job_id)
-        ended_s = self.cluster.cycle_ended_s
-        assert chance is not None, "the head of the queue got nothing"
-        assert ended_s is not None
-        assert ended_s >= chance.at_s + 1.0
+        known = plan.memory.vain.get(head.job_id)
+        assert known is not None, "the head of the queue got nothing"
+        assert known.refused_s is not None
 
     def _check_plan(self, plan: Plan) -> None:
         """Nothing of ours stays where somebody is planned within the margin."""
@@ -273,6 +283,10 @@ class Decisions(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.cluster.is_frozen = True
+        # Who is kept from starting by what we cannot see is tried again, if ever more seldom.
+        hopeless = [job_id for job_id, job in self.cluster.jobs.items() if job.is_hopeless]
+        for job_id in hopeless:
+            del self.cluster.jobs[job_id]
         asked: list[int] = []
         for _ in range(40):
             self.cluster.cycle()

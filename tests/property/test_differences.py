@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 import time
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,40 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftrainer.canonical import CanonicalError, text_of
-from bftrainer.journal import Journal
-from bftrainer.journal.differences import LONGEST_CHAIN, PREFIX, Reader, Writer, applied, difference
+from bftrainer.canonical import CanonicalError, text_of, to_plain
+from bftrainer.journal import Journal, differences
+from bftrainer.journal.changes import difference
+from bftrainer.journal.differences import DEFLATED, PREFIX, Reader, Writer, applied
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """What lists are made of, such as a node or a job."""
+
+    name: str
+    colour: Colour = Colour.RED
+    size: float = 0.0
+    odd: int | float | str | None = None
+    parts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """A payload."""
+
+    items: tuple[Item, ...] = ()
+    best: Item | None = None
+    by_name: dict[str, Item] = field(default_factory=dict)
+    by_number: dict[int, float] = field(default_factory=dict)
+    pair: tuple[int, str] = (0, "")
+    names: frozenset[str] = frozenset()
+    anything: Any = None
+
 
 _leaves = st.none() | st.booleans() | st.sampled_from((0, 1, 1.0, 0.0, 2)) | st.text(max_size=3)
 _plain = st.recursive(
@@ -22,9 +55,27 @@ _plain = st.recursive(
     ),
     max_leaves=25,
 )
+_items = st.builds(
+    Item,
+    name=st.sampled_from("abcde"),
+    colour=st.sampled_from(Colour),
+    size=st.sampled_from((0, 1, 1.0, -0.0, 2.5)),
+    odd=st.sampled_from((None, 1, 1.0, "1", "a")),
+    parts=st.lists(st.sampled_from("xyz"), max_size=3).map(tuple),
+)
+_wholes = st.builds(
+    Whole,
+    items=st.lists(_items, max_size=7).map(tuple),
+    best=st.none() | _items,
+    by_name=st.dictionaries(st.sampled_from("abc"), _items, max_size=3),
+    by_number=st.dictionaries(st.integers(0, 3), st.sampled_from((0, 1, 1.5)), max_size=3),
+    pair=st.tuples(st.integers(0, 1), st.sampled_from("ab")),
+    names=st.frozensets(st.sampled_from("abc")),
+    anything=_plain,
+)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(base=_plain, new=_plain)
 def test_a_difference_makes_the_one_of_the_other(base: Any, new: Any) -> None:
     before, change = text_of(base), difference(base, new)
@@ -33,46 +84,80 @@ def test_a_difference_makes_the_one_of_the_other(base: Any, new: Any) -> None:
     assert (change is None) == (before == text_of(new))
 
 
+@settings(max_examples=150, deadline=None)
+@given(base=_wholes, new=_wholes, kept=st.lists(st.sampled_from(Whole.__slots__)))
+def test_values_of_a_type_are_compared_as_they_are_written(
+    base: Whole, new: Whole, kept: list[str]
+) -> None:
+    new = replace(new, **{name: getattr(base, name) for name in kept})
+    change = difference(base, new, Whole)
+    before, after = text_of(to_plain(base)), text_of(to_plain(new))
+    assert text_of(applied(to_plain(base), change)) == after
+    assert (change is None) == (before == after)
+
+
+def test_only_what_changed_is_written() -> None:
+    items = tuple(Item(name=f"n{number}") for number in range(1000))
+    base = Whole(items=items)
+    changed = (*items[:4], replace(items[4], colour=Colour.BLUE), *items[6:], Item(name="new"))
+    change = difference(base, Whole(items=changed), Whole)
+    assert change["d"]["items"]["l"] == [
+        [0, 4],
+        {"at": 4, "c": {"d": {"colour": {"v": "blue"}}, "x": []}},
+        [6, 994],
+        {"v": to_plain(Item(name="new"))},
+    ]
+    assert difference(base, Whole(items=tuple(map(replace, items))), Whole) is None
+
+
 @settings(max_examples=60, deadline=None)
-@given(values=st.lists(_plain, min_size=1, max_size=12), order=st.randoms())
-def test_every_payload_comes_back_in_any_order(values: list[Any], order: Any) -> None:
+@given(values=st.lists(_wholes, min_size=1, max_size=12), order=st.randoms())
+def test_every_payload_comes_back_in_any_order(values: list[Whole], order: Any) -> None:
     writer, stored, given_texts = Writer(), dict[int, str](), dict[int, str]()
-    fill = "x" * 3000  # long enough to be worth it
     for seq, value in enumerate(values, 1):
-        plain = {"fill": fill, "value": value}
-        given_texts[seq] = text_of(plain)
-        writer.begin()
-        stored[seq] = writer.shortened("k", seq, given_texts[seq], plain)
+        shortened = writer.shortened("k", value)
         if order.random() < 0.8:
-            writer.keep()  # else its transaction failed
+            stored[seq] = shortened.written_as(seq)
+            given_texts[seq] = text_of(to_plain(value))
         else:
-            del stored[seq], given_texts[seq]
+            writer.forget()  # its transaction failed
     reader = Reader(stored.get)
     asked = list(stored) * 2
     order.shuffle(asked)
     for seq in asked:
         assert reader.whole(seq, stored[seq]) == given_texts[seq]
-    assert all(len(text) < 3000 or not text.startswith(PREFIX) for text in stored.values())
 
 
-def test_a_journal_is_read_beside_its_writer_and_is_small(tmp_path: Path) -> None:
+def test_a_journal_is_read_beside_its_writer_and_is_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(differences, "LONGEST_CHAIN", 30)
     path = tmp_path / "journal.db"
-    nodes: list[dict[str, object]] = [{"name": f"n{n}", "state": "idle"} for n in range(400)]
+    items = [Item(name=f"n{n}") for n in range(400)]
+    last_turn = 70
     with Journal.open(path, clock=time.time) as journal:
-        for turn in range(2 * LONGEST_CHAIN + 10):
-            nodes[turn % 400] = {"name": f"n{turn % 400}", "state": "busy", "since_s": float(turn)}
-            journal.append("decision", {"turn": turn, "nodes": nodes})
-            journal.append("other", {"turn": turn})
+        for turn in range(last_turn + 1):
+            items[turn % 400] = Item(name=f"n{turn % 400}", size=float(turn))
+            journal.note_large("decision", Whole(items=tuple(items), anything=turn))
+            journal.note("other", {"turn": turn})
         with Journal.open(path, clock=time.time) as reader:
-            turns = [e.plain()["turn"] for e in reader.entries("decision")]
-            assert turns == list(range(2 * LONGEST_CHAIN + 10))
+            turns = [e.plain()["anything"] for e in reader.entries("decision")]
+            assert turns == list(range(last_turn + 1))
             last = reader.latest("decision")
             assert last is not None
-            assert last.plain()["nodes"] == nodes
+            assert last.payload_as(Whole).items == tuple(items)
             [some] = reader.entries("decision", after_seq=100, limit=1)
-            assert some.plain()["turn"] == 50
+            assert some.plain()["anything"] == 50
         assert journal.verify() == 2 * len(turns)
-    assert path.stat().st_size < len(turns) * len(text_of(nodes)) / 10
+    assert path.stat().st_size < len(turns) * len(text_of(to_plain(items))) / 10
+
+
+def test_a_value_without_canonical_form_costs_its_own_entry_only(tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "journal.db", clock=time.time) as journal:
+        for size in (1.0, float("nan"), 2.0):
+            journal.note_large("decision", Whole(best=Item(name="a", size=size)))
+        found = [e.payload_as(Whole).best for e in journal.entries("decision")]
+    assert found == [Item(name="a", size=1.0), Item(name="a", size=2.0)]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +169,11 @@ def test_a_journal_is_read_beside_its_writer_and_is_small(tmp_path: Path) -> Non
         PREFIX + '"x","changes":null}',
         PREFIX + '1,"changes":{"d":{"a":5},"x":[]}}',
         PREFIX + '1,"changes":' + "[" * 50_000,
+        PREFIX + '1,"a-text-deflated":"eJw="}',
+        PREFIX + '1,"a-text-deflated":7}',
         PREFIX,
+        DEFLATED + '"!"}',
+        DEFLATED + "}",
     ],
 )
 def test_a_difference_from_nothing_is_refused(payload: str) -> None:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftrainer.decide.gaps import Then, gap_ends
 from bftrainer.poll.snapshot import Job, Node, NodeState, Reservation, Snapshot
+from bftrainer.queue.printed import PrintedQueue
 from tests.support.snapshots import T0, node, pending, running, snapshot
 
 CYCLE_S = 30.0
@@ -39,15 +39,10 @@ def clusters(draw: st.DrawFn) -> Snapshot:
     return snapshot(nodes, draw(st.permutations(jobs)), reservations=reservations)
 
 
-def _free(seen: Snapshot, ours: frozenset[str]) -> set[str]:
-    usable = (NodeState.IDLE, NodeState.PLANNED)
-    return {n.name for n in seen.nodes or () if n.state in usable or n.name in ours}
-
-
 @settings(max_examples=200, deadline=None)
-@given(clusters(), st.frozensets(st.sampled_from(NAMES)))
-def test_no_plan_and_no_reservation_is_overlooked(seen: Snapshot, ours: frozenset[str]) -> None:
-    ends = gap_ends(seen, T0, CYCLE_S, ours)
+@given(clusters())
+def test_no_plan_and_no_reservation_is_overlooked(seen: Snapshot) -> None:
+    ends = PrintedQueue(seen, T0, CYCLE_S).gap_ends
     for reservation in seen.reservations or ():
         for name in reservation.nodes:
             assert ends[name].at_s <= reservation.start_s
@@ -58,29 +53,12 @@ def test_no_plan_and_no_reservation_is_overlooked(seen: Snapshot, ours: frozense
 
 
 @settings(max_examples=200, deadline=None)
-@given(clusters(), st.frozensets(st.sampled_from(NAMES)), st.integers(1, 8), TIMES)
-def test_a_job_that_may_take_any_node_finds_what_it_needs_and_we_lose_no_more(
-    seen: Snapshot, ours: frozenset[str], n_nodes: int, start_s: float
-) -> None:
-    """We are off the bounded nodes when it starts, and for ever on all others we could use."""
-    jobs = seen.jobs or ()
-    named = [j for j in jobs if j.start_s is not None and (j.nodes or j.planned_nodes)]
-    ours -= {n for j in named for n in j.nodes}
-    known = gap_ends(replace(seen, jobs=tuple(named)), T0, CYCLE_S, ours)
-    any_node = pending("any", n_nodes, start_s=start_s)
-    ends = gap_ends(replace(seen, jobs=(*named, any_node)), T0, CYCLE_S, ours)
-    bounded = {n for n, e in ends.items() if e.then is Then.ANY_JOB}
-    left = {
-        n
-        for job in named
-        for n in job.nodes
-        if n not in known and job.start_s is not None
-        if job.start_s + (job.time_limit_s or 0.0) <= start_s
-    }
-    could = {n for n in _free(seen, ours) if n not in known or known[n].at_s > start_s}
-    assert bounded <= could
-    assert len(bounded) == max(0, min(n_nodes - len(left), len(could)))
-    assert all(ends[n].at_s == start_s for n in bounded)
+@given(clusters())
+def test_every_end_is_somebodys_plan(seen: Snapshot) -> None:
+    planned = {(n, r.start_s) for r in seen.reservations or () for n in r.nodes}
+    planned |= {(n, j.start_s or 0.0) for j in seen.jobs or () for n in j.planned_nodes}
+    for name, end in PrintedQueue(seen, T0, CYCLE_S).gap_ends.items():
+        assert (name, end.at_s) in planned
 
 
 @settings(max_examples=100, deadline=None)
@@ -90,8 +68,9 @@ def test_the_order_in_which_things_are_read_does_not_matter(
 ) -> None:
     nodes: list[Node] = list(seen.nodes or ())
     jobs: list[Job] = list(seen.jobs or ())
-    first = gap_ends(seen, T0, CYCLE_S)
+    first = PrintedQueue(seen, T0, CYCLE_S).gap_ends
     chance.shuffle(nodes)
     chance.shuffle(jobs)
-    again = gap_ends(replace(seen, nodes=tuple(nodes), jobs=tuple(jobs)), T0, CYCLE_S)
+    mixed = replace(seen, nodes=tuple(nodes), jobs=tuple(jobs))
+    again = PrintedQueue(mixed, T0, CYCLE_S).gap_ends
     assert {n: e.at_s for n, e in again.items()} == {n: e.at_s for n, e in first.items()}

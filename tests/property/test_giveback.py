@@ -14,15 +14,13 @@ from dataclasses import dataclass, replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bftrainer.decide.feasible import Answer
-from bftrainer.decide.giveback import GiveBack, give_back
-from bftrainer.decide.types import Memory, Settings
-from bftrainer.poll.snapshot import Job, JobState, NodeState
-from tests.support.snapshots import T0, held, node, pending, snapshot
+from bftrainer.decide.draft import Draft
+from bftrainer.decide.types import Memory
+from bftrainer.poll.snapshot import Job, NodeState
+from tests.support.snapshots import T0, given_back, held, node, pending, snapshot
 
 FEATURES = ("", "a", "b", "a&b", "a|b")
 PLACES = (NodeState.IDLE, NodeState.ALLOCATED, NodeState.COMPLETING)  # free, ours, a job's
-SETTINGS = Settings(reserve_nodes_per_type=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +47,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
                 limit_s=draw(st.sampled_from([100.0, 500.0, 2000.0])),
                 features=draw(st.sampled_from(FEATURES)),
                 priority=-float(number),
-                reason=draw(st.sampled_from(["Resources", "Priority", "None", "JobHeldUser"])),
+                is_entitled=draw(st.sampled_from([True, True, True, False])),
             ),
             excluded_nodes=tuple(draw(st.lists(st.sampled_from(names), max_size=1))),
         )
@@ -77,9 +75,8 @@ def suits(cluster: Cluster, job: Job, name: str) -> bool:
     has = set(cluster.features[name])
     if not has:  # a node that does not say is never ruled out
         return True
-    if "|" in job.features:
-        return bool(has & set(job.features.split("|")))
-    return not job.features or has >= set(job.features.split("&"))
+    wanted = {name for way in job.wants for name in way.everywhere}
+    return bool(has & wanted) if "|" in wanted else has >= wanted - {"&"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +114,7 @@ def schedule(cluster: Cluster, nodes: Collection[str]) -> tuple[list[Job], Block
     started: list[Job] = []
     head: Blocked | None = None
     for job in cluster.queue:
-        if job.reason == "JobHeldUser":
+        if not job.is_entitled:
             continue
         if can_all_start(cluster, [*started, job], nodes, head):
             started.append(job)
@@ -147,17 +144,8 @@ def plan(
 # ---- what we do ------------------------------------------------------------------------
 
 
-def first_by_name(
-    count: int, candidates: Collection[str], gone: Collection[str]
-) -> Collection[str]:
-    assert count <= len(candidates)
-    return sorted(candidates)[:count]
-
-
-def ours_gives(
-    cluster: Cluster, head: Blocked | None, *, are_assigned: bool, are_known: bool = False
-) -> GiveBack:
-    """Ask for releases; ``head``: as it is planned, ``are_known``: who runs, until when."""
+def ours_gives(cluster: Cluster, head: Blocked | None, *, are_assigned: bool) -> Draft:
+    """Ask for releases; ``head``: as it is planned."""
     nodes = [
         node(
             name,
@@ -172,25 +160,14 @@ def ours_gives(
         else job
         for job in cluster.queue
     ]
-    runs = [
-        replace(
-            pending(f"r{name}", 1, limit_s=end_s - T0 + 10.0),
-            state=JobState.RUNNING,
-            start_s=T0 - 10.0,
-            nodes=(name,),
-        )
-        for name, end_s in cluster.ends_s.items()
-        if are_known
-    ]
     assignment = dict.fromkeys(cluster.ours, "t1") if are_assigned else {}
-    return give_back(
-        snapshot(nodes, [*queue, *runs]),
-        held(*sorted(cluster.ours)),
-        Memory(assignment=assignment),
-        SETTINGS,
-        T0,
-        first_by_name,
-    )
+    memory = Memory(assignment=assignment)
+    return given_back(snapshot(nodes, queue), held(*sorted(cluster.ours)), memory)
+
+
+def starting(cluster: Cluster, draft: Draft) -> list[str]:
+    """Who could start, in order."""
+    return [job.job_id for job in cluster.queue if job.job_id not in draft.refused]
 
 
 def subsets(names: Collection[str]) -> Iterator[frozenset[str]]:
@@ -208,8 +185,8 @@ def test_who_would_start_without_us_starts_and_no_node_goes_in_vain(
     cluster: Cluster, *, are_assigned: bool
 ) -> None:
     started, head = schedule(cluster, cluster.free | cluster.ours)
-    given_back = ours_gives(cluster, head, are_assigned=are_assigned)
-    released = {release.node for release in given_back.releases}
+    draft = ours_gives(cluster, head, are_assigned=are_assigned)
+    released = {release.node for release in draft.releases}
     assert released <= cluster.ours
     # Nobody is harmed: in this very pass all of them start on what is free now.
     assert can_all_start(cluster, started, cluster.free | released, head)
@@ -222,9 +199,7 @@ def test_who_would_start_without_us_starts_and_no_node_goes_in_vain(
     )
     assert len(released) == len(fewest)
     # What is said of each job is what the other scheduler found.
-    starts = {v.job_id for v in given_back.verdicts if v.answer is not Answer.CANNOT}
-    assert starts == {job.job_id for job in started}
-    assert sum(v.n_ours for v in given_back.verdicts) == len(released)
+    assert starting(cluster, draft) == [job.job_id for job in started]
 
 
 @_patient
@@ -232,36 +207,14 @@ def test_who_would_start_without_us_starts_and_no_node_goes_in_vain(
 def test_without_a_plan_jobs_are_judged_as_if_they_delayed_nobody(cluster: Cluster) -> None:
     """Backfill has not come round yet: what it will not let start may cost us nodes.
 
-    A job behind such a one may find too few left; up to there nobody is harmed.
+    A job behind such a one may find too few left; before it nobody is harmed.
     """
     started, head = schedule(cluster, cluster.free | cluster.ours)
-    given_back = ours_gives(cluster, None, are_assigned=True)
-    released = {r.node for r in given_back.releases}
-    said = [v.job_id for v in given_back.verdicts if v.answer is not Answer.CANNOT]
-    names = [job.job_id for job in started]
-    is_same = [one == other for one, other in zip(names, said, strict=False)]
-    n_same = is_same.index(False) if False in is_same else len(is_same)
-    assert can_all_start(cluster, started[:n_same], cluster.free | released, head)
-    if head is None:
-        assert n_same == len(started)
-
-
-@_patient
-@given(cluster=clusters())
-def test_whom_the_shadow_of_the_head_lets_pass_is_not_refused(cluster: Cluster) -> None:
-    """Backfill will reserve nodes for the head; which is its choice, so we only count them."""
-    started, head = schedule(cluster, cluster.free | cluster.ours)
-    given_back = ours_gives(cluster, None, are_assigned=True, are_known=True)
-    said = {v.job_id for v in given_back.verdicts if v.answer is not Answer.CANNOT}
-    names = {job.job_id for job in started}
-    # The first of whom we think otherwise is one that we let start.
-    odd = next((j.job_id for j in cluster.queue if (j.job_id in said) != (j.job_id in names)), "")
-    assert not odd or odd in said
-    numbers = [job.job_id for job in cluster.queue]
-    before = numbers[: numbers.index(odd)] if odd else numbers
-    released = {r.node for r in given_back.releases}
-    agreed = [job for job in started if job.job_id in before]
-    assert can_all_start(cluster, agreed, cluster.free | released, head)
+    draft = ours_gives(cluster, None, are_assigned=True)
+    released = {r.node for r in draft.releases}
+    before = [job for job in started if head is None or job.priority > head.job.priority]
+    assert starting(cluster, draft)[: len(before)] == [job.job_id for job in before]
+    assert can_all_start(cluster, before, cluster.free | released, head)
 
 
 @_patient
@@ -269,11 +222,12 @@ def test_whom_the_shadow_of_the_head_lets_pass_is_not_refused(cluster: Cluster) 
 def test_jobs_get_what_they_lack_in_their_order(cluster: Cluster) -> None:
     """Every release says for whom, and with what is free it is as many as the job asks for."""
     _, head = schedule(cluster, cluster.free | cluster.ours)
-    given_back = ours_gives(cluster, head, are_assigned=True)
+    draft = ours_gives(cluster, head, are_assigned=True)
     sizes = {job.job_id: job.n_nodes for job in cluster.queue}
     for job_id, size in sizes.items():
-        own = [r.node for r in given_back.releases if r.for_job == job_id]
+        own = [r.node for r in draft.releases if r.for_job == job_id]
         assert len(set(own)) == len(own) <= size
-    assert given_back.left_to_jobs <= cluster.free
-    n_starting = sum(sizes[v.job_id] for v in given_back.verdicts if v.answer is not Answer.CANNOT)
-    assert len(given_back.releases) + len(given_back.left_to_jobs) == n_starting
+    left_to_jobs = draft.for_jobs - {r.node for r in draft.releases}
+    assert left_to_jobs <= cluster.free
+    n_starting = sum(sizes[job_id] for job_id in starting(cluster, draft))
+    assert len(draft.releases) + len(left_to_jobs) == n_starting

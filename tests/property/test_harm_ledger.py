@@ -55,9 +55,7 @@ class World:
             is_new_snapshot=True,
             pilots=cluster.views(),
             trainers=(record(n_min=1),) if self.has_trainers else (),
-            settings=Settings(
-                reserve_nodes_per_type=0, cycle_s=CYCLE_S, pilot_start_timeout_s=CYCLE_S + 5.0
-            ),
+            settings=Settings(reserve_nodes_per_type=0, cycle_s=CYCLE_S),
             memory=self.memory,
         )
         plan = decide(seen, ExactPolicy())

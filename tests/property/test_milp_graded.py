@@ -127,17 +127,18 @@ def test_ends_beyond_t_fwd_change_nothing(problem: Problem) -> None:
     assert solve(horizons) == solve(without_extras(horizons))
 
 
-# Whoever may have a class or the node with a claim has all of it: nobody bids for those.
+# Whoever may have a class or the node that ends early has all of it: nobody bids for those.
 TAKEN_BY_ALL_WHO_MAY = problem_of(
     (
         *(node(name, eligibility="a") for name in ("n0", "n1")),
         *(node(name, eligibility="b") for name in ("n2", "n3")),
-        node("n4", eligibility="a", claim_s=2.0),
+        node("n4", eligibility="a", expected_remaining_s=-1.0),
     ),
     trainer("t0", n_max=2, eligible=("b",), utility=Curve(sizes=(1,), samples_per_s=(0.5,))),
     trainer("t1", n_max=3, mixes_classes=True, utility=Curve(sizes=(1,), samples_per_s=(0.1,))),
     t_fwd_s=1.0,
     objective=Objective.UTILITY,
+    per_node_horizon=True,
 )
 
 
@@ -204,10 +205,7 @@ def test_same_problem_same_answer(problem: Problem) -> None:
         (False, problem_of((node("n0"),), trainer("t0"))),
         (False, problem_of((node("n0"),), trainer("t0", warm_up_s=5.0))),
         (False, problem_of((node("n0", expected_remaining_s=3.0),), trainer("t0"))),
-        (False, problem_of((node("n0"),), trainer("t0"), swap_s=5.0)),
-        (False, problem_of((node("n0", claim_s=5.0),))),
-        (True, problem_of((node("n0"),), trainer("t0", current=("n0",)), swap_s=5.0)),
-        (True, problem_of((node("n0", claim_s=5.0),), trainer("t0"))),
+        (False, problem_of((node("n0", expected_remaining_s=3.0),), per_node_horizon=True)),
         (
             True,
             problem_of(
@@ -229,19 +227,9 @@ def test_long_lived_nodes_go_to_who_earns_most() -> None:
     assert allocation.objective == pytest.approx(2.0 * 100 + 20)
 
 
-def test_a_swap_that_costs_more_than_it_brings_is_left_out() -> None:
-    nodes = (node("held"), node("free"))
-    holder = trainer("holder", n_max=1, current=("held",))
-    rich = trainer("rich", n_max=1, curve=Curve(sizes=(1,), samples_per_s=(1.5,)))
-    one_node = problem_of(nodes[:1], holder, rich, swap_s=40.0)
-    assert solve_graded(one_node).assignment == {"held": "holder"}  # 1.5 * 60 < 100
-    assert solve_graded(replace(one_node, swap_s=10.0)).assignment == {"held": "rich"}
-    two_nodes = problem_of(nodes, holder, rich, swap_s=10.0)
-    assert solve_graded(two_nodes).assignment == {"held": "holder", "free": "rich"}
-
-
-def test_a_node_that_arrives_after_the_horizon_earns_nothing() -> None:
-    late = problem_of((node("n0", claim_s=150.0),), trainer("t0"))
+def test_a_node_that_ends_before_its_worker_is_warm_earns_nothing() -> None:
+    nodes = (node("n0", expected_remaining_s=5.0),)
+    late = problem_of(nodes, trainer("t0", warm_up_s=8.0), per_node_horizon=True)
     assert solve_graded(late).objective == 0.0
     assert solve(late).solver == "graded"
 
@@ -254,24 +242,25 @@ def test_a_shrinking_trainer_keeps_what_stays_longest() -> None:
     assert allocation.assignment == {"n2": "t0", "n3": "t0"}
 
 
-def test_a_grade_is_shared_out_by_owner_switch_and_stay() -> None:
-    """Among nodes that earn the same: settled ones are kept, own and near ones are taken."""
+def test_a_grade_is_shared_out_by_pilot_switch_and_stay() -> None:
+    """Among nodes that earn the same: settled ones are kept, near ones with pilots are taken."""
     nodes = (
-        node("a", owner="u", switch="s1"),
-        node("b", owner="v", switch="s2"),
-        node("c", owner="v", switch="s1"),
-        node("d", owner="u", switch="s2", claim_s=1.0),
+        node("a", has_pilot=True, switch="s1"),
+        node("b", has_pilot=True, switch="s2"),
+        node("c", switch="s1"),
+        node("d", switch="s2", expected_remaining_s=9.0),
     )
-    mine = trainer("mine", n_max=1, owner="u")
-    other = trainer("other", n_max=2, owner="v", current=("b",))
-    allocation = solve_graded(problem_of(nodes, mine, other))
+    mine = trainer("mine", n_max=1)
+    other = trainer("other", n_max=2, current=("b",))
+    allocation = solve_graded(problem_of(nodes, mine, other, per_node_horizon=True))
     assert allocation.assignment == {"a": "mine", "b": "other", "c": "other"}
     lost = trainer("lost", n_max=1, current=("a", "b"), settled=("b",))
-    assert solve_graded(problem_of(nodes, lost)).assignment == {"b": "lost"}
+    problem = problem_of(nodes, lost, per_node_horizon=True)
+    assert solve_graded(problem).assignment == {"b": "lost"}
 
 
 def test_nodes_nobody_accepts_and_stopped_trainers() -> None:
-    nodes = (node("n0", eligibility="x", claim_s=1.0), node("n1", eligibility="y"))
+    nodes = (node("n0", eligibility="x", expected_remaining_s=1.0), node("n1", eligibility="y"))
     picky = trainer("t0", eligible=("z",))
     stopped = trainer("t1", current=("n1",), rescale_down_s=10.0)
     problem = problem_of(nodes, picky, stopped, p_jmax=1)
@@ -288,7 +277,6 @@ def test_large_problem_is_close_to_its_bound() -> None:
         node(
             f"n{i:03}",
             expected_remaining_s=float(chance.choice([20.0, 45.0, 70.0, 400.0])),
-            claim_s=float(chance.choice([0.0, 8.0])),
         )
         for i in range(200)
     )
@@ -305,7 +293,7 @@ def test_large_problem_is_close_to_its_bound() -> None:
         )
         for j in range(12)
     )
-    problem = problem_of(nodes, *trainers, per_node_horizon=True, swap_s=5.0)
+    problem = problem_of(nodes, *trainers, per_node_horizon=True)
     allocation = solve_graded(problem)
     check(problem, allocation)
     assert allocation.solver == "graded"

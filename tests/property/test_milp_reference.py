@@ -301,9 +301,7 @@ def test_no_trainers_and_no_nodes() -> None:
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
-        ({"nodes": (ProblemNode(name="n0", claim_s=1.0),)}, "claim_s"),
         ({"trainers": (trainer("t", warm_up_s=1.0),)}, "warm_up_s"),
-        ({"swap_s": 1.0}, "swap_s"),
         (
             {
                 "nodes": (ProblemNode(name="n0", expected_remaining_s=9.0),),

@@ -33,6 +33,7 @@ from bftrainer.simulate.traces import SAMPLE
 from bftrainer.simulate.workloads import NETWORKS
 from milp.check import find_violations
 from milp.problem import Curve, Problem, ProblemNode, ProblemTrainer
+from tests.support.policies import allocated
 
 Output = pytest.CaptureFixture[str]
 TINY = Extent(
@@ -161,12 +162,12 @@ class TestReplayerShare:
     )
     def test_the_remainder_goes_to_the_first(self, n_nodes: int, expected: dict[str, int]) -> None:
         problem = self._problem(n_nodes, 3)
-        allocation = POLICY.allocate(problem)
+        allocation = allocated(POLICY, problem)
         assert allocation.sizes() == expected
         assert find_violations(problem, allocation) == []
 
     def test_what_the_first_cannot_take_goes_to_the_next(self) -> None:
-        assert POLICY.allocate(self._problem(11, 4, n_max=3)).sizes() == {
+        assert allocated(POLICY, self._problem(11, 4, n_max=3)).sizes() == {
             "t0": 3, "t1": 3, "t2": 3, "t3": 2,
         }  # fmt: skip
 

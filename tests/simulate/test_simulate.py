@@ -39,7 +39,9 @@ def trace(*spans: tuple[int, float, float], end_s: float = 1000.0) -> Fragments:
     )
 
 
-def trial(name: str, samples: float = 1e6, *, submit_s: float = 0.0, n_min: int = 1) -> Submission:
+def trial(
+    name: str, samples: float = 1e6, *, submit_s: float = 0.0, n_min: int = 1, gres: str = ""
+) -> Submission:
     return Submission(
         submit_s=submit_s,
         name=name,
@@ -49,6 +51,7 @@ def trial(name: str, samples: float = 1e6, *, submit_s: float = 0.0, n_min: int 
         curve=LINE,
         rescale_up_s=18.0,
         rescale_down_s=12.0,
+        gres=gres,
     )
 
 
@@ -56,6 +59,18 @@ def run(
     given: Fragments, *submissions: Submission, costs: PhysicalCosts | None = None, p_jmax: int = 2
 ) -> tuple[Outcome, Metrics]:
     return play(given, submissions, Choices(costs=costs, p_jmax=p_jmax))
+
+
+@pytest.mark.parametrize("costs", [None, PhysicalCosts(claim=constant(5.0))])
+def test_trainers_get_nodes_of_the_types_that_a_trace_names(costs: PhysicalCosts | None) -> None:
+    spans = trace((0, 0, 1000), (1, 0, 1000), (2, 0, 1000))
+    typed = replace(spans, node_types=("gpu:a100:4", "cpu", "cpu"))
+    plans: list[Plan] = []
+    trials = (trial("any"), trial("a100", gres="gpu:a100:2"), trial("v100", gres="gpu:v100:1"))
+    choices = Choices(costs=costs, p_jmax=3)
+    outcome, _ = play(typed, trials, choices, on_plan=lambda _, plan: plans.append(plan))
+    assert dict(plans[0].assignment) == {"a": "t2", "b": "t1", "c": "t1"}
+    assert [bool(t.done) for t in outcome.trainers] == [True, True, False]
 
 
 class TestPaper:

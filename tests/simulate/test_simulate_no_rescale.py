@@ -11,9 +11,11 @@ from bftrainer.simulate.costs import PhysicalCosts, constant
 from bftrainer.simulate.session import Choices, job_nodes, play
 from bftrainer.simulate.traces.generator import GeneratorParameters, generate
 from milp.problem import ProblemNode
+from tests.conformance.policy import PolicyConformance
 from tests.simulate.test_simulate import trace, trial
+from tests.support.policies import allocated, problem_of, trainer
 from tests.support.problems import sizes_of
-from tests.unit.test_policies import PolicyConformance, problem_of, sizes, trainer
+from tests.unit.test_policies import sizes
 
 NAME = "no-rescale"
 
@@ -29,7 +31,7 @@ class TestNoRescale(PolicyConformance):
 
     def test_who_runs_is_left_alone_whatever_is_free(self) -> None:
         problem = problem_of(9, trainer("t1", "n00", "n01"), trainer("t2", n_max=3))
-        allocation = load_policy(NAME).allocate(problem)
+        allocation = allocated(load_policy(NAME), problem)
         assert sizes_of(problem, allocation) == (2, 3)
         assert {n for n, t in allocation.assignment.items() if t == "t1"} == {"n00", "n01"}
 

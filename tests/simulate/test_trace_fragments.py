@@ -98,6 +98,7 @@ def test_a_choice_outside_the_trace_is_refused(
         ({"start_s": [0, 10, float("nan"), 20]}, "fragment 2"),
         ({"end_s": [20, 20, 30, 41]}, "fragment 3: it lies outside"),
         ({"names": ["a", "a", "c"]}, "one node twice"),
+        ({"node_types": ["cpu"]}, "1 types for 3 nodes"),
         ({"start_s": [0, 10, 20]}, "differ in length"),
         ({"node": [0.5, 1, 1, 2]}, "fractions"),
         ({"span_s": (40.0, 0.0)}, "begins at 40"),
@@ -138,6 +139,10 @@ def traces(draw: st.DrawFn) -> Fragments:
         start_s=starts,
         end_s=ends,
         is_unfillable=flags,
+        node_types=draw(
+            st.none()
+            | st.lists(st.sampled_from(["cpu", "gpu:a100:4"]), min_size=n_nodes, max_size=n_nodes)
+        ),
         span_s=(0.0, 51.0),
     )
 
@@ -178,6 +183,7 @@ def test_files_give_back_what_was_written(
 def _assert_same(found: Fragments, wanted: Fragments) -> None:
     assert found.names == wanted.names
     assert found.span_s == wanted.span_s
+    assert found.node_types == wanted.node_types
     for name in ("node", "start_s", "end_s", "observed_s", "is_unfillable"):
         ours, theirs = getattr(found, name), getattr(wanted, name)
         if theirs is None:
@@ -216,6 +222,7 @@ def test_a_csv_by_hand_needs_no_more_than_three_columns(tmp_path: Path) -> None:
         ("node,start_s\n", "bad.csv:1: the header lacks end_s"),
         ('# names: ["a"]\nnode,start_s,end_s\nb,1,2\n', "bad.csv:3: node 'b' is not among"),
         ("# names: {\n", "bad.csv:1: this is no JSON list"),
+        ("# node_types: 3\n", "bad.csv:1: this is no JSON list"),
         ("", "no header"),
     ],
 )

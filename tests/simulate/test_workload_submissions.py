@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,10 @@ def test_our_own_form_counts_from_the_first_submission(tmp_path: Path) -> None:
 def test_what_is_written_is_read_again_and_follows_the_schema(tmp_path: Path) -> None:
     schema_path = Path(documents_module.__file__).with_name("workload.schema.json")
     schema = json.loads(schema_path.read_text())
-    for workload in (diverse(n_trainers=9), hpo(NETWORKS["densenet"], n_trainers=2)):
+    plain = hpo(NETWORKS["densenet"], n_trainers=2)
+    asking = tuple(replace(one, gres="gpu:a100:4") for one in plain)
+    typed = Workload(name="typed", submissions=asking)
+    for workload in (diverse(n_trainers=9), plain, typed):
         path = tmp_path / f"{workload.name}.json"
         write_workload(path, workload)
         assert read_workload(path) == workload
@@ -135,6 +139,7 @@ def _changed(**more: Any) -> dict[str, Any]:
         (_changed(curve={"sizes": [2, 2], "values": [1, 1]}), "sizes of a curve rise"),
         (_changed(curve={"sizes": [], "values": []}), "at least one"),
         (_changed(curve=None), "curve is no object"),
+        (_changed(gres="shard:1"), "'shard:1' is not gpu"),
         (_changed(name=""), "name is no text"),
         (DOCUMENT | {"trainers": DOCUMENT["trainers"][:1] * 2}, "two trainers have one name"),
         ({"nodes": [0, 1], "curves": [], "jobs": [{"curve": 0}]}, "no curve 0"),

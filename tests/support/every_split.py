@@ -106,11 +106,10 @@ def _accepts(trainer: ProblemTrainer, eligibility: str) -> bool:
 
 
 def _groups(problem: Problem) -> list[list[ProblemNode]]:
-    """Nodes that the same trainers accept are of one class."""
-    groups: dict[tuple[bool, ...], list[ProblemNode]] = {}
+    """The nodes of each class."""
+    groups: dict[str, list[ProblemNode]] = {}
     for node in problem.nodes:
-        who = tuple(_accepts(trainer, node.eligibility) for trainer in problem.trainers)
-        groups.setdefault(who, []).append(node)
+        groups.setdefault(node.eligibility, []).append(node)
     return list(groups.values())
 
 

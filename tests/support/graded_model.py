@@ -2,7 +2,7 @@
 
 Shares no code with it: rates and seconds are those of ``milp.worth``, the rules are
 written here once more. A binary per trainer and size, a column per trainer, size and
-grade (equal class, end, claim and holder) for the nodes of that grade.
+grade (equal class, end and holder) for the nodes of that grade.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Grade:
     like: ProblemNode  # any of them
     count: float
     holder: str | None
-    accepted_by: frozenset[str]  # merged class: the trainers that may run and accept it
+    accepted_by: frozenset[str]  # trainers that may run
 
 
 def solve_graded_model(problem: Problem) -> float:
@@ -79,7 +79,7 @@ def solve_graded_model(problem: Problem) -> float:
         before = sum(holder.get(node.name) == trainer.trainer_id for node in problem.nodes)
         of_class = {
             k: model.column(0.0, 1.0, is_integer=True)
-            for k in dict.fromkeys(g.accepted_by for g in grades)
+            for k in dict.fromkeys(g.like.eligibility for g in grades)
         }
         if not trainer.mixes_classes:
             model.row([(use, 1.0) for use in of_class.values()], 0.0, 1.0)
@@ -105,7 +105,9 @@ def solve_graded_model(problem: Problem) -> float:
                 kept += [(p, 1.0)] if is_own else []
                 model.row([(p, 1.0), (y, -grade.count)], -highspy.kHighsInf, 0.0)
                 model.row(
-                    [(p, 1.0), (of_class[grade.accepted_by], -grade.count)], -highspy.kHighsInf, 0.0
+                    [(p, 1.0), (of_class[grade.like.eligibility], -grade.count)],
+                    -highspy.kHighsInf,
+                    0.0,
                 )
             if size >= before and size:  # eq. 6: it keeps all it has
                 model.row(kept, 0.0, 0.0)
@@ -117,11 +119,11 @@ def solve_graded_model(problem: Problem) -> float:
 
 
 def _grades(problem: Problem, holder: Mapping[str, str]) -> list[_Grade]:
-    """Nodes of equal class, end, claim and holder."""
+    """Nodes of equal class, end and holder."""
     may_run = problem.trainers[: problem.p_jmax]
     groups: defaultdict[tuple[object, ...], list[ProblemNode]] = defaultdict(list)
     for node in problem.nodes:
-        key = (node.eligibility, node.expected_remaining_s, node.claim_s, holder.get(node.name))
+        key = (node.eligibility, node.expected_remaining_s, holder.get(node.name))
         groups[key].append(node)
     return [
         _Grade(

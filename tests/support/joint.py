@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bftrainer.api.admission import check_spec
-from bftrainer.decide.curves import unfit
-from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.milp import POLICY
 from bftrainer.decide.types import DecisionInput, Memory, Plan, Settings
+from bftrainer.surviving.decision import decide_surely, unfit
 from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
 from tests.support.snapshots import T0, idle_nodes, record, snapshot
 
@@ -37,7 +36,7 @@ def decided(*trainers: TrainerRecord, settings: Settings, n_nodes: int = NODES) 
         settings=settings,
         memory=Memory(),
     )
-    return decide(given, POLICY)
+    return decide_surely(given, POLICY)
 
 
 def harm_of(spec: TrainerSpec, settings: Settings) -> str:

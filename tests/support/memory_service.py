@@ -154,6 +154,9 @@ class MemoryService:
         self.set_state(trainer_id, TrainerState.CANCELLED)
         return self.trainer(trainer_id)
 
+    def flush(self) -> None:
+        """Nothing is on disk."""
+
     def shutdown(self, peer: Peer) -> None:
         self.peers.append(peer)
         self.stopped.set()

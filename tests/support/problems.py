@@ -59,18 +59,17 @@ def problems(
     """Problems with every feature: gaps below n_min, departed nodes, waiting trainers.
 
     ``families`` adds batches, ``mixes`` trainers that mix classes, ``extras`` what makes
-    nodes earn for different times: claims, warm-ups, ends, swaps.
+    nodes earn for different times: warm-ups and ends.
     """
     objective = draw(st.sampled_from(list(Objective)))
-    owners, switches = st.sampled_from(["", "u", "v"]), st.sampled_from(["s1", "s2"])
+    switches = st.sampled_from(["s1", "s2"])
     nodes = tuple(
         ProblemNode(
             name=f"n{i}",
             eligibility=draw(st.sampled_from(classes)),
             expected_remaining_s=draw(st.sampled_from([None, 10.0, 60.0])),
             switch=draw(switches),
-            owner=draw(owners),
-            claim_s=draw(st.sampled_from([0.0, 0.0, 2.0, 8.0])) if extras else 0.0,
+            has_pilot=draw(st.booleans()),
         )
         for i in range(draw(st.integers(0, max_nodes)))
     )
@@ -94,7 +93,6 @@ def problems(
                 if len(classes) > 1
                 else (),
                 weight=draw(st.sampled_from([0.0, 1.0, 2.0])),
-                owner=draw(owners),
                 warm_up_s=draw(st.sampled_from([0.0, 0.0, 3.0])) if extras else 0.0,
                 mixes_classes=mixes and draw(st.booleans()),
                 utility=draw(curves()) if objective is Objective.UTILITY else None,
@@ -108,7 +106,6 @@ def problems(
         t_fwd_s=draw(st.sampled_from([0.0, 1.0, 5.0, 120.0])),
         p_jmax=draw(st.integers(0, len(trainers) + 1)),
         objective=objective,
-        swap_s=draw(st.sampled_from([0.0, 5.0])) if extras else 0.0,
         per_node_horizon=extras and draw(st.booleans()),
     )
 
@@ -169,8 +166,6 @@ def without_extras(problem: Problem) -> Problem:
     """The same problem with the paper's two costs only."""
     return replace(
         problem,
-        nodes=tuple(replace(node, claim_s=0.0) for node in problem.nodes),
         trainers=tuple(replace(trainer, warm_up_s=0.0) for trainer in problem.trainers),
-        swap_s=0.0,
         per_node_horizon=False,
     )

@@ -158,7 +158,7 @@ class SimCluster:
             Job(
                 job_id=j.job_id,
                 user="alice",
-                partition="batch",
+                partitions=("batch",),
                 state=JobState.PENDING if j.start_s is None else JobState.RUNNING,
                 n_nodes=j.n_nodes,
                 time_limit_s=j.limit_s,
@@ -174,7 +174,7 @@ class SimCluster:
             Job(
                 job_id=f"j-{p.pilot_id}",
                 user="bft",
-                partition="bf",
+                partitions=("bf",),
                 state=JobState.PENDING if p.start_s is None else JobState.RUNNING,
                 n_nodes=1,
                 time_limit_s=p.limit_s,

@@ -6,11 +6,15 @@ whatever shows its plans build their inputs here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from bftrainer.decide import giveback
 from bftrainer.decide.decision import decide
+from bftrainer.decide.draft import Draft
+from bftrainer.decide.policies.base import Context, Decided, Traits
 from bftrainer.decide.types import DecisionInput, Memory, PilotView, Plan, Settings
+from bftrainer.decide.victims import Pick
 from bftrainer.poll.snapshot import (
     Job,
     JobState,
@@ -20,27 +24,27 @@ from bftrainer.poll.snapshot import (
     SchedulerCycle,
     Snapshot,
 )
+from bftrainer.queue.printed import PrintedQueue
 from bftrainer.trainer import MeasuredCosts, TrainerRecord, TrainerSpec, TrainerState
-from milp.check import check
-from milp.problem import Allocation, Problem
+from milp.problem import Problem
 from milp.solve import solve
+from slurm_plugins.constraint import ways_of
 
 T0 = 1_700_000_000.0
 
 
 class ExactPolicy:
-    """The exact solver, every answer judged; keeps the problems it was given."""
+    """The exact solver; keeps the problems it was given."""
 
     name = "exact"
+    traits = Traits()
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
 
-    def allocate(self, problem: Problem) -> Allocation:
+    def allocate(self, problem: Problem, _context: Context, /) -> Decided:
         self.problems.append(problem)
-        allocation = solve(problem)
-        check(problem, allocation)
-        return allocation
+        return Decided(allocation=solve(problem))
 
 
 def node(
@@ -84,6 +88,7 @@ def pending(
     *,
     limit_s: float | None = 600.0,
     reason: str = "Resources",
+    is_entitled: bool = True,
     priority: float = 0.0,
     submit_s: float = T0,
     start_s: float | None = None,
@@ -93,29 +98,38 @@ def pending(
     gpus_per_node: int = 0,
     partition: str = "batch",
 ) -> Job:
+    """``features``, ``partition`` and the id as Slurm writes them."""
     return Job(
         job_id=job_id,
         user="alice",
-        partition=partition,
+        family=_family(job_id),
+        partitions=tuple(filter(None, partition.split(","))),
         state=JobState.PENDING,
         n_nodes=n_nodes,
         time_limit_s=limit_s,
         reason=reason,
+        is_entitled=is_entitled,
         priority=priority,
         submit_s=submit_s,
         start_s=start_s,
         planned_nodes=planned,
         required_nodes=required,
-        features=features,
+        wants=ways_of(features),
         gpus_per_node=gpus_per_node,
     )
+
+
+def _family(job_id: str) -> str:
+    base = job_id.partition("_")[0].partition("+")[0]
+    return base if base != job_id else ""
 
 
 def running(job_id: str, *nodes: str, start_s: float = T0) -> Job:
     return Job(
         job_id=job_id,
+        family=_family(job_id),
         user="alice",
-        partition="batch",
+        partitions=("batch",),
         state=JobState.RUNNING,
         n_nodes=len(nodes),
         time_limit_s=3600.0,
@@ -205,6 +219,7 @@ class Fold:
     memory: Memory = field(default_factory=Memory)
     policy: ExactPolicy = field(default_factory=ExactPolicy)
     now_s: float = T0
+    in_haste: Plan | None = None  # what the last one would have been, in haste
 
     def decide(
         self,
@@ -218,22 +233,51 @@ class Fold:
         speeds: Mapping[str, float] | None = None,
     ) -> Plan:
         self.now_s = self.now_s if at_s is None else at_s
-        plan = decide(
-            DecisionInput(
-                now_s=self.now_s,
-                snapshot=seen,
-                is_new_snapshot=is_new,
-                pilots=tuple(pilots),
-                trainers=tuple(trainers),
-                settings=self.settings,
-                memory=self.memory,
-                training=training or {},
-                speeds=speeds or {},
-            ),
-            self.policy,
+        given = DecisionInput(
+            now_s=self.now_s,
+            snapshot=seen,
+            is_new_snapshot=is_new,
+            pilots=tuple(pilots),
+            trainers=tuple(trainers),
+            settings=self.settings,
+            memory=self.memory,
+            training=training or {},
+            speeds=speeds or {},
         )
+        self.in_haste = decide(replace(given, gives_back_only=True), self.policy)
+        plan = decide(given, self.policy)
         self.memory = plan.memory
         return plan
+
+
+def by_name(count: int, candidates: Collection[str], gone: Collection[str]) -> list[str]:
+    """``Pick`` that knows nothing of trainers."""
+    del gone
+    assert count <= len(candidates)
+    return sorted(candidates)[:count]
+
+
+def given_back(
+    seen: Snapshot,
+    pilots: Sequence[PilotView],
+    memory: Memory | None = None,
+    *,
+    now_s: float = T0,
+    pick: Pick = by_name,
+) -> Draft:
+    """What goes, and who gets nothing: a decision after its first stage."""
+    given = DecisionInput(
+        now_s=now_s,
+        snapshot=seen,
+        is_new_snapshot=True,
+        pilots=tuple(pilots),
+        trainers=(),
+        settings=Settings(),
+        memory=memory or Memory(),
+    )
+    queue = PrintedQueue(seen, now_s, given.settings.cycle_s)
+    draft = Draft(given=given, queue=queue, memory=given.memory, pick=pick, policy=None)
+    return giveback.stage(draft)
 
 
 def claimed(plan: Plan) -> set[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from bftrainer.poll.features import Way
 from bftrainer.poll.snapshot import (
     Job,
     JobState,
@@ -45,7 +46,8 @@ def snapshots() -> st.SearchStrategy[Snapshot]:
         Job,
         job_id=_words,
         user=_words,
-        partition=_words,
+        partitions=_tuples,
+        wants=st.sampled_from([(), (Way(everywhere=("a",), counted=((("b", "|", "c"), 2),)),)]),
         state=st.sampled_from(JobState),
         n_nodes=st.integers(0, 99),
         time_limit_s=st.none() | finite,

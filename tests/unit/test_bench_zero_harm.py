@@ -381,18 +381,19 @@ def test_only_the_first_cells_are_judged() -> None:
     assert harvest.of_idle == pytest.approx(39.0 / 50.0)
 
 
-def test_a_document_gets_the_tables_between_its_marks(tmp_path: Path) -> None:
+def test_a_document_gets_the_targets_between_its_marks(tmp_path: Path) -> None:
     file = tmp_path / "doc.md"
     file.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
     report.require_marks(file)
     found = results()
-    report.write_document(file, found, verdict.targets(found[0]), "320 jobs")
+    report.write_document(file, verdict.targets(found[0]), "320 jobs")
     text = file.read_text()
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
     assert "old" not in text
-    assert "| tier | B | 0.00 |" in text
-    assert "| tier | 1 B | 0.00 |" in text
+    assert text.count("| tier: ") == len(verdict.targets(found[0]))
+    assert next(report.added_rows(found))[:3] == ("tier", "B", "0.00")
+    assert next(report.pooled_rows(found))[:3] == ("tier", "1 B", "0.00")
     assert [row[0] for row in report.worst_rows(found)] == [c.name for c in CELLS]
     assert json.loads(json.dumps(report.as_values(found)))[0]["sidecars"][0]["pilots"] == 1
     (tmp_path / "bare.md").write_text("nothing\n")

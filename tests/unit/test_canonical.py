@@ -19,13 +19,13 @@ from bftrainer.canonical import CanonicalError, decode, digest, encode, from_pla
 from bftrainer.decide.types import (
     Claim,
     DecisionInput,
-    GaveBack,
     Memory,
     PilotView,
     Plan,
     PoolNode,
     Release,
     Settings,
+    VainReleases,
 )
 from bftrainer.poll.snapshot import Job, JobState, Node, NodeState, Snapshot
 from bftrainer.trainer import (
@@ -126,7 +126,8 @@ def test_a_decision_and_its_input_survive_the_round_trip(
         assignment={"n1": "t1"},
         idle_seen={"n2": 2},
         held_off={"n3": 5.0},
-        gave_back={"77": GaveBack(at_s=4.0, situation="x")},
+        cycles=(3.0, 4.0),
+        vain={"77": VainReleases(job_id="77_1", times=2, refused_s=4.0)},
     )
     given_input = DecisionInput(
         now_s=7.0,
@@ -186,7 +187,8 @@ def test_the_form_itself_is_pinned() -> None:
     node = Node(name="n1", state=NodeState.IDLE, features=("a",))
     assert encode(node) == (
         b'{"cpus":1,"features":["a"],"gpus":0,"left":null,"memory_mb":0,"name":"n1",'
-        b'"node_type":"default","partitions":[],"reason":"","state":"idle","type":"Node"}'
+        b'"node_type":"default","partitions":[],"reason":"","state":"idle","switch":"",'
+        b'"type":"Node"}'
     )
     assert encode({"b": 0.1, "a": [None, True, "ä"]}) == b'{"a":[null,true,"\\u00e4"],"b":0.1}'
     assert digest(Leaf(n=1)) == hashlib.sha256(b'{"n":1,"type":"Leaf"}').hexdigest()
@@ -266,7 +268,7 @@ def test_states_in_payloads_are_written_by_value() -> None:
     job = Job(
         job_id="1",
         user="u",
-        partition="p",
+        partitions=("p",),
         state=JobState.RUNNING,
         n_nodes=1,
         time_limit_s=None,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bftrainer.api.admission import check_spec
 from bftrainer.cli.directives import merge, read_directives
 from bftrainer.cli.spec import build_spec, read_curve
 from bftrainer.cli.submit_options import parse_sizes, parse_variable
@@ -35,6 +36,8 @@ def read(tmp_path: Path, text: str | bytes) -> dict[str, Any]:
         ("# BFT --epochs 3\n##BFT --epochs 4\n#BFTX\n#bft --epochs 5\n #BFT --epochs 6\n", {}),
         ("#BFT --export A=1 --export B=2\n#BFT --export A=3\n",
          {"environment": (("A", "1"), ("B", "2"), ("A", "3"))}),
+        ("#BFT --gres gpu:a100:4 --constraint 'a100&nvlink'\n",
+         {"gres": "gpu:a100:4", "constraint": "a100&nvlink"}),
         ("#BFT --venv /a\n#BFT --interpreter /b\n", {"interpreter": "/b"}),
         (b"\xef\xbb\xbf#BFT --epochs 3\n", {"epochs": 3}),
         ('"""Docstring."""\n#BFT --epochs 3\n', {}),
@@ -56,6 +59,8 @@ def test_only_the_head_counts(tmp_path: Path, text: str | bytes, expected: dict[
         ("#BFT --wait\n", "BFT-1003", 1),
         ("#BFT --help\n", "BFT-1003", 1),
         ("\n\n#BFT --nodes 8:1\n", "BFT-1002", 3),
+        ("#BFT --gres shard:1\n", "BFT-1040", 1),
+        ("# one\n#BFT -C 'a&'\n", "BFT-1040", 2),
         ("#BFT --export BFT_NOT_SET_HERE\n", "BFT-1003", 1),
     ],
 )
@@ -108,8 +113,31 @@ VALUES: dict[str, Any] = {
     "name": None, "sizes": (1, 1), "epochs": None, "samples": None, "curve": "auto", "cwd": None,
     "interpreter": None, "venv": None, "checkpoint_dir": None, "checkpoint_interval_s": 60.0,
     "environment": (), "weight": 1.0, "runtime": "torch", "backend": "auto",
-    "workers_per_node": 1,
+    "workers_per_node": None, "gres": "", "constraint": "",
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("values", "workers"),
+    [
+        ({}, 1),
+        ({"gres": "gpu:a100:4"}, 4),
+        ({"gres": "gpu:4", "workers_per_node": 2}, 2),
+        ({"gres": "gpu:4", "runtime": "mpi"}, 1),
+    ],
+)
+def test_one_worker_for_each_gpu_that_is_asked_for(values: dict[str, Any], workers: int) -> None:
+    spec = build_spec("/s/train.py", (), {**VALUES, **values}, {})
+    assert (spec.workers_per_node, spec.gres) == (workers, values.get("gres", ""))
+
+
+def test_workers_that_cannot_share_the_gpus_are_refused() -> None:
+    spec = build_spec(
+        "/s/train.py", (), {**VALUES, "gres": "gpu:a100:4", "workers_per_node": 3}, {}
+    )
+    with pytest.raises(UsageError) as caught:
+        check_spec(spec)
+    assert caught.value.code == "BFT-1041"
 
 
 def test_paths_become_absolute_and_names_become_harmless(

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.decide.curves import curve_of, problem_trainer, unfit
+from bftrainer.decide.stating import problem_trainer
 from bftrainer.decide.types import Settings
 from bftrainer.errors import UsageError
 from bftrainer.policy.model import SiteObjective
+from bftrainer.profile.curves import fitted
 from bftrainer.service import check_fit
+from bftrainer.surviving.decision import unfit
 from bftrainer.trainer import MeasuredCosts, TrainerRecord
 from milp.problem import Curve, Objective, Problem
 from milp.validate import validate
@@ -24,6 +26,10 @@ def _measured(points: dict[int, float], n_max: int = 8) -> TrainerRecord:
     return record(n_max=n_max, costs=costs)
 
 
+def curve_of(told: TrainerRecord, *, explores: bool = False) -> Curve:
+    return fitted(told, explores=explores).curve
+
+
 def _at(curve: Curve) -> dict[int, float]:
     return dict(zip(curve.sizes, curve.samples_per_s, strict=True))
 
@@ -32,14 +38,14 @@ def test_the_users_curve_is_taken_as_it_is_until_measurements_contradict_it() ->
     own = Curve(sizes=(1, 3), samples_per_s=(10.0, 12.0))
     told = _measured({1: 10.9})
     told = replace(told, spec=replace(told.spec, curve=own))
-    assert curve_of(told, Settings()) is own
+    assert curve_of(told) is own
     off = _measured({1: 99.0})
     off = replace(off, spec=replace(off.spec, curve=own))
-    assert curve_of(off, Settings()).samples_per_s == pytest.approx((99.0, 118.8))
+    assert curve_of(off).samples_per_s == pytest.approx((99.0, 118.8))
 
 
 def test_the_guess_is_concave_and_ends_at_n_max() -> None:
-    curve = curve_of(record(n_max=6), Settings())
+    curve = curve_of(record(n_max=6))
     assert curve.sizes == (1, 2, 4, 6)
     slopes = [
         (b - a) / (n - m)
@@ -53,16 +59,16 @@ def test_the_guess_is_concave_and_ends_at_n_max() -> None:
 
 
 def test_who_explores_guesses_what_is_usual() -> None:
-    bold = curve_of(record(n_max=6), Settings(explore_budget=0.02))
+    bold = curve_of(record(n_max=6), explores=True)
     assert bold.samples_per_s[1] == pytest.approx(1.92, abs=0.01)
 
 
 def test_a_trainer_of_one_node_has_one_point() -> None:
-    assert curve_of(record(n_max=1), Settings()).sizes == (1,)
+    assert curve_of(record(n_max=1)).sizes == (1,)
 
 
 def test_the_curve_passes_through_what_was_measured() -> None:
-    curve = _at(curve_of(_measured({3: 90.0, 8: 120.0}), Settings()))
+    curve = _at(curve_of(_measured({3: 90.0, 8: 120.0})))
     assert curve[3] == pytest.approx(90.0, rel=0.05)
     assert curve[8] == pytest.approx(120.0, rel=0.05)
     assert 30.0 <= curve[1] < curve[2] < curve[3] < curve[4] < curve[8]
@@ -96,17 +102,17 @@ def test_the_trainer_is_described_in_full() -> None:
     told = replace(given_record, spec=replace(given_record.spec, weight=3.0))
     trainer = problem_trainer(told, ("n2", "n4"), Settings())
     assert (trainer.trainer_id, trainer.n_min, trainer.n_max) == ("t7", 2, 5)
-    assert (trainer.current, trainer.weight, trainer.owner) == (("n2", "n4"), 3.0, "bob")
+    assert (trainer.current, trainer.weight) == (("n2", "n4"), 3.0)
 
 
 def test_absurd_measurements_of_an_earlier_release_are_passed_over() -> None:
     told = _measured({1: 100.0, 2: 1.9e16, 4: 1e-20})
-    assert curve_of(told, Settings()) == curve_of(_measured({1: 100.0}), Settings())
+    assert curve_of(told) == curve_of(_measured({1: 100.0}))
     assert unfit(told, Settings()) == ""
 
 
 def test_no_size_counts_as_more_than_ten_times_as_fast_per_node_as_the_smallest() -> None:
-    claimed = curve_of(_measured({1: 1.0, 8: 1e8}), Settings())
+    claimed = curve_of(_measured({1: 1.0, 8: 1e8}))
     assert _at(claimed)[8] <= 80.0 * (1.0 + 1e-9)
 
 
@@ -131,3 +137,10 @@ def test_a_submission_that_the_solver_would_refuse_is_refused_by_the_daemon() ->
     with pytest.raises(UsageError, match="BFT-1027"):
         check_fit(spec, Settings())
     check_fit(record().spec, Settings())
+
+
+def test_a_trainer_that_shares_everything_with_another_keeps_its_own_name() -> None:
+    one, settings = record("t1"), Settings()
+    assert problem_trainer(one, (), settings).trainer_id == "t1"
+    other = replace(one, trainer_id="t2")
+    assert problem_trainer(other, (), settings).trainer_id == "t2"

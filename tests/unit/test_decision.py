@@ -7,8 +7,7 @@ from collections import Counter
 import pytest
 
 from bftrainer import canonical
-from bftrainer.decide.decision import AGENT_PATIENCE_S
-from bftrainer.decide.remaining import Joins, until_next_join_s
+from bftrainer.decide.late import A_BIT_S, LEAST_S, MOST_S
 from bftrainer.decide.types import DecisionInput, Memory, Plan, Settings
 from bftrainer.poll.snapshot import NodeState, Reservation, Snapshot
 from tests.support.snapshots import (
@@ -18,6 +17,7 @@ from tests.support.snapshots import (
     claimed,
     held,
     idle_nodes,
+    node,
     node_names,
     pending,
     pilot,
@@ -83,9 +83,8 @@ def test_the_policy_sees_fcfs_order_present_nodes_and_the_limits() -> None:
     fold = Fold(settings=settings, memory=Memory(assignment={"n1": "t10", "n9": "t10"}))
     trainers = [record("t10"), record("t9", n_min=2), record("t2")]
     pilots = [pilot("n1", end_s=T0 + 3600)]
-    plan = fold.decide(
-        snapshot(with_state(idle_nodes(2), NodeState.ALLOCATED, "n1")), pilots, trainers
-    )
+    seen = snapshot(with_state(idle_nodes(2), NodeState.ALLOCATED, "n1"))
+    plan = fold.decide(seen, pilots, trainers, training={"n1": "t10"})
     problem = fold.policy.problems[-1]
     assert [t.trainer_id for t in problem.trainers] == ["t10", "t9", "t2"]
     assert [t.current for t in problem.trainers] == [("n1",), (), ()]  # n9 is gone
@@ -113,7 +112,7 @@ def test_bounds_of_trainers_hold() -> None:
 # ---- unknown -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", ["nodes", "jobs"])
 def test_unknown_claims_and_releases_nothing_and_keeps_the_assignment(source: str) -> None:
     fold = Fold()
     pilots = held("n1", "n2")
@@ -126,6 +125,20 @@ def test_unknown_claims_and_releases_nothing_and_keeps_the_assignment(source: st
     assert plan.assignment == before.assignment
     assert fold.memory == before
     assert fold.policy.problems[1:] == []
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_source_that_cannot_be_read_stops_claims_but_no_give_back(source: str) -> None:
+    before = snapshot(BUSY, [pending("7", 2)])
+    now = snapshot(with_state(EIGHT, NodeState.ALLOCATED, *node_names(7)), [pending("7", 2)])
+    fold, trainers = Fold(), [record(n_min=1)]
+    assert claimed(fold.decide(now, held("n1", "n2", "n3"), trainers)) == set()  # 7 has n8
+    seen = without(now, source).with_last_known(before)
+    plan = Fold().decide(seen, held("n1", "n2", "n3"), trainers)
+    assert len(released(plan)) == (2 if source == "nodes" else 1)  # n8 is not known to be idle
+    free = without(snapshot(EIGHT), source).with_last_known(snapshot(EIGHT))
+    assert not claimed(Fold().decide(free, (), trainers))
+    assert claimed(Fold().decide(snapshot(EIGHT), (), trainers))
 
 
 # ---- two cycles on the same input ----------------------------------------------------------
@@ -170,7 +183,7 @@ def test_input_and_plan_can_be_written_down_and_read_again() -> None:
     assert canonical.decode(canonical.encode(given), DecisionInput) == given
     plan = fold.decide(given.snapshot, given.pilots, given.trainers, at_s=given.now_s)
     assert plan.releases
-    assert plan.memory.gave_back
+    assert plan.memory.vain
     assert canonical.decode(canonical.encode(plan), Plan) == plan
 
 
@@ -211,12 +224,13 @@ def test_the_whole_give_back_from_arrival_to_return() -> None:
     after = snapshot(free, [job], cycle_ended_s=T0 + 25, at_s=T0 + 26)
     plan = fold.decide(after, rest, [record()], at_s=T0 + 26)
     assert claimed(plan) == set(gone)
-    # ... and the job gets no second chance while nothing changes.
+    # ... and the job gets none for two cycles.
     again = [*rest, *(pilot(n, is_held=False, requested_s=T0 + 26) for n in gone)]
-    plan = fold.decide(after, again, [record()], at_s=T0 + 27)
-    assert (plan.claims, plan.releases) == ((), ())
-    more = snapshot(free, [job, pending("8", 9)], cycle_ended_s=T0 + 25, at_s=T0 + 27)
-    assert released(fold.decide(more, again, [record()], at_s=T0 + 28)) == set(gone)
+    for ended_s, is_served in ((T0 + 25, False), (T0 + 55, False), (T0 + 85, True)):
+        later = snapshot(free, [job], cycle_ended_s=ended_s, at_s=ended_s + 2)
+        plan = fold.decide(later, again, [record()], at_s=ended_s + 2)
+        assert released(plan) == (set(gone) if is_served else set())
+        assert plan.claims == ()
 
 
 def test_nodes_are_taken_back_at_once_when_the_job_is_gone() -> None:
@@ -290,27 +304,70 @@ def test_a_pilot_near_its_end_first_loses_its_trainer_then_goes() -> None:
     assert "time limit" in plan.releases[0].reason
 
 
-def test_a_pilot_that_never_starts_is_released() -> None:
-    fold = Fold()
-    waiting = [pilot("n1", is_held=False)]
-    late_s = T0 + fold.settings.pilot_start_timeout_s + 0.1
-    seen = snapshot(idle_nodes(1))
-    # It may have started since that look.
-    assert not fold.decide(seen, waiting, [record()], at_s=late_s).releases
-    seen = snapshot(idle_nodes(1), at_s=late_s - 0.1)
-    assert not fold.decide(seen, waiting, [record()], at_s=late_s).releases
-    seen = snapshot(idle_nodes(1), at_s=late_s)
-    plan = fold.decide(seen, waiting, [record()], at_s=late_s)
-    assert [r.reason for r in plan.releases] == ["Its pilot did not start in time."]
+def _waits(fold: Fold, at_s: float, ended_s: float | None, requested_s: float = 0.0) -> set[str]:
+    """What is released of a pilot that waits; the last cycle ended then."""
+    seen = snapshot(
+        idle_nodes(1), at_s=T0 + at_s, cycle_ended_s=None if ended_s is None else T0 + ended_s
+    )
+    waiting = [pilot("n1", is_held=False, requested_s=T0 + requested_s)]
+    return released(fold.decide(seen, waiting, [record()], at_s=T0 + at_s))
 
 
-def test_a_pilot_whose_agent_never_comes_is_released() -> None:
+def test_a_pilot_is_given_up_when_two_cycles_have_passed_over_it() -> None:
     fold = Fold()
-    started = [pilot("n1", is_held=False, end_s=T0 + 3600)]
-    late_s = T0 + fold.settings.pilot_start_timeout_s + AGENT_PATIENCE_S
-    seen = snapshot(with_state(idle_nodes(1), NodeState.ALLOCATED, "n1"), at_s=late_s)
-    assert not fold.decide(seen, started, [record()], at_s=late_s).releases
-    assert fold.decide(seen, started, [record()], at_s=late_s + 0.1).releases
+    for at_s, ended_s in ((1.0, -5.0), (100.0, 90.0), (200.0, 90.0)):
+        assert _waits(fold, at_s, ended_s) == set()
+    assert _waits(fold, 300.0, 290.0) == {"n1"}
+
+
+def test_quick_cycles_give_a_pilot_time_to_be_submitted() -> None:
+    fold = Fold()
+    for at_s in (2.0, 3.0, 4.0, A_BIT_S):
+        assert _waits(fold, at_s, at_s - 0.1) == set()
+    assert _waits(fold, A_BIT_S + 1.0, A_BIT_S + 0.9) == {"n1"}
+
+
+def test_where_no_cycles_are_told_a_pilot_has_twice_their_length_and_a_bit() -> None:
+    fold = Fold()
+    late_s = 2 * fold.settings.cycle_s + A_BIT_S
+    assert _waits(fold, late_s, None) == set()
+    assert _waits(fold, late_s + 1.0, None) == {"n1"}
+
+
+def _comes(fold: Fold, name: str, after_s: float) -> bool:
+    """Let a pilot start, and its agent come so long after; whether it was given up before."""
+    begin_s, nodes = fold.now_s, (node(name, NodeState.ALLOCATED),)
+    starts = pilot(name, is_held=False, requested_s=begin_s, end_s=begin_s + 3600.0)
+    for at_s in (begin_s, begin_s + after_s - 0.1):
+        seen = snapshot(nodes, at_s=at_s)
+        if released(fold.decide(seen, [starts], [record()], at_s=at_s)):
+            return True
+    there = [pilot(name, end_s=begin_s + 3600.0)]
+    fold.decide(snapshot(nodes), there, [record()], at_s=begin_s + after_s)
+    return False
+
+
+def test_how_long_agents_take_to_come_is_learnt() -> None:
+    fold = Fold()
+    assert not _comes(fold, "a", 1.0)
+    assert [_comes(fold, f"b{k}", 200.0) for k in range(4)] == [True, True, False, False]
+    assert not _comes(fold, "c", 599.0)  # three times what was seen last
+    assert not _comes(fold, "d", 5.0)
+    assert _comes(fold, "e", LEAST_S + 1.0)  # what was seen last was quick
+    for k in range(9):
+        assert _comes(fold, f"f{k}", MOST_S + 2.0)
+    assert fold.memory.agents.limit_s == MOST_S
+
+
+def test_who_came_before_a_look_showed_it_running_was_quick() -> None:
+    fold = Fold()
+    for k in range(3):
+        _comes(fold, f"a{k}", 3000.0)
+    assert fold.memory.agents.limit_s > LEAST_S
+    requested = pilot("n1", is_held=False)
+    fold.decide(snapshot(idle_nodes(1)), [requested], [record()])
+    fold.decide(snapshot(idle_nodes(1)), held("n1"), [record()])
+    assert fold.memory.agents.limit_s == LEAST_S
 
 
 def test_a_pilot_behind_an_ordinary_job_is_given_up_at_once() -> None:
@@ -380,22 +437,3 @@ def test_requests_and_give_backs_do_not_chase_each_other() -> None:
     pilots = [pilot("n1", is_held=False)]
     plan = fold.decide(snapshot(nodes, jobs), pilots, [record(n_max=1)])
     assert (released(plan), plan.claims) == ({"n1"}, ())
-
-
-def test_t_fwd_is_learnt_where_none_is_set() -> None:
-    fixed = Fold(settings=Settings(reserve_nodes_per_type=0, t_fwd_s=77.0))
-    learnt = Fold(settings=Settings(reserve_nodes_per_type=0, t_fwd_s=None))
-    for step, count in enumerate((1, 2, 2, 3, 4)):
-        seen = snapshot(idle_nodes(count))
-        for fold in (fixed, learnt):
-            fold.decide(seen, trainers=[record()], at_s=T0 + 30.0 * step)
-    assert fixed.memory.joins == Joins()
-    joins = learnt.memory.joins
-    assert joins.present == set(node_names(4))
-    assert joins.joins == pytest.approx(4.0, rel=0.02)  # the one assumed, and three seen
-    assert until_next_join_s(joins) == pytest.approx((120 + 4 * 30) / 4, rel=0.02)
-    # A node of ours that looks busy has not gone and does not join again.
-    ours = with_state(idle_nodes(4), NodeState.ALLOCATED, "n4")
-    learnt.decide(snapshot(ours), pilots=held("n4"), at_s=T0 + 150.0)
-    learnt.decide(snapshot(idle_nodes(4)), at_s=T0 + 180.0)
-    assert learnt.memory.joins.joins == pytest.approx(joins.joins, rel=0.02)

@@ -8,7 +8,7 @@ import pytest
 
 from bftrainer.decide.types import Settings
 from bftrainer.poll.announcer import STAND_IN
-from bftrainer.poll.snapshot import NodeState, SchedulerCycle, Snapshot
+from bftrainer.poll.snapshot import NodeState
 from tests.support.snapshots import (
     T0,
     Fold,
@@ -25,8 +25,6 @@ from tests.support.snapshots import (
     snapshot,
     with_state,
 )
-
-SIX_BEFORE = Settings(reserve_nodes_per_type=1, cycle_s=30.0, backfill_lead_s=6.0)
 
 
 def test_the_reserve_is_kept_and_restored() -> None:
@@ -61,23 +59,13 @@ def test_the_reserve_is_restored_as_soon_as_a_job_is_announced() -> None:
     assert then.releases == ()  # there is one on its way
 
 
-def _before_a_cycle(last_s: float) -> Snapshot:
-    """n4 is free, and job 8 waits for it behind a blocked one until 30 s after ``last_s``."""
+def test_what_a_job_is_about_to_have_is_nobodys_reserve() -> None:
+    """n4 is free, and job 8 has room there behind a blocked one."""
+    fold = Fold(settings=Settings(reserve_nodes_per_type=1))
     seen = snapshot(
         with_state(idle_nodes(5), NodeState.ALLOCATED, *node_names(3), "n5"),
         [running("6", "n5"), pending("7", 5), pending("8", 1, submit_s=T0)],
     )
-    return replace(seen, cycle=SchedulerCycle(began_s=last_s, ended_s=last_s))
-
-
-def test_what_waits_for_a_cycle_leaves_the_reserve_free() -> None:
-    fold = Fold(settings=SIX_BEFORE)
-    assert not fold.decide(_before_a_cycle(T0 - 5), held(*node_names(3)), [record()]).releases
-
-
-def test_what_a_cycle_is_about_to_give_away_is_nobodys_reserve() -> None:
-    fold = Fold(settings=SIX_BEFORE)
-    seen = _before_a_cycle(T0 - 25)
     first = fold.decide(seen, held(*node_names(3)), [record()])
     assert [r.for_job for r in first.releases] == [""]
     assert "reserve" in first.releases[0].reason
@@ -85,6 +73,16 @@ def test_what_a_cycle_is_about_to_give_away_is_nobodys_reserve() -> None:
     pilots = [pilot(name, is_leaving=name == gone) for name in node_names(3)]
     then = fold.decide(seen, pilots, [record()], at_s=T0 + 0.1, is_new=False)
     assert then.releases == ()  # one of the two is left over
+
+
+@pytest.mark.parametrize(("size", "expected"), [(1, 0), (2, 1), (3, 2), (9, 2)])
+def test_what_the_reserve_lacks_is_released_as_far_as_we_hold_it(size: int, expected: int) -> None:
+    fold = Fold(settings=Settings(reserve_nodes_per_type=size))
+    nodes = with_state(idle_nodes(4), NodeState.ALLOCATED, "n1", "n2", "n4")
+    plan = fold.decide(snapshot(nodes), held("n1", "n2"), [record()])
+    assert plan.reserve == ("n3",)
+    assert len(plan.releases) == expected
+    assert not Fold(settings=fold.settings).decide(snapshot(nodes), (), [record()]).releases
 
 
 @pytest.mark.parametrize("state", [NodeState.COMPLETING, NodeState.IDLE])

@@ -9,7 +9,7 @@ import pytest
 from bftrainer.backend_words import backend_sentences
 from bftrainer.decide.types import Plan, Settings
 from bftrainer.explain import explain_trainer
-from bftrainer.poll.snapshot import NodeState, Snapshot
+from bftrainer.poll.snapshot import Node, NodeState, Snapshot
 from bftrainer.trainer import TrainerProgress, TrainerRecord, TrainerState
 from tests.support.snapshots import T0, Fold, held, idle_nodes, record, snapshot, with_state
 
@@ -21,10 +21,11 @@ def _explain(
     trainer: TrainerRecord,
     plan: Plan | None,
     *,
-    queue: tuple[str, ...] = ("t1",),
+    queue: tuple[TrainerRecord, ...] = (),
+    nodes: tuple[Node, ...] = BUSY,
     observed: int = 0,
 ) -> str:
-    return " ".join(explain_trainer(trainer, plan, SETTINGS, queue, observed))
+    return " ".join(explain_trainer(trainer, plan, SETTINGS, queue or (trainer,), nodes, observed))
 
 
 def _plan(seen: Snapshot, trainers: list[TrainerRecord], *nodes: str) -> Plan:
@@ -54,7 +55,7 @@ def test_a_silent_batch_system_is_the_reason() -> None:
 def test_a_place_behind_p_jmax_is_the_reason() -> None:
     trainers = [record("t1"), record("t2"), record("t3")]
     plan = _plan(snapshot(idle_nodes(4)), trainers)
-    said = _explain(trainers[2], plan, queue=("t1", "t2", "t3"))
+    said = _explain(trainers[2], plan, queue=tuple(trainers))
     assert said == "It is number 3 in the queue and the policy runs 2 trainers at once (p_jmax)."
 
 
@@ -83,7 +84,7 @@ def test_the_worth_of_a_node_is_the_reason() -> None:
     trainers = [record("t1"), record("t2")]
     plan = _plan(snapshot(BUSY), trainers, "n1", "n2", "n3", "n4")
     size = list(plan.assignment.values()).count("t1")
-    said = _explain(trainers[0], plan, queue=("t1", "t2"), observed=size)
+    said = _explain(trainers[0], plan, queue=tuple(trainers), observed=size)
     assert f"The pool has 4 nodes; {size} of them are worth most here over the next 120 s." in said
     assert "One node more would gain it" in said
     assert "on its way" not in said

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import enum
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
 
-from bftrainer.decide.feasible import Answer, Verdict, judge
-from bftrainer.decide.features import meets, ways_of
-from bftrainer.decide.matching import Demand, Matching
-from bftrainer.decide.nodesets import NodeSets, first
-from bftrainer.decide.requests import Requests, Site
-from bftrainer.decide.shadow import Shadows
+from bftrainer.hostlist import ParseError
+from bftrainer.poll.features import meets
 from bftrainer.poll.snapshot import Job, Node, NodeLeft, NodeState, Partition, Reservation
-from tests.support.snapshots import T0, node, pending, running, snapshot
+from bftrainer.queue.matching import Matching
+from bftrainer.queue.model import Demand
+from bftrainer.queue.nodesets import NodeSets, first
+from slurm_plugins.constraint import ways_of
+from tests.support.snapshots import T0, given_back, held, node, pending, snapshot
 
 FREE, OURS = NodeState.IDLE, NodeState.ALLOCATED
-CYCLE_S = 30.0
+
+
+class Answer(enum.Enum):
+    """What becomes of a job."""
+
+    STARTS_ON_FREE = enum.auto()
+    NEEDS = enum.auto()  # nodes of ours
+    CANNOT = enum.auto()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The same, with what goes for it."""
+
+    answer: Answer
+    n_ours: int
+    why: str
 
 
 def host(name: str, **changes: Any) -> Node:
@@ -36,28 +55,28 @@ def verdicts(
     reservations: Sequence[Reservation] = (),
     others: Sequence[Job] = (),
     slot_s: float = 0.0,
-    cycle_at_s: float = 0.0,
 ) -> dict[str, Verdict]:
     """Judge; by default every allocated node of which nothing is left is ours."""
     if ours is None:
         ours = [n.name for n in nodes if n.state is OURS and n.left is None]
-    free = [n.name for n in nodes if n.state is FREE]
     seen = replace(
         snapshot(nodes, [*jobs, *others], reservations=reservations),
         partitions=tuple(partitions),
         plan_resolution_s=slot_s,
     )
-    sets = NodeSets.of(nodes)
-    site = Site.of(seen, sets, sets.named([*free, *ours]), T0, cycle_at_s)
-    shadows = Shadows.of(seen, sets, T0, CYCLE_S)
-    found = judge(jobs, Requests(site), sets.named(free), shadows, lambda *_: False)
-    assert [v.job_id for v in found.verdicts] == [j.job_id for j in jobs]
-    return {v.job_id: v for v in found.verdicts}
+    draft = given_back(seen, held(*ours))
+    gone = Counter(release.for_job for release in draft.releases)
+    assert gone.keys().isdisjoint(draft.refused)
+    return {j.job_id: _verdict(gone[j.job_id], draft.refused.get(j.job_id, "")) for j in jobs}
+
+
+def _verdict(n_ours: int, why: str) -> Verdict:
+    answer = Answer.NEEDS if n_ours else Answer.CANNOT if why else Answer.STARTS_ON_FREE
+    return Verdict(answer=answer, n_ours=n_ours, why=why)
 
 
 def answer(nodes: Sequence[Node], job: Job, **site: Any) -> tuple[Answer, int]:
     found = verdicts(nodes, [job], **site)[job.job_id]
-    assert (found.why == "") == (found.answer in (Answer.NEEDS, Answer.STARTS_ON_FREE))
     assert found.why == "" or found.why.endswith(".")
     return found.answer, found.n_ours
 
@@ -168,25 +187,21 @@ def test_constraints_that_cannot_be_met(expression: str, n_nodes: int) -> None:
 @pytest.mark.parametrize(
     "expression", ["[a*2&(b*2|c)]", "a!b", "[a|b*2]", "[[a]]", "(a", "a&", "[a]b", "a*2&b*2", "%"]
 )
-def test_a_constraint_beyond_us_is_a_doubt(expression: str) -> None:
-    assert ways_of(expression) is None
-    found = answer([host("n1", features=("z",))], pending("7", 1, features=expression))
-    assert found == (Answer.IN_DOUBT, 1)
+def test_a_constraint_beyond_us_is_none(expression: str) -> None:
+    with pytest.raises(ParseError):
+        ways_of(expression)
 
 
 def test_spaces_and_nothing_in_a_constraint() -> None:
-    (way,) = ways_of(" a & b ") or ()
+    (way,) = ways_of(" a & b ")
     assert meets(("a", "b", "c"), way.everywhere)
     assert not meets(("a",), way.everywhere)
-    (way,) = ways_of("") or ()
-    assert meets((), way.everywhere)
+    assert ways_of("") == ways_of("(null)") == ()
 
 
-def test_what_it_wants_beyond_that_is_a_doubt() -> None:
+def test_what_it_wants_beyond_that_is_no_condition() -> None:
     job = replace(pending("7", 2), unclear="contiguous nodes")
-    found = verdicts(FOUR, [job])["7"]
-    assert (found.answer, found.n_ours) == (Answer.IN_DOUBT, 2)
-    assert "contiguous nodes" in found.why
+    assert answer(FOUR, job) == (Answer.NEEDS, 2)
 
 
 # ---- partitions and reservations ---------------------------------------------------------
@@ -253,10 +268,10 @@ def test_a_job_is_over_before_a_reservation_begins(
 
 def test_a_job_of_a_reservation_starts_on_its_nodes_only() -> None:
     mine = Reservation(name="r", start_s=T0 - 1, end_s=T0 + 900, nodes=("n2",))
-    job = replace(pending("7", 1, limit_s=60.0), reservation="r")
+    job = replace(pending("7", 1, limit_s=60.0), reservations=("r",))
     nodes = [host("n1", state=FREE), host("n2")]
     assert answer(nodes, job, reservations=[mine]) == (Answer.NEEDS, 1)
-    assert answer(nodes, replace(job, reservation=""), reservations=[mine]) == (
+    assert answer(nodes, replace(job, reservations=()), reservations=[mine]) == (
         Answer.STARTS_ON_FREE,
         0,
     )
@@ -266,31 +281,65 @@ def test_a_job_of_a_reservation_starts_on_its_nodes_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "parents", "can_start"),
+    ("changes", "can_start"),
     [
-        ({"reason": "Dependency"}, (), False),
-        ({"waits_for": "afterok:6(unfulfilled)"}, ("6",), False),
-        ({"waits_for": "afterok:6(unfulfilled)", "reason": "Dependency"}, (), True),
-        ({"waits_for": "afterok:6_3(unfulfilled)"}, ("6_4",), False),
-        ({"waits_for": "afterok:5(unfulfilled),afterany:6(unfulfilled)"}, ("6",), False),
-        ({"waits_for": "afterok:5(unfulfilled)?afterany:6(unfulfilled)"}, ("6",), True),
-        ({"waits_for": "singleton(unfulfilled)"}, (), True),  # nobody has looked yet
-        ({"waits_for": "singleton(unfulfilled)", "reason": "Dependency"}, (), False),
-        ({"waits_for": "afterok:6(failed)", "reason": "DependencyNeverSatisfied"}, (), False),
-        ({"reason": "BeginTime", "start_s": T0 + 1}, (), False),
-        ({"reason": "BeginTime", "start_s": T0}, (), True),
-        ({"reason": "BeginTime"}, (), False),
-        ({"reason": "ReqNodeNotAvail, UnavailableNodes:n9"}, (), True),
+        ({}, True),
+        ({"is_entitled": False}, False),
+        ({"begin_s": T0 + 1}, False),
+        ({"begin_s": T0}, True),
     ],
     ids=str,
 )
-def test_what_a_job_waits_for(
-    changes: dict[str, Any], parents: Sequence[str], *, can_start: bool
-) -> None:
-    job = replace(pending("7", 1, reason="None"), **changes)
-    others = [running(parent, "n9") for parent in parents]
-    expected = (Answer.NEEDS, 1) if can_start else (Answer.CANNOT, 0)
-    assert answer(FOUR, job, others=others) == expected
+def test_what_the_batch_system_does_not_start(changes: dict[str, Any], *, can_start: bool) -> None:
+    job = replace(pending("7", 1, reason="Why"), **changes)
+    assert answer(FOUR, job) == ((Answer.NEEDS, 1) if can_start else (Answer.CANNOT, 0))
+
+
+def test_why_a_job_is_not_started_is_said_in_the_batch_systems_words() -> None:
+    job = replace(pending("7", 1, reason="Dependency", is_entitled=False), waits_for="afterok:6")
+    [found] = verdicts(FOUR, [job]).values()
+    assert "Dependency (afterok:6)" in found.why
+
+
+# ---- jobs that start together ------------------------------------------------------------
+
+
+def parts(*jobs: Job) -> list[Job]:
+    as_one = partial(replace, family="50", together="50")
+    return [as_one(job, job_id=f"50+{k}") for k, job in enumerate(jobs)]
+
+
+@pytest.mark.parametrize(
+    ("jobs", "n_ours"),
+    [
+        (parts(pending("", 3), pending("", 3)), 0),
+        (parts(pending("", 1), pending("", 3)), 4),
+        (parts(pending("", 1), pending("", 1, is_entitled=False)), 0),
+        (parts(pending("", 1, required=("n2",)), pending("", 1, required=("n2",))), 0),
+        (parts(pending("", 1), pending("", 1, required=("n1",))), 2),
+        (parts(pending("", 1), pending("", 1, partition="none")), 0),
+        (parts(pending("", 5)), 0),
+        (parts(pending("", 3)), 3),
+    ],
+    ids=str,
+)
+def test_jobs_that_start_together_get_all_or_nothing(jobs: list[Job], n_ours: int) -> None:
+    for queue in (jobs, jobs[::-1]):
+        found = verdicts(FOUR, queue)
+        assert [found[job.job_id].n_ours for job in jobs if job.job_id != "50+0"] == [0] * (
+            len(jobs) - 1
+        )
+        assert found["50+0"].n_ours == n_ours
+        assert (found["50+0"].answer is Answer.NEEDS) == bool(n_ours)
+
+
+def test_the_longest_of_them_counts() -> None:
+    soon = Reservation(name="r", start_s=T0 + 100, end_s=T0 + 200, nodes=("n5",))
+    blocked = pending("7", 5, start_s=T0 + 100, planned=tuple(n.name for n in FOUR))
+    for limit_s, expected in ((190.0, Answer.NEEDS), (210.0, Answer.CANNOT)):
+        both = parts(pending("", 1, limit_s=10.0), pending("", 1, limit_s=limit_s))
+        found = verdicts([*FOUR, host("n5", state=FREE)], [blocked, *both], reservations=[soon])
+        assert found["50+0"].answer is expected
 
 
 # ---- jobs that share a node --------------------------------------------------------------
@@ -345,7 +394,7 @@ def test_small_jobs_share_one_node_of_ours() -> None:
 def test_a_room_in_doubt_is_none() -> None:
     """The first job may get any of our nodes; the second wants one of them."""
     nodes = [host("n1", features=("a",)), host("n2", features=("b",))]
-    picky = replace(sharing("8", 1), features="b")
+    picky = replace(sharing("8", 1), wants=ways_of("b"))
     found = [v.n_ours for v in verdicts(nodes, [sharing("7", 1), picky]).values()]
     assert found == [1, 1]
     found = [v.n_ours for v in verdicts(nodes, [picky, sharing("9", 1)]).values()]
@@ -365,7 +414,7 @@ def test_jobs_whose_choices_overlap_move_up() -> None:
     nodes = [node("n1", OURS, features=("a",)), node("n2", FREE, features=("a", "b"))]
     jobs = [pending("7", 1), pending("8", 1, features="b")]
     found = verdicts(nodes, jobs)
-    assert [v.answer for v in found.values()] == [Answer.STARTS_ON_FREE, Answer.NEEDS]
+    assert Answer.CANNOT not in {v.answer for v in found.values()}
     assert sum(v.n_ours for v in found.values()) == 1
 
 
@@ -380,48 +429,20 @@ def test_every_blocked_job_keeps_its_plan() -> None:
     assert verdicts(nodes, late)["9"].answer is Answer.NEEDS  # that plan is out of date
 
 
-@pytest.mark.parametrize(
-    ("beyond_s", "partition", "expected"),
-    [
-        (0.0, "batch", Answer.NEEDS),
-        (1.0, "batch", Answer.CANNOT),
-        (1.0, "other", Answer.NEEDS),  # the main scheduler's, which looks at no plan
-        (31.0, "other", Answer.CANNOT),
-    ],
-)
-def test_backfill_counts_the_slot_in_which_a_planned_job_begins(
-    beyond_s: float, partition: str, expected: Answer
+@pytest.mark.parametrize(("beyond_s", "expected"), [(0.0, Answer.NEEDS), (1.0, Answer.CANNOT)])
+def test_the_slot_in_which_a_planned_job_begins_is_its_own(
+    beyond_s: float, expected: Answer
 ) -> None:
     slot_s = 60.0 * (T0 // 60.0 + 5.0)
-    nodes = [replace(n, partitions=("batch", "other")) for n in [*FOUR, host("n5", left=None)]]
+    nodes = [*FOUR, host("n5", left=None)]
     blocked = pending("7", 5, start_s=slot_s + 30.0, planned=tuple(n.name for n in nodes))
-    later = replace(pending("8", 1, limit_s=slot_s - T0 + beyond_s), partition=partition)
+    later = pending("8", 1, limit_s=slot_s - T0 + beyond_s)
     found = verdicts(nodes, [blocked, later], ours=[n.name for n in FOUR], slot_s=60.0)
     assert [v.answer for v in found.values()] == [Answer.CANNOT, expected]
 
 
-@pytest.mark.parametrize(
-    ("limit_s", "partition", "expected"),
-    [
-        (480.0, "batch", Answer.NEEDS),
-        (481.0, "batch", Answer.CANNOT),
-        (500.0, "other", Answer.NEEDS),  # at once
-        (501.0, "other", Answer.CANNOT),
-    ],
-)
-def test_what_only_backfill_can_start_starts_when_it_comes(
-    limit_s: float, partition: str, expected: Answer
-) -> None:
-    nodes = [replace(n, partitions=("batch", "other")) for n in [*FOUR, host("n5", left=None)]]
-    blocked = pending("7", 5, start_s=T0 + 500, planned=tuple(n.name for n in nodes))
-    later = replace(pending("8", 1, limit_s=limit_s), partition=partition)
-    ours = [n.name for n in FOUR]
-    found = verdicts(nodes, [blocked, later], ours=ours, cycle_at_s=T0 + 20.0)
-    assert found["8"].answer is expected
-
-
 def test_a_held_job_holds_up_nobody() -> None:
-    jobs = [pending("7", 4, reason="JobHeldUser"), pending("8", 4)]
+    jobs = [pending("7", 4, is_entitled=False), pending("8", 4)]
     assert verdicts(FOUR, jobs)["8"].answer is Answer.NEEDS
 
 
@@ -429,7 +450,7 @@ def test_a_held_job_holds_up_nobody() -> None:
 
 
 def test_sets_of_nodes() -> None:
-    sets = NodeSets.of([host("n2"), host("n1"), host("n3", gpus=1)])
+    sets = NodeSets.of((host("n2"), host("n1"), host("n3", gpus=1)))
     assert [n.name for n in sets.members(sets.named(["n3", "n1", "n9"]))] == ["n1", "n3"]
     assert len(sets.kinds) == 2
     assert sets.where(lambda n: n.gpus > 0) == sets.bit_of["n3"]
@@ -453,4 +474,4 @@ def test_a_demand_that_fails_in_part_leaves_nothing_behind() -> None:
     matching = Matching(0b1111)
     assert not matching.try_add([Demand(0b0011, 2), Demand(0b0001, 1)])
     assert (matching.unused, matching.has) == (0b1111, {})
-    assert matching.add_up_to(Demand(0b0011, 5)) == 2
+    assert matching.add_up_to(0b0011, 5) == 2

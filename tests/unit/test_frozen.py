@@ -172,7 +172,6 @@ def _plan(**other: object) -> Plain:
         "ends_s": {"n6": 100.0},
         "not_used": {"n9": "It is kept free."},
         "objective": 2.0,
-        "look_wanted_s": None,
         "trouble": "",
     }
     return {**plan, **other}
@@ -213,7 +212,6 @@ GAVE, (CLAIM,) = PLAN["give_backs"], PLAN["claims"]
         (_plan(), _plan(objective=2.0 + 1e-6), ["objective"]),
         (_plan(), _plan(objective=2.0 + 1e-12), []),
         (_plan(), _plan(objective=None), ["objective"]),
-        (_plan(), _plan(look_wanted_s=5.0), ["look"]),
         (_plan(), _plan(trouble="BFT-2118: nothing."), ["trouble"]),
     ],
 )

@@ -20,7 +20,7 @@ from bftrainer.harm.backoff import (
     rested,
     sentence,
 )
-from bftrainer.harm.records import HandOver, How
+from bftrainer.harm.records import HandOver, How, Vain, Why
 from bftrainer.harm.slo import Rule
 from bftrainer.poll.snapshot import NodeState
 from tests.support.snapshots import (
@@ -111,6 +111,52 @@ def test_late_ones_among_many_good_ones_are_forgiven_and_forgotten() -> None:
 
 def test_what_could_not_be_measured_changes_nothing() -> None:
     assert play(BackOff(), None, None, None, None) == BackOff()
+
+
+@pytest.mark.parametrize(
+    ("start_s", "level"),
+    [(45.0, 1), (5.5, 1), (4.5, 0), (None, 0)],  # a tick of the main scheduler is no loss
+)
+def test_a_preempted_pilot_counts_where_its_job_lost_a_cycle(
+    start_s: float | None, level: int
+) -> None:
+    state = BackOff()
+    for _ in range(3):
+        one = replace(
+            done(0.05), how=How.PREEMPTED, start_s=None if start_s is None else T0 + start_s
+        )
+        state = heard(state, one, RULE, held_nodes=8, now_s=T0)
+    assert state.level == level
+
+
+def vain(job_id: str, why: Why = Why.DID_NOT_START) -> Vain:
+    family = job_id.partition("_")[0] if "_" in job_id else ""
+    return Vain(
+        job_id=job_id,
+        family=family,
+        node="n1",
+        pilot_id="p1",
+        asked_s=T0,
+        settled_s=T0 + 60,
+        why=why,
+    )
+
+
+@pytest.mark.parametrize(
+    ("released_for", "level"),
+    [
+        ([vain("7"), vain("8"), vain("9")], 1),
+        ([vain("7_1"), vain("7_2"), vain("7_3"), vain("8")], 0),  # an array is one job
+        ([vain(str(n), Why.STARTED_ELSEWHERE) for n in range(9)], 0),
+        ([vain(str(n), Why.LEFT_THE_QUEUE) for n in range(9)], 0),
+    ],
+    ids=["three jobs", "two jobs", "elsewhere", "left"],
+)
+def test_releases_in_vain_count_once_for_each_job(released_for: list[Vain], level: int) -> None:
+    state = BackOff()
+    for one in released_for:
+        state = heard(state, one, RULE, held_nodes=8, now_s=T0)
+    assert state.level == level
 
 
 @pytest.mark.parametrize(("late", "good", "broken"), [(3, 17, True), (2, 0, False), (3, 0, True)])
@@ -221,6 +267,8 @@ def test_a_node_given_back_is_held_off_for_more_cycles(
     given_back = fold.memory.held_off.keys()
     assert len(given_back) == 1
     nodes = with_state(idle_nodes(2), NodeState.ALLOCATED, *({"n1", "n2"} - given_back))
-    seen = snapshot(nodes, [pending("7", 1)], at_s=T0 + at_s, cycle_ended_s=T0 + at_s - 1)
-    fold.decide(seen, held(*({"n1", "n2"} - given_back)), [record()], at_s=T0 + at_s)
+    rest = held(*({"n1", "n2"} - given_back))
+    for look_s, ended_s in ((1.0, -5.0), (at_s, at_s - 1.0)):
+        seen = snapshot(nodes, [pending("7", 1)], at_s=T0 + look_s, cycle_ended_s=T0 + ended_s)
+        fold.decide(seen, rest, [record()], at_s=T0 + look_s)
     assert (fold.memory.held_off.keys() == given_back) is is_off

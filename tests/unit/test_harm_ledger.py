@@ -36,7 +36,7 @@ def pilot_job(node: str, *, state: JobState = JobState.RUNNING) -> Job:
     return Job(
         job_id=f"9{node[1:]}",
         user="bft",
-        partition="bf",
+        partitions=("bf",),
         state=state,
         n_nodes=1,
         time_limit_s=3600.0,

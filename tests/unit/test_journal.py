@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,8 @@ from hypothesis import strategies as st
 
 from bftrainer.canonical import CanonicalError
 from bftrainer.errors import BftError, ExitCode
-from bftrainer.journal import Journal, PilotRecord, PilotState, database, schema
+from bftrainer.journal import Journal, PilotRecord, PilotState, database, schema, tables
+from bftrainer.journal.drafts import Draft
 from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
 from milp.problem import Curve
 from tests.support.values import trainer_records
@@ -115,12 +117,15 @@ def test_every_start_has_a_greater_incarnation(path: Path) -> None:
 
 def test_pilot_ids_and_trainer_ids_are_never_given_twice(path: Path) -> None:
     with Journal.open(path, clock=Clock()) as journal:
-        assert [journal.next_pilot_id() for _ in range(3)] == ["p000001", "p000002", "p000003"]
+        assert journal.next_pilot_ids(2) == ["p000001", "p000002"]
+        assert journal.next_pilot_ids(1) == ["p000003"]  # the first two are nowhere written yet
+        journal.append("x", {}, pilots=[pilot(3)])
         journal.submit(spec(), 1.0)
     with Journal.open(path, clock=Clock()) as journal:
-        assert journal.next_pilot_id() == "p000004"  # 2 to 3 were never even recorded
+        assert journal.next_pilot_ids(1) == ["p000004"]
+        assert journal.next_pilot_ids(1, above=70) == ["p000071"]
         journal.append("adopted", {}, pilots=[pilot(1_000_000)])
-        assert journal.next_pilot_id() == "p1000001"
+        assert journal.next_pilot_ids(1) == ["p1000001"]
         assert journal.submit(spec(), 2.0).trainer_id == "t2"
         for _ in range(10):
             last = journal.submit(spec(), 3.0)
@@ -163,7 +168,7 @@ def test_a_daemon_that_was_replaced_can_write_no_more(path: Path) -> None:
         for act in (
             lambda: old.append("note", {}),
             lambda: old.submit(spec(), 1.0),
-            old.next_pilot_id,
+            lambda: old.note("note", {}),
         ):
             with pytest.raises(BftError) as caught:
                 act()
@@ -178,16 +183,16 @@ def test_a_reader_beside_the_daemon_never_makes_it_wait(path: Path) -> None:
         daemon.append("x", {"n": 1})
         writing = daemon._transaction()
         with writing as connection:  # the daemon holds the write lock for a long time
-            daemon._write(connection, "x", {"n": 2})
+            daemon._write(connection, Draft.of("x", {"n": 2}))
             with Journal.open(path, clock=Clock()) as reader:
                 assert [entry.plain() for entry in reader.entries()] == [{"n": 1}]
                 assert reader.trainers() == ()
         with Journal.open(path, clock=Clock()) as reader:
             reading = reader._transaction(is_reading=True)
             with reading as connection:
-                assert reader._meta(connection).head_seq == 2
+                assert tables.meta_of(connection, "").head_seq == 2
                 assert daemon.append("x", {"n": 3}) == 3
-                assert reader._meta(connection).head_seq == 2  # one state throughout
+                assert tables.meta_of(connection, "").head_seq == 2  # one state throughout
             assert reader.verify() == 3
 
 
@@ -198,7 +203,7 @@ def test_a_refused_entry_leaves_nothing(path: Path) -> None:
             journal.append("decision", {"x": float("nan")})
         with pytest.raises(CanonicalError):
             journal.append("decision", {}, trainers=[replace(record, submitted_s=float("inf"))])
-        for kind in ("start", "submit", "pilot-id", "", "Bad", "a b"):
+        for kind in ("start", "submit", "pilot-id", "caught-up", "checkpoint", "", "Bad", "a b"):
             with pytest.raises(ValueError, match="cannot be the kind"):
                 journal.append(kind, {})
         with pytest.raises(ValueError, match="no trainer id"):
@@ -237,7 +242,9 @@ def test_threads_may_write_at_once(path: Path) -> None:
         ids: list[str] = []
 
         def work() -> None:
-            ids.extend(journal.next_pilot_id() for _ in range(25))
+            for _ in range(25):
+                ids.extend(journal.next_pilot_ids(1))
+                journal.append("x", {"id": ids[-1]})
 
         threads = [threading.Thread(target=work) for _ in range(4)]
         for thread in threads:
@@ -265,7 +272,7 @@ _steps = st.lists(
             ),
         ),
         st.just(("submit", [])),
-        st.just(("pilot-id", [])),
+        st.just(("checkpoint", [])),
         st.just(("start", [])),
     ),
     max_size=8,
@@ -294,13 +301,17 @@ def test_the_tables_are_what_the_entries_add_up_to(
                 made = journal.submit(spec(), 1.0)
                 assert made.trainer_id not in trainers
                 trainers[made.trainer_id] = made
-            elif step == "pilot-id":
-                assert journal.next_pilot_id() not in pilots
+            elif step == "checkpoint":
+                journal.checkpoint(-math.inf)
+                pilots = {i: p for i, p in pilots.items() if p.state is not PilotState.ENDED}
             else:
                 journal.begin_incarnation()
+        assert pilots.keys().isdisjoint(journal.next_pilot_ids(1))
         assert journal.verify() == len(steps)
         assert {t.trainer_id: t for t in journal.trainers()} == trainers
         assert {p.pilot_id: p for p in journal.pilots()} == pilots
+    with Journal.open(path, clock=Clock()) as journal:
+        assert {t.trainer_id: t for t in journal.trainers()} == trainers
 
 
 def test_the_migrations_make_exactly_the_tables_of_the_schema(path: Path) -> None:

@@ -7,10 +7,9 @@ from dataclasses import replace
 from bftrainer import canonical
 from bftrainer.actuate.group import Rescaled
 from bftrainer.actuate.rescale_budget import SPAN_S, RescaleBudget
-from bftrainer.decide.cooling import Cooling
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.decide.types import DecisionInput, Memory, Plan, Settings
+from bftrainer.decide.types import Cooling, DecisionInput, Memory, Plan, Settings
 from bftrainer.poll.snapshot import NodeState
 from bftrainer.trainer import TrainerRecord
 from milp.problem import Curve

@@ -160,8 +160,8 @@ EXTENDED = Problem(
     nodes=(
         ProblemNode(name="mine", expected_remaining_s=60.0),
         ProblemNode(name="theirs"),
-        ProblemNode(name="free", claim_s=8.0),
-        ProblemNode(name="soon", expected_remaining_s=5.0, claim_s=8.0),
+        ProblemNode(name="free"),
+        ProblemNode(name="soon", expected_remaining_s=5.0),
     ),
     trainers=(
         replace(trainer("t1", "mine", n_max=4), warm_up_s=10.0),
@@ -169,15 +169,14 @@ EXTENDED = Problem(
     ),
     t_fwd_s=100.0,
     p_jmax=2,
-    swap_s=3.0,
     per_node_horizon=True,
 )
 
 
 def test_the_extended_objective_by_hand() -> None:
-    # mine 60; theirs 100 - 10 - 3; free 100 - 8 - 10; soon 5 - 8 < 0. O(1) = 1, O(4) = 3.
+    # mine 60; theirs and free 100 - 10; soon 5 - 10 < 0. O(1) = 1, O(4) = 3.
     everything = dict.fromkeys(("mine", "theirs", "free", "soon"), "t1")
-    expected = 3.0 / 4 * (60 + 87 + 82 + 0) - 1.0 * 2.0  # t1 grows
+    expected = 3.0 / 4 * (60 + 90 + 90 + 0) - 1.0 * 2.0  # t1 grows
     expected += -1.0 * 1.0  # t2 gives up its node
     assert allocation_value(EXTENDED, everything) == pytest.approx(expected)
     # Nothing changes: no pause, no warm-up.

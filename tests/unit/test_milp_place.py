@@ -1,4 +1,4 @@
-"""Which nodes: no migration, then soon-to-leave together, switch, owner, name."""
+"""Which nodes: no migration, then soon-to-leave together, switch, pilot, name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.problems import problems
 LINEAR = Curve(sizes=(1, 100), samples_per_s=(1.0, 100.0))
 
 
-def trainer(name: str, *current: str, owner: str = "") -> ProblemTrainer:
+def trainer(name: str, *current: str) -> ProblemTrainer:
     return ProblemTrainer(
         trainer_id=name,
         n_min=1,
@@ -30,7 +30,6 @@ def trainer(name: str, *current: str, owner: str = "") -> ProblemTrainer:
         rescale_up_s=1.0,
         rescale_down_s=1.0,
         current=current,
-        owner=owner,
     )
 
 
@@ -95,17 +94,19 @@ def test_trainer_that_loses_a_node_anyhow_takes_the_others_that_leave() -> None:
     assert groups == {"t1": {"kept-soon", "soon"}, "t2": {"kept-long", "long"}}
 
 
-def test_own_owner_first_then_nobodys() -> None:
+@pytest.mark.parametrize("switch", ["", "s"])
+def test_nodes_with_pilots_come_before_those_to_be_claimed(switch: str) -> None:
+    # With a switch of its own for a node that nobody needs, not all nodes are alike.
     nodes = [
-        ProblemNode(name="a", owner="bob"),
-        ProblemNode(name="b"),
-        ProblemNode(name="c", owner="eve"),
-        ProblemNode(name="d", owner="ann"),
+        ProblemNode(name="a"),
+        ProblemNode(name="b", has_pilot=True),
+        ProblemNode(name="c"),
+        ProblemNode(name="d", has_pilot=True),
+        ProblemNode(name="far", switch=switch),
     ]
-    ann, bob = trainer("t1", owner="ann"), trainer("t2", owner="bob")
-    assert placed(nodes, [ann, bob], 1, 1) == {"t1": {"d"}, "t2": {"a"}}
-    assert placed(nodes, [ann], 2) == {"t1": {"b", "d"}}
-    assert placed(nodes, [ann], 3) == {"t1": {"a", "b", "d"}}
+    assert placed(nodes, [trainer("t1"), trainer("t2")], 1, 1) == {"t1": {"b"}, "t2": {"d"}}
+    assert placed(nodes, [trainer("t1")], 3) == {"t1": {"a", "b", "d"}}
+    assert placed(nodes, [trainer("t1", "a", "b")], 1) == {"t1": {"b"}}
 
 
 def test_few_switches_per_trainer() -> None:
@@ -136,23 +137,23 @@ def test_order_of_the_nodes_in_the_problem_does_not_matter(problem: Problem) -> 
 
 def test_cost_by_hand() -> None:
     nodes = (
-        ProblemNode(name="a", expected_remaining_s=30.0, switch="s", owner="ann"),
+        ProblemNode(name="a", expected_remaining_s=30.0, switch="s", has_pilot=True),
         ProblemNode(name="b", expected_remaining_s=30.0, switch="s"),
-        ProblemNode(name="c", switch="t", owner="bob"),
-        ProblemNode(name="d", expected_remaining_s=90.0, switch="t", owner="ann"),
+        ProblemNode(name="c", switch="t"),
+        ProblemNode(name="d", expected_remaining_s=90.0, switch="t", has_pilot=True),
     )
     trainers = (
-        replace(trainer("t1", "d", "gone", owner="ann"), settled=("d", "gone")),
-        trainer("t2", owner="bob"),
+        replace(trainer("t1", "d", "gone"), settled=("d", "gone")),
+        trainer("t2"),
     )
     problem = Problem(nodes=nodes, trainers=trainers, t_fwd_s=10.0, p_jmax=2)
     cost = placement_cost(problem, {"a": "t1", "b": "t1", "c": "t2"})
     assert cost == PlacementCost(
-        settled_given_up=1, disturbances=0.25, leaving=0.5, switches=2, pilot_steps=1
+        settled_given_up=1, disturbances=0.25, leaving=0.5, switches=2, claims=2
     )
     both = placement_cost(problem, {"a": "t1", "d": "t1", "b": "t2"})
     assert both.disturbances == pytest.approx(0.25 + 0.1 + 0.25)
-    assert (both.settled_given_up, both.switches, both.pilot_steps) == (0, 3, 1)
+    assert (both.settled_given_up, both.switches, both.claims) == (0, 3, 1)
     assert cost > both  # settled nodes decide first
 
 
@@ -253,12 +254,12 @@ def test_large_pools_are_placed_by_the_same_rules() -> None:
             name=f"n{i:03}",
             switch=f"s{i // 18:02}",
             expected_remaining_s=ends[i // 36 % 4],
-            owner="uv"[i % 2],
+            has_pilot=i % 2 == 0,
         )
         for i in range(400)
     )
     names = [node.name for node in nodes]
-    trainers = [trainer(f"t{j}", *names[j * 25 : j * 25 + 20], owner="u") for j in range(12)]
+    trainers = [trainer(f"t{j}", *names[j * 25 : j * 25 + 20]) for j in range(12)]
     problem = Problem(nodes=nodes, trainers=tuple(trainers), t_fwd_s=60.0, p_jmax=12)
     assignment = judge(problem, [5 if j % 3 == 0 else 40 for j in range(12)])
     # Beside it: keep and take in the order of the names.

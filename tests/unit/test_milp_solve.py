@@ -242,14 +242,25 @@ def test_objectives_scale_curves() -> None:
     assert sizes_of(weighted, solve(weighted)) == (0, 2)
 
 
-def test_classes_the_same_trainers_accept_are_one_class() -> None:
-    nodes = tuple(ProblemNode(name=f"n{i}", eligibility=c) for i, c in enumerate("aabb"))
-    anyone = trainer("t0", {1: 1.0, 4: 4.0}, n_max=4)
+def test_a_trainer_that_accepts_every_class_has_nodes_of_one() -> None:
+    nodes = tuple(ProblemNode(name=f"n{i}", eligibility=c) for i, c in enumerate("aabbb"))
+    anyone = trainer("t0", {1: 1.0, 5: 5.0}, n_max=5)
     problem = Problem(nodes=nodes, trainers=(anyone,), t_fwd_s=10.0, p_jmax=1)
-    assert len(solve(problem).assignment) == 4
-    picky = trainer("t1", {1: 0.1}, n_max=1, eligible=("b",))
-    both = replace(problem, trainers=(anyone, picky), p_jmax=2)
-    assert sizes_of(both, solve(both)) == (2, 1)  # now a trainer has nodes of one class
+    assert sorted(solve(problem).assignment) == ["n2", "n3", "n4"]
+    two = replace(problem, trainers=(anyone, replace(anyone, trainer_id="t1")), p_jmax=2)
+    assert sizes_of(two, solve(two)) == (3, 2)
+    mixes = replace(problem, trainers=(replace(anyone, mixes_classes=True),))
+    assert len(solve(mixes).assignment) == 5
+
+
+def test_classes_that_only_mixing_trainers_accept_are_one() -> None:
+    nodes = tuple(ProblemNode(name=f"n{i}", eligibility=c) for i, c in enumerate("abc"))
+    mixes = replace(trainer("t0", {1: 1.0}, eligible=("a", "b")), mixes_classes=True)
+    picky = trainer("t1", {1: 1.0}, eligible=("c",))
+    problem = Problem(nodes=nodes, trainers=(mixes, picky), t_fwd_s=10.0, p_jmax=2)
+    assert view_pool(problem).names == (("n0", "n1"), ("n2",))
+    anyone = replace(problem, trainers=(mixes, replace(picky, eligible=())))
+    assert view_pool(anyone).names == (("n0",), ("n1",), ("n2",))
 
 
 def test_large_problem_with_classes_fits_and_is_proven() -> None:
@@ -355,8 +366,6 @@ def test_nodes_that_join_earn_after_the_warm_up() -> None:
         ),
         ("BFT-3011", problem_of(1, trainer("t0", {1: 1.0}, warm_up_s=-1.0))),
         ("BFT-3011", problem_of(1, trainer("t0", {1: 1.0}, warm_up_s=float("nan")))),
-        ("BFT-3011", replace(problem_of(1), swap_s=float("inf"))),
-        ("BFT-3011", replace(problem_of(0), nodes=(ProblemNode(name="n0", claim_s=-1.0),))),
         ("BFT-3013", problem_of(1, trainer("t0", {1: 1.0}, batch_curves=batches(64, 32)))),
         ("BFT-3013", problem_of(1, trainer("t0", {1: 1.0}, batch_curves=batches(0)))),
         ("BFT-3014", problem_of(1, trainer("t0", {1: 1.0}, current_batch=32))),
@@ -401,7 +410,7 @@ def test_a_refusal_names_the_trainer_at_fault(wrong: ProblemTrainer) -> None:
 
 
 def test_a_refusal_names_the_node_at_fault() -> None:
-    nodes = (ProblemNode(name="n0"), ProblemNode(name="n1", claim_s=float("nan")))
+    nodes = (ProblemNode(name="n0"), ProblemNode(name="n1", expected_remaining_s=float("nan")))
     with pytest.raises(ProblemError) as caught:
         solve(replace(problem_of(0, trainer("t0", {1: 1.0})), nodes=nodes))
     assert (caught.value.trainer_id, caught.value.node) == ("", "n1")

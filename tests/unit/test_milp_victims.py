@@ -36,7 +36,7 @@ def draw_problem(chance: random.Random, n_nodes: int, n_trainers: int) -> Proble
         ProblemNode(
             name=name,
             expected_remaining_s=chance.choice([None, 5.0, 40.0, 900.0]),
-            owner=chance.choice("uv"),
+            has_pilot=True,
             switch=chance.choice("st"),
         )
         for name in names
@@ -56,12 +56,11 @@ def draw_problem(chance: random.Random, n_nodes: int, n_trainers: int) -> Proble
                 curve=Curve(sizes=tuple(sizes), samples_per_s=(max(rates[0], 0.1), *rates[1:])),
                 settled=tuple(name for name in current if chance.random() < 0.7),
                 rescale_down_s=chance.choice([0.0, 1.0, 12.0]),
-                owner=chance.choice("uv"),
             )
         )
     if chance.random() < 0.3:  # some that nobody has are not ours
         nodes = [
-            replace(n, claim_s=chance.choice([0.0, 7.0] if n.name in left else [0.0]))
+            replace(n, has_pilot=chance.choice([True, False] if n.name in left else [True]))
             for n in nodes
         ]
     return Problem(
@@ -110,7 +109,7 @@ def require_consistent(problem: Problem, victims: Victims, n_nodes: int) -> None
         else:
             assert victims.sizes_after[trainer_id] == len(stay)
     assert set(victims.freed) == freed
-    unheld = {n.name for n in problem.nodes if n.claim_s == 0}.difference(*held.values())
+    unheld = {n.name for n in problem.nodes if n.has_pilot}.difference(*held.values())
     assert len(unheld.intersection(victims.nodes)) == min(n_nodes, len(unheld))
 
 
@@ -132,7 +131,7 @@ def test_no_subset_of_nodes_is_cheaper(seed: int) -> None:
         problem = replace(problem, trainers=tuple(replace(t, settled=()) for t in problem.trainers))
     before = value_without(problem, ())
     held = set().union(*holdings(problem).values())
-    names = [node.name for node in problem.nodes if node.claim_s == 0]
+    names = [node.name for node in problem.nodes if node.has_pilot]
     for n_nodes in range(len(names) + 1):
         victims = choose_victims(problem, n_nodes)
         require_consistent(problem, victims, n_nodes)
@@ -184,7 +183,10 @@ def test_the_cost_is_that_of_a_plain_program(seed: int) -> None:
 
 def test_unheld_nodes_go_first_those_that_leave_soonest() -> None:
     ends = {"a": None, "b": 30.0, "c": 10.0, "d": 5.0}
-    nodes = tuple(ProblemNode(name=name, expected_remaining_s=end) for name, end in ends.items())
+    nodes = tuple(
+        ProblemNode(name=name, expected_remaining_s=end, has_pilot=True)
+        for name, end in ends.items()
+    )
     problem = Problem(nodes=nodes, trainers=(trainer("t1", ("d",)),), t_fwd_s=10.0, p_jmax=1)
     victims = choose_victims(problem, 2)
     assert victims.nodes == ("c", "b")
@@ -193,7 +195,7 @@ def test_unheld_nodes_go_first_those_that_leave_soonest() -> None:
 
 
 def test_nodes_without_a_pilot_are_no_victims() -> None:
-    nodes = (ProblemNode(name="a", claim_s=9.0), ProblemNode(name="b"))
+    nodes = (ProblemNode(name="a"), ProblemNode(name="b", has_pilot=True))
     problem = Problem(nodes=nodes, trainers=(), t_fwd_s=10.0, p_jmax=1)
     assert choose_victims(problem, 1).nodes == ("b",)
     with pytest.raises(ProblemError, match="BFT-3060"):

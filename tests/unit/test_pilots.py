@@ -1,4 +1,4 @@
-"""Pilots that are released: who is told, and who is cancelled as well; which job a pilot is."""
+"""Pilots that are released: who is told, and who is cancelled."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from bftrainer.poll.snapshot import Job
 from tests.support.snapshots import T0, pending, running, snapshot
 
 WAITS = replace(pending("71", 1), pilot_id="p000001")
-RUNS = replace(running("72", "n1"), pilot_id="p000001", time_limit_s=120.0)
-CLAIM = Claim(node="n1", time_limit_s=3600.0, for_trainer="t1", or_time_limit_s=120.0)
+RUNS = replace(running("71", "n1"), pilot_id="p000001", time_limit_s=3540.0)
+CLAIM = Claim(node="n1", time_limit_s=3600.0, for_trainer="t1")
 GOES = Release(
     pilot_id="p000001", node="n1", reason="Ordinary job 8 could start here.", for_job="8"
 )
@@ -25,7 +25,7 @@ GOES = Release(
 
 @pytest.fixture
 def book(tmp_path: Path) -> Iterator[PilotBook]:
-    """Of one pilot, asked for with two limits: jobs 71 and 72; nothing is asked of a server."""
+    """Of one pilot, job 71; nothing is asked of a server."""
     with Journal.open(tmp_path / "journal.db", clock=lambda: T0) as journal:
         book = PilotBook(journal, create({"socket": tmp_path / "none"}), "root", lambda: T0)
         book.launched(book.open("p000001", CLAIM, "key"), "71")
@@ -36,12 +36,11 @@ def _look(book: PilotBook, job: Job) -> None:
     assert book.observe(snapshot([], [job]), T0 + 1) == []
 
 
-def test_it_is_the_job_that_started(book: PilotBook) -> None:
+def test_its_limit_is_what_the_batch_system_made_of_it(book: PilotBook) -> None:
     _look(book, WAITS)
-    assert book.pilots["p000001"].record.job_id == "71"
+    assert book.pilots["p000001"].record.time_limit_s == 3600.0
     _look(book, RUNS)
-    record = book.pilots["p000001"].record
-    assert (record.job_id, record.time_limit_s) == ("72", 120.0)
+    assert book.pilots["p000001"].record.time_limit_s == 3540.0
     assert book.pilots["p000001"].start_s == T0
 
 
@@ -51,15 +50,14 @@ def test_who_was_told_is_not_cancelled(book: PilotBook) -> None:
     assert book.give_backs == 1
 
 
-def test_who_is_not_known_to_run_is_cancelled_too(book: PilotBook) -> None:
-    """Its other limit may still wait, and would take the node from whom it is given to."""
+def test_who_could_not_be_told_is_cancelled(book: PilotBook) -> None:
     _look(book, WAITS)
-    assert book.release([GOES], told=["p000001"]) == ["71"]
+    assert book.release([GOES]) == ["71"]
 
 
 def test_a_release_counts_once(book: PilotBook) -> None:
     _look(book, RUNS)
-    assert book.release([GOES]) == ["72"]
+    assert book.release([GOES]) == ["71"]
     assert book.release([GOES]) == []
     assert book.give_backs == 1
 

@@ -7,73 +7,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from bftrainer.decide.policies.base import Policy, load_policy, policy_names
+from bftrainer.decide.policies.base import load_policy, policy_names
 from bftrainer.errors import ExitCode, UsageError
-from milp.check import find_violations
-from milp.errors import ProblemError
-from milp.problem import Allocation, Curve, Problem, ProblemNode, ProblemTrainer
+from milp.problem import Problem
+from tests.conformance.policy import PolicyConformance
+from tests.support.policies import allocated, problem_of, trainer
 from tests.support.problems import problems, sizes_of
-
-CURVE = Curve(sizes=(1, 16), samples_per_s=(1.0, 16.0))
-
-
-def trainer(name: str, *current: str, n_min: int = 1, n_max: int = 16) -> ProblemTrainer:
-    return ProblemTrainer(
-        trainer_id=name,
-        n_min=n_min,
-        n_max=n_max,
-        curve=CURVE,
-        rescale_up_s=1.0,
-        rescale_down_s=1.0,
-        current=current,
-    )
-
-
-def problem_of(n_nodes: int, *trainers: ProblemTrainer) -> Problem:
-    return Problem(
-        nodes=tuple(ProblemNode(name=f"n{i:02}") for i in range(n_nodes)),
-        trainers=trainers,
-        t_fwd_s=100.0,
-        p_jmax=len(trainers),
-    )
-
-
-class PolicyConformance:
-    """What every policy must do; a policy's own test class derives from this."""
-
-    name: str
-
-    def policy(self) -> Policy:
-        return load_policy(self.name)
-
-    def test_is_found_by_its_name(self) -> None:
-        assert self.name in policy_names()
-        assert self.policy().name == self.name
-
-    def test_keeps_the_rules(self) -> None:
-        policy = self.policy()
-
-        @settings(max_examples=60, deadline=None)
-        @given(problems(max_nodes=9, max_trainers=4, classes="abc"))
-        def holds(problem: Problem) -> None:
-            allocation = policy.allocate(problem)
-            assert find_violations(problem, allocation) == []
-            assert set(allocation.marginals) == {t.trainer_id for t in problem.trainers}
-            assert policy.allocate(problem) == allocation
-
-        holds()
-
-    def test_empty_pool_and_no_trainers(self) -> None:
-        assert self.policy().allocate(problem_of(0, trainer("t1"))).assignment == {}
-        assert self.policy().allocate(problem_of(3)).assignment == {}
-
-    def test_uses_what_is_idle(self) -> None:
-        allocation = self.policy().allocate(problem_of(3, trainer("t1")))
-        assert allocation.sizes() == {"t1": 3}
-
-    def test_refuses_what_is_malformed(self) -> None:
-        with pytest.raises(ProblemError, match="BFT-3006"):
-            self.policy().allocate(problem_of(3, trainer("t1", n_min=4, n_max=3)))
 
 
 class TestMilp(PolicyConformance):
@@ -86,17 +25,16 @@ class TestMilp(PolicyConformance):
         @settings(max_examples=60, deadline=None)
         @given(problems(max_nodes=9, max_trainers=4, classes="ab"))
         def holds(problem: Problem) -> None:
-            best = self.policy().allocate(problem).objective
+            best = allocated(self.policy(), problem).objective
             for other in others:
-                value = other.allocate(problem).objective
+                value = allocated(other, problem).objective
                 assert value <= best + 1e-9 * (abs(best) + abs(value))
 
         holds()
 
 
 def sizes(name: str, problem: Problem) -> tuple[int, ...]:
-    allocation: Allocation = load_policy(name).allocate(problem)
-    return sizes_of(problem, allocation)
+    return sizes_of(problem, allocated(load_policy(name), problem))
 
 
 class TestEqualShare(PolicyConformance):

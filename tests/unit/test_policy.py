@@ -145,9 +145,7 @@ def test_a_single_mistake_is_the_error_itself(written: Callable[[str], Path]) ->
     path = written("\n  t_fwd_s: 0.5\n")
     errors = refused(path)
     assert errors.code == "BFT-2112"
-    assert errors.cause == (
-        f"{path}:2:12: t_fwd_s is 0.5, but must be a number from 1 to 86400 s or null."
-    )
+    assert errors.cause == f"{path}:2:12: t_fwd_s is 0.5, but must be a number from 1 to 86400 s."
     assert errors.next_step == "The default is 120."
 
 
@@ -156,6 +154,8 @@ def test_a_single_mistake_is_the_error_itself(written: Callable[[str], Path]) ->
     [
         ("t-fwd-s: 1", "BFT-2110", 1, 1, "'t-fwd-s'", "Did you mean t_fwd_s?"),
         ("zzz: 1", "BFT-2110", 1, 1, "'zzz'", "policy show"),
+        ("backfill_lead_s: 6", "BFT-2110", 1, 1, "no setting any more", "Delete the line."),
+        ("reserve_nodes_per_type: null", "BFT-2111", 1, 1, "must be a whole number", "1."),
         ("policy: equal_share", "BFT-2112", 1, 9, "policy is equal_share", "milp"),
         ("policy: equalshare", "BFT-2114", 1, 9, "'equalshare'", "Did you mean equal-share?"),
         ("policy: other", "BFT-2114", 1, 9, "'other'", "Installed: equal-share"),

@@ -1,21 +1,23 @@
-"""The loop of looks: it comes back for a cycle of the scheduler that something waits for."""
+"""The loop of looks: it comes back for nodes that the batch system still cleans up."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
 
-from bftrainer import polling
-from bftrainer.decide.waiting import LAST_CALL_S
 from bftrainer.policy.model import Policy
 from bftrainer.poll.announcer import Announcement
 from bftrainer.poll.batch_system import BatchSystem
-from bftrainer.polling import CYCLE_SEEN_S, Poller
+from bftrainer.poll.snapshot import NodeState
+from bftrainer.polling import AGAIN_S, Poller
+from tests.support.snapshots import node, snapshot
 
 
 class Silent:
@@ -43,25 +45,21 @@ class Silent:
         return {}
 
 
-async def _looks(awaited_after_s: Sequence[float], count: int) -> tuple[list[float], list[float]]:
-    """Return when the first looks came, and when last calls.
+async def _looks(states: Sequence[NodeState], count: int) -> tuple[list[float], float]:
+    """Return when the first looks came, and when the next is called for.
 
-    Cycles are awaited so much after the first look.
+    One after the other shows the node in these states.
     """
-    looks, called_s = list[float](), list[float]()
+    looks = list[float]()
     enough = asyncio.Event()
 
     async def look(*, wants_cycle: bool) -> None:
         del wants_cycle
+        seen = snapshot([node("n1", states[min(len(looks), len(states) - 1)])])
+        poller.saw(seen, is_unshown=False)
         looks.append(time.monotonic())
         if len(looks) == count:
             enough.set()
-
-    def awaited_cycle_s() -> float | None:
-        if not looks:
-            return None
-        since_s = time.monotonic() - looks[0]
-        return next((at_s - since_s for at_s in awaited_after_s if at_s > since_s), None)
 
     system: Any = Silent()
     poller = Poller(
@@ -69,29 +67,24 @@ async def _looks(awaited_after_s: Sequence[float], count: int) -> tuple[list[flo
         Policy(),
         look=look,
         hear=lambda _: None,
-        awaited_cycle_s=awaited_cycle_s,
-        last_call=lambda: called_s.append(time.monotonic()),
+        waits_for_cycle=lambda: True,
     )
     task = asyncio.create_task(poller.run())
     await asyncio.wait_for(enough.wait(), 60.0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    return looks, called_s
+    return looks, poller.pace.calls.due_s()
 
 
-def test_it_looks_when_the_awaited_cycle_can_be_read_and_not_at_the_usual_time() -> None:
-    (first, second), called_s = asyncio.run(_looks([1.0], 2))
-    assert 1.0 + CYCLE_SEEN_S <= second - first < 21.0
-    assert called_s == []  # it was too late for that
+def test_it_comes_back_for_a_node_that_is_still_completing() -> None:
+    looks, _ = asyncio.run(_looks([NodeState.COMPLETING], 4))
+    waits_s = [after - before for before, after in pairwise(looks)]
+    assert waits_s == pytest.approx(AGAIN_S, abs=0.9)
 
 
-def test_a_cycle_is_prepared_for_twice() -> None:
-    (first, second), called_s = asyncio.run(_looks([LAST_CALL_S + 1.0], 2))
-    assert len(called_s) == 2
-    assert first + 1.0 <= called_s[0] < called_s[1] < second
-
-
-def test_quick_cycles_do_not_make_it_look_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(polling, "CYCLE_LOOKS_APART_S", 4.0)
-    looks, _ = asyncio.run(_looks([0.5 * n for n in range(1, 120)], 3))
-    assert looks[2] - looks[1] >= 3.5
+@pytest.mark.parametrize(
+    "states", [[NodeState.IDLE], [NodeState.COMPLETING, NodeState.IDLE]], ids=str
+)
+def test_a_node_that_is_idle_is_no_reason_to_come_back(states: list[NodeState]) -> None:
+    _, next_s = asyncio.run(_looks(states, len(states)))
+    assert next_s == math.inf

@@ -10,6 +10,7 @@ import pytest
 from bftrainer.decide.pool import Pool, build_pool
 from bftrainer.decide.types import Memory, PilotView, Settings
 from bftrainer.poll.snapshot import Job, JobState, Node, NodeState, Reservation
+from bftrainer.queue.printed import PrintedQueue
 from tests.support.snapshots import (
     T0,
     idle_nodes,
@@ -34,10 +35,10 @@ def _pool(
     memory: Memory | None = None,
     now_s: float = T0,
 ) -> Pool:
-    seen = memory or Memory(idle_seen={n.name: 9 for n in nodes})
-    return build_pool(
-        snapshot(nodes, jobs, reservations=reservations), pilots, seen, settings, now_s
-    )
+    known = memory or Memory(idle_seen={n.name: 9 for n in nodes})
+    seen = snapshot(nodes, jobs, reservations=reservations)
+    queue = PrintedQueue(seen, now_s, settings.cycle_s)
+    return build_pool(seen, queue, {}, pilots, known, settings, now_s)
 
 
 def _names(pool: Pool) -> list[str]:
@@ -119,7 +120,7 @@ def test_a_held_node_is_left_the_margin_before_the_planned_start(
     nodes = with_state(idle_nodes(2), NodeState.ALLOCATED, "n1", "n2")
     jobs = [pending("7", 1, start_s=T0 + left_s, planned=("n1",))]
     pool = _pool(nodes, jobs, pilots=[pilot("n1", end_s=T0 + 5000), pilot("n2")])
-    assert pool.due == ({"n1"} if is_due else set())
+    assert set(pool.due) == ({"p-n1"} if is_due else set())
     assert _names(pool) == (["n2"] if is_due else ["n1", "n2"])
     if is_due:
         assert pool.not_used["n1"].endswith("(job 7).")
@@ -180,22 +181,9 @@ def test_the_reserve_is_kept_per_type() -> None:
     pool = _pool(nodes, settings=Settings(reserve_nodes_per_type=2))
     assert _names(pool) == ["cpu1", "gpu1"]
     assert set(pool.reserve) == {"cpu2", "cpu3", "gpu2", "gpu3"}
-    assert not pool.reserve_deficit
     assert all("reserve_nodes_per_type" in pool.not_used[n] for n in pool.reserve)
-
-
-def test_what_the_reserve_lacks_is_what_we_hold_at_most() -> None:
-    nodes = with_state(idle_nodes(3), NodeState.ALLOCATED, "n1", "n2")
-    pool = _pool(nodes, pilots=[pilot("n1")], settings=Settings(reserve_nodes_per_type=3))
-    assert pool.reserve == ("n3",)
-    assert pool.reserve_deficit == {"default": 1}
-
-
-def test_a_cluster_without_our_pilots_lacks_nothing() -> None:
-    nodes = with_state(idle_nodes(2), NodeState.ALLOCATED, "n1", "n2")
-    assert not _pool(nodes, settings=Settings(reserve_nodes_per_type=1)).reserve_deficit
 
 
 def test_no_reserve_when_policy_wants_none() -> None:
     pool = _pool(idle_nodes(2), settings=NO_RESERVE)
-    assert (pool.reserve, dict(pool.reserve_deficit)) == ((), {})
+    assert pool.reserve == ()

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from bftrainer.canonical import decode, digest, encode
 from bftrainer.decide.decision import decide
-from bftrainer.decide.exploring import put_to_scale
 from bftrainer.decide.policies.milp import POLICY
 from bftrainer.decide.types import DecisionInput, Settings
 from bftrainer.poll.snapshot import Snapshot
+from bftrainer.profile.curves import put_to_scale
 from bftrainer.profile.explore import explore, teaches
 from bftrainer.profile.fit import Point, error_at
 from bftrainer.trainer import MeasuredCosts, SizeThroughput, TrainerRecord

@@ -51,7 +51,7 @@ class Site:
             self._number += 1
             job = pending(f"announced-{self._number}", n_nodes, reason="", submit_s=self.now_s)
             job = replace(job, user=user)
-            said = Announcement(at_s=self.now_s, partition=job.partition, job=job)
+            said = Announcement(at_s=self.now_s, partition=job.partitions[0], job=job)
             assert self.announced.hear((said,))
             if is_accepted:
                 self.queue.append(replace(job, job_id=str(self._number)))

@@ -9,22 +9,24 @@ from pathlib import Path
 import pytest
 
 from bftrainer.actuate.remembered import remembered
-from bftrainer.decide.claims import ClaimCosts, Mean, Warming
-from bftrainer.decide.reserve import Demand, SmallJobs
-from bftrainer.decide.slow import Replacing, SlowNode
-from bftrainer.decide.types import DecisionInput, DecisionRecord, Memory, Settings
+from bftrainer.canonical import parse
+from bftrainer.decide.types import (
+    DecisionInput,
+    DecisionRecord,
+    Ending,
+    Ends,
+    Memory,
+    Replacing,
+    Settings,
+    SlowNode,
+)
 from bftrainer.journal.journal import Journal
+from bftrainer.simulate.recorded import take_again
 from tests.support.snapshots import T0, Fold, idle_nodes, record, snapshot
 
-LEARNS = Settings(learns_reserve=True)
-SMALL = SmallJobs(at_s=T0, running=frozenset({"7"}), by_type={"default": Demand(needs=(1.0, 2.5))})
-COSTS = ClaimCosts(
-    claim=Mean(value_s=3.0, count=4),
-    warm_up=Mean(value_s=8.0, count=3),
-    since_s=T0,
-    held=frozenset({"p1"}),
-    warming={"p2": Warming(trainer_id="t1", since_s=T0)},
-)
+FIXTURES = Path(__file__).parent.parent / "fixtures" / "journal"
+LEARNS = Settings(straggler_threshold=0.8)
+SLOW = {"n2": SlowNode(fraction=0.4, seen_s=T0, trainer_id="t1")}
 
 
 @pytest.fixture
@@ -46,6 +48,7 @@ def _write(journal: Journal, memory: Memory, settings: Settings | None = None) -
         memory=memory,
     )
     plan = fold.decide(given.snapshot, (), given.trainers)
+    plan = replace(plan, memory=replace(plan.memory, policy_state=memory.policy_state))
     journal.append(
         "decision",
         DecisionRecord(event=None, input=given, policy_hash="x", plan=plan, took_ms=1.0),
@@ -57,32 +60,44 @@ def test_a_first_start_knows_nothing(journal: Journal) -> None:
     assert remembered(journal, LEARNS, {"n1": "t1"}) == Memory(assignment={"n1": "t1"})
 
 
-def test_the_last_decision_tells_what_was_learnt_and_not_what_was_going_on(
-    journal: Journal,
-) -> None:
-    _write(journal, Memory(small_jobs=SmallJobs(at_s=T0 - 9.0)))
-    _write(journal, Memory(small_jobs=SMALL, claim_costs=COSTS, held_off={"n1": T0}))
-    journal.append("other", {"n": 1})
-    known = remembered(journal, LEARNS, {"n1": "t1"})
-    assert known == Memory(
-        assignment={"n1": "t1"},
-        small_jobs=SMALL,
-        claim_costs=replace(COSTS, since_s=None, held=frozenset(), warming={}),
-    )
-
-
 def test_where_nothing_is_learnt_nothing_is_taken_over(journal: Journal) -> None:
-    _write(journal, Memory(small_jobs=SMALL))
+    _write(journal, Memory(slow_nodes=SLOW))
     assert remembered(journal, Settings(), {}) == Memory()
 
 
+def test_what_ends_and_starts_cost_outlives_a_daemon(journal: Journal) -> None:
+    under_way = {"n1": Ending(pilot_id="p1", asked_s=T0)}
+    known = Ends(ending=under_way, took_s=(20.0, 21.0), joining={"p2": None}, joined_s=(7.0,))
+    _write(journal, Memory(ends=known))
+    ends = Ends(took_s=(20.0, 21.0), joined_s=(7.0,))
+    assert remembered(journal, Settings(), {}) == Memory(ends=ends)
+
+
 def test_slow_nodes_outlive_a_daemon_and_what_was_under_way_does_not(journal: Journal) -> None:
-    settings = Settings(straggler_threshold=0.8)
-    slow = {"n2": SlowNode(fraction=0.4, seen_s=T0, trainer_id="t1")}
-    pair = Replacing(node="n3", trainer_id="t1", since_s=T0)
-    _write(journal, Memory(slow_nodes=slow, replacing={"n2": pair}), settings)
-    known = remembered(journal, settings, {"n1": "t1", "n2": "t1"})
-    assert known == Memory(assignment={"n1": "t1", "n2": "t1"}, slow_nodes=slow)
+    pair = Replacing(node="n3", trainer_id="t1")
+    _write(journal, Memory(), LEARNS)
+    _write(journal, Memory(slow_nodes=SLOW, replacing={"n2": pair}, held_off={"n1": T0}), LEARNS)
+    journal.append("other", {"n": 1})
+    known = remembered(journal, LEARNS, {"n1": "t1", "n2": "t1"})
+    assert known == Memory(assignment={"n1": "t1", "n2": "t1"}, slow_nodes=SLOW)
+
+
+def test_the_policy_s_state_outlives_a_daemon_of_the_same_policy_with_the_same_options(
+    journal: Journal,
+) -> None:
+    _write(journal, Memory(policy_state={"n": [3]}), Settings())
+    assert remembered(journal, Settings(), {}) == Memory(policy_state={"n": [3]})
+    for other in ({"policy": "equal-share"}, {"policy_options": {"period_s": 5.0}}):
+        assert remembered(journal, replace(Settings(), **other), {}) == Memory()
+
+
+def test_a_decision_of_a_release_with_more_rules_is_read(journal: Journal) -> None:
+    """What those rules remembered, and their settings, are left out."""
+    journal.append("decision", parse((FIXTURES / "decision_before_adr_15.json").read_text()))
+    known = remembered(journal, LEARNS, {"n1": "t1"})
+    assert known == Memory(assignment={"n1": "t1"}, slow_nodes=SLOW)
+    [again] = take_again(journal.entries("decision"))
+    assert again.seq
 
 
 def test_a_decision_that_cannot_be_read_is_no_obstacle(

@@ -108,13 +108,6 @@ def test_our_own_waiting_pilot_may_be_why_its_node_is_planned() -> None:
     assert plan.assignment["n1"] == "t1"
 
 
-def test_a_job_that_may_take_any_node_gets_as_many_back_as_it_needs() -> None:
-    job = replace(BLOCKED, n_nodes=2, start_s=T0 + 50, reason="BeginTime")
-    plan = _decide(Fold(), job, 0.0)
-    assert len(released(plan)) == 2
-    assert "does not name" in plan.releases[0].reason
-
-
 @pytest.mark.parametrize(
     ("window_s", "limit_s"), [(None, 14400.0), (86400.0, 14400.0), (7200.0, 7200.0)]
 )

@@ -11,7 +11,7 @@ from _bench.site.arms import Harvest, Outcome, Stage, play
 from _bench.site.backfill import Backfill, Opening
 from _bench.site.fork import alone, waiting_s
 from _bench.site.jobs import Job, JobSpec, Preemptable
-from _bench.site.machine import Machine, SlurmSettings
+from _bench.site.machine import Machine, Maintenance, SlurmSettings
 from _bench.site.main_scheduler import MainScheduler
 from _bench.site.oracle import TICK_S, Oracle, idle_spans
 from _bench.site.preemptable import PreemptableUsers
@@ -70,6 +70,12 @@ def test_a_node_is_idle_between_jobs() -> None:
     jobs = [ran(0b01, 0.0, 100.0), ran(0b11, 300.0, None)]
     assert idle_spans(jobs, 2, (50.0, 500.0)) == [[(100.0, 300.0)], [(50.0, 300.0)]]
     assert idle_spans(jobs[:1], 1, (50.0, 500.0)) == [[(100.0, 500.0)]]
+
+
+def test_a_node_that_is_closed_for_maintenance_is_nobodys() -> None:
+    closed = Maintenance(start_s=200.0, end_s=300.0, nodes=0b1)
+    spans = idle_spans([], 2, (50.0, 500.0), [closed])
+    assert spans == [[(50.0, 200.0), (300.0, 500.0)], [(50.0, 500.0)]]
 
 
 def opening(began_s: float, *planned: tuple[float, int]) -> Opening:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bftrainer.hostlist import ParseError
-from bftrainer.poll.snapshot import Job, JobState, NodeLeft, NodeState
+from bftrainer.poll.snapshot import Job, JobState, Node, NodeLeft, NodeState
 from slurm_plugins import asked, parse
-from slurm_plugins.arrays import MOST_TASKS, written_out
+from slurm_plugins.arrays import MOST_TASKS, Room, tasks_of, written_out
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "slurm" / "22.05"
 
@@ -72,12 +74,11 @@ class TestRecorded:
         assert sum(words.startswith("afterany:") for words in waiting) == 2
         assert "singleton(unfulfilled)" in waiting
 
-    def test_an_array_is_written_out_and_its_rest_waits(self, jobs: dict[str, Job]) -> None:
-        tasks = {int(j.partition("_")[2]): job for j, job in jobs.items() if "_" in j}
-        assert list(tasks) == list(range(0, 100, 3))
-        waits = {k for k, job in tasks.items() if job.reason == "JobArrayTaskLimit"}
-        assert set(tasks) - waits == {0, 3}
-        assert all(job.n_nodes == 1 for job in tasks.values())
+    def test_an_array_is_one_row(self, jobs: dict[str, Job]) -> None:
+        [array] = [job_id for job_id in jobs if "[" in job_id]
+        tasks = tasks_of(array)
+        assert tasks is not None
+        assert (list(*tasks.ranges), tasks.at_once) == (list(range(0, 100, 3)), 2)
 
     def test_nodes_in_use_in_part(self) -> None:
         rows = {row.node.name: row.node for row in parse.node_rows(text("asks.sinfo"))}
@@ -121,8 +122,8 @@ def test_jobs_are_asked_about_once_and_again_when_their_limit_changes() -> None:
     known = asked.AskedFor()
     known.learn(seen, asked.rows(text("busy.asked")))
     assert not known.lacks(seen)
-    array = [job for job in seen if job.job_id.startswith("4_")]
-    assert not known.lacks(array[:1])  # the tasks of an array ask for the same
+    [array] = [job for job in seen if job.job_id.startswith("4_")]
+    assert not known.lacks([replace(array, job_id="4_1")])  # its tasks ask for the same
     parts = parse.jobs(text("busy.squeue").replace("5:00", "6:00"))
     assert known.lacks(parts)
 
@@ -136,42 +137,87 @@ def test_a_job_that_squeue_does_not_show_is_asked_about_once() -> None:
 
 
 class TestArrays:
-    def job(self, job_id: str, state: JobState = JobState.PENDING) -> Job:
-        return Job(
+    def job(self, job_id: str, state: JobState = JobState.PENDING, **changes: Any) -> Job:
+        job = Job(
             job_id=job_id,
             user="alice",
-            partition="batch",
+            partitions=("batch",),
             state=state,
             n_nodes=1,
             time_limit_s=60.0,
             reason="Priority",
         )
+        return replace(job, **changes)
+
+    def room(self, **changes: Any) -> Room:
+        """Of six nodes three are free or ours, and half of two others is left."""
+        states = {NodeState.IDLE: 2, NodeState.ALLOCATED: 3, NodeState.DOWN: 1}
+        nodes = [
+            Node(name=f"n{k}", state=state, cpus=8, gpus=4, partitions=("batch", "bf"))
+            for k, state in enumerate([s for s, count in states.items() for _ in range(count)])
+        ]
+        for k in (3, 4):
+            nodes[k] = replace(nodes[k], left=NodeLeft(cpus=4, gpus=2))
+        ours = self.job("9", JobState.RUNNING, nodes=("n2",), pilot_id="p1")
+        return Room.of([replace(node, **changes) for node in nodes], [ours])
+
+    def written(self, *jobs: Job, n_planned: int = 2) -> list[Job]:
+        return list(written_out(jobs, self.room(), n_planned))
 
     @pytest.mark.parametrize(
         ("tasks", "numbers"),
         [("[7]", [7]), ("[1-3]", [1, 2, 3]), ("[1,4-6]", [1, 4, 5, 6]), ("[0-9:4]", [0, 4, 8])],
     )
     def test_tasks(self, tasks: str, numbers: list[int]) -> None:
-        found = written_out([self.job(f"12_{tasks}")])
+        found = self.written(self.job(f"12_{tasks}"))
         assert [job.job_id for job in found] == [f"12_{number}" for number in numbers]
         assert {job.reason for job in found} == {"Priority"}
+        assert {job.n_more_tasks for job in found} == {0}
+
+    @pytest.mark.parametrize(
+        ("changes", "n_places"),
+        [
+            ({}, 3),
+            ({"n_nodes": 2}, 1),
+            ({"partitions": ("debug",)}, 0),
+            ({"partitions": ("debug", "batch")}, 3),
+            ({"can_share": True, "cpus": 2}, 3 * 4 + 2 * 2),
+            ({"can_share": True, "cpus": 2, "gpus": 2}, 3 * 2 + 2 * 1),
+            ({"can_share": True, "cpus": 6, "n_nodes": 2}, (3 * 2 + 2 * 1) // 2),
+            ({"is_entitled": False}, -1),
+        ],
+        ids=str,
+    )
+    def test_so_many_as_could_start_and_as_backfill_plans(
+        self, changes: dict[str, Any], n_places: int
+    ) -> None:
+        found = self.written(self.job("12_[0-99]", **changes))
+        assert len(found) == n_places + 2
+        assert [job.n_more_tasks for job in found] == [0] * (n_places + 1) + [98 - n_places]
 
     def test_tasks_that_run_count_against_what_may(self) -> None:
         runs = [self.job(f"12_{k}", JobState.RUNNING) for k in (1, 2)]
         other = self.job("13_1", JobState.RUNNING)
-        found = written_out([self.job("12_[3-9%3]"), *runs, other])
-        assert [job.job_id for job in found if job.reason == "JobArrayTaskLimit"] == [
-            f"12_{k}" for k in range(4, 10)
-        ]
-        assert found[-3:] == (*runs, other)
+        for at_once, expected, is_entitled in ((3, ["12_3"], True), (2, ["12_3"], False)):
+            found = self.written(self.job(f"12_[3-9%{at_once}]"), *runs, other)
+            assert [job.job_id for job in found[:-3]] == expected
+            assert found[0].n_more_tasks == 6
+            assert found[0].is_entitled is is_entitled
+            assert (found[0].reason == "JobArrayTaskLimit") is not is_entitled
+            assert found[-3:] == [*runs, other]
 
-    def test_a_huge_array_is_cut(self) -> None:
-        assert len(written_out([self.job("12_[0-99999]")])) == MOST_TASKS
+    def test_a_huge_array_costs_no_more_than_a_small_one(self) -> None:
+        job = self.job("12_[0-999999999]", can_share=True, cpus=1)
+        found = written_out([job], self.room(cpus=1_000_000), 2)
+        assert len(found) == MOST_TASKS
+        assert found[-1].n_more_tasks == 1_000_000_000 - MOST_TASKS
 
     @pytest.mark.parametrize("job_id", ["12_[]", "12_[a]", "12_[1", "[1]", "12_[1-2-3]", "x_[1]"])
     def test_garbage_is_refused(self, job_id: str) -> None:
         with pytest.raises(ParseError):
-            written_out([self.job(job_id)])
+            tasks_of(job_id)
+        with pytest.raises(ParseError):
+            parse.jobs(text("busy.squeue").replace("4_[1-5%2]", job_id))
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.poll.finding import Weight
+from bftrainer.poll.finding import Measured, Weight
 from slurm_plugins.doctor import Settings, findings, qos_of
 
 CONFIG = """\
 Configuration data as of 2026-11-20T10:00:00
 AccountingStorageType   = (null)
+Epilog                  = (null)
+EpilogSlurmctld         = /etc/slurm/bftrainer_epilog.sh
 KillWait                = 10 sec
 PreemptMode             = CANCEL
 PreemptType             = preempt/partition_prio
 PreemptExemptTime       = 00:00:00
+Prolog                  = (null)
 SchedulerParameters     = bf_interval=30,bf_max_job_test=1000
 """
 BATCH = "PartitionName=batch QoS=N/A GraceTime=0 PreemptMode=OFF PriorityTier=10 State=UP\n"
@@ -75,13 +78,15 @@ def test_a_site_that_is_as_it_should_be() -> None:
         (configured(PreemptExemptTime="00:00:20"), "BFT-1266", Weight.HARM),
         (configured(KillWait="30 sec"), "BFT-1267", Weight.LOSS),
         (configured(SchedulerParameters="bf_max_job_test=1000,defer"), "BFT-1268", Weight.HARM),
-        (configured(SchedulerParameters="bf_max_job_test=227"), "BFT-1269", Weight.LOSS),
+        (configured(SchedulerParameters="bf_max_job_test=163"), "BFT-1269", Weight.LOSS),
         (
             configured(AccountingStorageType="accounting_storage/slurmdbd"),
             "BFT-1270",
             Weight.HARM,
         ),
         (replace(GOOD, has_hook=False), "BFT-1271", Weight.HARM),
+        (configured(Epilog="/etc/slurm/check"), "BFT-1274", Weight.UNKNOWN),
+        (configured(Prolog="/etc/slurm/check"), "BFT-1275", Weight.LOSS),
     ],
 )
 def test_each_wrong_setting_has_a_finding(settings: Settings, code: str, weight: Weight) -> None:
@@ -90,6 +95,37 @@ def test_each_wrong_setting_has_a_finding(settings: Settings, code: str, weight:
     assert found.setting
     assert found.cost.endswith(".")
     assert found.remedy
+
+
+EPILOG = configured(Epilog="/etc/slurm/check", Prolog="/etc/slurm/mount")
+
+
+@pytest.mark.parametrize(
+    ("settings", "measured", "costs"),
+    [
+        (EPILOG, Measured(), {"BFT-1274": "A daemon measures", "BFT-1275": "A daemon measures"}),
+        (EPILOG, Measured(end_s=20.4, start_s=2.0), {"BFT-1274": "usable 20.4 s after"}),
+        (EPILOG, Measured(end_s=0.0, start_s=31.0), {"BFT-1275": "31.0 s, measured,"}),
+        (EPILOG, Measured(end_s=20.4, start_s=2.0, promise_s=30.0), {}),
+        (GOOD, Measured(end_s=20.4, start_s=31.0), {"BFT-1274": "usable 20.4 s after"}),
+    ],
+)
+def test_what_runs_around_each_pilot_costs_what_was_measured(
+    settings: Settings, measured: Measured, costs: dict[str, str]
+) -> None:
+    found = {f.code: f for f in findings(replace(settings, measured=measured))}
+    assert found.keys() == costs.keys()
+    for code, part in costs.items():
+        assert part in found[code].cost
+
+
+def test_several_epilogs_are_one_finding() -> None:
+    """As Slurm 24.11 prints them."""
+    config = CONFIG.replace(
+        "Epilog                  = (null)", "Epilog[0] = /check\nEpilog[1] = /clean"
+    )
+    (found,) = findings(replace(GOOD, config=config))
+    assert found.setting == "Epilog[0]=/check Epilog[1]=/clean"
 
 
 QOS = replace(
@@ -113,9 +149,9 @@ def test_with_preemption_by_qos_pilots_are_last_by_priority(config: str, is_last
 
 
 def test_depth_counts_the_queue_and_the_pilots_behind_it() -> None:
-    assert codes(configured(SchedulerParameters="bf_max_job_test=228")) == {}
-    assert codes(replace(configured(SchedulerParameters="x=1"), queue_length=372)) == {}
-    deep = replace(configured(SchedulerParameters="x=1"), queue_length=373)
+    assert codes(configured(SchedulerParameters="bf_max_job_test=164")) == {}
+    assert codes(replace(configured(SchedulerParameters="x=1"), queue_length=436)) == {}
+    deep = replace(configured(SchedulerParameters="x=1"), queue_length=437)
     assert "BFT-1269" in codes(deep), "Slurm's own default is 500"
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bftrainer.poll.announcer import UNSEEN_S, Announced, Announcement
 from bftrainer.poll.snapshot import Job, JobState, Node, NodeState, Snapshot
+from slurm_plugins.constraint import ways_of
 from slurm_plugins.hook.lines import announcement
 from tests.support.snapshots import T0, running
 
@@ -20,7 +21,7 @@ def submit(**changes: str) -> str:
         "kind": "submit", "at": "1000", "uid": "0", "partition": "batch", "nodes": "4",
         "tasks": "", "cpus_per_task": "", "cpus": "", "minutes": "10", "features": "",
         "required": "", "gres": "", "immediate": "0", "begin": "", "dependency": "",
-        "priority": "", "how": "batch",
+        "priority": "",
     }  # fmt: skip
     return "\t".join({**fields, **changes}.values())
 
@@ -33,13 +34,13 @@ class TestLines:
         assert said.job == Job(
             job_id="announced-7",
             user="root",
-            partition="batch",
+            partitions=("batch",),
             state=JobState.PENDING,
             n_nodes=4,
             time_limit_s=600.0,
             submit_s=1000.0,
             required_nodes=("n1", "n2"),
-            features="a&b",
+            wants=ways_of("a&b"),
             gpus_per_node=2,
         )
 
@@ -74,23 +75,10 @@ class TestLines:
         said = announcement(submit(**changes), 1)
         assert said is not None
         assert said.job is not None
-        assert said.job.reason == reason
-
-    @pytest.mark.parametrize(
-        ("how", "is_deferred", "was_tried"),
-        [("interactive", False, True), ("interactive", True, False), ("batch", False, False)],
-    )
-    def test_a_job_without_a_script_was_tried_while_it_was_submitted(
-        self, how: str, *, is_deferred: bool, was_tried: bool
-    ) -> None:
-        said = announcement(submit(how=how), 1, is_deferred=is_deferred)
-        assert said is not None
-        assert said.job is not None
-        assert said.job.was_tried == was_tried
+        assert (said.job.reason, said.job.is_entitled) == (reason, not reason)
 
     def test_a_line_of_a_script_installed_before_counts(self) -> None:
-        older = announcement(submit().rpartition("\t")[0], 1)
-        assert older == announcement(submit(), 1)
+        assert announcement(submit() + "\tinteractive", 1) == announcement(submit(), 1)
 
     def test_a_job_that_ended(self) -> None:
         said = announcement("end\t1000\t17\tbatch\tn[1-3]", 1)
@@ -133,7 +121,9 @@ class TestAnnounced:
         real = replace(job, job_id="17", submit_s=1001.0)
         assert announced.add_to(self.looked(real), self.now_s).jobs == (real,)
 
-    @pytest.mark.parametrize("changes", [{"user": "x"}, {"partition": "p"}, {"submit_s": 900.0}])
+    @pytest.mark.parametrize(
+        "changes", [{"user": "x"}, {"partitions": ("p",)}, {"submit_s": 900.0}]
+    )
     def test_another_job_does_not(self, changes: dict[str, object]) -> None:
         announced, job = self.heard()
         other = replace(job, job_id="17", **changes)  # type: ignore[arg-type]  # by name

@@ -13,6 +13,7 @@ from bftrainer.hostlist import MAX_NAMES, ParseError, expand
 from bftrainer.poll.snapshot import JobState, NodeState, Presence
 from slurm_plugins import asked, parse, states
 from slurm_plugins.launcher import batch_script
+from slurm_plugins.topology import switches
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "slurm"
 VERSIONS = sorted(path.name for path in RECORDED.iterdir() if path.name[0].isdigit())
@@ -76,8 +77,8 @@ class TestRecorded:
         assert jobs["5"].time_limit_s == 86_400
         assert jobs["6"].reason == "JobHeldUser"
         assert jobs["6"].start_s is None
-        assert {f"4_{n}" for n in range(1, 6)} <= jobs.keys()  # an array, task by task
-        assert jobs["8"].partition == "batch,bf"
+        assert "4_[1-5%2]" in jobs  # an array is one row
+        assert jobs["8"].partitions == ("batch", "bf")
 
     def test_pilots(self, version: str) -> None:
         assert parse.pilot_names(recorded(version, "busy.names")) == {
@@ -112,6 +113,25 @@ class TestRecorded:
         text = recorded(version, "trouble.reservations").replace("MAINT,", "")
         assert not any(r.is_maintenance for r in parse.reservations(text))
         assert found["now"].end_s - found["now"].start_s == 3600
+
+    @pytest.mark.parametrize(
+        "comment",
+        [
+            "StartTime=x EndTime=y Nodes=n[9-99] Flags=MAINT",
+            "beam time\nStartTime=1 EndTime=2\n\nask ops",
+        ],
+        ids=["settings", "lines"],
+    )
+    def test_a_comment_on_a_reservation_changes_nothing(self, version: str, comment: str) -> None:
+        """Releases from 23.02 on print it last."""
+        text = recorded(version, "trouble.reservations")
+        commented = "".join(f"{line} Comment={comment}\n" for line in text.splitlines())
+        assert parse.reservations(commented) == parse.reservations(text)
+
+    @pytest.mark.parametrize("left_out", ["StartTime=", "Nodes=", " MaxStartDelay=(null)", "\n"])
+    def test_less_than_a_reservation_is_refused(self, version: str, left_out: str) -> None:
+        with pytest.raises(ParseError):
+            parse.reservations(recorded(version, "trouble.reservations").replace(left_out, ""))
 
     def test_backfill_cycle(self, version: str) -> None:
         stats = parse.backfill_stats(recorded(version, "busy.sdiag"))
@@ -238,6 +258,14 @@ class TestFields:
             ("gres:gpu:2", 2, "gpu:2"),
             ("gres/gpu:h100=8", 8, "gpu:h100:8"),
             ("gres:gpu", 1, "gpu:1"),
+            ("gpu:2080ti:4", 4, "gpu:2080ti:4"),
+            ("gpu:4090:8(S:0-1)", 8, "gpu:4090:8"),
+            ("gres/gpu:1g.10gb:2", 2, "gpu:1g.10gb:2"),
+            ("gres/gpu:4090=8", 8, "gpu:4090:8"),
+            ("gpu:4090:2(IDX:0-1),gpu:2080ti:1", 3, "gpu:4090:2,gpu:2080ti:1"),
+            ("gpu:tesla:2(IDX:0-1)", 2, "gpu:tesla:2"),
+            ("gpu:tesla", 1, "gpu:tesla:1"),
+            ("gpu:tesla:no_consume:2", 2, "gpu:tesla:2"),
             ("gpu:0", 0, "cpu"),
             ("gpumem:4", 0, "cpu"),
         ],
@@ -260,6 +288,11 @@ class TestFields:
     def test_limits(self, text: str, seconds: float | None) -> None:
         assert parse.duration_s(text) == seconds
 
+    def test_parts_of_a_job_start_together(self) -> None:
+        row = recorded(VERSIONS[0], "busy.squeue").split(R)[1]
+        text = "".join(R + row.replace("5", job_id, 1) for job_id in ("50+0", "50+1", "51"))
+        assert [job.together for job in parse.jobs(text)] == ["50", "50", ""]
+
     def test_times(self) -> None:
         assert parse.time_s("1795165335") == 1_795_165_335
         assert parse.time_s("2026-11-20T09:02:15") == 1_795_165_335
@@ -278,6 +311,23 @@ class TestFields:
     def test_bad_bf_interval_is_the_default(self) -> None:
         text = "SLURM_VERSION = 22.05.8\nSchedulerParameters = bf_interval=x\n"
         assert parse.controller_config(text).bf_interval_s == 30
+
+    def test_the_lowest_switch_of_each_node(self) -> None:
+        text = (
+            "SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[1-2]\n"
+            "SwitchName=s2 Level=0 LinkSpeed=1 Nodes=n3\n"
+            "SwitchName=top Level=1 LinkSpeed=1 Nodes=n[1-3] Switches=s[1-2]\n"
+        )
+        assert switches(text) == {"n1": "s1", "n2": "s1", "n3": "s2"}
+        assert switches("") == {}
+        with pytest.raises(ParseError, match="not a switch"):
+            switches("SwitchName=s1\n")
+
+    def test_whether_there_are_switches(self) -> None:
+        text = recorded(VERSIONS[0], "config")
+        assert not parse.controller_config(text).has_switches
+        tree = text.replace("topology/none", "topology/tree")
+        assert parse.controller_config(tree).has_switches
 
     def test_the_batch_script_quotes_the_agent(self) -> None:
         assert (
@@ -340,6 +390,7 @@ def _rows(n_fields: int) -> st.SearchStrategy[str]:
         parse.reservations,
         parse.backfill_stats,
         parse.controller_config,
+        switches,
         parse.gpus_of,
         parse.duration_s,
         parse.time_s,

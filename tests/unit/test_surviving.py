@@ -9,16 +9,23 @@ from typing import Any
 import pytest
 
 from bftrainer import canonical
-from bftrainer.decide.decision import decide
-from bftrainer.decide.leftout import Kind, sentences
-from bftrainer.decide.policies.base import Policy
+from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
 from bftrainer.decide.policies.milp import POLICY
-from bftrainer.decide.surviving import MOST_TRIES, RETRY_S
-from bftrainer.decide.types import DecisionInput, DecisionRecord, Memory, Plan, Settings
+from bftrainer.decide.types import (
+    DecisionInput,
+    DecisionRecord,
+    Kind,
+    LeftOut,
+    Memory,
+    Plan,
+    Settings,
+)
 from bftrainer.explain import explain_trainer
 from bftrainer.poll.snapshot import Job, NodeState, Snapshot
+from bftrainer.surviving.decision import MOST_TRIES, RETRY_S, decide_surely
+from bftrainer.surviving.words import sentences
 from bftrainer.trainer import MeasuredCosts, TrainerRecord
-from milp.problem import Allocation, Curve, Problem
+from milp.problem import Curve, Problem
 from tests.support.snapshots import (
     T0,
     held,
@@ -41,12 +48,13 @@ class Picky:
     fails_on: Callable[[Problem], bool]
     calls: int = 0
     name: str = "picky"
+    traits: Traits = field(default_factory=Traits)
 
-    def allocate(self, problem: Problem) -> Allocation:
+    def allocate(self, problem: Problem, context: Context, /) -> Decided:
         self.calls += 1
         if self.fails_on(problem):
             raise RuntimeError("what nobody thought of")
-        return POLICY.allocate(problem)
+        return POLICY.allocate(problem, context)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,10 +82,10 @@ class Site:
             memory=self.memory,
         )
         before = canonical.digest(given) if not _is_hostile(given) else ""
-        plan = decide(given, self.policy, self.failures.append)
+        plan = decide_surely(given, self.policy, self.failures.append)
         if before:  # pure, and journalled with all that it depends on
             again = canonical.decode(canonical.encode(given), DecisionInput)
-            assert canonical.digest(decide(again, self.policy)) == canonical.digest(plan)
+            assert canonical.digest(decide_surely(again, self.policy)) == canonical.digest(plan)
         self.memory = plan.memory
         return plan
 
@@ -119,7 +127,8 @@ def test_a_trainer_that_no_problem_can_be_stated_with_is_left_out_by_name(
     (one,) = plan.memory.left_out.values()
     assert (one.kind, one.name) == (Kind.TRAINER, "t2")
     assert "t2" in one.reason
-    said = " ".join(explain_trainer(bad, plan, SETTINGS, ("t1", "t2", "t3"), 0))
+    queue = (record("t1"), bad, record("t3"))
+    said = " ".join(explain_trainer(bad, plan, SETTINGS, queue, seen.nodes or (), 0))
     assert said.startswith("BFT-2116: decisions fail on trainer t2 and leave it out.")
     assert "cancel it and submit it with other sizes" in said
     assert len(said) < 800
@@ -171,6 +180,20 @@ def test_a_node_is_left_out_when_decisions_fail_on_it() -> None:
     assert [(o.kind, o.name) for o in plan.memory.left_out.values()] == [(Kind.NODE, "n4")]
 
 
+def test_a_node_is_found_however_many_trainers_there_are() -> None:
+    site = Site(policy=Picky(lambda problem: any(n.name == "n4" for n in problem.nodes)))
+    plan = site.decide(snapshot(idle_nodes(6)), *(record(f"t{k}") for k in range(40)))
+    assert list(plan.memory.left_out) == ["node n4"]
+    assert set(plan.assignment) == {"n1", "n2", "n3", "n5", "n6"}
+
+
+def test_several_at_fault_are_left_out_each_by_name() -> None:
+    site = Site(policy=Picky(lambda problem: bool({"t7", "t39"} & _names(problem))))
+    plan = site.decide(snapshot(idle_nodes(6)), *(record(f"t{k}") for k in range(40)))
+    assert set(plan.memory.left_out) == {"trainer t7", "trainer t39"}
+    assert plan.assignment
+
+
 def test_a_policy_that_always_fails_leaves_everybody_what_they_have_and_jobs_get_theirs() -> None:
     policy = Picky(lambda _: True)
     site = Site(policy=policy, memory=Memory(assignment={"n1": "t1", "n2": "t2", "n3": "t2"}))
@@ -181,7 +204,8 @@ def test_a_policy_that_always_fails_leaves_everybody_what_they_have_and_jobs_get
     assert plan.assignment == {"n2": "t2", "n3": "t2"}
     assert plan.trouble.startswith("BFT-2118: policy milp gives no usable answer.")
     assert "what nobody thought of" in plan.trouble
-    said = explain_trainer(record("t2"), plan, SETTINGS, ("t1", "t2"), 2)
+    queue = (record("t1"), record("t2"))
+    said = explain_trainer(queue[1], plan, SETTINGS, queue, HELD, 2)
     assert said == (plan.trouble, "Until that is mended every trainer keeps what it has.")
     policy.calls = 0
     site.decide(seen, record("t1"), record("t2"), pilots=pilots, after_s=1.0)
@@ -193,8 +217,9 @@ def test_a_policy_that_always_fails_leaves_everybody_what_they_have_and_jobs_get
 
 def test_an_allocation_worth_no_number_is_no_answer() -> None:
     class Boastful(Picky):
-        def allocate(self, problem: Problem) -> Allocation:
-            return replace(POLICY.allocate(problem), objective=float("inf"))
+        def allocate(self, problem: Problem, context: Context, /) -> Decided:
+            found = POLICY.allocate(problem, context).allocation
+            return Decided(allocation=replace(found, objective=float("inf")))
 
     site = Site(policy=Boastful(lambda _: False), memory=Memory(assignment={"n1": "t1"}))
     plan = site.decide(snapshot(HELD[:2]), record("t1"), pilots=held("n1", "n2"))
@@ -207,7 +232,7 @@ def _hostile(job: Job, **fields: Any) -> Job:
 
 
 def test_a_job_that_cannot_be_judged_gets_nodes_like_one_we_do_not_understand() -> None:
-    bad = _hostile(pending("7", 1), features=None)
+    bad = _hostile(pending("7", 1), wants=7)
     site = Site(memory=Memory(assignment=dict.fromkeys(("n1", "n2", "n3"), "t1")))
     seen = snapshot(HELD[:3], [bad, pending("8", 1)])
     plan = site.decide(seen, record("t1"), pilots=held("n1", "n2", "n3"))
@@ -218,13 +243,13 @@ def test_a_job_that_cannot_be_judged_gets_nodes_like_one_we_do_not_understand() 
     assert set(plan.assignment.values()) == {"t1"}
 
 
-def test_a_job_on_which_give_back_fails_altogether_is_left_out_and_the_next_is_served() -> None:
+def test_a_job_whose_number_of_nodes_is_none_gets_one_and_the_next_is_served() -> None:
     bad = _hostile(pending("7", 1), n_nodes="many")
     site = Site(memory=Memory(assignment=dict.fromkeys(("n1", "n2", "n3"), "t1")))
     seen = snapshot(HELD[:3], [bad, pending("8", 1)])
     plan = site.decide(seen, record("t1"), record("t2"), pilots=held("n1", "n2", "n3"))
-    assert {r.for_job for r in plan.releases} == {"8"}
-    assert [(o.kind, o.name) for o in plan.memory.left_out.values()] == [(Kind.JOB, "7")]
+    assert [r.for_job for r in plan.releases] == ["7", "8"]
+    assert [(o.kind, o.name) for o in plan.memory.left_out.values()] == [(Kind.REQUEST, "7")]
     assert plan.trouble == ""
 
 
@@ -247,10 +272,19 @@ def test_a_decision_that_left_somebody_out_is_journalled_and_read_back() -> None
         settings=SETTINGS,
         memory=Memory(),
     )
-    plan = decide(given, POLICY)
+    plan = decide_surely(given, POLICY)
     one = DecisionRecord(event=None, input=given, policy_hash="", plan=plan, took_ms=1.0)
     assert canonical.decode(canonical.encode(one), DecisionRecord) == one
     assert "trainer t2" in plan.memory.left_out
+
+
+def test_a_job_that_an_earlier_release_left_out_as_a_whole_is_served_again() -> None:
+    known = LeftOut(kind=Kind.JOB, name="7", reason="?", since_s=T0 - 1.0)
+    site = Site(memory=Memory(assignment={"n1": "t1"}, left_out={known.key: known}))
+    seen = snapshot(HELD[:1], [pending("7", 1)])
+    plan = site.decide(seen, record("t1"), pilots=held("n1"))
+    assert [r.for_job for r in plan.releases] == ["7"]
+    assert plan.memory.left_out == {}
 
 
 def test_whoever_wants_failures_raised_gets_them() -> None:
@@ -267,4 +301,4 @@ def test_whoever_wants_failures_raised_gets_them() -> None:
         memory=Memory(),
     )
     with pytest.raises(RuntimeError, match="nobody thought of"):
-        decide(given, Picky(lambda _: True), surface)
+        decide_surely(given, Picky(lambda _: True), surface)

@@ -62,7 +62,7 @@ def test_a_single_worker_is_told_what_it_always_was() -> None:
     alone = dataclasses.replace(NODE, local_size=1)
     assert split(alone, gpus=4, environ={"CUDA_VISIBLE_DEVICES": "0,1,2,3"}) == [alone]
     # Agents of earlier releases refuse fields they do not know.
-    assert not {"member", "local_rank", "local_size"} & to_body(alone).keys()
+    assert not {"member", "local_rank", "local_size", "gpus"} & to_body(alone).keys()
     assert from_body(to_body(alone)) == alone
 
 
@@ -94,6 +94,32 @@ def test_each_worker_sees_one_device_of_the_allocation(
     ours = {"A", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
     configs = split(NODE, gpus=gpus, environ=environ)
     assert [{k: v for k, v in c.environment if k not in ours} for c in configs] == seen
+
+
+@pytest.mark.parametrize(
+    ("workers", "gpus", "seen"),
+    [
+        (1, 2, ["4,GPU-5f"]),
+        (1, 3, ["4,GPU-5f,6"]),
+        (2, 2, ["4,GPU-5f", "6,7"]),
+        (2, 1, ["4", "GPU-5f"]),
+    ],
+)
+def test_workers_share_the_gpus_that_were_asked_for(
+    workers: int, gpus: int, seen: list[str]
+) -> None:
+    asking = dataclasses.replace(NODE, local_size=workers, gpus=gpus)
+    configs = split(asking, gpus=4, environ={"CUDA_VISIBLE_DEVICES": "4,GPU-5f,6,7"})
+    assert [dict(c.environment)["CUDA_VISIBLE_DEVICES"] for c in configs] == seen
+    assert all(("LOCAL_RANK" in dict(c.environment)) == (workers > 1) for c in configs)
+    assert from_body(to_body(asking)) == asking
+
+
+def test_a_node_with_fewer_devices_than_were_asked_for_is_refused() -> None:
+    asking = dataclasses.replace(NODE, local_size=2, gpus=2)
+    with pytest.raises(UsageError, match=r"3 GPU\(s\) for 2 workers with 2 each") as caught:
+        split(asking, gpus=3, environ={})
+    assert caught.value.code == "BFT-1417"
 
 
 def test_a_node_with_too_few_devices_is_refused() -> None:

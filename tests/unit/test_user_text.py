@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.decide.features import DEEPEST, MOST_NAMES, meets, ways_of
-from bftrainer.decide.nodesets import NodeSets
-from bftrainer.decide.requests import Request, Site, request_of
 from bftrainer.hostlist import MAX_NAMES, ParseError, expand
+from bftrainer.poll.features import DEEPEST, MOST_NAMES, meets
 from bftrainer.poll.snapshot import Job, Partition
+from bftrainer.queue.model import Request
+from bftrainer.queue.printed import PrintedQueue
+from bftrainer.queue.requests import MOST_WAYS
 from slurm_plugins import asked, parse
+from slurm_plugins.constraint import ways_of
 from slurm_plugins.hook.lines import announcement
 from slurm_plugins.written import MOST_NODES, MOST_PARTITIONS, UNREAD, Unread
 from tests.support.snapshots import T0, node, pending, snapshot
@@ -32,9 +34,8 @@ PLACES = {"partition": 1, "start": 4, "limit": 5, "features": 11, "gres": 12, "r
 
 def asks(job: Job, *partitions: str) -> Request:
     nodes = [node("n1", features=("a", "b")), node("n2", features=("c",))]
-    sets = NodeSets.of(nodes)
     seen = replace(snapshot(nodes), partitions=tuple(Partition(name=n) for n in partitions))
-    return request_of(job, Site.of(seen, sets, sets.named(["n1", "n2"]), T0))
+    return PrintedQueue(seen, T0, 30.0).request(job)
 
 
 class TestConstraints:
@@ -44,30 +45,28 @@ class TestConstraints:
         ids=["nested", "long", "names", "depth", "letters"],
     )
     def test_one_beyond_bounds_is_a_doubt(self, expression: str) -> None:
-        assert ways_of(expression) is None
-        found = asks(pending("7", 1, features=expression))
-        assert len(found.doubt) < 200, "nobody's journal holds it all"
-        assert found.ways[0][0].among.bit_count() == 2, "it may start anywhere"
+        with pytest.raises(ParseError) as caught:
+            ways_of(expression)
+        assert len(str(caught.value)) < 200, "nobody's journal holds it all"
 
     def test_many_choices_are_understood_as_they_are_written(self) -> None:
-        (way,) = ways_of(PAIRS) or ()
+        (way,) = ways_of(PAIRS)
         features = [f"{'ab'[k % 2]}{k}" for k in range(18)]
         assert meets(features, way.everywhere)
         assert not meets(features[1:], way.everywhere)
-        assert ways_of("(" * DEEPEST + "a" + ")" * DEEPEST) is not None
+        assert ways_of("(" * DEEPEST + "a" + ")" * DEEPEST)
 
-    def test_more_ways_than_are_looked_at_are_a_doubt(self) -> None:
-        names = [f"p{k}" for k in range(40)]
-        few = asks(pending("7", 1, partition=",".join(names), features="a"), *names)
-        assert (few.doubt, len(few.ways)) == ("", 40)
-        many = asks(pending("7", 1, partition=",".join(names), features="[a|b]"), *names)
-        assert many.doubt
-        assert len(many.ways) == 1
+    def test_no_more_ways_are_looked_at_than_anybody_needs(self) -> None:
+        names = [f"p{k}" for k in range(2 * MOST_WAYS)]
+        nodes = [node(f"n{name}", partitions=(name,)) for name in names]
+        partitions = tuple(Partition(name=name) for name in names)
+        queue = PrintedQueue(replace(snapshot(nodes), partitions=partitions), T0, 30.0)
+        assert len(queue.request(pending("7", 1, partition=",".join(names))).ways) == MOST_WAYS
 
     def test_in_a_partition_that_does_not_exist_nothing_starts(self) -> None:
         names = ",".join(f"p{k}" for k in range(10_000))
-        assert asks(pending("7", 1, partition=names), "batch").cannot
-        assert not asks(pending("7", 1, partition=f"{names},batch"), "batch").doubt
+        assert "no node in partition p0" in asks(pending("7", 1, partition=names), "batch").why_not
+        assert asks(pending("7", 1, partition=f"{names},batch"), "batch").ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ EXPRESSIONS = st.recursive(
 
 @given(EXPRESSIONS)
 def test_a_node_that_meets_either_reading_of_a_constraint_counts(drawn: Expression) -> None:
-    (way,) = ways_of(drawn.written) or ()
+    (way,) = ways_of(drawn.written)
     assert meets(HAS, way.everywhere) == (drawn.in_order or drawn.and_first)
 
 
@@ -163,13 +162,13 @@ class TestQueue:
         assert hostile.unclear == doubt + UNREAD
         assert tuple(others) == parse.jobs(text("busy.squeue"))
         assert len(repr(hostile)) < 3_000 or name == "partition"
-        assert doubt in asks(replace(hostile, partition="")).doubt
+        assert asks(replace(hostile, partitions=())).ways, "it may start wherever the rest allows"
 
     def test_a_partition_named_again_and_again_is_one(self) -> None:
         often, *_ = self.looked(partition=",".join(["batch", "bf"] * 5_000))
-        assert (often.partition, often.unclear) == ("batch,bf", "")
+        assert (often.partitions, often.unclear) == (("batch", "bf"), "")
         many, *_ = self.looked(partition=",".join(f"p{k}" for k in range(10_000)))
-        assert many.partition.count(",") == MOST_PARTITIONS - 1
+        assert len(many.partitions) == MOST_PARTITIONS
 
     def test_a_limit_of_all_minutes_there_are(self) -> None:
         job, *_ = self.looked(limit="2982616-00:00:00")

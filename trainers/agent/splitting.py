@@ -20,7 +20,9 @@ DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY
 def split(config: WorkerConfig, *, gpus: int, environ: Mapping[str, str]) -> list[WorkerConfig]:
     """Return the configuration of each of the node's ``local_size`` workers.
 
-    A single worker gets what it is given: all devices, and no variables of ours.
+    Each gets as many devices as its trainer asked for; where it asked for none, each of
+    several gets one, and a single worker all there are. A single worker has no other
+    variables of ours.
 
     Args:
         config: of the node; its ``worker_id`` is what rosters call its workers together.
@@ -31,9 +33,12 @@ def split(config: WorkerConfig, *, gpus: int, environ: Mapping[str, str]) -> lis
         UsageError: BFT-1417 when there are devices, but not one for each worker.
     """
     count = config.local_size
-    if count == 1:
+    if count == 1 and not config.gpus:
         return [config]
     devices = _devices(config, gpus, environ)
+    if count == 1:
+        own = _share(config, devices, 0)
+        return [dataclasses.replace(config, environment=(*config.environment, *own))]
     return [
         dataclasses.replace(
             config,
@@ -45,11 +50,19 @@ def split(config: WorkerConfig, *, gpus: int, environ: Mapping[str, str]) -> lis
                 *config.environment,
                 ("LOCAL_RANK", str(rank)),
                 ("LOCAL_WORLD_SIZE", str(count)),
-                *((variable, names[rank]) for variable, names in devices.items()),
+                *_share(config, devices, rank),
             ),
         )
         for rank in range(count)
     ]
+
+
+def _share(
+    config: WorkerConfig, devices: Mapping[str, tuple[str, ...]], rank: int
+) -> list[tuple[str, str]]:
+    """Return the variables that name the devices of one worker."""
+    each = config.gpus or 1
+    return [(name, ",".join(listed[rank * each :][:each])) for name, listed in devices.items()]
 
 
 def name_of(worker_id: str, local_rank: int) -> str:
@@ -71,11 +84,13 @@ def _devices(
     if not found and gpus:
         # The batch system counts devices without saying which: all of them are ours.
         found = {DEVICE_VARIABLES[0]: tuple(map(str, range(gpus)))}
+    each = config.gpus or 1
     for devices in found.values():
-        if len(devices) < config.local_size:
+        if len(devices) < config.local_size * each:
+            of = f" with {each} each" if config.gpus else ""
             raise UsageError(
                 "BFT-1417",
-                f"{config.node} has {len(devices)} GPU(s) for {config.local_size} workers"
+                f"{config.node} has {len(devices)} GPU(s) for {config.local_size} workers{of}"
                 " (--workers-per-node).",
                 "Ask for as many workers as there are GPUs on the smallest node, or fewer.",
             )

@@ -7,6 +7,7 @@ A record and where the worker shall run come in, a ``WorkerConfig`` goes out. Ca
 from __future__ import annotations
 
 from bftrainer.elastic.protocol import WorkerConfig
+from bftrainer.node_request import asked
 from bftrainer.trainer import TrainerRecord
 
 
@@ -44,4 +45,5 @@ def worker_config(
         seed=0,
         backend=spec.backend,
         local_size=spec.workers_per_node,
+        gpus=asked(spec).n_gpus // spec.workers_per_node,
     )

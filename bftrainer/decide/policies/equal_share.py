@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from bftrainer.decide.policies.base import Policy
+from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
 from bftrainer.decide.policies.sharing import Shares, share_out
-from milp.problem import Allocation, Problem
+from milp.problem import Problem
 
 
-@dataclass(frozen=True, slots=True)
 class EqualSharePolicy:
     """Equal sizes as far as the bounds allow, whatever that costs in rescales.
 
@@ -17,9 +14,10 @@ class EqualSharePolicy:
     smallest. Nobody migrates.
     """
 
-    name: str = "equal-share"
+    name = "equal-share"
+    traits = Traits(follows_curves=False)
 
-    def allocate(self, problem: Problem) -> Allocation:
+    def allocate(self, problem: Problem, context: Context, /) -> Decided:  # noqa: ARG002
         """Share the pool, class by class."""
         shares = share_out(problem)
         sizes = [0] * len(shares.classes)
@@ -27,7 +25,7 @@ class EqualSharePolicy:
             members = [j for j, chosen in enumerate(shares.classes) if chosen == k]
             for j, size in _share(shares, members, count).items():
                 sizes[j] = size
-        return shares.allocation(sizes, self.name)
+        return Decided(allocation=shares.allocation(sizes, self.name))
 
 
 def _share(shares: Shares, members: list[int], count: int) -> dict[int, int]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from bftrainer.decide.policies.base import Policy
+from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
 from bftrainer.decide.policies.sharing import share_out
-from milp.problem import Allocation, Problem
+from milp.problem import Problem
 
 
-@dataclass(frozen=True, slots=True)
 class FcfsGreedyPolicy:
     """In FCFS order up to n_max while nodes last; who cannot have n_min is passed over."""
 
-    name: str = "fcfs-greedy"
+    name = "fcfs-greedy"
+    traits = Traits(follows_curves=False)
 
-    def allocate(self, problem: Problem) -> Allocation:
+    def allocate(self, problem: Problem, context: Context, /) -> Decided:  # noqa: ARG002
         """Serve the trainers one after the other."""
         shares = share_out(problem)
         left = list(shares.pool.counts())
@@ -26,7 +24,7 @@ class FcfsGreedyPolicy:
                 size = 0
             sizes.append(size)
             left[k] -= size
-        return shares.allocation(sizes, self.name)
+        return Decided(allocation=shares.allocation(sizes, self.name))
 
 
 POLICY: Policy = FcfsGreedyPolicy()

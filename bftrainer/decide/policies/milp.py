@@ -1,32 +1,25 @@
-"""The exact optimum of the paper's objective, judged before it is used."""
+"""The exact optimum of the paper's objective."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from bftrainer.decide.policies.base import Policy
-from milp.check import check
-from milp.problem import Allocation, Problem
+from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
+from milp.problem import Problem
 from milp.solve import solve
 
 
-@dataclass(frozen=True, slots=True)
 class MilpPolicy:
-    """Solves exactly, then has the independent checker look at the answer."""
+    """Solves exactly."""
 
-    name: str = "milp"
+    name = "milp"
+    traits = Traits()
 
-    def allocate(self, problem: Problem) -> Allocation:
+    def allocate(self, problem: Problem, context: Context, /) -> Decided:  # noqa: ARG002
         """Return the optimum.
 
         Raises:
             milp.errors.ProblemError: the problem is malformed.
-            milp.errors.CheckFailed: the solution breaks a rule (a bug; nothing of it
-                may be used).
         """
-        allocation = solve(problem)
-        check(problem, allocation)
-        return allocation
+        return Decided(allocation=solve(problem))
 
 
 POLICY: Policy = MilpPolicy()

@@ -13,14 +13,13 @@ several sizes goes on with the nodes it has left, as long as they are n_min.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from bftrainer.decide.policies.base import Policy
+from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
 from bftrainer.decide.policies.sharing import Shares, share_out
-from milp.problem import Allocation, Problem
+from milp.problem import Problem
 
 
-@dataclass(frozen=True, slots=True)
 class NoRescalePolicy:
     """Who runs keeps its size; who lost a node is killed; the others start in FCFS order.
 
@@ -28,9 +27,10 @@ class NoRescalePolicy:
     trainer can start again at the next decision: until then it has given its nodes back.
     """
 
-    name: str = "no-rescale"
+    name = "no-rescale"
+    traits = Traits(rescales=False, follows_curves=False)
 
-    def allocate(self, problem: Problem) -> Allocation:
+    def allocate(self, problem: Problem, context: Context, /) -> Decided:  # noqa: ARG002
         """Leave what runs alone, then hand out what is free."""
         shares = share_out(problem)
         pool, classes = shares.pool, list(shares.classes)
@@ -49,7 +49,8 @@ class NoRescalePolicy:
             if size >= trainer.n_min:
                 classes[j], sizes[j] = k, size
                 left[k] -= size
-        return replace(shares, classes=tuple(classes)).allocation(sizes, self.name)
+        chosen = replace(shares, classes=tuple(classes))
+        return Decided(allocation=chosen.allocation(sizes, self.name))
 
 
 def _is_whole(shares: Shares, j: int) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bftrainer.decide.policies.base import load_policy
 from bftrainer.simulate.session import Run, job_nodes
 from bftrainer.simulate.traces.fragments import HOUR_S
 
@@ -28,16 +29,12 @@ class Setup:
             f"Trace {name}: {len(trace.names):,} nodes, {trace.duration_s / HOUR_S:,.4g} h, "
             f"{run.metrics.events:,} events, N_eq {run.metrics.n_eq:,.1f}. "
             f"Workload {self.workload}: {len(outcome.trainers):,} trainers, P_jmax "
-            f"{choices.p_jmax}, T_fwd {_forward_time(choices.t_fwd_s)}, "
+            f"{choices.p_jmax}, T_fwd {choices.t_fwd_s:g} s, "
             f"objective {choices.objective.value}, "
             f"costs {self.costs}, seed {choices.seed}."
         )
-        jobs = [r for r in runs if r.choices.policy == "no-rescale"]
+        jobs = [r for r in runs if not load_policy(r.choices.policy).traits.rescales]
         if jobs:
             nodes = job_nodes(trace, jobs[0].choices)
-            text += f" A job of no-rescale asks for {nodes} node{'s' * (nodes > 1)}."
+            text += f" A job of {jobs[0].choices.policy} asks for {nodes} node{'s' * (nodes > 1)}."
         return text
-
-
-def _forward_time(t_fwd_s: float | None) -> str:
-    return "learnt" if t_fwd_s is None else f"{t_fwd_s:g} s"

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bftrainer.decide.policies import no_rescale
+from bftrainer.decide.policies.base import load_policy
 from bftrainer.simulate.report.setup import Setup
 from bftrainer.simulate.report.words import WORDS, label_of, shown_value
 from bftrainer.simulate.session import Run, job_nodes
@@ -22,7 +22,7 @@ from bftrainer.simulate.traces.errors import unreadable
 def document(run: Run, setup: Setup, selection: Mapping[str, Any]) -> dict[str, Any]:
     """Return one replay as a JSON object; ``selection`` is the part of the trace."""
     choices = run.choices
-    jobs = choices.policy == no_rescale.POLICY.name
+    jobs = not load_policy(choices.policy).traits.rescales
     return {
         "policy": choices.policy,
         "trace": setup.trace,

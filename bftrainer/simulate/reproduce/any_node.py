@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from bftrainer.decide.policies.base import Policy
-from milp.problem import Allocation, Problem
+from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
+from milp.problem import Problem
 
 
 class AnyNode:
@@ -27,7 +27,12 @@ class AnyNode:
         """The wrapped policy's name, marked."""
         return f"{self._inner.name}, any node"
 
-    def allocate(self, problem: Problem) -> Allocation:
+    @property
+    def traits(self) -> Traits:
+        """The wrapped policy's."""
+        return self._inner.traits
+
+    def allocate(self, problem: Problem, context: Context, /) -> Decided:
         """Let the policy decide on nodes of other names, and give them back their own."""
         numbers = self._chance.permutation(len(problem.nodes)).tolist()
         alias = {
@@ -42,7 +47,8 @@ class AnyNode:
             for trainer in problem.trainers
         )
         nodes = tuple(replace(node, name=alias[node.name]) for node in problem.nodes)
-        found = self._inner.allocate(replace(problem, nodes=nodes, trainers=trainers))
+        found = self._inner.allocate(replace(problem, nodes=nodes, trainers=trainers), context)
         own = {other: name for name, other in alias.items()}
-        assignment = {own[node]: trainer for node, trainer in found.assignment.items()}
-        return replace(found, assignment=assignment)
+        nodes_of = found.allocation.assignment
+        assignment = {own[node]: trainer for node, trainer in nodes_of.items()}
+        return replace(found, allocation=replace(found.allocation, assignment=assignment))

@@ -9,20 +9,18 @@ baseline "distributes nodes equally"; the policy ``equal-share`` does that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from bftrainer.decide.policies.base import Policy
+from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
 from bftrainer.decide.policies.sharing import share_out
-from milp.problem import Allocation, Problem
+from milp.problem import Problem
 
 
-@dataclass(frozen=True, slots=True)
 class ReplayerShare:
     """That division, on one class of nodes."""
 
-    name: str = "replayer-share"
+    name = "replayer-share"
+    traits = Traits(follows_curves=False)
 
-    def allocate(self, problem: Problem) -> Allocation:
+    def allocate(self, problem: Problem, context: Context, /) -> Decided:  # noqa: ARG002
         """Divide the nodes, then hand out what is left over in FCFS order."""
         shares = share_out(problem)
         trainers = shares.pool.trainers
@@ -37,7 +35,7 @@ class ReplayerShare:
             if more > 0 and sizes[j] + more >= trainer.n_min:
                 sizes[j] += more
                 left -= more
-        return shares.allocation(sizes, self.name)
+        return Decided(allocation=shares.allocation(sizes, self.name))
 
 
 POLICY: Policy = ReplayerShare()

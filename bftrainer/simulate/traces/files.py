@@ -56,6 +56,9 @@ def read_npz(path: Path) -> Fragments:
                 observed_s=arrays["obs"] if "obs" in arrays.files else None,
                 span_s=(span[0], span[1]) if span else None,
                 is_unfillable=arrays["unfillable"] if "unfillable" in arrays.files else None,
+                node_types=list(map(str, arrays["node_types"].ravel()))
+                if "node_types" in arrays.files
+                else None,
                 source=path.name,
             )
     except OSError as problem:
@@ -93,6 +96,8 @@ def write_npz(path: Path, trace: Fragments) -> None:
     }
     if trace.is_unfillable is not None:
         arrays["unfillable"] = trace.is_unfillable
+    if trace.node_types is not None:
+        arrays["node_types"] = np.array(trace.node_types)
     try:
         with path.open("wb") as file:
             np.savez_compressed(file, **arrays)
@@ -134,6 +139,7 @@ class _CsvTable:
         self._nodes, self._starts, self._ends = array("q"), array("d"), array("d")
         self._flags: list[bool] = []
         self._said: dict[str, list[float]] = {}
+        self._types: list[str] | None = None
 
     def take(self, line: str) -> None:
         """Take the next line."""
@@ -163,6 +169,7 @@ class _CsvTable:
             observed_s=self._said.get("observed_s"),
             span_s=None if span is None else (span[0], span[1]),
             is_unfillable=self._flags if "unfillable" in self._header else None,
+            node_types=self._types,
             source=self._path.name,
         )
 
@@ -174,6 +181,8 @@ class _CsvTable:
                 name: i for i, name in enumerate(json_list(self._path, self.line, value))
             }
             self._names_are_given = True
+        elif key == "node_types":
+            self._types = list(map(str, json_list(self._path, self.line, value)))
         elif key in {"span_s", "observed_s"}:
             numbers = json_list(self._path, self.line, value)
             self._said[key] = [self._number(number) for number in numbers]
@@ -247,6 +256,8 @@ def write_csv(path: Path, trace: Fragments) -> None:
                 text.write(f"# span_s: {json.dumps(_plain(np.array(trace.span_s)))}\n")
                 text.write(f"# names: {json.dumps(list(trace.names))}\n")
                 text.write(f"# observed_s: {json.dumps(_plain(trace.observed_s))}\n")
+                if trace.node_types is not None:
+                    text.write(f"# node_types: {json.dumps(list(trace.node_types))}\n")
                 writer = csv.writer(text, lineterminator="\n")
                 writer.writerow([*_COLUMNS, *([] if flags is None else ["unfillable"])])
                 names = [trace.names[index] for index in trace.node.tolist()]
@@ -266,7 +277,7 @@ def read_parquet(path: Path) -> Fragments:
         said = {
             key.decode(): json.loads(value)
             for key, value in (table.schema.metadata or {}).items()
-            if key in {b"names", b"observed_s", b"span_s"}
+            if key in {b"names", b"observed_s", b"span_s", b"node_types"}
         }
         columns = {name: table.column(name).to_pylist() for name in table.column_names}
     except OSError as problem:
@@ -287,6 +298,7 @@ def read_parquet(path: Path) -> Fragments:
         observed_s=said.get("observed_s"),
         span_s=None if span is None else (float(span[0]), float(span[1])),
         is_unfillable=columns.get("unfillable"),
+        node_types=None if (types := said.get("node_types")) is None else list(map(str, types)),
         source=path.name,
     )
 
@@ -302,12 +314,15 @@ def write_parquet(path: Path, trace: Fragments) -> None:
     }
     if trace.is_unfillable is not None:
         columns["unfillable"] = trace.is_unfillable
+    said: dict[str, Any] = {
+        "names": list(trace.names),
+        "observed_s": trace.observed_s.tolist(),
+        "span_s": list(trace.span_s),
+    }
+    if trace.node_types is not None:
+        said["node_types"] = list(trace.node_types)
     table = package.table(columns).replace_schema_metadata(
-        {
-            "names": json.dumps(list(trace.names)),
-            "observed_s": json.dumps(trace.observed_s.tolist()),
-            "span_s": json.dumps(list(trace.span_s)),
-        }
+        {name: json.dumps(value) for name, value in said.items()}
     )
     try:
         arrow.write_table(table, str(path))

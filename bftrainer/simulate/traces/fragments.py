@@ -68,6 +68,7 @@ class Fragments:
     span_s: tuple[float, float]  # begin and end of the observation
     is_unfillable: NDArray[np.bool_] | None = None  # None: the queue is not known
     notes: tuple[str, ...] = ()  # what the source did not say and was assumed
+    node_types: tuple[str, ...] | None = None  # of all nodes; None: all alike
 
     def __len__(self) -> int:
         """Return the number of fragments."""
@@ -129,6 +130,7 @@ class Fragments:
         return replace(
             self,
             names=self.names[first:stop],
+            node_types=None if self.node_types is None else self.node_types[first:stop],
             node=_frozen(self.node[keep] - first, np.int32),
             start_s=_frozen(np.maximum(self.start_s[keep], begin_s), np.float64),
             end_s=_frozen(np.minimum(self.end_s[keep], end_s), np.float64),
@@ -189,6 +191,7 @@ def make_fragments(
     observed_s: ArrayLike | None = None,
     is_unfillable: ArrayLike | None = None,
     notes: Sequence[str] = (),
+    node_types: Sequence[str] | None = None,
     source: str = "fragments",
 ) -> Fragments:
     """Check and order fragments; ``source`` and the row go into the error.
@@ -202,6 +205,7 @@ def make_fragments(
         observed_s: by default every start and end.
         is_unfillable: per fragment; None where it is not known.
         notes: what had to be assumed.
+        node_types: of each node, such as gpu:a100:4; None where all are alike.
         source: the file, for messages.
 
     Raises:
@@ -211,11 +215,9 @@ def make_fragments(
     starts = _column(start_s, np.float64, source, "start")
     ends = _column(end_s, np.float64, source, "end")
     flags = None if is_unfillable is None else np.asarray(is_unfillable).astype(bool).ravel()
-    lengths = {len(nodes), len(starts), len(ends), len(nodes if flags is None else flags)}
-    if len(lengths) > 1:
+    if len({len(nodes), len(starts), len(ends), len(nodes if flags is None else flags)}) > 1:
         raise _wrong(source, None, "its columns differ in length")
-    if not names or len(set(names)) != len(names):
-        raise _wrong(source, None, "it names no node, or one node twice")
+    _check_names(source, names, node_types)
     _check_rows(source, len(names), nodes, starts, ends)
     order = np.lexsort((starts, nodes))
     nodes, starts, ends = nodes[order], starts[order], ends[order]
@@ -223,10 +225,9 @@ def make_fragments(
     if len(overlap):
         row = int(order[overlap[0] + 1])
         raise _wrong(source, row, f"node {names[int(nodes[overlap[0]])]} is idle there twice")
-    changes = np.unique(np.concatenate((starts, ends)))
-    observed = changes if observed_s is None else np.unique(
-        _column(observed_s, np.float64, source, "observed")
-    )  # fmt: skip
+    changes = np.concatenate((starts, ends))
+    seen = changes if observed_s is None else _column(observed_s, np.float64, source, "observed")
+    observed = np.unique(seen)
     span_s = span_s or _span_of(source, np.concatenate((observed, changes)))
     _check_span(source, span_s, starts, ends, observed, order)
     return Fragments(
@@ -238,7 +239,15 @@ def make_fragments(
         span_s=span_s,
         is_unfillable=None if flags is None else _frozen(flags[order], np.bool_),
         notes=tuple(notes),
+        node_types=None if node_types is None else tuple(node_types),
     )
+
+
+def _check_names(source: str, names: Sequence[str], node_types: Sequence[str] | None) -> None:
+    if not names or len(set(names)) != len(names):
+        raise _wrong(source, None, "it names no node, or one node twice")
+    if node_types is not None and len(node_types) != len(names):
+        raise _wrong(source, None, f"it has {len(node_types)} types for {len(names)} nodes")
 
 
 def _span_of(source: str, instants: Times) -> tuple[float, float]:

@@ -18,7 +18,8 @@ from milp.problem import Curve
 SCHEMA = "bftrainer/workload/1"
 MAX_BYTES = 256 << 20
 _NUMBERS = ("submit_s", "samples", "rescale_up_s", "rescale_down_s")
-_KNOWN = frozenset({*_NUMBERS, "name", "n_min", "n_max", "curve", "utility", "weight", "network"})
+_TEXTS = ("network", "gres")
+_KNOWN = frozenset({*_NUMBERS, *_TEXTS, "name", "n_min", "n_max", "curve", "utility", "weight"})
 
 
 def read_workload(path: Path) -> Workload:
@@ -90,6 +91,8 @@ def _as_json(submission: Submission) -> dict[str, Any]:
     }
     if submission.utility is not None:
         document["utility"] = _curve_as_json(submission.utility)
+    if submission.gres:
+        document["gres"] = submission.gres
     return document
 
 
@@ -113,8 +116,7 @@ def _own(path: Path, document: Mapping[str, Any]) -> list[dict[str, Any]]:
         fields["curve"] = _curve(path, row.get("curve"), f"{where}, curve")
         if "weight" in row:
             fields["weight"] = _number(path, row, "weight", where)
-        if "network" in row:
-            fields["network"] = _text(path, row, "network", where)
+        fields |= {key: _text(path, row, key, where) for key in _TEXTS if key in row}
         if row.get("utility") is not None:
             fields["utility"] = _curve(path, row["utility"], f"{where}, utility")
         found.append(fields)
@@ -200,7 +202,7 @@ def _whole(path: Path, row: Mapping[str, Any], key: str, where: str) -> int:
 
 def _text(path: Path, row: Mapping[str, Any], key: str, where: str) -> str:
     value = row.get(key)
-    if not isinstance(value, str) or not (key == "network" or value) or len(value) > 200:
+    if not isinstance(value, str) or not (key in _TEXTS or value) or len(value) > 200:
         raise _wrong(path, f"{where}: {key} is no text of at most 200 characters")
     return value
 

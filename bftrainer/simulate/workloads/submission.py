@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from bftrainer.node_request import request_of
 from milp.problem import Curve
 
 MAX_NODES = 1_000_000
@@ -30,6 +31,7 @@ class Submission:
     utility: Curve | None = None  # objective of its own; None: follows from ``curve``
     weight: float = 1.0
     network: str = ""  # what it trains, to group results by
+    gres: str = ""  # GPUs that its nodes have to have, as sbatch --gres
 
     def __post_init__(self) -> None:
         """Refuse what no trainer can be.
@@ -53,6 +55,7 @@ class Submission:
         check_curve(self.curve)
         if self.utility is not None:
             check_curve(self.utility)
+        request_of(self.gres, "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

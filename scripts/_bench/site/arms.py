@@ -139,7 +139,7 @@ def _harvest(
 ) -> Harvest:
     sidecar.count()
     window = (stage.warm_s + stage.settle_s, stage.end_s)
-    idle = idle_spans(machine.jobs, stage.slurm.n_nodes, window)
+    idle = idle_spans(machine.jobs, stage.slurm.n_nodes, window, stage.maintenance)
     oracle = Oracle(backfill.openings, main.waits)
     return Harvest(
         held_s=sidecar.held_s,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
@@ -18,12 +19,11 @@ from typing import Any
 from _bench.site.jobs import Job
 from _bench.site.machine import Machine
 from _bench.site.nodesets import NodeSet, positions
-from bftrainer.decide import waiting
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.decide.settings import settings_of
 from bftrainer.decide.types import DecisionInput, Memory, PilotView
 from bftrainer.policy.model import Policy
+from bftrainer.policy.settings import settings_of
 from bftrainer.poll import snapshot as seen
 from bftrainer.poll.announcer import STAND_IN, UNSEEN_S, Announced, Announcement
 from bftrainer.poll.pace import Pace
@@ -68,6 +68,13 @@ def _of(kind: Any, **values: Any) -> Any:
     return kind(**{name: value for name, value in values.items() if name in known})
 
 
+def _in(partition: str, job_id: str) -> Mapping[str, Any]:
+    """Say where a job is, and of which array; older checkouts read both from texts."""
+    array, is_task, _ = job_id.partition("_")
+    family = array if is_task else ""
+    return {"partition": partition, "partitions": (partition,), "family": family}
+
+
 class Core:
     """The decision and what it remembers, beside one machine."""
 
@@ -76,7 +83,7 @@ class Core:
         policy = Policy()
         cycle_s = machine.settings.bf_interval_s
         system: Any = SimpleNamespace(cycle_s=cycle_s, idle_confirmations=1)
-        self.settings = settings_of(policy, system)
+        self.settings: Any = settings_of(policy, system)
         self.pace = Pace(rules_of(policy, is_told=True))
         self._announced = Announced(lambda: machine.now_s)
         self._policy = load_policy(policy.policy)
@@ -111,9 +118,7 @@ class Core:
             said = Announcement(at_s=at_s, partition="batch", nodes=self._looks.names(job.nodes))
         else:
             announced = self._looks.pending(job, f"{STAND_IN}{job.spec.number}")
-            announced = dataclasses.replace(
-                announced, reason="", priority=0.0, was_tried=job.spec.kind != "sbatch"
-            )
+            announced = dataclasses.replace(announced, reason="", priority=0.0)
             said = Announcement(at_s=at_s, partition="batch", job=announced)
         if self._announced.hear((said,)) and self.snapshot is not None:
             self.snapshot = self._announced.add_to(self.snapshot)
@@ -158,7 +163,8 @@ class Core:
 
     def awaited(self, pilots: Iterable[Pilot]) -> tuple[tuple[float, ...], float] | None:
         """Return when a decision and when a look is due for the next cycle's sake; None: never."""
-        awaited_cycle_s = getattr(waiting, "awaited_cycle_s", None)
+        older: Any = sys.modules.get("bftrainer.decide.waiting")
+        awaited_cycle_s = getattr(older, "awaited_cycle_s", None)
         if awaited_cycle_s is None or self.snapshot is None:
             return None
         views = [self._view(pilot) for pilot in pilots]
@@ -168,7 +174,7 @@ class Core:
         )
         if rest_s is None or math.isinf(rest_s):
             return None
-        leads_s = (self.settings.backfill_lead_s or 0.0, waiting.LAST_CALL_S, VERY_LAST_CALL_S)
+        leads_s = (self.settings.backfill_lead_s or 0.0, older.LAST_CALL_S, VERY_LAST_CALL_S)
         return tuple(now_s + rest_s - lead_s for lead_s in leads_s), now_s + rest_s + CYCLE_SEEN_S
 
     def _view(self, pilot: Pilot) -> Any:
@@ -283,10 +289,11 @@ class _Looks:
     def pending(self, job: Job, job_id: str) -> Any:
         """Return a job that waits."""
         spec = job.spec
-        return seen.Job(
+        return _of(
+            seen.Job,
             job_id=job_id,
             user=spec.user,
-            partition="batch",
+            **_in("batch", job_id),
             state=seen.JobState.PENDING,
             n_nodes=spec.n_nodes,
             time_limit_s=spec.limit_s,
@@ -299,10 +306,11 @@ class _Looks:
 
     def _started(self, job: Job, job_id: str) -> Any:
         spec = job.spec
-        return seen.Job(
+        return _of(
+            seen.Job,
             job_id=job_id,
             user=spec.user,
-            partition="batch",
+            **_in("batch", job_id),
             state=seen.JobState.RUNNING,
             n_nodes=spec.n_nodes,
             time_limit_s=spec.limit_s,
@@ -314,10 +322,11 @@ class _Looks:
 
     def _pilot(self, mine: Any) -> Any:
         is_waiting = mine.start_s is None
-        return seen.Job(
+        return _of(
+            seen.Job,
             job_id=f"9{mine.name[1:]}",
             user="bft",
-            partition="bf",
+            **_in("bf", ""),
             state=seen.JobState.PENDING if is_waiting else seen.JobState.RUNNING,
             n_nodes=1,
             time_limit_s=mine.limits_s[0] if is_waiting else mine.limit_s,

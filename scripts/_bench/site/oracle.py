@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from _bench.site.backfill import Opening
 from _bench.site.jobs import Job
+from _bench.site.machine import Maintenance
 from _bench.site.nodesets import positions
 
 TICK_S = 2.0  # from a submission to the main scheduler's pass, in the mean
@@ -21,9 +22,14 @@ SHORTEST_S = 60.0  # limit that Slurm knows
 Span = tuple[float, float]
 
 
-def idle_spans(jobs: Iterable[Job], n_nodes: int, window: Span) -> list[list[Span]]:
-    """Return when each node had no ordinary job, within the window."""
+def idle_spans(
+    jobs: Iterable[Job], n_nodes: int, window: Span, maintenance: Iterable[Maintenance] = ()
+) -> list[list[Span]]:
+    """Return when each node had no ordinary job and was not closed, within the window."""
     ends: list[list[Span]] = [[] for _ in range(n_nodes)]
+    for closed in maintenance:
+        for node in positions(closed.nodes):
+            ends[node].append((closed.start_s, closed.end_s))
     for job in jobs:
         if job.start_s is None:
             continue

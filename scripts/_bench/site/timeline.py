@@ -60,9 +60,8 @@ class Timeline:
 
     def earliest(self, count: int, limit_s: float, among: NodeSet) -> tuple[float, NodeSet] | None:
         """Return when so many nodes are first free for the whole limit, and all that are then."""
-        total, open_gaps, closing = 0, [], list[tuple[float, int]]()
-        for gap in self._gaps:
-            begin_s, end_s, nodes = gap
+        total, closing = 0, list[tuple[float, int]]()
+        for begin_s, end_s, nodes in self._gaps:
             if end_s - begin_s <= limit_s:
                 continue
             size = (nodes & among).bit_count()
@@ -73,9 +72,8 @@ class Timeline:
             total += size
             if end_s != math.inf:
                 heapq.heappush(closing, (end_s - limit_s, size))
-            open_gaps.append(gap)
             if total >= count:
-                return begin_s, among & _union(open_gaps, begin_s, limit_s)
+                return begin_s, among & _union(self._gaps, begin_s, limit_s)
         return None
 
     def close(self, start_s: float, end_s: float, nodes: NodeSet) -> None:

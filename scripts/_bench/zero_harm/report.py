@@ -133,28 +133,18 @@ def require_marks(path: Path) -> None:
         raise SystemExit(f"{path} lacks the marks {BEGIN} and {END}")
 
 
-def write_document(
-    path: Path, results: Sequence[Result], targets: Sequence[Target], measured_on: str
-) -> None:
-    """Replace what stands between the marks."""
+def write_document(path: Path, targets: Sequence[Target], measured_on: str) -> None:
+    """Replace what stands between the marks: the targets, and what was measured."""
     before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
     verdicts: list[Row] = [
         (t.name, f"{t.relation} {t.in_words(t.limit)}", t.in_words(t.measured), t.note, t.verdict)
         for t in targets
     ]
-    lines = [BEGIN, "", f"{measured_on}.", ""]
-    judged = ("Targets", ("target", "to reach", "measured", "of", ""), verdicts)
-    for title, headings, rows in (judged, *tables(results)):
-        lines += [
-            f"{title}:",
-            "",
-            _row(headings),
-            _row(["---"] * len(headings)),
-            *map(_row, rows),
-            "",
-        ]
-    path.write_text(before + "\n".join([*lines, END]) + after, encoding="utf-8")
+    headings = ("target", "to reach", "measured", "of", "")
+    table = map(_row, [headings, ["---"] * len(headings), *verdicts])
+    lines = [BEGIN, "", f"{measured_on}.", "", *table, "", END]
+    path.write_text(before + "\n".join(lines) + after, encoding="utf-8")
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -26,7 +26,7 @@ _SPEC = {
 _PROBLEM = {
     "nodes": [
         {"name": "n1", "eligibility": "a", "gpus": 1, "expected_remaining_s": 60.0},
-        {"name": "n2", "eligibility": "b", "claim_s": 5.0},
+        {"name": "n2", "eligibility": "b", "has_pilot": True},
         {"name": "n3"},
     ],
     "trainers": [

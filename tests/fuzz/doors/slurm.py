@@ -8,12 +8,12 @@ from pathlib import Path
 
 from hypothesis.strategies import SearchStrategy
 
-from bftrainer.decide.features import meets, ways_of
-from bftrainer.decide.nodesets import NodeSets
-from bftrainer.decide.requests import Site, request_of
 from bftrainer.hostlist import ParseError, expand
+from bftrainer.poll.features import meets, rule_of
 from bftrainer.poll.snapshot import Partition
+from bftrainer.queue.printed import PrintedQueue
 from slurm_plugins import asked, doctor, parse, states
+from slurm_plugins.constraint import ways_of
 from slurm_plugins.hook.lines import announcement
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import texts
@@ -22,13 +22,7 @@ from tests.support.snapshots import T0, node, pending, snapshot
 _RECORDED = Path(__file__).parents[2] / "fixtures" / "slurm" / "22.05"
 _NAMES = [f"n{i}" for i in range(64)]
 _NODES = [node(name, features=("abcd"[len(name) % 4], "fast")) for name in _NAMES]
-_SETS = NodeSets.of(_NODES)
-_SITE = Site.of(
-    replace(snapshot(_NODES, []), partitions=(Partition(name="batch"), Partition(name="p"))),
-    _SETS,
-    _SETS.named(_NAMES[:9]),
-    T0,
-)
+_SITE = replace(snapshot(_NODES, []), partitions=(Partition(name="batch"), Partition(name="p")))
 # Of a job in the queue, and of what it asks for: the fields that its user wrote.
 _JOB = (
     "7",
@@ -66,16 +60,15 @@ def _recorded(*names: str) -> SearchStrategy[str]:
 
 def _ask(text: str) -> None:
     """Judge jobs that ask for it, and nodes by it."""
-    for way in ways_of(text) or ():
-        for wanted in (way.everywhere, *(counted for counted, _ in way.counted)):
-            meets(("a", "fast"), wanted)
+    meets(("a", "fast"), rule_of(text) or ())
     job = pending("7", 2)
+    queue = PrintedQueue(_SITE, T0, 30.0)
     for one in (
-        replace(job, features=text),
-        replace(job, partition=text),
+        replace(job, wants=ways_of(text)),
+        replace(job, partitions=tuple(text.split(","))),
         replace(job, waits_for=text),
     ):
-        request_of(one, _SITE)
+        queue.request(one)
 
 
 def _written(fields: tuple[str, ...], by_user: tuple[int, ...] | range, text: str) -> str:
@@ -144,7 +137,7 @@ _VALUES = texts("2-03:04:05", "1795165335", "2026-11-20T09:02:15", "1.50G", "500
 
 DOORS = (
     _door("slurm-host-list", expand, texts("n[1-3,07],login", "r[1-2]n[0-1]x8"), refuses=True),
-    _door("slurm-constraint", _ask, _CONSTRAINTS),
+    _door("slurm-constraint", _ask, _CONSTRAINTS, refuses=True),
     _door("slurm-gres", parse.gpus_of, texts("gpu:a100:4(S:0-1),nvme:1", "gres:gpu"), refuses=True),
     _door("slurm-jobs", parse.jobs, _recorded("busy.squeue", "asks.squeue"), refuses=True),
     _door("slurm-job-beside-another", _beside_another, _CONSTRAINTS | _VALUES),

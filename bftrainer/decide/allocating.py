@@ -1,0 +1,168 @@
+"""Who gets which node of the pool, by the site's policy: a stage of ``decision``.
+
+States the allocation problem: what trains for a trainer is what it has (C_j), what is on its
+way to it is nobody's yet. Nodes that only joined the plan are kept where they were planned
+as far as others are as good, so that no warm-up is begun in vain. Trainers whose budget of
+rescales is used up keep what they have. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from bftrainer.decide import asking, joining, slow
+from bftrainer.decide.draft import Draft
+from bftrainer.decide.eligible import suited
+from bftrainer.decide.policies.base import Decided, Policy
+from bftrainer.decide.stating import nodes_by_trainer, problem_node, problem_trainer
+from milp.check import find_violations
+from milp.problem import Allocation, Problem, ProblemNode
+
+
+def stage(draft: Draft) -> Draft:
+    """Allocate the pool; without a policy everybody keeps what is left of theirs."""
+    given, pool = draft.given, draft.pool
+    names = {n.name for n in pool.nodes}
+    memory = slow.settle(draft.memory, names, given)
+    draft = replace(draft, memory=memory)
+    # Stragglers that stay for a while are nobody else's.
+    names -= memory.replacing.keys() | given.cooling.keys()
+    kept = _kept(draft, names)
+    policy, decided, assignment = draft.policy, None, dict[str, str]()
+    if policy is None:
+        there = {n.name for n in pool.nodes}
+        assignment = {n: t for n, t in memory.assignment.items() if n in there}
+    elif problem := _problem(draft, names - kept.keys(), set(kept.values())):
+        decided = _decided(problem, policy, draft)
+        assignment = dict(decided.allocation.assignment)
+        memory = replace(memory, policy_state=decided.state)
+    assignment |= kept
+    if memory.slow_nodes or memory.replacing:
+        memory = replace(memory, replacing=slow.replaced(memory, assignment, given))
+    return replace(draft, memory=memory, decided=decided, assignment=assignment)
+
+
+def _kept(draft: Draft, names: set[str]) -> dict[str, str]:
+    """Return which nodes stay with whom, whatever the policy would say.
+
+    One that would fall below its n_min is allocated like any other.
+    """
+    given = draft.given
+    if not given.settled_until_s:
+        return {}
+    held = nodes_by_trainer(draft.memory.assignment, names)
+    return {
+        node: record.trainer_id
+        for record in given.trainers
+        if given.now_s < given.settled_until_s.get(record.trainer_id, 0.0)
+        and len(held.get(record.trainer_id, ())) >= max(1, record.spec.n_min)
+        for node in held[record.trainer_id]
+    }
+
+
+def _problem(draft: Draft, names: set[str], as_they_are: set[str]) -> Problem | None:
+    """State the allocation problem; ``None`` when there is nothing to allocate."""
+    given, settings = draft.given, draft.given.settings
+    trainers, now_s, t_fwd_s = given.trainers, given.now_s, settings.t_fwd_s
+    if as_they_are:
+        trainers = tuple([r for r in trainers if r.trainer_id not in as_they_are])
+    p_jmax = settings.p_jmax - len(as_they_are)
+    if not trainers or not names or p_jmax < 1:
+        return None
+    training = nodes_by_trainer(given.training, names)
+    ends_s = [n.usable_until_s for n in draft.pool.nodes if n.usable_until_s is not None]
+    problem = Problem(
+        nodes=tuple(
+            [
+                problem_node(
+                    n.name,
+                    n.gpus,
+                    None if n.usable_until_s is None else max(0.0, n.usable_until_s - now_s),
+                    has_pilot=bool(n.pilot_id),
+                )
+                for n in draft.pool.nodes
+                if n.name in names
+            ]
+        ),
+        trainers=tuple(
+            [
+                problem_trainer(record, own, settings, own)
+                for record in trainers
+                for own in (training.get(record.trainer_id, ()),)
+            ]
+        ),
+        t_fwd_s=t_fwd_s,
+        # Only where a gap is over before that do ends change what nodes earn.
+        per_node_horizon=min(ends_s, default=now_s + t_fwd_s) < now_s + t_fwd_s,
+        p_jmax=p_jmax,
+        objective=settings.objective,
+    )
+    return suited(problem, given, joining.warm_up_s(draft.memory.joining, t_fwd_s))
+
+
+def _decided(problem: Problem, policy: Policy, draft: Draft) -> Decided:
+    given = draft.given
+    context = asking.context_of(given, policy)
+    solve = partial(asking.allocate, policy=policy, given=given, context=context)
+    if policy.traits.rescales:
+        decided = slow.allocate(problem, solve, draft.memory, given)
+    else:
+        decided = solve(problem)
+    # Its slow nodes may have been hidden from the policy.
+    trains = set(given.training.values())
+    dropped = {t: why for t, why in decided.dropped.items() if t not in trains}
+    allocation = _as_planned(decided.allocation, problem, draft)
+    return replace(decided, allocation=allocation, dropped=dropped)
+
+
+def _as_planned(allocation: Allocation, problem: Problem, draft: Draft) -> Allocation:
+    """Exchange nodes on which nobody trains, so that they stay with whom they were planned for.
+
+    Sizes stay as they are. A node that ends within the forward-looking time may be let go.
+    """
+    planned, training = draft.memory.assignment, draft.given.training
+    nodes = {node.name: node for node in problem.nodes if node.name not in training}
+    stays = {
+        name: planned[name]
+        for name in sorted(planned.keys() & nodes.keys() - draft.memory.slow_nodes.keys())
+        if not _is_ending(nodes[name], problem)
+    }
+    if stays.items() <= allocation.assignment.items():
+        return allocation
+    for is_any_type in (True, False):
+        kinds = {n: "" if is_any_type else node.eligibility for n, node in nodes.items()}
+        found = _exchanged(allocation.assignment, stays, kinds)
+        exchanged = replace(allocation, assignment=found)
+        if find_violations(problem, exchanged) == find_violations(problem, allocation):
+            return exchanged  # as good, and within the rules of the problem
+    return allocation
+
+
+def _exchanged(
+    assignment: Mapping[str, str], stays: Mapping[str, str], kinds: Mapping[str, str]
+) -> dict[str, str]:
+    """Give each trainer as many nodes of a kind as it has, first those that are to stay."""
+    free = {name: trainer_id for name, trainer_id in assignment.items() if name in kinds}
+    wants = Counter((trainer_id, kinds[name]) for name, trainer_id in free.items())
+    found = {name: trainer_id for name, trainer_id in assignment.items() if name not in kinds}
+    agreed = dict(stays.items() & free.items())
+    for choice in (agreed, stays, free):  # then those that others had
+        for name in sorted(choice.keys() - found.keys()):
+            want = choice[name], kinds[name]
+            if wants[want]:
+                wants[want] -= 1
+                found[name] = choice[name]
+    left = sorted(free.keys() - found.keys())
+    for trainer_id, kind in sorted(wants.elements()):
+        name = next(n for n in left if kinds[n] == kind)
+        left.remove(name)
+        found[name] = trainer_id
+    return found
+
+
+def _is_ending(node: ProblemNode, problem: Problem) -> bool:
+    remaining_s = node.expected_remaining_s
+    return remaining_s is not None and remaining_s < problem.t_fwd_s

@@ -1,0 +1,128 @@
+"""A problem → the policy's answer, judged before it is used.
+
+A policy is told what is known beside the problem (``Context``) and may answer with more than
+an allocation (``Decided``). It is asked in view of how little is known of the curves: sizes
+that teach are preferred within the budget the administrator sets (``profile.explore``).
+Called by ``allocating``; an answer that is not accepted leaves nothing behind. Pure, whatever
+a policy does to what it is given.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from types import MappingProxyType
+
+from bftrainer.canonical import to_plain
+from bftrainer.decide.policies.base import (
+    Context,
+    Decided,
+    Policy,
+    Standing,
+    in_order,
+    options_of,
+)
+from bftrainer.decide.types import DecisionInput
+from bftrainer.errors import BftError
+from bftrainer.profile.curves import fitted, points_of, put_to_scale
+from bftrainer.profile.explore import explore
+from bftrainer.trainer import TrainerRecord
+from milp.check import find_violations
+from milp.problem import Allocation, Objective, Problem
+
+
+def allocate(problem: Problem, policy: Policy, given: DecisionInput, context: Context) -> Decided:
+    """Decide who gets which node; the state is that of the answer to what is believed.
+
+    Raises:
+        milp.errors.ProblemError: the problem is malformed.
+        BftError: BFT-3054, an answer is not valid.
+    """
+    trainers, budget = given.trainers, given.settings.explore_budget
+    if problem.objective is Objective.THROUGHPUT:
+        problem = put_to_scale(problem, trainers, is_bold=budget > 0.0)
+    best = ask(policy, problem, context)
+    if budget <= 0.0 or not policy.traits.follows_curves:
+        return best
+
+    def again(offered: Problem) -> Allocation:
+        return ask(policy, offered, context).allocation
+
+    errors = {r.trainer_id: fitted(r, explores=True).error_at for r in trainers}
+    found = explore(problem, best.allocation, again, errors, budget)
+    return replace(best, allocation=found)
+
+
+def context_of(given: DecisionInput, policy: Policy) -> Context:
+    """Return what the policy is told.
+
+    Raises:
+        OptionError: BFT-3053, its options are not those that it declares.
+    """
+    return Context(
+        now_s=given.now_s,
+        seed=given.seed,
+        options=options_of(policy, given.settings.policy_options),
+        state=given.memory.policy_state,
+        trainers=MappingProxyType({r.trainer_id: _standing(r) for r in given.trainers}),
+    )
+
+
+def _standing(record: TrainerRecord) -> Standing:
+    done, goal = record.progress.samples, record.spec.samples
+    return Standing(
+        submitted_s=record.submitted_s,
+        attained_node_s=record.progress.node_s,
+        done_samples=done,
+        left_samples=None if goal is None else max(0, goal - done),
+        points=points_of(record.costs),
+    )
+
+
+def ask(policy: Policy, problem: Problem, context: Context) -> Decided:
+    """Return the policy's answer with its state as the journal keeps it.
+
+    Raises:
+        milp.errors.ProblemError: the problem is malformed.
+        BftError: BFT-3054, the answer breaks the rules; BFT-2220, it holds what cannot be
+            written down.
+    """
+    decided = policy.allocate(problem, replace(context, state=deepcopy(context.state)))
+    if not isinstance(decided, Decided):
+        raise _unusable(policy, f"it is a {type(decided).__name__}, not a Decided")
+    # Another package's policy may give any number. Node names are checked below.
+    plain = to_plain(replace(decided, allocation=replace(decided.allocation, assignment={})))
+    if violations := _violations(problem, decided, context.now_s):
+        raise _unusable(policy, "; ".join(violations))
+    return replace(decided, state=plain["state"])
+
+
+def _unusable(policy: Policy, why: str) -> BftError:
+    return BftError(
+        "BFT-3054",
+        f"The answer of the policy {policy.name} is not valid: {why}.",
+        "Correct the policy, or choose another one.",
+    )
+
+
+def _violations(problem: Problem, decided: Decided, now_s: float) -> list[str]:
+    """Say which rules an answer breaks: those of the problem, with trainers in its order."""
+    trainers = {trainer.trainer_id: trainer for trainer in problem.trainers}
+    order, dropped, wake_at_s = decided.order, decided.dropped, decided.wake_at_s
+    found = [f"{name} is no trainer" for name in (*order, *dropped) if name not in trainers]
+    if len(set(order)) < len(order):
+        found.append("a trainer enters twice")
+    if found:
+        return found
+    if order:
+        entering = tuple([trainers[name] for name in in_order(trainers, order)])
+        problem = replace(problem, trainers=entering)
+    sizes = decided.allocation.sizes()
+    found += [
+        f"trainer {name} is dropped, but has nodes"
+        for name in dropped
+        if trainers[name].current or name in sizes
+    ]
+    if wake_at_s is not None and wake_at_s <= now_s:
+        found.append(f"it wants to be asked again at {wake_at_s!r}, and now it is {now_s!r}")
+    return found + find_violations(problem, decided.allocation)

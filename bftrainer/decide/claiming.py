@@ -1,0 +1,65 @@
+"""Which pilots are asked for, and which go because nobody wants them or they must.
+
+The last stage of ``decision``. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from bftrainer.decide.draft import Draft
+from bftrainer.decide.types import Claim, PoolNode, Release
+
+
+def stage(draft: Draft) -> Draft:
+    """Claim what trainers are to have, and release what they do not want."""
+    given = draft.given
+    unused = {
+        n.name: draft.memory.unused_since.get(n.name, given.now_s)
+        for n in draft.pool.nodes
+        if n.pilot_id and n.name not in draft.assignment and n.name not in draft.memory.replacing
+    }
+    memory = replace(draft.memory, assignment=draft.assignment, unused_since=unused)
+    draft = replace(draft, memory=memory, claims=tuple(_claims(draft)))
+    return draft.releasing([*_unwanted(draft), *_due(draft)], is_held_off=False)
+
+
+def _claims(draft: Draft) -> Iterator[Claim]:
+    given, settings = draft.given, draft.given.settings
+    asked = [n for n in draft.pool.nodes if not n.pilot_id and n.name in draft.assignment]
+    if not (given.may_claim and given.snapshot.is_complete and asked):
+        return
+    longest_s = settings.pilot_time_limit_s
+    if given.snapshot.plan_window_s is not None:  # nothing is known of what comes after
+        longest_s = min(longest_s, given.snapshot.plan_window_s)
+    for node in asked:
+        limit_s = longest_s
+        if node.usable_until_s is not None:
+            limit_s = min(limit_s, node.usable_until_s - draft.pool.starts_s)
+        yield Claim(node=node.name, time_limit_s=limit_s, for_trainer=draft.assignment[node.name])
+
+
+def _unwanted(draft: Draft) -> Iterator[Release]:
+    """Release pilots that no trainer wants."""
+    given, since_s = draft.given, draft.memory.unused_since
+    for node in draft.pool.nodes:
+        if node.name not in since_s:
+            continue
+        is_over = given.now_s - since_s[node.name] >= given.settings.hold_idle_s
+        if is_over or not node.is_held:
+            cools = given.cooling.get(node.name)
+            why = "No trainer wants it." if cools is None else cools.sentence(given.now_s)
+            yield _release(node, why)
+
+
+def _due(draft: Draft) -> Iterator[Release]:
+    """Release pilots that must leave their node."""
+    for pilot in draft.given.pilots:
+        if pilot.pilot_id in draft.pool.due:
+            why = draft.pool.due[pilot.pilot_id]
+            yield Release(pilot_id=pilot.pilot_id, node=pilot.node, reason=why)
+
+
+def _release(node: PoolNode, reason: str) -> Release:
+    return Release(pilot_id=node.pilot_id, node=node.name, reason=reason)

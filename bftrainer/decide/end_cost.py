@@ -1,0 +1,159 @@
+"""What the end and the start of a pilot cost on this site, as looks show it.
+
+A node is usable again when its pilot's job has left the queue and its Epilog has ended: until
+then it is of no use to the ordinary job it was given back for. ``observe`` is an estimator of
+the fold, ``asked`` takes down what a decision releases. What was measured counts as lead
+before planned starts (``applied``). Where it is longer than what the site promises, no
+give-back is in time: then one node more of each type stays free, and no node is taken on
+which a waiting job could start (``leave_to_jobs``). docs/harm.md has the reasons. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from statistics import median
+
+from bftrainer.decide.pool import Pool
+from bftrainer.decide.types import DecisionInput, Ending, Ends, Memory, Release, Settings
+from bftrainer.poll.finding import Measured
+from bftrainer.poll.snapshot import Job, JobState, NodeState, Snapshot
+from bftrainer.queue.model import QueueModel
+
+REMEMBERED = 15  # ends, and starts
+LEAST_S = 5.0  # agents on busy nodes take as long to leave: what is less is no Epilog
+MOST_S = 900.0  # what took longer hung, and says nothing of the next
+_BUSY = (NodeState.COMPLETING, NodeState.DOWN)  # an adapter calls one down that takes long
+_BACK = (NodeState.IDLE, NodeState.PLANNED, NodeState.ALLOCATED)
+
+
+def end_cost_s(memory: Memory) -> float:
+    """Return how long a node usually takes to come back, in seconds; 0: no look shows it."""
+    cost_s = median(memory.ends.took_s or (0.0,))
+    return cost_s if cost_s >= LEAST_S else 0.0
+
+
+def measured(memory: Memory, settings: Settings) -> Measured:
+    """Return what people are told of it."""
+    known = memory.ends
+    return Measured(
+        end_s=end_cost_s(memory) if known.took_s else None,
+        start_s=median(known.joined_s) if known.joined_s else None,
+        promise_s=settings.harm_slo_s,
+    )
+
+
+def observe(memory: Memory, given: DecisionInput) -> Memory:
+    """Take over what a look shows of pilots that end, and of those that start."""
+    known, snapshot = memory.ends, given.snapshot
+    ours = {job.pilot_id: job for job in snapshot.jobs or () if job.pilot_id is not None}
+    joining, joined_s = _joining(known, given, ours)
+    # The batch system asks some itself: these have just heard of it.
+    ending = {
+        p.node: Ending(pilot_id=p.pilot_id, asked_s=given.now_s)
+        for p in given.pilots
+        if p.is_leaving and p.end_s is not None
+    } | dict(known.ending)
+    took_s = list[float]()
+    if given.is_new_snapshot and snapshot.jobs is not None and snapshot.nodes is not None:
+        ending, took_s = _ending(ending, snapshot, ours)
+    ends = Ends(
+        ending=ending,
+        took_s=(*known.took_s, *took_s)[-REMEMBERED:],
+        joining=joining,
+        joined_s=(*known.joined_s, *joined_s)[-REMEMBERED:],
+    )
+    return memory if ends == known else replace(memory, ends=ends)
+
+
+def _ending(
+    known: Mapping[str, Ending], snapshot: Snapshot, ours: Mapping[str, Job]
+) -> tuple[dict[str, Ending], list[float]]:
+    """Return which nodes are not back yet, and what the others took.
+
+    A pilot that is completing does not say whose turn it is: the controller's epilog holds the
+    job and not the node, and the node was looked at before the job.
+    """
+    ending, took_s, looked_s = dict[str, Ending](), list[float](), snapshot.taken_at_s
+    states = {n.name: n.state for n in snapshot.nodes or () if n.name in known}
+    for node, one in sorted(known.items()):  # however they were read
+        state, job = states.get(node), ours.get(one.pilot_id)
+        if looked_s <= one.asked_s:
+            ending[node] = one
+        elif state in _BUSY or (job is not None and job.state is not JobState.COMPLETING):
+            ending[node] = replace(one, busy_s=looked_s)
+        elif job is not None:
+            ending[node] = one
+        elif state in _BACK:  # at least so long: where looks are seldom nobody knows better
+            took_s.append(0.0 if one.busy_s is None else one.busy_s - one.asked_s)
+    return ending, [one_s for one_s in took_s if one_s <= MOST_S]
+
+
+def _joining(
+    known: Ends, given: DecisionInput, ours: Mapping[str, Job]
+) -> tuple[dict[str, float | None], list[float]]:
+    """Return which pilots have no agent or no start yet, and what the others took."""
+    joining, joined_s = dict[str, float | None](), list[float]()
+    for pilot in given.pilots:
+        if pilot.is_leaving or (pilot.is_held and pilot.pilot_id not in known.joining):
+            continue
+        came_s = known.joining.get(pilot.pilot_id)
+        came_s = given.now_s if came_s is None and pilot.is_held else came_s
+        job = ours.get(pilot.pilot_id)
+        start_s = job.start_s if job is not None and job.state is JobState.RUNNING else None
+        if came_s is None or start_s is None:
+            joining[pilot.pilot_id] = came_s
+        else:  # the batch system's times are whole seconds
+            joined_s.append(max(0.0, came_s - start_s))
+    return joining, joined_s
+
+
+def asked(memory: Memory, releases: Sequence[Release], given: DecisionInput) -> Memory:
+    """Take down which pilots that had started are asked to leave now."""
+    begun = {p.pilot_id for p in given.pilots if p.is_held or p.end_s is not None}
+    new = {
+        release.node: Ending(pilot_id=release.pilot_id, asked_s=given.now_s)
+        for release in releases
+        if release.pilot_id in begun
+    }
+    ends = replace(memory.ends, ending={**memory.ends.ending, **new})
+    return replace(memory, ends=ends) if new else memory
+
+
+def applied(settings: Settings, memory: Memory) -> Settings:
+    """Return the settings of a decision, with the lead that ends of pilots need."""
+    cost_s = end_cost_s(memory)
+    return _with_lead(settings, cost_s) if cost_s else settings
+
+
+@lru_cache(maxsize=16)  # the same object while nothing new is measured: others go by identity
+def _with_lead(settings: Settings, cost_s: float) -> Settings:
+    # While the reserve is filled up again, which takes as long, there is another node.
+    extra = settings.reserve_extra_nodes + (cost_s > settings.harm_slo_s)
+    margin_s = settings.gap_margin_s + cost_s
+    return replace(settings, gap_margin_s=margin_s, reserve_extra_nodes=extra)
+
+
+def leave_to_jobs(pool: Pool, queue: QueueModel, given: DecisionInput, memory: Memory) -> Pool:
+    """Take out of the pool what waiting jobs could start on, where ends break the promise.
+
+    A job whose start is planned is served by that (``QueueModel.gap_ends``), with the lead.
+    """
+    cost_s = end_cost_s(memory)
+    names = {n.name for n in pool.nodes if not n.pilot_id}
+    if cost_s <= given.settings.harm_slo_s or not names:
+        return pool
+    why, seen = dict[str, str](), set[object]()
+    for job in queue.jobs:
+        if job.start_s is not None and job.start_s > given.now_s:
+            continue
+        ways = queue.request(job).ways
+        among = {demand.among for way in ways for demand in way} if ways not in seen else ()
+        seen.add(ways)
+        for name in {node.name for some in among for node in queue.sets.members(some)} & names:
+            why[name] = (
+                f"Job {job.job_id} may start on it, and a node comes back only {cost_s:.0f} s after"
+                " its pilot (docs/harm.md)."
+            )
+    return pool.without(why)

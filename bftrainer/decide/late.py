@@ -1,0 +1,74 @@
+"""Pilots that do not start, and agents that do not come: given up, after a while.
+
+A pilot waits its turn behind every ordinary job; two cycles of the scheduler that began after
+its request have passed over it. An agent that takes long to come may have a slow prolog or
+file system before it: how long that takes is learnt. ``observe`` is an estimator
+(``observing``), ``stage`` one of ``decision``. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from bftrainer.decide.cycles import are_told, have_passed
+from bftrainer.decide.draft import Draft
+from bftrainer.decide.types import AgentPatience, DecisionInput, Memory, PilotView, Release
+
+LEAST_S, MOST_S = 60.0, 900.0  # of patience with agents: imports take their time
+TIMES = 3.0  # what the last agent took
+A_BIT_S = 5.0  # to be submitted, and to be seen
+
+
+def observe(memory: Memory, given: DecisionInput) -> Memory:
+    """Note which pilots have started, and learn from the agents that came."""
+    known = memory.agents
+    came = [p.pilot_id for p in given.pilots if p.is_held and p.pilot_id in known.started_s]
+    took_s = [given.now_s - (known.started_s[pilot_id] or given.now_s) for pilot_id in came]
+    started_s: dict[str, float | None] = {}
+    for pilot in given.pilots:
+        if not (pilot.is_held or pilot.is_leaving):
+            since_s = known.started_s.get(pilot.pilot_id)
+            has_begun = since_s is None and pilot.end_s is not None
+            started_s[pilot.pilot_id] = given.now_s if has_begun else since_s
+    limit_s = known.limit_s
+    if took_s:
+        limit_s = min(max(LEAST_S, TIMES * max(took_s)), MOST_S)
+    agents = AgentPatience(limit_s=limit_s, started_s=started_s)
+    return memory if agents == known else replace(memory, agents=agents)
+
+
+def stage(draft: Draft) -> Draft:
+    """Release the pilots that have had time enough; agents get twice as long the next time."""
+    late = list(_late(draft.given, draft.memory))
+    draft = draft.releasing(late, is_held_off=True)
+    agents = draft.memory.agents
+    if all(agents.started_s[release.pilot_id] is None for release in late):
+        return draft
+    longer = replace(agents, limit_s=min(2.0 * agents.limit_s, MOST_S))
+    return replace(draft, memory=replace(draft.memory, agents=longer))
+
+
+def _late(given: DecisionInput, memory: Memory) -> Iterator[Release]:
+    limit_s = memory.agents.limit_s
+    for pilot in given.pilots:
+        if pilot.is_held or pilot.is_leaving:
+            continue
+        since_s, reason = memory.agents.started_s[pilot.pilot_id], ""
+        if since_s is not None and given.now_s - since_s > limit_s:
+            reason = f"Its agent did not come in time ({limit_s:.0f} s)."
+        elif since_s is None and _is_passed_over(pilot, given, memory):
+            reason = "Its pilot did not start in time: the scheduler has passed over it."
+        if reason:
+            yield Release(pilot_id=pilot.pilot_id, node=pilot.node, reason=reason)
+
+
+def _is_passed_over(pilot: PilotView, given: DecisionInput, memory: Memory) -> bool:
+    """Whether two cycles did not start it; a look that shows it is young enough to show that."""
+    snapshot, settings = given.snapshot, given.settings
+    if snapshot.taken_at_s - pilot.requested_s <= A_BIT_S:
+        return False
+    if not are_told(snapshot):  # of two one is over for certain
+        since_s = pilot.requested_s + A_BIT_S
+        return have_passed(1, since_s, memory, snapshot, settings)
+    return have_passed(2, pilot.requested_s, memory, snapshot, settings)

@@ -1,0 +1,91 @@
+"""Records, nodes and settings → what the solver is given (``milp.problem``).
+
+Called by ``allocating`` and ``victims``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from functools import lru_cache
+from typing import NamedTuple
+
+from bftrainer.decide.types import Settings
+from bftrainer.profile.curves import fitted
+from bftrainer.trainer import TrainerRecord
+from milp.problem import ProblemNode, ProblemTrainer
+
+
+def nodes_by_trainer(
+    assignment: Mapping[str, str], names: AbstractSet[str]
+) -> dict[str, tuple[str, ...]]:
+    """Return each trainer's nodes among ``names``, sorted."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(assignment.keys() & names):
+        found.setdefault(assignment[name], []).append(name)
+    return {trainer_id: tuple(own) for trainer_id, own in found.items()}
+
+
+@lru_cache(maxsize=1 << 16)  # mostly the same nodes, decision after decision
+def problem_node(
+    name: str, gpus: int = 0, remaining_s: float | None = None, *, has_pilot: bool = False
+) -> ProblemNode:
+    """Return the node as the allocation problem sees it."""
+    return ProblemNode(name=name, gpus=gpus, has_pilot=has_pilot, expected_remaining_s=remaining_s)
+
+
+def problem_trainer(
+    record: TrainerRecord,
+    current: tuple[str, ...],
+    settings: Settings,
+    settled: tuple[str, ...] = (),
+) -> ProblemTrainer:
+    """Return the trainer as the allocation problem sees it."""
+    key = (id(record.spec), id(record.costs), id(settings))
+    if known := _KNOWN.get(key):
+        made = known.made
+        if (made.trainer_id, made.current, made.settled) == (record.trainer_id, current, settled):
+            return made
+    made = _make(record, current, settings, settled)
+    if len(_KNOWN) >= _MOST_KNOWN:
+        _KNOWN.clear()
+    _KNOWN[key] = _Known(record, settings, made)
+    return made
+
+
+class _Known(NamedTuple):
+    """What was made last of a record: most trainers are the same at the next decision."""
+
+    record: TrainerRecord
+    settings: Settings
+    made: ProblemTrainer
+
+
+_MOST_KNOWN = 1024
+# By identity, because hashing a whole record costs more than making the trainer. What is in
+# it is alive, so that no other object can have its identity.
+_KNOWN: dict[tuple[int, int, int], _Known] = {}
+
+
+def _make(
+    record: TrainerRecord,
+    current: tuple[str, ...],
+    settings: Settings,
+    settled: tuple[str, ...],
+) -> ProblemTrainer:
+    spec, costs = record.spec, record.costs
+    limit = settings.max_nodes_per_trainer
+    up, down = costs.rescale_up_s, costs.rescale_down_s
+    return ProblemTrainer(
+        trainer_id=record.trainer_id,
+        n_min=spec.n_min,
+        # Never below n_min: submissions are checked, a policy may have changed since.
+        n_max=spec.n_max if limit is None else max(spec.n_min, min(spec.n_max, limit)),
+        curve=fitted(record, explores=settings.explore_budget > 0.0).curve,
+        rescale_up_s=settings.rescale_up_guess_s if up is None else up,
+        rescale_down_s=settings.rescale_down_guess_s if down is None else down,
+        current=current,
+        settled=settled,
+        weight=spec.weight,
+        utility=spec.utility,
+    )

@@ -1,0 +1,106 @@
+"""A thread that writes entries in the order in which they were handed in.
+
+``Journal.note`` hands them in and does not wait for the disk. What is handed in while more
+waits than may goes into a backlog, as in an outage.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from bftrainer.journal.backlog import Backlog
+from bftrainer.journal.drafts import Draft, Large
+
+QUEUED: Final = 1000  # entries that wait for the disk
+LARGE_QUEUED: Final = 8  # large ones among them: each holds a whole look at the cluster
+BATCH: Final = 64  # entries in one transaction
+LONGEST_FLUSH_S: Final = 10.0
+PERIOD_S: Final = 1.0  # between two looks at what is due
+
+Write = Callable[[list[Draft | Large], Backlog | None], None]
+
+
+class Beside:
+    """One thread and what it still has to write."""
+
+    def __init__(self, write: Write) -> None:
+        """Start the thread.
+
+        Args:
+            write: called in it with some entries, and with a backlog that follows them; with
+                neither once in a while.
+        """
+        self._write = write
+        self._changed = threading.Condition()
+        self._queue: deque[Draft | Large] = deque()
+        self._late = Backlog()  # newer than all that is in the queue
+        self._is_writing = self._is_stopping = False
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+        self._thread.start()
+
+    def put(self, item: Draft | Large) -> None:
+        """Have an entry written.
+
+        Raises:
+            BaseException: what ended the thread.
+        """
+        self.check()
+        with self._changed:
+            large = sum(isinstance(one, Large) for one in self._queue)
+            is_full = len(self._queue) >= QUEUED or (
+                isinstance(item, Large) and large >= LARGE_QUEUED
+            )
+            if is_full or self._late.is_waiting:
+                self._late.add(item)
+            else:
+                self._queue.append(item)
+            self._changed.notify_all()
+
+    def check(self) -> None:
+        """Raise what ended the thread, if it has ended."""
+        if self._failure is not None:
+            raise self._failure
+
+    def flush(self) -> None:
+        """Wait until all is written, or in the backlog of an outage; a stuck disk not for ever."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure or not self._has_work(), LONGEST_FLUSH_S)
+
+    def stop(self) -> None:
+        """Write what is left and end the thread. Safe to call twice."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _has_work(self) -> bool:
+        return bool(self._queue) or self._late.is_waiting or self._is_writing
+
+    def _run(self) -> None:
+        try:
+            while self._turn():
+                pass
+        except BaseException as failure:  # noqa: BLE001 - raised where the daemon hears of it
+            with self._changed:
+                self._failure, self._is_writing = failure, False
+                self._changed.notify_all()
+
+    def _turn(self) -> bool:
+        """Write once; whether to go on."""
+        with self._changed:
+            self._is_writing = False
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._has_work() or self._is_stopping, PERIOD_S)
+            if self._is_stopping and not self._has_work():
+                return False
+            batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+            late = None
+            if not self._queue and self._late.is_waiting:
+                late, self._late = self._late, Backlog()
+            self._is_writing = True
+        self._write(batch, late)
+        return True

@@ -1,0 +1,54 @@
+"""Entries that are not written yet: ``Journal`` makes them of what it is handed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from bftrainer.canonical import encode, text_of, to_plain
+from bftrainer.journal.differences import Shortened
+from bftrainer.journal.records import PilotRecord
+from bftrainer.trainer import TrainerRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """An entry without its number."""
+
+    kind: str
+    payload: str | Shortened  # canonical JSON
+    trainers: tuple[TrainerRecord, ...] = ()
+    pilots: tuple[PilotRecord, ...] = ()
+    trainers_text: str = "[]"
+    pilots_text: str = "[]"
+
+    @classmethod
+    def of(
+        cls,
+        kind: str,
+        payload: object,
+        trainers: Sequence[TrainerRecord] = (),
+        pilots: Sequence[PilotRecord] = (),
+    ) -> Self:
+        """Encode what an entry consists of.
+
+        Raises:
+            CanonicalError: BFT-2220, something has no canonical form.
+        """
+        return cls(
+            kind=kind,
+            payload=text_of(to_plain(payload)),
+            trainers=tuple(trainers),
+            pilots=tuple(pilots),
+            trainers_text=encode(tuple(trainers)).decode("ascii"),
+            pilots_text=encode(tuple(pilots)).decode("ascii"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Large:
+    """A draft whose payload is encoded only when it is written."""
+
+    kind: str
+    value: object  # never changed any more

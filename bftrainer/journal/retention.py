@@ -1,0 +1,87 @@
+"""Checkpoints, and the removal of what is before them; inside a transaction of the journal.
+
+A checkpoint is an entry that holds every trainer and pilot that is not over: what comes before
+it adds nothing. So a start reads the journal from the last one on, and what is older than the
+policy's ``journal_days`` can go. Its payload has the hash of the entry before: the chain of
+hashes begins with it as well as with the first entry.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import Connection, delete, func, select, update
+
+from bftrainer.canonical import parse, text_of
+from bftrainer.journal import schema, tables
+from bftrainer.journal.drafts import Draft
+from bftrainer.journal.projection import CHECKPOINT, OVER
+from bftrainer.journal.records import PilotState
+
+ENTRIES_BETWEEN: Final = 10_000  # two checkpoints of a daemon; read at its start at most
+REMOVED_AT_ONCE: Final = 200  # entries: others want to write, too
+
+
+def last_checkpoint(connection: Connection, until_s: float | None = None) -> int:
+    """Return the number of the last checkpoint, or of the last one until a time; 0: none."""
+    table = schema.entries
+    query = select(func.max(table.c.seq)).where(table.c.kind == CHECKPOINT)
+    if until_s is not None:
+        query = query.where(table.c.at_s <= until_s)
+    return int(connection.execute(query).scalar() or 0)
+
+
+def first_entry(connection: Connection) -> int:
+    """Return the number of the first entry that is there; 0: none."""
+    return int(connection.execute(select(func.min(schema.entries.c.seq))).scalar() or 0)
+
+
+def begin_checkpoint(connection: Connection, where: str, ended_before_s: float) -> Draft:
+    """Drop what is over and return the checkpoint to be written.
+
+    Args:
+        connection: in a transaction that writes.
+        where: the journal.
+        ended_before_s: trainers that ended before are dropped; the newest never is, since
+            the numbering follows from it.
+    """
+    meta, trainers = tables.meta_of(connection, where), schema.trainers
+    final = select(trainers).where(trainers.c.state.in_(OVER))
+    newest = tables.greatest(connection, trainers)
+    for row in connection.execute(final).all():
+        ended_s = parse(row.record).get("ended_s") or 0.0
+        if row.ordinal != newest and ended_s < ended_before_s:
+            connection.execute(delete(trainers).where(trainers.c.trainer_id == row.trainer_id))
+    ended = schema.pilots.c.state == str(PilotState.ENDED)
+    connection.execute(delete(schema.pilots).where(ended))
+    said = {
+        "follows": meta.head_sha256,
+        "incarnation": meta.incarnation,
+        "last_pilot": meta.last_pilot,
+    }
+    return Draft(
+        kind=CHECKPOINT,
+        payload=text_of(said),
+        trainers_text=_records(connection, trainers),
+        pilots_text=_records(connection, schema.pilots),
+    )
+
+
+def end_checkpoint(connection: Connection, seq: int) -> None:
+    """Let all that is left follow from the checkpoint, which is entry ``seq``."""
+    for table in (schema.trainers, schema.pilots):
+        connection.execute(update(table).values(seq=seq))
+
+
+def remove_before(connection: Connection, checkpoint: int) -> int:
+    """Remove some of the entries before a checkpoint, oldest first; return how many."""
+    seq = schema.entries.c.seq
+    first = first_entry(connection)
+    below = min(checkpoint, first + REMOVED_AT_ONCE)
+    connection.execute(delete(schema.entries).where(seq < below))
+    return max(0, below - first)
+
+
+def _records(connection: Connection, table: Any) -> str:
+    texts = connection.execute(select(table.c.record).order_by(table.c.ordinal)).scalars()
+    return f"[{','.join(texts)}]"

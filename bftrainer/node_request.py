@@ -1,0 +1,116 @@
+"""What a trainer asks of each of its nodes, and which nodes meet it. Pure.
+
+``sbatch --gres`` and ``--constraint`` as their user wrote them come in. Every node of a
+trainer has to meet them by itself, so that nothing that counts nodes can be asked for: the
+size of a trainer changes. Called by ``api.admission`` and ``decide.eligible``. Source: sbatch
+manual page, release 22.05.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from bftrainer.poll.features import Rule, meets, rule_of
+from bftrainer.poll.snapshot import Node
+from bftrainer.trainer import TrainerSpec
+
+_GPU = re.compile(r"gpu(?::(?P<type>[A-Za-z0-9_][\w.+-]*?))?(?::(?P<count>[0-9]{1,9}))?")
+_COUNT = re.compile(r"[0-9]{1,9}")
+_OPERATORS = frozenset("&|")
+NOTHING = ("-",)  # a feature that no node has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRequest:
+    """What every node has to have."""
+
+    gpus: tuple[tuple[str, int], ...] = ()  # type, "" for any, and how many at least
+    features: Rule = ()
+
+    def __str__(self) -> str:
+        """As it may be written in one line."""
+        gpus = [":".join(filter(None, ("gpu", kind, str(count)))) for kind, count in self.gpus]
+        return "&".join([*gpus, *(["".join(self.features)] if self.features else [])])
+
+    @property
+    def n_gpus(self) -> int:
+        """GPUs per node, of all types."""
+        return sum(count for _, count in self.gpus)
+
+    def is_met_by(self, node: Node) -> bool:
+        """Whether the node has all of it."""
+        return meets(node.features, self.features) and all(
+            (gpus_of_type(node.node_type, gpu_type) if gpu_type else node.gpus) >= count
+            for gpu_type, count in self.gpus
+        )
+
+
+@lru_cache(maxsize=1024)
+def request_of(gres: str, constraint: str) -> NodeRequest:
+    """Read both options; "" asks for nothing.
+
+    Raises:
+        ValueError: in one sentence, what cannot be asked for.
+    """
+    return NodeRequest(gpus=_gpus(gres), features=_features(constraint))
+
+
+def asked(spec: TrainerSpec) -> NodeRequest:
+    """Return what the trainer asks of its nodes."""
+    try:
+        return request_of(spec.gres, spec.constraint)
+    except ValueError:  # another release may have accepted more
+        return NodeRequest(features=NOTHING)
+
+
+def _gpus(gres: str) -> tuple[tuple[str, int], ...]:
+    found: dict[str, int] = {}
+    for item in gres.split(",") if gres and gres.lower() != "none" else ():
+        match = _GPU.fullmatch(item)
+        if match is None:
+            raise ValueError(f"{item!r} is not gpu, gpu:COUNT, gpu:TYPE or gpu:TYPE:COUNT")
+        gpu_type, count = match["type"] or "", match["count"]
+        if count is None and _COUNT.fullmatch(gpu_type):  # digits alone are a count
+            gpu_type, count = "", gpu_type
+        found[gpu_type] = found.get(gpu_type, 0) + int(count or 1)
+    if "" in found and len(found) > 1:
+        raise ValueError("GPUs are asked for with a type and without one")
+    return tuple(sorted((gpu_type, count) for gpu_type, count in found.items() if count))
+
+
+def _features(constraint: str) -> Rule:
+    if "[" in constraint or "*" in constraint:
+        raise ValueError("a constraint with brackets or * speaks of several nodes together")
+    rule = rule_of(constraint) if constraint.strip() else ()
+    if rule is None:
+        raise ValueError("the constraint is not features joined by & and |, with parentheses")
+    if _is_ambiguous(rule):
+        raise ValueError("the constraint has & and | side by side without parentheses")
+    return rule
+
+
+def _is_ambiguous(rule: Rule) -> bool:
+    """Whether it depends on the order in which & and | are applied."""
+    open_: list[set[str]] = [set()]
+    for word in rule:
+        if word == "(":
+            open_.append(set())
+        elif word == ")":
+            open_.pop()
+        elif word in _OPERATORS:
+            open_[-1].add(word)
+            if len(open_[-1]) > 1:
+                return True
+    return False
+
+
+@lru_cache(maxsize=1024)
+def gpus_of_type(node_type: str, gpu_type: str = "") -> int:
+    """Count the GPUs, of one type or all, of nodes like ``gpu:a100:4,gpu:v100:2``."""
+    try:
+        found = dict(_gpus(node_type))
+    except ValueError:  # no type of GPUs
+        return 0
+    return found.get(gpu_type, 0) if gpu_type else sum(found.values())

@@ -1,0 +1,1 @@
+"""Queue models: what the pending jobs of a look ask for, for ``decide``. Pure."""

@@ -1,0 +1,206 @@
+"""What the scheduler will plan in its next cycle for the jobs that cannot start now.
+
+What it has printed is as old as its last cycle: jobs have ended since. Takes the limits of running
+jobs and, in the queue's order, who starts and who waits; says when and where each of those would
+start. Conservative backfill: nobody delays who comes before. Source: slurm.conf(5), release 22.05,
+"SchedulerParameters"; that ends within a span count as one was measured. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property, reduce
+from operator import or_
+
+from bftrainer.poll.snapshot import Job, JobState, Snapshot
+from bftrainer.queue.matching import Matching
+from bftrainer.queue.model import Demand, GapEnd, Request, Then
+from bftrainer.queue.nodesets import NodeSet, NodeSets, first
+
+FIRST_SPAN_S = 30.0  # each of the next ones lasts as long as all before it
+MOST_PLANNED = 50  # jobs; of those behind them what is printed has to do
+Span = tuple[float, float, NodeSet]  # from, until, where
+
+
+class BackfillPlan:
+    """``NextPlan``: nodes that come free, and who is planned on them."""
+
+    def __init__(self, snapshot: Snapshot, sets: NodeSets, usable: NodeSet, now_s: float) -> None:
+        """Begin with what a complete snapshot shows; ``usable``: nodes that jobs may have now."""
+        window_s = snapshot.plan_window_s
+        self._sets, self._now_s, self._slot_s = sets, now_s, snapshot.plan_resolution_s
+        self._until_s = math.inf if window_s is None else now_s + window_s
+        self._reserved: list[Span] = [
+            (one.start_s, one.end_s, sets.named(one.nodes))
+            for one in snapshot.reservations or ()
+            if one.end_s > now_s
+        ]
+        ends = [(end_s, nodes) for _, end_s, nodes in self._reserved]
+        ends += [
+            (_must_end_s(job, now_s), sets.named(job.nodes))
+            for job in snapshot.jobs or ()
+            if job.nodes and job.is_ordinary
+        ]
+        self._free = dict(_coming_free(now_s, usable, _last(ends, usable)))
+        self._free_s = list(self._free)
+        times_s = {*self._free, *(end_s for _, end_s, _ in self._reserved)}
+        self._times_s = sorted(at_s for at_s in times_s if at_s <= self._until_s)
+        self._started: list[Span] = []
+        self._planned: list[Span] = []
+        self._off: dict[float, tuple[int, NodeSet]] = {}  # by limit: of how many, which
+        self._first: list[tuple[GapEnd, NodeSet]] = []  # of those planned
+
+    @cached_property
+    def ends(self) -> dict[str, GapEnd]:
+        """The earliest start on each node; to be asked for when all jobs wait."""
+        found, seen = dict[str, GapEnd](), 0
+        for end, nodes in sorted(self._first, key=lambda one: one[0].at_s):
+            found |= {node.name: end for node in self._sets.members(nodes & ~seen)}
+            seen |= nodes
+        return found
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are as many jobs as a decision has time for."""
+        return len(self._planned) >= MOST_PLANNED
+
+    def kept_off(self, limit_s: float | None, *, is_in_reservation: bool) -> NodeSet:
+        """Those of plans and, unless it has one of its own, of reservations."""
+        if limit_s is None:
+            return 0
+        known, off = self._off.get(limit_s, (0, 0))
+        for begin_s, _, nodes in self._planned[known:]:
+            if begin_s < self._now_s + limit_s:
+                off |= nodes
+        self._off[limit_s] = len(self._planned), off
+        for begin_s, _, nodes in () if is_in_reservation else self._reserved:
+            if begin_s < self._now_s + limit_s:
+                off |= nodes
+        return off
+
+    def start(self, limit_s: float | None, nodes: NodeSet) -> None:
+        """Take the nodes until its limit strikes."""
+        end_s = self._now_s + (math.inf if limit_s is None else limit_s)
+        self._started.append((self._now_s, end_s, nodes))
+        self._look_at(end_s)
+
+    def wait(self, job: Job, request: Request | None) -> None:
+        """Plan it where it fits first; if nobody knows where, as it is printed."""
+        found: tuple[float, NodeSet] | None = None
+        limit_s = job.time_limit_s if request is None else request.limit_s
+        if request is not None and not self.is_full and not job.reservations:
+            ways = [self._earliest(way, limit_s) for way in request.ways]
+            found = min([way for way in ways if way], default=None)
+        if found is None and job.start_s is not None and job.start_s > self._now_s:
+            found = job.start_s, self._sets.named(job.planned_nodes)
+        if found is None:
+            return
+        start_s, nodes = found
+        slot_s = slot_begin_s(start_s, self._slot_s)
+        end_s = start_s + (math.inf if limit_s is None else limit_s)
+        self._planned.append((slot_s, end_s, nodes))
+        self._look_at(end_s)
+        end = GapEnd(at_s=start_s, last_end_s=slot_s, then=Then.JOB, by=job.job_id)
+        self._first.append((end, nodes))
+
+    def _look_at(self, at_s: float) -> None:
+        if at_s < self._until_s:
+            insort(self._times_s, at_s)
+
+    def _earliest(
+        self, way: Sequence[Demand], limit_s: float | None
+    ) -> tuple[float, NodeSet] | None:
+        """Return when and where a job that asks for this starts; None: not within the window."""
+        among = reduce(or_, [demand.among for demand in way])
+        count = sum(demand.count for demand in way)
+        for at_s in self._times_s:
+            room = among & self._free[self._free_s[bisect_right(self._free_s, at_s) - 1]]
+            if room.bit_count() < count:
+                continue
+            until_s = at_s + (limit_s or 0.0)
+            for spans in (self._reserved, self._started, self._planned):
+                for begin_s, end_s, nodes in spans:
+                    if begin_s < until_s and end_s > at_s:
+                        room &= ~nodes
+            if room.bit_count() >= count and (nodes := _chosen(way, room)):
+                return at_s, nodes
+        return None
+
+
+def slot_begin_s(start_s: float, slot_s: float) -> float:
+    """Return the begin of the slot of the scheduler's plan in which a planned job starts.
+
+    The whole slot counts as taken: a job whose limit reaches into it waits (measured on Slurm
+    22.05 with the default bf_resolution of 60 s, and a plan for 22:04:53: limits until
+    22:03:50 started, until 22:04:05 did not).
+
+    Args:
+        start_s: as planned.
+        slot_s: ``Snapshot.plan_resolution_s``; 0: the plan is exact.
+    """
+    if slot_s <= 0 or math.isinf(start_s):
+        return start_s
+    return math.floor(start_s / slot_s) * slot_s
+
+
+def _must_end_s(job: Job, now_s: float) -> float:
+    """Return when a job that runs is over by its limit; inf: nobody knows."""
+    if job.state is JobState.COMPLETING:
+        return now_s
+    return job.start_s + job.time_limit_s if job.start_s and job.time_limit_s else math.inf
+
+
+def _coming_free(
+    now_s: float, usable: NodeSet, ends: Iterable[tuple[float, NodeSet]]
+) -> Iterator[tuple[float, NodeSet]]:
+    """Yield which nodes are free from when on; what ends within a span ends with the last."""
+    at_s, free, mark_s, bound_s = now_s, usable, 0.0, -math.inf
+    for end_s, nodes in sorted(ends):
+        if end_s > bound_s:
+            yield at_s, free
+            if math.isinf(bound_s):
+                mark_s = end_s // FIRST_SPAN_S * FIRST_SPAN_S + FIRST_SPAN_S
+                bound_s = mark_s + FIRST_SPAN_S
+            while end_s > bound_s:
+                bound_s += bound_s - mark_s
+        free |= nodes
+        at_s = max(end_s, now_s + 1.0)
+    yield at_s, free
+
+
+def _last(
+    ends: Iterable[tuple[float, NodeSet]], usable: NodeSet
+) -> Iterator[tuple[float, NodeSet]]:
+    """Yield which nodes come free when all that is on them has ended."""
+    known = usable
+    for end_s, nodes in sorted(ends, reverse=True):
+        if nodes & ~known and end_s < math.inf:
+            yield end_s, nodes & ~known
+        known |= nodes
+
+
+def _chosen(way: Sequence[Demand], room: NodeSet) -> NodeSet:
+    """Choose the nodes of a job; 0: of some there are too few."""
+    if len(way) == 1:
+        return neighbours(room, way[0].count)
+    found = Matching(room)
+    return room & ~found.unused if found.try_add(way) else 0
+
+
+def neighbours(some: NodeSet, count: int) -> NodeSet:
+    """Choose as Slurm does: in the shortest row that is long enough, else the longest first."""
+    rows: list[tuple[int, NodeSet]] = []
+    while some:
+        row = some & ~(some + (some & -some))
+        rows.append((row.bit_count(), row))
+        some ^= row
+    rows.sort()
+    chosen = 0
+    while count > 0 and rows:
+        longest = bisect_right(rows, (rows[-1][0], -1))  # the first of them
+        length, row = rows.pop(min(bisect_right(rows, (count, -1)), longest))
+        chosen |= first(row, count)
+        count -= length
+    return chosen

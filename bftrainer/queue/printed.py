@@ -1,0 +1,105 @@
+"""The queue as looks show it: entitled jobs, the starts that the scheduler printed, reservations.
+
+The ``QueueModel`` of batch systems whose adapter says with plain data what it knows: ``local``,
+and Slurm with the plan of its backfill. What ends a node's gap (docs/gaps.md has the reasons):
+
+* a reservation to come: everybody's use of its nodes. Nothing may run into it, ours or not;
+* a planned start with the nodes it is planned on: our use of these nodes. Whoever ends
+  before may use them until then, and so may we.
+
+How far ahead the batch system plans at all (bf_window) ends nothing by itself: what is not
+planned by then cannot start before then, unless jobs end early, and then the plan moves.
+``claiming`` asks for no pilot that lasts longer than that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import cached_property
+
+from bftrainer.poll.snapshot import Job, Reservation, Snapshot
+from bftrainer.queue.backfill import BackfillPlan, slot_begin_s
+from bftrainer.queue.model import GapEnd, Request, Then
+from bftrainer.queue.nodesets import NodeSet, NodeSets
+from bftrainer.queue.requests import Requests
+from bftrainer.queue.waiting import pending_jobs, why_it_waits
+
+# A planned start that passed this many cycles ago is none any more: Slurm leaves the last
+# estimate of a job that it no longer tries (bf_max_job_test) in the queue for ever.
+_STALE_CYCLES = 2.0
+
+
+class PrintedQueue:
+    """``QueueModel`` of a complete snapshot; each part is worked out when it is asked for."""
+
+    def __init__(self, snapshot: Snapshot, now_s: float, cycle_s: float) -> None:
+        """Look.
+
+        Args:
+            snapshot: complete.
+            now_s: batch system's clock.
+            cycle_s: time between two passes of its scheduler.
+        """
+        self._snapshot, self._now_s, self._cycle_s = snapshot, now_s, cycle_s
+        self.sets = NodeSets.of(snapshot.nodes or ())
+
+    @cached_property
+    def jobs(self) -> list[Job]:
+        """By tier of the partition, priority, age."""
+        jobs, ranks = pending_jobs(self._snapshot), dict[tuple[str, ...], int]()
+        tiers = {partition.name: partition.tier for partition in self._snapshot.partitions}
+        for said in {job.partitions for job in jobs}:
+            ranks[said] = -max([tiers.get(name, 0) for name in said], default=0)
+        jobs.sort(key=lambda j: (ranks[j.partitions], -j.priority, j.submit_s or 0.0, _number(j)))
+        return jobs
+
+    @cached_property
+    def gap_ends(self) -> dict[str, GapEnd]:
+        """The earliest plan or reservation of each node."""
+        ends: dict[str, GapEnd] = {}
+        for reservation in self._snapshot.reservations or ():
+            if reservation.end_s > self._now_s:
+                _bound(ends, reservation.nodes, _end_of(reservation))
+        for job in pending_jobs(self._snapshot):
+            start_s = job.start_s
+            if start_s is not None and start_s >= self._now_s - _STALE_CYCLES * self._cycle_s:
+                slot_s = slot_begin_s(start_s, self._snapshot.plan_resolution_s)
+                end = GapEnd(at_s=start_s, last_end_s=slot_s, then=Then.JOB, by=job.job_id)
+                _bound(ends, job.planned_nodes or job.required_nodes, end)
+        return ends
+
+    @cached_property
+    def _requests(self) -> Requests:
+        return Requests(self._snapshot, self.sets, self._now_s)
+
+    def why_not(self, job: Job) -> str:
+        """Not entitled, or not begun."""
+        return why_it_waits(job, self._now_s)
+
+    def request(self, job: Job) -> Request:
+        """State it once for all jobs that are alike."""
+        return self._requests.of(job)
+
+    def next_plan(self, usable: NodeSet) -> BackfillPlan:
+        """Plan as Slurm's backfill does."""
+        return BackfillPlan(self._snapshot, self.sets, usable, self._now_s)
+
+
+def _number(job: Job) -> float:
+    """Many are submitted within a second: of those the lower number comes first."""
+    number = job.counts_as
+    return float(number) if number.isdecimal() else math.inf
+
+
+def _end_of(one: Reservation) -> GapEnd:
+    """It holds from its own second on."""
+    then = Then.MAINTENANCE if one.is_maintenance else Then.RESERVATION
+    return GapEnd(at_s=one.start_s, last_end_s=one.start_s, then=then, by=one.name)
+
+
+def _bound(ends: dict[str, GapEnd], nodes: Iterable[str], end: GapEnd) -> None:
+    for node in nodes:
+        known = ends.get(node)
+        if known is None or end.at_s < known.at_s:
+            ends[node] = end

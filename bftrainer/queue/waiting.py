@@ -1,0 +1,26 @@
+"""Who waits for nodes: ordinary jobs that have not started, by what their adapter says. Pure."""
+
+from __future__ import annotations
+
+from bftrainer.poll.snapshot import Job, JobState, Snapshot
+
+
+def pending_jobs(snapshot: Snapshot) -> list[Job]:
+    """Return the ordinary jobs that have not started, as the snapshot has them."""
+    pending = JobState.PENDING  # once: a queue may have 10,000
+    return [j for j in snapshot.jobs or () if j.state is pending and j.pilot_id is None]
+
+
+def why_it_waits(job: Job, now_s: float) -> str:
+    """Say why a job cannot start now whatever is free; "": nothing is known to be missing."""
+    if not job.is_entitled:
+        what = f" ({job.waits_for})" if job.waits_for else ""
+        return f"The batch system does not start it: {job.reason or 'it does not say why'}{what}."
+    if job.begin_s is not None and job.begin_s > now_s:
+        return "Its begin time has not come."
+    return ""
+
+
+def waits_for_nodes(snapshot: Snapshot) -> bool:
+    """Whether there is a job that might start if it had nodes."""
+    return any(not why_it_waits(job, snapshot.taken_at_s) for job in pending_jobs(snapshot))

@@ -1,0 +1,73 @@
+"""Why a trainer cannot start: too few nodes that it may have, in the cluster or the pool. Pure.
+
+Called by ``service`` and ``explain``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from bftrainer.decide.eligible import Classes
+from bftrainer.decide.stating import nodes_by_trainer
+from bftrainer.decide.types import PoolNode
+from bftrainer.node_request import asked
+from bftrainer.poll.snapshot import Node
+from bftrainer.trainer import TrainerRecord
+
+
+def impossible(records: Sequence[TrainerRecord], seen: Sequence[Node]) -> dict[str, str]:
+    """Say of each trainer for which this cluster has too few nodes that it has.
+
+    Args:
+        records: trainers that are not final.
+        seen: all nodes of the last look, whatever their state; none: nothing is known.
+    """
+    found: dict[str, str] = {}
+    for record, there in _too_few(records, [node.name for node in seen], seen, {}):
+        found[record.trainer_id] = (
+            f"It needs {record.spec.n_min} nodes (n_min), and of those it may have this cluster"
+            f" has {there} of one type."
+            if there
+            else f"No node of this cluster is what it asks for ({asked(record.spec)})."
+        )
+    return found
+
+
+def cannot_start(
+    records: Sequence[TrainerRecord],
+    pool: Sequence[PoolNode],
+    seen: Sequence[Node],
+    assignment: Mapping[str, str],
+) -> dict[str, str]:
+    """Say of each trainer that could not run now, were it alone, why.
+
+    Args:
+        records: trainers that are not final.
+        pool: nodes of the last decision.
+        seen: all nodes of the last look.
+        assignment: node -> trainer, of that decision.
+    """
+    known = {node.name for node in seen}
+    names = [node.name for node in pool if node.name in known]
+    held = nodes_by_trainer(assignment, set(names))
+    found: dict[str, str] = {}
+    for record, there in _too_few(records, names, seen, held):
+        of_type = "" if there == len(names) else " of one type that it may have"
+        needs = f"It needs {record.spec.n_min} nodes (n_min) and the pool has {there}{of_type}."
+        found[record.trainer_id] = needs
+    return {**found, **impossible(records, seen)}
+
+
+def _too_few(
+    records: Sequence[TrainerRecord],
+    names: Iterable[str],
+    seen: Sequence[Node],
+    held: Mapping[str, Sequence[str]],
+) -> Iterator[tuple[TrainerRecord, int]]:
+    """Yield who needs more of these nodes than it could have, and how many that are."""
+    requests = [asked(record.spec) for record in records] if seen else []
+    classes = Classes(names, {node.name: node for node in seen}, requests)
+    for record, request in zip(records, requests, strict=False):  # none: nothing is known
+        there = classes.choice(request, record.spec.n_min, held.get(record.trainer_id, ())).most
+        if there < record.spec.n_min:
+            yield record, there

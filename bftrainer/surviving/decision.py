@@ -1,0 +1,184 @@
+"""A decision that fails → the same decision without the trainer, job or node at fault.
+
+When one fails, everybody else is decided as if whoever is at fault were not there. Whom the
+solver's refusal names, or no problem can be stated with (``unfit``), is left out; else one
+after the other is found by halving who is left out, of the jobs, the trainers and the nodes.
+Of a job only what it asks for is left out: it counts as one we do not understand and gets its
+nodes back. When a decision fails unless nobody is left, it is the policy that is at fault:
+everybody keeps what they have, and jobs get nodes back all the same.
+
+Who was left out is remembered and left out at once for ``RETRY_S``, then tried again. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from bftrainer.decide.decision import decide, unchanged
+from bftrainer.decide.policies.base import Policy
+from bftrainer.decide.stating import problem_trainer
+from bftrainer.decide.types import DecisionInput, Kind, Known, LeftOut, Plan, Settings
+from bftrainer.errors import BftError
+from bftrainer.surviving.leaving_out import without
+from bftrainer.surviving.words import sentence
+from bftrainer.trainer import TrainerRecord
+from milp.errors import ProblemError
+from milp.problem import Problem
+from milp.validate import validate
+
+RETRY_S = 60.0
+MOST_TRIES = 32  # for each kind; one culprit among a thousand takes a dozen
+LONGEST_REASON = 300  # characters
+SEARCHED = (Kind.REQUEST, Kind.TRAINER, Kind.NODE)
+
+
+def decide_surely(
+    given: DecisionInput,
+    policy: Policy,
+    on_failure: Callable[[Exception], object] = lambda _: None,
+) -> Plan:
+    """Decide, of as many as can be; it raises nothing.
+
+    Args:
+        given: everything it depends on.
+        policy: who allocates.
+        on_failure: told what failed. What it raises is raised.
+    """
+    try:
+        return _surviving(given, policy, on_failure)
+    except Exception as failure:  # noqa: BLE001 - give-back itself: the batch system preempts
+        on_failure(failure)
+        why = f"BFT-2118: nothing could be decided ({_reason_of(failure)})."
+        return replace(unchanged(given, why), trouble=why)
+
+
+def _surviving(
+    given: DecisionInput, policy: Policy, on_failure: Callable[[Exception], object]
+) -> Plan:
+    known, at_fault = _still(given)
+    try:
+        return decide(without(given, known), policy)
+    except Exception as failure:  # noqa: BLE001 - of one of many: the others are decided
+        on_failure(failure)
+        search = _Search(given=given, policy=policy, known=known, failure=failure)
+    plan = search.named()
+    if plan is None and at_fault is None:
+        plan = next(filter(None, map(search.halved, SEARCHED)), None)
+    if plan is None:
+        at_fault = at_fault or _left_out(given, Kind.POLICY, given.settings.policy, search.failure)
+        plan = decide(without(given, {**search.known, at_fault.key: at_fault}), None)
+        plan = replace(plan, trouble=sentence(at_fault))
+    return plan
+
+
+@dataclass(slots=True, kw_only=True)
+class _Search:
+    """For those on whom a decision fails."""
+
+    given: DecisionInput
+    policy: Policy
+    known: Known  # left out by now
+    failure: Exception  # of the last attempt
+    tries: int = 0
+
+    def named(self) -> Plan | None:
+        """Return the decision without those whose fault is plain; ``None``: it fails still."""
+        given = self.given
+        whys = [(r.trainer_id, unfit(r, given.settings)) for r in given.trainers]
+        more = [_left_out(given, Kind.TRAINER, name, why) for name, why in whys if why]
+        plan, self.tries = None, 0
+        while plan is None and self.tries < MOST_TRIES:
+            if isinstance(problem := self.failure, ProblemError):
+                named = ((Kind.TRAINER, problem.trainer_id), (Kind.NODE, problem.node))
+                more += [_left_out(given, k, n, problem) for k, n in named if n in _names(given, k)]
+            if all(one.key in self.known for one in more):
+                return None
+            self.known = {**{one.key: one for one in more}, **self.known}
+            plan = self._try(self.known)
+        return plan
+
+    def halved(self, kind: Kind) -> Plan | None:
+        """Return the decision without as few of a kind as make it succeed; ``None``: no such.
+
+        Without all of them it goes well, or it is not they who are at fault. The culprit is
+        the last one of the fewest in front without whom it goes well.
+        """
+        known, plan, self.tries = self.known, None, 0
+        while plan is None and self.tries < MOST_TRIES:
+            names = [n for n in _names(self.given, kind) if f"{kind} {n}" not in known]
+            if not names or self._try(self._and(known, kind, names)) is None:
+                return None
+            fails, goes_well = 0, len(names)
+            while goes_well - fails > 1:
+                half = (fails + goes_well) // 2
+                if self._try(self._and(known, kind, names[:half])) is None:
+                    fails = half
+                else:
+                    goes_well = half
+            known = self._and(known, kind, names[goes_well - 1 : goes_well])
+            plan = self._try(known)
+        if plan is not None and plan.allocation is None and kind is not Kind.REQUEST:
+            return None  # nobody is left: it is not they who are at fault
+        return plan
+
+    def _and(self, known: Known, kind: Kind, names: Sequence[str]) -> Known:
+        more = [_left_out(self.given, kind, name, self.failure) for name in names]
+        return {**known, **{one.key: one for one in more}}
+
+    def _try(self, known: Known) -> Plan | None:
+        self.tries += 1
+        try:
+            return decide(without(self.given, known), self.policy)
+        except Exception as failure:  # noqa: BLE001 - the search goes on
+            self.failure = failure
+            return None
+
+
+def unfit(record: TrainerRecord, settings: Settings) -> str:
+    """Say why no allocation can be made with this trainer in it, whoever else there is.
+
+    "": one can. Asked when a trainer is submitted, and when a decision has failed.
+    """
+    try:
+        alone = (problem_trainer(record, (), settings),)
+        validate(
+            Problem(nodes=(), trainers=alone, t_fwd_s=0.0, p_jmax=1, objective=settings.objective)
+        )
+    except ProblemError as problem:
+        return problem.cause
+    except Exception as failure:  # noqa: BLE001 - numbers that arithmetic cannot take
+        return f"Trainer {record.trainer_id}: its numbers are beyond arithmetic ({failure})."
+    return ""
+
+
+def _reason_of(failure: Exception) -> str:
+    """Say in one line what failed."""
+    if isinstance(failure, ProblemError | BftError):
+        return failure.cause[:LONGEST_REASON]
+    return f"{type(failure).__name__}: {failure}"[:LONGEST_REASON].rstrip(".") + "."
+
+
+def _left_out(given: DecisionInput, kind: Kind, name: str, why: Exception | str) -> LeftOut:
+    reason = why if isinstance(why, str) else _reason_of(why)
+    return LeftOut(kind=kind, name=name, reason=reason, since_s=given.now_s)
+
+
+def _still(given: DecisionInput) -> tuple[Known, LeftOut | None]:
+    """Return who was found to be at fault a short while ago, the policy apart."""
+    young = {
+        key: one
+        for key, one in given.memory.left_out.items()
+        if 0.0 <= given.now_s - one.since_s < RETRY_S
+    }
+    known = {key: one for key, one in young.items() if one.kind in SEARCHED}
+    return known, young.get(f"{Kind.POLICY} {given.settings.policy}")
+
+
+def _names(given: DecisionInput, kind: Kind) -> Sequence[str]:
+    match kind:
+        case Kind.REQUEST:
+            return [job.job_id for job in given.snapshot.jobs or () if job.is_ordinary]
+        case Kind.TRAINER:
+            return [record.trainer_id for record in given.trainers]
+    return [node.name for node in given.snapshot.nodes or ()]

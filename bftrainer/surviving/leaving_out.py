@@ -1,0 +1,121 @@
+"""A decision's input without trainers, jobs and nodes, and without what cannot be written down.
+
+Numbers are looked at where they come in; what slips through all the same (an adapter of
+another package, a defect of ours) is found before a decision is taken of it (``writable``,
+called by ``bftrainer.deciding``): a trainer, job or node with a number that is none is left out
+by name, as those on whom a decision fails are (``surviving.decision``). Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields, replace
+from typing import TypeVar, cast
+
+from bftrainer.canonical import CanonicalError, encoder, field_hints, to_plain
+from bftrainer.decide.types import DecisionInput, Kind, Known, LeftOut
+from bftrainer.poll.snapshot import Job
+
+T = TypeVar("T")
+
+
+def without(given: DecisionInput, known: Known) -> DecisionInput:
+    """Return the input as if those were not there; the memory says who is left out.
+
+    Of a job only what it asks for is left out: it wants as many nodes, whichever.
+    """
+    if not known and not given.memory.left_out:
+        return given
+
+    def is_in(kind: Kind, name: str) -> bool:
+        return f"{kind} {name}" not in known
+
+    seen = given.snapshot
+    nodes, jobs = seen.nodes, seen.jobs
+    snapshot = replace(
+        seen,
+        nodes=nodes and tuple(n for n in nodes if is_in(Kind.NODE, n.name)),
+        jobs=jobs and tuple(j if is_in(Kind.REQUEST, j.job_id) else _unclear(j) for j in jobs),
+    )
+    trainers = tuple(r for r in given.trainers if is_in(Kind.TRAINER, r.trainer_id))
+    memory = replace(given.memory, left_out=known)
+    return replace(given, snapshot=snapshot, trainers=trainers, memory=memory)
+
+
+def _unclear(job: Job) -> Job:
+    known = _kept_job(job)
+    return Job(
+        job_id=known.job_id,
+        user=known.user,
+        family=known.family,
+        partitions=known.partitions,
+        state=known.state,
+        n_nodes=known.n_nodes,
+        time_limit_s=known.time_limit_s,
+        priority=known.priority,
+        submit_s=known.submit_s,
+        nodes=known.nodes,
+        unclear="what a decision failed on",
+    )
+
+
+def writable(given: DecisionInput) -> DecisionInput:
+    """Return the input with nothing in it that has no canonical form.
+
+    Raises:
+        CanonicalError: a name, a state, the time or the settings have none.
+    """
+    seen, now_s = given.snapshot, given.now_s
+    kinds = (
+        (Kind.NODE, [(node.name, node) for node in seen.nodes or ()]),
+        (Kind.REQUEST, [(job.job_id, job) for job in seen.jobs or () if job.is_ordinary]),
+        (Kind.TRAINER, [(record.trainer_id, record) for record in given.trainers]),
+    )
+    out = [
+        LeftOut(kind=kind, name=name, reason=why, since_s=now_s)
+        for kind, everybody in kinds
+        for name, one in everybody
+        if (why := _why_not(one))
+    ]
+    memory = _kept(given.memory)
+    given = replace(given, memory=memory)
+    given = without(given, {**memory.left_out, **{one.key: one for one in out}})
+    jobs = given.snapshot.jobs and tuple(map(_kept_job, given.snapshot.jobs))
+    unread = {"nodes": None, "jobs": None, "reservations": None}
+    pilots = tuple(_kept(pilot, requested_s=now_s) for pilot in given.pilots)
+    snapshot = _kept(replace(given.snapshot, jobs=jobs), taken_at_s=now_s, **unread)
+    return _kept(replace(given, snapshot=snapshot, pilots=pilots))
+
+
+def _kept_job(job: Job) -> Job:
+    return _kept(job, user="?", n_nodes=1, time_limit_s=None)
+
+
+def _kept(one: T, **otherwise: object) -> T:
+    """Return the dataclass with ``otherwise``, or defaults, in place of what cannot be written.
+
+    Raises:
+        CanonicalError: a field without a default cannot.
+    """
+    hints, found = field_hints(cast("type", type(one))), dict[str, object]()
+    for field in fields(one):  # type: ignore[arg-type]  # a dataclass
+        try:
+            encoder(hints[field.name])(getattr(one, field.name))
+        except CanonicalError:
+            if field.name in otherwise:
+                found[field.name] = otherwise[field.name]
+            elif field.default_factory is not MISSING:
+                found[field.name] = field.default_factory()
+            elif field.default is not MISSING:
+                found[field.name] = field.default
+            else:
+                raise
+    return replace(one, **found) if found else one  # type: ignore[type-var]  # likewise
+
+
+def _why_not(one: object) -> str:
+    """Say what cannot be written; "": everything can."""
+    try:
+        to_plain(one)
+    except CanonicalError as problem:
+        return problem.cause
+    return ""

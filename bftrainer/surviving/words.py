@@ -1,0 +1,34 @@
+"""Whom decisions do without → sentences for ``status``, ``explain`` and the log. Pure."""
+
+from __future__ import annotations
+
+from bftrainer.decide.types import Kind, Known, LeftOut
+
+WHAT_TO_DO = (
+    "It gets no nodes, and the others are decided without it. It is tried again every minute;"
+    " cancel it and submit it with other sizes, weight or curve."
+)
+
+
+def sentences(known: Known) -> tuple[str, ...]:
+    """Say of each what decisions do without, and why."""
+    return tuple(sentence(one) for one in known.values())
+
+
+def why_left_out(trainer_id: str, known: Known) -> tuple[str, ...]:
+    """Say why a trainer gets no nodes and what to do; nothing where decisions know it."""
+    one = known.get(f"{Kind.TRAINER} {trainer_id}")
+    return () if one is None else (sentence(one), WHAT_TO_DO)
+
+
+def sentence(one: LeftOut) -> str:
+    """Say what decisions fail on, and why."""
+    who = f"{one.kind} {one.name} and leave it out"
+    match one.kind:
+        case Kind.TRAINER:
+            return f"BFT-2116: decisions fail on {who}. {one.reason}"
+        case Kind.POLICY:
+            return f"BFT-2118: policy {one.name} gives no usable answer. {one.reason}"
+        case Kind.REQUEST:
+            who = f"what job {one.name} asks for, and give back any nodes of its number"
+    return f"BFT-2117: decisions fail on {who}. {one.reason}"

@@ -1,0 +1,210 @@
+"""What a look at a large site and a decision on it cost: from Slurm's text to the plan.
+
+Sites of several sizes, as Slurm's commands print them; the adapter's own reader and the
+daemon's own decision, in one process. ``look``: text to snapshot. ``decide``: snapshot to
+plan, at a new look. ``announced``: from a job that was just submitted to the pilots that go
+for it, between two looks. Seconds are processor time, medians. Prints targets with ``met`` or
+``missed``; exits 1 when one is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
+from statistics import median
+from typing import Any, TypeVar
+
+from _bench.machine import machine
+from _bench.scale_site import Printed, Size
+from _bench.targets import Target, console, exit_code, print_targets, write_json
+from rich.table import Table
+
+from bftrainer.decide.decision import decide
+from bftrainer.decide.policies.base import Policy, load_policy
+from bftrainer.decide.types import DecisionInput, Memory, Plan, Settings
+from bftrainer.poll.announcer import STAND_IN, Announced, Announcement
+from bftrainer.poll.snapshot import Job, JobState
+from slurm_plugins.snapshot import SnapshotReader
+
+T = TypeVar("T")
+NODES, TRAINERS, JOBS = (1000, 5000, 10_000), 1000, (0, 1000, 10_000)
+MOST_S, MOST_ANNOUNCED_S, MOST_MB = 1.0, 0.05, 512.0
+LOOKS = 5
+SETTINGS = Settings(explore_budget=0.02, straggler_threshold=0.8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One size of site."""
+
+    size: Size
+    first_s: float  # a daemon's first look and decision
+    look_s: float
+    decide_s: float
+    announced_s: float
+    n_releases: int  # for the announced job
+    peak_mb: float
+
+    @property
+    def plan_s(self) -> float:
+        """From text to plan."""
+        return self.look_s + self.decide_s
+
+
+def main() -> int:
+    """Measure every size; return 0 when every target is met."""
+    arguments = _arguments()
+    sizes = list(_sizes(is_quick=arguments.quick))
+    measured = [_measure(size) for size in sizes]
+    _print(measured)
+    slowest = max(measured, key=lambda one: one.plan_s)
+    late = max(measured, key=lambda one: one.announced_s)
+    big = max(measured, key=lambda one: one.peak_mb)
+    median_of = f"median of {LOOKS}; "
+    targets = [
+        _most("text to plan", slowest.plan_s, MOST_S, median_of + slowest.size.name),
+        _most(
+            "announced job to its pilots",
+            late.announced_s,
+            MOST_ANNOUNCED_S,
+            median_of + late.size.name,
+        ),
+        _most("memory", big.peak_mb, MOST_MB, f"peak; {big.size.name}", "MB"),
+    ]
+    print_targets("bench_scale", targets)
+    if arguments.json:
+        write_json(
+            arguments.json,
+            "bench_scale",
+            {"machine": machine(), "sizes": [asdict(one) for one in measured]},
+            targets,
+        )
+    return exit_code(targets)
+
+
+def _most(name: str, measured: float, limit: float, note: str, unit: str = "s") -> Target:
+    return Target(name=name, measured=measured, limit=limit, relation="<=", unit=unit, note=note)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else "")
+    parser.add_argument("--quick", action="store_true", help="1,000 nodes only")
+    parser.add_argument("--json", type=Path, help="write results and verdicts here")
+    return parser.parse_args()
+
+
+def _sizes(*, is_quick: bool) -> Iterator[Size]:
+    for n_nodes in NODES[:1] if is_quick else NODES:
+        for n_pending in JOBS:
+            yield Size(n_nodes=n_nodes, n_trainers=TRAINERS, n_pending=n_pending)
+    for n_pending in (0, JOBS[-1]):
+        yield Size(n_nodes=n_nodes, n_trainers=TRAINERS, n_pending=n_pending, holds_all=True)
+
+
+def _measure(size: Size) -> Measured:
+    """Measure one size, in a process of its own: its memory is its own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as own:
+        return own.submit(_measured, size).result()
+
+
+def _measured(size: Size) -> Measured:
+    now_s = time.time()
+    site, policy = Printed(size, now_s), load_policy(SETTINGS.policy)
+    reader(site).read()  # prints every text, which is not what is measured
+    looks = reader(site)
+    began_s = time.process_time()
+    training = site.training(SETTINGS.p_jmax)
+    given = DecisionInput(
+        now_s=now_s,
+        snapshot=looks.read(),
+        is_new_snapshot=True,
+        pilots=site.views(),
+        trainers=site.trainers(),
+        settings=SETTINGS,
+        memory=Memory(assignment=training),
+        training=training,
+    )
+    plan = decide(given, policy)
+    first_s = time.process_time() - began_s
+    look_s, decide_s, announced_s, n_releases = [], [], [], 0
+    for at in range(1, LOOKS + 1):
+        site.move()
+        took_s, snapshot = timed(looks.read)
+        look_s.append(took_s)
+        given = replace(given, snapshot=snapshot, now_s=now_s + 10 * at, memory=plan.memory)
+        took_s, plan = timed(partial(decide, given, policy))
+        decide_s.append(took_s)
+        took_s, soon = timed(partial(_on_announced, given, plan, policy))
+        announced_s.append(took_s)
+        n_releases = len(soon.releases)
+    return Measured(
+        size=size,
+        first_s=first_s,
+        look_s=median(look_s),
+        decide_s=median(decide_s),
+        announced_s=median(announced_s),
+        n_releases=n_releases,
+        peak_mb=getrusage(RUSAGE_SELF).ru_maxrss / 1024,
+    )
+
+
+def reader(site: Printed) -> SnapshotReader:
+    """Return the adapter's reader of that site."""
+    printed: Any = site  # answers as SlurmCommands does
+    return SnapshotReader(
+        commands=printed,
+        user="bft",
+        pilot_partition="bf",
+        partition=None,
+        reservations_interval_s=0.0,
+    )
+
+
+def _on_announced(given: DecisionInput, before: Plan, policy: Policy) -> Plan:
+    """Decide on a job of four nodes, submitted a second after the look."""
+    at_s = given.now_s + 1.0
+    job = Job(
+        job_id=f"{STAND_IN}1",
+        user="u1",
+        partitions=("batch",),
+        state=JobState.PENDING,
+        n_nodes=4,
+        time_limit_s=600.0,
+        submit_s=at_s,
+    )
+    announced = Announced()
+    announced.hear((Announcement(at_s=at_s, partition="batch", job=job),))
+    seen = announced.add_to(given.snapshot)
+    memory = before.memory
+    again = replace(given, snapshot=seen, now_s=at_s, is_new_snapshot=False, memory=memory)
+    again = replace(again, gives_back_only=True)  # as the daemon asks for it first
+    return decide(again, policy)
+
+
+def timed(call: Callable[[], T]) -> tuple[float, T]:
+    """Return the processor time of a call, and its result."""
+    began_s = time.process_time()
+    result = call()
+    return time.process_time() - began_s, result
+
+
+def _print(measured: Sequence[Measured]) -> None:
+    table = Table(title="Processor time, s", title_justify="left")
+    for heading in ("site", "first", "look", "decide", "both", "announced", "peak, MB"):
+        table.add_column(heading, justify="left" if heading == "site" else "right")
+    for one in measured:
+        times_s = (one.first_s, one.look_s, one.decide_s, one.plan_s, one.announced_s)
+        table.add_row(one.size.name, *(f"{s:.3f}" for s in times_s), f"{one.peak_mb:.0f}")
+    console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

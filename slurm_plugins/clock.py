@@ -1,0 +1,56 @@
+"""The controller's clock against ours: what Slurm prints is read as a time of our clock.
+
+``scontrol show config`` and ``sdiag`` begin with the controller's time, in whole seconds. Each
+bounds how far it is ahead; bounds are kept until one contradicts them. Text and times come
+in from ``slurm_plugins.snapshot``, times go out. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from bftrainer.hostlist import ParseError
+from slurm_plugins import parse
+
+_HEADER = re.compile(
+    r"^(?:Configuration data as of (\S+)|sdiag output at .*\(([0-9]+)\))$", re.MULTILINE
+)
+
+
+@dataclass(slots=True)
+class ControllerClock:
+    """How far the controller's clock is ahead; not at all until something contradicts that."""
+
+    least_s: float = -math.inf
+    most_s: float = math.inf
+
+    @property
+    def ahead_s(self) -> float:
+        """The middle of what is possible, 0 if that is possible."""
+        if self.least_s <= 0.0 <= self.most_s:
+            return 0.0
+        return (self.least_s + self.most_s) / 2.0
+
+    def hear(self, text: str, *, sent_s: float, received_s: float) -> None:
+        """Take over what the controller said between two times of ours."""
+        found = _HEADER.search(text)
+        try:
+            said_s = parse.time_s(found[1] or found[2]) if found else None
+        except ParseError:
+            return
+        if said_s is None:
+            return
+        least_s, most_s = said_s - received_s, said_s + 1.0 - sent_s
+        if least_s <= self.most_s and self.least_s <= most_s:
+            least_s, most_s = max(least_s, self.least_s), min(most_s, self.most_s)
+        self.least_s, self.most_s = least_s, most_s
+
+    def ours_s(self, theirs_s: float | None) -> float | None:
+        """Return a time of the controller's clock as one of ours."""
+        return None if theirs_s is None else theirs_s - self.ahead_s
+
+    def time_s(self, text: str) -> float | None:
+        """Read a printed time; raises ``ParseError``."""
+        return self.ours_s(parse.time_s(text))

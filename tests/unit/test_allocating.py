@@ -1,0 +1,103 @@
+"""What the allocation is asked, and who keeps which nodes of those that nobody trains on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from bftrainer.decide.types import Memory, PilotView, Settings
+from bftrainer.poll.snapshot import NodeState
+from bftrainer.trainer import MeasuredCosts, TrainerRecord
+from tests.support.snapshots import (
+    T0,
+    Fold,
+    claimed,
+    held,
+    idle_nodes,
+    node_names,
+    pilot,
+    record,
+    released,
+    snapshot,
+    with_state,
+)
+
+
+def _waiting(*names: str) -> tuple[PilotView, ...]:
+    return tuple(pilot(name, is_held=False) for name in names)
+
+
+def test_what_trains_pauses_and_not_what_is_on_its_way() -> None:
+    """Two nodes train and eight pilots wait: an eleventh node costs a pause of two."""
+    names = node_names(11)
+    fold = Fold(
+        memory=Memory(assignment=dict.fromkeys(names[:10], "t1"), idle_seen={"n11": 3}),
+    )
+    costs = MeasuredCosts(
+        rescale_up_s=60.0,
+        rescale_down_s=30.0,
+        samples_per_s_by_size=((1, 100.0), (2, 200.0)),
+    )
+    plan = fold.decide(
+        snapshot(with_state(idle_nodes(11), NodeState.ALLOCATED, "n1", "n2")),
+        [*held("n1", "n2"), *_waiting(*names[2:10])],
+        [record(n_max=32, costs=costs)],
+        training={"n1": "t1", "n2": "t1"},
+    )
+    [trainer] = fold.policy.problems[-1].trainers
+    assert trainer.current == trainer.settled == ("n1", "n2")
+    assert claimed(plan) == {"n11"}
+
+
+def _two_trainers() -> tuple[TrainerRecord, TrainerRecord]:
+    return record("t1", n_max=2), record("t2", n_max=2)
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_nodes_on_their_way_to_a_trainer_stay_its_own(*, is_held: bool) -> None:
+    """Nodes that sort before them turn idle; and one of two trainers trains already."""
+    fold = Fold(settings=Settings(reserve_nodes_per_type=0, p_jmax=2))
+    planned = {"n4": "t1", "n5": "t1", "n6": "t2", "n7": "t2"}
+    fold.memory = Memory(assignment=planned, idle_seen=dict.fromkeys(node_names(3), 3))
+    state = NodeState.ALLOCATED if is_held else NodeState.IDLE
+    nodes = with_state(idle_nodes(7), state, *planned)
+    pilots = [
+        pilot(name, is_held=is_held, end_s=T0 + 9000 if is_held else None) for name in planned
+    ]
+    for training in ({}, {"n4": "t1"}, {"n6": "t2", "n5": "t1"}):
+        plan = fold.decide(snapshot(nodes), pilots, _two_trainers(), training=training)
+        assert plan.assignment == planned
+        assert (plan.claims, plan.releases) == ((), ())
+
+
+# ---- who goes --------------------------------------------------------------------------------
+
+
+def _rates(*per_s: float) -> MeasuredCosts:
+    return MeasuredCosts(samples_per_s_by_size=tuple(enumerate(per_s, 1)))
+
+
+TRAINERS = (
+    record("t1", n_max=3, costs=_rates(100.0, 200.0, 300.0)),
+    record("t2", n_max=2, costs=_rates(100.0, 101.0)),  # to which a second node is no use
+)
+HAVE = {"n1": "t1", "n2": "t1", "n3": "t1", "n4": "t2", "n5": "t2"}
+
+
+def _decide(fold: Fold, trainers: Sequence[TrainerRecord] = TRAINERS) -> set[str]:
+    fold.memory = Memory(assignment=HAVE)
+    seen = snapshot(with_state(idle_nodes(5), NodeState.ALLOCATED, *HAVE))
+    return released(fold.decide(seen, held(*HAVE), trainers, training=HAVE))
+
+
+def test_the_reserve_takes_what_costs_the_trainers_least() -> None:
+    gone = _decide(Fold(settings=Settings(reserve_nodes_per_type=1)))
+    assert len(gone) == 1
+    assert gone < {"n4", "n5"}
+
+
+def test_a_daemon_that_backs_off_gives_up_what_costs_the_trainers_least() -> None:
+    gone = _decide(Fold(settings=Settings(reserve_nodes_per_type=0, max_held_nodes=4)))
+    assert len(gone) == 1
+    assert gone < {"n4", "n5"}
