@@ -17,6 +17,7 @@ from bftrainer.decide.stating import nodes_by_trainer
 from bftrainer.decide.types import DecisionInput
 from bftrainer.node_request import NOTHING, NodeRequest, asked
 from bftrainer.poll.snapshot import Node
+from bftrainer.queue.shown import nodes_by_name
 from milp.problem import Problem, ProblemNode, ProblemTrainer
 
 ANYTHING = NodeRequest()
@@ -101,7 +102,7 @@ def suited(problem: Problem, given: DecisionInput, warm_up_s: float = 0.0) -> Pr
     """
     specs = {record.trainer_id: record.spec for record in given.trainers}
     requests = [asked(specs[trainer.trainer_id]) for trainer in problem.trainers]
-    seen = {node.name: node for node in given.snapshot.nodes or ()}
+    seen = nodes_by_name(given.snapshot.nodes or ())
     classes = Classes([node.name for node in problem.nodes], seen, requests)
     # A trainer's type, if none of its nodes trains yet, is that of those about to.
     joins = nodes_by_trainer(given.memory.assignment, {p.node for p in given.pilots if p.is_held})
@@ -126,7 +127,7 @@ def _known(
     nodes: tuple[ProblemNode, ...], classes: Classes, seen: Mapping[str, Node]
 ) -> tuple[ProblemNode, ...]:
     """The nodes with their classes, where there are several, and their switches."""
-    if classes.is_one and not any(node.switch for node in seen.values()):
+    if classes.is_one and not any(seen[node.name].switch for node in nodes):
         return nodes
     titles = {} if classes.is_one else {one: one.name for one in set(classes.class_of.values())}
     return tuple(

@@ -10,7 +10,7 @@ in doubt, give back, and at once: nobody foretells when the scheduler comes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
@@ -19,12 +19,12 @@ from bftrainer.decide import vain
 from bftrainer.decide.cycles import have_passed
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.feasible import Judgement
-from bftrainer.decide.pool import FREE_STATES, LOST_STATES, taken_nodes
 from bftrainer.decide.types import DecisionInput, Memory, PilotView, Release
 from bftrainer.decide.victims import Offer, give, tiers_of
 from bftrainer.poll.announcer import is_stand_in
 from bftrainer.poll.snapshot import Job, NodeState, Snapshot
 from bftrainer.queue.nodesets import NodeSet, NodeSets, first
+from bftrainer.queue.shown import FREE_STATES, LOST_STATES, names_in, nodes_by_name, taken_nodes
 from bftrainer.queue.waiting import waits_for_nodes
 
 
@@ -34,7 +34,7 @@ def stage(draft: Draft) -> Draft:
         return draft
     given, memory, sets = draft.given, draft.memory, draft.queue.sets
     ours = _in_the_way(given)
-    free = _names_in(FREE_STATES, given.snapshot) - ours.keys()
+    free = names_in(given.snapshot, *FREE_STATES) - ours.keys()
     to_have = free | coming_back(given.snapshot, given.pilots, memory)
     usable = sets.named(to_have | ours.keys())
     judged = Judgement(draft.queue, usable, sets.named(to_have)).of_all(
@@ -91,9 +91,9 @@ def _in_the_way(given: DecisionInput) -> dict[str, PilotView]:
     snapshot = given.snapshot
     out = LOST_STATES + FREE_STATES if snapshot.pilots_come_last else LOST_STATES
     ours = {pilot.node: pilot for pilot in given.pilots if not pilot.is_leaving}
-    in_use = {n.name for n in snapshot.nodes or () if n.name in ours and n.state not in out}
-    in_use -= taken_nodes(snapshot)
-    return {name: pilot for name, pilot in ours.items() if name in in_use}
+    shown = nodes_by_name(snapshot.nodes or ()).keys()
+    not_to_have = names_in(snapshot, *out) | taken_nodes(snapshot)
+    return {n: pilot for n, pilot in ours.items() if n in shown and n not in not_to_have}
 
 
 def _offer(
@@ -137,7 +137,7 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
     more_s = (settings.hold_off_cycles - 1.0) * settings.cycle_s  # of a daemon that backs off
     taken = taken_nodes(snapshot)
     leaving = {p.node for p in given.pilots if p.is_leaving}
-    leaving |= _names_in((NodeState.COMPLETING,), snapshot)
+    leaving |= names_in(snapshot, NodeState.COMPLETING)
     since_s = {
         node: given.now_s if node in leaving else at_s
         for node, at_s in memory.held_off.items()
@@ -157,9 +157,5 @@ def coming_back(snapshot: Snapshot, pilots: Sequence[PilotView], memory: Memory)
     if not given_back:
         return set()
     kept = {p.node for p in pilots if not p.is_leaving}
-    shown = {node.name for node in snapshot.nodes or ()} - _names_in(LOST_STATES, snapshot)
-    return (given_back & shown) - taken_nodes(snapshot) - kept
-
-
-def _names_in(states: Collection[NodeState], snapshot: Snapshot) -> set[str]:
-    return {node.name for node in snapshot.nodes or () if node.state in states}
+    shown = given_back & nodes_by_name(snapshot.nodes or ()).keys()
+    return shown - names_in(snapshot, *LOST_STATES) - taken_nodes(snapshot) - kept

@@ -17,10 +17,9 @@ from functools import lru_cache
 from bftrainer.decide.types import Memory, PilotView, PoolNode, Settings
 from bftrainer.poll.snapshot import JobState, Node, NodeState, Snapshot
 from bftrainer.queue.model import GapEnd, QueueModel
+from bftrainer.queue.shown import FREE_STATES, LOST_STATES, names_in, once_per_look, taken_nodes
 from bftrainer.queue.waiting import waits_for_nodes
 
-FREE_STATES = (NodeState.IDLE, NodeState.PLANNED)
-LOST_STATES = (NodeState.DRAINED, NodeState.DOWN, NodeState.RESERVED)  # of no use to anybody
 # Two passes of the main scheduler, usually: a job for which a node was given back has it by
 # then, or waits for the next cycle.
 PASS_S = 3.0
@@ -44,22 +43,6 @@ class Pool:
             return self
         nodes = tuple([n for n in self.nodes if n.name not in why])
         return replace(self, nodes=nodes, not_used={**self.not_used, **why})
-
-
-def taken_nodes(snapshot: Snapshot) -> set[str]:
-    """Return the nodes on which an ordinary job is.
-
-    Nodes and jobs are not read in the same instant: a node seen free is free.
-    """
-    taken = {
-        node
-        for job in snapshot.jobs or ()
-        if job.is_ordinary and job.state is not JobState.PENDING
-        for node in job.nodes
-    }
-    if taken:
-        taken -= {n.name for n in snapshot.nodes or () if n.state in FREE_STATES}
-    return taken
 
 
 def build_pool(
@@ -89,8 +72,10 @@ def build_pool(
     # that fits what is left of a gap now would not fit what is left then.
     waits_s = settings.cycle_s if sooner and waits_for_nodes(snapshot) else 0.0
     sorter = _Sorter(snapshot, memory, settings, now_s, now_s + waits_s)
-    usable, not_used, due = list[PoolNode](), dict[str, str](), dict[str, str]()
-    for node in queue.sets.nodes:
+    usable, due = list[PoolNode](), dict[str, str]()
+    not_used = {**_not_free(snapshot.nodes or ())}
+    looked_at = names_in(snapshot, *FREE_STATES) | by_node.keys()
+    for node in queue.sets.members(queue.sets.named(looked_at)):
         pilot, end = by_node.get(node.name), sooner.get(node.name)
         if pilot is None:
             until_s, why = sorter.until_s(end), sorter.why_not_take(node, end)
@@ -104,6 +89,7 @@ def build_pool(
         if why:
             not_used[node.name] = why
         else:
+            not_used.pop(node.name, None)
             usable.append(_pool_node(node.name, node.node_type, node.gpus, until_s, *whose))
     reserve = in_reserve([n for n in usable if not n.pilot_id], settings, now_s)
     pool = Pool(nodes=tuple(usable), not_used=not_used, due=due, starts_s=now_s + waits_s)
@@ -180,10 +166,8 @@ class _Sorter:
         return self.until_s(end)
 
     def why_not_take(self, node: Node, end: GapEnd | None) -> str:
-        """Say why nobody is asked for a node without a pilot; "": it is a candidate."""
+        """Say why nobody is asked for a free node without a pilot; "": it is a candidate."""
         settings = self._settings
-        if node.state not in FREE_STATES:
-            return _state_of(node)
         if settings.eligible_node_types and node.node_type not in settings.eligible_node_types:
             return f"Policy does not use nodes of type {node.node_type}."
         if node.name in self._held_off:
@@ -221,6 +205,11 @@ class _Sorter:
         if limit_s := self._limits_s.get(pilot.pilot_id):
             return self._now_s + limit_s > end.last_end_s
         return self._now_s >= end.at_s - self._settings.gap_margin_s
+
+
+@once_per_look
+def _not_free(nodes: tuple[Node, ...]) -> Mapping[str, str]:
+    return {node.name: _state_of(node) for node in nodes if node.state not in FREE_STATES}
 
 
 def _state_of(node: Node) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.giveback import coming_back
-from bftrainer.decide.pool import FREE_STATES
 from bftrainer.decide.types import Release
+from bftrainer.queue.shown import FREE_STATES, names_in, nodes_by_name
 
 
 def stage(draft: Draft) -> Draft:
@@ -25,13 +25,13 @@ def _releases(draft: Draft) -> Iterator[Release]:
     """
     given, memory, settings = draft.given, draft.memory, draft.given.settings
     size = settings.reserve_nodes_per_type + settings.reserve_extra_nodes
-    type_of = {n.name: n.node_type for n in given.snapshot.nodes or ()}
-    has = Counter(type_of[name] for name in draft.pool.reserve)
+    seen = nodes_by_name(given.snapshot.nodes or ())
+    has = Counter(seen[name].node_type for name in draft.pool.reserve)
     lacking = sorted({n.node_type for n in draft.pool.nodes if has[n.node_type] < size})
     coming = set[str]()
     if lacking:
         coming = coming_back(given.snapshot, given.pilots, memory) | _unconfirmed(draft)
-    comes = Counter(type_of[name] for name in coming - draft.for_jobs)
+    comes = Counter(seen[name].node_type for name in coming - draft.for_jobs)
     for node_type in lacking:
         ours = [n for n in draft.pool.nodes if n.node_type == node_type and n.pilot_id]
         count = max(0, min(size - has[node_type], len(ours)) - comes[node_type])
@@ -47,10 +47,6 @@ def _unconfirmed(draft: Draft) -> set[str]:
     """Return the free nodes that are candidates as soon as they have been idle long enough."""
     given = draft.given
     piloted = {p.node for p in given.pilots}
-    return {
-        n.name
-        for n in given.snapshot.nodes or ()
-        if n.state in FREE_STATES
-        and n.name not in piloted
-        and draft.memory.idle_seen.get(n.name, 0) < given.settings.idle_confirmations
-    }
+    seen, enough = draft.memory.idle_seen, given.settings.idle_confirmations
+    free = names_in(given.snapshot, *FREE_STATES) - piloted
+    return {name for name in free if seen.get(name, 0) < enough}

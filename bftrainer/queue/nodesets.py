@@ -12,6 +12,7 @@ from functools import reduce
 from operator import attrgetter, or_
 
 from bftrainer.poll.snapshot import Node
+from bftrainer.queue.shown import once_per_look
 
 NodeSet = int
 LONG = 64  # names in a list of which the set is kept
@@ -29,17 +30,8 @@ class NodeSets:
     _named: dict[tuple[str, ...], NodeSet] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def of(cls, nodes: tuple[Node, ...]) -> NodeSets:
-        """Number the nodes, those of one look once."""
-        global _last  # noqa: PLW0603 - what a pure function said last
-        known, found = _last
-        if known is not nodes or found is None:
-            found = cls._of(nodes)
-            _last = nodes, found
-        return found
-
-    @classmethod
-    def _of(cls, nodes: Iterable[Node]) -> NodeSets:
+    def of(cls, nodes: Iterable[Node]) -> NodeSets:
+        """Number the nodes."""
         ordered = tuple(sorted(nodes, key=_NAME))
         bit_of: dict[str, NodeSet] = {}
         kinds: dict[object, list[int]] = {}
@@ -75,7 +67,10 @@ class NodeSets:
         return (self.nodes[position] for position in positions(some))
 
 
-_last: tuple[tuple[Node, ...], NodeSets | None] = ((), None)
+@once_per_look
+def sets_of(nodes: tuple[Node, ...]) -> NodeSets:
+    """Number the nodes of a look."""
+    return NodeSets.of(nodes)
 
 
 def positions(some: NodeSet) -> Iterator[int]:

@@ -21,7 +21,7 @@ from functools import cached_property
 from bftrainer.poll.snapshot import Job, Reservation, Snapshot
 from bftrainer.queue.backfill import BackfillPlan, slot_begin_s
 from bftrainer.queue.model import GapEnd, Request, Then
-from bftrainer.queue.nodesets import NodeSet, NodeSets
+from bftrainer.queue.nodesets import NodeSet, sets_of
 from bftrainer.queue.requests import Requests
 from bftrainer.queue.waiting import pending_jobs, why_it_waits
 
@@ -42,12 +42,12 @@ class PrintedQueue:
             cycle_s: time between two passes of its scheduler.
         """
         self._snapshot, self._now_s, self._cycle_s = snapshot, now_s, cycle_s
-        self.sets = NodeSets.of(snapshot.nodes or ())
+        self.sets = sets_of(snapshot.nodes or ())
 
     @cached_property
     def jobs(self) -> list[Job]:
         """By tier of the partition, priority, age."""
-        jobs, ranks = pending_jobs(self._snapshot), dict[tuple[str, ...], int]()
+        jobs, ranks = list(pending_jobs(self._snapshot)), dict[tuple[str, ...], int]()
         tiers = {partition.name: partition.tier for partition in self._snapshot.partitions}
         for said in {job.partitions for job in jobs}:
             ranks[said] = -max([tiers.get(name, 0) for name in said], default=0)

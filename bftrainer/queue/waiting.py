@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bftrainer.poll.snapshot import Job, JobState, Snapshot
+from bftrainer.queue.shown import once_per_look
 
 
-def pending_jobs(snapshot: Snapshot) -> list[Job]:
+@once_per_look
+def pending_jobs(snapshot: Snapshot) -> Sequence[Job]:
     """Return the ordinary jobs that have not started, as the snapshot has them."""
     pending = JobState.PENDING  # once: a queue may have 10,000
     return [j for j in snapshot.jobs or () if j.state is pending and j.pilot_id is None]
@@ -21,6 +25,7 @@ def why_it_waits(job: Job, now_s: float) -> str:
     return ""
 
 
+@once_per_look
 def waits_for_nodes(snapshot: Snapshot) -> bool:
     """Whether there is a job that might start if it had nodes."""
     return any(not why_it_waits(job, snapshot.taken_at_s) for job in pending_jobs(snapshot))

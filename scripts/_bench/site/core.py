@@ -9,8 +9,8 @@ checkout does not know is left out.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
@@ -23,7 +23,6 @@ from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.decide.types import DecisionInput, Memory, PilotView
 from bftrainer.policy.model import Policy
-from bftrainer.policy.settings import settings_of
 from bftrainer.poll import snapshot as seen
 from bftrainer.poll.announcer import STAND_IN, UNSEEN_S, Announced, Announcement
 from bftrainer.poll.pace import Pace
@@ -36,6 +35,20 @@ CPUS = 64
 TRAINER = "t1"
 CYCLE_SEEN_S, VERY_LAST_CALL_S = 1.5, 0.7  # as the daemon's poller
 UNSHOWN_S = UNSEEN_S  # after an announcement that a look did not show
+
+
+def _first_of(*names: str) -> Any:
+    """Return the first of these modules that the checkout to judge has; None: it has none."""
+    for name in names:
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError:
+            continue
+    return None
+
+
+settings_of = _first_of("bftrainer.policy.settings", "bftrainer.decide.settings").settings_of
+OLDER = _first_of("bftrainer.decide.waiting")  # what foretold the next cycle
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
@@ -163,8 +176,7 @@ class Core:
 
     def awaited(self, pilots: Iterable[Pilot]) -> tuple[tuple[float, ...], float] | None:
         """Return when a decision and when a look is due for the next cycle's sake; None: never."""
-        older: Any = sys.modules.get("bftrainer.decide.waiting")
-        awaited_cycle_s = getattr(older, "awaited_cycle_s", None)
+        awaited_cycle_s = getattr(OLDER, "awaited_cycle_s", None)
         if awaited_cycle_s is None or self.snapshot is None:
             return None
         views = [self._view(pilot) for pilot in pilots]
@@ -174,7 +186,7 @@ class Core:
         )
         if rest_s is None or math.isinf(rest_s):
             return None
-        leads_s = (self.settings.backfill_lead_s or 0.0, older.LAST_CALL_S, VERY_LAST_CALL_S)
+        leads_s = (self.settings.backfill_lead_s or 0.0, OLDER.LAST_CALL_S, VERY_LAST_CALL_S)
         return tuple(now_s + rest_s - lead_s for lead_s in leads_s), now_s + rest_s + CYCLE_SEEN_S
 
     def _view(self, pilot: Pilot) -> Any:

@@ -1,0 +1,66 @@
+"""What a look shows: which nodes are in which state, and which ones ordinary jobs are on.
+
+Several decisions go by one look; what depends on nothing else is worked out once. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from functools import wraps
+from typing import TypeVar
+
+from bftrainer.poll.snapshot import JobState, Node, NodeState, Snapshot
+
+FREE_STATES = (NodeState.IDLE, NodeState.PLANNED)
+LOST_STATES = (NodeState.DRAINED, NodeState.DOWN, NodeState.RESERVED)  # of no use to anybody
+Given = TypeVar("Given")
+Found = TypeVar("Found")
+
+
+def once_per_look(work: Callable[[Given], Found]) -> Callable[[Given], Found]:
+    """Keep what a pure function returned for the last object; nobody may change that."""
+    last: tuple[Given, Found] | None = None
+
+    @wraps(work)
+    def known(given: Given) -> Found:
+        nonlocal last
+        kept = last
+        if kept is None or kept[0] is not given:
+            last = kept = given, work(given)
+        return kept[1]
+
+    return known
+
+
+@once_per_look
+def nodes_by_name(nodes: tuple[Node, ...]) -> Mapping[str, Node]:
+    """Return the nodes of a look."""
+    return {node.name: node for node in nodes}
+
+
+@once_per_look
+def names_by_state(nodes: tuple[Node, ...]) -> Mapping[NodeState, AbstractSet[str]]:
+    """Return the names of the nodes in each state that there is."""
+    found: dict[NodeState, set[str]] = {}
+    for node in nodes:
+        found.setdefault(node.state, set()).add(node.name)
+    return found
+
+
+def names_in(snapshot: Snapshot, *states: NodeState) -> set[str]:
+    """Return the names of the nodes in any of the states."""
+    by_state = names_by_state(snapshot.nodes or ())
+    return set[str]().union(*[by_state.get(state, ()) for state in states])
+
+
+@once_per_look
+def taken_nodes(snapshot: Snapshot) -> AbstractSet[str]:
+    """Return the nodes on which an ordinary job is.
+
+    Nodes and jobs are not read in the same instant: a node seen free is free.
+    """
+    pending = JobState.PENDING
+    running = [j for j in snapshot.jobs or () if j.state is not pending and j.pilot_id is None]
+    taken = {node for job in running for node in job.nodes}
+    return taken - names_in(snapshot, *FREE_STATES)

@@ -1,0 +1,28 @@
+"""What a look shows is worked out once for each look."""
+
+from __future__ import annotations
+
+from bftrainer.poll.snapshot import JobState, NodeState, Snapshot
+from bftrainer.queue.shown import names_in, once_per_look, taken_nodes
+from tests.support.snapshots import idle_nodes, running, snapshot, with_state
+
+
+def test_the_same_object_is_asked_once_and_an_equal_one_again() -> None:
+    asked: list[Snapshot] = []
+    note = once_per_look(asked.append)
+    one, other = snapshot(idle_nodes(1)), snapshot(idle_nodes(1))
+    assert one == other
+    for seen in (one, one, other, one):
+        note(seen)
+    assert [id(seen) for seen in asked] == [id(one), id(other), id(one)]
+
+
+def test_nodes_are_taken_where_an_ordinary_job_is_unless_they_are_seen_free() -> None:
+    nodes = with_state(idle_nodes(3), NodeState.ALLOCATED, "n1", "n2")
+    seen = snapshot(nodes, [running("7", "n1", "n3")])
+    assert seen.jobs is not None
+    assert seen.jobs[0].state is JobState.RUNNING
+    assert taken_nodes(seen) == {"n1"}
+    assert names_in(seen, NodeState.ALLOCATED) == {"n1", "n2"}
+    assert names_in(seen, NodeState.ALLOCATED, NodeState.IDLE) == {"n1", "n2", "n3"}
+    assert names_in(seen) == set()
