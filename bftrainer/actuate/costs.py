@@ -123,19 +123,8 @@ def learn_throughput(
     return _tell(costs, size, at_least=FIRST_COUNT)
 
 
-def learn_leaving(
-    costs: MeasuredCosts,
-    size: int,
-    samples_per_s: float,
-    now_s: float,
-    declared: Curve | None = None,
-) -> MeasuredCosts:
-    """Take over what is known of a size that is left, however little.
-
-    ``samples_per_s`` is the last report; it counts where no observation was completed.
-    """
-    if all(one.size != size for one in costs.throughput):
-        costs = learn_throughput(costs, size, samples_per_s, now_s, declared)
+def learn_leaving(costs: MeasuredCosts, size: int) -> MeasuredCosts:
+    """Take over what is known of a size that is left: one observation is enough."""
     return _tell(costs, size, at_least=1.0)
 
 

@@ -400,8 +400,7 @@ class TrainerBook:
         record, now_s = trainer.record, self._clock()
         costs = learn_rescale(record.costs, done)
         if done.size_before and not self.speeds.is_uneven(record.trainer_id):
-            rate = record.progress.samples_per_s
-            costs = learn_leaving(costs, done.size_before, rate, now_s, record.spec.curve)
+            costs = learn_leaving(costs, done.size_before)
         trainer.watch = watch_of(done, now_s)
         self.speeds.on_rescaled(record.trainer_id, done)
         if not record.failing.count:

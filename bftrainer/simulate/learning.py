@@ -80,7 +80,7 @@ class LearningBooks(PhysicalBooks):
         watch = self._watches.get(trainer.trainer_id)
         if watch is None or watch.size != size:
             if watch is not None and watch.size:
-                costs = learn_leaving(trainer.record.costs, watch.size, 0.0, now_s)
+                costs = learn_leaving(trainer.record.costs, watch.size)
                 trainer.record = replace(trainer.record, costs=costs)
             watch = _Watch(size, begin_s + SETTLE_S + OBSERVE_S)
             self._watches[trainer.trainer_id] = watch

@@ -92,8 +92,8 @@ def test_whatever_workers_report_of_a_trainer_decisions_can_be_taken_with_it(
 ) -> None:
     costs = MeasuredCosts()
     for at_s, (size, rate, pause_s) in enumerate(reports):
-        costs = learn_leaving(costs, size, rate, float(at_s), declared)
         costs = learn_throughput(costs, size, rate, float(at_s), declared)
+        costs = learn_leaving(costs, size)
         costs = replace(costs, rescale_up_s=blend(costs.rescale_up_s, pause_s))
     bad, site = record("t1", costs=costs), Settings(explore_budget=explore_budget)
     bad = replace(bad, spec=replace(bad.spec, curve=declared))

@@ -105,12 +105,14 @@ def test_what_is_told_does_not_follow_noise_but_a_real_change() -> None:
     assert dict(slower.samples_per_s_by_size)[2] == pytest.approx(150.0, rel=0.03)
 
 
-def test_a_size_that_is_left_counts_however_little_was_seen_of_it() -> None:
-    once = learn_leaving(MeasuredCosts(), 4, 300.0, 1.0)
-    assert once.samples_per_s_by_size == ((4, 300.0),)
-    observed = learn_leaving(_observed(MeasuredCosts(), 4, 310.0), 4, 1.0, 1.0)
-    assert observed.samples_per_s_by_size == ((4, 310.0),)
-    assert learn_leaving(MeasuredCosts(), 2, 0.0, 1.0) == MeasuredCosts()
+def test_of_a_size_that_is_left_one_observation_is_enough() -> None:
+    once = _observed(MeasuredCosts(), 4, 310.0)
+    assert once.samples_per_s_by_size == ()
+    assert learn_leaving(once, 4).samples_per_s_by_size == ((4, 310.0),)
+
+
+def test_a_size_that_is_left_before_an_observation_is_as_unknown_as_before() -> None:
+    assert learn_leaving(MeasuredCosts(), 2) == MeasuredCosts()
 
 
 def test_no_throughput_is_no_measurement() -> None:
@@ -171,7 +173,6 @@ def test_a_report_of_absurdly_many_samples_teaches_nothing_and_the_next_is_heard
 @pytest.mark.parametrize("rate", [1.9e16, 1e-20, -1.0, float("nan"), float("inf")])
 def test_a_rate_beyond_anything_real_is_no_measurement(rate: float) -> None:
     assert learn_throughput(MeasuredCosts(), 2, rate, 0.0) == MeasuredCosts()
-    assert learn_leaving(MeasuredCosts(), 2, rate, 0.0) == MeasuredCosts()
 
 
 def test_a_jump_counts_as_ten_times_what_was_shown_in_proportion_to_the_nodes() -> None:
