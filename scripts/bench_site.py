@@ -70,7 +70,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="64 nodes, 2 h, 3 scenarios")
     parser.add_argument("--only", default="", help="names or parts of names, comma-separated")
     parser.add_argument("--seeds", type=int, default=cells.SEEDS, help="of each cell of the grid")
-    parser.add_argument("--hours", type=float, help="counted, of each cell of the grid (default 3)")
+    parser.add_argument(
+        "--hours", type=float, help="counted, of each cell (default 3, of the large one 24)"
+    )
     parser.add_argument("--swf", type=Path, help="a cell more, of the jobs of this log")
     parser.add_argument(
         "--cpu-minutes",
@@ -133,7 +135,8 @@ def _cells(arguments: argparse.Namespace) -> list[tuple[Cell, int]]:
         grid = [replace(cell, hours=arguments.hours) for cell in grid]
     found = [(c, arguments.seeds) for c in grid if _wants(arguments, "grid", c.name)]
     if _wants(arguments, "large", cells.large().name):
-        found.append((cells.large(), LARGE_SEEDS))
+        large = replace(cells.large(), hours=arguments.hours or cells.large().hours)
+        found.append((large, LARGE_SEEDS))
     return found
 
 
