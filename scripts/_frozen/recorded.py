@@ -11,6 +11,7 @@ import json
 import random
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from _frozen.core import plan_of, said
@@ -23,9 +24,17 @@ from bftrainer.poll.snapshot import Job, JobState, Snapshot
 from bftrainer.trainer import TrainerRecord
 
 PLANNING = ("plan_window_s", "plan_resolution_s", "pilots_come_last")  # fields of Snapshot
-BESIDE = ("training", "speeds", "settled_until_s")  # fields of DecisionInput
+BESIDE = ("training", "speeds", "settled_until_s", "gives_back_only")  # fields of DecisionInput
 KINDS = ("pending", "running", "announced", "pilot")  # of jobs
-OF_RULES = ("gave_back", "joins", "claim_costs", "small_jobs")  # fields of Memory
+NEUTRAL = {  # what is remembered whatever the rules are -> its field of Memory
+    "assignment": "assignment",
+    "idle_looks": "idle_seen",
+    "left_to_queue_since_s": "held_off",
+    "unwanted_since_s": "unused_since",
+    "slow_nodes": "slow_nodes",
+    "replacing": "replacing",
+    "left_out": "left_out",
+}
 
 
 def record(name: str, journal: Path, target: Path, per_stratum: int, seed: int) -> None:
@@ -141,15 +150,7 @@ def _situation(given: DecisionInput) -> Plain:
         "cooling": said(given.cooling),
         "may_claim": given.may_claim,
         "settings": said(given.settings, is_whole=True),
-        "memory": {
-            "assignment": said(memory.assignment),
-            "idle_looks": said(memory.idle_seen),
-            "left_to_queue_since_s": said(memory.held_off),
-            "unwanted_since_s": said(memory.unused_since),
-            "slow_nodes": said(memory.slow_nodes),
-            "replacing": said(memory.replacing),
-            "left_out": said(memory.left_out),
-        },
+        "memory": {name: said(getattr(memory, own)) for name, own in NEUTRAL.items()},
         "memory_of_rules": _of_rules(memory),
     }
 
@@ -201,5 +202,6 @@ def _trainer(record: TrainerRecord) -> Plain:
 
 def _of_rules(memory: Memory) -> Plain:
     empty = Memory()
-    found = {name: to_plain(getattr(memory, name)) for name in OF_RULES}
+    names = {field.name for field in fields(Memory)} - set(NEUTRAL.values())
+    found = {name: to_plain(getattr(memory, name)) for name in sorted(names)}
     return {k: plain for k, plain in found.items() if plain != to_plain(getattr(empty, k))}
