@@ -35,6 +35,7 @@ heartbeat_s: 0.3
 agent_timeout_s: 2
 hold_idle_s: 20
 failure_budget: 2
+straggler_threshold: 0
 """
 FAILURE_BUDGET = 2
 N_NODES = 3
