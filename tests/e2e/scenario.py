@@ -35,6 +35,7 @@ SCRIPT = Path(__file__).with_name("train_digits.py")
 BF_INTERVAL_S = 2
 NETWORKS = ("mlp", "conv", "wide")
 EPOCHS = 40
+GOLDEN_RATIO = 0.618  # multiples of it fill [0, 1) evenly
 CURVE = Curve(sizes=(1, 2, 4, 8), samples_per_s=(100.0, 195.0, 370.0, 680.0))
 POLICY = """\
 poll_interval_s: 0.5
@@ -56,7 +57,10 @@ def ordinary_jobs() -> list[WorkloadItem]:
     """Return four rounds: small jobs, a 4-node job, and an 8-node job blocked behind it.
 
     While the 8-node job waits, the other four nodes are unfillable for everybody whose
-    limit is longer than the 4-node job's.
+    limit is longer than the 4-node job's. Moments of submission are spread evenly over the
+    second: slurmctld starts most jobs from a loop that comes round once a second, and two
+    controllers are out of step. At the same fraction of a second, all jobs of one cluster
+    would wait up to a second longer than those of the other.
     """
     items: list[WorkloadItem] = []
     for begin in (4.0, 28.0, 52.0, 76.0):
@@ -69,7 +73,10 @@ def ordinary_jobs() -> list[WorkloadItem]:
             WorkloadItem(at_s=begin + 18, n_nodes=1, duration_s=2, limit_s=60, kind="srun"),
             WorkloadItem(at_s=begin + 21, n_nodes=2, duration_s=2, limit_s=60),
         ]
-    return items
+    return [
+        item.model_copy(update={"at_s": item.at_s + index * GOLDEN_RATIO % 1.0})
+        for index, item in enumerate(items)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from bftrainer.trainer import TrainerState
+from slurm_plugins.testcluster.workload import JobRecord
 from tests.e2e import records
 from tests.e2e.scenario import BF_INTERVAL_S, EPOCHS, NETWORKS, Outcome, run_scenario
 from tests.e2e.train_digits import N_TRAIN
@@ -80,13 +81,18 @@ def test_accuracy_is_that_of_a_fixed_size_run(outcome: Outcome, network: str) ->
 
 
 def test_ordinary_jobs_do_not_notice(outcome: Outcome) -> None:
-    added = []
-    for ours, theirs in zip(outcome.with_us, outcome.without_us, strict=True):
-        assert ours.wait_s is not None, ours
-        assert theirs.wait_s is not None, theirs
-        added.append(ours.wait_s - theirs.wait_s)
-    assert max(added) <= BF_INTERVAL_S + 1.0, added
-    assert statistics.median(added) <= 0.2, added
+    with_us, without_us = _waits_s(outcome.with_us), _waits_s(outcome.without_us)
+    waits = list(zip(with_us, without_us, strict=True))
+    assert max(ours - theirs for ours, theirs in waits) <= BF_INTERVAL_S + 1.0, waits
+    # Of each cluster by itself: the median of the differences is how far the two
+    # controllers are out of step (see ordinary_jobs), up to half a second either way.
+    assert statistics.median(with_us) - statistics.median(without_us) <= 0.2, waits
+
+
+def _waits_s(jobs: Sequence[JobRecord]) -> list[float]:
+    waits = [job.wait_s for job in jobs]
+    assert None not in waits, jobs
+    return [wait for wait in waits if wait is not None]
 
 
 def test_every_decision_comes_out_the_same_when_taken_again(outcome: Outcome) -> None:
