@@ -22,9 +22,9 @@ from bftrainer.actuate.agents import AgentBook
 from bftrainer.actuate.claiming import Claiming
 from bftrainer.actuate.group import NodeOffer
 from bftrainer.actuate.pilots import FORCE_AFTER_S, PilotBook
-from bftrainer.actuate.refusals import Refusals
+from bftrainer.actuate.refusals import PilotRefusals
 from bftrainer.actuate.remembered import remembered
-from bftrainer.actuate.strays import Strays
+from bftrainer.actuate.strays import StrayPilots
 from bftrainer.actuate.trainers import TrainerBook
 from bftrainer.api.server import ApiServer
 from bftrainer.api.service import Service
@@ -37,12 +37,12 @@ from bftrainer.harm.monitor import HarmMonitor
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.lock import InstanceLock
 from bftrainer.journal.mark import MARK_NAME
-from bftrainer.observability.failures import Failures
-from bftrainer.observability.metrics import Metrics
+from bftrainer.observability.failures import DecisionFailures
+from bftrainer.observability.metrics import MetricsRegistry
 from bftrainer.observed import Observed
-from bftrainer.policy.model import Policy, policy_hash
+from bftrainer.policy.model import SitePolicy, policy_hash
 from bftrainer.policy.settings import settings_of
-from bftrainer.poll.announcer import Announced, Announcement
+from bftrainer.poll.announcer import Announcement, UnseenAnnouncements
 from bftrainer.poll.batch_system import BatchSystem
 from bftrainer.poll.snapshot import Snapshot
 from bftrainer.polling import Poller
@@ -85,7 +85,7 @@ class Daemon:
     def __init__(
         self,
         options: DaemonOptions,
-        policy: Policy,
+        policy: SitePolicy,
         system: BatchSystem,
         *,
         serve: Callable[[Daemon], Service],
@@ -97,14 +97,14 @@ class Daemon:
         self.started_s = clock()
         self.policy_hash = policy_hash(policy)
         self.settings = settings_of(policy, system)
-        self.metrics, self.failures = Metrics(), Failures()
+        self.metrics, self.failures = MetricsRegistry(), DecisionFailures()
         allocate = load_allocation_policy(policy.policy)
         self._decider = Decider(allocate, self.policy_hash, self.failures)
         self._looking = ThreadPoolExecutor(1, "look")
         self._cancelling = ThreadPoolExecutor(1, "cancel")
         self._deciding = ThreadPoolExecutor(1, "decide")
         self._wanted = asyncio.Event()
-        self._announced = Announced()
+        self._announced = UnseenAnnouncements()
         self.poller = Poller(
             system,
             policy,
@@ -118,7 +118,7 @@ class Daemon:
         self._took_s = 0.0  # the last whole decision
         self._expected_agents: set[str] = set()
         self._tasks: set[asyncio.Future[None]] = set()
-        self.refusals = Refusals()
+        self.refusals = PilotRefusals()
 
     # ---- life ------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class Daemon:
         keys = load_or_create_pair(self.options.state_dir / "daemon.key")
         owner = getpass.getuser()
         self.pilots = PilotBook(journal, self.system, owner, self._clock, time.monotonic)
-        self.strays = Strays(self.options.state_dir / "pilots", self.pilots.pilots)
+        self.strays = StrayPilots(self.options.state_dir / "pilots", self.pilots.pilots)
         self.harm = HarmMonitor(journal, self.policy, self._clock, self.metrics.settled)
         self.agents = AgentBook(
             state_dir=self.options.state_dir,

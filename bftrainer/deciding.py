@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import Final
 
 from bftrainer.canonical import CanonicalError
-from bftrainer.decide.policies.base import Policy
+from bftrainer.decide.policies.base import AllocationPolicy
 from bftrainer.decide.types import DecisionInput, DecisionRecord, Plan
 from bftrainer.events.change import Event
 from bftrainer.journal.changes import difference
 from bftrainer.journal.journal import Journal
-from bftrainer.observability.failures import Failures
+from bftrainer.observability.failures import DecisionFailures
 from bftrainer.poll.snapshot import Snapshot
 from bftrainer.surviving.decision import decide_surely
 from bftrainer.surviving.leaving_out import writable
@@ -28,7 +28,9 @@ DECISION: Final = "decision"  # kind of the journal's entries
 class Decider:
     """Decides for one daemon, by one policy."""
 
-    def __init__(self, allocate: Policy, policy_hash: str, failures: Failures) -> None:
+    def __init__(
+        self, allocate: AllocationPolicy, policy_hash: str, failures: DecisionFailures
+    ) -> None:
         self._allocate, self._policy_hash, self._failures = allocate, policy_hash, failures
         self._sound: DecisionInput | None = None  # what was decided on last
         self._looked: Snapshot | None = None  # the last look that can be written down

@@ -18,10 +18,10 @@ from typing import Final, Protocol
 
 from bftrainer.api.service import PollingView, RequestCount
 from bftrainer.errors import BatchSystemError
-from bftrainer.policy.model import Policy
+from bftrainer.policy.model import SitePolicy
 from bftrainer.poll.announcer import SHOWN_S, UNSEEN_S, Announcement, Announcer
 from bftrainer.poll.batch_system import ORDER_KINDS, BatchSystem
-from bftrainer.poll.pace import Pace, PaceRules
+from bftrainer.poll.pace import PaceRules, PollRateLimiter
 from bftrainer.poll.snapshot import NodeState, Snapshot
 
 LOG = logging.getLogger("bftrainer.polling")
@@ -41,7 +41,7 @@ class Look(Protocol):
         """Look once and take the look over."""
 
 
-def rules_of(policy: Policy, *, is_told: bool) -> PaceRules:
+def rules_of(policy: SitePolicy, *, is_told: bool) -> PaceRules:
     """Return the pace of a daemon that is told of changes, or of one that is not."""
     interval_s, requests = policy.poll_interval_s, policy.requests_per_minute
     if is_told:
@@ -63,7 +63,7 @@ class Poller:
     def __init__(
         self,
         system: BatchSystem,
-        policy: Policy,
+        policy: SitePolicy,
         *,
         look: Look,
         hear: Callable[[tuple[Announcement, ...]], None],
@@ -81,7 +81,7 @@ class Poller:
         self._completing: dict[str, int] = {}  # node -> looks in a row that showed it so
         self._announcer: Announcer | None = None
         self._can_be_told, self._why_not_told = True, ""
-        self.pace = Pace(rules_of(policy, is_told=False))
+        self.pace = PollRateLimiter(rules_of(policy, is_told=False))
 
     @property
     def is_told(self) -> bool:

@@ -26,7 +26,7 @@ from bftrainer.failure_words import trouble, trouble_sentences
 from bftrainer.harm.backoff import sentence
 from bftrainer.harm.views import HarmReport
 from bftrainer.observability.figures import Extras, daemon_figures
-from bftrainer.observability.metrics import Figure
+from bftrainer.observability.metrics import MetricSample
 from bftrainer.poll.snapshot import Node, NodeState
 from bftrainer.restart_words import loss_sentences, restart_sentences
 from bftrainer.slow_words import slow_sentences, straggler_sentences
@@ -222,7 +222,7 @@ class DaemonService:
             )
         self._daemon.stop()
 
-    def _figures(self) -> tuple[Figure, ...]:
+    def _figures(self) -> tuple[MetricSample, ...]:
         daemon = self._daemon
         plan, trainers = daemon.seen.plan, daemon.trainers
         extras = Extras(

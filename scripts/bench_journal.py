@@ -30,8 +30,8 @@ from bftrainer.harm.monitor import HarmMonitor
 from bftrainer.journal import Journal, PilotRecord, PilotState, retention
 from bftrainer.journal.beside import BATCH
 from bftrainer.journal.differences import LONGEST_CHAIN
-from bftrainer.observability.failures import Failures
-from bftrainer.policy.model import Policy
+from bftrainer.observability.failures import DecisionFailures
+from bftrainer.policy.model import SitePolicy
 
 BETWEEN_S = 3.0  # two journalled decisions, in the mean
 SIZES = (1_000, 5_000)
@@ -126,14 +126,14 @@ def _targets(found: Written) -> list[Target]:
 def _year(found: Written) -> Target:
     """What lies on disk in the end, if the site with the longest entries never rests."""
     each = _each_bytes(found)
-    kept = 86_400.0 / BETWEEN_S * Policy().journal_days + retention.ENTRIES_BETWEEN
+    kept = 86_400.0 / BETWEEN_S * SitePolicy().journal_days + retention.ENTRIES_BETWEEN
     return Target(
         name=f"after a year, {found.n_nodes} nodes, {found.n_pending} pending",
         measured=each * kept / 1e9,
         limit=YEAR_GB,
         relation="<=",
         unit="GB",
-        note=f"a decision every {BETWEEN_S:g} s, {Policy().journal_days} days kept",
+        note=f"a decision every {BETWEEN_S:g} s, {SitePolicy().journal_days} days kept",
     )
 
 
@@ -161,7 +161,7 @@ def _written(path: Path, n_nodes: int, n_pending: int, steps: int) -> Written:
         chance=random.Random(n_nodes + n_pending),  # noqa: S311 - repeatable on purpose
     )
     policy = load_policy("milp")
-    decider = Decider(policy, "0" * 64, Failures())
+    decider = Decider(policy, "0" * 64, DecisionFailures())
     looking, before, deciding, after = [], [], [], []
     with Journal.open(path, clock=time.time) as journal:
         journal.begin_incarnation()
@@ -242,7 +242,7 @@ def _pilot(pilot_id: str) -> PilotRecord:
 def _adopt(journal: Journal) -> None:
     journal.begin_incarnation()
     PilotBook(journal, None, "bft", time.time)  # type: ignore[arg-type]  # nothing is asked of it
-    HarmMonitor(journal, Policy(), time.time)
+    HarmMonitor(journal, SitePolicy(), time.time)
     journal.trainers()
     remembered(journal, Settings(straggler_threshold=0.8), {})
 

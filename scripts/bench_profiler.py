@@ -27,7 +27,7 @@ from _bench.targets import Target, console, exit_code, print_targets, write_json
 from _bench.timing import note
 from rich.table import Table
 
-from bftrainer.profile.fit import Point, fit
+from bftrainer.profile.fit import MeasuredSize, fit
 from bftrainer.simulate.traces.fragments import Fragments
 from bftrainer.simulate.traces.generator import GeneratorParameters, generate
 from bftrainer.simulate.workloads.networks import NETWORKS
@@ -161,7 +161,9 @@ def _fit_ms() -> float:
     curve = NETWORKS["alexnet"].curve
     times = []
     for k in range(200):
-        points = tuple(Point(n, curve_at(curve, n) * (1.0 + 1e-5 * k), 0.01) for n in curve.sizes)
+        points = tuple(
+            MeasuredSize(n, curve_at(curve, n) * (1.0 + 1e-5 * k), 0.01) for n in curve.sizes
+        )
         began = time.perf_counter()
         fit(points, 64)
         times.append(1e3 * (time.perf_counter() - began))

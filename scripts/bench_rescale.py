@@ -48,7 +48,7 @@ from _bench.torchrun import Torchrun
 from _bench.waiting import BenchError
 
 from bftrainer.elastic.choosing import BACKENDS
-from bftrainer.policy.model import Policy
+from bftrainer.policy.model import SitePolicy
 
 NAME: Final = "bench_rescale"
 WORKLOADS: Final = Path(__file__).resolve().parent / "workloads"
@@ -104,7 +104,7 @@ def plane_of(
     model: str,
     agents: int,
     *,
-    policy: Policy | None = None,
+    policy: SitePolicy | None = None,
     own_network: Network | None = None,
 ) -> tuple[Plane, Path]:
     """Return a control plane with that many agents, and where its workers leave records."""
@@ -137,7 +137,7 @@ async def rescale(directory: Path, model: str, cycles: int, found: Found) -> Non
 
 async def lose(directory: Path, model: str, kind: str, count: int, found: Found) -> None:
     """Measure what it takes to go on without a member of which nothing is heard any more."""
-    policy = Policy(
+    policy = SitePolicy(
         heartbeat_s=LEASE_S / 8,
         agent_timeout_s=LEASE_S,
         worker_lease_s=LEASE_S,

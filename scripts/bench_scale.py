@@ -28,9 +28,9 @@ from _bench.targets import Target, console, exit_code, print_targets, write_json
 from rich.table import Table
 
 from bftrainer.decide.decision import decide
-from bftrainer.decide.policies.base import Policy, load_policy
+from bftrainer.decide.policies.base import AllocationPolicy, load_policy
 from bftrainer.decide.types import DecisionInput, Memory, Plan, Settings
-from bftrainer.poll.announcer import STAND_IN, Announced, Announcement
+from bftrainer.poll.announcer import STAND_IN, Announcement, UnseenAnnouncements
 from bftrainer.poll.snapshot import Job, JobState
 from slurm_plugins.snapshot import SnapshotReader
 
@@ -168,7 +168,7 @@ def reader(site: Printed) -> SnapshotReader:
     )
 
 
-def _on_announced(given: DecisionInput, before: Plan, policy: Policy) -> Plan:
+def _on_announced(given: DecisionInput, before: Plan, policy: AllocationPolicy) -> Plan:
     """Decide on a job of four nodes, submitted a second after the look."""
     at_s = given.now_s + 1.0
     job = Job(
@@ -180,7 +180,7 @@ def _on_announced(given: DecisionInput, before: Plan, policy: Policy) -> Plan:
         time_limit_s=600.0,
         submit_s=at_s,
     )
-    announced = Announced()
+    announced = UnseenAnnouncements()
     announced.hear((Announcement(at_s=at_s, partition="batch", job=job),))
     seen = announced.add_to(given.snapshot)
     memory = before.memory

@@ -134,7 +134,7 @@ class SlurmBatchSystem:
         if qos:  # fails without a database, and then there are no such flags
             flags = self.commands.query(doctor.qos_argv(qos)).stdout
         return doctor.findings(
-            doctor.Settings(
+            doctor.SlurmSettings(
                 config=config.stdout,
                 partitions=partitions.stdout,
                 pilot_partition=name,

@@ -19,7 +19,7 @@ SHORT_START_S = 5.0  # an agent needs a second or two for itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class SlurmSettings:
     """What Slurm printed."""
 
     config: str  # scontrol show config
@@ -32,7 +32,7 @@ class Settings:
     measured: Measured = NOTHING
 
 
-def findings(settings: Settings) -> tuple[Finding, ...]:
+def findings(settings: SlurmSettings) -> tuple[Finding, ...]:
     """Return everything that is not as docs/slurm.md asks for, worst first."""
     config = settings_in(settings.config)
     pilots = _partition(settings.partitions, settings.pilot_partition)
@@ -77,7 +77,7 @@ def _partition(text: str, name: str) -> Mapping[str, str] | None:
 
 
 def _preemption(
-    config: Mapping[str, str], pilots: Mapping[str, str] | None, settings: Settings
+    config: Mapping[str, str], pilots: Mapping[str, str] | None, settings: SlurmSettings
 ) -> Iterator[Finding]:
     name = settings.pilot_partition
     if pilots is None:
@@ -182,7 +182,7 @@ def _grace(config: Mapping[str, str], pilots: Mapping[str, str] | None) -> Itera
         )
 
 
-def _scheduler(config: Mapping[str, str], settings: Settings) -> Iterator[Finding]:
+def _scheduler(config: Mapping[str, str], settings: SlurmSettings) -> Iterator[Finding]:
     words = [word.strip() for word in config.get("SchedulerParameters", "").split(",")]
     values = dict(word.partition("=")[::2] for word in words)
     for name in ("defer", "defer_batch"):
@@ -224,7 +224,7 @@ def _scheduler(config: Mapping[str, str], settings: Settings) -> Iterator[Findin
         )
 
 
-def _no_reserve(settings: Settings) -> Finding:
+def _no_reserve(settings: SlurmSettings) -> Finding:
     return Finding(
         code="BFT-1270",
         weight=Weight.HARM,
@@ -235,7 +235,7 @@ def _no_reserve(settings: Settings) -> Finding:
     )
 
 
-def _programs(config: Mapping[str, str], settings: Settings) -> Iterator[Finding]:
+def _programs(config: Mapping[str, str], settings: SlurmSettings) -> Iterator[Finding]:
     """What the site runs on a node before and after each job, pilots among them.
 
     An EpilogSlurmctld of 6 s held the job and not its node: the next started 0.8 s later.

@@ -14,7 +14,7 @@ from pathlib import Path
 from bftrainer.actuate.group import NodeOffer
 from bftrainer.actuate.strays import forget_secrets
 from bftrainer.errors import BftError
-from bftrainer.policy.model import Policy
+from bftrainer.policy.model import SitePolicy
 from bftrainer.wire.keys import KeyPair, save_pair
 from bftrainer.wire.messages import Hello, Welcome
 from trainers.agent.config import AgentConfig
@@ -37,7 +37,9 @@ class AgentFiles:
 class AgentBook:
     """What the daemon knows about connected agents."""
 
-    def __init__(self, *, state_dir: Path, policy: Policy, incarnation: int, keys: KeyPair) -> None:
+    def __init__(
+        self, *, state_dir: Path, policy: SitePolicy, incarnation: int, keys: KeyPair
+    ) -> None:
         self._pilots_dir = state_dir / "pilots"
         self._policy = policy
         self._incarnation = incarnation

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from bftrainer.elastic import protocol
 from bftrainer.trainer import TrainerRecord
 from bftrainer.wire.messages import DaemonMessage, KillWorker, WorkerReport
-from bftrainer.wire.refusals import Refusals
+from bftrainer.wire.refusals import RefusedMessages
 
 MOST_REGROUPED = 10_000  # generations that agents may have announced without a daemon
 
@@ -40,7 +40,7 @@ class Doubted:
 
 
 @dataclass(slots=True)
-class Judgement:
+class ReportJudgement:
     """Of all reports."""
 
     believed: dict[str, list[Believed]] = field(default_factory=dict)  # by trainer
@@ -51,7 +51,9 @@ class Judgement:
 class Reports:
     """What the agents said, until all are there that can be."""
 
-    def __init__(self, send: Callable[[str, DaemonMessage], bool], refusals: Refusals) -> None:
+    def __init__(
+        self, send: Callable[[str, DaemonMessage], bool], refusals: RefusedMessages
+    ) -> None:
         self._send, self._refusals = send, refusals
         self._known: dict[str, Sequence[WorkerReport]] = {}
 
@@ -82,14 +84,14 @@ class Reports:
 
 def judge(
     reports: Mapping[str, Sequence[WorkerReport]], records: Mapping[str, TrainerRecord]
-) -> Judgement:
+) -> ReportJudgement:
     """Judge what agents report.
 
     Args:
         reports: by pilot, whose key proved it.
         records: of trainers that are not final.
     """
-    out = Judgement()
+    out = ReportJudgement()
     claims = Counter(report.worker_id for known in reports.values() for report in known)
     for pilot_id, known in reports.items():
         for report in known:
@@ -109,7 +111,7 @@ def judge(
     return out
 
 
-def _heard(report: WorkerReport, out: Judgement) -> tuple[list[protocol.Message], str]:
+def _heard(report: WorkerReport, out: ReportJudgement) -> tuple[list[protocol.Message], str]:
     """Return what is understood of a report, or why nothing of it can be used."""
     said: list[protocol.Message] = []
     for body in [*report.latest, *([report.commit] if report.commit else [])]:

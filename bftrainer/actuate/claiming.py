@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from bftrainer.actuate.agents import AgentBook, AgentFiles
 from bftrainer.actuate.pilots import Pilot, PilotBook
-from bftrainer.actuate.refusals import Refusals
+from bftrainer.actuate.refusals import PilotRefusals
 from bftrainer.decide.types import Plan
 from bftrainer.errors import BatchSystemError, BftError
 from bftrainer.journal.errors import JournalError
@@ -30,7 +30,7 @@ LOG = logging.getLogger("bftrainer.pilots")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class WantedPilot:
     """A pilot that is to be asked for."""
 
     pilot: Pilot
@@ -47,7 +47,7 @@ class Claiming:
         *,
         pilots: PilotBook,
         agents: AgentBook,
-        refusals: Refusals,
+        refusals: PilotRefusals,
         address: str,
         register: Callable[[str, str, str], None],
         on_gone: Callable[[str], None],
@@ -71,7 +71,7 @@ class Claiming:
 
     def open(
         self, plan: Plan, pilot_ids: Sequence[str], trainers: Mapping[str, TrainerRecord]
-    ) -> list[Request]:
+    ) -> list[WantedPilot]:
         """Open a pilot for each claim of a plan, under these ids."""
         gpus = {node.name: node.gpus for node in plan.pool}
         requests = []
@@ -80,7 +80,7 @@ class Claiming:
             pilot = self._pilots.open(pilot_id, claim, keys.public)
             self._register(pilot_id, keys.public, claim.node)
             requests.append(
-                Request(
+                WantedPilot(
                     pilot=pilot,
                     keys=keys,
                     gpus=gpus.get(claim.node, 0),
@@ -89,7 +89,7 @@ class Claiming:
             )
         return requests
 
-    async def ask(self, requests: Sequence[Request]) -> None:
+    async def ask(self, requests: Sequence[WantedPilot]) -> None:
         """Ask for some pilots; each is open, and ends when it cannot be had."""
         records = [request.pilot.record for request in requests]
         try:
@@ -110,7 +110,7 @@ class Claiming:
         self._thread.shutdown(wait=True, cancel_futures=False)
 
     def _prepare(
-        self, requests: Sequence[Request], records: Sequence[PilotRecord]
+        self, requests: Sequence[WantedPilot], records: Sequence[PilotRecord]
     ) -> list[AgentFiles]:
         # Files first: a number whose directory is there is not given a second time.
         files = [
@@ -122,7 +122,7 @@ class Claiming:
         self._pilots.write_down(records)
         return files
 
-    async def _launch(self, request: Request, files: AgentFiles) -> None:
+    async def _launch(self, request: WantedPilot, files: AgentFiles) -> None:
         pilot = request.pilot
         if _is_leaving(pilot):
             self._end(pilot, pilot.record.reason)

@@ -11,7 +11,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from bftrainer.actuate.copying import Copy, CopyMachine, Lone, Order, Standing
+from bftrainer.actuate.copying import CompleteCopy, CopyMachine, CopyStatus, Lone, Order
 from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.group import Instruction, NodeOffer, Tell
 from bftrainer.elastic import protocol
@@ -24,7 +24,7 @@ from bftrainer.wire.messages import (
     HoldCopy,
     TellWorker,
 )
-from bftrainer.wire.refusals import Refusals
+from bftrainer.wire.refusals import RefusedMessages
 from trainers.runtimes.base import Resize, resize_of
 
 LOG = logging.getLogger("bftrainer.trainers")
@@ -41,7 +41,7 @@ class CopyBook:
         offers: Callable[[], Iterable[NodeOffer]],
         clock: Callable[[], float],
         remember: Callable[[str, tuple[str, ...]], None],
-        refusals: Refusals,
+        refusals: RefusedMessages,
     ) -> None:
         """Begin without trainers.
 
@@ -114,7 +114,7 @@ class CopyBook:
                     self._refusals.refuse("not-its-copy", pilot_id, why, code="BFT-1307")
                 self._send(pilot_id, DropCopy(trainer_id=copy.trainer_id))
                 continue
-            known = Copy(
+            known = CompleteCopy(
                 generation=copy.generation,
                 step=copy.step,
                 taken_s=self._clock() - copy.age_s,
@@ -175,7 +175,7 @@ class CopyBook:
             self._send(order.pilot_id, order.message)
 
 
-def standing_of(record: TrainerRecord, members: GenerationMachine, saved_step: int) -> Standing:
+def standing_of(record: TrainerRecord, members: GenerationMachine, saved_step: int) -> CopyStatus:
     """Return how a trainer stands, as far as its copies are concerned."""
     alive = [
         members.workers[m]
@@ -187,7 +187,7 @@ def standing_of(record: TrainerRecord, members: GenerationMachine, saved_step: i
         worker = alive[0]
         lone = Lone(worker_id=worker.worker_id, pilot_id=worker.pilot_id, node=worker.node)
     is_whole = members.forming is None and not members.is_broken
-    return Standing(
+    return CopyStatus(
         lone=lone,
         has_replicas=is_whole and len(alive) >= 2,
         is_lost=not alive,

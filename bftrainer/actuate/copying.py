@@ -31,7 +31,7 @@ class Lone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class CopyStatus:
     """How a trainer stands, as far as its copies are concerned."""
 
     lone: Lone | None = None
@@ -43,7 +43,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
+class CompleteCopy:
     """A complete copy in an agent's memory."""
 
     generation: int
@@ -97,7 +97,7 @@ class CopyMachine:
     ) -> None:
         self.trainer_id = trainer_id
         self.holder = ""  # pilot that takes copies now
-        self.copies: dict[str, Copy] = {}  # by pilot; more than one while holders change
+        self.copies: dict[str, CompleteCopy] = {}  # by pilot; more than one while holders change
         self.told = tuple(told)  # pilots that may hold one: those lost may come back with it
         self._directory = directory
         self._new_key = new_key
@@ -106,13 +106,13 @@ class CopyMachine:
         self._told = ""  # the worker that knows the holder
         self._refused: dict[str, tuple[str, float]] = {}  # by pilot: why, until when
         self._settled: set[str] = set()  # pilots that were asked to put theirs on disk
-        self._standing = Standing()
+        self._standing = CopyStatus()
 
     # ---- stimuli -----------------------------------------------------------------------
 
     def advance(
         self,
-        standing: Standing,
+        standing: CopyStatus,
         offers: Sequence[NodeOffer],
         loads: Mapping[str, int],
         now_s: float,
@@ -145,7 +145,7 @@ class CopyMachine:
         if said.refused:
             self._refused[said.holder] = (said.refused, now_s + REFUSED_S)
             return []
-        self.copies[said.holder] = Copy(
+        self.copies[said.holder] = CompleteCopy(
             generation=said.generation,
             step=said.step,
             taken_s=now_s - said.wall_s,
@@ -154,7 +154,7 @@ class CopyMachine:
         )
         return [self._drop(p) for p in sorted({*self.copies, *self._keys} - {self.holder})]
 
-    def on_found(self, pilot_id: str, copy: Copy, generation: int) -> list[Order | Tell]:
+    def on_found(self, pilot_id: str, copy: CompleteCopy, generation: int) -> list[Order | Tell]:
         """An agent that has just connected says that it holds a copy.
 
         One of a generation before ``generation``, the last complete one, is of a line that

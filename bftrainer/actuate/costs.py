@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from bftrainer.actuate.group import Rescaled
 from bftrainer.elastic.protocol import Progress
-from bftrainer.profile.measure import MAX_SIZES, Watch, add, error_of, heard
+from bftrainer.profile.measure import MAX_SIZES, Observation, add, error_of, heard
 from bftrainer.profile.plausible import is_plausible, most_believed
 from bftrainer.trainer import MeasuredCosts, RestartCosts, TrainerRecord
 from milp.problem import Curve
@@ -65,8 +65,8 @@ def _learn_restart(costs: MeasuredCosts, done: Rescaled) -> MeasuredCosts:
 
 
 def learn_progress(
-    watch: Watch | None, record: TrainerRecord, said: Progress, n_members: int, now_s: float
-) -> tuple[Watch | None, MeasuredCosts]:
+    watch: Observation | None, record: TrainerRecord, said: Progress, n_members: int, now_s: float
+) -> tuple[Observation | None, MeasuredCosts]:
     """Take in a member's report; returns how the observation stands and what is known."""
     progress = record.progress
     if watch is None:
@@ -83,9 +83,9 @@ def learn_progress(
     return watch, costs
 
 
-def watch_from(record: TrainerRecord, said: Progress, now_s: float) -> Watch:
+def watch_from(record: TrainerRecord, said: Progress, now_s: float) -> Observation:
     """Begin to observe at a member's report; what was before does not count."""
-    return Watch(
+    return Observation(
         generation=said.generation,
         size=record.progress.size,
         step=said.step,
@@ -94,9 +94,9 @@ def watch_from(record: TrainerRecord, said: Progress, now_s: float) -> Watch:
     )
 
 
-def watch_of(done: Rescaled, now_s: float) -> Watch:
+def watch_of(done: Rescaled, now_s: float) -> Observation:
     """Begin to observe a generation that is complete."""
-    return Watch(
+    return Observation(
         generation=done.generation,
         size=done.size,
         step=done.step,

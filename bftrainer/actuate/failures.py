@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from bftrainer.policy.model import Policy
+from bftrainer.policy.model import SitePolicy
 from bftrainer.trainer import FailureRow, Mark, TrainerRecord
 
 MAX_BACKOFF_S = 30.0  # of the trainer
@@ -28,7 +28,7 @@ _OF_THE_SCRIPT = re.compile(r"The script raised (SyntaxError|IndentationError|Ta
 
 
 @dataclass(slots=True)
-class Failures:
+class FailureCounts:
     """Failures in a row, of the trainer and of each node."""
 
     row: FailureRow = field(default_factory=FailureRow)
@@ -100,7 +100,7 @@ class Failures:
         return now_s < self._cool_until_s.get(node, 0.0)
 
 
-def given_up(failures: Failures, record: TrainerRecord, policy: Policy) -> str | None:
+def given_up(failures: FailureCounts, record: TrainerRecord, policy: SitePolicy) -> str | None:
     """Say why a trainer is given up after a failure; None: it is not.
 
     Args:

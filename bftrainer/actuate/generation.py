@@ -29,7 +29,7 @@ from bftrainer.actuate.group import (
     describe_exit,
     kill,
 )
-from bftrainer.actuate.staffing import Staff
+from bftrainer.actuate.staffing import WorkerSet
 from bftrainer.elastic import protocol
 from bftrainer.trainer import Mark
 
@@ -43,7 +43,7 @@ KILLED_ITS_AGENT = (  # the same on every node, for ``failures`` compares causes
 )
 
 
-class GenerationMachine(Staff):
+class GenerationMachine(WorkerSet):
     """State machine of one trainer's membership."""
 
     def __init__(

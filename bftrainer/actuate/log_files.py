@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from bftrainer.actuate.staffing import Staff
+from bftrainer.actuate.staffing import WorkerSet
 from bftrainer.api.service import LogFile
 from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.worker import SPENT_LOGS
@@ -56,7 +56,7 @@ def log_directory(spec: TrainerSpec) -> Path:
     return Path(spec.checkpoint_dir) / "logs"
 
 
-def log_files(trainer_id: str, spec: TrainerSpec, machine: Staff | None) -> tuple[LogFile, ...]:
+def log_files(trainer_id: str, spec: TrainerSpec, machine: WorkerSet | None) -> tuple[LogFile, ...]:
     """Name the log of every worker, oldest first.
 
     Those of one node have its id in common; a number behind it tells all but the first.
@@ -75,7 +75,7 @@ def log_files(trainer_id: str, spec: TrainerSpec, machine: Staff | None) -> tupl
 
 
 def _log_file(
-    path: Path, numbers: tuple[int, ...], spec: TrainerSpec, machine: Staff | None
+    path: Path, numbers: tuple[int, ...], spec: TrainerSpec, machine: WorkerSet | None
 ) -> LogFile:
     local_rank = numbers[2] if len(numbers) > 2 else 0
     member = path.stem.removesuffix(f"-{local_rank}") if local_rank else path.stem

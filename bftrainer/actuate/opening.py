@@ -10,13 +10,13 @@ import secrets
 from bftrainer.actuate.ending import save_grace_s
 from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.restarting import RestartMachine
-from bftrainer.policy.model import Policy
+from bftrainer.policy.model import SitePolicy
 from bftrainer.trainer import CheckpointContract, TrainerRecord
 from trainers.runtimes.base import Resize, resize_of
 
 
 def machine_of(
-    record: TrainerRecord, policy: Policy, incarnation: int, now_s: float
+    record: TrainerRecord, policy: SitePolicy, incarnation: int, now_s: float
 ) -> GenerationMachine:
     """Return a machine without workers."""
     spec = record.spec

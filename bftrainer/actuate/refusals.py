@@ -10,7 +10,7 @@ MAX_PAUSE_S: Final = 300.0
 
 
 @dataclass(slots=True)
-class Refusals:
+class PilotRefusals:
     """In a row; the pause doubles with each round of pilots."""
 
     why: str = ""  # the last one; "" since one was accepted

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from bftrainer.actuate.group import Rescaled
 from bftrainer.elastic.protocol import Progress
-from bftrainer.profile.stragglers import Field, Standing, entered, heard
+from bftrainer.profile.stragglers import Field, NodeSlowness, entered, heard
 
 LOG = logging.getLogger("bftrainer.speeds")
 
@@ -74,13 +74,13 @@ class SpeedBook:
             return False  # nobody was compared: most reports
         is_news = False
         for name, now in after.standings.items():
-            was = before.standings.get(name, Standing())
+            was = before.standings.get(name, NodeSlowness())
             if now.is_slow != was.is_slow:
                 self._verdict(trainer_id, name, now, said.generation)
             is_news = is_news or now.told != was.told
         return is_news
 
-    def _verdict(self, trainer_id: str, node: str, now: Standing, generation: int) -> None:
+    def _verdict(self, trainer_id: str, node: str, now: NodeSlowness, generation: int) -> None:
         self.found += now.is_slow
         LOG.info("%s: %s trains at %.2f of the others", trainer_id, node, now.fraction)
         fraction = round(now.fraction, 4)

@@ -7,7 +7,7 @@ this; no I/O.
 
 from __future__ import annotations
 
-from bftrainer.actuate.failures import Failures
+from bftrainer.actuate.failures import FailureCounts
 from bftrainer.actuate.group import (
     Forming,
     Instruction,
@@ -25,7 +25,7 @@ from bftrainer.actuate.stalling import Stall
 LEAVE_PATIENCE_S = 60.0  # how long a worker that shall leave may take: a long step, a save
 
 
-class Staff:
+class WorkerSet:
     """The workers of one trainer, and the nodes it may use."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Staff:
         self.is_parking = False
         self.ends_by_s: float | None = None  # cancelled: when who is left is killed
         self.leave_patience_s = LEAVE_PATIENCE_S
-        self.failures, self._stall = Failures(), Stall(no_progress_s)
+        self.failures, self._stall = FailureCounts(), Stall(no_progress_s)
         self._targets: dict[str, NodeOffer] = {}
         self._started_workers = 0
 

@@ -20,7 +20,7 @@ LOG = logging.getLogger("bftrainer.pilots")
 SECRETS = ("agent.key", "agent.json")
 
 
-class Strays:
+class StrayPilots:
     """What is left of them, at the start and in each look."""
 
     def __init__(self, pilots_dir: Path, active: Container[str]) -> None:

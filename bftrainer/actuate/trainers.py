@@ -56,8 +56,8 @@ from bftrainer.decide.types import Replacing
 from bftrainer.elastic import protocol
 from bftrainer.errors import BftError
 from bftrainer.journal.journal import Journal
-from bftrainer.policy.model import Policy
-from bftrainer.profile.measure import Watch
+from bftrainer.policy.model import SitePolicy
+from bftrainer.profile.measure import Observation
 from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.wire.messages import (
     CopySettled,
@@ -66,7 +66,7 @@ from bftrainer.wire.messages import (
     TellWorker,
     WorkerReport,
 )
-from bftrainer.wire.refusals import Refusals
+from bftrainer.wire.refusals import RefusedMessages
 from trainers.runtimes.base import load_runtime
 from trainers.runtimes.config import worker_config
 
@@ -87,7 +87,7 @@ class Trainer:
 
     record: TrainerRecord
     machine: GenerationMachine
-    watch: Watch | None = None  # of the throughput of the present generation
+    watch: Observation | None = None  # of the throughput of the present generation
     tries: FailedTries = field(default_factory=FailedTries)
     is_saved: bool = False  # when it was parked last
 
@@ -99,21 +99,21 @@ class TrainerBook:
         self,
         *,
         journal: Journal,
-        policy: Policy,
+        policy: SitePolicy,
         incarnation: int,
         send: Send,
         clock: Callable[[], float],
         on_change: Callable[[], None],
         offers: Callable[[], Iterable[NodeOffer]] = lambda: (),
         steady: Callable[[], float] | None = None,  # seconds that nobody sets; None: ``clock``
-        refusals: Refusals | None = None,
+        refusals: RefusedMessages | None = None,
     ) -> None:
         self._journal = journal
         self._policy = policy
         self._incarnation = incarnation
         self._send = send
         self._clock, self._steady = clock, steady or clock
-        self._refusals = refusals or Refusals(LOG)
+        self._refusals = refusals or RefusedMessages(LOG)
         self._on_change = on_change
         self.speeds = SpeedBook(policy.straggler_threshold, self._note)
         self.budget = RescaleBudget(policy.rescale_budget)

@@ -11,7 +11,7 @@ import click
 from bftrainer.cli.common import json_option, print_json
 
 if TYPE_CHECKING:
-    from bftrainer.demo.watch import Frame
+    from bftrainer.demo.watch import LiveFrame
 
 LINE_INTERVAL_S = 2.0
 
@@ -106,7 +106,7 @@ class _Screen:
         if self._live is not None:
             self._live.stop()
 
-    def see(self, frame: Frame) -> None:
+    def see(self, frame: LiveFrame) -> None:
         """Show a frame."""
         from bftrainer.demo import view  # noqa: PLC0415
 

@@ -83,9 +83,9 @@ def _from_journal(path: Path, policy_file: Path | None, since_s: float | None) -
     from bftrainer.harm import monitor  # noqa: PLC0415 - SQLAlchemy is slow
     from bftrainer.journal.journal import Journal  # noqa: PLC0415
     from bftrainer.policy.load import load_policy  # noqa: PLC0415
-    from bftrainer.policy.model import Policy  # noqa: PLC0415
+    from bftrainer.policy.model import SitePolicy  # noqa: PLC0415
 
-    policy = load_policy(policy_file) if policy_file is not None else Policy()
+    policy = load_policy(policy_file) if policy_file is not None else SitePolicy()
     with Journal.open(path, clock=time.time, is_verified=False) as opened:
         return monitor.report_of(
             monitor.read_records(opened),

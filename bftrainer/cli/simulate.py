@@ -22,10 +22,10 @@ from bftrainer.cli.trace import LateProgress, load, reading_options, selection_o
 if TYPE_CHECKING:
     from bftrainer.decide.types import DecisionInput, Plan
     from bftrainer.simulate.costs import PhysicalCosts
-    from bftrainer.simulate.session import Choices, OnPlan, Run
+    from bftrainer.simulate.session import Choices, OnPlan, ReplayRun
     from bftrainer.simulate.stragglers import Injection
     from bftrainer.simulate.traces.fragments import Fragments
-    from bftrainer.simulate.workloads.submission import Workload
+    from bftrainer.simulate.workloads.submission import TrainerWorkload
 
 SHIPPED = "sample"
 LONGEST_T_FWD_S = 1e9
@@ -180,11 +180,11 @@ def _injection(text: str | None, costs: str) -> Injection | None:
     return found
 
 
-def _replay(trace: Fragments, workload: Workload, chosen: list[Choices]) -> list[Run]:
+def _replay(trace: Fragments, workload: TrainerWorkload, chosen: list[Choices]) -> list[ReplayRun]:
     """Replay with each of the choices, with one progress bar for all."""
     from bftrainer.simulate.session import record  # noqa: PLC0415 - numpy takes 0.1 s
 
-    runs: list[Run] = []
+    runs: list[ReplayRun] = []
     names = ", ".join(choices.policy for choices in chosen)
     with _Bar(f"replaying with {names}") as bar:
         for choices in chosen:

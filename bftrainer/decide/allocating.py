@@ -16,7 +16,7 @@ from functools import partial
 from bftrainer.decide import asking, joining, slow
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.eligible import suited
-from bftrainer.decide.policies.base import Decided, Policy
+from bftrainer.decide.policies.base import AllocationPolicy, Decided
 from bftrainer.decide.stating import nodes_by_trainer, problem_node, problem_trainer
 from milp.check import find_violations
 from milp.problem import Allocation, Problem, ProblemNode
@@ -103,7 +103,7 @@ def _problem(draft: Draft, names: set[str], as_they_are: set[str]) -> Problem | 
     return suited(problem, given, joining.warm_up_s(draft.memory.joining, t_fwd_s))
 
 
-def _decided(problem: Problem, policy: Policy, draft: Draft) -> Decided:
+def _decided(problem: Problem, policy: AllocationPolicy, draft: Draft) -> Decided:
     given = draft.given
     context = asking.context_of(given, policy)
     solve = partial(asking.allocate, policy=policy, given=given, context=context)

@@ -15,9 +15,9 @@ from types import MappingProxyType
 
 from bftrainer.canonical import to_plain
 from bftrainer.decide.policies.base import (
+    AllocationPolicy,
     Context,
     Decided,
-    Policy,
     Standing,
     in_order,
     options_of,
@@ -31,7 +31,9 @@ from milp.check import find_violations
 from milp.problem import Allocation, Objective, Problem
 
 
-def allocate(problem: Problem, policy: Policy, given: DecisionInput, context: Context) -> Decided:
+def allocate(
+    problem: Problem, policy: AllocationPolicy, given: DecisionInput, context: Context
+) -> Decided:
     """Decide who gets which node; the state is that of the answer to what is believed.
 
     Raises:
@@ -53,7 +55,7 @@ def allocate(problem: Problem, policy: Policy, given: DecisionInput, context: Co
     return replace(best, allocation=found)
 
 
-def context_of(given: DecisionInput, policy: Policy) -> Context:
+def context_of(given: DecisionInput, policy: AllocationPolicy) -> Context:
     """Return what the policy is told.
 
     Raises:
@@ -79,7 +81,7 @@ def _standing(record: TrainerRecord) -> Standing:
     )
 
 
-def ask(policy: Policy, problem: Problem, context: Context) -> Decided:
+def ask(policy: AllocationPolicy, problem: Problem, context: Context) -> Decided:
     """Return the policy's answer with its state as the journal keeps it.
 
     Raises:
@@ -97,7 +99,7 @@ def ask(policy: Policy, problem: Problem, context: Context) -> Decided:
     return replace(decided, state=plain["state"])
 
 
-def _unusable(policy: Policy, why: str) -> BftError:
+def _unusable(policy: AllocationPolicy, why: str) -> BftError:
     return BftError(
         "BFT-3054",
         f"The answer of the policy {policy.name} is not valid: {why}.",

@@ -12,7 +12,7 @@ from dataclasses import replace
 from bftrainer.decide import allocating, claiming, end_cost, giveback, late, limit, reserving
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.observing import observe
-from bftrainer.decide.policies.base import Policy
+from bftrainer.decide.policies.base import AllocationPolicy
 from bftrainer.decide.types import DecisionInput, Plan
 from bftrainer.decide.victims import CheapestForTrainers, first_by_name
 from bftrainer.poll.snapshot import Snapshot
@@ -32,7 +32,7 @@ STAGES: tuple[Callable[[Draft], Draft], ...] = (
 )
 
 
-def decide(given: DecisionInput, policy: Policy | None) -> Plan:
+def decide(given: DecisionInput, policy: AllocationPolicy | None) -> Plan:
     """Return who gets which node, what to claim and what to release.
 
     While a part of the snapshot could not be read nothing is claimed; give-back goes on with

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from bftrainer.decide.end_cost import leave_to_jobs
-from bftrainer.decide.policies.base import Decided, Policy
+from bftrainer.decide.policies.base import AllocationPolicy, Decided
 from bftrainer.decide.pool import Pool, build_pool
 from bftrainer.decide.types import Claim, DecisionInput, Memory, PoolNode, Release
 from bftrainer.decide.victims import Pick, tiers_of
@@ -22,7 +22,7 @@ class Draft:
     queue: QueueModel  # of the look that is given
     memory: Memory  # with what was observed and decided
     pick: Pick  # chooses among the nodes of trainers
-    policy: Policy | None  # None: everybody keeps what they have
+    policy: AllocationPolicy | None  # None: everybody keeps what they have
     for_jobs: AbstractSet[str] = frozenset()  # nodes on which waiting jobs are about to start
     next_plan: NextPlan | None = None  # of the jobs that cannot start; None: nobody waits
     refused: Mapping[str, str] = field(default_factory=dict)  # job that gets no nodes -> why

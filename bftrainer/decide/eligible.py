@@ -37,7 +37,7 @@ class NodeClass:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class AllowedNodes:
     """What a trainer may have."""
 
     classes: tuple[NodeClass, ...]
@@ -69,7 +69,7 @@ class Classes:
         """Whether there are no two classes."""
         return len(self._counts) <= 1
 
-    def choice(self, request: NodeRequest, n_min: int, held: Iterable[str] = ()) -> Choice:
+    def choice(self, request: NodeRequest, n_min: int, held: Iterable[str] = ()) -> AllowedNodes:
         """Return what a trainer may have that has those nodes now.
 
         One that may have several types and fits into no class by itself, but into a type,
@@ -85,8 +85,8 @@ class Classes:
         is_split = most >= n_min > max([self._counts[one] for one in classes], default=0)
         if has or is_split or len(of_type) == 1:
             classes = [one for one in classes if one.node_type == best]
-            return Choice(classes=tuple(classes), mixes=len(classes) > 1, most=most)
-        return Choice(classes=tuple(classes), mixes=False, most=most)
+            return AllowedNodes(classes=tuple(classes), mixes=len(classes) > 1, most=most)
+        return AllowedNodes(classes=tuple(classes), mixes=False, most=most)
 
 
 def suited(problem: Problem, given: DecisionInput, warm_up_s: float = 0.0) -> Problem | None:

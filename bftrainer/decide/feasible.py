@@ -15,16 +15,18 @@ from dataclasses import replace
 from bftrainer.decide.rooms import Rooms
 from bftrainer.poll.snapshot import Job, NodeLeft
 from bftrainer.queue.matching import Matching
-from bftrainer.queue.model import Demand, QueueModel, Request
+from bftrainer.queue.model import JobNeeds, NodeDemand, QueueModel
 from bftrainer.queue.nodesets import NodeSet
 
 TOO_FEW = "Too few nodes for it are free or ours."
 
 
-Placed = tuple[Job, Demand]  # what a job that can start needs for itself, with what it takes on top
+Placed = tuple[
+    Job, NodeDemand
+]  # what a job that can start needs for itself, with what it takes on top
 
 
-class Judgement:
+class Feasibility:
     """Who of a queue can start, with which nodes, and who cannot."""
 
     def __init__(self, queue: QueueModel, usable: NodeSet, free: NodeSet) -> None:
@@ -44,7 +46,7 @@ class Judgement:
         self._n_unused = usable.bit_count()  # of these
         self._now_free = Matching(free)  # of as much of that as free nodes can have
 
-    def of_all(self, why_refused: Callable[[Job], str]) -> Judgement:
+    def of_all(self, why_refused: Callable[[Job], str]) -> Feasibility:
         """Judge every job; ``why_refused`` says why one gets no nodes whatever is free, or ""."""
         for job in self._queue.jobs:
             self._judge(job, why_refused)
@@ -65,7 +67,7 @@ class Judgement:
             self.refused[job.job_id] = why
             self.plan.wait(job, request)
 
-    def _start(self, job: Job, request: Request) -> bool:
+    def _start(self, job: Job, request: JobNeeds) -> bool:
         """Find a job nodes, of several ways what is free; whether there are enough."""
         off = self.plan.kept_off(request.limit_s, is_in_reservation=bool(job.reservations))
         ways = [
@@ -81,13 +83,13 @@ class Judgement:
             self._n_unused -= taken.bit_count()
         return is_found
 
-    def _lacks(self, way: list[Demand]) -> int:
+    def _lacks(self, way: list[NodeDemand]) -> int:
         """Count the nodes of ours that a way would take on top of what is taken."""
         trial = Matching(self._now_free.unused, dict(self._now_free.has))
         return sum(one.count - trial.add_up_to(one.among, one.count) for one in way)
 
-    def _start_so(self, job: Job, way: list[Demand]) -> bool:
-        whole, rooms = list[Demand](), dict[int, NodeLeft]()
+    def _start_so(self, job: Job, way: list[NodeDemand]) -> bool:
+        whole, rooms = list[NodeDemand](), dict[int, NodeLeft]()
         for demand in way:
             found: list[int] = []
             if demand.share is not None:

@@ -18,9 +18,9 @@ from functools import partial
 from bftrainer.decide import vain
 from bftrainer.decide.cycles import have_passed
 from bftrainer.decide.draft import Draft
-from bftrainer.decide.feasible import Judgement
+from bftrainer.decide.feasible import Feasibility
 from bftrainer.decide.types import DecisionInput, Memory, PilotView, Release
-from bftrainer.decide.victims import Offer, give, tiers_of
+from bftrainer.decide.victims import VictimPool, give, tiers_of
 from bftrainer.poll.announcer import is_stand_in
 from bftrainer.poll.snapshot import Job, NodeState, Snapshot
 from bftrainer.queue.nodesets import NodeSet, NodeSets, first
@@ -37,7 +37,7 @@ def stage(draft: Draft) -> Draft:
     free = names_in(given.snapshot, *FREE_STATES) - ours.keys()
     to_have = free | coming_back(given.snapshot, given.pilots, memory)
     usable = sets.named(to_have | ours.keys())
-    judged = Judgement(draft.queue, usable, sets.named(to_have)).of_all(
+    judged = Feasibility(draft.queue, usable, sets.named(to_have)).of_all(
         partial(vain.why_refused, known=memory.vain)
     )
     offer = _offer(sets, to_have, ours, memory)
@@ -68,7 +68,9 @@ def _served(
         yield job, None if nodes & ~free else names
 
 
-def _believed(shares: Sequence[tuple[Job, NodeSet]], offer: Offer) -> list[tuple[Job, NodeSet]]:
+def _believed(
+    shares: Sequence[tuple[Job, NodeSet]], offer: VictimPool
+) -> list[tuple[Job, NodeSet]]:
     """Leave an announced job one node, free if there is one: perhaps nobody accepts it.
 
     The others follow by the look that shows it, a moment later.
@@ -98,17 +100,17 @@ def _in_the_way(given: DecisionInput) -> dict[str, PilotView]:
 
 def _offer(
     sets: NodeSets, free: AbstractSet[str], ours: Mapping[str, PilotView], memory: Memory
-) -> Offer:
+) -> VictimPool:
     """Sort our nodes by what they are to the trainers."""
     tiers = tiers_of({name: pilot.is_held for name, pilot in ours.items()}, memory.assignment)
     *at_no_cost, of_trainers = [sets.named(names) for names in tiers]
-    return Offer(free=sets.named(free), at_no_cost=at_no_cost, of_trainers=of_trainers)
+    return VictimPool(free=sets.named(free), at_no_cost=at_no_cost, of_trainers=of_trainers)
 
 
 def _releases(
     sets: NodeSets,
     shares: Sequence[tuple[Job, NodeSet]],
-    offer: Offer,
+    offer: VictimPool,
     ours: Mapping[str, PilotView],
 ) -> Iterator[Release]:
     """Release what is ours of what jobs get now, the cheapest first."""

@@ -8,7 +8,7 @@ same part ended, because rooms only get smaller.
 from __future__ import annotations
 
 from bftrainer.poll.snapshot import NodeLeft, NodeState
-from bftrainer.queue.model import Demand
+from bftrainer.queue.model import NodeDemand
 from bftrainer.queue.nodesets import NodeSet, NodeSets
 
 
@@ -27,7 +27,7 @@ class Rooms:
         ]
         self._searched: dict[tuple[NodeSet, NodeLeft], int] = {}
 
-    def find(self, demand: Demand, share: NodeLeft) -> list[int]:
+    def find(self, demand: NodeDemand, share: NodeLeft) -> list[int]:
         """Return rooms for a demand, as many as it asks for if there are."""
         key, found = (demand.among, share), list[int]()
         for position in range(self._searched.get(key, 0), len(self._rooms)):
@@ -47,7 +47,7 @@ class Rooms:
             self._rooms[position] = None
             self._add(room[0], room[1].without(share))
 
-    def begin(self, demand: Demand, share: NodeLeft) -> None:
+    def begin(self, demand: NodeDemand, share: NodeLeft) -> None:
         """Leave to others what a job does not need of whole nodes it starts on."""
         kinds = [node for node, members in self._sets.kinds if members & demand.among]
         smallest = NodeLeft(

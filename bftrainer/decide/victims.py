@@ -36,7 +36,7 @@ class Pick(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class VictimPool:
     """What the demands may be met with, in this order."""
 
     free: NodeSet  # nobody has to give them back
@@ -45,7 +45,7 @@ class Offer:
 
 
 def give(
-    placed: Sequence[Placed], sets: NodeSets, offer: Offer, pick: Pick
+    placed: Sequence[Placed], sets: NodeSets, offer: VictimPool, pick: Pick
 ) -> list[tuple[Job, NodeSet]]:
     """Return for each demand, in its order, the nodes that meet it."""
     matching = Matching(offer.free)
@@ -82,7 +82,7 @@ def _names(sets: NodeSets, some: NodeSet) -> list[str]:
 
 
 def _shared_out(
-    placed: Sequence[Placed], has: Mapping[NodeSet, NodeSet], offer: Offer
+    placed: Sequence[Placed], has: Mapping[NodeSet, NodeSet], offer: VictimPool
 ) -> list[tuple[Job, NodeSet]]:
     """Split what each set of demands has among its jobs: the first get what is free."""
     left = dict(has)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from bftrainer.demo.summary import Background, background
+from bftrainer.demo.summary import OrdinaryJobsSummary, background
 from bftrainer.local.replay import delays_s
 from bftrainer.local.running import LocalServer, start_server
-from bftrainer.local.workload import Workload
+from bftrainer.local.workload import JobWorkload
 
 LOCAL_CYCLE_S = 1.0
 _BY_REPLAY = (
@@ -41,7 +41,7 @@ class Cluster(Protocol):
     def stop_workload(self) -> None:
         """Submit no more of them."""
 
-    def background(self) -> Background:
+    def background(self) -> OrdinaryJobsSummary:
         """Sum up what the ordinary jobs saw."""
 
 
@@ -50,7 +50,7 @@ class LocalDemoCluster:
     """Nodes are process groups on this machine."""
 
     server: LocalServer
-    workload: Workload
+    workload: JobWorkload
     batch_system: str = "local"
 
     @property
@@ -64,9 +64,9 @@ class LocalDemoCluster:
 
     def stop_workload(self) -> None:
         """Submit no more of them."""
-        self.server.client.start_workload(Workload(items=()))
+        self.server.client.start_workload(JobWorkload(items=()))
 
-    def background(self) -> Background:
+    def background(self) -> OrdinaryJobsSummary:
         """Sum up what the ordinary jobs saw."""
         client = self.server.client
         history, cycle = client.history(), client.snapshot()["cycle"]
@@ -86,7 +86,7 @@ class LocalDemoCluster:
 
 
 @contextlib.contextmanager
-def local_cluster(directory: Path, n_nodes: int, workload: Workload) -> Iterator[Cluster]:
+def local_cluster(directory: Path, n_nodes: int, workload: JobWorkload) -> Iterator[Cluster]:
     """Run a local batch system for as long as the block lasts."""
     with start_server(directory, n_nodes=n_nodes, cycle_s=LOCAL_CYCLE_S, kill_wait_s=2.0) as server:
         yield LocalDemoCluster(server=server, workload=workload)

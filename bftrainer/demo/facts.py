@@ -1,6 +1,6 @@
 """What the run's journal says: rescales with their pauses, parks, give-backs, decisions.
 
-Journal entries come in, one ``Facts`` goes out. Pure; called when the daemon has
+Journal entries come in, one ``JournalFacts`` goes out. Pure; called when the daemon has
 stopped, and for the live view on the entries so far.
 """
 
@@ -45,7 +45,7 @@ class Park:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class JournalFacts:
     """Everything of interest in a journal, each list in order of time."""
 
     generations: tuple[Rescale, ...] = ()
@@ -70,7 +70,7 @@ class Facts:
         )
 
 
-def collect(entries: Iterable[JournalEntry]) -> Facts:
+def collect(entries: Iterable[JournalEntry]) -> JournalFacts:
     """Read the entries of one journal, oldest first."""
     generations: list[Rescale] = []
     parks: list[Park] = []
@@ -99,7 +99,7 @@ def collect(entries: Iterable[JournalEntry]) -> Facts:
                     _note_give_back(give_backs, entry.at_s, release)
             case _:
                 continue
-    return Facts(
+    return JournalFacts(
         generations=tuple(generations),
         parks=tuple(parks),
         give_backs=tuple(give_backs.values()),

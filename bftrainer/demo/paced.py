@@ -17,7 +17,7 @@ import torch
 from torch.nn.modules import module as hooks
 
 
-class Pace:
+class PacedSteps:
     """Sleeps in front of the outermost module of each training step."""
 
     def __init__(self, s_per_sample: float) -> None:
@@ -39,7 +39,7 @@ class Pace:
 def main() -> None:
     """Set the pace, then become the script."""
     ms_per_sample, script, *arguments = sys.argv[1:]
-    Pace(float(ms_per_sample) / 1000.0)
+    PacedSteps(float(ms_per_sample) / 1000.0)
     sys.argv = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(script))  # noqa: PTH100, PTH120 - as python does
     runpy.run_path(script, run_name="__main__")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.demo.facts import GiveBack
-from bftrainer.demo.samples import Span, Use, taken
+from bftrainer.demo.samples import ActivitySpan, Use, taken
 
 # Okabe and Ito's palette: told apart by everybody, also in print.
 TRAINER_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
@@ -36,7 +36,7 @@ class Story:
     subtitle: str
     start_s: float
     end_s: float
-    spans: Sequence[Span]
+    spans: Sequence[ActivitySpan]
     trainers: Mapping[str, str]  # trainer_id -> name, in the order of their colours
     give_backs: Sequence[GiveBack]
 
@@ -137,7 +137,7 @@ def _draw_nodes(axes: Any, story: Story, nodes: Sequence[str]) -> None:
     _frame(axes)
 
 
-def _style(story: Story, span: Span) -> dict[str, Any]:
+def _style(story: Story, span: ActivitySpan) -> dict[str, Any]:
     match span.use:
         case Use.TRAINING:
             return {"facecolors": colour_of(story, span.trainer_id), "linewidth": 0}
@@ -199,7 +199,7 @@ def _draw_sizes(axes: Any, story: Story, n_nodes: int) -> None:
     _frame(axes)
 
 
-def _count(spans: Sequence[Span], times: Sequence[float]) -> list[float]:
+def _count(spans: Sequence[ActivitySpan], times: Sequence[float]) -> list[float]:
     """How many of the spans hold just after each of the times."""
     change = dict.fromkeys(times, 0)
     for span in spans:

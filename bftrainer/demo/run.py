@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bftrainer.demo.clusters import Cluster, local_cluster
-from bftrainer.demo.facts import Facts, collect
+from bftrainer.demo.facts import JournalFacts, collect
 from bftrainer.demo.models import DemoTrainer, demo_trainers, require_extras
 from bftrainer.demo.picture import Story, draw
 from bftrainer.demo.reference import References, accuracy_in
 from bftrainer.demo.report import as_document, subtitle
-from bftrainer.demo.samples import Span, Use, node_seconds, spans
+from bftrainer.demo.samples import ActivitySpan, Use, node_seconds, spans
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.demo.stage import interruptible, make_output_directory, scratch_directory
 from bftrainer.demo.summary import Summary, TrainerResult, summarise
-from bftrainer.demo.watch import Frame, Watch
+from bftrainer.demo.watch import LiveFrame, LiveView
 from bftrainer.demo.workload import demo_workload
-from bftrainer.local.workload import Workload
+from bftrainer.local.workload import JobWorkload
 from bftrainer.poll.batch_system import load_batch_system
 from bftrainer.trainer import TrainerRecord
 
@@ -47,7 +47,7 @@ poll_interval_s: {poll_interval_s}
 LOCAL_POLICY = POLICY.format(min_gap_s=25, poll_interval_s=0.25)
 # Slurm's shortest time limit is a minute.
 SLURM_POLICY = POLICY.format(min_gap_s=62, poll_interval_s=0.5) + "requests_per_minute: 1000\n"
-See = Callable[[Frame], None]
+See = Callable[[LiveFrame], None]
 Say = Callable[[str], None]
 
 
@@ -69,7 +69,7 @@ class LivePart:
     """What was seen from the first look to the last."""
 
     batch_system: str
-    spans: tuple[Span, ...]
+    spans: tuple[ActivitySpan, ...]
     start_s: float
     end_s: float
     preemptions: int
@@ -131,7 +131,7 @@ def _run(
 
 
 def _cluster(
-    options: DemoOptions, directory: Path, workload: Workload
+    options: DemoOptions, directory: Path, workload: JobWorkload
 ) -> contextlib.AbstractContextManager[Cluster]:
     if not options.is_slurm:
         return local_cluster(directory, options.n_nodes, workload)
@@ -156,7 +156,7 @@ def _live(
     with contextlib.closing(
         load_batch_system(cluster.batch_system, dict(cluster.batch_options))
     ) as system:
-        watch = Watch(daemon, system, options.seconds)
+        watch = LiveView(daemon, system, options.seconds)
         cluster.start_workload()
         frame = _follow(watch, options.seconds, references, see)
         cluster.stop_workload()
@@ -176,7 +176,7 @@ def _live(
     )
 
 
-def _follow(watch: Watch, seconds: float, references: References, see: See) -> Frame:
+def _follow(watch: LiveView, seconds: float, references: References, see: See) -> LiveFrame:
     """Look until the trainers are done or the time is up."""
     deadline = time.monotonic() + seconds
     while True:
@@ -202,7 +202,7 @@ def _result(
     record: TrainerRecord,
     trainer: DemoTrainer,
     live: LivePart,
-    facts: Facts,
+    facts: JournalFacts,
     references: References,
     scratch: Path,
 ) -> TrainerResult:
@@ -225,7 +225,7 @@ def _result(
     )
 
 
-def _write(out: Path, summary: Summary, live: LivePart, facts: Facts) -> None:
+def _write(out: Path, summary: Summary, live: LivePart, facts: JournalFacts) -> None:
     (out / "summary.json").write_text(json.dumps(as_document(summary), indent=2) + "\n")
     story = Story(
         title=f"Three trainers on the idle nodes of a {summary.nodes}-node cluster "

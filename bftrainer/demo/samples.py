@@ -49,7 +49,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class ActivitySpan:
     """A stretch of time in which a node did the same thing."""
 
     node: str
@@ -99,9 +99,9 @@ def _use(node: Node, job: Job | None, member: dict[str, str], joining: dict[str,
     return NodeUse(node=name, use=Use.ORDINARY if is_busy else Use.AWAY)
 
 
-def spans(samples: Sequence[Sample], end_s: float) -> tuple[Span, ...]:
+def spans(samples: Sequence[Sample], end_s: float) -> tuple[ActivitySpan, ...]:
     """Join samples into spans, by node in the order of the first sample and by time."""
-    order: dict[str, list[Span]] = {}
+    order: dict[str, list[ActivitySpan]] = {}
     for index, one in enumerate(samples):
         until_s = samples[index + 1].at_s if index + 1 < len(samples) else end_s
         if until_s <= one.at_s:
@@ -112,7 +112,7 @@ def spans(samples: Sequence[Sample], end_s: float) -> tuple[Span, ...]:
             if row and row[-1].end_s == start_s and _is_same(row[-1], seen):
                 start_s = row.pop().start_s
             row.append(
-                Span(
+                ActivitySpan(
                     node=seen.node,
                     start_s=start_s,
                     end_s=until_s,
@@ -123,7 +123,7 @@ def spans(samples: Sequence[Sample], end_s: float) -> tuple[Span, ...]:
     return tuple(span for row in order.values() for span in row)
 
 
-def taken(of: Sequence[Span], within_s: float = 1.0) -> tuple[tuple[str, float], ...]:
+def taken(of: Sequence[ActivitySpan], within_s: float = 1.0) -> tuple[tuple[str, float], ...]:
     """Return node and time of every change from us to an ordinary job.
 
     On its way out a pilot may leave the node free for an instant (``within_s``).
@@ -140,10 +140,10 @@ def taken(of: Sequence[Span], within_s: float = 1.0) -> tuple[tuple[str, float],
     return tuple(found)
 
 
-def _is_same(span: Span, seen: NodeUse) -> bool:
+def _is_same(span: ActivitySpan, seen: NodeUse) -> bool:
     return (span.use, span.trainer_id) == (seen.use, seen.trainer_id)
 
 
-def node_seconds(of: Sequence[Span], *uses: Use) -> float:
+def node_seconds(of: Sequence[ActivitySpan], *uses: Use) -> float:
     """Add up the spans of the given uses (all when none is given)."""
     return sum(span.length_s for span in of if not uses or span.use in uses)

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bftrainer.demo.clusters import Cluster
-from bftrainer.demo.summary import Background, background
+from bftrainer.demo.summary import OrdinaryJobsSummary, background
 from bftrainer.local.replay import PastJob, start_times_s
-from bftrainer.local.workload import Workload
+from bftrainer.local.workload import JobWorkload
 from slurm_plugins.testcluster import FAST_CYCLE, ClusterConfig, SlurmTestCluster
 from slurm_plugins.testcluster.workload import JobRecord, WorkloadItem, WorkloadRun
 
@@ -43,7 +43,7 @@ class SlurmDemoCluster:
         """Submit no more of them."""
         self._run.stop()
 
-    def background(self) -> Background:
+    def background(self) -> OrdinaryJobsSummary:
         """Sum up what the ordinary jobs saw."""
         records = self._run.records()
         waits = {r.job_id: r.wait_s for r in records if r.job_id and r.wait_s is not None}
@@ -81,7 +81,7 @@ def _limit_s(item: WorkloadItem) -> float:
 
 
 @contextlib.contextmanager
-def slurm_cluster(directory: Path, n_nodes: int, workload: Workload) -> Iterator[Cluster]:
+def slurm_cluster(directory: Path, n_nodes: int, workload: JobWorkload) -> Iterator[Cluster]:
     """Run a real Slurm for as long as the block lasts."""
     config = ClusterConfig(
         directory=directory,

@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bftrainer.demo.facts import Facts
-from bftrainer.demo.samples import Span, Use, node_seconds
+from bftrainer.demo.facts import JournalFacts
+from bftrainer.demo.samples import ActivitySpan, Use, node_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class TrainerResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Background:
+class OrdinaryJobsSummary:
     """What the ordinary jobs saw of us."""
 
     jobs: int  # that started
@@ -89,7 +89,7 @@ class Summary:
     decision_ms: Quantiles
     worker_failures: tuple[str, ...]
     trainers: tuple[TrainerResult, ...]
-    background: Background
+    background: OrdinaryJobsSummary
 
 
 def quantiles(values: Sequence[float]) -> Quantiles:
@@ -104,7 +104,7 @@ def quantiles(values: Sequence[float]) -> Quantiles:
     return Quantiles(n=len(ordered), p50=at(0.5), p95=at(0.95), max=ordered[-1])
 
 
-def account(spans: Sequence[Span], facts: Facts) -> NodeSeconds:
+def account(spans: Sequence[ActivitySpan], facts: JournalFacts) -> NodeSeconds:
     """Split the time of all nodes; pauses are taken off what was harvested.
 
     A pause is counted for every member of the new generation although only the worst
@@ -130,9 +130,9 @@ def account(spans: Sequence[Span], facts: Facts) -> NodeSeconds:
 
 def background(
     waits_s: Mapping[str, float], delays_s: Mapping[str, float], method: str
-) -> Background:
+) -> OrdinaryJobsSummary:
     """Sum up the ordinary jobs; a job that came out early was not delayed."""
-    return Background(
+    return OrdinaryJobsSummary(
         jobs=len(waits_s),
         delay_s=quantiles([max(0.0, d) for d in delays_s.values()]),
         wait_s=quantiles(list(waits_s.values())),
@@ -146,11 +146,11 @@ def summarise(
     n_nodes: int,
     seed: int,
     live_s: float,
-    spans: Sequence[Span],
-    facts: Facts,
+    spans: Sequence[ActivitySpan],
+    facts: JournalFacts,
     preemptions: int,
     trainers: Sequence[TrainerResult],
-    ordinary: Background,
+    ordinary: OrdinaryJobsSummary,
 ) -> Summary:
     """Put everything together."""
     split = account(spans, facts)

@@ -1,6 +1,6 @@
 """A frame as people see it: a live page on a terminal, one line elsewhere.
 
-``Frame`` comes in; a rich renderable or a text goes out. Called by ``run``.
+``LiveFrame`` comes in; a rich renderable or a text goes out. Called by ``run``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rich.text import Text
 
 from bftrainer.api.service import TrainerView
 from bftrainer.demo.samples import NodeUse, Use
-from bftrainer.demo.watch import Frame
+from bftrainer.demo.watch import LiveFrame
 
 TRAINER_STYLES = ("dodger_blue1", "orange1", "green3", "orchid", "sky_blue1", "orange_red1")
 _USE_STYLES = {
@@ -27,12 +27,12 @@ _USE_STYLES = {
 }
 
 
-def page(frame: Frame) -> RenderableType:
+def page(frame: LiveFrame) -> RenderableType:
     """Return everything at a glance."""
     return Group(_head(frame), _nodes(frame), _trainers(frame), _foot(frame))
 
 
-def line(frame: Frame) -> str:
+def line(frame: LiveFrame) -> str:
     """Return the same in one line, for logs and pipes."""
     names = {t.record.trainer_id: t.record.spec.name for t in frame.status.trainers}
     nodes = " ".join(f"{n.name}={_what(frame, n.name, names)}" for n in frame.nodes)
@@ -44,7 +44,7 @@ def line(frame: Frame) -> str:
     return f"{frame.elapsed_s:5.1f} s  {nodes}  |  {sizes}  |  {_counters(frame)}"
 
 
-def _what(frame: Frame, node: str, names: Mapping[str, str]) -> str:
+def _what(frame: LiveFrame, node: str, names: Mapping[str, str]) -> str:
     seen = _seen(frame, node)
     match seen.use:
         case Use.TRAINING:
@@ -55,11 +55,11 @@ def _what(frame: Frame, node: str, names: Mapping[str, str]) -> str:
             return use.value
 
 
-def _seen(frame: Frame, node: str) -> NodeUse:
+def _seen(frame: LiveFrame, node: str) -> NodeUse:
     return frame.uses.get(node) or NodeUse(node=node, use=Use.AWAY)
 
 
-def _counters(frame: Frame) -> str:
+def _counters(frame: LiveFrame) -> str:
     status = frame.status
     share = f"{frame.training_s / frame.offered_s:.2f}" if frame.offered_s > 0 else "-"
     return (
@@ -68,7 +68,7 @@ def _counters(frame: Frame) -> str:
     )
 
 
-def _head(frame: Frame) -> RenderableType:
+def _head(frame: LiveFrame) -> RenderableType:
     status = frame.status
     grid = Table.grid(padding=(0, 2))
     grid.add_row(
@@ -80,7 +80,7 @@ def _head(frame: Frame) -> RenderableType:
     return grid
 
 
-def _nodes(frame: Frame) -> RenderableType:
+def _nodes(frame: LiveFrame) -> RenderableType:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Nodes", title_justify="left")
     for name, width in (("NODE", 6), ("STATE", 11), ("USE", 10), ("TRAINER", 12), ("NOW", 10)):
         table.add_column(name, min_width=width)
@@ -104,7 +104,7 @@ def _nodes(frame: Frame) -> RenderableType:
     return table
 
 
-def _trainers(frame: Frame) -> RenderableType:
+def _trainers(frame: LiveFrame) -> RenderableType:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Trainers", title_justify="left")
     table.add_column("TRAINER", min_width=12)
     table.add_column("STATE", min_width=9)
@@ -115,7 +115,7 @@ def _trainers(frame: Frame) -> RenderableType:
     return table
 
 
-def _trainer_row(frame: Frame, view: TrainerView, style: str) -> list[Text]:
+def _trainer_row(frame: LiveFrame, view: TrainerView, style: str) -> list[Text]:
     record = view.record
     pause_s = frame.last_pause_s(record.trainer_id)
     speed = record.progress.samples_per_s
@@ -133,7 +133,7 @@ def _trainer_row(frame: Frame, view: TrainerView, style: str) -> list[Text]:
     ]
 
 
-def _foot(frame: Frame) -> RenderableType:
+def _foot(frame: LiveFrame) -> RenderableType:
     lines = [Text(_counters(frame))]
     lines += [
         Text(

@@ -1,4 +1,4 @@
-"""One look after the other at cluster and daemon: ``Frame`` for the view, samples kept.
+"""One look after the other at cluster and daemon: ``LiveFrame`` for the view, samples kept.
 
 The daemon's client, a batch system of our own and the journal come in. Called by
 ``run`` a few times a second.
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bftrainer.api.service import NodeView, StatusView
-from bftrainer.demo.facts import Facts, GiveBack, collect
+from bftrainer.demo.facts import GiveBack, JournalFacts, collect
 from bftrainer.demo.samples import NodeUse, Sample, Use, sample
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.errors import BftError
@@ -24,7 +24,7 @@ KEPT_KINDS = frozenset({"rescaled", "parked", "decision", "worker-failed"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class LiveFrame:
     """What the view shows at an instant."""
 
     started_s: float
@@ -33,7 +33,7 @@ class Frame:
     status: StatusView
     nodes: tuple[NodeView, ...]
     uses: Mapping[str, NodeUse]
-    facts: Facts
+    facts: JournalFacts
     offered_s: float  # node-seconds so far
     training_s: float
 
@@ -53,7 +53,7 @@ class Frame:
         return bool(trainers) and all(t.record.state.is_final for t in trainers)
 
 
-class Watch:
+class LiveView:
     """Looks, remembers, and adds up."""
 
     def __init__(self, daemon: DaemonProcess, system: BatchSystem, total_s: float) -> None:
@@ -62,11 +62,11 @@ class Watch:
         self.samples: list[Sample] = []
         self._entries: list[JournalEntry] = []
         self._last_seq = 0
-        self._facts = Facts()
+        self._facts = JournalFacts()
         self._read_s = 0.0
         self._offered_s = self._training_s = 0.0
 
-    def look(self) -> Frame:
+    def look(self) -> LiveFrame:
         """Look once.
 
         Raises:
@@ -80,7 +80,7 @@ class Watch:
         if time.monotonic() - self._read_s >= JOURNAL_INTERVAL_S:
             self._read_journal()
         _refuse_failed(status)
-        return Frame(
+        return LiveFrame(
             started_s=self.started_s,
             elapsed_s=time.time() - self.started_s,
             total_s=self._total_s,
@@ -110,7 +110,7 @@ class Watch:
             self._entries += [e for e in new if e.kind in KEPT_KINDS]
             self._facts = collect(self._entries)
 
-    def facts(self) -> Facts:
+    def facts(self) -> JournalFacts:
         """Everything the journal says by now."""
         self._read_journal()
         return self._facts

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 
-from bftrainer.local.workload import WorkItem, Workload
+from bftrainer.local.workload import JobWorkload, WorkItem
 
 SIZES = (1, 1, 1, 2, 2)
 SHORTEST_S, LONGEST_S = 4.0, 8.0
@@ -17,7 +17,7 @@ BETWEEN_S = (4.0, 7.0)
 RUSH_AT = 0.45  # of the whole length
 
 
-def demo_workload(n_nodes: int, length_s: float, seed: int) -> Workload:
+def demo_workload(n_nodes: int, length_s: float, seed: int) -> JobWorkload:
     """Return small jobs all the time, and a rush in the middle.
 
     At first most nodes are busy and come free one after the other. In the rush a job
@@ -42,7 +42,7 @@ def demo_workload(n_nodes: int, length_s: float, seed: int) -> Workload:
         _job(rng, rush_s + 1.0, max(1, n_nodes - 1), 3.0),
         WorkItem(at_s=rush_s + 1.6, n_nodes=1, duration_s=1.5, limit_s=2.5, user="dave"),
     ]
-    return Workload(items=tuple(sorted(items, key=lambda item: item.at_s)))
+    return JobWorkload(items=tuple(sorted(items, key=lambda item: item.at_s)))
 
 
 def _job(rng: random.Random, at_s: float, n_nodes: int, duration_s: float) -> WorkItem:

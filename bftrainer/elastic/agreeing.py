@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from bftrainer.elastic import choosing
-from bftrainer.elastic.choosing import NCCL, Choice, Offer
+from bftrainer.elastic.choosing import NCCL, BackendChoice, BackendOffer
 from bftrainer.elastic.device import DeviceCollective
 from bftrainer.elastic.side import GROUP_TIMEOUT_S
 from bftrainer.elastic.store import StoreClient
@@ -104,7 +104,7 @@ class Attempt:
             made.close()
 
 
-def choice_of(meeting: Meeting, store: StoreClient, offer: Offer) -> Choice:
+def choice_of(meeting: Meeting, store: StoreClient, offer: BackendOffer) -> BackendChoice:
     """Tell what this member offers and return what all the offers come to.
 
     Raises:
@@ -112,15 +112,15 @@ def choice_of(meeting: Meeting, store: StoreClient, offer: Offer) -> Choice:
         RuntimeError: the store is gone, or a member never came.
     """
     if offer.wanted == choosing.GLOO:
-        return Choice()  # all were told the same
+        return BackendChoice()  # all were told the same
     store.set(meeting.key("offer", meeting.rank), choosing.encode(offer))
     if not offer.device and offer.wanted != NCCL:
-        return Choice()  # whatever the others have
+        return BackendChoice()  # whatever the others have
     ranks = range(meeting.size)
     return choosing.choose([choosing.decode(store.get(meeting.key("offer", r))) for r in ranks])
 
 
-def attempt_all(attempt: Attempt, meeting: Meeting, choice: Choice) -> Choice:
+def attempt_all(attempt: Attempt, meeting: Meeting, choice: BackendChoice) -> BackendChoice:
     """Wait for the outcome of all members' attempts; return what the generation uses.
 
     Raises:

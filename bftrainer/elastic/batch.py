@@ -60,7 +60,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class BatchPiece:
     """Samples of a global batch that one worker takes in one pass."""
 
     start: int
@@ -98,7 +98,7 @@ class Cutting:
             return min(size, sampler.active(batch, self.logical, self.least))
         return sampler.active(batch, size, self.least)
 
-    def pieces(self, batch: int, size: int, rank: int) -> tuple[Piece, ...]:
+    def pieces(self, batch: int, size: int, rank: int) -> tuple[BatchPiece, ...]:
         """Return what ``rank`` takes of a global batch, pass by pass."""
         return _pieces(self, batch, size, rank)
 
@@ -126,13 +126,13 @@ class Cutting:
 
 
 @lru_cache(maxsize=4096)  # a step asks several times for the same
-def _pieces(cutting: Cutting, batch: int, size: int, rank: int) -> tuple[Piece, ...]:
+def _pieces(cutting: Cutting, batch: int, size: int, rank: int) -> tuple[BatchPiece, ...]:
     least = cutting.least
     if cutting.logical:
         count = sampler.active(batch, cutting.logical, least)
         first, last = sampler.share(count, size, rank)
         ranges = [(k, *sampler.share(batch, cutting.logical, k, least)) for k in range(first, last)]
-        return tuple(Piece(start=a, stop=b, logical=k) for k, a, b in ranges)
+        return tuple(BatchPiece(start=a, stop=b, logical=k) for k, a, b in ranges)
     start, stop = sampler.share(batch, size, rank, least)
     if start == stop:
         return ()
@@ -140,7 +140,7 @@ def _pieces(cutting: Cutting, batch: int, size: int, rank: int) -> tuple[Piece, 
     most = rule.max_per_worker if isinstance(rule, GlobalBatch) else None
     passes = 1 if most is None else -(-(stop - start) // most)
     cuts = [sampler.share(stop - start, passes, i, least) for i in range(passes)]
-    return tuple(Piece(start=start + a, stop=start + b) for a, b in cuts if a < b)
+    return tuple(BatchPiece(start=start + a, stop=start + b) for a, b in cuts if a < b)
 
 
 def in_words(terms: Terms, attempt: str, backend: str = "") -> str:

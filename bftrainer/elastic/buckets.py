@@ -29,7 +29,7 @@ FRESH_BYTES_PER_S = 2e9  # how fast a kernel hands out zeroed memory
 _FLAG_DTYPES = (torch.float32, torch.float64)
 
 
-class Bucket:
+class GradientBucket:
     """A flat tensor that holds the gradients of consecutive parameters."""
 
     def __init__(self, members: list[int], params: Sequence[torch.Tensor], flags: int) -> None:
@@ -69,7 +69,7 @@ def layout(params: Sequence[torch.Tensor]) -> list[list[int]]:
     return buckets
 
 
-class Reducer:
+class GradientReducer:
     """Averages the gradients of one model over the members of a generation."""
 
     overlaps = True  # reduces while the backward pass goes on
@@ -131,11 +131,13 @@ class Reducer:
         last = self.params[groups[-1][0]]
         own_flags = last.dtype not in _FLAG_DTYPES or device.is_on_device(last)
         self.buckets = [
-            Bucket(members, self.params, flags if members is groups[-1] and not own_flags else 0)
+            GradientBucket(
+                members, self.params, flags if members is groups[-1] and not own_flags else 0
+            )
             for members in groups
         ]
         if own_flags:  # half precision cannot count votes, and the host has to read them
-            self.buckets.append(Bucket([], [], flags))
+            self.buckets.append(GradientBucket([], [], flags))
         self._index()
 
     def _replace_haunted(self) -> None:
@@ -150,7 +152,7 @@ class Reducer:
                 bucket.is_haunted = False
             return
         self.buckets = [
-            Bucket(b.members, self.params, len(b.flags)) if b.is_haunted else b
+            GradientBucket(b.members, self.params, len(b.flags)) if b.is_haunted else b
             for b in self.buckets
         ]
         self._index()
@@ -249,7 +251,7 @@ class Reducer:
                 bucket.work = self.group.carrier_of(bucket.flat).all_reduce(bucket.flat)
             self._launched += 1
 
-    def _write_flags(self, bucket: Bucket) -> None:
+    def _write_flags(self, bucket: GradientBucket) -> None:
         bucket.flags.fill_(1.0)
         bucket.flags[0] = 1.0 if self._vote() else 0.0
         if self._count < len(self.params) or self._weight <= 0:
@@ -346,7 +348,7 @@ class Reducer:
             p.grad = view if mark else None
 
 
-def _square_of(bucket: Bucket) -> float:
+def _square_of(bucket: GradientBucket) -> float:
     own = bucket.flat[: bucket.count]
     return float(torch.linalg.vector_norm(own, dtype=torch.float64)) ** 2
 

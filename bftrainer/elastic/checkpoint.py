@@ -31,8 +31,8 @@ __all__ = [
     "DIGEST_BYTES",
     "KEEP",
     "MAGIC",
-    "Found",
     "UnreadableError",
+    "VerifiedCheckpoint",
     "newest_first",
     "parts_of",
     "peek",
@@ -48,7 +48,7 @@ _NO_TABLE = (ElasticError, KeyError, ValueError, TypeError, OverflowError, Runti
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class VerifiedCheckpoint:
     """A checkpoint whose every byte has been verified."""
 
     source: str  # its file, or who held it

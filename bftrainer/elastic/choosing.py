@@ -18,7 +18,7 @@ BACKENDS = (AUTO, GLOO, NCCL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class BackendOffer:
     """What one member has for a generation."""
 
     wanted: str = AUTO  # one of BACKENDS, the same for all workers of a trainer
@@ -29,7 +29,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class BackendChoice:
     """What a generation uses, and why it is not NCCL where one might expect that."""
 
     backend: str = GLOO
@@ -40,23 +40,23 @@ class Choice:
         return f"{self.backend} ({self.reason})" if self.reason else self.backend
 
 
-def choose(offers: Sequence[Offer]) -> Choice:
+def choose(offers: Sequence[BackendOffer]) -> BackendChoice:
     """Return the back end of a generation whose ranks offer this.
 
     Raises:
         ElasticError: BFT-1414 when NCCL is demanded and cannot be.
     """
     if any(offer.wanted == GLOO for offer in offers):
-        return Choice()
+        return BackendChoice()
     reason = _obstacle(offers)
     if not reason:
-        return Choice(backend=NCCL)
+        return BackendChoice(backend=NCCL)
     if any(offer.wanted == NCCL for offer in offers):
         raise refused(reason)
-    return Choice(reason=reason)
+    return BackendChoice(reason=reason)
 
 
-def _obstacle(offers: Sequence[Offer]) -> str:
+def _obstacle(offers: Sequence[BackendOffer]) -> str:
     for rank, offer in enumerate(offers):
         if not offer.device:
             return f"rank {rank}: {offer.why_not or 'no GPU'}"
@@ -79,11 +79,11 @@ def refused(reason: str) -> ElasticError:
     )
 
 
-def encode(offer: Offer) -> str:
+def encode(offer: BackendOffer) -> str:
     """Return an offer as the store keeps it."""
     return json.dumps(asdict(offer))
 
 
-def decode(text: bytes) -> Offer:
+def decode(text: bytes) -> BackendOffer:
     """Return the offer of another member."""
-    return Offer(**json.loads(text))
+    return BackendOffer(**json.loads(text))

@@ -1,7 +1,7 @@
 """What a generation needs of whatever carries its tensors, and the rules of waiting for it.
 
 A back end is used through ``Collective``: gloo's is here, the one for GPUs in ``device``.
-What is under way is a ``Work``; ``settle`` waits for it in slices, so that it can be left
+What is under way is a ``CollectiveWork``; ``settle`` waits for it in slices, so that it can be left
 at any moment. Used by ``group``, ``buckets``, ``fold`` and ``handover``.
 """
 
@@ -28,7 +28,7 @@ class ExpiredError(RuntimeError):
     """A collective has not ended within its time, and is not waited for any longer."""
 
 
-class Work(Protocol):
+class CollectiveWork(Protocol):
     """A collective under way."""
 
     def is_completed(self) -> bool:
@@ -48,10 +48,10 @@ class Collective(Protocol):
 
     name: str
 
-    def all_reduce(self, tensor: torch.Tensor) -> Work:
+    def all_reduce(self, tensor: torch.Tensor) -> CollectiveWork:
         """Start to add up a tensor of all members, in place."""
 
-    def broadcast(self, tensor: torch.Tensor, root: int) -> Work:
+    def broadcast(self, tensor: torch.Tensor, root: int) -> CollectiveWork:
         """Start to bring the tensor of rank ``root`` to all."""
 
     def abort(self) -> None:
@@ -64,7 +64,7 @@ class Collective(Protocol):
         """Whether nothing of it can write any more, waiting so long at most."""
 
 
-class Ending:
+class BackendTeardown:
     """Destroys a closed back end in a thread of its own: that takes up to 80 ms."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Gloo:
 
     def __init__(self, pg: Any) -> None:
         self.pg = pg
-        self._ending = Ending()
+        self._ending = BackendTeardown()
 
     def all_reduce(self, tensor: torch.Tensor) -> Any:
         """Start to add up a tensor of all members, in place."""
@@ -130,7 +130,7 @@ def broadcast_options(root: int) -> BroadcastOptions:
     return options
 
 
-def settle(work: Work, abandoned: Callable[[], bool]) -> Broken | None:
+def settle(work: CollectiveWork, abandoned: Callable[[], bool]) -> Broken | None:
     """Wait until a collective is done; None when it succeeded.
 
     A wait that times out leaves the collective running, so waiting in slices costs

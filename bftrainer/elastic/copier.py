@@ -20,7 +20,7 @@ from bftrainer.elastic.control import Control
 from bftrainer.elastic.copies import CopyError, CopyFacts
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.protocol import Copied, KeepCopy
-from bftrainer.elastic.snapshot import Snapshot, Snapshots
+from bftrainer.elastic.snapshot import Snapshots, StateSnapshot
 from bftrainer.elastic.state import Counters, State
 
 log = logging.getLogger("bftrainer.elastic")
@@ -93,7 +93,7 @@ class Copier:
     def _bring(
         self,
         keep: KeepCopy,
-        snapshot: Snapshot,
+        snapshot: StateSnapshot,
         step: int,
         samples: int,
         writer: Fence,

@@ -21,7 +21,12 @@ from typing import Any
 
 import torch
 
-from bftrainer.elastic.collective import Ending, ExpiredError, Work, broadcast_options
+from bftrainer.elastic.collective import (
+    BackendTeardown,
+    CollectiveWork,
+    ExpiredError,
+    broadcast_options,
+)
 from bftrainer.elastic.side import GROUP_TIMEOUT_S
 
 POLL_S = 50e-6  # between two looks at an event
@@ -93,7 +98,7 @@ class DeviceWork:
         return bool(self._work.is_completed())
 
     def wait(self, timeout: timedelta) -> None:
-        """Wait so long at most; see ``collective.Work``.
+        """Wait so long at most; see ``collective.CollectiveWork``.
 
         Its time begins with the first wait: until then it may stand in the device's queue
         behind the backward pass.
@@ -122,17 +127,17 @@ class DeviceCollective:
         self.device = device
         self.name = name
         self._limit_s = limit_s
-        self._ending = Ending()
+        self._ending = BackendTeardown()
 
-    def all_reduce(self, tensor: torch.Tensor) -> Work:
+    def all_reduce(self, tensor: torch.Tensor) -> CollectiveWork:
         """Start to add up a tensor of all members, in place, on a stream of its own."""
         return self._started(lambda: self.pg.allreduce([tensor]))
 
-    def broadcast(self, tensor: torch.Tensor, root: int) -> Work:
+    def broadcast(self, tensor: torch.Tensor, root: int) -> CollectiveWork:
         """Start to bring the tensor of rank ``root`` to all."""
         return self._started(lambda: self.pg.broadcast([tensor], broadcast_options(root)))
 
-    def _started(self, start: Callable[[], Any]) -> Work:
+    def _started(self, start: Callable[[], Any]) -> CollectiveWork:
         try:
             return DeviceWork(start(), self._limit_s)
         except RuntimeError as problem:  # not for the script, in whose backward pass we are

@@ -12,7 +12,7 @@ from bftrainer.elastic.membership import GenerationInfo, Membership
 Hook = Callable[[GenerationInfo], object]
 
 
-class Facts:
+class RunInfo:
     """Position and hooks of one training run."""
 
     def __init__(self, membership: Membership) -> None:

@@ -6,7 +6,7 @@ sum of its slice to all: additions and their order are the same at every size, s
 result, bit for bit. Buffers (running averages) are those of logical worker 0. Memory:
 one copy of the gradients per logical worker, shared among the members, in the host's
 memory: the order of sums is ours, which only gloo leaves to us. Used by ``run``
-in place of ``buckets.Reducer``.
+in place of ``buckets.GradientReducer``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from bftrainer.elastic import group as groups
-from bftrainer.elastic.buckets import Bucket, Reducer, weigh
+from bftrainer.elastic.buckets import GradientBucket, GradientReducer, weigh
 from bftrainer.elastic.device import host_memory
 from bftrainer.elastic.group import Broken, Group
 from bftrainer.elastic.state import pack, unpack
@@ -28,7 +28,7 @@ from bftrainer.elastic.state import pack, unpack
 class Exchange:
     """The memory in which one bucket's slices travel, made for one generation."""
 
-    def __init__(self, bucket: Bucket, size: int, rank: int, passes: Sequence[int]) -> None:
+    def __init__(self, bucket: GradientBucket, size: int, rank: int, passes: Sequence[int]) -> None:
         width = bucket.flat.numel() // size  # of a slice; the bucket is padded to that end
         new = partial(host_memory, like=bucket.flat)
         self.leaves = new((size, passes[rank], width))  # by the member that adds them
@@ -50,7 +50,7 @@ class Exchange:
         self.part[-1] = vote
 
 
-class FoldReducer(Reducer):
+class OrderedReducer(GradientReducer):
     """Adds the gradients of logical workers in their order."""
 
     overlaps = False
@@ -75,11 +75,11 @@ class FoldReducer(Reducer):
         self.buckets = [self._padded(b) for b in self.buckets]
         self._index()
 
-    def _padded(self, bucket: Bucket) -> Bucket:
+    def _padded(self, bucket: GradientBucket) -> GradientBucket:
         """Return a bucket that can be cut into slices of the same width."""
         flags = 1 + len(self.params) if len(bucket.flags) else 0
         short = -(bucket.count + flags) % self._padding
-        return Bucket(bucket.members, self.params, flags + short)
+        return GradientBucket(bucket.members, self.params, flags + short)
 
     def bind(
         self, group: Group | None, vote: Callable[[], bool], abandoned: Callable[[], bool]

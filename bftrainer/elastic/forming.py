@@ -11,21 +11,21 @@ import threading
 from collections.abc import Callable
 
 from bftrainer.elastic import group as groups
-from bftrainer.elastic.choosing import Offer
+from bftrainer.elastic.choosing import BackendOffer
 from bftrainer.elastic.control import Control, Key, key_of
-from bftrainer.elastic.group import Broken, Group, SideTask
+from bftrainer.elastic.group import AbandonableCall, Broken, Group
 from bftrainer.elastic.place import place_in
 from bftrainer.elastic.protocol import Commit
 
 
-class Forming:
+class FormingGroups:
     """Groups under way, by commit; shared by the control thread and the training loop."""
 
-    def __init__(self, control: Control, offer: Offer = Offer()) -> None:  # noqa: B008 - frozen
+    def __init__(self, control: Control, offer: BackendOffer = BackendOffer()) -> None:  # noqa: B008 - frozen
         self._control = control
         self._offer = offer
         self._lock = threading.Lock()
-        self._tasks: dict[Key, SideTask[Group]] = {}
+        self._tasks: dict[Key, AbandonableCall[Group]] = {}
         self._begun: set[Key] = set()  # also those taken: a second group would confuse peers
         control.on_commit = self.hear
 
@@ -43,7 +43,7 @@ class Forming:
         with self._lock:
             if key_of(commit) not in self._begun:
                 self._begun.add(key_of(commit))
-                self._tasks[key_of(commit)] = SideTask(
+                self._tasks[key_of(commit)] = AbandonableCall(
                     self._control,
                     lambda: groups.build(commit, rank, address, self._offer, per_node),
                 )

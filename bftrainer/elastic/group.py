@@ -18,21 +18,21 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, ProcessGroupGloo,
 
 from bftrainer.elastic import device
 from bftrainer.elastic.agreeing import Attempt, Meeting, attempt_all, choice_of
-from bftrainer.elastic.choosing import NCCL, Choice, Offer
+from bftrainer.elastic.choosing import NCCL, BackendChoice, BackendOffer
 from bftrainer.elastic.collective import Collective, Gloo, settle
 from bftrainer.elastic.device import DeviceCollective
 from bftrainer.elastic.protocol import Commit
 from bftrainer.elastic.side import (
     GROUP_TIMEOUT_S,
     LEFT_BEHIND,
+    AbandonableCall,
     Broken,
-    SideTask,
     in_side_thread,
 )
 from bftrainer.elastic.store import StoreClient
 from bftrainer.elastic.torch_store import TorchStore
 
-__all__ = ["LEFT_BEHIND", "Broken", "SideTask", "in_side_thread", "settle"]
+__all__ = ["LEFT_BEHIND", "AbandonableCall", "Broken", "in_side_thread", "settle"]
 
 
 def new_process_group(store: Store, rank: int, size: int, address: str) -> Any:
@@ -59,7 +59,7 @@ class Group:
         rank: int,
         size: int,
         data: DeviceCollective | None = None,
-        choice: Choice = Choice(),  # noqa: B008 - frozen
+        choice: BackendChoice = BackendChoice(),  # noqa: B008 - frozen
     ) -> None:
         self.control = Gloo(pg)
         self.data = data
@@ -96,7 +96,7 @@ def build(
     commit: Commit,
     rank: int,
     address: str,
-    offer: Offer = Offer(),  # noqa: B008 - frozen
+    offer: BackendOffer = BackendOffer(),  # noqa: B008 - frozen
     per_node: int = 1,
 ) -> Group:
     """Connect to all members of a commit; blocks, so ``Forming`` has a thread for it.
@@ -132,7 +132,7 @@ def build(
     return Group(pg, store, rank, size, data, choice)
 
 
-def connect_device(store: TorchStore, meeting: Meeting, offer: Offer) -> DeviceCollective:
+def connect_device(store: TorchStore, meeting: Meeting, offer: BackendOffer) -> DeviceCollective:
     """Connect and probe what works in the devices' memory."""
     made = device.new_nccl(
         PrefixStore(f"{meeting.prefix}/nccl", store),

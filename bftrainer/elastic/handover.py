@@ -19,10 +19,10 @@ from bftrainer.elastic.copies import Asker
 from bftrainer.elastic.device import await_kernels, using
 from bftrainer.elastic.group import Broken, Group, in_side_thread, settle
 from bftrainer.elastic.protocol import Commit
-from bftrainer.elastic.sampler import NO_PLAN, Plan
-from bftrainer.elastic.standing import NO_STATE, Standing, choose_source, refuse
+from bftrainer.elastic.sampler import NO_PLAN, EpochPlan
+from bftrainer.elastic.standing import NO_STATE, MemberStatus, choose_source, refuse
 from bftrainer.elastic.state import Counters, State, pack, unpack
-from bftrainer.elastic.writer import Writer
+from bftrainer.elastic.writer import CheckpointWriter
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class Initial:
     light: dict[str, Any]
 
 
-class Handover:
+class StateTransfer:
     """This worker's state among the other members'."""
 
     def __init__(
@@ -43,8 +43,8 @@ class Handover:
         control: Control,
         state: State,
         counters: Counters,
-        writer: Writer,
-        plan: Plan = NO_PLAN,
+        writer: CheckpointWriter,
+        plan: EpochPlan = NO_PLAN,
     ) -> None:
         self.control = control
         self._plan = plan
@@ -82,7 +82,7 @@ class Handover:
 
         Returns the checkpoint the state came from, if any.
         """
-        mine = Standing(
+        mine = MemberStatus(
             step=self.step,
             layout=self.state.layout() if group is not None else 0,
             samples=self._plan.samples,
@@ -112,14 +112,16 @@ class Handover:
             broken = self._share_buffers(commit, group, source)
         return resumed if broken is None else broken
 
-    def _exchange(self, commit: Commit, group: Group, mine: Standing) -> list[Standing] | Broken:
+    def _exchange(
+        self, commit: Commit, group: Group, mine: MemberStatus
+    ) -> list[MemberStatus] | Broken:
         own = mine.row()
         table = torch.zeros((group.size, len(own)), dtype=torch.long)
         table[group.rank] = torch.tensor(own)
         broken = settle(group.control.all_reduce(table), overtaken(self.control, commit))
         if broken is not None:
             return broken
-        return [Standing.of(row) for row in table.tolist()]
+        return [MemberStatus.of(row) for row in table.tolist()]
 
     @staticmethod
     def _nodes(commit: Commit, size: int) -> list[str]:

@@ -25,7 +25,7 @@ from torch.utils.data import (
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from bftrainer.elastic import sampler
-from bftrainer.elastic.batch import Cutting, Piece
+from bftrainer.elastic.batch import BatchPiece, Cutting
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.sharded import Key, Sharded
 from bftrainer.elastic.state import seed_everything
@@ -92,7 +92,7 @@ class Loader:
         self._stream_of = None
 
     def _keys(
-        self, view: View, position: int, batch: int, pieces: Sequence[Piece]
+        self, view: View, position: int, batch: int, pieces: Sequence[BatchPiece]
     ) -> list[list[Any]]:
         """Return what to ask the dataset for, one list for each piece."""
         if self._order_of != (view.seed, view.epoch):
@@ -196,7 +196,7 @@ def _samples(dataset: Any, keys: list[Any]) -> list[Any]:
     return [dataset[key] for key in keys]
 
 
-def _plan_of(loader: DataLoader[Any]) -> sampler.Plan:
+def _plan_of(loader: DataLoader[Any]) -> sampler.EpochPlan:
     if not isinstance(loader, DataLoader):
         raise ElasticError(
             "BFT-1402",
@@ -235,8 +235,8 @@ def _plan_of(loader: DataLoader[Any]) -> sampler.Plan:
     return _plan(loader, shuffle=isinstance(loader.sampler, RandomSampler))
 
 
-def _plan(loader: DataLoader[Any], *, shuffle: bool) -> sampler.Plan:
-    return sampler.Plan(
+def _plan(loader: DataLoader[Any], *, shuffle: bool) -> sampler.EpochPlan:
+    return sampler.EpochPlan(
         samples=len(loader.dataset),  # type: ignore[arg-type]  # Sized, checked by DataLoader
         batch=loader.batch_size or 1,
         drop_last=loader.drop_last,

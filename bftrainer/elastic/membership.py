@@ -16,19 +16,19 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from bftrainer.elastic.batch import Terms, in_words
-from bftrainer.elastic.buckets import Reducer
-from bftrainer.elastic.choosing import Offer
+from bftrainer.elastic.buckets import GradientReducer
+from bftrainer.elastic.choosing import BackendOffer
 from bftrainer.elastic.control import Control, Key, die, key_of, step_aside
 from bftrainer.elastic.copier import Copier
 from bftrainer.elastic.fence import Fence
-from bftrainer.elastic.forming import Forming
+from bftrainer.elastic.forming import FormingGroups
 from bftrainer.elastic.group import Broken, Group
-from bftrainer.elastic.handover import Handover, overtaken
-from bftrainer.elastic.place import Place, place_in
+from bftrainer.elastic.handover import StateTransfer, overtaken
+from bftrainer.elastic.place import RankInfo, place_in
 from bftrainer.elastic.protocol import Commit, Entered, Interrupted, Left, Member
-from bftrainer.elastic.sampler import NO_PLAN, Plan
+from bftrainer.elastic.sampler import NO_PLAN, EpochPlan
 from bftrainer.elastic.state import Counters, State, seed_everything
-from bftrainer.elastic.writer import Writer
+from bftrainer.elastic.writer import CheckpointWriter
 
 log = logging.getLogger("bftrainer.elastic")
 
@@ -62,21 +62,21 @@ class Membership:
         counters: Counters,
         *,
         terms_of: Callable[[int], Terms] = lambda _size: Terms(),
-        new_reducer: Callable[[], Reducer] | None = None,
+        new_reducer: Callable[[], GradientReducer] | None = None,
         reduces_alone: bool = False,
-        offer: Offer = Offer(),  # noqa: B008 - frozen
-        plan: Plan = NO_PLAN,
+        offer: BackendOffer = BackendOffer(),  # noqa: B008 - frozen
+        plan: EpochPlan = NO_PLAN,
     ) -> None:
         self.control = control
         self.terms = Terms()
-        self.new_reducer = new_reducer or (lambda: Reducer(state.parameters()))
+        self.new_reducer = new_reducer or (lambda: GradientReducer(state.parameters()))
         self._terms_of = terms_of
         self._reduces_alone = reduces_alone
         self.state = state
-        self.writer = Writer(control, state)
+        self.writer = CheckpointWriter(control, state)
         self.copier = Copier(control, state)
-        self.handover = Handover(control, state, counters, self.writer, plan)
-        self.reducer: Reducer | None = None
+        self.handover = StateTransfer(control, state, counters, self.writer, plan)
+        self.reducer: GradientReducer | None = None
         self.commit: Commit | None = None  # of the generation entered
         self.group: Group | None = None
         self.rank = 0
@@ -87,7 +87,7 @@ class Membership:
         self.on_generation_end: list[Callable[[GenerationInfo], object]] = []
         self.on_entered: list[Callable[[GenerationInfo], object]] = []
         self._seen: Key = (-1, -1)  # the newest commit acted upon
-        self._forming = Forming(control, offer)
+        self._forming = FormingGroups(control, offer)
 
     # ---- what run asks ---------------------------------------------------------------
 
@@ -217,7 +217,7 @@ class Membership:
 
     # ---- forming a generation ------------------------------------------------------------
 
-    def _form(self, commit: Commit, me: Place) -> Broken | None:
+    def _form(self, commit: Commit, me: RankInfo) -> Broken | None:
         """Bring this worker into ``commit``'s generation with everybody's state."""
         group: Group | None = None
         if me.size > 1:
@@ -232,7 +232,7 @@ class Membership:
         self._entered(commit, me, time.monotonic() - started, resumed)
         return None
 
-    def _entered(self, commit: Commit, me: Place, transfer_s: float, resumed: str) -> None:
+    def _entered(self, commit: Commit, me: RankInfo, transfer_s: float, resumed: str) -> None:
         if me.rank == 0 and self.rank != 0:
             self.writer.succeed()
         elif self.counters.step == 0:

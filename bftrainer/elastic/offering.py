@@ -1,6 +1,6 @@
 """What this worker can offer a generation: a GPU of its own and NCCL, or why not.
 
-The model's parameters and what the trainer was submitted with come in, an ``Offer`` goes
+The model's parameters and what the trainer was submitted with come in, an ``BackendOffer`` goes
 out. Called by ``run`` when the model is known.
 """
 
@@ -12,24 +12,26 @@ from collections.abc import Sequence
 import torch
 
 from bftrainer.elastic import choosing
-from bftrainer.elastic.choosing import GLOO, NCCL, Offer
+from bftrainer.elastic.choosing import GLOO, NCCL, BackendOffer
 
 
-def offer_of(wanted: str, parameters: Sequence[torch.Tensor], *, is_bitwise: bool = False) -> Offer:
+def offer_of(
+    wanted: str, parameters: Sequence[torch.Tensor], *, is_bitwise: bool = False
+) -> BackendOffer:
     """Return the offer of a worker with this model.
 
     Raises:
         ElasticError: BFT-1414 when NCCL is demanded and this worker cannot use it.
     """
     if wanted == GLOO:
-        return Offer(wanted=wanted)
+        return BackendOffer(wanted=wanted)
     why_not = _obstacle(parameters, is_bitwise=is_bitwise)
     if why_not:
         if wanted == NCCL:
             raise choosing.refused(why_not)
-        return Offer(wanted=wanted, why_not=why_not)
+        return BackendOffer(wanted=wanted, why_not=why_not)
     device = parameters[0].device
-    return Offer(
+    return BackendOffer(
         wanted=wanted,
         device=_name_of(device),
         place=str(device),

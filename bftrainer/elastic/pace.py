@@ -41,7 +41,7 @@ class Where(Protocol):
         """Samples of this worker in a full batch; 0: not told."""
 
 
-class Pace:
+class StepDurations:
     """Durations of the last steps at the present size."""
 
     def __init__(self) -> None:

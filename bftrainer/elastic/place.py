@@ -13,7 +13,7 @@ from bftrainer.elastic.protocol import Commit, WorkerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RankInfo:
     """One worker among all workers of a generation."""
 
     rank: int
@@ -22,12 +22,12 @@ class Place:
     address: str  # where this worker's sockets listen
 
 
-def place_in(commit: Commit, config: WorkerConfig) -> Place | None:
+def place_in(commit: Commit, config: WorkerConfig) -> RankInfo | None:
     """Return this worker's place in the generation of ``commit``, None if it has none."""
     me = next((m for m in commit.members if m.worker_id == config.member_id), None)
     if me is None:
         return None
-    return Place(
+    return RankInfo(
         rank=me.rank * config.local_size + config.local_rank,
         size=len(commit.members) * config.local_size,
         nodes=len(commit.members),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from bftrainer.elastic import checkpoint, codec, copies
-from bftrainer.elastic.checkpoint import Found, UnreadableError
+from bftrainer.elastic.checkpoint import UnreadableError, VerifiedCheckpoint
 from bftrainer.elastic.copies import Asker, CopyError, CopyFacts
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.protocol import Recall
@@ -30,10 +30,12 @@ class _OtherModelError(Exception):
 class _Candidate:
     step: int
     name: str
-    load: Callable[[], Found]
+    load: Callable[[], VerifiedCheckpoint]
 
 
-def find(directory: Path | None, recall: Recall | None, asker: Asker, layout: int) -> Found | None:
+def find(
+    directory: Path | None, recall: Recall | None, asker: Asker, layout: int
+) -> VerifiedCheckpoint | None:
     """Return the state that is furthest, None when there is none at all.
 
     Raises:
@@ -58,13 +60,13 @@ def find(directory: Path | None, recall: Recall | None, asker: Asker, layout: in
     return None
 
 
-def _of_model(found: Found, layout: int) -> Found:
+def _of_model(found: VerifiedCheckpoint, layout: int) -> VerifiedCheckpoint:
     if found.header.get("layout") != layout:
         raise _OtherModelError("it was written by a different model")
     return found
 
 
-def _whole(found: Found) -> Found:
+def _whole(found: VerifiedCheckpoint) -> VerifiedCheckpoint:
     """Return a state whose structure can be read; a checksum says only that it was written so."""
     try:
         codec.decode(found.header["structure"], found.tensors)
@@ -94,9 +96,9 @@ def _candidates(
         yield copy
 
 
-def _load_file(path: Path) -> Found:
+def _load_file(path: Path) -> VerifiedCheckpoint:
     header, tensors = checkpoint.read(path)
-    return Found(source=str(path), header=header, tensors=tensors)
+    return VerifiedCheckpoint(source=str(path), header=header, tensors=tensors)
 
 
 def _ask(recall: Recall, asker: Asker) -> _Candidate | None:
@@ -111,11 +113,13 @@ def _ask(recall: Recall, asker: Asker) -> _Candidate | None:
     return _Candidate(step=facts.step, name=name, load=lambda: _fetch(recall, asker))
 
 
-def _fetch(recall: Recall, asker: Asker) -> Found:
+def _fetch(recall: Recall, asker: Asker) -> VerifiedCheckpoint:
     with copies.get((recall.host, recall.port), recall.key, asker) as (facts, file):
         _check(facts, asker)
         header, tensors = checkpoint.read_from(cast("BinaryIO", file), facts.digest)
-    return Found(source=f"copy on {recall.node}, step {facts.step}", header=header, tensors=tensors)
+    return VerifiedCheckpoint(
+        source=f"copy on {recall.node}, step {facts.step}", header=header, tensors=tensors
+    )
 
 
 def _check(facts: CopyFacts, asker: Asker) -> None:

@@ -22,29 +22,29 @@ from bftrainer.elastic import control as control_module
 from bftrainer.elastic import group as groups
 from bftrainer.elastic import offering, several
 from bftrainer.elastic.batch import (
+    BatchPiece,
     GlobalBatch,
     LogicalWorkers,
     PerWorkerBatch,
-    Piece,
     cutting_of,
 )
-from bftrainer.elastic.buckets import Reducer
+from bftrainer.elastic.buckets import GradientReducer
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.facts import Facts
-from bftrainer.elastic.fold import FoldReducer
+from bftrainer.elastic.facts import RunInfo
+from bftrainer.elastic.fold import OrderedReducer
 from bftrainer.elastic.group import Broken
 from bftrainer.elastic.length import Length
 from bftrainer.elastic.loader import Loader, View, least_share
 from bftrainer.elastic.membership import Membership
-from bftrainer.elastic.pace import Pace
+from bftrainer.elastic.pace import StepDurations
 from bftrainer.elastic.protocol import Finished, Warm
 from bftrainer.elastic.rates import KEY, Rates, Updater
 from bftrainer.elastic.state import Counters, State, seed_everything
-from bftrainer.elastic.strays import Strays, end_watch
+from bftrainer.elastic.strays import StrayUpdates, end_watch
 from bftrainer.elastic.unwrap import unwrap
 
 
-class Run(Facts):
+class Run(RunInfo):
     """One elastic training run; see ``docs/elastic.md``."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Run(Facts):
             model = [unwrap(one, self.no_sync) for one in model]
         model = unwrap(several.one_model(model), self.no_sync)
         optimizer = several.one_optimizer(optimizer)
-        self._strays = Strays(several.parts_of(optimizer))
+        self._strays = StrayUpdates(several.parts_of(optimizer))
         self._loader = Loader(loader)
         self._plan = self._loader.plan
         self._cutting = cutting = cutting_of(
@@ -102,7 +102,7 @@ class Run(Facts):
         self._is_last_pass = True  # over that batch
         self._undo: dict[str, Any] | None = None  # light state before what a pass may spoil
         self._short_batch: int | None = None  # of the last step, if some had no samples
-        self._pace = Pace()
+        self._pace = StepDurations()
         control.on_script_end = self.finish
 
     # ---- the loops -------------------------------------------------------------------
@@ -320,14 +320,14 @@ class Run(Facts):
         if self._pace.is_due():
             self._control.send(self._pace.progress(membership.info()))
 
-    def _new_reducer(self) -> Reducer:
+    def _new_reducer(self) -> GradientReducer:
         parameters = self._state.parameters()
         if self._cutting.logical:
-            return FoldReducer(parameters, self._state.buffers)
+            return OrderedReducer(parameters, self._state.buffers)
         is_parted, measures = self._cutting.is_parted, self._rates.measures
-        return Reducer(parameters, works_alone=is_parted, measures=measures)
+        return GradientReducer(parameters, works_alone=is_parted, measures=measures)
 
-    def _passes(self, batch: int, pieces: Sequence[Piece]) -> Iterator[Any]:
+    def _passes(self, batch: int, pieces: Sequence[BatchPiece]) -> Iterator[Any]:
         """Work a share off piece by piece; only the last pass updates."""
         for number in range(len(pieces)):
             data = self._begin(batch, pieces, number)
@@ -343,7 +343,7 @@ class Run(Facts):
                     self._undo = None
             self._require_stepped()
 
-    def _begin(self, batch: int, pieces: Sequence[Piece], number: int = 0) -> Any:
+    def _begin(self, batch: int, pieces: Sequence[BatchPiece], number: int = 0) -> Any:
         """Begin a pass and return its samples."""
         self._is_last_pass = number == len(pieces) - 1
         self._take_in_hand(batch, pieces[number].samples, number)

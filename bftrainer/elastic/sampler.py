@@ -26,7 +26,7 @@ def mix(*numbers: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class EpochPlan:
     """How an epoch is cut into global batches."""
 
     samples: int  # in the dataset
@@ -54,10 +54,10 @@ class Plan:
         return max(0, left if budget is None else min(left, budget))
 
 
-NO_PLAN = Plan(samples=0, batch=0, drop_last=False, shuffle=False)
+NO_PLAN = EpochPlan(samples=0, batch=0, drop_last=False, shuffle=False)
 
 
-def order(plan: Plan, seed: int, epoch: int) -> torch.Tensor:
+def order(plan: EpochPlan, seed: int, epoch: int) -> torch.Tensor:
     """Return the epoch's order of all indices."""
     if not plan.shuffle:
         return torch.arange(plan.samples)

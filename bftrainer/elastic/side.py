@@ -26,7 +26,7 @@ class Broken:
     reason: str
 
 
-class SideTask(Generic[T]):
+class AbandonableCall(Generic[T]):
     """A blocking action in a thread of its own, begun at once."""
 
     def __init__(self, control: Control, action: Callable[[], T]) -> None:
@@ -82,4 +82,4 @@ def in_side_thread(
     control: Control, abandoned: Callable[[], bool], action: Callable[[], T]
 ) -> T | Broken:
     """Run a blocking action; leave it to itself as soon as ``abandoned`` says so."""
-    return SideTask(control, action).wait(abandoned)
+    return AbandonableCall(control, action).wait(abandoned)

@@ -18,7 +18,7 @@ from bftrainer.elastic.state import Counters, State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class StateSnapshot:
     """What a checkpoint is made of."""
 
     header: dict[str, Any]
@@ -38,7 +38,7 @@ class Snapshots:
         self._memory: list[torch.Tensor] = []
         self._is_prepared = False  # tried to, for the next one
 
-    def collect(self, counters: Counters) -> Snapshot:
+    def collect(self, counters: Counters) -> StateSnapshot:
         """Return the state itself, not copied: to be used before the next step."""
         structure, rest = self._state.encode_rest(counters)
         header = {
@@ -46,7 +46,7 @@ class Snapshots:
             "counters": counters.as_dict(),
             "structure": structure,
         }
-        return Snapshot(header=header, tensors=[*self._state.model_tensors(), *rest])
+        return StateSnapshot(header=header, tensors=[*self._state.model_tensors(), *rest])
 
     def preparation(self, counters: Counters) -> Callable[[], None] | None:
         """Return what makes memory for a snapshot, to be called in a thread before one is taken.
@@ -60,14 +60,14 @@ class Snapshots:
         self._is_prepared = True
         return partial(self._make_memory, now)
 
-    def _make_memory(self, snapshot: Snapshot) -> None:
+    def _make_memory(self, snapshot: StateSnapshot) -> None:
         """Its contents are not read: the training may be changing them."""
         fresh = [torch.empty(t.shape, dtype=t.dtype) for t in snapshot.tensors]
         for tensor in fresh:
             tensor.zero_()
         self._memory = fresh
 
-    def take(self, counters: Counters) -> Snapshot:
+    def take(self, counters: Counters) -> StateSnapshot:
         """Return a copy of the state as it is now."""
         now = self.collect(counters)
         self._is_prepared = False
@@ -76,7 +76,7 @@ class Snapshots:
                 copy.copy_(tensor)
         else:
             self._memory = [t.detach().cpu().clone() for t in now.tensors]
-        return Snapshot(header=now.header, tensors=self._memory)
+        return StateSnapshot(header=now.header, tensors=self._memory)
 
     def forget(self) -> None:
         """Give the memory back; a thread that still reads it keeps what it has."""

@@ -15,7 +15,7 @@ NO_STATE = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class MemberStatus:
     """One member, in whole numbers, as members exchange them."""
 
     step: int  # committed, or NO_STATE
@@ -29,19 +29,19 @@ class Standing:
         return list(astuple(self))
 
     @classmethod
-    def of(cls, row: Sequence[int]) -> Standing:
+    def of(cls, row: Sequence[int]) -> MemberStatus:
         """Return the standing of another member."""
         step, layout, samples, batch, order = row
         return cls(step=step, layout=layout, samples=samples, batch=batch, order=order)
 
 
-def choose_source(standings: Sequence[Standing]) -> int:
+def choose_source(standings: Sequence[MemberStatus]) -> int:
     """Return the rank whose state all take: most committed steps, then lowest rank."""
     return max(range(len(standings)), key=lambda r: (standings[r].step, -r))
 
 
 def refuse(
-    standings: Sequence[Standing], nodes: Sequence[str], source: int, mine: int
+    standings: Sequence[MemberStatus], nodes: Sequence[str], source: int, mine: int
 ) -> ElasticError | None:
     """Return the error of members that cannot train together; ``nodes`` are those of the ranks.
 
@@ -58,11 +58,11 @@ def refuse(
     raise error
 
 
-def _alike(standing: Standing) -> list[int]:
+def _alike(standing: MemberStatus) -> list[int]:
     return standing.row()[1:]
 
 
-def _unlike(standings: Sequence[Standing], nodes: Sequence[str]) -> ElasticError | None:
+def _unlike(standings: Sequence[MemberStatus], nodes: Sequence[str]) -> ElasticError | None:
     if len({s.layout for s in standings}) > 1:
         return ElasticError(
             "BFT-1408",

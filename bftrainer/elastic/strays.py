@@ -21,7 +21,7 @@ from bftrainer.elastic.errors import ElasticError
 _watching: list[Callable[[], None]] = []  # what ends the watch of the run that began last
 
 
-class Strays:
+class StrayUpdates:
     """Sees all steps between the first batch of a run and its end."""
 
     def __init__(self, registered: tuple[Any, ...]) -> None:

@@ -49,7 +49,7 @@ MAX_PACKET_BYTES = 1 << 20
 PACKAGE_DIR = Path(__file__).resolve().parent.parent
 
 
-class Template:
+class ForkServer:
     """The loop: fork on request, report every exit."""
 
     def __init__(self, channel: socket.socket) -> None:
@@ -201,7 +201,7 @@ def main() -> int:
     sys.path[:] = [p for p in sys.path if Path(p or os.curdir).resolve() != here]
     channel = socket.socket(fileno=int(given))
     channel.set_inheritable(False)
-    template = Template(channel)
+    template = ForkServer(channel)
     started = time.monotonic()
     # What is imported stays: looking for garbage in it takes a tenth of the time, and would
     # later touch, and so copy, the pages that workers share with us.

@@ -20,7 +20,7 @@ from bftrainer.elastic.ages import Ages
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.protocol import Saved
-from bftrainer.elastic.snapshot import Snapshot, Snapshots
+from bftrainer.elastic.snapshot import Snapshots, StateSnapshot
 from bftrainer.elastic.state import Counters, State
 
 log = logging.getLogger("bftrainer.elastic")
@@ -30,7 +30,7 @@ MARGIN = 1.25  # the next write may take so much longer than the last
 UNKNOWN_SHARE = 0.1  # of the interval is left to a write, as long as none was seen
 
 
-class Writer:
+class CheckpointWriter:
     """Writes the checkpoints of one run while this worker is rank 0."""
 
     def __init__(self, control: Control, state: State) -> None:
@@ -139,7 +139,7 @@ class Writer:
         except OSError as problem:  # a full disk must not end the training
             log.warning("checkpoint not written: %s", problem)
 
-    def _write(self, snapshot: Snapshot, step: int, samples: int, writer: Fence) -> None:
+    def _write(self, snapshot: StateSnapshot, step: int, samples: int, writer: Fence) -> None:
         if self.directory is None:
             return
         started = time.monotonic()

@@ -22,7 +22,7 @@ from bftrainer.harm.slo import Rule, slow_part
 from bftrainer.harm.views import HarmReport
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.records import JournalEntry
-from bftrainer.policy.model import Policy
+from bftrainer.policy.model import SitePolicy
 
 LOG = logging.getLogger("bftrainer.harm")
 KEPT_RECORDS = 10_000  # looks that settled something; the journal has them all
@@ -53,7 +53,7 @@ class HarmMonitor:
     def __init__(
         self,
         journal: Journal,
-        policy: Policy,
+        policy: SitePolicy,
         clock: Callable[[], float],
         on_settled: Callable[[HarmRecords], None] = lambda _: None,
     ) -> None:
@@ -126,7 +126,7 @@ class HarmMonitor:
         self.state = state
 
 
-def rule_of(policy: Policy) -> Rule:
+def rule_of(policy: SitePolicy) -> Rule:
     """Return the policy's promise."""
     return Rule(limit_s=policy.harm_slo_s, share=policy.harm_slo_share, quiet_s=policy.harm_quiet_s)
 

@@ -28,7 +28,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bucket:
+class DelayBucket:
     """A bar of the histogram: delays up to ``at_most_s``, and above the bar before."""
 
     at_most_s: float | None  # None: everything longer
@@ -40,13 +40,13 @@ def delays_s(hand_overs: Iterable[HandOver]) -> list[float]:
     return [h.delay_s for h in hand_overs if h.delay_s is not None]
 
 
-def histogram(delays: Iterable[float]) -> tuple[Bucket, ...]:
+def histogram(delays: Iterable[float]) -> tuple[DelayBucket, ...]:
     """Count delays in fixed buckets."""
     counts = [0] * (len(BUCKETS_S) + 1)
     for delay in delays:
         counts[bisect_left(BUCKETS_S, delay)] += 1
     return tuple(
-        Bucket(at_most_s=bound, count=count)
+        DelayBucket(at_most_s=bound, count=count)
         for bound, count in zip((*BUCKETS_S, None), counts, strict=True)
     )
 

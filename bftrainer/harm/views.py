@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bftrainer.harm.slo import Bucket
+from bftrainer.harm.slo import DelayBucket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class HarmReport:
     median_s: float | None
     p95_s: float | None
     max_s: float | None
-    histogram: tuple[Bucket, ...]
+    histogram: tuple[DelayBucket, ...]
     given_back: int  # nodes that ordinary jobs got because we gave them back
     preempted: int  # nodes that they got because the batch system ended our pilot
     preempted_jobs: int  # jobs that had to preempt

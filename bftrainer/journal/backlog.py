@@ -13,7 +13,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from bftrainer.journal.drafts import Draft, Large
+from bftrainer.journal.drafts import EntryDraft, Large
 from bftrainer.journal.errors import JournalError
 from bftrainer.journal.projection import CAUGHT_UP
 from bftrainer.journal.records import PilotRecord
@@ -39,10 +39,10 @@ class Backlog:
     _tries: int = 0
     _next_try_s: float = 0.0
 
-    def add(self, item: Draft | Large) -> None:
+    def add(self, item: EntryDraft | Large) -> None:
         """Keep the records of an entry, and its payload if that is short."""
         self._kinds[item.kind] += 1
-        if isinstance(item, Draft):
+        if isinstance(item, EntryDraft):
             if isinstance(item.payload, str) and len(item.payload) <= KEPT_BYTES:
                 self.kept.append((item.kind, item.payload))
             self.trainers |= {record.trainer_id: record for record in item.trainers}
@@ -60,14 +60,16 @@ class Backlog:
         """Whether there is something to be written."""
         return bool(self._kinds)
 
-    def draft(self) -> Draft:
+    def draft(self) -> EntryDraft:
         """Return the entry that says what came late, or not at all, and brings the records."""
         said = {
             "late": dict(self._kinds),
             "kept": len(self.kept),
             "why": self.trouble.code if self.trouble else "slow disk",
         }
-        return Draft.of(CAUGHT_UP, said, tuple(self.trainers.values()), tuple(self.pilots.values()))
+        return EntryDraft.of(
+            CAUGHT_UP, said, tuple(self.trainers.values()), tuple(self.pilots.values())
+        )
 
     def failed(self, problem: JournalError) -> None:
         """Take note that writing failed; said once, and tried again after a pause."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from bftrainer.journal.backlog import Backlog
-from bftrainer.journal.drafts import Draft, Large
+from bftrainer.journal.drafts import EntryDraft, Large
 
 QUEUED: Final = 1000  # entries that wait for the disk
 LARGE_QUEUED: Final = 8  # large ones among them: each holds a whole look at the cluster
@@ -20,7 +20,7 @@ BATCH: Final = 64  # entries in one transaction
 LONGEST_FLUSH_S: Final = 10.0
 PERIOD_S: Final = 1.0  # between two looks at what is due
 
-Write = Callable[[list[Draft | Large], Backlog | None], None]
+Write = Callable[[list[EntryDraft | Large], Backlog | None], None]
 
 
 class Beside:
@@ -35,14 +35,14 @@ class Beside:
         """
         self._write = write
         self._changed = threading.Condition()
-        self._queue: deque[Draft | Large] = deque()
+        self._queue: deque[EntryDraft | Large] = deque()
         self._late = Backlog()  # newer than all that is in the queue
         self._is_writing = self._is_stopping = False
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
 
-    def put(self, item: Draft | Large) -> None:
+    def put(self, item: EntryDraft | Large) -> None:
         """Have an entry written.
 
         Raises:

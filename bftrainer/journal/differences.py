@@ -1,8 +1,8 @@
 """A large payload, as what differs from the one before it of its kind.
 
-Decisions hold all nodes, jobs and trainers, and mostly the same ones each time. ``Writer``
-shortens what the journal writes (``changes`` finds the difference), ``Reader`` undoes it: the
-canonical JSON comes back to the byte. Every so often, at each start and after each checkpoint
+Decisions hold all nodes, jobs and trainers, and mostly the same ones each time.
+``DifferenceWriter`` shortens what the journal writes (``changes`` finds the difference),
+``Reader`` undoes it: the canonical JSON comes back to the byte. Every so often, at each start and after each checkpoint
 a payload is written whole. Long texts are deflated.
 """
 
@@ -45,7 +45,7 @@ class Shortened:
 
 
 @dataclass(slots=True)
-class Writer:
+class DifferenceWriter:
     """Remembers the last value of each kind."""
 
     _last: dict[str, _Base] = field(default_factory=dict)

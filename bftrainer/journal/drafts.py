@@ -13,7 +13,7 @@ from bftrainer.trainer import TrainerRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class EntryDraft:
     """An entry without its number."""
 
     kind: str

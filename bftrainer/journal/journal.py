@@ -24,7 +24,7 @@ from bftrainer.journal import differences, mark, retention, schema, tables
 from bftrainer.journal.backlog import PASSING, Backlog
 from bftrainer.journal.beside import Beside
 from bftrainer.journal.database import Database, close_unchanged, open_database
-from bftrainer.journal.drafts import Draft, Large
+from bftrainer.journal.drafts import EntryDraft, Large
 from bftrainer.journal.errors import JournalError, fenced, translated
 from bftrainer.journal.mark import Mark, MarkFile
 from bftrainer.journal.projection import (
@@ -60,7 +60,7 @@ class Journal(Reading):
         self._accepted_loss: int | None = None  # to be written down with the incarnation
         self._backlog = Backlog()
         self._noting = threading.Lock()  # notes are encoded before ``_lock`` is taken
-        self._shorten = differences.Writer()
+        self._shorten = differences.DifferenceWriter()
         self._beside: Beside | None = None
         self._seqs: dict[str, int] = {}  # by kind of note
         self._numbering = threading.Lock()
@@ -128,7 +128,7 @@ class Journal(Reading):
             )
             tables.set_meta(connection, "incarnation", found)
             payload = {"incarnation": found, "accepted_loss": self._accepted_loss}
-            self._write(connection, Draft.of(START, payload), incarnation=found)
+            self._write(connection, EntryDraft.of(START, payload), incarnation=found)
         self._incarnation = found
         return found
 
@@ -188,7 +188,7 @@ class Journal(Reading):
         """
         self._note(Large(kind=kind, value=value))
 
-    def _note(self, item: Draft | Large) -> None:
+    def _note(self, item: EntryDraft | Large) -> None:
         if self._beside is not None:
             self._beside.put(item)
         else:
@@ -259,7 +259,7 @@ class Journal(Reading):
                 submitted_s=at_s,
                 reason="Waits for its first nodes.",
             )
-            draft = Draft.of(SUBMIT, {"trainer_id": record.trainer_id}, [record])
+            draft = EntryDraft.of(SUBMIT, {"trainer_id": record.trainer_id}, [record])
             self._write(connection, draft)
         return record
 
@@ -358,14 +358,14 @@ class Journal(Reading):
                     if self._backlog.is_waiting:
                         self._write(connection, self._backlog.draft())
                         for kind, payload in self._backlog.kept:
-                            self._write(connection, Draft(kind=kind, payload=payload))
+                            self._write(connection, EntryDraft(kind=kind, payload=payload))
                     yield connection
             except JournalError as problem:
                 self._backlog.failed(problem)
                 raise
             self._backlog.written()
 
-    def _write_notes(self, items: list[Draft | Large], late: Backlog | None = None) -> None:
+    def _write_notes(self, items: list[EntryDraft | Large], late: Backlog | None = None) -> None:
         """Write notes in one transaction, or put them into the backlog."""
         with self._noting:
             seqs: dict[str, int] = {}
@@ -416,10 +416,10 @@ class Journal(Reading):
                 raise fenced(self.where, self._incarnation, found)
             return retention.remove_before(connection, cut)
 
-    def _drafts(self, items: Sequence[Draft | Large]) -> list[Draft]:
+    def _drafts(self, items: Sequence[EntryDraft | Large]) -> list[EntryDraft]:
         drafts = []
         for item in items:
-            if isinstance(item, Draft):
+            if isinstance(item, EntryDraft):
                 drafts.append(item)
                 continue
             try:
@@ -427,7 +427,7 @@ class Journal(Reading):
             except CanonicalError:  # for want of a record nobody stops
                 LOG.exception("an entry %s cannot be written", item.kind)
             else:
-                drafts.append(Draft(kind=item.kind, payload=shortened))
+                drafts.append(EntryDraft(kind=item.kind, payload=shortened))
         return drafts
 
     def _compare_with_mark(self, accepted_loss: int | None) -> None:
@@ -455,7 +455,7 @@ class Journal(Reading):
         LOG.warning("accepted by the administrator: %s", problem.cause)
 
     def _write(
-        self, connection: Connection, draft: Draft, *, incarnation: int | None = None
+        self, connection: Connection, draft: EntryDraft, *, incarnation: int | None = None
     ) -> int:
         own = self._incarnation if incarnation is None else incarnation
         meta = tables.meta_of(connection, self.where)
@@ -477,7 +477,7 @@ def _draft(
     payload: object,
     trainers: Sequence[TrainerRecord],
     pilots: Sequence[PilotRecord],
-) -> Draft:
+) -> EntryDraft:
     if not _KIND.match(kind) or kind in OWN_KINDS:
         raise ValueError(f"{kind!r} cannot be the kind of an entry")
-    return Draft.of(kind, payload, trainers, pilots)
+    return EntryDraft.of(kind, payload, trainers, pilots)

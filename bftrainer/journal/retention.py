@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, func, select, update
 
 from bftrainer.canonical import parse, text_of
 from bftrainer.journal import schema, tables
-from bftrainer.journal.drafts import Draft
+from bftrainer.journal.drafts import EntryDraft
 from bftrainer.journal.projection import CHECKPOINT, OVER
 from bftrainer.journal.records import PilotState
 
@@ -36,7 +36,7 @@ def first_entry(connection: Connection) -> int:
     return int(connection.execute(select(func.min(schema.entries.c.seq))).scalar() or 0)
 
 
-def begin_checkpoint(connection: Connection, where: str, ended_before_s: float) -> Draft:
+def begin_checkpoint(connection: Connection, where: str, ended_before_s: float) -> EntryDraft:
     """Drop what is over and return the checkpoint to be written.
 
     Args:
@@ -59,7 +59,7 @@ def begin_checkpoint(connection: Connection, where: str, ended_before_s: float) 
         "incarnation": meta.incarnation,
         "last_pilot": meta.last_pilot,
     }
-    return Draft(
+    return EntryDraft(
         kind=CHECKPOINT,
         payload=text_of(said),
         trainers_text=_records(connection, trainers),

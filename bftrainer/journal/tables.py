@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Table, delete, func, insert, select, update
 
 from bftrainer.journal import schema
-from bftrainer.journal.drafts import Draft
+from bftrainer.journal.drafts import EntryDraft
 from bftrainer.journal.errors import damaged
 from bftrainer.journal.projection import Row, pilot_row, trainer_row
 from bftrainer.journal.records import pilot_ordinal
@@ -54,7 +54,7 @@ def greatest(connection: Connection, table: Table) -> int:
     return int(connection.execute(select(func.max(table.c.ordinal))).scalar() or 0)
 
 
-def write(connection: Connection, draft: Draft, meta: Meta, at_s: float) -> tuple[int, str]:
+def write(connection: Connection, draft: EntryDraft, meta: Meta, at_s: float) -> tuple[int, str]:
     """Add an entry and bring its records into the state tables; return number and hash."""
     seq, payload = meta.head_seq + 1, draft.payload
     row: Row = {

@@ -12,21 +12,21 @@ from typing import Any
 from bftrainer.errors import BatchSystemError
 from bftrainer.local.cluster import LocalCluster
 from bftrainer.local.jobs import JobRequest
-from bftrainer.local.workload import Workload
+from bftrainer.local.workload import JobWorkload
 
 log = logging.getLogger(__name__)
 
 
-class Background:
+class WorkloadProgress:
     """A workload and how far it is."""
 
-    def __init__(self, cluster: LocalCluster, workload: Workload) -> None:
+    def __init__(self, cluster: LocalCluster, workload: JobWorkload) -> None:
         self._cluster = cluster
         self._workload = workload
         self._started_s: float | None = None  # of the present round
         self._next = 0
 
-    def start(self, workload: Workload | None, now_s: float) -> None:
+    def start(self, workload: JobWorkload | None, now_s: float) -> None:
         """Begin (again) with the given workload, or with the one it has."""
         self._workload = workload or self._workload
         self._started_s, self._next = now_s, 0

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.errors import BatchSystemError
-from bftrainer.local.workload import Workload, workload_to_json
+from bftrainer.local.workload import JobWorkload, workload_to_json
 
 ANSWER_TIMEOUT_S = 2.0
 
@@ -124,7 +124,7 @@ class LocalClient:
         """Every ordinary job so far: submit, start and end."""
         return list(self.request("history")["jobs"])
 
-    def start_workload(self, workload: Workload | None = None) -> None:
+    def start_workload(self, workload: JobWorkload | None = None) -> None:
         """Begin the given workload now, or the one the server was started with."""
         data = None if workload is None else workload_to_json(workload)
         self.request("start_workload", workload=data)

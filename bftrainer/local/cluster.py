@@ -14,7 +14,7 @@ from collections import deque
 from bftrainer.errors import BatchSystemError
 from bftrainer.local.jobs import EndReason, JobRequest, LocalJob, Phase
 from bftrainer.local.processes import JobProcesses
-from bftrainer.local.scheduler import Pass, Plan, Waiting, WaitingPilot, run_pass
+from bftrainer.local.scheduler import HeadReservation, Pass, Waiting, WaitingPilot, run_pass
 
 POLL_S = 0.02  # while something is on its way out
 REMEMBERED = 10_000  # ended jobs kept for ``history``
@@ -39,7 +39,7 @@ class LocalCluster:
         self.cycle_s = cycle_s
         self.jobs: dict[str, LocalJob] = {}  # in the order of submission; none that ended
         self.ended: deque[LocalJob] = deque(maxlen=REMEMBERED)
-        self.plan: Plan | None = None
+        self.plan: HeadReservation | None = None
         self.cycle_ended_s: float | None = None
         self.cycle_depth = 0
         self._processes = processes

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.errors import BatchSystemError, BftError
-from bftrainer.local.background import Background
+from bftrainer.local.background import WorkloadProgress
 from bftrainer.local.cluster import LocalCluster
 from bftrainer.local.jobs import JobRequest
 from bftrainer.local.processes import JOB_VARIABLE, NODE_VARIABLE
@@ -26,7 +26,7 @@ Fields = Mapping[str, Any]
 class Operations:
     """What the server can be asked; keeps the two switches that requests may set."""
 
-    def __init__(self, cluster: LocalCluster, background: Background, *, gpus: int) -> None:
+    def __init__(self, cluster: LocalCluster, background: WorkloadProgress, *, gpus: int) -> None:
         self.is_paused = False
         self.is_shutting_down = False
         self._cluster = cluster

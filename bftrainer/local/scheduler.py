@@ -43,7 +43,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class HeadReservation:
     """When and where the job at the head of the queue will start at the latest."""
 
     job_id: str
@@ -58,7 +58,7 @@ class Pass:
     starts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     claims: dict[str, tuple[str, ...]] = field(default_factory=dict)
     preempted: list[str] = field(default_factory=list)
-    plan: Plan | None = None
+    plan: HeadReservation | None = None
 
 
 def run_pass(
@@ -102,7 +102,9 @@ def run_pass(
     if head is not None:
         # The nodes that come free last: those idle until then stay usable for others.
         planned = board.free_by(start_s)[-head.n_nodes :]
-        board.result.plan = Plan(job_id=head.job_id, start_s=start_s, nodes=tuple(planned))
+        board.result.plan = HeadReservation(
+            job_id=head.job_id, start_s=start_s, nodes=tuple(planned)
+        )
     if head is None or is_full:
         board.serve_pilots(pilots)
     return board.result

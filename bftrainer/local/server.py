@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import IO
 
 from bftrainer.errors import BftError, ExitCode, UsageError
-from bftrainer.local.background import Background
+from bftrainer.local.background import WorkloadProgress
 from bftrainer.local.cluster import LocalCluster
 from bftrainer.local.connections import Connections
 from bftrainer.local.processes import JobProcesses
 from bftrainer.local.requests import Operations
-from bftrainer.local.workload import Workload, load_workload
+from bftrainer.local.workload import JobWorkload, load_workload
 
 SOCKET_NAME = "local.sock"
 PID_NAME = "local.pid"
@@ -43,7 +43,7 @@ class Server:
     def __init__(self, options: argparse.Namespace) -> None:
         directory: Path = options.dir
         now_s = time.time()
-        workload = load_workload(options.workload) if options.workload else Workload(items=())
+        workload = load_workload(options.workload) if options.workload else JobWorkload(items=())
         self._cluster = LocalCluster(
             nodes=tuple(f"n{i}" for i in range(1, options.nodes + 1)),
             processes=JobProcesses(directory),
@@ -51,7 +51,7 @@ class Server:
             kill_wait_s=options.kill_wait_s,
             now_s=now_s,
         )
-        self._background = Background(self._cluster, workload)
+        self._background = WorkloadProgress(self._cluster, workload)
         if not options.hold_workload:
             self._background.start(None, now_s)
         self._operations = Operations(self._cluster, self._background, gpus=options.gpus)

@@ -41,7 +41,7 @@ class WorkItem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class JobWorkload:
     """Jobs in the order of their times; with ``repeat_s`` all over again after that time."""
 
     items: tuple[WorkItem, ...]
@@ -54,7 +54,7 @@ class Workload:
             raise ValueError("repeat_s must be at least 1 and not before the last job")
 
 
-def workload_from_json(data: object) -> Workload:
+def workload_from_json(data: object) -> JobWorkload:
     """Read ``[{...}, ...]`` or ``{"jobs": [...], "repeat_s": 60}``.
 
     Raises:
@@ -74,7 +74,7 @@ def workload_from_json(data: object) -> Workload:
     repeat_s = document.get("repeat_s")
     if repeat_s is not None and not _is_number(repeat_s):
         raise ValueError("repeat_s must be a number")
-    return Workload(items=tuple(sorted(items, key=lambda i: i.at_s)), repeat_s=repeat_s)
+    return JobWorkload(items=tuple(sorted(items, key=lambda i: i.at_s)), repeat_s=repeat_s)
 
 
 def _item(job: object) -> WorkItem:
@@ -95,7 +95,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def load_workload(path: Path) -> Workload:
+def load_workload(path: Path) -> JobWorkload:
     """Read a workload file.
 
     Raises:
@@ -112,13 +112,13 @@ def load_workload(path: Path) -> Workload:
         ) from problem
 
 
-def workload_to_json(workload: Workload) -> dict[str, Any]:
+def workload_to_json(workload: JobWorkload) -> dict[str, Any]:
     """Write what ``workload_from_json`` reads."""
     jobs = [asdict(item) for item in workload.items]
     return {"jobs": jobs, "repeat_s": workload.repeat_s}
 
 
-def make_workload(n_nodes: int, duration_s: float, seed: int) -> Workload:
+def make_workload(n_nodes: int, duration_s: float, seed: int) -> JobWorkload:
     """Make a busy little cluster's day: the same seed gives the same jobs.
 
     Small jobs come and go every few seconds. Now and then a wide job runs and one that
@@ -136,7 +136,7 @@ def make_workload(n_nodes: int, duration_s: float, seed: int) -> Workload:
         wide = max(1, n_nodes - max(1, n_nodes // 4))
         items.append(_job(rng, at_s, wide, rng.uniform(5.0, 7.0)))
         items.append(_job(rng, at_s + rng.uniform(0.5, 1.0), n_nodes, rng.uniform(2.0, 4.0)))
-    return Workload(items=tuple(sorted(items, key=lambda i: i.at_s)))
+    return JobWorkload(items=tuple(sorted(items, key=lambda i: i.at_s)))
 
 
 def _small_size(rng: random.Random, n_nodes: int) -> int:

@@ -1,7 +1,7 @@
 """What decisions fail on: counted, and logged when it is new.
 
 ``decide_surely`` leaves out whoever is at fault and goes on, so that a defect shows here, in
-``status`` and nowhere else. One ``Failures`` per daemon.
+``status`` and nowhere else. One ``DecisionFailures`` per daemon.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LOG = logging.getLogger("bftrainer.decide")
 MOST_PLACES = 1000  # logged; who wants more than that has the journal
 
 
-class Failures:
+class DecisionFailures:
     """Of the decisions of one daemon."""
 
     def __init__(self) -> None:

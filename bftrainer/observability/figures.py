@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bftrainer.api.service import PollingView, StatusView
-from bftrainer.observability.metrics import Figure
+from bftrainer.observability.metrics import MetricSample
 from bftrainer.trainer import TrainerState
 
 # What ``wire.refusals`` counts at the daemon; a series that does not exist cannot be alerted on.
@@ -38,7 +38,7 @@ class Extras:
     refused: Mapping[str, int] = field(default_factory=dict)  # of agents, by kind
 
 
-def daemon_figures(status: StatusView, extras: Extras) -> tuple[Figure, ...]:
+def daemon_figures(status: StatusView, extras: Extras) -> tuple[MetricSample, ...]:
     """Return one figure for each thing worth a graph."""
     states = Counter(view.record.state for view in status.trainers)
     return (
@@ -81,7 +81,7 @@ def daemon_figures(status: StatusView, extras: Extras) -> tuple[Figure, ...]:
         ),
         *_harmless(extras),
         *_polling(status.polling),
-        Figure(
+        MetricSample(
             name="bftrainer_trainers",
             meaning="Trainers.",
             label="state",
@@ -90,7 +90,7 @@ def daemon_figures(status: StatusView, extras: Extras) -> tuple[Figure, ...]:
     )  # fmt: skip
 
 
-def _harmless(extras: Extras) -> tuple[Figure, ...]:
+def _harmless(extras: Extras) -> tuple[MetricSample, ...]:
     """Return what was left out or refused so that others are not harmed."""
     return (
         _figure(
@@ -101,7 +101,7 @@ def _harmless(extras: Extras) -> tuple[Figure, ...]:
             "failed_decisions_total", "Decisions that were taken again without whoever was at"
             " fault.", extras.failed_decisions,
         ),
-        Figure(
+        MetricSample(
             name="bftrainer_refused_total",
             meaning="Connections and messages to the agents' port that were refused.",
             label="kind",
@@ -110,7 +110,7 @@ def _harmless(extras: Extras) -> tuple[Figure, ...]:
     )  # fmt: skip
 
 
-def _polling(polling: PollingView | None) -> tuple[Figure, ...]:
+def _polling(polling: PollingView | None) -> tuple[MetricSample, ...]:
     if polling is None:
         return ()
     return (
@@ -125,7 +125,7 @@ def _polling(polling: PollingView | None) -> tuple[Figure, ...]:
             "What all looks together may ask of it in a minute.",
             polling.total_per_minute,
         ),
-        Figure(
+        MetricSample(
             name="bftrainer_controller_requests_total",
             meaning="Requests to the batch system's controller.",
             label="kind",
@@ -134,5 +134,5 @@ def _polling(polling: PollingView | None) -> tuple[Figure, ...]:
     )
 
 
-def _figure(name: str, meaning: str, value: float) -> Figure:
-    return Figure(name=f"bftrainer_{name}", meaning=meaning, value=float(value))
+def _figure(name: str, meaning: str, value: float) -> MetricSample:
+    return MetricSample(name=f"bftrainer_{name}", meaning=meaning, value=float(value))

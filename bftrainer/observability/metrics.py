@@ -1,9 +1,9 @@
 """What the daemon exports for Prometheus: instruments it feeds, figures it is asked for.
 
-One ``Metrics`` per daemon. What happens again and again is observed as it happens
+One ``MetricsRegistry`` per daemon. What happens again and again is observed as it happens
 (``decision_seconds``, ``hand_over_seconds`` and so on); what is simply so is a
-``Figure`` from a source that is asked at every scrape. **To export something more, add
-a source**: ``metrics.add(lambda: [Figure(...)])``. Names end in their unit, or in
+``MetricSample`` from a source that is asked at every scrape. **To export something more, add
+a source**: ``metrics.add(lambda: [MetricSample(...)])``. Names end in their unit, or in
 ``_total`` where they only grow; labels have few values, never a job, node or trainer.
 """
 
@@ -33,7 +33,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class MetricSample:
     """One metric at the time of a scrape."""
 
     name: str  # bftrainer_..., ending in its unit; in _total it is a counter
@@ -43,10 +43,10 @@ class Figure:
     by_label: tuple[tuple[str, float], ...] = ()  # instead of ``value``
 
 
-Source = Callable[[], Iterable[Figure]]
+Source = Callable[[], Iterable[MetricSample]]
 
 
-class Metrics:
+class MetricsRegistry:
     """The registry of one daemon."""
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ class _Asked(Collector):
             yield _family(figure)
 
 
-def _family(figure: Figure) -> Metric:
+def _family(figure: MetricSample) -> Metric:
     labels = [figure.label] if figure.label else []
     is_counter = figure.name.endswith(_TOTAL)
     kind = CounterMetricFamily if is_counter else GaugeMetricFamily

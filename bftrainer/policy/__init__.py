@@ -1,19 +1,19 @@
 """The administrator's policy: one YAML file with a schema, checked before it is used.
 
-A file comes in, a frozen ``Policy`` goes out; the daemon reads it at start and on
+A file comes in, a frozen ``SitePolicy`` goes out; the daemon reads it at start and on
 reload, ``bftrainer policy check`` before that.
 """
 
 from bftrainer.policy.load import LoadedPolicy, load_policy, load_policy_file
-from bftrainer.policy.model import LogLevel, Policy, policy_hash
+from bftrainer.policy.model import LogLevel, SitePolicy, policy_hash
 from bftrainer.policy.problems import PolicyErrors, PolicyProblem
 
 __all__ = [
     "LoadedPolicy",
     "LogLevel",
-    "Policy",
     "PolicyErrors",
     "PolicyProblem",
+    "SitePolicy",
     "load_policy",
     "load_policy_file",
     "policy_hash",

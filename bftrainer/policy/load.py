@@ -1,4 +1,4 @@
-"""Turns a policy file into a ``Policy``, or into a list of everything wrong with it.
+"""Turns a policy file into a ``SitePolicy``, or into a list of everything wrong with it.
 
 ``load_policy`` is for the daemon; ``load_policy_file`` also says where each value
 comes from, for ``policy show``.
@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 
 from bftrainer.errors import UsageError
 from bftrainer.policy.document import Document, YamlNode, read_document
-from bftrainer.policy.model import REMOVED, Policy, conflicts, policy_hash
+from bftrainer.policy.model import REMOVED, SitePolicy, conflicts, policy_hash
 from bftrainer.policy.problems import PolicyErrors, PolicyProblem
 from bftrainer.policy.schema import expectation, yaml_value
 from bftrainer.poll.batch_system import OptionError, load_batch_system
@@ -46,13 +46,13 @@ _BOUND_ERRORS = frozenset(
 class LoadedPolicy:
     """A policy, where it was read and where each value comes from."""
 
-    policy: Policy
+    policy: SitePolicy
     path: Path | None
     sha256: str
     origins: Mapping[str, str]  # setting -> "default" or "file:line"
 
 
-def load_policy(path: Path) -> Policy:
+def load_policy(path: Path) -> SitePolicy:
     """Return the policy in a file; what the file does not set has its default.
 
     Raises:
@@ -75,15 +75,15 @@ def load_policy_file(
         PolicyErrors: all problems of the file at once (exit code 8).
         UsageError: BFT-1201, there is no such batch system.
     """
-    origins = dict.fromkeys(Policy.model_fields, DEFAULT_ORIGIN)
+    origins = dict.fromkeys(SitePolicy.model_fields, DEFAULT_ORIGIN)
     if path is None:
-        policy = Policy()
+        policy = SitePolicy()
     else:
         document = read_document(_read(path))
         values = _validated(document, batch_system, batch_options or {})
         if document.problems:
             raise PolicyErrors(path, document.problems)
-        policy = Policy.model_validate(values)
+        policy = SitePolicy.model_validate(values)
         origins |= {str(key.value): f"{path}:{key.line}" for key, _ in document.entries}
     return LoadedPolicy(policy=policy, path=path, sha256=policy_hash(policy), origins=origins)
 
@@ -194,7 +194,7 @@ def _validated(
     nodes: dict[str, YamlNode] = {}
     for key, value in document.entries:
         name = str(key.value)
-        if name in Policy.model_fields:
+        if name in SitePolicy.model_fields:
             nodes[name] = value
         elif name in REMOVED:
             document.complain(
@@ -210,18 +210,20 @@ def _validated(
                 key.line,
                 key.column,
                 f"There is no setting {name[:80]!r}.",
-                _nearest(name, list(Policy.model_fields), "bftrainer policy show lists them all."),
+                _nearest(
+                    name, list(SitePolicy.model_fields), "bftrainer policy show lists them all."
+                ),
             )
     values = {name: node.value for name, node in nodes.items()}
     wrong: set[str] = set()
     try:
-        Policy.model_validate(values)
+        SitePolicy.model_validate(values)
     except ValidationError as errors:
         for detail in errors.errors(include_url=False, include_context=False):
             if detail["loc"] and str(detail["loc"][0]) not in wrong:
                 wrong.add(str(detail["loc"][0]))
                 _explain(detail, nodes, document)
-    defaults = {name: field.default for name, field in Policy.model_fields.items()}
+    defaults = {name: field.default for name, field in SitePolicy.model_fields.items()}
     sound = {k: v for k, v in (defaults | values).items() if k not in wrong}
     for conflict in conflicts(sound):
         # One of the two is in the file: the defaults agree with each other.
@@ -244,7 +246,7 @@ def _explain(detail: ErrorDetails, nodes: dict[str, YamlNode], document: Documen
         given = "a mapping"
     else:
         given = "empty" if node.value is None else yaml_value(node.value)[:80]
-    default = Policy.model_fields[name].get_default()
+    default = SitePolicy.model_fields[name].get_default()
     document.complain(
         "BFT-2112" if detail["type"] in _BOUND_ERRORS else "BFT-2111",
         node.line,

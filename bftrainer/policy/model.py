@@ -1,7 +1,7 @@
 """Every setting of the policy, declared once: type, default, bounds, unit, meaning.
 
 From here come the check of files, the JSON schema, the reference page and the
-commented default file. The daemon and ``decide`` receive a ``Policy`` as plain data.
+commented default file. The daemon and ``decide`` receive a ``SitePolicy`` as plain data.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _TRAINERS, _DAEMON = "Trainers", "Daemon"
 _HARM = "Ordinary jobs"
 
 
-class Policy(BaseModel):
+class SitePolicy(BaseModel):
     """What the administrator decides; every setting has a default that works."""
 
     model_config = ConfigDict(
@@ -459,6 +459,6 @@ def conflicts(values: Mapping[str, Any]) -> list[Conflict]:
     return found
 
 
-def policy_hash(policy: Policy) -> str:
+def policy_hash(policy: SitePolicy) -> str:
     """Return the sha256 of the effective values; part of every decision's input."""
-    return digest({"type": "Policy", **policy.model_dump(mode="json")})
+    return digest({"type": "SitePolicy", **policy.model_dump(mode="json")})

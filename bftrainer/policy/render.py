@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from bftrainer.policy.model import Policy
+from bftrainer.policy.model import SitePolicy
 from bftrainer.policy.schema import expectation, group, unit, yaml_value
 
 _HEAD = """\
@@ -64,14 +64,14 @@ def render_yaml() -> str:
     """Return the commented default file."""
     parts = [_HEAD]
     heading = ""
-    for name in Policy.model_fields:
+    for name in SitePolicy.model_fields:
         if group(name) != heading:
             heading = group(name)
             parts.append(f"\n# ---- {heading} {'-' * (70 - len(heading))}\n")
         about = f"{_meaning(name)} {_capital(expectation(name))}{_counted(name)}."
         lines = textwrap.wrap(about, width=86, break_on_hyphens=False)
         parts.append("\n" + "".join(f"# {line}\n" for line in lines))
-        parts.append(f"#{name}: {yaml_value(Policy.model_fields[name].get_default())}\n")
+        parts.append(f"#{name}: {yaml_value(SitePolicy.model_fields[name].get_default())}\n")
     return "".join(parts)
 
 
@@ -79,12 +79,12 @@ def render_markdown() -> str:
     """Return the reference page."""
     parts = [_PAGE_HEAD]
     heading = ""
-    for name in Policy.model_fields:
+    for name in SitePolicy.model_fields:
         if group(name) != heading:
             heading = group(name)
             parts.append(f"{'' if heading == 'Decision' else chr(10)}## {heading}\n\n")
             parts.append("| setting | accepts | default | meaning |\n| --- | --- | --- | --- |\n")
-        default = yaml_value(Policy.model_fields[name].get_default())
+        default = yaml_value(SitePolicy.model_fields[name].get_default())
         accepts = f"{expectation(name)}{_counted(name)}"
         parts.append(f"| `{name}` | {accepts} | `{default}` | {_meaning(name)} |\n")
     return "".join(parts)
@@ -102,7 +102,7 @@ def write(root: Path) -> None:
 
 
 def _meaning(name: str) -> str:
-    return str(Policy.model_fields[name].description)
+    return str(SitePolicy.model_fields[name].description)
 
 
 def _counted(name: str) -> str:

@@ -9,7 +9,7 @@ import json
 from enum import Enum
 from typing import Any
 
-from bftrainer.policy.model import Policy
+from bftrainer.policy.model import SitePolicy
 
 SCHEMA_ID = "bftrainer/policy/1"
 _TYPES = {
@@ -24,13 +24,13 @@ _TYPES = {
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON schema (draft 2020-12) that editors can check policies with."""
-    schema = Policy.model_json_schema()
+    schema = SitePolicy.model_json_schema()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID, **schema}
 
 
 def expectation(name: str) -> str:
     """Return what a setting accepts, for example "a number from 1 to 86400 s"."""
-    schema = Policy.model_json_schema()
+    schema = SitePolicy.model_json_schema()
     setting = schema["properties"][name]
     options = setting.get("anyOf", [setting])
     words = [_option(_resolved(option, schema), setting) for option in options]
@@ -59,7 +59,7 @@ def group(name: str) -> str:
 
 
 def _extra(name: str) -> dict[str, Any]:
-    extra = Policy.model_fields[name].json_schema_extra
+    extra = SitePolicy.model_fields[name].json_schema_extra
     if not isinstance(extra, dict):
         raise TypeError(f"{name} is declared without a unit")
     return extra

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bftrainer.decide.types import Settings
-from bftrainer.policy.model import Policy
+from bftrainer.policy.model import SitePolicy
 from bftrainer.poll.batch_system import BatchSystem
 from milp.problem import Objective
 
 
-def settings_of(policy: Policy, system: BatchSystem) -> Settings:
+def settings_of(policy: SitePolicy, system: BatchSystem) -> Settings:
     """Return the decision's part of the policy; the batch system fills in defaults."""
     confirmations = policy.idle_confirmations
     return Settings(

@@ -70,7 +70,7 @@ class _Ended:
     nodes: frozenset[str]
 
 
-class Announced:
+class UnseenAnnouncements:
     """Jobs that were announced, and ends of jobs, that no look has shown yet."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -46,7 +46,7 @@ class PaceRules:
     longest_called_rest_s: float  # and no longer than this one that is called for
 
 
-class Spent:
+class RequestWindow:
     """Requests of the last minute."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Spent:
         return free_s
 
 
-class Calls:
+class PendingTriggers:
     """Announcements that no look has shown yet, as the times from which one can."""
 
     def __init__(self, burst_s: float = BURST_S) -> None:
@@ -105,15 +105,19 @@ class Calls:
         self._first_s, self._last_s = min(self._first_s, ripe_s), max(self._last_s, ripe_s)
 
 
-class Pace:
+class PollRateLimiter:
     """The fold over looks, orders and calls; all times are of one monotonic clock."""
 
     def __init__(self, rules: PaceRules) -> None:
         self.rules = rules
-        self.calls, self.soon = Calls(), Calls(SOON_BURST_S)
+        self.calls, self.soon = PendingTriggers(), PendingTriggers(SOON_BURST_S)
         self.looks = self.called_looks = 0
         self.last_look_s = 0.0  # how long it took
-        self._uncalled, self._looked, self._ordered = Spent(), Spent(), Spent()
+        self._uncalled, self._looked, self._ordered = (
+            RequestWindow(),
+            RequestWindow(),
+            RequestWindow(),
+        )
         self._began_s = self._ended_s = self._paid_s = -math.inf
         self._requests = 0  # of the last look
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from statistics import geometric_mean
 
-from bftrainer.profile.fit import CAUTIOUS, USUAL, Fitted, Point, correct, fit
+from bftrainer.profile.fit import CAUTIOUS, USUAL, Fitted, MeasuredSize, correct, fit
 from bftrainer.profile.plausible import FASTEST, LEAP, is_plausible
 from bftrainer.trainer import MeasuredCosts, TrainerRecord
 from milp.problem import Curve, Problem
@@ -35,7 +35,7 @@ def fitted(record: TrainerRecord, *, explores: bool) -> Fitted:
     return found._replace(curve=Curve(sizes=found.curve.sizes, samples_per_s=rates))
 
 
-def points_of(costs: MeasuredCosts) -> tuple[Point, ...]:
+def points_of(costs: MeasuredCosts) -> tuple[MeasuredSize, ...]:
     """Return what decisions have been told of the throughput, with its error.
 
     Per node no size counts as more than ``LEAP`` times as fast as the smallest.
@@ -44,7 +44,7 @@ def points_of(costs: MeasuredCosts) -> tuple[Point, ...]:
     told = [one for one in costs.samples_per_s_by_size if is_plausible(*one)]
     most = LEAP * told[0][1] / told[0][0] if told else 0.0
     return tuple(
-        Point(size, min(rate, most * size), min(1.0, errors.get(size, OLD_ERROR)))
+        MeasuredSize(size, min(rate, most * size), min(1.0, errors.get(size, OLD_ERROR)))
         for size, rate in told
     )
 

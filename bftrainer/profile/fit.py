@@ -54,7 +54,7 @@ CONTRADICTS, CONTRADICTS_ERRORS, ERROR_OF_USERS = 0.05, 3.0, 0.05
 Floats = npt.NDArray[np.float64]
 
 
-class Point(NamedTuple):
+class MeasuredSize(NamedTuple):
     """A measured size."""
 
     size: int
@@ -66,7 +66,7 @@ class Fitted(NamedTuple):
     """A curve and how well it is known."""
 
     curve: Curve
-    points: tuple[Point, ...]  # by size
+    points: tuple[MeasuredSize, ...]  # by size
     unmeasured: float = ERROR_UNKNOWN  # relative error where nothing is measured
 
     def error_at(self, size: int) -> float:
@@ -75,7 +75,7 @@ class Fitted(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def fit(points: tuple[Point, ...], n_max: int, guess: Guess = CAUTIOUS) -> Fitted:
+def fit(points: tuple[MeasuredSize, ...], n_max: int, guess: Guess = CAUTIOUS) -> Fitted:
     """Fit a curve up to ``n_max`` to the points, which are sorted by size.
 
     Bounds: the curve rises from the largest measured size at most in proportion to the
@@ -100,7 +100,9 @@ def fit(points: tuple[Point, ...], n_max: int, guess: Guess = CAUTIOUS) -> Fitte
 
 
 @lru_cache(maxsize=1024)
-def correct(own: Curve, points: tuple[Point, ...], n_max: int, guess: Guess = CAUTIOUS) -> Fitted:
+def correct(
+    own: Curve, points: tuple[MeasuredSize, ...], n_max: int, guess: Guess = CAUTIOUS
+) -> Fitted:
     """Return a user's curve, corrected where measurements contradict it.
 
     They do where one is off by more than 5% and by more than three standard errors. If all
@@ -127,7 +129,7 @@ def _differs(log_ratio: float, error: float) -> bool:
     return abs(log_ratio) > max(CONTRADICTS, CONTRADICTS_ERRORS * error)
 
 
-def error_at(points: Sequence[Point], size: int, unmeasured: float = ERROR_UNKNOWN) -> float:
+def error_at(points: Sequence[MeasuredSize], size: int, unmeasured: float = ERROR_UNKNOWN) -> float:
     """Relative error of a curve through ``points`` at a size, measured or not."""
     if not points:
         return unmeasured

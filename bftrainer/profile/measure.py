@@ -1,6 +1,6 @@
 """Reports of progress → throughput at a size, with its error.
 
-A ``Watch`` follows one generation: committed samples over time, cut into intervals, the
+A ``Observation`` follows one generation: committed samples over time, cut into intervals, the
 first steps after a rescale left out. Each interval is one observation; ``add`` folds it
 into the statistics of its size, a window in which what is old fades (EWMA). Pure: the time
 comes in. Called by ``actuate.costs`` and by the simulator.
@@ -25,7 +25,7 @@ LEAST_ERROR = 0.003  # means are never believed to be better than this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
+class Observation:
     """Where the present observation of one generation began."""
 
     generation: int
@@ -37,8 +37,8 @@ class Watch:
 
 
 def heard(
-    watch: Watch, *, generation: int, step: int, samples: int, now_s: float
-) -> tuple[Watch, float | None]:
+    watch: Observation, *, generation: int, step: int, samples: int, now_s: float
+) -> tuple[Observation, float | None]:
     """Take in a report; return samples per second when an observation is complete.
 
     Every member reports, so reports may come twice or late: those change nothing, nor does

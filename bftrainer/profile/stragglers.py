@@ -38,7 +38,7 @@ class Own:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class NodeSlowness:
     """What is known of a node in this trainer, over its generations."""
 
     fraction: float = 1.0  # average of its throughput, in that of the others; innocent at first
@@ -54,7 +54,7 @@ class Field:
     generation: int = 0
     latest: Mapping[str, Own] = field(default_factory=dict)
     heard: frozenset[str] = frozenset()  # since they were compared last
-    standings: Mapping[str, Standing] = field(default_factory=dict)
+    standings: Mapping[str, NodeSlowness] = field(default_factory=dict)
 
     def slow(self) -> dict[str, float]:
         """Nodes that are persistently slow, with the fraction decisions are told."""
@@ -114,7 +114,7 @@ def _compared(known: Field, threshold: float) -> Field:
     now = fractions_of({n: o for n, o in known.latest.items() if o.reports > SETTLE_REPORTS})
     standings = dict(known.standings)
     for node in known.heard & now.keys():
-        standings[node] = _judged(standings.get(node, Standing()), now[node], threshold)
+        standings[node] = _judged(standings.get(node, NodeSlowness()), now[node], threshold)
     return replace(known, heard=frozenset(), standings=standings)
 
 
@@ -143,7 +143,7 @@ def _median_without(ordered: list[float], value: float) -> float:
     return 0.5 * (other((rest - 1) // 2) + other(rest // 2))
 
 
-def _judged(standing: Standing, now: float, threshold: float) -> Standing:
+def _judged(standing: NodeSlowness, now: float, threshold: float) -> NodeSlowness:
     # Quicker than the others is no credit against being slow later on.
     counted = min(now, 1.0 / threshold)
     average = ALPHA * counted + (1.0 - ALPHA) * standing.fraction
@@ -155,4 +155,4 @@ def _judged(standing: Standing, now: float, threshold: float) -> Standing:
         told = 1.0
     elif not standing.is_slow or abs(average - told) > TOLD_STEP:
         told = min(round(average, 2), threshold)
-    return Standing(fraction=average, reports=reports, is_slow=is_slow, told=told)
+    return NodeSlowness(fraction=average, reports=reports, is_slow=is_slow, told=told)

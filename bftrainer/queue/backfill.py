@@ -16,7 +16,7 @@ from operator import or_
 
 from bftrainer.poll.snapshot import Job, JobState, Snapshot
 from bftrainer.queue.matching import Matching
-from bftrainer.queue.model import Demand, GapEnd, Request, Then
+from bftrainer.queue.model import GapEnd, JobNeeds, NodeDemand, Then
 from bftrainer.queue.nodesets import NodeSet, NodeSets, first
 
 FIRST_SPAN_S = 30.0  # each of the next ones lasts as long as all before it
@@ -86,7 +86,7 @@ class BackfillPlan:
         self._started.append((self._now_s, end_s, nodes))
         self._look_at(end_s)
 
-    def wait(self, job: Job, request: Request | None) -> None:
+    def wait(self, job: Job, request: JobNeeds | None) -> None:
         """Plan it where it fits first; if nobody knows where, as it is printed."""
         found: tuple[float, NodeSet] | None = None
         limit_s = job.time_limit_s if request is None else request.limit_s
@@ -110,7 +110,7 @@ class BackfillPlan:
             insort(self._times_s, at_s)
 
     def _earliest(
-        self, way: Sequence[Demand], limit_s: float | None
+        self, way: Sequence[NodeDemand], limit_s: float | None
     ) -> tuple[float, NodeSet] | None:
         """Return when and where a job that asks for this starts; None: not within the window."""
         among = reduce(or_, [demand.among for demand in way])
@@ -181,7 +181,7 @@ def _last(
         known |= nodes
 
 
-def _chosen(way: Sequence[Demand], room: NodeSet) -> NodeSet:
+def _chosen(way: Sequence[NodeDemand], room: NodeSet) -> NodeSet:
     """Choose the nodes of a job; 0: of some there are too few."""
     if len(way) == 1:
         return neighbours(room, way[0].count)

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from bftrainer.queue.model import Demand
+from bftrainer.queue.model import NodeDemand
 from bftrainer.queue.nodesets import NodeSet, first
 
 
@@ -27,7 +27,7 @@ class Matching:
         """Add nodes."""
         self.unused |= more
 
-    def try_add(self, demands: Sequence[Demand]) -> bool:
+    def try_add(self, demands: Sequence[NodeDemand]) -> bool:
         """Meet all these demands, or leave everything as it is."""
         if sum(demand.count for demand in demands) > self.unused.bit_count():
             return False

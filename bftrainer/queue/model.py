@@ -16,7 +16,7 @@ from bftrainer.queue.nodesets import NodeSet, NodeSets
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class NodeDemand:
     """So many of these nodes."""
 
     among: NodeSet
@@ -26,11 +26,11 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class JobNeeds:
     """What a job asks for."""
 
     why_not: str = ""  # why it cannot start now, whatever is free; a sentence
-    ways: tuple[tuple[Demand, ...], ...] = ()  # one of them is enough
+    ways: tuple[tuple[NodeDemand, ...], ...] = ()  # one of them is enough
     limit_s: float | None = None  # the shortest time it may be run for; None: not known
 
 
@@ -85,7 +85,7 @@ class NextPlan(Protocol):
     def start(self, limit_s: float | None, nodes: NodeSet) -> None:
         """Let a job start there now."""
 
-    def wait(self, job: Job, request: Request | None) -> None:
+    def wait(self, job: Job, request: JobNeeds | None) -> None:
         """Plan a job that cannot start now; ``request`` None: it lacks more than nodes."""
 
 
@@ -107,7 +107,7 @@ class QueueModel(Protocol):
     def why_not(self, job: Job) -> str:
         """Say at a glance why a job cannot start, whatever is free; "": nothing is known."""
 
-    def request(self, job: Job) -> Request:
+    def request(self, job: Job) -> JobNeeds:
         """Say what a job asks for, other jobs apart."""
 
     def next_plan(self, usable: NodeSet) -> NextPlan:

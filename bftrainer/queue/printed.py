@@ -20,7 +20,7 @@ from functools import cached_property
 
 from bftrainer.poll.snapshot import Job, Reservation, Snapshot
 from bftrainer.queue.backfill import BackfillPlan, slot_begin_s
-from bftrainer.queue.model import GapEnd, Request, Then
+from bftrainer.queue.model import GapEnd, JobNeeds, Then
 from bftrainer.queue.nodesets import NodeSet, sets_of
 from bftrainer.queue.requests import Requests
 from bftrainer.queue.waiting import pending_jobs, why_it_waits
@@ -77,7 +77,7 @@ class PrintedQueue:
         """Not entitled, or not begun."""
         return why_it_waits(job, self._now_s)
 
-    def request(self, job: Job) -> Request:
+    def request(self, job: Job) -> JobNeeds:
         """State it once for all jobs that are alike."""
         return self._requests.of(job)
 

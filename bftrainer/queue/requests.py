@@ -14,7 +14,7 @@ from operator import attrgetter
 
 from bftrainer.poll.features import Rule, Way, meets
 from bftrainer.poll.snapshot import Job, Node, NodeLeft, Snapshot
-from bftrainer.queue.model import Demand, Request
+from bftrainer.queue.model import JobNeeds, NodeDemand
 from bftrainer.queue.nodesets import NodeSet, NodeSets
 from bftrainer.queue.waiting import pending_jobs, why_it_waits
 
@@ -45,23 +45,23 @@ class Requests:
         for job in pending_jobs(snapshot):
             if job.together:
                 self._together.setdefault(job.together, []).append(job)
-        self._known: dict[object, Request] = {}
+        self._known: dict[object, JobNeeds] = {}
 
-    def of(self, job: Job) -> Request:
+    def of(self, job: Job) -> JobNeeds:
         """Say what a job asks for; of several that start together the first for all."""
         parts = sorted(self._together.get(job.together, [job]), key=_by_id)
         if job.job_id != parts[0].job_id:
-            return Request(why_not=f"It starts together with job {parts[0].job_id}.")
+            return JobNeeds(why_not=f"It starts together with job {parts[0].job_id}.")
         alike = ASKS(job)
         if alike not in self._known:
             self._known[alike] = _joint([self._of(part) for part in parts])
         return self._known[alike]
 
-    def _of(self, job: Job) -> Request:
+    def _of(self, job: Job) -> JobNeeds:
         refused = [self._why_refused(job, name) for name in job.partitions]
         all_refused = refused[0] if all(refused) and refused else ""
         if why := why_it_waits(job, self._now_s) or all_refused:
-            return Request(why_not=why)
+            return JobNeeds(why_not=why)
         names = [name for name, why in zip(job.partitions, refused, strict=True) if not why]
         partitions = [self._partitions[name] for name in job.partitions if name in self._partitions]
         longest_s = [one.time_limit_s for one in partitions if one.time_limit_s is not None]
@@ -77,8 +77,8 @@ class Requests:
             for way in self._ways(job, allowed, name, wanted, shares=shares)
         ]
         if not ways:
-            return Request(why_not="No node of this cluster is what it asks for.")
-        return Request(ways=tuple(dict.fromkeys(ways)), limit_s=limit_s)
+            return JobNeeds(why_not="No node of this cluster is what it asks for.")
+        return JobNeeds(ways=tuple(dict.fromkeys(ways)), limit_s=limit_s)
 
     def _why_refused(self, job: Job, name: str) -> str:
         """Say why a partition never starts the job; one that was put in line is not doubted."""
@@ -111,7 +111,7 @@ class Requests:
 
     def _ways(
         self, job: Job, allowed: NodeSet, partition: str, wanted: Way, *, shares: bool
-    ) -> Iterator[tuple[Demand, ...]]:
+    ) -> Iterator[tuple[NodeDemand, ...]]:
         """State one choice as demands, in each size; none: too few such nodes exist."""
         sets, required = self._sets, self._sets.named(job.required_nodes)
         if required.bit_count() < len(set(job.required_nodes)) or required & ~allowed:
@@ -134,10 +134,13 @@ class Requests:
             if all(some.bit_count() >= count for some, count in among):
                 part, n_more = share if shares else None, max(0, (job.n_nodes_max or 0) - n_nodes)
                 *others, last = among
-                yield (*(Demand(*one, 0, part) for one in others), Demand(*last, n_more, part))
+                yield (
+                    *(NodeDemand(*one, 0, part) for one in others),
+                    NodeDemand(*last, n_more, part),
+                )
 
 
-def _joint(requests: list[Request]) -> Request:
+def _joint(requests: list[JobNeeds]) -> JobNeeds:
     """Return what jobs ask for that start together: all of it, for the longest of them."""
     if len(requests) == 1:
         return requests[0]
@@ -145,7 +148,7 @@ def _joint(requests: list[Request]) -> Request:
         return refused
     ways = itertools.islice(itertools.product(*(r.ways for r in requests)), MOST_WAYS)
     limits_s = [request.limit_s for request in requests if request.limit_s is not None]
-    return Request(
+    return JobNeeds(
         ways=tuple(tuple(itertools.chain(*way)) for way in ways),
         limit_s=max(limits_s) if len(limits_s) == len(requests) else None,
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bftrainer.decide.decision import decide
-from bftrainer.decide.policies.base import Policy
+from bftrainer.decide.policies.base import AllocationPolicy
 from bftrainer.decide.types import DecisionInput, Memory, PilotView, Plan, Settings
 from bftrainer.simulate.tally import Tally
 from bftrainer.simulate.traces.fragments import Fragments
@@ -97,7 +97,7 @@ class Replay:
         submissions: Iterable[Submission],
         *,
         settings: Settings,
-        policy: Policy,
+        policy: AllocationPolicy,
         books: Books,
         seed: int = 0,
         on_plan: Callable[[DecisionInput, Plan], None] | None = None,

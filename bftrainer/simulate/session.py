@@ -1,7 +1,7 @@
 """One replay from plain choices: what the command line and the reproduction call.
 
 A trace, a workload and ``Choices`` come in; ``play`` gives an ``Outcome`` with its
-``Metrics``, ``record`` a ``Run`` that also tells how it went over time.
+``Metrics``, ``record`` a ``ReplayRun`` that also tells how it went over time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Choices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class ReplayRun:
     """One replay and everything there is to say about it."""
 
     choices: Choices
@@ -95,7 +95,7 @@ def record(
     choices: Choices,
     *,
     on_plan: OnPlan | None = None,
-) -> Run:
+) -> ReplayRun:
     """Replay a trace with a workload and keep how it went.
 
     Raises:
@@ -120,7 +120,7 @@ def record(
     ).run()
     history = recorder.history()
     metrics = measure(outcome, decision_s=history.decision_s)
-    return Run(choices=choices, outcome=outcome, metrics=metrics, history=history)
+    return ReplayRun(choices=choices, outcome=outcome, metrics=metrics, history=history)
 
 
 def job_nodes(trace: Fragments, choices: Choices) -> int:

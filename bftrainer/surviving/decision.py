@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from bftrainer.decide.decision import decide, unchanged
-from bftrainer.decide.policies.base import Policy
+from bftrainer.decide.policies.base import AllocationPolicy
 from bftrainer.decide.stating import problem_trainer
 from bftrainer.decide.types import DecisionInput, Kind, Known, LeftOut, Plan, Settings
 from bftrainer.errors import BftError
@@ -35,7 +35,7 @@ SEARCHED = (Kind.REQUEST, Kind.TRAINER, Kind.NODE)
 
 def decide_surely(
     given: DecisionInput,
-    policy: Policy,
+    policy: AllocationPolicy,
     on_failure: Callable[[Exception], object] = lambda _: None,
 ) -> Plan:
     """Decide, of as many as can be; it raises nothing.
@@ -54,7 +54,7 @@ def decide_surely(
 
 
 def _surviving(
-    given: DecisionInput, policy: Policy, on_failure: Callable[[Exception], object]
+    given: DecisionInput, policy: AllocationPolicy, on_failure: Callable[[Exception], object]
 ) -> Plan:
     known, at_fault = _still(given)
     try:
@@ -77,7 +77,7 @@ class _Search:
     """For those on whom a decision fails."""
 
     given: DecisionInput
-    policy: Policy
+    policy: AllocationPolicy
     known: Known  # left out by now
     failure: Exception  # of the last attempt
     tries: int = 0

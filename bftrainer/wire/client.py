@@ -22,7 +22,7 @@ from bftrainer.wire.messages import (
     encode,
 )
 from bftrainer.wire.pump import SocketPump, has_input
-from bftrainer.wire.refusals import Refusals
+from bftrainer.wire.refusals import RefusedMessages
 from bftrainer.wire.router import FRAME_OVERHEAD_BYTES, QUEUED_MESSAGES
 
 LOG = logging.getLogger("bftrainer.wire")
@@ -49,7 +49,7 @@ class DaemonConnection:
         on_down: Callable[[], None],
     ) -> None:
         self.incarnation = incarnation  # the greatest seen
-        self._refusals = Refusals(LOG)
+        self._refusals = RefusedMessages(LOG)
         self.counts = self._refusals.counts
         self._endpoint = endpoint
         self._on_message = on_message

@@ -17,7 +17,7 @@ from bftrainer.elastic.fields import in_one_line
 LOG_EVERY_S = 10.0  # a flood must not fill the disk
 
 
-class Refusals:
+class RefusedMessages:
     """Counts; at most one line of log per kind in ``LOG_EVERY_S``. Safe in threads."""
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:

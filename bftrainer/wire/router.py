@@ -21,7 +21,7 @@ from zmq.utils.monitor import parse_monitor_message
 from bftrainer.errors import BftError
 from bftrainer.wire.keys import KeyPair
 from bftrainer.wire.pump import SocketPump, has_input
-from bftrainer.wire.refusals import Refusals
+from bftrainer.wire.refusals import RefusedMessages
 
 LOG = logging.getLogger("bftrainer.wire")
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
@@ -59,7 +59,7 @@ class CurveRouter:
         is_allowed: Callable[[str], bool],
         on_frame: Callable[[Origin, bytes], None],
         on_gone: Callable[[bytes], None] | None = None,
-        refusals: Refusals | None = None,
+        refusals: RefusedMessages | None = None,
     ) -> None:
         self._keys = keys
         self._max_message_bytes = max_message_bytes
@@ -69,7 +69,7 @@ class CurveRouter:
         self._route_by_fd: dict[int, bytes] = {}
         self._gone: dict[bytes, float] = {}  # route -> when noticed
         self._pumps: list[SocketPump] = []
-        self.refusals = refusals or Refusals(LOG)
+        self.refusals = refusals or RefusedMessages(LOG)
         self._open_sockets()
 
     def _open_sockets(self) -> None:

@@ -29,7 +29,7 @@ from bftrainer.wire.messages import (
     decode_from_agent,
     encode,
 )
-from bftrainer.wire.refusals import Refusals
+from bftrainer.wire.refusals import RefusedMessages
 from bftrainer.wire.router import CurveRouter, Origin
 
 LOG = logging.getLogger("bftrainer.wire")
@@ -80,7 +80,7 @@ class AgentServer:
         self._by_route: dict[bytes, _Connection] = {}
         self._checker: asyncio.TimerHandle | None = None
         self._check_due_s = 0.0
-        self.refusals = Refusals(LOG)
+        self.refusals = RefusedMessages(LOG)
         self._router = CurveRouter(
             keys=keys,
             max_message_bytes=MAX_MESSAGE_BYTES,

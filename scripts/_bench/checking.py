@@ -22,7 +22,7 @@ def check_s() -> float:
     from torch.utils.data import DataLoader, TensorDataset  # noqa: PLC0415
 
     from bftrainer import elastic  # noqa: PLC0415 - imports torch
-    from bftrainer.elastic.buckets import Reducer  # noqa: PLC0415
+    from bftrainer.elastic.buckets import GradientReducer  # noqa: PLC0415
 
     torch.set_num_threads(1)
     model = torch.nn.Linear(68, 10)
@@ -31,7 +31,7 @@ def check_s() -> float:
     run = elastic.Run(model, optimizer, DataLoader(data, batch_size=8), epochs=1)
     next(run.epochs())
     next(run.batches())
-    reducer = Reducer(list(model.parameters()))
+    reducer = GradientReducer(list(model.parameters()))
     membership = run._membership  # noqa: SLF001 - its private parts are what is measured
     reducer.bind(None, membership.wants_switch, membership.must_abandon)
     bucket = reducer.buckets[-1]

@@ -32,7 +32,7 @@ from _bench.network import Network
 from _bench.plane import Plane
 from _bench.waiting import BenchError
 from bftrainer import process
-from bftrainer.policy.model import Policy
+from bftrainer.policy.model import SitePolicy
 from tests.elastic import journal
 
 SCRIPT: Final = Path(journal.__file__).resolve().parent / "scripts" / "train_ids.py"
@@ -40,7 +40,7 @@ SAMPLES: Final = 203
 LOGICAL: Final = 4
 EPOCHS: Final = 1_000_000  # no life is so long
 
-POLICY: Final = Policy(
+POLICY: Final = SitePolicy(
     lease_s=120.0,
     heartbeat_s=0.25,
     agent_timeout_s=AGENT_TIMEOUT_S,
@@ -122,7 +122,7 @@ def plane_of(
     *,
     is_bitwise: bool,
     network: Network | None,
-    policy: Policy = POLICY,
+    policy: SitePolicy = POLICY,
     agents: int = NODES + SPARES,
 ) -> Plane:
     """Return the cluster of a life; every other pair of seeds keeps copies of lone workers."""

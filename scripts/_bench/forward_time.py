@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from _bench.joins import Joins, look, until_next_join_s
 from _bench.lengths import Lengths, observe
 from _bench.survival import Survival, fit
-from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
+from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
 from bftrainer.decide.policies.milp import MilpPolicy
 from bftrainer.simulate.paper import PaperBooks
 from bftrainer.simulate.physical import PhysicalBooks
@@ -100,7 +100,7 @@ class Foresight:
 
     def __init__(self, rule: Rule, clock: Clock, truth: Truth) -> None:
         self._rule, self._clock, self._truth = rule, clock, truth
-        self._solver: Policy = MilpPolicy()
+        self._solver: AllocationPolicy = MilpPolicy()
         self._seen = Lengths()
         self._survival = fit(self._seen, 0.0)
         self._joins = Joins()

@@ -30,7 +30,7 @@ from bftrainer.actuate.log_files import log_directory
 from bftrainer.actuate.trainers import TrainerBook
 from bftrainer.elastic import protocol
 from bftrainer.journal.journal import Journal
-from bftrainer.policy.model import Policy
+from bftrainer.policy.model import SitePolicy
 from bftrainer.trainer import TrainerSpec
 from bftrainer.wire.keys import generate_pair
 from bftrainer.wire.messages import (
@@ -65,7 +65,7 @@ class Plane:
         script: Path,
         model: str,
         environment: dict[str, str],
-        policy: Policy | None = None,
+        policy: SitePolicy | None = None,
         changes: Mapping[str, Any] | None = None,
         network: Network | None = None,
     ) -> None:
@@ -78,7 +78,7 @@ class Plane:
         self.keeps_copies = False  # of a lone worker's state, in another agent's memory
         self.copied: list[tuple[float, protocol.Copied]] = []  # and when, monotonic
         self._agent_count = agents
-        self._policy = policy or Policy(
+        self._policy = policy or SitePolicy(
             lease_s=LEASE_S,
             heartbeat_s=1.0,
             agent_timeout_s=20.0,

@@ -23,7 +23,7 @@ from _bench.plane import LEASE_S, Plane, descendants
 from _bench.runtime_cycles import LARGE, SMALL
 from bftrainer import process
 from bftrainer.errors import UsageError
-from bftrainer.policy.model import Policy
+from bftrainer.policy.model import SitePolicy
 from bftrainer.trainer import CheckpointContract
 from trainers.agent.starting import KEEP_FREED_MEMORY
 from trainers.runtimes.base import load_runtime
@@ -85,7 +85,7 @@ class PlaneBed:
             script=arm.script,
             model=model,
             environment=environment,
-            policy=Policy(
+            policy=SitePolicy(
                 lease_s=LEASE_S, agent_timeout_s=20.0, join_window_s=0.3, failure_budget=10_000
             ),
             changes=changes,

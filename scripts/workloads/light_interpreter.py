@@ -23,7 +23,7 @@ from typing import NoReturn
 sys.path.insert(0, str(Path(sys.argv[1]).resolve().parents[2]))
 
 from bftrainer.elastic import protocol
-from bftrainer.elastic.template import Template
+from bftrainer.elastic.template import ForkServer
 
 STEP_S = 0.1
 REPORT_S = 2.0
@@ -135,7 +135,7 @@ class Sleeper:
         self._channel.sendall(protocol.encode(message))
 
 
-class LightTemplate(Template):
+class LightTemplate(ForkServer):
     """The template's loop around workers that sleep."""
 
     def become_worker(self, config: protocol.WorkerConfig, channel_fd: int, parent: int) -> None:

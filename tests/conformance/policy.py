@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from bftrainer import canonical
 from bftrainer.decide.asking import ask
 from bftrainer.decide.policies.base import (
+    AllocationPolicy,
     Context,
-    Policy,
     Standing,
     load_policy,
     options_of,
@@ -21,7 +21,7 @@ from bftrainer.decide.policies.base import (
 )
 from bftrainer.decide.types import Memory
 from bftrainer.poll.batch_system import OptionError
-from bftrainer.profile.fit import Point
+from bftrainer.profile.fit import MeasuredSize
 from milp.errors import ProblemError
 from milp.problem import Problem
 from tests.support.policies import allocated, problem_of, trainer
@@ -34,7 +34,9 @@ STANDINGS = st.builds(
     attained_node_s=st.floats(0.0, 1e6),
     done_samples=st.integers(0, 10**9),
     left_samples=st.none() | st.integers(0, 10**9),
-    points=st.sampled_from([(), (Point(1, 10.0, 0.1),), (Point(2, 10.0, 0.1), Point(5, 7.0, 1.0))]),
+    points=st.sampled_from(
+        [(), (MeasuredSize(1, 10.0, 0.1),), (MeasuredSize(2, 10.0, 0.1), MeasuredSize(5, 7.0, 1.0))]
+    ),
     deadline_s=st.none() | st.floats(0.0, 3000.0),
     group=st.none() | st.sampled_from(["g1", "g2"]),
 )
@@ -46,7 +48,7 @@ class PolicyConformance:
 
     name: str
 
-    def policy(self) -> Policy:
+    def policy(self) -> AllocationPolicy:
         assert self.name in policy_names()
         return load_policy(self.name)
 

@@ -22,7 +22,7 @@ from bftrainer.poll.snapshot import (
     Reservation,
     Snapshot,
 )
-from bftrainer.queue.model import NextPlan, QueueModel, Request
+from bftrainer.queue.model import JobNeeds, NextPlan, QueueModel
 from tests.support.snapshots import T0, pending, running, snapshot
 
 CYCLE_S = 30.0
@@ -102,7 +102,7 @@ def looks(draw: st.DrawFn) -> Snapshot:
 
 
 _patient = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-Told = dict[str, tuple[Request, str]]
+Told = dict[str, tuple[JobNeeds, str]]
 
 
 class QueueModelConformance:

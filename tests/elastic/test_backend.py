@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from bftrainer.elastic import choosing, device, offering
-from bftrainer.elastic.choosing import Choice, Offer, choose
+from bftrainer.elastic.choosing import BackendChoice, BackendOffer, choose
 from bftrainer.elastic.collective import settle
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.device import DeviceCollective
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.forming import Forming
+from bftrainer.elastic.forming import FormingGroups
 from bftrainer.elastic.group import Group
 from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.store import StoreServer
@@ -54,14 +54,14 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[DeviceCollective]]:
         ([*GPU[:2], NO_GPU], "gloo (rank 2: the model is not on a GPU)"),
         ([GPU[0], GPU[1], GPU[0]], "gloo (ranks 0 and 2 share a GPU)"),
         (
-            [GPU[0], Offer(device="GPU 1", version="2.0")],
+            [GPU[0], BackendOffer(device="GPU 1", version="2.0")],
             "gloo (ranks 0 and 1 have NCCL 1.0 and 2.0)",
         ),
-        ([Offer(wanted="gloo")] * 2, "gloo"),
+        ([BackendOffer(wanted="gloo")] * 2, "gloo"),
     ],
 )
 def test_nccl_is_chosen_where_every_member_has_a_gpu_of_its_own(
-    offers: list[Offer], said: str
+    offers: list[BackendOffer], said: str
 ) -> None:
     assert str(choose(offers)) == said
     assert [choosing.decode(choosing.encode(o).encode()) for o in offers] == offers
@@ -85,8 +85,8 @@ def test_nccl_that_is_demanded_and_cannot_be_is_refused() -> None:
 )
 def test_a_worker_says_why_it_has_nothing_to_offer(where: list[str], why_not: str) -> None:
     parameters = [torch.empty(1, device=place) for place in where]
-    assert offering.offer_of("auto", parameters) == Offer(why_not=why_not)
-    assert offering.offer_of("gloo", parameters) == Offer(wanted="gloo")
+    assert offering.offer_of("auto", parameters) == BackendOffer(why_not=why_not)
+    assert offering.offer_of("gloo", parameters) == BackendOffer(wanted="gloo")
     with pytest.raises(ElasticError, match=why_not) as refusal:
         offering.offer_of("nccl", parameters)
     assert refusal.value.code == "BFT-1414"
@@ -105,7 +105,7 @@ def test_a_model_on_a_gpu_is_offered_by_the_gpus_own_name() -> None:
 # ---- the agreement -----------------------------------------------------------------------
 
 
-def choices(groups: list[Group]) -> set[Choice]:
+def choices(groups: list[Group]) -> set[BackendChoice]:
     return {group.choice for group in groups}
 
 
@@ -119,7 +119,7 @@ def test_members_with_a_gpu_each_use_it_for_what_lies_on_it(
 ) -> None:
     monkeypatch.setattr(device, "is_on_device", pretended.is_pretended)
     groups = group_of(store, 1, GPU)
-    assert choices(groups) == {Choice(backend="nccl")}
+    assert choices(groups) == {BackendChoice(backend="nccl")}
     assert {id(group.data) for group in groups} == {id(one) for one in made}
     for values, carrier in ((torch.ones(3), "nccl"), (torch.ones(3, dtype=torch.long), "gloo")):
         assert {group.carrier_of(values).name for group in groups} == {carrier}
@@ -139,7 +139,7 @@ def test_members_without_a_gpu_ask_nobody(
     asked: list[str] = []
     monkeypatch.setattr(choosing, "decode", asked.append)
     groups = group_of(store, 1, [NO_GPU, NO_GPU])
-    assert choices(groups) == {Choice()}
+    assert choices(groups) == {BackendChoice()}
     assert (asked, made) == ([], [])
     drop(groups)
 
@@ -180,7 +180,7 @@ def test_one_member_whose_probe_fails_makes_all_fall_back(
     with caplog.at_level(logging.WARNING):
         groups = group_of(store, 1, GPU)
     said = f"NCCL failed: rank {failing}: NCCL error: no socket interface found"
-    assert choices(groups) == {Choice(reason=said)}
+    assert choices(groups) == {BackendChoice(reason=said)}
     assert [group.data for group in groups] == [None] * 3
     assert said in caplog.text
     # The others' attempts wait for the one that failed; what comes of them is closed.
@@ -226,17 +226,17 @@ def test_survivors_vote_only_when_a_slow_group_is_ready(
     del made
     config = WorkerConfig(trainer_id="t1", worker_id="w0", node="n", script="s.py")
     commit = commit_of(store, 1, "w0", "w1")
-    forming = Forming(Control(config, None), GPU[0])
+    forming = FormingGroups(Control(config, None), GPU[0])
     assert not forming.is_slow(commit)  # nothing is forming
     forming.hear(commit)
     assert forming.is_slow(commit)  # the other member is not there
-    peer = Forming(Control(replace(config, worker_id="w1"), None), GPU[1])
+    peer = FormingGroups(Control(replace(config, worker_id="w1"), None), GPU[1])
     peer.hear(commit)
     wait_for(lambda: not forming.is_slow(commit), timeout_s=60, what="the group is there")
     groups = [one.take(commit, never) for one in (forming, peer)]
     assert all(isinstance(group, Group) for group in groups)
     drop([group for group in groups if isinstance(group, Group)])
-    without = Forming(Control(config, None), NO_GPU)
+    without = FormingGroups(Control(config, None), NO_GPU)
     without.hear(commit_of(store, 2, "w0", "w1"))
     assert not without.is_slow(commit_of(store, 2, "w0", "w1"))  # sockets: soon enough
     without.forget(before=(3, 0))

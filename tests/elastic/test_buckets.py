@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from bftrainer.elastic.buckets import Reducer
+from bftrainer.elastic.buckets import GradientReducer
 from bftrainer.elastic.collective import settle
 from bftrainer.elastic.group import LEFT_BEHIND, Group
 from bftrainer.elastic.store import StoreServer
 from tests.support.pairs import pair
 
 
-def broken_step(reducer: Reducer, group: Group, is_abandoned: Callable[[], bool]) -> None:
+def broken_step(reducer: GradientReducer, group: Group, is_abandoned: Callable[[], bool]) -> None:
     """Do a step whose reduction does not succeed, and leave its group."""
     reducer.bind(group, lambda: False, is_abandoned)
     parameter = reducer.params[0]
@@ -33,7 +33,7 @@ def test_gradient_memory_stays_when_a_member_dies_and_goes_when_one_hangs(
     store: StoreServer,
 ) -> None:
     parameter = torch.nn.Parameter(torch.ones(25_000_000))  # fresh memory takes its time
-    reducer = Reducer([parameter])
+    reducer = GradientReducer([parameter])
     first = reducer.buckets[0].flat
     own, other = pair(store, 1)
     other.drop()  # as the kernel closes the sockets of a process that died
@@ -70,7 +70,7 @@ def test_samples_that_do_not_count_leave_nothing_in_the_average(store: StoreServ
 
     def step(rank: int, group: Group) -> None:
         used, unused = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
-        reducer = Reducer([used, unused])
+        reducer = GradientReducer([used, unused])
         reducer.bind(group, lambda: False, lambda: False)
         reducer.begin(1.0 - rank, passes=(1, 0))
         loss = (used * 2).sum() if rank == 0 else ((used + unused) * float("nan")).sum()

@@ -21,7 +21,7 @@ from bftrainer.elastic.copies import Asker
 from bftrainer.elastic.fence import Fence, path_for
 from bftrainer.elastic.protocol import Left, Saved, WorkerConfig
 from bftrainer.elastic.state import State
-from bftrainer.elastic.writer import Writer
+from bftrainer.elastic.writer import CheckpointWriter
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
@@ -362,11 +362,11 @@ def test_a_new_first_worker_knows_how_old_the_newest_file_is(
     assert writer.is_due() is is_due
 
 
-def _writer(directory: Path) -> Writer:
+def _writer(directory: Path) -> CheckpointWriter:
     model = torch.nn.Linear(2, 2)
     state = State(model, torch.optim.SGD(model.parameters(), lr=0.1), None, {})
     config = WorkerConfig(
         trainer_id="t1", worker_id="w1", node="n1", script="x",
         checkpoint_dir=str(directory), checkpoint_interval_s=60.0,
     )  # fmt: skip
-    return Writer(Control(config, None), state)
+    return CheckpointWriter(Control(config, None), state)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from bftrainer.elastic.control import Control
-from bftrainer.elastic.forming import Forming
-from bftrainer.elastic.group import LEFT_BEHIND, Broken, Group, SideTask, settle
+from bftrainer.elastic.forming import FormingGroups
+from bftrainer.elastic.group import LEFT_BEHIND, AbandonableCall, Broken, Group, settle
 from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.store import StoreServer
 from tests.support.pairs import commit_of
@@ -21,9 +21,9 @@ def never() -> bool:
     return False
 
 
-def forming(worker_id: str) -> Forming:
+def forming(worker_id: str) -> FormingGroups:
     config = WorkerConfig(trainer_id="t1", worker_id=worker_id, node="n", script="s.py")
-    return Forming(Control(config, None))
+    return FormingGroups(Control(config, None))
 
 
 def test_a_group_heard_of_is_connected_before_it_is_asked_for(store: StoreServer) -> None:
@@ -116,7 +116,7 @@ def test_an_outcome_that_is_forgone_is_discarded_once(is_late: bool) -> None:
         assert gate.wait(30)
         return "done"
 
-    task = SideTask(control, action)
+    task = AbandonableCall(control, action)
     if not is_late:
         gate.set()
         assert task.wait(never) == "done"

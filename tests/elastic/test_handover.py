@@ -11,17 +11,17 @@ import torch
 from bftrainer.elastic import transfer
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.group import Group
-from bftrainer.elastic.handover import Handover
+from bftrainer.elastic.handover import StateTransfer
 from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.staging import Link
 from bftrainer.elastic.state import Counters, State
 from bftrainer.elastic.store import StoreServer
-from bftrainer.elastic.writer import Writer
+from bftrainer.elastic.writer import CheckpointWriter
 from tests.elastic.scripts import pretended
 from tests.support.pairs import commit_of, group_of
 
 
-def member(directory: Path, rank: int, step: int | None) -> Handover:
+def member(directory: Path, rank: int, step: int | None) -> StateTransfer:
     """Return a member with a state of so many steps, or none yet; each built its own."""
     torch.manual_seed(rank)
     model = torch.nn.Linear(400, 300)
@@ -31,12 +31,14 @@ def member(directory: Path, rank: int, step: int | None) -> Handover:
         trainer_id="t1", worker_id=f"w{rank}", node="n", script="s", checkpoint_dir=str(directory)
     )
     control = Control(config, None)
-    handover = Handover(control, state, Counters(seed=1, step=step or 0), Writer(control, state))
+    handover = StateTransfer(
+        control, state, Counters(seed=1, step=step or 0), CheckpointWriter(control, state)
+    )
     handover.has_state = step is not None
     return handover
 
 
-def weight(handover: Handover) -> torch.Tensor:
+def weight(handover: StateTransfer) -> torch.Tensor:
     return handover.state.model_tensors()[0].clone()
 
 
@@ -73,7 +75,7 @@ def test_only_who_lacks_the_state_is_sent_it(
     commit = commit_of(store, 1, "w0", "w1", "w2")
     outcomes: dict[int, object] = {}
 
-    def agree(one: Handover, group: Group) -> None:
+    def agree(one: StateTransfer, group: Group) -> None:
         outcomes[group.rank] = one.agree(commit, group, group.rank)
 
     pairs = list(zip(members, groups, strict=True))

@@ -18,11 +18,11 @@ import trainers.examples
 from bftrainer import process
 from bftrainer.elastic import files
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.mpi import Rows, library
+from bftrainer.elastic.mpi import BlockRows, library
 from bftrainer.elastic.mpi.memory import choose
-from bftrainer.elastic.mpi.plan import Span, pieces, share_of
+from bftrainer.elastic.mpi.plan import RowSpan, pieces, share_of
 from bftrainer.elastic.mpi.pmi import OneProcess
-from bftrainer.elastic.mpi.state import State
+from bftrainer.elastic.mpi.state import MpiState
 from tests.support.waiting import wait_for
 
 SGD = Path(trainers.examples.__file__).parent / "mpi_sgd.py"
@@ -60,10 +60,10 @@ def test_every_row_finds_its_new_owner_or_the_loss_is_known(
 
 
 def test_rows_that_stay_do_not_travel() -> None:
-    moves = pieces([[Span(0, 10)], [Span(10, 10)]], [Span(0, 12), Span(12, 8)])
+    moves = pieces([[RowSpan(0, 10)], [RowSpan(10, 10)]], [RowSpan(0, 12), RowSpan(12, 8)])
     assert moves is not None
     assert [(m.source, m.target, m.span) for m in moves] == [
-        (0, 0, Span(0, 10)), (1, 0, Span(10, 2)), (1, 1, Span(12, 8)),
+        (0, 0, RowSpan(0, 10)), (1, 0, RowSpan(10, 2)), (1, 1, RowSpan(12, 8)),
     ]  # fmt: skip
 
 
@@ -117,11 +117,15 @@ def test_an_mpi_that_cannot_connect_is_refused(vendor: object, *, is_good: bool)
 
 
 def test_blocks_of_another_length_than_asked_for_are_refused() -> None:
-    rows = Rows(10, lambda _first, _count: np.zeros((1, 4)))
+    rows = BlockRows(10, lambda _first, _count: np.zeros((1, 4)))
     with pytest.raises(ElasticError, match="count rows of equal size"):
-        rows.renew(Span(0, 5))
-    layout = State({"a": np.zeros(2)}, {"r": Rows(10, lambda _f, n: np.zeros((n, 4)))}).layout()
-    other = State({"a": np.zeros(3)}, {"r": Rows(10, lambda _f, n: np.zeros((n, 4)))}).layout()
+        rows.renew(RowSpan(0, 5))
+    layout = MpiState(
+        {"a": np.zeros(2)}, {"r": BlockRows(10, lambda _f, n: np.zeros((n, 4)))}
+    ).layout()
+    other = MpiState(
+        {"a": np.zeros(3)}, {"r": BlockRows(10, lambda _f, n: np.zeros((n, 4)))}
+    ).layout()
     assert layout != other
 
 

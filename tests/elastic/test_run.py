@@ -18,9 +18,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from bftrainer import process
 from bftrainer.elastic import ElasticError, GenerationInfo, Run
 from bftrainer.elastic import control as control_module
-from bftrainer.elastic.buckets import Reducer, layout
+from bftrainer.elastic.buckets import GradientReducer, layout
 from bftrainer.elastic.protocol import Interrupted
-from bftrainer.elastic.standing import Standing, choose_source
+from bftrainer.elastic.standing import MemberStatus, choose_source
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
@@ -142,8 +142,8 @@ def test_loops_and_steps_out_of_place_are_refused() -> None:
         run.step()
 
 
-def reducing(net: nn.Module, weight: float = 0.5) -> Reducer:
-    reducer = Reducer(list(net.parameters()))
+def reducing(net: nn.Module, weight: float = 0.5) -> GradientReducer:
+    reducer = GradientReducer(list(net.parameters()))
     reducer.begin(weight)
     return reducer
 
@@ -220,7 +220,7 @@ def test_parameters_frozen_later_leave_the_buckets() -> None:
     [([5, 5, 5], 0), ([4, 5, 5], 1), ([-1, 5, -1], 1), ([-1, -1], 0), ([5, 4], 0)],
 )
 def test_the_source_is_the_lowest_rank_that_is_furthest(steps: list[int], source: int) -> None:
-    assert choose_source([Standing(step=s, layout=1) for s in steps]) == source
+    assert choose_source([MemberStatus(step=s, layout=1) for s in steps]) == source
 
 
 # ---- what needs two real workers -----------------------------------------------------

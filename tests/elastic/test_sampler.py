@@ -23,7 +23,7 @@ from bftrainer.elastic import ElasticError, sampler
 from bftrainer.elastic.loader import Loader, View
 
 plans = st.builds(
-    sampler.Plan,
+    sampler.EpochPlan,
     samples=st.integers(1, 300),
     batch=st.integers(1, 40),
     drop_last=st.booleans(),
@@ -33,7 +33,7 @@ plans = st.builds(
 
 @given(plan=plans, sizes=st.lists(st.integers(1, 9), min_size=1, max_size=30), seed=st.integers())
 def test_every_index_exactly_once_whatever_the_sizes(
-    plan: sampler.Plan, sizes: list[int], seed: int
+    plan: sampler.EpochPlan, sizes: list[int], seed: int
 ) -> None:
     order = sampler.order(plan, seed, epoch=2).tolist()
     assert sorted(order) == list(range(plan.samples))
@@ -74,7 +74,7 @@ def test_no_share_is_smaller_than_the_model_can_take(batch: int, size: int, leas
 
 
 @given(plan=plans, budget=st.integers(0, 500))
-def test_a_budget_of_samples_is_met_exactly(plan: sampler.Plan, budget: int) -> None:
+def test_a_budget_of_samples_is_met_exactly(plan: sampler.EpochPlan, budget: int) -> None:
     used = position = 0
     while batch := plan.global_batch(position, budget - used):
         used += batch
@@ -83,7 +83,7 @@ def test_a_budget_of_samples_is_met_exactly(plan: sampler.Plan, budget: int) -> 
 
 
 def test_epochs_and_seeds_have_different_orders() -> None:
-    plan = sampler.Plan(samples=100, batch=10, drop_last=False, shuffle=True)
+    plan = sampler.EpochPlan(samples=100, batch=10, drop_last=False, shuffle=True)
     orders = {tuple(sampler.order(plan, s, e).tolist()) for s in range(3) for e in range(3)}
     assert len(orders) == 9
     assert torch.equal(sampler.order(plan, 1, 1), sampler.order(plan, 1, 1))

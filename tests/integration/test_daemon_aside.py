@@ -19,7 +19,7 @@ from bftrainer.decide.types import DecisionInput
 from bftrainer.local.adapter import LocalBatchSystem
 from bftrainer.local.client import LocalClient
 from bftrainer.local.running import LocalServer, start_server
-from bftrainer.policy.model import Policy
+from bftrainer.policy.model import SitePolicy
 from bftrainer.poll.announcer import STAND_IN, Announcement
 from bftrainer.poll.batch_system import PilotRequest
 from bftrainer.poll.snapshot import Job, JobState
@@ -29,7 +29,7 @@ from bftrainer.trainer import TrainerState
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.waiting import wait_for
 
-POLICY = Policy(
+POLICY = SitePolicy(
     poll_interval_s=0.2,
     min_gap_s=2.0,
     gap_margin_s=1.0,

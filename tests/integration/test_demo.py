@@ -18,12 +18,12 @@ import pytest
 from bftrainer import process
 from bftrainer.api.service import TrainerView
 from bftrainer.demo import models
-from bftrainer.demo.facts import Facts, Park, Rescale, collect
+from bftrainer.demo.facts import JournalFacts, Park, Rescale, collect
 from bftrainer.demo.picture import Story, draw
 from bftrainer.demo.samples import (
+    ActivitySpan,
     NodeUse,
     Sample,
-    Span,
     Use,
     node_seconds,
     sample,
@@ -244,7 +244,7 @@ def test_account_takes_pauses_off_the_harvest() -> None:
     found = spans(
         [_sample(0.0, Use.TRAINING, Use.STARTING), _sample(10.0, Use.FREE, Use.ORDINARY)], 14.0
     )
-    facts = Facts(generations=(_rescale(0.0, 0, 1, 0.7), _rescale(5.0, 1, 2, 0.5)))
+    facts = JournalFacts(generations=(_rescale(0.0, 0, 1, 0.7), _rescale(5.0, 1, 2, 0.5)))
     split = account(found, facts)
     assert split.harvested == pytest.approx(9.0)  # 10 less 0.5 s of two members; a start is none
     assert split.lost == pytest.approx(11.0)
@@ -253,7 +253,7 @@ def test_account_takes_pauses_off_the_harvest() -> None:
 
 
 def test_facts_know_resumes_from_starts() -> None:
-    facts = Facts(
+    facts = JournalFacts(
         generations=(_rescale(1.0, 0, 1, 0.0), _rescale(9.0, 0, 2, 0.0)),
         parks=(Park(trainer_id="t1", at_s=5.0, is_saved=True),),
     )
@@ -304,7 +304,7 @@ def test_workload_fits_the_cluster_and_is_repeatable(n_nodes: int, length_s: flo
 
 
 def test_picture_without_anything_to_show_is_a_picture(tmp_path: Path) -> None:
-    one = Span(node="n1", start_s=0.0, end_s=9.0, use=Use.ORDINARY)
+    one = ActivitySpan(node="n1", start_s=0.0, end_s=9.0, use=Use.ORDINARY)
     for name, shown in (("none", ()), ("one", (one,))):
         path = tmp_path / f"{name}.png"
         draw(

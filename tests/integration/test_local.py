@@ -20,7 +20,7 @@ from bftrainer.local.client import LocalClient
 from bftrainer.local.replay import delays_s
 from bftrainer.local.running import LocalServer, start_server
 from bftrainer.local.server import main as server_main
-from bftrainer.local.workload import WorkItem, Workload, workload_to_json
+from bftrainer.local.workload import JobWorkload, WorkItem, workload_to_json
 from bftrainer.poll.batch_system import BatchSystem, PilotRequest, load_batch_system
 from bftrainer.poll.snapshot import NodeState, Presence
 from bftrainer.process import run
@@ -294,7 +294,7 @@ def test_workload_runs_and_nobody_is_delayed(tmp_path: Path) -> None:
         WorkItem(at_s=0.2, n_nodes=1, duration_s=0.2, limit_s=1, user="carol"),
     ]
     path = tmp_path / "workload.json"
-    path.write_text(json.dumps(workload_to_json(Workload(items=tuple(items)))))
+    path.write_text(json.dumps(workload_to_json(JobWorkload(items=tuple(items)))))
     with start_server(tmp_path / "s", n_nodes=3, cycle_s=0.2, workload=path) as server:
         assert server.client.history() == []
         server.client.start_workload()

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from bftrainer.actuate.copying import Copy, CopyMachine, Lone, Order, Standing
+from bftrainer.actuate.copying import CompleteCopy, CopyMachine, CopyStatus, Lone, Order
 from bftrainer.actuate.group import Tell
 from bftrainer.elastic import protocol
 from bftrainer.wire.messages import DropCopy, HoldCopy, SettleCopy
@@ -91,7 +91,7 @@ class Copies(RuleBasedStateMachine):
 
     def _hear_of(self, pilot: str) -> None:
         if (held := self.agents[pilot].copy) is not None:
-            copy = Copy(generation=held[0], step=held[1], taken_s=self.now_s)
+            copy = CompleteCopy(generation=held[0], step=held[1], taken_s=self.now_s)
             self._do(self.machine.on_found(pilot, copy, self.generation))
 
     @precondition(lambda self: self.size == 0 and self.agents and not self.is_over)
@@ -169,7 +169,7 @@ class Copies(RuleBasedStateMachine):
     # ---- carrying out ----------------------------------------------------------------
 
     def _advance(self) -> None:
-        standing = Standing(
+        standing = CopyStatus(
             lone=self.lone,
             has_replicas=self.size == 2,
             is_lost=self.size == 0,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bftrainer.canonical import CanonicalError, text_of, to_plain
 from bftrainer.journal import Journal, differences
 from bftrainer.journal.changes import difference
-from bftrainer.journal.differences import DEFLATED, PREFIX, Reader, Writer, applied
+from bftrainer.journal.differences import DEFLATED, PREFIX, DifferenceWriter, Reader, applied
 
 
 class Colour(enum.StrEnum):
@@ -113,7 +113,7 @@ def test_only_what_changed_is_written() -> None:
 @settings(max_examples=60, deadline=None)
 @given(values=st.lists(_wholes, min_size=1, max_size=12), order=st.randoms())
 def test_every_payload_comes_back_in_any_order(values: list[Whole], order: Any) -> None:
-    writer, stored, given_texts = Writer(), dict[int, str](), dict[int, str]()
+    writer, stored, given_texts = DifferenceWriter(), dict[int, str](), dict[int, str]()
     for seq, value in enumerate(values, 1):
         shortened = writer.shortened("k", value)
         if order.random() < 0.8:

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from bftrainer.actuate.failures import given_up
 from bftrainer.actuate.group import WorkerFailed
 from bftrainer.canonical import decode, encode
-from bftrainer.policy.model import Policy
+from bftrainer.policy.model import SitePolicy
 from bftrainer.trainer import FailureRow
 from tests.support.generations import Driver
 from tests.support.snapshots import record
 
 BUDGET = 3
-POLICY = Policy(failure_budget=BUDGET)
+POLICY = SitePolicy(failure_budget=BUDGET)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

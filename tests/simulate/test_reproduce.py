@@ -14,11 +14,17 @@ from bftrainer.cli.main import main
 from bftrainer.errors import UsageError
 from bftrainer.simulate.reproduce import diverse, hpo, report
 from bftrainer.simulate.reproduce.extent import FULL, QUICK, Extent
-from bftrainer.simulate.reproduce.findings import Finding, Line, Result
+from bftrainer.simulate.reproduce.findings import Line, ReproducedResult, Result
 from bftrainer.simulate.reproduce.make import make
 from bftrainer.simulate.reproduce.registry import RESULTS, choose
 from bftrainer.simulate.reproduce.replayer_share import POLICY
-from bftrainer.simulate.reproduce.runs import REPLAYER_SHARE, Record, Run, play_all, play_run
+from bftrainer.simulate.reproduce.runs import (
+    REPLAYER_SHARE,
+    PaperReplay,
+    Record,
+    play_all,
+    play_run,
+)
 from bftrainer.simulate.reproduce.scene import (
     DIVERSE_FILE,
     PAPER_EVENTS,
@@ -57,7 +63,7 @@ def scene() -> Scene:
 
 @pytest.fixture(scope="module")
 def record(scene: Scene) -> Record:
-    return play_run(scene, Run(workload="alexnet", p_jmax=4))
+    return play_run(scene, PaperReplay(workload="alexnet", p_jmax=4))
 
 
 def _data() -> Path:
@@ -175,7 +181,12 @@ class TestReplayerShare:
 class TestRuns:
     def test_the_same_for_any_number_of_processes(self, scene: Scene) -> None:
         short = replace(scene, trace=scene.trace.restrict(hours=2.0))
-        runs = [Run(), Run(p_jmax=5), Run(policy=REPLAYER_SHARE), Run(hours=1.0)]
+        runs = [
+            PaperReplay(),
+            PaperReplay(p_jmax=5),
+            PaperReplay(policy=REPLAYER_SHARE),
+            PaperReplay(hours=1.0),
+        ]
         alone = play_all(short, [*runs, *runs], processes=1)
         together = play_all(short, runs, processes=2)
         assert set(alone) == set(together) == set(runs)
@@ -187,7 +198,9 @@ class TestRuns:
     def test_progress_reaches_the_end(self, scene: Scene) -> None:
         seen: list[float] = []
         short = replace(scene, trace=scene.trace.restrict(hours=1.0))
-        play_all(short, [Run(), Run(p_jmax=5)], processes=1, on_progress=seen.append)
+        play_all(
+            short, [PaperReplay(), PaperReplay(p_jmax=5)], processes=1, on_progress=seen.append
+        )
         assert seen == [0.5, 1.0]
 
 
@@ -239,7 +252,7 @@ class TestReport:
         scene: Scene, line: Line, extent: Extent = FULL
     ) -> tuple[Result, report.Reproduction]:
         result = Result(result_id="x", shows="x", how="x", why="because", find=lambda *_: made)
-        made = Finding(lines=(line,))
+        made = ReproducedResult(lines=(line,))
         return result, report.Reproduction(
             scene=scene, extent=extent, results=(result,), findings={"x": made}, pictures={}
         )

@@ -17,7 +17,7 @@ from bftrainer.simulate.report import page, tables, windows
 from bftrainer.simulate.report.figures import FIGURES
 from bftrainer.simulate.report.setup import Setup
 from bftrainer.simulate.report.words import WORDS
-from bftrainer.simulate.session import Choices, Run, play, record
+from bftrainer.simulate.session import Choices, ReplayRun, play, record
 from bftrainer.simulate.traces.errors import TraceError
 from bftrainer.simulate.traces.generator import GeneratorParameters, generate
 from tests.simulate.test_simulate import trace, trial
@@ -27,7 +27,7 @@ SETUP = Setup(trace="T <b>", workload="w", costs="paper", command="bftrainer sim
 
 
 @pytest.fixture(scope="module")
-def runs() -> list[Run]:
+def runs() -> list[ReplayRun]:
     given = generate(GeneratorParameters(n_nodes=32, hours=6.0, seed=3))
     workload = [trial(f"t{i}", 5e4, submit_s=300.0 * i) for i in range(20)]
     names = ("milp", "equal-share", "fcfs-greedy", "no-rescale")
@@ -69,14 +69,14 @@ class TestMetrics:
         assert found.slowdown_mean == pytest.approx(150.0 / alone_s)
         assert found.slowdown_max == pytest.approx(150.0 / alone_s)
 
-    def test_the_parts_of_what_is_missing_add_up(self, runs: list[Run]) -> None:
+    def test_the_parts_of_what_is_missing_add_up(self, runs: list[ReplayRun]) -> None:
         for run in runs:
             m = run.metrics
             parts = m.utilization + m.cost_preemption + m.cost_rescale + m.cost_unused
             assert parts == pytest.approx(1.0)
             assert 0 < m.utilization < 1
 
-    def test_decision_times_are_of_every_decision(self, runs: list[Run]) -> None:
+    def test_decision_times_are_of_every_decision(self, runs: list[ReplayRun]) -> None:
         m, taken_s = runs[0].metrics, runs[0].history.decision_s
         assert len(taken_s) == m.decisions
         assert 1e3 * sum(taken_s) / len(taken_s) == pytest.approx(m.decision_ms_mean)
@@ -100,7 +100,7 @@ class TestWindows:
         total = found @ np.array([500 * 10, 500 * 20])
         assert total == pytest.approx(500 * 10 + 500 * 20 - 18 * 10)
 
-    def test_windows_add_up_to_the_whole(self, runs: list[Run]) -> None:
+    def test_windows_add_up_to_the_whole(self, runs: list[ReplayRun]) -> None:
         for run in runs:
             given, notes = run.outcome.trace, run.history.notes
             assert notes[-1].processed == pytest.approx(run.metrics.a_e)
@@ -127,7 +127,7 @@ class TestWindows:
 
 
 class TestTables:
-    def test_a_document_holds_every_figure_and_choice(self, runs: list[Run]) -> None:
+    def test_a_document_holds_every_figure_and_choice(self, runs: list[ReplayRun]) -> None:
         found = tables.document(runs[3], SETUP, {"nodes": "0:4", "start_s": None, "ignored": ()})
         json.dumps(found, allow_nan=False)
         assert found["policy"] == "no-rescale"
@@ -136,7 +136,7 @@ class TestTables:
         for field in fields(Metrics):
             assert found[field.name] == getattr(runs[3].metrics, field.name)
 
-    def test_csv_has_one_line_per_run(self, runs: list[Run], tmp_path: Path) -> None:
+    def test_csv_has_one_line_per_run(self, runs: list[ReplayRun], tmp_path: Path) -> None:
         path = tmp_path / "runs.csv"
         tables.write_csv(path, [tables.document(run, SETUP, {}) for run in runs])
         with path.open(newline="") as stream:
@@ -148,7 +148,7 @@ class TestTables:
         with pytest.raises(TraceError, match="BFT-4002"):
             tables.write_csv(tmp_path / "no" / "runs.csv", [{"policy": "milp"}])
 
-    def test_the_comparison_has_a_column_per_run(self, runs: list[Run]) -> None:
+    def test_the_comparison_has_a_column_per_run(self, runs: list[ReplayRun]) -> None:
         rows = tables.comparison(runs)
         assert len(rows) == len(WORDS)
         assert rows[0] == (
@@ -161,7 +161,9 @@ class TestPage:
     def _needs_matplotlib(self) -> None:
         pytest.importorskip("matplotlib", reason="reports need matplotlib (extra demo)")
 
-    def test_html_holds_everything_and_loads_nothing(self, runs: list[Run], tmp_path: Path) -> None:
+    def test_html_holds_everything_and_loads_nothing(
+        self, runs: list[ReplayRun], tmp_path: Path
+    ) -> None:
         path = tmp_path / "report.html"
         shares: list[float] = []
         page.write_report(path, runs, SETUP, shares.append)
@@ -180,12 +182,12 @@ class TestPage:
         page.write_report(tmp_path / "again.html", runs, SETUP)
         assert (tmp_path / "again.html").read_text() == text
 
-    def test_png_is_a_picture(self, runs: list[Run], tmp_path: Path) -> None:
+    def test_png_is_a_picture(self, runs: list[ReplayRun], tmp_path: Path) -> None:
         path = tmp_path / "report.png"
         page.write_report(path, runs[:1], SETUP)
         assert path.read_bytes().startswith(b"\x89PNG")
 
-    def test_every_axis_has_a_name_with_its_unit(self, runs: list[Run]) -> None:
+    def test_every_axis_has_a_name_with_its_unit(self, runs: list[ReplayRun]) -> None:
         figure_class = pytest.importorskip("matplotlib.figure").Figure
         for figure in FIGURES:
             axes = figure_class().add_subplot()
@@ -194,7 +196,7 @@ class TestPage:
             assert axes.get_ylabel() == "nodes" or axes.get_ylabel().endswith("(%)")
             assert figure.caption(runs).endswith(".")
 
-    def test_bars_show_the_parts_of_a_s(self, runs: list[Run]) -> None:
+    def test_bars_show_the_parts_of_a_s(self, runs: list[ReplayRun]) -> None:
         axes = pytest.importorskip("matplotlib.figure").Figure().add_subplot()
         split = next(figure for figure in FIGURES if figure.key == "cost-split")
         split.draw(axes, runs)
@@ -206,7 +208,7 @@ class TestPage:
         ("name", "code"), [("report.pdf", "BFT-4110"), ("no/report.html", "BFT-4002")]
     )
     def test_what_cannot_be_written_is_refused(
-        self, runs: list[Run], tmp_path: Path, name: str, code: str
+        self, runs: list[ReplayRun], tmp_path: Path, name: str, code: str
     ) -> None:
         with pytest.raises(UsageError) as caught:
             page.write_report(tmp_path / name, runs, SETUP)

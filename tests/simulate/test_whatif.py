@@ -18,7 +18,7 @@ from bftrainer.simulate.traces.fragments import Fragments, make_fragments
 from bftrainer.simulate.traces.generator import GeneratorParameters, generate
 from bftrainer.simulate.whatif import Assumptions, advice, as_document, estimate, page, study
 from bftrainer.simulate.whatif.idle import describe, held_down, uninterrupted
-from bftrainer.simulate.whatif.replays import Played, Replays, Setting, endless
+from bftrainer.simulate.whatif.replays import Played, Replays, ReplaySetting, endless
 from bftrainer.simulate.whatif.sampling import Stretch, some_nodes, stretches
 
 HOUR_S = 3600.0
@@ -125,7 +125,7 @@ class TestEstimates:
     def test_u_is_the_simulator_s(self) -> None:
         given = generate(GeneratorParameters(n_nodes=32, hours=6.0, seed=3))
         assumed = Assumptions()
-        setting = Setting(
+        setting = ReplaySetting(
             policy="milp", t_fwd_s=120.0, p_jmax=3, hold_down_s=0.0, costs=assumed.costs
         )
         played = Replays(given, [Stretch()], assumed, lambda: None).of(setting)

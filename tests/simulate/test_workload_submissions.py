@@ -16,7 +16,7 @@ from bftrainer.simulate.traces import TraceError
 from bftrainer.simulate.workloads import (
     NETWORKS,
     Submission,
-    Workload,
+    TrainerWorkload,
     by_name,
     diverse,
     hpo,
@@ -110,7 +110,7 @@ def test_what_is_written_is_read_again_and_follows_the_schema(tmp_path: Path) ->
     schema = json.loads(schema_path.read_text())
     plain = hpo(NETWORKS["densenet"], n_trainers=2)
     asking = tuple(replace(one, gres="gpu:a100:4") for one in plain)
-    typed = Workload(name="typed", submissions=asking)
+    typed = TrainerWorkload(name="typed", submissions=asking)
     for workload in (diverse(n_trainers=9), plain, typed):
         path = tmp_path / f"{workload.name}.json"
         write_workload(path, workload)
@@ -183,7 +183,9 @@ def test_a_submission_nobody_could_run_is_refused() -> None:
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Submission(**(fine | wrong))
     with pytest.raises(ValueError, match="order"):
-        Workload(name="w", submissions=(Submission(**(fine | {"submit_s": 2, "name": "y"})), one))
+        TrainerWorkload(
+            name="w", submissions=(Submission(**(fine | {"submit_s": 2, "name": "y"})), one)
+        )
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from bftrainer.actuate.group import Instruction, Kill, NodeOffer, StartWorkerOn,
 from bftrainer.elastic import protocol
 from bftrainer.elastic.control import key_of
 from tests.support.worker_model import NO_STATE, Key, ModelWorker, World
-from trainers.agent.quorum import NO_KEY, Absent, Answered, Standing
+from trainers.agent.quorum import NO_KEY, Absent, Answered, QuorumMember
 from trainers.agent.regroup import AskPromise, PassOn, Regroup, Survey, TellOwn
 from trainers.agent.regroup import Instruction as AgentInstruction
 
@@ -31,10 +31,10 @@ class Record:
     latest: dict[str, protocol.Message] = field(default_factory=dict)
     step: int = 0
 
-    def standing(self, worker_id: str) -> Standing:
+    def standing(self, worker_id: str) -> QuorumMember:
         interrupted, ready = self.latest.get("Interrupted"), self.latest.get("Ready")
         is_ready = isinstance(ready, protocol.Ready)
-        return Standing(
+        return QuorumMember(
             worker_id=worker_id,
             commit=self.commit,
             entered=self.entered,
@@ -218,7 +218,7 @@ class Orphans(World):
     def _is_orphaned(self, agent: Agent) -> bool:
         return self.machine is None and not agent.is_written_off
 
-    def _standings(self, agent: Agent) -> list[Standing]:
+    def _standings(self, agent: Agent) -> list[QuorumMember]:
         return [r.standing(worker_id) for worker_id, r in agent.records.items()]
 
     def _follow(self, agent: Agent, instructions: Sequence[AgentInstruction]) -> None:

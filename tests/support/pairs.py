@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bftrainer.elastic import group as groups
-from bftrainer.elastic.choosing import Offer
+from bftrainer.elastic.choosing import BackendOffer
 from bftrainer.elastic.group import Group
 from bftrainer.elastic.protocol import Commit, Member
 from bftrainer.elastic.store import StoreServer
@@ -33,14 +33,14 @@ def commit_of(store: StoreServer, generation: int, *worker_ids: str) -> Commit:
 
 
 def outcomes(
-    store: StoreServer, generation: int, offers: Sequence[Offer], *, abandon: bool = False
+    store: StoreServer, generation: int, offers: Sequence[BackendOffer], *, abandon: bool = False
 ) -> list[Group | Exception]:
     """Return what came of forming the generation, by rank; ``abandon``: after a loss."""
     workers = [f"w{rank}" for rank in range(len(offers))]
     commit = replace(commit_of(store, generation, *workers), abandon=abandon)
     found: dict[int, Group | Exception] = {}
 
-    def build(rank: int, offer: Offer) -> None:
+    def build(rank: int, offer: BackendOffer) -> None:
         try:
             found[rank] = groups.build(commit, rank, HOST, offer)
         except Exception as problem:  # noqa: BLE001 - the test looks at it
@@ -57,7 +57,7 @@ def outcomes(
 
 
 def group_of(
-    store: StoreServer, generation: int, offers: Sequence[Offer], *, abandon: bool = False
+    store: StoreServer, generation: int, offers: Sequence[BackendOffer], *, abandon: bool = False
 ) -> list[Group]:
     """Return the members' ends of a generation that has to form."""
     formed = outcomes(store, generation, offers, abandon=abandon)
@@ -68,5 +68,5 @@ def group_of(
 
 def pair(store: StoreServer, generation: int) -> tuple[Group, Group]:
     """Return both ends of a generation of two."""
-    first, second = group_of(store, generation, [Offer(), Offer()])
+    first, second = group_of(store, generation, [BackendOffer(), BackendOffer()])
     return first, second

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bftrainer.decide.policies.base import (
+    AllocationPolicy,
     Context,
     Decided,
-    Policy,
     Standing,
     Traits,
     options_of,
@@ -41,7 +41,7 @@ def problem_of(n_nodes: int, *trainers: ProblemTrainer) -> Problem:
     )
 
 
-def allocated(policy: Policy, problem: Problem) -> Allocation:
+def allocated(policy: AllocationPolicy, problem: Problem) -> Allocation:
     """Return what it allocates to trainers that are all new."""
     new = Standing(submitted_s=0.0, attained_node_s=0.0, done_samples=0, left_samples=None)
     context = Context(

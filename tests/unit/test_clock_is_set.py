@@ -15,7 +15,7 @@ from bftrainer.decide.types import Claim
 from bftrainer.harm.monitor import MAX_LEAVING_S, on_our_clock
 from bftrainer.journal.journal import Journal
 from bftrainer.local.adapter import create
-from bftrainer.profile.measure import OBSERVE_S, SETTLE_S, SETTLE_STEPS, Watch, heard
+from bftrainer.profile.measure import OBSERVE_S, SETTLE_S, SETTLE_STEPS, Observation, heard
 from bftrainer.wire.keys import generate_pair, save_pair
 from bftrainer.wire.messages import Hello, Leaving
 from tests.support.snapshots import T0, snapshot
@@ -46,7 +46,7 @@ def test_a_budget_is_not_used_up_for_a_year() -> None:
 
 
 def test_throughput_is_measured_again_from_the_new_time_on() -> None:
-    watch = Watch(generation=4, size=2, step=100, samples=10_000, at_s=T0)
+    watch = Observation(generation=4, size=2, step=100, samples=10_000, at_s=T0)
     rates, now_s, step = [], T0 - YEAR_S, 100
     for _ in range(40):
         now_s, step = now_s + 0.5, step + SETTLE_STEPS

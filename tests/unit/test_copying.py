@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import itertools
 
-from bftrainer.actuate.copying import Copy, CopyMachine, Lone, Order, Standing, choose_holder
+from bftrainer.actuate.copying import (
+    CompleteCopy,
+    CopyMachine,
+    CopyStatus,
+    Lone,
+    Order,
+    choose_holder,
+)
 from bftrainer.actuate.group import NodeOffer, Tell
 from bftrainer.elastic import protocol
 from bftrainer.wire.messages import DropCopy, HoldCopy, SettleCopy
@@ -12,7 +19,7 @@ from tests.support.generations import offer
 
 A, B, C = (offer(n, copy_port=7) for n in ("a", "b", "c"))
 LONE = Lone(worker_id="w1", pilot_id="p-a", node="a")
-ALONE = Standing(lone=LONE, generation=4)
+ALONE = CopyStatus(lone=LONE, generation=4)
 
 
 def machine() -> CopyMachine:
@@ -21,7 +28,7 @@ def machine() -> CopyMachine:
 
 
 def advance(
-    m: CopyMachine, standing: Standing, *offers: NodeOffer, now_s: float = 0.0
+    m: CopyMachine, standing: CopyStatus, *offers: NodeOffer, now_s: float = 0.0
 ) -> list[Order | Tell]:
     return m.advance(standing, offers, {}, now_s)
 
@@ -85,7 +92,7 @@ def test_company_makes_copies_useless() -> None:
     m = machine()
     advance(m, ALONE, A, B)
     m.on_copied(copied("p-b", 10), 0.0)
-    together = Standing(has_replicas=True, generation=5)
+    together = CopyStatus(has_replicas=True, generation=5)
     assert advance(m, together, A, B) == [Order(pilot_id="p-b", message=DropCopy(trainer_id="t1"))]
     assert advance(m, together, A, B) == []
     assert m.in_words(0.0) == ()
@@ -95,7 +102,7 @@ def test_the_next_generation_is_sent_to_the_copy_and_the_copy_to_disk() -> None:
     m = machine()
     advance(m, ALONE, A, B)
     m.on_copied(copied("p-b", 10), 0.0)
-    lost = Standing(is_lost=True, generation=4)
+    lost = CopyStatus(is_lost=True, generation=4)
     assert advance(m, lost, B) == [
         Order(pilot_id="p-b", message=SettleCopy(trainer_id="t1", directory="/ck"))
     ]
@@ -118,14 +125,16 @@ def test_a_copy_older_than_the_parking_checkpoint_goes() -> None:
     m = machine()
     advance(m, ALONE, A, B)
     m.on_copied(copied("p-b", 10), 0.0)
-    parked = Standing(is_lost=True, generation=4, saved_step=12)
+    parked = CopyStatus(is_lost=True, generation=4, saved_step=12)
     assert advance(m, parked, B) == [Order(pilot_id="p-b", message=DropCopy(trainer_id="t1"))]
 
 
 def test_an_heir_takes_over_what_agents_hold() -> None:
     m = machine()
-    assert m.on_found("p-b", Copy(generation=4, step=9, taken_s=0.0), 4) == []
-    assert m.on_found("p-c", Copy(generation=3, step=99, taken_s=0.0), 4) != []  # of a left line
+    assert m.on_found("p-b", CompleteCopy(generation=4, step=9, taken_s=0.0), 4) == []
+    assert (
+        m.on_found("p-c", CompleteCopy(generation=3, step=99, taken_s=0.0), 4) != []
+    )  # of a left line
     hold, tell = advance(m, ALONE, A, B, C)
     assert isinstance(hold, Order)
     assert hold.pilot_id == "p-b"

@@ -17,7 +17,7 @@ from bftrainer.actuate.costs import (
 )
 from bftrainer.actuate.group import Rescaled
 from bftrainer.elastic.protocol import Progress
-from bftrainer.profile.measure import MAX_SIZES, Watch
+from bftrainer.profile.measure import MAX_SIZES, Observation
 from bftrainer.trainer import MeasuredCosts, TrainerProgress
 from milp.problem import Curve
 from tests.support.snapshots import record
@@ -136,7 +136,7 @@ def _said(generation: int, step: int, samples: int) -> Progress:
 
 def test_reports_become_observations_of_the_generation_at_hand() -> None:
     trainer = record()
-    watch: Watch | None = Watch(generation=2, size=3, step=0, samples=0, at_s=0.0)
+    watch: Observation | None = Observation(generation=2, size=3, step=0, samples=0, at_s=0.0)
     for k in range(1, 40):  # 100 samples a step, two steps a second, every report twice
         for _ in range(2):
             said = _said(2, k, 100 * k)
@@ -153,7 +153,7 @@ def test_a_daemon_that_has_just_started_watches_the_generation_that_runs() -> No
     assert learn_progress(None, runs, _said(6, 1, 10), 2, 1.0)[0] is None
     assert learn_progress(None, runs, _said(5, 1, 10), 3, 1.0)[0] is None
     watch, costs = learn_progress(None, runs, _said(5, 1, 10), 2, 1.0)
-    assert watch == Watch(generation=5, size=2, step=1, samples=10, at_s=1.0)
+    assert watch == Observation(generation=5, size=2, step=1, samples=10, at_s=1.0)
     assert costs is runs.costs
 
 
@@ -162,7 +162,9 @@ def test_a_daemon_that_has_just_started_watches_the_generation_that_runs() -> No
 
 def test_a_report_of_absurdly_many_samples_teaches_nothing_and_the_next_is_heard() -> None:
     trainer = record()
-    watch: Watch | None = Watch(generation=2, size=1, step=0, samples=0, at_s=0.0, is_settled=True)
+    watch: Observation | None = Observation(
+        generation=2, size=1, step=0, samples=0, at_s=0.0, is_settled=True
+    )
     for samples in (10**18 - 1, 10**400):
         watch, costs = learn_progress(watch, trainer, _said(2, 5, samples), 1, 5.0)
         assert costs == MeasuredCosts()

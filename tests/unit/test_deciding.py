@@ -11,7 +11,7 @@ from bftrainer.canonical import encode
 from bftrainer.decide.policies.milp import POLICY
 from bftrainer.decide.types import DecisionInput, Memory, Settings
 from bftrainer.deciding import Decider
-from bftrainer.observability.failures import Failures
+from bftrainer.observability.failures import DecisionFailures
 from tests.support.snapshots import T0, idle_nodes, pending, record, snapshot
 
 SOUND = DecisionInput(
@@ -36,7 +36,7 @@ ODD_TRAINER = replace(SOUND, trainers=(replace(record("t1"), submitted_s=math.in
 def test_whoever_is_odd_is_left_out_each_time(
     odd: DecisionInput, who: str, *, is_looked_into: bool, order: str
 ) -> None:
-    failures = Failures()
+    failures = DecisionFailures()
     decider = Decider(POLICY, "x", failures)
     for which in order:
         given = odd if which == "o" else SOUND

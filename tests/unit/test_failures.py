@@ -7,25 +7,25 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.actuate.failures import MAX_BACKOFF_S, Failures, given_up
+from bftrainer.actuate.failures import MAX_BACKOFF_S, FailureCounts, given_up
 from bftrainer.actuate.group import describe_exit
 from bftrainer.api.service import TrainerView
 from bftrainer.canonical import decode, encode
 from bftrainer.cli.status import trainer_lines, trainer_row
 from bftrainer.failure_words import trouble, trouble_sentences
-from bftrainer.policy.model import Policy
+from bftrainer.policy.model import SitePolicy
 from bftrainer.trainer import FailureRow, Mark, TrainerRecord, TrainerState
 from tests.support.snapshots import record
 
 RAISED = "BFT-1410: The script raised {}: {}. The traceback is in the worker's log."
-POLICY = Policy()
+POLICY = SitePolicy()
 
 
 class Tries:
     """One trainer's failures and a clock that lets every back-off pass."""
 
     def __init__(self, *, trained: bool = True) -> None:
-        self.failures, self.now_s = Failures(), 1000.0
+        self.failures, self.now_s = FailureCounts(), 1000.0
         self.record = replace(record(), started_s=1.0 if trained else None)
 
     def fail(self, cause: str = "It was killed.", node: str = "n1") -> str | None:
@@ -84,7 +84,7 @@ def test_a_start_from_the_same_checkpoint_is_no_progress() -> None:
 
 
 def test_the_back_off_grows_within_a_row() -> None:
-    failures, now_s, waits = Failures(), 0.0, []
+    failures, now_s, waits = FailureCounts(), 0.0, []
     for _ in range(8):
         assert failures.note("n1", "It was killed.", "", now_s)
         failures.progressed(Mark(), ("n1",))  # the very same place
@@ -94,7 +94,7 @@ def test_the_back_off_grows_within_a_row() -> None:
 
 
 def test_a_clock_that_was_turned_back_delays_nobody() -> None:
-    failures = Failures()
+    failures = FailureCounts()
     failures.note("n1", "It was killed.", "", 1e9)
     assert not failures.may_start(1e9)
     assert failures.may_start(1e9 - 3600.0)
@@ -134,7 +134,7 @@ def test_without_quarantine_a_node_alone_condemns_nobody_early() -> None:
     said = RAISED.format("OSError", "no such file")
     tries.fail(said)
     tries.fail(said)
-    switched_off = Policy(quarantine_s=0.0)
+    switched_off = SitePolicy(quarantine_s=0.0)
     assert given_up(tries.failures, tries.record, switched_off) is None
 
 

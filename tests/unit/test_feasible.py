@@ -15,7 +15,7 @@ from bftrainer.hostlist import ParseError
 from bftrainer.poll.features import meets
 from bftrainer.poll.snapshot import Job, Node, NodeLeft, NodeState, Partition, Reservation
 from bftrainer.queue.matching import Matching
-from bftrainer.queue.model import Demand
+from bftrainer.queue.model import NodeDemand
 from bftrainer.queue.nodesets import NodeSets, first
 from slurm_plugins.constraint import ways_of
 from tests.support.snapshots import T0, given_back, held, node, pending, snapshot
@@ -461,17 +461,17 @@ def test_sets_of_nodes() -> None:
 
 def test_a_matching_moves_others_through_a_chain() -> None:
     matching = Matching(0b111)
-    assert matching.try_add([Demand(0b011, 1)])  # has node 0
-    assert matching.try_add([Demand(0b110, 1)])  # has node 1
-    assert matching.try_add([Demand(0b001, 1)])  # 0 → 1, 1 → 2
+    assert matching.try_add([NodeDemand(0b011, 1)])  # has node 0
+    assert matching.try_add([NodeDemand(0b110, 1)])  # has node 1
+    assert matching.try_add([NodeDemand(0b001, 1)])  # 0 → 1, 1 → 2
     assert (matching.unused, matching.has) == (0, {0b011: 0b010, 0b110: 0b100, 0b001: 0b001})
     before = dict(matching.has)
-    assert not matching.try_add([Demand(0b111, 1)])
+    assert not matching.try_add([NodeDemand(0b111, 1)])
     assert (matching.unused, matching.has) == (0, before)
 
 
 def test_a_demand_that_fails_in_part_leaves_nothing_behind() -> None:
     matching = Matching(0b1111)
-    assert not matching.try_add([Demand(0b0011, 2), Demand(0b0001, 1)])
+    assert not matching.try_add([NodeDemand(0b0011, 2), NodeDemand(0b0001, 1)])
     assert (matching.unused, matching.has) == (0b1111, {})
     assert matching.add_up_to(0b0011, 5) == 2

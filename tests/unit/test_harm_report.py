@@ -23,8 +23,8 @@ from bftrainer.harm.slo import BUCKETS_S, Rule, histogram, quantile, slow_part
 from bftrainer.harm.views import HarmReport
 from bftrainer.journal.journal import Journal
 from bftrainer.observability.figures import Extras, daemon_figures
-from bftrainer.observability.metrics import Figure, Metrics
-from bftrainer.policy.model import Policy
+from bftrainer.observability.metrics import MetricSample, MetricsRegistry
+from bftrainer.policy.model import SitePolicy
 from bftrainer.poll.snapshot import Job, Node
 from tests.support.snapshots import T0, held, pending, running, snapshot
 from tests.support.snapshots import node as a_node
@@ -151,7 +151,7 @@ class Site:
     settled: list[HarmRecords] = field(default_factory=list)
 
     def open(self, journal: Journal, **policy: float) -> HarmMonitor:
-        return HarmMonitor(journal, Policy(**policy), lambda: self.now_s, self.settled.append)  # type: ignore[arg-type]  # numbers
+        return HarmMonitor(journal, SitePolicy(**policy), lambda: self.now_s, self.settled.append)  # type: ignore[arg-type]  # numbers
 
     def hands_over(self, monitor: HarmMonitor, node: str, delay_s: float) -> None:
         """One node, given back for a job and taken by it."""
@@ -248,7 +248,7 @@ def samples(text: str) -> dict[tuple[str, str], float]:
 
 
 def test_metrics_say_what_was_settled() -> None:
-    metrics = Metrics()
+    metrics = MetricsRegistry()
     before = samples(metrics.text())
     assert before["bftrainer_vain_give_backs_total", "did-not-start"] == 0.0
     assert before["bftrainer_hand_over_seconds_count", "preempted"] == 0.0
@@ -266,8 +266,8 @@ def test_metrics_say_what_was_settled() -> None:
 
 
 def test_a_source_is_asked_at_every_scrape() -> None:
-    metrics, value = Metrics(), [1.0]
-    metrics.add(lambda: [Figure(name="bftrainer_x_seconds", meaning="X.", value=value[0])])
+    metrics, value = MetricsRegistry(), [1.0]
+    metrics.add(lambda: [MetricSample(name="bftrainer_x_seconds", meaning="X.", value=value[0])])
     assert samples(metrics.text())["bftrainer_x_seconds", ""] == 1.0
     value[0] = 2.0
     assert samples(metrics.text())["bftrainer_x_seconds", ""] == 2.0
@@ -306,7 +306,7 @@ def test_the_daemons_figures_are_counters_and_gauges() -> None:
         trainers=(),
         polling=polling,
     )
-    metrics = Metrics()
+    metrics = MetricsRegistry()
     extras = Extras(
         pool_nodes=5, pauses=6, paused_s=0.6, back_off_level=2, refused={"malformed": 3}
     )

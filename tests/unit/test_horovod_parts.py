@@ -18,7 +18,7 @@ from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.horovod import bootstrap, sockets
 from bftrainer.elastic.horovod.front import Front, Kept
 from bftrainer.elastic.horovod.session import Session
-from bftrainer.elastic.horovod.world import World
+from bftrainer.elastic.horovod.world import HorovodContext
 from bftrainer.elastic.protocol import WorkerConfig, from_body
 from bftrainer.elastic.store import StoreClient, StoreServer
 from bftrainer.errors import UsageError
@@ -136,7 +136,7 @@ def test_only_the_context_of_an_earlier_commit_is_cut(
     # The training thread may have formed the next context when the control thread comes to
     # cut the last one.
     near, far = pair
-    world = World(
+    world = HorovodContext(
         Control(WorkerConfig(trainer_id="t1", worker_id="w1", node="n", script="s"), None)
     )
     world._begin((2, 1))

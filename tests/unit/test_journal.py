@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from bftrainer.canonical import CanonicalError
 from bftrainer.errors import BftError, ExitCode
 from bftrainer.journal import Journal, PilotRecord, PilotState, database, schema, tables
-from bftrainer.journal.drafts import Draft
+from bftrainer.journal.drafts import EntryDraft
 from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
 from milp.problem import Curve
 from tests.support.values import trainer_records
@@ -183,7 +183,7 @@ def test_a_reader_beside_the_daemon_never_makes_it_wait(path: Path) -> None:
         daemon.append("x", {"n": 1})
         writing = daemon._transaction()
         with writing as connection:  # the daemon holds the write lock for a long time
-            daemon._write(connection, Draft.of("x", {"n": 2}))
+            daemon._write(connection, EntryDraft.of("x", {"n": 2}))
             with Journal.open(path, clock=Clock()) as reader:
                 assert [entry.plain() for entry in reader.entries()] == [{"n": 1}]
                 assert reader.trainers() == ()

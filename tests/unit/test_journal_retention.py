@@ -16,7 +16,7 @@ from bftrainer.harm.backoff import BackOff
 from bftrainer.harm.monitor import SAID_AGAIN_S, HarmMonitor
 from bftrainer.journal import InstanceLock, Journal, PilotRecord, PilotState, retention
 from bftrainer.journal.mark import MARK_NAME
-from bftrainer.policy.model import Policy
+from bftrainer.policy.model import SitePolicy
 from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
 from tests.support.waiting import wait_for
 
@@ -223,13 +223,13 @@ def test_a_level_that_lasts_outlives_the_entries_that_are_removed(site: Site) ->
         journal.begin_incarnation()
         journal.append(backoff.KIND, BackOff(level=5, base_nodes=8, late_s=1e12))
         site.now_s += 40 * DAY_S
-        monitor = HarmMonitor(journal, Policy(), lambda: site.now_s)
+        monitor = HarmMonitor(journal, SitePolicy(), lambda: site.now_s)
         for _ in range(3):
             monitor._change(monitor.state)
             site.now_s += SAID_AGAIN_S / 2
         assert len(list(journal.entries(backoff.KIND))) == 2
         journal.compact(30 * DAY_S)
-        assert HarmMonitor(journal, Policy(), lambda: site.now_s).state.level == 5
+        assert HarmMonitor(journal, SitePolicy(), lambda: site.now_s).state.level == 5
 
 
 def test_the_verbs(site: Site, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bftrainer.local.replay import PastJob, delays_s, start_times_s
-from bftrainer.local.scheduler import Held, Pass, Plan, Waiting, WaitingPilot, run_pass
+from bftrainer.local.scheduler import HeadReservation, Held, Pass, Waiting, WaitingPilot, run_pass
 
 CYCLE_S = 5.0
 NODES = ("n1", "n2", "n3", "n4")
@@ -223,7 +223,9 @@ class Simulation:
         if decided.claims:  # the preempted pilots are gone already
             self.make_pass(now_s, is_full=False)
 
-    def start(self, now_s: float, job_id: str, nodes: tuple[str, ...], plan: Plan | None) -> None:
+    def start(
+        self, now_s: float, job_id: str, nodes: tuple[str, ...], plan: HeadReservation | None
+    ) -> None:
         in_use = {n for h in self.running.values() for n in h.nodes}
         claimed = {n for w in self.queue.values() if w.job_id != job_id for n in w.claim}
         assert not in_use & set(nodes)

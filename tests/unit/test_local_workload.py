@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from bftrainer.errors import ExitCode, UsageError
 from bftrainer.local.replay import PastJob, start_times_s
 from bftrainer.local.workload import (
+    JobWorkload,
     WorkItem,
-    Workload,
     load_workload,
     make_workload,
     workload_from_json,
@@ -87,5 +87,5 @@ def test_missing_file_is_refused(tmp_path: Path) -> None:
 def test_jobs_are_put_in_the_order_of_their_times() -> None:
     late = WorkItem(at_s=2, n_nodes=1, duration_s=1, limit_s=1)
     early = WorkItem(at_s=1, n_nodes=1, duration_s=1, limit_s=1)
-    data = workload_to_json(Workload(items=(late, early), repeat_s=5))
+    data = workload_to_json(JobWorkload(items=(late, early), repeat_s=5))
     assert workload_from_json(data).items == (early, late)

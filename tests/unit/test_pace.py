@@ -10,12 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.policy.model import Policy
-from bftrainer.poll.pace import BURST_S, LATENCY_FACTOR, WINDOW_S, Pace, PaceRules, Spent
+from bftrainer.policy.model import SitePolicy
+from bftrainer.poll.pace import (
+    BURST_S,
+    LATENCY_FACTOR,
+    WINDOW_S,
+    PaceRules,
+    PollRateLimiter,
+    RequestWindow,
+)
 from bftrainer.polling import rules_of
 
-POLLING = rules_of(Policy(), is_told=False)
-HOOK = rules_of(Policy(), is_told=True)
+POLLING = rules_of(SitePolicy(), is_told=False)
+HOOK = rules_of(SitePolicy(), is_told=True)
 
 
 @dataclass
@@ -30,7 +37,7 @@ class Asked:
     called: list[tuple[float, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.pace = Pace(self.rules)
+        self.pace = PollRateLimiter(self.rules)
 
     def look(self, cost: int | None = None) -> None:
         """Wait until it is time and look."""
@@ -74,7 +81,7 @@ def test_without_announcements_a_look_a_second_as_far_as_the_budget_goes(cost: i
 @pytest.mark.parametrize("interval_s", [1.0, 7.0, 30.0])
 @pytest.mark.parametrize("cost", [2, 3, 4])
 def test_with_announcements_at_most_twelve_requests_a_minute(interval_s: float, cost: int) -> None:
-    rules = rules_of(Policy(poll_interval_with_hook_s=interval_s), is_told=True)
+    rules = rules_of(SitePolicy(poll_interval_with_hook_s=interval_s), is_told=True)
     asked = Asked(rules, cost=cost)
     asked.until(1200)
     assert most_in_a_minute(asked.uncalled) <= 12
@@ -164,7 +171,7 @@ def test_what_is_announced_is_seen_soon_however_many_pilots_were_submitted() -> 
 
 
 def test_a_batch_system_without_a_controller_is_looked_at_as_often_as_is_wished() -> None:
-    asked = Asked(rules_of(Policy(poll_interval_s=0.05), is_told=False), cost=0, took_s=0.001)
+    asked = Asked(rules_of(SitePolicy(poll_interval_s=0.05), is_told=False), cost=0, took_s=0.001)
     asked.until(60)
     assert len(asked.uncalled) > 1000
 
@@ -207,7 +214,7 @@ def test_looks_keep_both_budgets_whatever_happens(
 
 
 def test_what_was_spent_is_forgotten_after_a_minute() -> None:
-    spent = Spent()
+    spent = RequestWindow()
     spent.add(0.0, 3)
     spent.add(10.0, 2)
     assert spent.count(59.9) == 5

@@ -18,8 +18,8 @@ from bftrainer.cli.main import cli
 from bftrainer.errors import BftError, ExitCode
 from bftrainer.policy import (
     LogLevel,
-    Policy,
     PolicyErrors,
+    SitePolicy,
     load_policy,
     load_policy_file,
     policy_hash,
@@ -102,7 +102,7 @@ def refused(path: Path) -> PolicyErrors:
 def test_a_file_that_sets_nothing_is_the_defaults(
     written: Callable[[str], Path], text: str
 ) -> None:
-    assert load_policy(written(text)) == Policy()
+    assert load_policy(written(text)) == SitePolicy()
 
 
 def test_values_of_every_type_are_read(written: Callable[[str], Path]) -> None:
@@ -113,7 +113,7 @@ def test_values_of_every_type_are_read(written: Callable[[str], Path]) -> None:
             "eligible_node_types:\n  - gpu\n  - '64'\nmax_trainers: 3\nhold_idle_s: 1.5e1\n"
         )
     )
-    assert loaded.policy == Policy(
+    assert loaded.policy == SitePolicy(
         policy="equal-share",
         objective=SiteObjective.SCALING_EFFICIENCY,
         t_fwd_s=60,
@@ -294,15 +294,15 @@ def test_a_policy_cannot_be_made_with_wrong_values() -> None:
         {"lease_s": 4.0},
     ):
         with pytest.raises(ValidationError):
-            Policy.model_validate(wrong)
+            SitePolicy.model_validate(wrong)
     with pytest.raises(ValidationError, match="frozen"):
-        Policy().p_jmax = 3
+        SitePolicy().p_jmax = 3
 
 
 def test_the_hash_is_of_the_values_in_force() -> None:
-    assert policy_hash(Policy(t_fwd_s=120)) == policy_hash(Policy())
-    assert policy_hash(Policy(t_fwd_s=121)) != policy_hash(Policy())
-    assert policy_hash(Policy(log_level=LogLevel.DEBUG)) != policy_hash(Policy())
+    assert policy_hash(SitePolicy(t_fwd_s=120)) == policy_hash(SitePolicy())
+    assert policy_hash(SitePolicy(t_fwd_s=121)) != policy_hash(SitePolicy())
+    assert policy_hash(SitePolicy(log_level=LogLevel.DEBUG)) != policy_hash(SitePolicy())
 
 
 def test_every_setting_is_explained_and_has_bounds() -> None:
@@ -334,13 +334,13 @@ def test_generated_files_are_current(relative: str, render: Callable[[], str]) -
 def test_the_default_file_says_what_the_model_says(tmp_path: Path) -> None:
     write(tmp_path)
     path = tmp_path / "packaging" / "policy.yaml"
-    assert load_policy(path) == Policy()
-    names = [f"#{name}: " for name in Policy.model_fields]
+    assert load_policy(path) == SitePolicy()
+    names = [f"#{name}: " for name in SitePolicy.model_fields]
     lines = path.read_text().splitlines()
     active = [line[1:] if line.startswith(tuple(names)) else line for line in lines]
     path.write_text("\n".join(active))
     loaded = load_policy_file(path)
-    assert loaded.policy == Policy()
+    assert loaded.policy == SitePolicy()
     assert "default" not in loaded.origins.values()
 
 
@@ -355,7 +355,7 @@ def test_check_accepts_a_good_file(written: Callable[[str], Path]) -> None:
     answer = json.loads(result.stdout)
     assert answer["schema"] == "bftrainer/policy-check/1"
     assert (answer["ok"], answer["problems"]) == (True, [])
-    assert answer["policy_hash"] == policy_hash(Policy(p_jmax=3))
+    assert answer["policy_hash"] == policy_hash(SitePolicy(p_jmax=3))
 
 
 def test_check_prints_every_mistake_and_exits_8(written: Callable[[str], Path]) -> None:
@@ -398,12 +398,12 @@ def test_show_names_the_origin_of_every_value(written: Callable[[str], Path]) ->
     shown = dict(line.split("#") for line in result.stdout.splitlines())
     assert {key.strip(): origin.strip() for key, origin in shown.items()} == {
         f"{name}: {yaml_value(value)}": f"{path}:2" if name == "p_jmax" else "default"
-        for name, value in Policy(p_jmax=3)
+        for name, value in SitePolicy(p_jmax=3)
     }
 
 
 def test_what_show_prints_can_be_used_as_a_file(written: Callable[[str], Path]) -> None:
-    first = Policy(eligible_node_types=("a b", "64", "x"), max_trainers=4, hold_idle_s=0.1)
+    first = SitePolicy(eligible_node_types=("a b", "64", "x"), max_trainers=4, hold_idle_s=0.1)
     text = "".join(f"{name}: {yaml_value(value)}\n" for name, value in first)
     assert load_policy(written(text)) == first
 
@@ -413,7 +413,7 @@ def test_show_without_a_file_shows_the_defaults_as_json_too() -> None:
     answer = json.loads(result.stdout)
     assert answer["file"] is None
     assert answer["settings"]["t_fwd_s"] == {"value": 120.0, "origin": "default"}
-    assert set(answer["settings"]) == set(Policy.model_fields)
+    assert set(answer["settings"]) == set(SitePolicy.model_fields)
 
 
 def test_show_refuses_a_bad_file_as_check_does(written: Callable[[str], Path]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from bftrainer.cli.main import cli
-from bftrainer.policy import Policy, PolicyErrors, load_policy, load_policy_file, policy_hash
+from bftrainer.policy import PolicyErrors, SitePolicy, load_policy, load_policy_file, policy_hash
 from slurm_plugins.adapter import SlurmOptions
 
 DOCUMENTED = (Path(__file__).parents[2] / "docs" / "slurm.md").read_text()
@@ -93,8 +93,8 @@ def test_an_option_that_is_set_twice_is_named(written: Callable[[str], Path]) ->
 
 def test_they_are_part_of_the_policy(written: Callable[[str], Path]) -> None:
     loaded = load_policy_file(written("batch_options: {qos: low}\n"))
-    assert loaded.policy == Policy(batch_options={"qos": "low"})
-    assert loaded.sha256 == policy_hash(loaded.policy) != policy_hash(Policy())
+    assert loaded.policy == SitePolicy(batch_options={"qos": "low"})
+    assert loaded.sha256 == policy_hash(loaded.policy) != policy_hash(SitePolicy())
 
 
 def test_check_names_them(written: Callable[[str], Path]) -> None:

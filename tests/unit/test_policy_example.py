@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.decide.asking import ask
-from bftrainer.decide.policies.base import Context, Policy, Standing, load_policy
+from bftrainer.decide.policies.base import AllocationPolicy, Context, Standing, load_policy
 from bftrainer.errors import UsageError
 from bftrainer.policy import PolicyErrors, load_policy_file
 from bftrainer.simulate.paper import PaperBooks
@@ -37,7 +37,7 @@ POLICY = Old()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Policy]:
+def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllocationPolicy]:
     with installed(write_package(tmp_path_factory.mktemp("site"), NAME, SOURCE), NAME):
         yield load_policy(NAME)
 
@@ -64,7 +64,7 @@ class TestExample(PolicyConformance):
 
 
 def test_who_has_had_the_least_enters_first_and_the_order_holds_for_a_while(
-    example: Policy,
+    example: AllocationPolicy,
 ) -> None:
     problem = replace(problem_of(2, trainer("t1"), trainer("t2"), trainer("t3")), p_jmax=1)
 
@@ -84,7 +84,7 @@ def test_who_has_had_the_least_enters_first_and_the_order_holds_for_a_while(
     assert (later.allocation.sizes(), later.wake_at_s) == ({"t3": 2}, 200.0)
 
 
-def test_the_simulator_plays_it_with_all_trainers_in_sight(example: Policy) -> None:
+def test_the_simulator_plays_it_with_all_trainers_in_sight(example: AllocationPolicy) -> None:
     """One trainer at a time on two nodes, the next one in turn every 100 s."""
     settings = replace(settings_of(Choices(p_jmax=1)), policy_options={"period_s": 100.0})
     given = trace((0, 0, 600), (1, 0, 600), end_s=600.0)

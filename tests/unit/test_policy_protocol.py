@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from bftrainer import canonical
-from bftrainer.decide.policies.base import Context, Policy, Standing, Traits
+from bftrainer.decide.policies.base import AllocationPolicy, Context, Standing, Traits
 from bftrainer.decide.types import DecisionInput, DecisionRecord, Memory, Plan, Settings, SlowNode
 from bftrainer.explain import explain_trainer
-from bftrainer.profile.fit import Point
+from bftrainer.profile.fit import MeasuredSize
 from bftrainer.surviving.decision import decide_surely
 from bftrainer.trainer import MeasuredCosts, TrainerProgress, TrainerRecord
 from milp.problem import Objective, Problem
@@ -27,7 +27,7 @@ SETTINGS = Settings(reserve_nodes_per_type=0)
 class Site:
     """Decides step by step; the memory goes through the journal's form."""
 
-    policy: Policy
+    policy: AllocationPolicy
     settings: Settings = SETTINGS
     memory: Memory = field(default_factory=Memory)
     failures: list[Exception] = field(default_factory=list)
@@ -77,7 +77,7 @@ def test_it_is_told_how_each_trainer_stands() -> None:
         attained_node_s=77.0,
         done_samples=300,
         left_samples=700,
-        points=(Point(1, 10.0, 0.05), Point(2, 18.0, 0.05)),
+        points=(MeasuredSize(1, 10.0, 0.05), MeasuredSize(2, 18.0, 0.05)),
     )
     assert context.trainers["t2"].left_samples is None
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from bftrainer.policy.model import Policy
+from bftrainer.policy.model import SitePolicy
 from bftrainer.poll.announcer import Announcement
 from bftrainer.poll.batch_system import BatchSystem
 from bftrainer.poll.snapshot import NodeState
@@ -64,7 +64,7 @@ async def _looks(states: Sequence[NodeState], count: int) -> tuple[list[float], 
     system: Any = Silent()
     poller = Poller(
         cast("BatchSystem", system),
-        Policy(),
+        SitePolicy(),
         look=look,
         hear=lambda _: None,
         waits_for_cycle=lambda: True,

@@ -16,7 +16,7 @@ from bftrainer.decide.types import DecisionInput, Settings
 from bftrainer.poll.snapshot import Snapshot
 from bftrainer.profile.curves import put_to_scale
 from bftrainer.profile.explore import explore, teaches
-from bftrainer.profile.fit import Point, error_at
+from bftrainer.profile.fit import MeasuredSize, error_at
 from bftrainer.trainer import MeasuredCosts, SizeThroughput, TrainerRecord
 from milp.check import check
 from milp.problem import Curve, Objective, Problem, ProblemNode, ProblemTrainer
@@ -49,7 +49,7 @@ def _trainer(name: str, first: int = 0, n: int = 0, curve: Curve = LINE) -> Prob
 
 
 def _knows(*sizes: int) -> Callable[[int], float]:
-    points = tuple(Point(n, 1.0, 0.005) for n in sorted(sizes))
+    points = tuple(MeasuredSize(n, 1.0, 0.005) for n in sorted(sizes))
     return lambda size: error_at(points, size)
 
 

@@ -15,7 +15,7 @@ from bftrainer.profile.fit import (
     USUAL,
     Fitted,
     Guess,
-    Point,
+    MeasuredSize,
     correct,
     fit,
 )
@@ -24,8 +24,8 @@ from milp.problem import Curve
 from milp.worth import curve_at
 
 
-def _points(curve: Curve, *sizes: int, error: float = 0.005) -> tuple[Point, ...]:
-    return tuple(Point(n, curve_at(curve, n), error) for n in sizes)
+def _points(curve: Curve, *sizes: int, error: float = 0.005) -> tuple[MeasuredSize, ...]:
+    return tuple(MeasuredSize(n, curve_at(curve, n), error) for n in sizes)
 
 
 def _slopes(curve: Curve) -> list[float]:
@@ -54,7 +54,7 @@ def test_three_measured_sizes_tell_the_curves_of_table_2(name: str) -> None:
 
 @pytest.mark.parametrize("guess", [CAUTIOUS, USUAL], ids=["cautious", "usual"])
 def test_one_measured_size_gives_the_level_and_the_guess_the_shape(guess: Guess) -> None:
-    found = fit((Point(8, 800.0, 0.01),), 64, guess).curve
+    found = fit((MeasuredSize(8, 800.0, 0.01),), 64, guess).curve
     assert curve_at(found, 8) == pytest.approx(800.0)
     for n in (1, 2, 4, 16, 32, 64):
         assert curve_at(found, n) == pytest.approx(800.0 * (n / 8) ** guess.exponent, rel=0.12)
@@ -62,23 +62,32 @@ def test_one_measured_size_gives_the_level_and_the_guess_the_shape(guess: Guess)
 
 def test_the_model_itself_is_found_again() -> None:
     true = {n: 1.0 / (1e-3 / n + 2e-4 * math.log2(n) / n + 1e-5 * (n - 1) / n) for n in (1, 3, 9)}
-    found = fit(tuple(Point(n, rate, 0.003) for n, rate in true.items()), 32).curve
+    found = fit(tuple(MeasuredSize(n, rate, 0.003) for n, rate in true.items()), 32).curve
     at_32 = 1.0 / (1e-3 / 32 + 2e-4 * 5 / 32 + 1e-5 * 31 / 32)
     assert curve_at(found, 32) == pytest.approx(at_32, rel=0.05)
 
 
 def test_noise_is_made_concave_and_a_real_kink_is_kept() -> None:
-    noisy = fit((Point(1, 100.0, 0.03), Point(2, 178.0, 0.03), Point(4, 362.0, 0.03)), 8).curve
+    noisy = fit(
+        (MeasuredSize(1, 100.0, 0.03), MeasuredSize(2, 178.0, 0.03), MeasuredSize(4, 362.0, 0.03)),
+        8,
+    ).curve
     slopes = _slopes(noisy)
     assert all(b <= a * (1 + 1e-9) for a, b in pairwise(slopes))
     assert curve_at(noisy, 2) == pytest.approx(178.0, rel=0.06)  # two standard errors
-    kinked = fit((Point(1, 100.0, 0.01), Point(2, 130.0, 0.01), Point(4, 360.0, 0.01)), 8).curve
+    kinked = fit(
+        (MeasuredSize(1, 100.0, 0.01), MeasuredSize(2, 130.0, 0.01), MeasuredSize(4, 360.0, 0.01)),
+        8,
+    ).curve
     assert curve_at(kinked, 2) == pytest.approx(130.0, rel=0.02)
     assert curve_at(kinked, 4) == pytest.approx(360.0, rel=0.02)
 
 
 def test_more_nodes_that_did_harm_are_not_believed_to_help() -> None:
-    found = fit((Point(1, 100.0, 0.01), Point(2, 150.0, 0.01), Point(4, 120.0, 0.01)), 16).curve
+    found = fit(
+        (MeasuredSize(1, 100.0, 0.01), MeasuredSize(2, 150.0, 0.01), MeasuredSize(4, 120.0, 0.01)),
+        16,
+    ).curve
     assert curve_at(found, 4) == pytest.approx(120.0, rel=0.02)
     assert curve_at(found, 16) <= 1.25 * 120.0
 
@@ -93,7 +102,7 @@ _MEASURED = st.dictionaries(
 
 @given(_MEASURED)
 def test_every_fit_keeps_its_bounds(measured: dict[int, tuple[float, float]]) -> None:
-    points = tuple(Point(n, *measured[n]) for n in sorted(measured))
+    points = tuple(MeasuredSize(n, *measured[n]) for n in sorted(measured))
     curve = fit(points, 64).curve
     known = {p.size: curve_at(curve, p.size) for p in points}
     first, last = points[0].size, points[-1].size
@@ -115,7 +124,7 @@ def test_concave_measurements_give_a_concave_curve_through_them(
     def rate(n: int) -> float:
         return n / (1.0 + latency * math.log2(n) + serial * (n - 1))
 
-    points = tuple(Point(n, rate(n), 0.004) for n in sorted(sizes))
+    points = tuple(MeasuredSize(n, rate(n), 0.004) for n in sorted(sizes))
     fitted = fit(points, 64)
     slopes = _slopes(fitted.curve)
     assert all(b <= a + 1e-9 for a, b in pairwise(slopes)) or slopes[-1] == 0.0
@@ -125,12 +134,12 @@ def test_concave_measurements_give_a_concave_curve_through_them(
 
 
 def test_errors_grow_with_the_distance_to_what_was_measured() -> None:
-    found = Fitted(Curve(sizes=(1,), samples_per_s=(1.0,)), (Point(4, 1.0, 0.01),))
+    found = Fitted(Curve(sizes=(1,), samples_per_s=(1.0,)), (MeasuredSize(4, 1.0, 0.01),))
     errors = [found.error_at(n) for n in (4, 5, 8, 16, 64)]
     assert errors == sorted(errors)
     assert errors[0] == 0.01
     assert found.error_at(1024) == ERROR_UNKNOWN
-    between = fit((Point(4, 1.0, 0.01), Point(16, 3.0, 0.01)), 64)
+    between = fit((MeasuredSize(4, 1.0, 0.01), MeasuredSize(16, 3.0, 0.01)), 64)
     assert between.error_at(8) < found.error_at(8)
 
 
@@ -141,17 +150,17 @@ OWN = Curve(sizes=(1, 4, 16), samples_per_s=(100.0, 400.0, 1600.0))
 
 def test_a_users_curve_stays_while_nothing_contradicts_it() -> None:
     assert correct(OWN, (), 16).curve is OWN
-    assert correct(OWN, (Point(4, 415.0, 0.01),), 16).curve is OWN  # 3.8%
-    assert correct(OWN, (Point(4, 300.0, 0.2),), 16).curve is OWN  # hardly a measurement
+    assert correct(OWN, (MeasuredSize(4, 415.0, 0.01),), 16).curve is OWN  # 3.8%
+    assert correct(OWN, (MeasuredSize(4, 300.0, 0.2),), 16).curve is OWN  # hardly a measurement
 
 
 def test_a_wrong_level_is_corrected_and_the_shape_stays() -> None:
-    found = correct(OWN, (Point(4, 200.0, 0.01),), 16).curve
+    found = correct(OWN, (MeasuredSize(4, 200.0, 0.01),), 16).curve
     assert found.samples_per_s == pytest.approx((50.0, 200.0, 800.0))
-    found = correct(OWN, (Point(1, 52.0, 0.01), Point(4, 200.0, 0.01)), 16).curve
+    found = correct(OWN, (MeasuredSize(1, 52.0, 0.01), MeasuredSize(4, 200.0, 0.01)), 16).curve
     assert found.samples_per_s == pytest.approx((52.0, 200.0, 800.0))
 
 
 def test_a_refuted_shape_is_forgotten() -> None:
-    points = (Point(1, 100.0, 0.01), Point(16, 400.0, 0.01))
+    points = (MeasuredSize(1, 100.0, 0.01), MeasuredSize(16, 400.0, 0.01))
     assert correct(OWN, points, 16, USUAL) == fit(points, 16, USUAL)

@@ -13,7 +13,7 @@ from bftrainer.profile.measure import (
     SETTLE_S,
     SETTLE_STEPS,
     WINDOW,
-    Watch,
+    Observation,
     add,
     deviation,
     error_of,
@@ -21,10 +21,12 @@ from bftrainer.profile.measure import (
 )
 from bftrainer.trainer import SizeThroughput
 
-BEGIN = Watch(generation=4, size=2, step=100, samples=10_000, at_s=50.0)
+BEGIN = Observation(generation=4, size=2, step=100, samples=10_000, at_s=50.0)
 
 
-def _report(watch: Watch, step: int, samples: int, now_s: float) -> tuple[Watch, float | None]:
+def _report(
+    watch: Observation, step: int, samples: int, now_s: float
+) -> tuple[Observation, float | None]:
     return heard(watch, generation=4, step=step, samples=samples, now_s=now_s)
 
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from bftrainer.observability.logs import OneLine
-from bftrainer.wire.refusals import Refusals
+from bftrainer.wire.refusals import RefusedMessages
 from tests.support.waiting import wait_for
 from trainers.agent.holder import CopyHolder
 
@@ -19,7 +19,7 @@ GARBAGE = (b"", b"\n", b"[" * 3000 + b"\n", b"\xff" * 4000, b'{"verb":"put","wha
 def test_one_line_a_kind_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
     now_s = 100.0
     log = logging.getLogger("test.refusals")
-    refusals = Refusals(log, clock=lambda: now_s)
+    refusals = RefusedMessages(log, clock=lambda: now_s)
     with caplog.at_level(logging.INFO):
         for _ in range(500):
             refusals.refuse("malformed", "p1", "x\ny")

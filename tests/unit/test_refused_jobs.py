@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from bftrainer.decide.types import PilotView
-from bftrainer.poll.announcer import Announced, Announcement
+from bftrainer.poll.announcer import Announcement, UnseenAnnouncements
 from bftrainer.poll.snapshot import Job, NodeState, Snapshot
 from tests.support.snapshots import (
     T0,
@@ -37,7 +37,7 @@ class Site:
     _number: int = 0
 
     def __post_init__(self) -> None:
-        self.fold, self.announced = Fold(), Announced(lambda: self.now_s)
+        self.fold, self.announced = Fold(), UnseenAnnouncements(lambda: self.now_s)
         self.nodes = with_state(idle_nodes(N_NODES), NodeState.ALLOCATED, *node_names(N_NODES))
         self.seen = self.looked()
         self.looked_s = self.now_s

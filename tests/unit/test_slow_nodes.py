@@ -8,7 +8,7 @@ import pytest
 
 from bftrainer import canonical
 from bftrainer.decide.decision import decide
-from bftrainer.decide.policies.base import Policy, load_policy
+from bftrainer.decide.policies.base import AllocationPolicy, load_policy
 from bftrainer.decide.slow import fraction_now
 from bftrainer.decide.types import DecisionInput, Memory, Plan, Replacing, Settings
 from bftrainer.poll.snapshot import NodeState
@@ -49,7 +49,7 @@ class Site:
     def __init__(self, count: int, *trainers: TrainerRecord, settings: Settings = SETTINGS) -> None:
         self.nodes, self.trainers = idle_nodes(count), trainers
         self.fold = Fold(settings=settings)
-        self.policy: Policy = self.fold.policy
+        self.policy: AllocationPolicy = self.fold.policy
         self.training: dict[str, str] = {}
         self.held: set[str] = set()
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bftrainer.poll.finding import Measured, Weight
-from slurm_plugins.doctor import Settings, findings, qos_of
+from slurm_plugins.doctor import SlurmSettings, findings, qos_of
 
 CONFIG = """\
 Configuration data as of 2026-11-20T10:00:00
@@ -23,7 +23,7 @@ SchedulerParameters     = bf_interval=30,bf_max_job_test=1000
 """
 BATCH = "PartitionName=batch QoS=N/A GraceTime=0 PreemptMode=OFF PriorityTier=10 State=UP\n"
 PILOTS = "PartitionName=bf QoS=N/A GraceTime=0 PreemptMode=CANCEL PriorityTier=1 State=UP\n"
-GOOD = Settings(
+GOOD = SlurmSettings(
     config=CONFIG,
     partitions=BATCH + PILOTS,
     pilot_partition="bf",
@@ -33,11 +33,11 @@ GOOD = Settings(
 )
 
 
-def codes(settings: Settings) -> dict[str, Weight]:
+def codes(settings: SlurmSettings) -> dict[str, Weight]:
     return {f.code: f.weight for f in findings(settings)}
 
 
-def configured(**values: str) -> Settings:
+def configured(**values: str) -> SlurmSettings:
     lines = [
         f"{line.split()[0]} = {values.pop(line.split()[0])}" if line.split()[0] in values else line
         for line in CONFIG.splitlines()
@@ -89,7 +89,9 @@ def test_a_site_that_is_as_it_should_be() -> None:
         (configured(Prolog="/etc/slurm/check"), "BFT-1275", Weight.LOSS),
     ],
 )
-def test_each_wrong_setting_has_a_finding(settings: Settings, code: str, weight: Weight) -> None:
+def test_each_wrong_setting_has_a_finding(
+    settings: SlurmSettings, code: str, weight: Weight
+) -> None:
     assert codes(settings) == {code: weight}
     (found,) = findings(settings)
     assert found.setting
@@ -111,7 +113,7 @@ EPILOG = configured(Epilog="/etc/slurm/check", Prolog="/etc/slurm/mount")
     ],
 )
 def test_what_runs_around_each_pilot_costs_what_was_measured(
-    settings: Settings, measured: Measured, costs: dict[str, str]
+    settings: SlurmSettings, measured: Measured, costs: dict[str, str]
 ) -> None:
     found = {f.code: f for f in findings(replace(settings, measured=measured))}
     assert found.keys() == costs.keys()

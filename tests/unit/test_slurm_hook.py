@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.poll.announcer import UNSEEN_S, Announced, Announcement
+from bftrainer.poll.announcer import UNSEEN_S, Announcement, UnseenAnnouncements
 from bftrainer.poll.snapshot import Job, JobState, Node, NodeState, Snapshot
 from slurm_plugins.constraint import ways_of
 from slurm_plugins.hook.lines import announcement
@@ -100,11 +100,11 @@ class TestAnnounced:
     def looked(self, *jobs: Job) -> Snapshot:
         return Snapshot(taken_at_s=1000.0, nodes=(), jobs=jobs)
 
-    def heard(self) -> tuple[Announced, Job]:
+    def heard(self) -> tuple[UnseenAnnouncements, Job]:
         said = announcement(submit(), 1)
         assert said is not None
         assert said.job is not None
-        announced = Announced(lambda: self.now_s)
+        announced = UnseenAnnouncements(lambda: self.now_s)
         assert announced.hear((said,))
         return announced, said.job
 
@@ -156,7 +156,7 @@ class TestAnnounced:
         assert announced.add_to(self.looked(real), self.now_s).jobs == (real, job)
 
     def test_a_change_is_no_job(self) -> None:
-        announced = Announced()
+        announced = UnseenAnnouncements()
         assert not announced.hear((Announcement(at_s=1.0, partition="p"),))
 
 
@@ -168,7 +168,7 @@ class TestAnnouncedEnd:
 
     def after_end(self, *jobs: Job, nodes: tuple[str, ...], looked_s: float = -math.inf) -> str:
         """Return the ids of what still runs, and the nodes that are idle."""
-        announced = Announced(lambda: self.now_s)
+        announced = UnseenAnnouncements(lambda: self.now_s)
         assert announced.hear((Announcement(at_s=ENDED_S, partition="p", nodes=nodes),))
         in_use = tuple(Node(name=f"n{n}", state=NodeState.ALLOCATED) for n in range(1, 4))
         look = Snapshot(taken_at_s=ENDED_S, nodes=in_use, jobs=jobs)
@@ -195,7 +195,7 @@ class TestAnnouncedEnd:
         assert self.after_end(*jobs, nodes=("n1", "n2")) == "2 | n1"
 
     def test_the_end_of_a_pilot_leaves_the_look_as_it_is(self) -> None:
-        announced = Announced(lambda: self.now_s)
+        announced = UnseenAnnouncements(lambda: self.now_s)
         announced.hear((Announcement(at_s=ENDED_S, partition="p", nodes=("n1",)),))
         pilot = replace(running("1", "n1"), pilot_id="p1")
         look = Snapshot(taken_at_s=ENDED_S, nodes=(), jobs=(pilot,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from bftrainer.actuate.strays import Strays
+from bftrainer.actuate.strays import StrayPilots
 from bftrainer.poll.snapshot import JobState
 from tests.support.snapshots import pending, running, snapshot
 
@@ -20,7 +20,7 @@ def left_behind(pilots: Path, *names: str) -> None:
 def test_numbers_begin_above_every_directory_and_every_job_of_that_form(tmp_path: Path) -> None:
     left_behind(tmp_path, "p000007", "p1000001", "p00001", "pilot", "p٣٣٣٣٣٣")
     (tmp_path / "p1000002").write_text("a file")
-    strays = Strays(tmp_path, active=())
+    strays = StrayPilots(tmp_path, active=())
     assert strays.greatest == 1_000_002
     queue = snapshot([], [replace(pending("5", 1), pilot_id="p2000000")])
     assert strays.to_cancel(queue, known=()) == []
@@ -28,12 +28,12 @@ def test_numbers_begin_above_every_directory_and_every_job_of_that_form(tmp_path
 
 
 def test_no_directory_is_no_pilot(tmp_path: Path) -> None:
-    assert Strays(tmp_path / "pilots", active=()).greatest == 0
+    assert StrayPilots(tmp_path / "pilots", active=()).greatest == 0
 
 
 def test_secrets_of_all_but_the_active_pilots_are_dropped(tmp_path: Path) -> None:
     left_behind(tmp_path, "p000001", "p000002")
-    Strays(tmp_path, active={"p000002"})
+    StrayPilots(tmp_path, active={"p000002"})
     assert not (tmp_path / "p000001" / "agent.key").exists()
     assert (tmp_path / "p000001" / "agent.log").exists()
     assert (tmp_path / "p000002" / "agent.key").exists()
@@ -41,7 +41,7 @@ def test_secrets_of_all_but_the_active_pilots_are_dropped(tmp_path: Path) -> Non
 
 def test_only_what_has_a_directory_here_is_cancelled(tmp_path: Path) -> None:
     left_behind(tmp_path, "p000003", "p000004", "p000005")
-    strays = Strays(tmp_path, active={"p000003"})
+    strays = StrayPilots(tmp_path, active={"p000003"})
     jobs = [
         replace(running("3", "n1"), pilot_id="p000003"),  # known
         replace(running("4", "n2"), pilot_id="p000004"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bftrainer import canonical
-from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
+from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
 from bftrainer.decide.policies.milp import POLICY
 from bftrainer.decide.types import (
     DecisionInput,
@@ -61,7 +61,7 @@ class Picky:
 class Site:
     """Decides again and again; counts what failed."""
 
-    policy: Policy = POLICY
+    policy: AllocationPolicy = POLICY
     memory: Memory = field(default_factory=Memory)
     failures: list[Exception] = field(default_factory=list)
 

@@ -16,10 +16,10 @@ from bftrainer.actuate.trainers import TrainerBook
 from bftrainer.elastic import protocol
 from bftrainer.elastic.protocol import Commit, Member
 from bftrainer.journal.journal import Journal
-from bftrainer.policy.model import Policy
+from bftrainer.policy.model import SitePolicy
 from bftrainer.trainer import TrainerState
 from bftrainer.wire.messages import DaemonMessage, KillWorker, TellWorker, WorkerReport
-from bftrainer.wire.refusals import Refusals
+from bftrainer.wire.refusals import RefusedMessages
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.generations import offer
 
@@ -35,11 +35,11 @@ class Site:
         self.commit: Commit | None = None
         self.sent: list[tuple[str, DaemonMessage]] = []
         self.offers: list[NodeOffer] = []
-        self.refusals = Refusals(logging.getLogger("test.book"))
+        self.refusals = RefusedMessages(logging.getLogger("test.book"))
         self.journal = journal
         self.book = TrainerBook(
             journal=journal,
-            policy=Policy(),
+            policy=SitePolicy(),
             incarnation=journal.begin_incarnation(),
             send=self._send,
             clock=lambda: self.now_s,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.poll.announcer import UNSEEN_S, Announced, Announcement
+from bftrainer.poll.announcer import UNSEEN_S, Announcement, UnseenAnnouncements
 from bftrainer.poll.snapshot import NodeState, Reservation, Snapshot
 from tests.support.snapshots import (
     SOURCES,
@@ -57,7 +57,7 @@ def test_nodes_that_are_not_read_any_more_are_not_idle_where_a_job_began() -> No
 
 def test_a_look_without_the_queue_neither_shows_nor_refuses_an_announced_job() -> None:
     now_s = T0
-    announced = Announced(lambda: now_s)
+    announced = UnseenAnnouncements(lambda: now_s)
     job = pending("announced-1", 1, reason="", submit_s=T0)
     announced.hear((Announcement(at_s=T0, partition="batch", job=job),))
 

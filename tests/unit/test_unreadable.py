@@ -14,7 +14,7 @@ from bftrainer.harm.monitor import HarmMonitor
 from bftrainer.harm.records import HarmRecords, Taken
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.records import PilotRecord, PilotState
-from bftrainer.policy.model import Policy
+from bftrainer.policy.model import SitePolicy
 from bftrainer.trainer import TrainerRecord, TrainerState
 from milp.problem import Curve
 from tests.support.generations import offer
@@ -41,7 +41,7 @@ def _here(trainer_id: str, directory: Path) -> TrainerRecord:
 def _book(journal: Journal) -> TrainerBook:
     return TrainerBook(
         journal=journal,
-        policy=Policy(),
+        policy=SitePolicy(),
         incarnation=journal.begin_incarnation(),
         send=lambda _pilot, _message: True,
         clock=lambda: T0,
@@ -163,7 +163,7 @@ def test_what_the_harm_monitor_of_another_release_wrote_does_not_count(
         for found in (newer(taken), taken, newer(taken)):
             journal.append(records.KIND, found)
         journal.append(backoff.KIND, newer(BackOff(level=2, base_nodes=4)))
-        monitor = HarmMonitor(journal, Policy(), lambda: T0)
+        monitor = HarmMonitor(journal, SitePolicy(), lambda: T0)
         assert monitor.state == BackOff()
         assert monitor.report(None).taken == 1
     assert caplog.text.count("2 records of hand-overs are another release's") == 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bftrainer.hostlist import MAX_NAMES, ParseError, expand
 from bftrainer.poll.features import DEEPEST, MOST_NAMES, meets
 from bftrainer.poll.snapshot import Job, Partition
-from bftrainer.queue.model import Request
+from bftrainer.queue.model import JobNeeds
 from bftrainer.queue.printed import PrintedQueue
 from bftrainer.queue.requests import MOST_WAYS
 from slurm_plugins import asked, parse
@@ -32,7 +32,7 @@ PLACES = {"partition": 1, "start": 4, "limit": 5, "features": 11, "gres": 12, "r
           "excluded": 15, "waits_for": 16}  # fmt: skip
 
 
-def asks(job: Job, *partitions: str) -> Request:
+def asks(job: Job, *partitions: str) -> JobNeeds:
     nodes = [node("n1", features=("a", "b")), node("n2", features=("c",))]
     seen = replace(snapshot(nodes), partitions=tuple(Partition(name=n) for n in partitions))
     return PrintedQueue(seen, T0, 30.0).request(job)

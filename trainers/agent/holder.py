@@ -22,7 +22,7 @@ from typing import Any
 from bftrainer.elastic import copies, fence
 from bftrainer.elastic.copies import Asker, CopyError, CopyFacts
 from bftrainer.elastic.fence import Fence
-from bftrainer.wire.refusals import Refusals
+from bftrainer.wire.refusals import RefusedMessages
 
 LOG = logging.getLogger("bftrainer.agent")
 HANDSHAKE_S = 5.0
@@ -62,7 +62,7 @@ class CopyHolder:
         self._limit_bytes = limit_bytes or (
             lambda: min(MAX_HELD_BYTES, int(SHARE_OF_FREE * free_bytes()))
         )
-        self._refusals = Refusals(LOG)
+        self._refusals = RefusedMessages(LOG)
         self._lock = threading.Lock()
         self._places: dict[str, _Place] = {}
         self._talks = threading.BoundedSemaphore(MAX_TALKS)

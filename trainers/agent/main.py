@@ -46,7 +46,7 @@ from bftrainer.wire.peers import (
 from trainers.agent.config import AgentConfig, own_address
 from trainers.agent.held import HeldCopies
 from trainers.agent.link import DaemonLink
-from trainers.agent.orphaned import Orphaned
+from trainers.agent.orphaned import PeerRecovery
 from trainers.agent.signals import SignalWaiter
 from trainers.agent.starting import Started
 from trainers.agent.workers import Said, Workers
@@ -73,7 +73,7 @@ class Agent:
             on_commit=self._allow_members,
             started=started,
         )
-        self._orphaned = Orphaned(
+        self._orphaned = PeerRecovery(
             pilot_id=config.pilot_id,
             daemon_endpoint=config.daemon_endpoint,
             keys=self._peer_keys,

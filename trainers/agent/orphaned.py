@@ -29,7 +29,7 @@ from bftrainer.wire.peers import (
     ask,
     refuses,
 )
-from trainers.agent.quorum import Absent, Answer, Answered, Standing
+from trainers.agent.quorum import Absent, Answer, Answered, QuorumMember
 from trainers.agent.regroup import AskPromise, Instruction, Note, PassOn, Regroup, Survey, TellOwn
 from trainers.agent.workers import Workers
 
@@ -41,7 +41,7 @@ ANSWER_LIMIT_S = 3.0
 AT_ONCE = 32  # questions under way; each has threads of its own
 
 
-class Orphaned:
+class PeerRecovery:
     """Active from the loss of the daemon until the link to one is up again."""
 
     def __init__(
@@ -101,7 +101,7 @@ class Orphaned:
             out = machine.advance(own, is_orphaned=self._is_orphaned, now_s=now_s)
             self._carry_out(machine, out)
 
-    def _own(self, trainer_id: str) -> list[Standing]:
+    def _own(self, trainer_id: str) -> list[QuorumMember]:
         return self._workers.standings(trainer_id)
 
     def _machine(self, trainer_id: str) -> Regroup:
@@ -244,17 +244,17 @@ class Orphaned:
     def _orphaned_now(self) -> bool:
         return self._is_orphaned and not self._is_up()
 
-    def _worker(self, trainer_id: str, worker_id: str) -> Standing | None:
+    def _worker(self, trainer_id: str, worker_id: str) -> QuorumMember | None:
         return next((w for w in self._own(trainer_id) if w.worker_id == worker_id), None)
 
 
-def _knows(worker: Standing | None, public_key: str) -> bool:
+def _knows(worker: QuorumMember | None, public_key: str) -> bool:
     """Whether the agent with this key is in a roster of the worker."""
     commits = () if worker is None else (worker.commit, worker.entered)
     return any(m.agent_public_key == public_key for c in commits if c for m in c.members)
 
 
-def _spoken(worker: Standing) -> PeerStanding:
+def _spoken(worker: QuorumMember) -> PeerStanding:
     return PeerStanding(
         worker_id=worker.worker_id,
         commit=None if worker.commit is None else protocol.to_body(worker.commit),
@@ -268,8 +268,8 @@ def _spoken(worker: Standing) -> PeerStanding:
     )
 
 
-def _standing(spoken: PeerStanding) -> Standing:
-    return Standing(
+def _standing(spoken: PeerStanding) -> QuorumMember:
+    return QuorumMember(
         worker_id=spoken.worker_id,
         commit=_commit(spoken.commit),
         entered=_commit(spoken.entered),

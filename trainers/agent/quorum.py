@@ -24,7 +24,7 @@ NO_KEY: Key = (-1, -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class QuorumMember:
     """One worker as its agent knows it."""
 
     worker_id: str
@@ -55,7 +55,7 @@ class Answered:
     """What an agent says of its workers of one trainer."""
 
     is_orphaned: bool  # it knows that no daemon is there
-    workers: tuple[Standing, ...] = ()
+    workers: tuple[QuorumMember, ...] = ()
 
 
 class Absent(enum.Enum):
@@ -132,7 +132,7 @@ def judge(answers: Mapping[str, Answer]) -> Verdict:
 
 def _why_not(
     answers: Mapping[str, Answer],
-    standing: Mapping[str, Standing],
+    standing: Mapping[str, QuorumMember],
     members: Sequence[Member],
     alive: Sequence[Member],
 ) -> str:
@@ -151,7 +151,7 @@ def _why_not(
 
 
 def _next(
-    known: Sequence[Commit], standing: Mapping[str, Standing], alive: Sequence[Member]
+    known: Sequence[Commit], standing: Mapping[str, QuorumMember], alive: Sequence[Member]
 ) -> NextGeneration:
     newest = max(known, key=key_of)
     keys = [key_of(newest), *(w.newest for w in standing.values())]
@@ -174,7 +174,7 @@ def _members(known: Iterable[Commit]) -> list[Member]:
     return list(found.values())
 
 
-def _is_alive(worker: Standing | None) -> bool:
+def _is_alive(worker: QuorumMember | None) -> bool:
     return worker is not None and not worker.has_left
 
 

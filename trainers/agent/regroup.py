@@ -21,7 +21,7 @@ from trainers.agent.quorum import (
     Answered,
     AskMore,
     NextGeneration,
-    Standing,
+    QuorumMember,
     Wait,
     judge,
 )
@@ -101,7 +101,7 @@ class Regroup:
     # ---- events ------------------------------------------------------------------------
 
     def advance(
-        self, own: Sequence[Standing], *, is_orphaned: bool, now_s: float
+        self, own: Sequence[QuorumMember], *, is_orphaned: bool, now_s: float
     ) -> list[Instruction]:
         """Look at what is known here; called on every change and as time passes."""
         own = [self.with_promise(w) for w in own]
@@ -147,7 +147,7 @@ class Regroup:
         """A peer has a worker that is stuck with this number: that generation is broken."""
         self._nudged = max(self._nudged, stuck)
 
-    def _stuck(self, own: Sequence[Standing]) -> Key:
+    def _stuck(self, own: Sequence[QuorumMember]) -> Key:
         """Return the number that makes us look, ``NO_KEY`` when all is well."""
         keys = [
             key_of(w.commit)
@@ -158,13 +158,13 @@ class Regroup:
 
     # ---- as asked by a peer --------------------------------------------------------------
 
-    def with_promise(self, worker: Standing) -> Standing:
+    def with_promise(self, worker: QuorumMember) -> QuorumMember:
         """Return the standing with what was promised for that worker."""
         promised = self._promised.get(worker.worker_id, NO_KEY)
-        fields = {name: getattr(worker, name) for name in Standing.__slots__}
-        return Standing(**{**fields, "promised": promised})
+        fields = {name: getattr(worker, name) for name in QuorumMember.__slots__}
+        return QuorumMember(**{**fields, "promised": promised})
 
-    def promise(self, worker: Standing | None, key: Key, *, is_orphaned: bool) -> str:
+    def promise(self, worker: QuorumMember | None, key: Key, *, is_orphaned: bool) -> str:
         """Promise a number for a worker; returns why not, "" when it is promised."""
         if not is_orphaned:
             return "a daemon is there"
@@ -175,7 +175,7 @@ class Regroup:
         self._promised[worker.worker_id] = key
         return ""
 
-    def accept(self, worker: Standing | None, commit: Commit, *, is_orphaned: bool) -> str:
+    def accept(self, worker: QuorumMember | None, commit: Commit, *, is_orphaned: bool) -> str:
         """Say why a peer's commit may not be passed to a worker, "" when it may."""
         if not is_orphaned:
             return "a daemon is there"
@@ -187,12 +187,12 @@ class Regroup:
 
     # ---- one round -----------------------------------------------------------------------
 
-    def _begin(self, own: Sequence[Standing], now_s: float) -> list[Instruction]:
+    def _begin(self, own: Sequence[QuorumMember], now_s: float) -> list[Instruction]:
         mine = Answered(is_orphaned=True, workers=tuple(own))
         self._round = _Round(now_s + ROUND_LIMIT_S, {self._me: mine})
         return self._decide(self._round, own, now_s)
 
-    def _decide(self, this: _Round, own: Sequence[Standing], now_s: float) -> list[Instruction]:
+    def _decide(self, this: _Round, own: Sequence[QuorumMember], now_s: float) -> list[Instruction]:
         heard: Mapping[str, Answer] = {e: a for e, a in this.answers.items() if a is not None}
         if len(heard) < len(this.answers):
             return []
@@ -211,7 +211,7 @@ class Regroup:
         return self._propose(this, verdict, own, now_s)
 
     def _propose(
-        self, this: _Round, plan: NextGeneration, own: Sequence[Standing], now_s: float
+        self, this: _Round, plan: NextGeneration, own: Sequence[QuorumMember], now_s: float
     ) -> list[Instruction]:
         this.plan = plan
         out = self._note(
@@ -232,7 +232,7 @@ class Regroup:
         return out + self._commit(this, plan, own, now_s)
 
     def _commit(
-        self, this: _Round, plan: NextGeneration, own: Sequence[Standing], now_s: float
+        self, this: _Round, plan: NextGeneration, own: Sequence[QuorumMember], now_s: float
     ) -> list[Instruction]:
         """Announce, once all have promised and the store is open."""
         first = next((w for w in own if w.worker_id == plan.roster[0].worker_id), None)

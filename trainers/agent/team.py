@@ -17,7 +17,7 @@ from bftrainer.elastic.control import Key
 from bftrainer.wire.messages import WorkerExited, WorkerReport, WorkerSaid
 from trainers.agent.channel import Channel
 from trainers.agent.gather import FIRST, Gathered
-from trainers.agent.quorum import NO_KEY, Standing
+from trainers.agent.quorum import NO_KEY, QuorumMember
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,10 +115,10 @@ class Team:
             latest=list(self.latest.values()),
         )
 
-    def standing(self) -> Standing:
+    def standing(self) -> QuorumMember:
         """Return what decides whether and how it goes on without a daemon."""
         ready = self.latest.get("Ready", {})
-        return Standing(
+        return QuorumMember(
             worker_id=self.worker_id,
             commit=_commit_of(self._commit),
             entered=_commit_of(self._entered),

@@ -28,11 +28,11 @@ from bftrainer.wire.messages import (
     WorkerStarted,
 )
 from bftrainer.wire.peers import PeerWorker
-from bftrainer.wire.refusals import Refusals
+from bftrainer.wire.refusals import RefusedMessages
 from trainers.agent.channel import Channel
 from trainers.agent.gather import FIRST
 from trainers.agent.programs import ProgramPool
-from trainers.agent.quorum import Standing
+from trainers.agent.quorum import QuorumMember
 from trainers.agent.splitting import split
 from trainers.agent.starting import Started
 from trainers.agent.team import Process, Team
@@ -60,7 +60,7 @@ class Workers:
         self._gpus = gpus
         self._report = report
         self._on_commit = on_commit
-        self._refusals = Refusals(LOG)
+        self._refusals = RefusedMessages(LOG)
         self._teams: dict[str, Team] = {}
         self._processes: dict[str, tuple[Team, Process]] = {}
         self._ended: deque[tuple[Said, ...]] = deque(maxlen=KEPT_ENDS)
@@ -95,7 +95,7 @@ class Workers:
         """Return the trainers that have workers here."""
         return list(dict.fromkeys(t.trainer_id for t in self._teams.values()))
 
-    def standings(self, trainer_id: str) -> list[Standing]:
+    def standings(self, trainer_id: str) -> list[QuorumMember]:
         """Return how the teams of one trainer stand; one that is lost is not there."""
         teams = [t for t in self._teams.values() if t.trainer_id == trainer_id]
         return [t.standing() for t in teams if not t.is_lost]

@@ -41,7 +41,11 @@ def nothing(first: int, count: int) -> Any:
     return np.zeros((count, n))
 
 
-solution, residual, direction = mpi.Rows(n, nothing), mpi.Rows(n, source), mpi.Rows(n, source)
+solution, residual, direction = (
+    mpi.BlockRows(n, nothing),
+    mpi.BlockRows(n, source),
+    mpi.BlockRows(n, source),
+)
 squared = np.full(1, np.nan)  # |residual|^2; unknown before the first iteration
 
 

@@ -17,7 +17,7 @@ from bftrainer.canonical import CanonicalError, from_plain
 from bftrainer.errors import UsageError
 from bftrainer.plugins import load_plugin, plugin_names
 from bftrainer.poll.batch_system import OptionError, OptionProblem
-from bftrainer.profile.fit import Point
+from bftrainer.profile.fit import MeasuredSize
 from milp.problem import Allocation, Problem
 
 ENTRY_POINT_GROUP = "bftrainer.policies"
@@ -52,7 +52,9 @@ class Standing:
     attained_node_s: float  # node-seconds since it first trained, pauses counted
     done_samples: float  # lost ones not counted
     left_samples: float | None  # until it is complete; None: it has no goal in samples
-    points: tuple[Point, ...] = ()  # measured: size in nodes, samples per second, their error
+    points: tuple[
+        MeasuredSize, ...
+    ] = ()  # measured: size in nodes, samples per second, their error
     deadline_s: float | None = None  # since the epoch; None: none, or nobody knows
     group: str | None = None  # that it belongs to; None: none, or nobody knows
 
@@ -85,7 +87,7 @@ class Decided:
 
 
 @runtime_checkable
-class Policy(Protocol):
+class AllocationPolicy(Protocol):
     """Turns a problem into an allocation; pure and deterministic.
 
     It is asked several times per decision, of altered problems; of all answers one is
@@ -121,7 +123,7 @@ def policy_names() -> list[str]:
     return plugin_names(ENTRY_POINT_GROUP)
 
 
-def load_policy(name: str) -> Policy:
+def load_policy(name: str) -> AllocationPolicy:
     """Load a policy by its name.
 
     Raises:
@@ -136,7 +138,7 @@ def load_policy(name: str) -> Policy:
             f"The policy {name} has an allocate that does not take a problem and a context.",
             "Write it as docs/policies.md says: allocate(problem, context) returns a Decided.",
         )
-    if not (isinstance(policy, Policy) and isinstance(policy.traits, Traits)):
+    if not (isinstance(policy, AllocationPolicy) and isinstance(policy.traits, Traits)):
         raise UsageError(
             "BFT-3051",
             f"The policy {name} has no name, traits and allocate.",
@@ -155,7 +157,7 @@ def _takes_two(allocate: Any) -> bool:
     return True
 
 
-def options_of(policy: Policy, given: Mapping[str, Any]) -> Any:
+def options_of(policy: AllocationPolicy, given: Mapping[str, Any]) -> Any:
     """Return a policy's options as it declares them; what is not given has its default.
 
     Raises:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
-from bftrainer.decide.policies.sharing import Shares, share_out
+from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.sharing import ClassShares, share_out
 from milp.problem import Problem
 
 
@@ -28,7 +28,7 @@ class EqualSharePolicy:
         return Decided(allocation=shares.allocation(sizes, self.name))
 
 
-def _share(shares: Shares, members: list[int], count: int) -> dict[int, int]:
+def _share(shares: ClassShares, members: list[int], count: int) -> dict[int, int]:
     """Sizes of the admitted trainers of one class."""
     sizes: dict[int, int] = {}
     left = count
@@ -47,4 +47,4 @@ def _share(shares: Shares, members: list[int], count: int) -> dict[int, int]:
     return sizes
 
 
-POLICY: Policy = EqualSharePolicy()
+POLICY: AllocationPolicy = EqualSharePolicy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
+from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
 from bftrainer.decide.policies.sharing import share_out
 from milp.problem import Problem
 
@@ -27,4 +27,4 @@ class FcfsGreedyPolicy:
         return Decided(allocation=shares.allocation(sizes, self.name))
 
 
-POLICY: Policy = FcfsGreedyPolicy()
+POLICY: AllocationPolicy = FcfsGreedyPolicy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
+from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
 from milp.problem import Problem
 from milp.solve import solve
 
@@ -22,4 +22,4 @@ class MilpPolicy:
         return Decided(allocation=solve(problem))
 
 
-POLICY: Policy = MilpPolicy()
+POLICY: AllocationPolicy = MilpPolicy()

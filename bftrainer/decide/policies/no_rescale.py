@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
-from bftrainer.decide.policies.sharing import Shares, share_out
+from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.sharing import ClassShares, share_out
 from milp.problem import Problem
 
 
@@ -53,7 +53,7 @@ class NoRescalePolicy:
         return Decided(allocation=chosen.allocation(sizes, self.name))
 
 
-def _is_whole(shares: Shares, j: int) -> bool:
+def _is_whole(shares: ClassShares, j: int) -> bool:
     """Whether trainer j runs on all the nodes it started on, of one class that it accepts."""
     trainer, present = shares.pool.trainers[j], shares.pool.present[j]
     return len(present) == len(trainer.current) == shares.pool.held[j][
@@ -61,4 +61,4 @@ def _is_whole(shares: Shares, j: int) -> bool:
     ] and trainer.n_min <= len(present) <= shares.largest(j)
 
 
-POLICY: Policy = NoRescalePolicy()
+POLICY: AllocationPolicy = NoRescalePolicy()

@@ -17,7 +17,7 @@ from milp.validate import validate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
+class ClassShares:
     """The pool with a class chosen for each trainer that may run."""
 
     problem: Problem
@@ -42,7 +42,7 @@ class Shares:
         )
 
 
-def share_out(problem: Problem) -> Shares:
+def share_out(problem: Problem) -> ClassShares:
     """Choose classes: the one a trainer has nodes of, else the emptiest it accepts.
 
     Emptiest: most nodes per trainer, counting those that already chose it.
@@ -57,4 +57,4 @@ def share_out(problem: Problem) -> Shares:
             chosen.append(max(accepted or [0], key=lambda k: held[k]))
         else:
             chosen.append(max(accepted or [0], key=lambda k: counts[k] / (1 + chosen.count(k))))
-    return Shares(problem=problem, pool=pool, classes=tuple(chosen))
+    return ClassShares(problem=problem, pool=pool, classes=tuple(chosen))

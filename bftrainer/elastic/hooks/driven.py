@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
-from bftrainer.elastic.batch import GlobalBatch, Piece
+from bftrainer.elastic.batch import BatchPiece, GlobalBatch
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.run import Run
 
@@ -26,7 +26,7 @@ _NOTHING = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class FrameworkWork:
     """What a framework does with a batch beside the update."""
 
     train: Callable[[Any], None]  # clear the gradients, forward, backward
@@ -57,7 +57,12 @@ class Driven(Run):
     """A run whose loop and step are the framework's."""
 
     def __init__(
-        self, *args: Any, work: Work, counted: Counted, extra: dict[str, Any], **kwargs: Any
+        self,
+        *args: Any,
+        work: FrameworkWork,
+        counted: Counted,
+        extra: dict[str, Any],
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, extra={"framework": counted, **extra}, **kwargs)
         self._work = work
@@ -142,7 +147,7 @@ class Driven(Run):
         self._settle()
         self.finish()
 
-    def _pieces(self, batch: int) -> Sequence[Piece]:
+    def _pieces(self, batch: int) -> Sequence[BatchPiece]:
         return self._cutting.pieces(batch, self.size, self.rank)
 
     def _step_without_samples(self, batch: int) -> Iterator[Any]:

@@ -31,7 +31,7 @@ from bftrainer.elastic.hooks.driven import (
     Batches,
     Counted,
     Driven,
-    Work,
+    FrameworkWork,
     batch_rule,
     plain_loader,
     unusable,
@@ -95,7 +95,7 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
             epochs=state.num_train_epochs,
             batch=batch_rule(loader, passes=self._passes, is_bitwise=self._bitwise is not None),
             bitwise=self._bitwise,
-            work=Work(train=self._train, ready=self._clip),
+            work=FrameworkWork(train=self._train, ready=self._clip),
         )
         run.on_entered(self._entered)
         _replace_step(optimizer, self._update)

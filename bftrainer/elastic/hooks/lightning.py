@@ -25,7 +25,7 @@ from bftrainer.elastic.hooks.driven import (
     Batches,
     Counted,
     Driven,
-    Work,
+    FrameworkWork,
     batch_rule,
     plain_loader,
     unusable,
@@ -145,7 +145,7 @@ class ElasticCallback(_library.Callback):  # type: ignore[misc]
                 self._loader, passes=self._passes, is_bitwise=self._bitwise is not None
             ),
             bitwise=self._bitwise,
-            work=Work(train=self._train, ready=self._ready),
+            work=FrameworkWork(train=self._train, ready=self._ready),
         )
         run.on_entered(self._entered)
         run.open()

@@ -16,7 +16,7 @@ import torch
 
 from bftrainer.elastic.batch import Terms
 from bftrainer.elastic.membership import GenerationInfo
-from bftrainer.elastic.pace import Pace
+from bftrainer.elastic.pace import StepDurations
 from bftrainer.elastic.protocol import Commit
 
 
@@ -25,7 +25,7 @@ class Counts:
 
     def __init__(self) -> None:
         self.step = self.samples = 0
-        self.pace = Pace()
+        self.pace = StepDurations()
         self.stepped_s: float | None = None  # end of the last step
         self.on_step: Callable[[], object] = lambda: None
         self.size = 1

@@ -21,7 +21,7 @@ from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.horovod.counts import Counts
 from bftrainer.elastic.horovod.saving import Saver
-from bftrainer.elastic.horovod.world import World
+from bftrainer.elastic.horovod.world import HorovodContext
 from bftrainer.elastic.protocol import (
     Commit,
     Entered,
@@ -47,7 +47,7 @@ class Session:
     """One worker. ``others``: how many members trained when it was ordered."""
 
     def __init__(self, control: Control, *, others: int) -> None:
-        self.world = World(control)
+        self.world = HorovodContext(control)
         self.lost_errors: tuple[type[Exception], ...] = ()
         self.change_errors: tuple[type[Exception], ...] = ()
         self._control = control

@@ -18,13 +18,13 @@ from bftrainer.elastic.handover import overtaken
 from bftrainer.elastic.horovod import sockets
 from bftrainer.elastic.horovod.front import Front, Keeps, Kept
 from bftrainer.elastic.protocol import Commit
-from bftrainer.elastic.side import GROUP_TIMEOUT_S, Broken, SideTask
+from bftrainer.elastic.side import GROUP_TIMEOUT_S, AbandonableCall, Broken
 from bftrainer.elastic.store import StoreClient
 
 FORMING_PATIENCE_S = 1.0  # with a context that still forms when a member is known to be lost
 
 
-class World:
+class HorovodContext:
     """At most one context at a time."""
 
     def __init__(self, control: Control) -> None:
@@ -86,7 +86,7 @@ class World:
         prefix = f"{commit.generation}.{commit.attempt}.{commit.token}"
         store: Keeps = Kept()
         if size > 1:
-            gate = SideTask(self._control, lambda: _pass_gate(commit, prefix, rank))
+            gate = AbandonableCall(self._control, lambda: _pass_gate(commit, prefix, rank))
             passed = gate.wait(overtaken(self._control, commit))
             if isinstance(passed, Broken):
                 gate.forgo(StoreClient.close)

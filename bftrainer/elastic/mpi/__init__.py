@@ -10,6 +10,6 @@ from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.mpi.comm import Comm, GroupBroken
 from bftrainer.elastic.mpi.membership import Change
 from bftrainer.elastic.mpi.run import Run
-from bftrainer.elastic.mpi.state import Rows
+from bftrainer.elastic.mpi.state import BlockRows
 
-__all__ = ["Change", "Comm", "ElasticError", "GroupBroken", "Rows", "Run"]
+__all__ = ["BlockRows", "Change", "Comm", "ElasticError", "GroupBroken", "Run"]

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bftrainer.elastic.mpi.reduce import Reducer, flat
+from bftrainer.elastic.mpi.reduce import MpiReducer, flat
 
 LOOK_EVERY = 64  # tests between two looks for news
 SPINS = 4000  # tests before a wait begins to sleep: some milliseconds
@@ -48,7 +48,7 @@ class Comm:
         self.inside_since_s: float | None = None  # in a call that should return at once
         self.rank: int = raw.Get_rank()
         self.size: int = raw.Get_size()
-        self._reducer = Reducer(self._exchange, self.rank, self.size)
+        self._reducer = MpiReducer(self._exchange, self.rank, self.size)
 
     @property
     def raw(self) -> Any:

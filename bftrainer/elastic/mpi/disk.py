@@ -19,7 +19,7 @@ from bftrainer.elastic.control import Control
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence, claim, path_for, write_whole
 from bftrainer.elastic.files import UnreadableError
-from bftrainer.elastic.mpi.state import State
+from bftrainer.elastic.mpi.state import MpiState
 from bftrainer.elastic.protocol import Saved
 
 log = logging.getLogger("bftrainer.elastic")
@@ -40,7 +40,7 @@ class Checkpoint:
 class Disk:
     """The checkpoint directory of one trainer."""
 
-    def __init__(self, control: Control, state: State, directory: str) -> None:
+    def __init__(self, control: Control, state: MpiState, directory: str) -> None:
         self._control = control
         self._state = state
         self.directory = Path(directory) if directory else None

@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.mpi.comm import Comm
 from bftrainer.elastic.mpi.disk import Checkpoint, Disk
-from bftrainer.elastic.mpi.memory import Memory, choose
-from bftrainer.elastic.mpi.plan import Span, pieces
-from bftrainer.elastic.mpi.state import Rows, State
+from bftrainer.elastic.mpi.memory import RecentCopies, choose
+from bftrainer.elastic.mpi.plan import RowSpan, pieces
+from bftrainer.elastic.mpi.state import BlockRows, MpiState
 
 
-class Handover:
+class MpiStateTransfer:
     """The state of this member and where it comes from."""
 
-    def __init__(self, state: State, disk: Disk, memory: Memory, batch: int) -> None:
+    def __init__(self, state: MpiState, disk: Disk, memory: RecentCopies, batch: int) -> None:
         self.state, self.disk, self.memory = state, disk, memory
         self.batch = batch  # samples of a step
         self.step = 0
@@ -76,7 +76,7 @@ class Handover:
         ]
         for place, rows in enumerate(self.state.rows.values()):
             holders = [[rows.share(size, owner) for owner in one] for one in owners]
-            targets: list[Span | None] = [rows.share(comm.size, r) for r in range(comm.size)]
+            targets: list[RowSpan | None] = [rows.share(comm.size, r) for r in range(comm.size)]
             mine = owners[comm.rank]
             blocks = [memoryview(copy.blocks[o][place]) for o in mine] if copy else []
             _move(comm, rows, holders, targets, blocks)
@@ -99,8 +99,8 @@ class Handover:
             if not path:
                 rows.renew(rows.share(comm.size, comm.rank))
                 continue
-            holders = [[Span(0, rows.total)] if r == 0 else [] for r in range(comm.size)]
-            targets: list[Span | None] = [rows.share(comm.size, r) for r in range(comm.size)]
+            holders = [[RowSpan(0, rows.total)] if r == 0 else [] for r in range(comm.size)]
+            targets: list[RowSpan | None] = [rows.share(comm.size, r) for r in range(comm.size)]
             _move(comm, rows, holders, targets, [memoryview(found.rows[place])] if found else [])
         self.spread(comm, 0)
         return path
@@ -135,18 +135,18 @@ class Handover:
         (self.disk.write_aside if aside else self.disk.write)(checkpoint, fence)
 
 
-def gather(comm: Comm, rows: Rows, root: int) -> bytearray:
+def gather(comm: Comm, rows: BlockRows, root: int) -> bytearray:
     """Return all rows on rank ``root``, nothing elsewhere; all members call it."""
     whole = bytearray(rows.total * rows.row_bytes if comm.rank == root else 0)
     holders = [[rows.share(comm.size, r)] for r in range(comm.size)]
-    targets = [Span(0, rows.total) if r == root else None for r in range(comm.size)]
+    targets = [RowSpan(0, rows.total) if r == root else None for r in range(comm.size)]
     _exchange(comm, rows.row_bytes, holders, targets, [rows.memory()], memoryview(whole))
     return whole
 
 
 def _move(
-    comm: Comm, rows: Rows, holders: Sequence[Sequence[Span]],
-    targets: Sequence[Span | None], held: Sequence[memoryview],
+    comm: Comm, rows: BlockRows, holders: Sequence[Sequence[RowSpan]],
+    targets: Sequence[RowSpan | None], held: Sequence[memoryview],
 ) -> None:  # fmt: skip
     """Renew a member's block from whoever has its rows."""
     mine = targets[comm.rank]
@@ -155,8 +155,8 @@ def _move(
 
 
 def _exchange(
-    comm: Comm, row_bytes: int, holders: Sequence[Sequence[Span]],
-    targets: Sequence[Span | None], held: Sequence[memoryview], into: memoryview,
+    comm: Comm, row_bytes: int, holders: Sequence[Sequence[RowSpan]],
+    targets: Sequence[RowSpan | None], held: Sequence[memoryview], into: memoryview,
 ) -> None:  # fmt: skip
     moves = pieces(holders, targets)
     if moves is None:
@@ -186,5 +186,5 @@ def _exchange(
     comm.wait(*requests)
 
 
-def _cut(memory: memoryview, span: Span, base: int, row_bytes: int) -> memoryview:
+def _cut(memory: memoryview, span: RowSpan, base: int, row_bytes: int) -> memoryview:
     return memory[(span.first - base) * row_bytes : (span.end - base) * row_bytes]

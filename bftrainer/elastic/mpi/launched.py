@@ -19,9 +19,9 @@ from typing import Any
 
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.mpi.comm import Comm, GroupBroken
-from bftrainer.elastic.mpi.handover import Handover
+from bftrainer.elastic.mpi.handover import MpiStateTransfer
 from bftrainer.elastic.mpi.membership import Change
-from bftrainer.elastic.mpi.memory import Memory
+from bftrainer.elastic.mpi.memory import RecentCopies
 
 SAVED = 85  # "the checkpoint is written, start me again"
 
@@ -29,7 +29,7 @@ SAVED = 85  # "the checkpoint is written, start me again"
 class Launched:
     """The one membership that such a program has, until one of its members dies."""
 
-    def __init__(self, mpi: Any, handover: Handover, memory: Memory) -> None:
+    def __init__(self, mpi: Any, handover: MpiStateTransfer, memory: RecentCopies) -> None:
         self.on_change: Callable[[Change], object] = lambda _change: None
         self.committed_s: float | None = None
         self._mpi, self._handover, self._memory = mpi, handover, memory

@@ -19,10 +19,10 @@ from bftrainer.elastic.control import Control, Key, die, end_as_loss, key_of
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.mpi import library
 from bftrainer.elastic.mpi.comm import Comm, GroupBroken
-from bftrainer.elastic.mpi.handover import Handover
+from bftrainer.elastic.mpi.handover import MpiStateTransfer
 from bftrainer.elastic.mpi.joining import Union, unite
 from bftrainer.elastic.protocol import Commit, Entered, Interrupted, Left
-from bftrainer.elastic.side import GROUP_TIMEOUT_S, Broken, SideTask
+from bftrainer.elastic.side import GROUP_TIMEOUT_S, AbandonableCall, Broken
 
 log = logging.getLogger("bftrainer.elastic")
 
@@ -50,10 +50,10 @@ class Change:
     is_planned: bool
 
 
-class Membership:
+class MpiMembership:
     """Generations of a worker that an agent started."""
 
-    def __init__(self, control: Control, mpi: Any, handover: Handover) -> None:
+    def __init__(self, control: Control, mpi: Any, handover: MpiStateTransfer) -> None:
         self.control = control
         self.comm: Comm | None = None
         self.size = 1
@@ -147,7 +147,7 @@ class Membership:
         operation under way; one that tries for ever to send to a dead member then never
         gives the lock back, and whatever this process begins next waits for it.
         """
-        touching = SideTask(self.control, lambda: library.touch(self._mpi))
+        touching = AbandonableCall(self.control, lambda: library.touch(self._mpi))
         touching.wait(lambda: False, LOOK_S)
         if not touching.is_done:
             end_as_loss("MPI does not answer any more: a member was lost")
@@ -299,7 +299,7 @@ class Membership:
         return lambda: self.control.newer_than(key_of(commit)) is not None
 
     def _aside(self, commit: Commit, action: Callable[[], Any]) -> Any:
-        task, is_overtaken = SideTask(self.control, action), self._is_overtaken(commit)
+        task, is_overtaken = AbandonableCall(self.control, action), self._is_overtaken(commit)
         until_s = time.monotonic() + FORM_PATIENCE_S
         while not (task.is_done or is_overtaken() or time.monotonic() > until_s):
             task.wait(is_overtaken, LOOK_S)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bftrainer.elastic.mpi.comm import Comm
-from bftrainer.elastic.mpi.state import State
+from bftrainer.elastic.mpi.state import MpiState
 
 KEPT = 2  # a copy counts when all have it; until that is known the one before is needed
 
@@ -19,7 +19,7 @@ Held = tuple[int, int, tuple[int, ...]]  # step, size, ranks whose rows are held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
+class StateCopy:
     """The state at a step, as far as this member has it."""
 
     step: int
@@ -28,12 +28,12 @@ class Copy:
     blocks: dict[int, list[bytearray]]  # by rank at that size, in the order of the rows
 
 
-class Memory:
+class RecentCopies:
     """The newest copies of this member."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: MpiState) -> None:
         self._state = state
-        self._copies: list[Copy] = []
+        self._copies: list[StateCopy] = []
 
     def take(self, comm: Comm, step: int) -> None:
         """Copy this member's rows and those of the rank before it; all members call it."""
@@ -50,14 +50,16 @@ class Memory:
             requests += [comm.Isend(block, right, tag) for tag, block in enumerate(own)]
             comm.wait(*requests)
             blocks[left] = theirs
-        fresh = Copy(step=step, size=comm.size, arrays=self._state.copy_arrays(), blocks=blocks)
+        fresh = StateCopy(
+            step=step, size=comm.size, arrays=self._state.copy_arrays(), blocks=blocks
+        )
         self._copies = [*self._copies[1 - KEPT :], fresh]
 
     def held(self) -> list[Held]:
         """Return what this member could bring along."""
         return [(c.step, c.size, tuple(sorted(c.blocks))) for c in self._copies]
 
-    def find(self, step: int, size: int) -> Copy | None:
+    def find(self, step: int, size: int) -> StateCopy | None:
         """Return the copy of a step and size, if this member has it."""
         found = [c for c in self._copies if (c.step, c.size) == (step, size)]
         return found[-1] if found else None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Span:
+class RowSpan:
     """Rows ``first`` to ``first + count - 1``."""
 
     first: int
@@ -24,27 +24,29 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class RowTransfer:
     """Rows that ``source`` has and ``target`` shall have; ``held`` is the place in its list."""
 
     source: int
     held: int
     target: int
-    span: Span
+    span: RowSpan
 
 
-def share_of(total: int, size: int, rank: int) -> Span:
+def share_of(total: int, size: int, rank: int) -> RowSpan:
     """Return the rows of a rank: consecutive blocks, as equal as can be."""
     first = total * rank // size
-    return Span(first, total * (rank + 1) // size - first)
+    return RowSpan(first, total * (rank + 1) // size - first)
 
 
-def pieces(holders: Sequence[Sequence[Span]], targets: Sequence[Span | None]) -> list[Piece] | None:
+def pieces(
+    holders: Sequence[Sequence[RowSpan]], targets: Sequence[RowSpan | None]
+) -> list[RowTransfer] | None:
     """Return what is to be moved; None when some wanted row is held by nobody.
 
     A target takes what it holds itself, else from the lowest rank that has it.
     """
-    moves: list[Piece] = []
+    moves: list[RowTransfer] = []
     for target, wanted in enumerate(targets):
         at = wanted.first if wanted else 0
         while wanted and at < wanted.end:
@@ -61,10 +63,12 @@ def pieces(holders: Sequence[Sequence[Span]], targets: Sequence[Span | None]) ->
             if is_foreign:  # up to where the target has its own rows again
                 own = [s.first for s in _of(holders, target) if at < s.first < end]
                 end = min([end, *own])
-            moves.append(Piece(source=rank, held=held, target=target, span=Span(at, end - at)))
+            moves.append(
+                RowTransfer(source=rank, held=held, target=target, span=RowSpan(at, end - at))
+            )
             at = end
     return moves
 
 
-def _of(holders: Sequence[Sequence[Span]], rank: int) -> Sequence[Span]:
+def _of(holders: Sequence[Sequence[RowSpan]], rank: int) -> Sequence[RowSpan]:
     return holders[rank] if rank < len(holders) else ()

@@ -36,7 +36,7 @@ def cut(n: int, size: int) -> Spans:
     return [(first, end - first) for first, end in pairwise(starts)]
 
 
-class Reducer:
+class MpiReducer:
     """The all-reduces of one communicator."""
 
     def __init__(self, exchange: Exchange, rank: int, size: int) -> None:

@@ -17,12 +17,12 @@ from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.mpi import library
 from bftrainer.elastic.mpi.comm import Comm, GroupBroken
 from bftrainer.elastic.mpi.disk import Disk
-from bftrainer.elastic.mpi.handover import Handover
+from bftrainer.elastic.mpi.handover import MpiStateTransfer
 from bftrainer.elastic.mpi.launched import Launched
-from bftrainer.elastic.mpi.membership import Change, Membership
-from bftrainer.elastic.mpi.memory import Memory
-from bftrainer.elastic.mpi.state import Rows, State
-from bftrainer.elastic.pace import Pace
+from bftrainer.elastic.mpi.membership import Change, MpiMembership
+from bftrainer.elastic.mpi.memory import RecentCopies
+from bftrainer.elastic.mpi.state import BlockRows, MpiState
+from bftrainer.elastic.pace import StepDurations
 from bftrainer.elastic.protocol import Finished, Warm
 
 COPY_S = 1.0  # between two copies of the rows in the neighbour's memory
@@ -48,7 +48,7 @@ class Run:
         self,
         *,
         replicated: Mapping[str, Any] | None = None,
-        rows: Mapping[str, Rows] | None = None,
+        rows: Mapping[str, BlockRows] | None = None,
         batch: int = 1,
         copy_s: float = COPY_S,
         repartition: Callable[[Change], object] | None = None,
@@ -57,16 +57,16 @@ class Run:
         control = control_module.current()
         self._control = control
         self._mpi = mpi = library.load()
-        self._state = state = State(replicated or {}, rows or {})
+        self._state = state = MpiState(replicated or {}, rows or {})
         plain = Launched if control.is_plain else None
         directory = control.config.checkpoint_dir or (plain.directory() if plain else "")
         self._disk = Disk(control, state, directory)
-        self._memory = Memory(state)
-        self._handover = Handover(state, self._disk, self._memory, batch)
-        self._membership: Membership | Launched = (
+        self._memory = RecentCopies(state)
+        self._handover = MpiStateTransfer(state, self._disk, self._memory, batch)
+        self._membership: MpiMembership | Launched = (
             Launched(mpi, self._handover, self._memory)
             if control.is_plain
-            else Membership(control, mpi, self._handover)
+            else MpiMembership(control, mpi, self._handover)
         )
         if repartition is not None:
             self._membership.on_change = repartition
@@ -75,7 +75,7 @@ class Run:
         )
         self._batch, self._copy_s = batch, copy_s
         self._guard = state.copy_arrays() if guards and not state.rows else None
-        self._pace = Pace()
+        self._pace = StepDurations()
         self._saved_s = self._copied_s = time.monotonic()
         self._is_over = False
         self._results: dict[str, bytearray] = {}

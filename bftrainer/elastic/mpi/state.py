@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.mpi.plan import Span, share_of
+from bftrainer.elastic.mpi.plan import RowSpan, share_of
 
 
 def bytes_of(buffer: Any, name: str) -> memoryview:
@@ -34,7 +34,7 @@ def bytes_of(buffer: Any, name: str) -> memoryview:
     return view.cast("B") if view.nbytes else memoryview(bytearray())
 
 
-class Rows:
+class BlockRows:
     """An array of ``total`` rows, of which each member has a block.
 
     ``make(first, count)`` returns a new array that holds the initial values of rows
@@ -45,7 +45,7 @@ class Rows:
     def __init__(self, total: int, make: Callable[[int, int], Any]) -> None:
         self.total = total
         self._make = make
-        self.span = Span(0, 0)
+        self.span = RowSpan(0, 0)
         self.local: Any = make(0, 1)
         self.row_bytes = bytes_of(self.local, "rows").nbytes
 
@@ -59,7 +59,7 @@ class Rows:
         """Rows of the block."""
         return self.span.count
 
-    def renew(self, span: Span) -> memoryview:
+    def renew(self, span: RowSpan) -> memoryview:
         """Make the block of these rows, with its initial values; return its memory."""
         self.span, self.local = span, self._make(span.first, span.count)
         return self.memory()
@@ -76,15 +76,15 @@ class Rows:
             )
         return view
 
-    def share(self, size: int, rank: int) -> Span:
+    def share(self, size: int, rank: int) -> RowSpan:
         """Return which rows a rank has at a size."""
         return share_of(self.total, size, rank)
 
 
-class State:
+class MpiState:
     """All of it, in the order in which it was registered."""
 
-    def __init__(self, replicated: Mapping[str, Any], rows: Mapping[str, Rows]) -> None:
+    def __init__(self, replicated: Mapping[str, Any], rows: Mapping[str, BlockRows]) -> None:
         self.arrays = {name: bytes_of(buffer, name) for name, buffer in replicated.items()}
         self._kept = dict(replicated)  # the views above need their arrays alive
         self.rows = dict(rows)

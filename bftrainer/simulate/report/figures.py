@@ -1,6 +1,6 @@
 """The figures of a report: what each shows, in words and on axes.
 
-``Run``s come in; each ``Figure`` draws them on matplotlib axes that the page hands it and
+``ReplayRun``s come in; each ``Figure`` draws them on matplotlib axes that the page hands it and
 says in a caption what is to be seen, with units. matplotlib is imported by the page.
 """
 
@@ -21,7 +21,7 @@ from bftrainer.simulate.report.windows import (
     utilization,
     window_h,
 )
-from bftrainer.simulate.session import Run
+from bftrainer.simulate.session import ReplayRun
 from bftrainer.simulate.traces.fragments import HOUR_S
 
 # M. Okabe, K. Ito: colours that everybody can tell apart.
@@ -42,11 +42,11 @@ class Figure:
 
     key: str  # of its anchor
     title: str
-    caption: Callable[[Sequence[Run]], str]
-    draw: Callable[[Any, Sequence[Run]], None]
+    caption: Callable[[Sequence[ReplayRun]], str]
+    draw: Callable[[Any, Sequence[ReplayRun]], None]
 
 
-def _utilization(axes: Any, runs: Sequence[Run]) -> None:
+def _utilization(axes: Any, runs: Sequence[ReplayRun]) -> None:
     names = [run.choices.policy for run in runs]
     values = [100 * run.metrics.utilization for run in runs]
     bars = axes.bar(names, values, color=[_colour(i) for i in range(len(runs))], width=0.6)
@@ -55,7 +55,7 @@ def _utilization(axes: Any, runs: Sequence[Run]) -> None:
     axes.grid(axis="y", alpha=0.3)
 
 
-def _split(axes: Any, runs: Sequence[Run]) -> None:
+def _split(axes: Any, runs: Sequence[ReplayRun]) -> None:
     names = [run.choices.policy for run in runs]
     above, below = np.zeros(len(runs)), np.zeros(len(runs))
     for name, label, colour in PARTS:
@@ -70,7 +70,7 @@ def _split(axes: Any, runs: Sequence[Run]) -> None:
     axes.grid(axis="y", alpha=0.3)
 
 
-def _nodes(axes: Any, runs: Sequence[Run]) -> None:
+def _nodes(axes: Any, runs: Sequence[ReplayRun]) -> None:
     trace = runs[0].outcome.trace
     edges = edges_of(trace, window_h(trace, FINE_WINDOWS))
     hours, offered = hours_of(edges), nodes_offered(trace, edges)
@@ -84,7 +84,7 @@ def _nodes(axes: Any, runs: Sequence[Run]) -> None:
     axes.grid(alpha=0.3)
 
 
-def _over_time(axes: Any, runs: Sequence[Run]) -> None:
+def _over_time(axes: Any, runs: Sequence[ReplayRun]) -> None:
     trace = runs[0].outcome.trace
     edges = edges_of(trace, window_h(trace, WINDOWS))
     hours = hours_of(edges)
@@ -98,7 +98,7 @@ def _over_time(axes: Any, runs: Sequence[Run]) -> None:
     axes.grid(alpha=0.3)
 
 
-def _completion(axes: Any, runs: Sequence[Run]) -> None:
+def _completion(axes: Any, runs: Sequence[ReplayRun]) -> None:
     last_h = 1e-3
     for i, run in enumerate(runs):
         hours = np.sort(completion_times_s(run.outcome)) / HOUR_S
@@ -121,11 +121,11 @@ def _colour(i: int) -> str:
     return COLOURS[i % len(COLOURS)]
 
 
-def _says(text: str) -> Callable[[Sequence[Run]], str]:
+def _says(text: str) -> Callable[[Sequence[ReplayRun]], str]:
     return lambda _: text
 
 
-def _window(runs: Sequence[Run], most: int) -> str:
+def _window(runs: Sequence[ReplayRun], most: int) -> str:
     return f"{window_h(runs[0].outcome.trace, most):g} h"
 
 

@@ -16,7 +16,7 @@ MAX_NOTES = 2000  # of a replay: more than a figure can show
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class RunningSums:
     """Sums from the begin of the replay up to one instant."""
 
     at_s: float
@@ -31,7 +31,7 @@ class Note:
 class History:
     """The course of one replay."""
 
-    notes: tuple[Note, ...]  # in order of time, the last one at the end of the replay
+    notes: tuple[RunningSums, ...]  # in order of time, the last one at the end of the replay
     decision_s: tuple[float, ...]  # what each decision took, by the wall clock
 
 
@@ -48,7 +48,7 @@ class Recorder:
         self._end_s = end_s
         self._decide_s = 0.0
         self._decision_s: list[float] = []
-        self._notes: list[Note] = []
+        self._notes: list[RunningSums] = []
         self._processed_by_the_completed = 0.0
 
     def decided(self, now_s: float) -> None:
@@ -68,7 +68,7 @@ class Recorder:
     def _note(self, now_s: float) -> None:
         tally = self._tally
         self._notes.append(
-            Note(
+            RunningSums(
                 at_s=now_s,
                 processed=self._processed(),
                 node_s_offered=tally.node_s_offered,

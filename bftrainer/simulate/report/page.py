@@ -1,6 +1,6 @@
 """A report of replays: one page with figures that can be cited, as HTML or as a picture.
 
-``Run``s and their ``Setup`` come in, one file goes out; ``bftrainer simulate --report``
+``ReplayRun``s and their ``Setup`` come in, one file goes out; ``bftrainer simulate --report``
 calls it. The HTML holds everything: its pictures are in it, it loads nothing and runs
 nothing.
 """
@@ -22,7 +22,7 @@ from bftrainer.simulate.report.figures import FIGURES, Figure
 from bftrainer.simulate.report.setup import Setup
 from bftrainer.simulate.report.tables import check_place
 from bftrainer.simulate.report.words import WORDS, label_of, shown_value
-from bftrainer.simulate.session import Run
+from bftrainer.simulate.session import ReplayRun
 from bftrainer.simulate.traces.errors import unreadable
 
 OTHERWISE = "leave --report out"
@@ -56,7 +56,7 @@ def check_destination(path: Path) -> None:
 
 def write_report(
     path: Path,
-    runs: Sequence[Run],
+    runs: Sequence[ReplayRun],
     setup: Setup,
     progress: Callable[[float], None] = lambda _: None,
 ) -> None:
@@ -75,7 +75,7 @@ def write_report(
         raise unreadable(path, problem) from problem
 
 
-def _as_html(runs: Sequence[Run], setup: Setup, progress: Callable[[float], None]) -> bytes:
+def _as_html(runs: Sequence[ReplayRun], setup: Setup, progress: Callable[[float], None]) -> bytes:
     parts = []
     for number, figure in enumerate(FIGURES, start=1):
         parts.append(_figure_html(figure, number, runs, setup))
@@ -95,7 +95,7 @@ def _as_html(runs: Sequence[Run], setup: Setup, progress: Callable[[float], None
     return page.encode()
 
 
-def _figure_html(figure: Figure, number: int, runs: Sequence[Run], setup: Setup) -> str:
+def _figure_html(figure: Figure, number: int, runs: Sequence[ReplayRun], setup: Setup) -> str:
     canvas = new_canvas((8.0, 4.5), OTHERWISE)
     figure.draw(canvas.add_subplot(), runs)
     picture = base64.b64encode(_saved(canvas, "svg")).decode()
@@ -108,7 +108,7 @@ def _figure_html(figure: Figure, number: int, runs: Sequence[Run], setup: Setup)
     )
 
 
-def _table_html(runs: Sequence[Run]) -> str:
+def _table_html(runs: Sequence[ReplayRun]) -> str:
     head = "".join(f"<th>{escape(run.choices.policy)}</th>" for run in runs)
     rows = "".join(
         f"<tr><td>{escape(label_of(name))}</td>"
@@ -119,7 +119,7 @@ def _table_html(runs: Sequence[Run]) -> str:
     return f"<table><tr><th></th>{head}<th></th></tr>\n{rows}</table>"
 
 
-def _as_png(runs: Sequence[Run], setup: Setup, progress: Callable[[float], None]) -> bytes:
+def _as_png(runs: Sequence[ReplayRun], setup: Setup, progress: Callable[[float], None]) -> bytes:
     canvas = new_canvas((13.0, 15.5), OTHERWISE)
     grid = canvas.subplots(3, 2).flat
     words = [setup.sentence(runs), f"Made by bftrainer {__version__} with: {setup.command}"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.simulate.session import Run, job_nodes
+from bftrainer.simulate.session import ReplayRun, job_nodes
 from bftrainer.simulate.traces.fragments import HOUR_S
 
 
@@ -20,7 +20,7 @@ class Setup:
     costs: str
     command: str  # that gives these runs again
 
-    def sentence(self, runs: Sequence[Run]) -> str:
+    def sentence(self, runs: Sequence[ReplayRun]) -> str:
         """Say trace, workload and choices."""
         run = runs[0]
         outcome, choices = run.outcome, run.choices

@@ -1,6 +1,6 @@
 """Replays as documents: JSON for programs, CSV for spreadsheets, rows for a terminal.
 
-``Run``s come in, plain data go out; ``bftrainer simulate`` writes them.
+``ReplayRun``s come in, plain data go out; ``bftrainer simulate`` writes them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.simulate.report.setup import Setup
 from bftrainer.simulate.report.words import WORDS, label_of, shown_value
-from bftrainer.simulate.session import Run, job_nodes
+from bftrainer.simulate.session import ReplayRun, job_nodes
 from bftrainer.simulate.traces.errors import unreadable
 
 
-def document(run: Run, setup: Setup, selection: Mapping[str, Any]) -> dict[str, Any]:
+def document(run: ReplayRun, setup: Setup, selection: Mapping[str, Any]) -> dict[str, Any]:
     """Return one replay as a JSON object; ``selection`` is the part of the trace."""
     choices = run.choices
     jobs = not load_policy(choices.policy).traits.rescales
@@ -65,6 +65,6 @@ def write_csv(path: Path, documents: Sequence[Mapping[str, Any]]) -> None:
         raise unreadable(path, problem) from problem
 
 
-def comparison(runs: Sequence[Run]) -> list[tuple[str, ...]]:
+def comparison(runs: Sequence[ReplayRun]) -> list[tuple[str, ...]]:
     """Return one row per figure of merit, one column per replay."""
     return [(label_of(name), *[shown_value(run.metrics, name) for run in runs]) for name in WORDS]

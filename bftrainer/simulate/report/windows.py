@@ -1,6 +1,6 @@
 """A replay in windows of time: utilization and nodes, from its history and its trace.
 
-Takes a ``Run`` and the edges of windows, returns a numpy column; the figures draw them. As
+Takes a ``ReplayRun`` and the edges of windows, returns a numpy column; the figures draw them. As
 in Fig. 10 of the BFTrainer paper a window has a U of its own: what was processed in it,
 over what as many nodes as were idle in it on average would have processed.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from bftrainer.simulate.metrics import static_outcome
-from bftrainer.simulate.report.history import Note
-from bftrainer.simulate.session import Run
+from bftrainer.simulate.report.history import RunningSums
+from bftrainer.simulate.session import ReplayRun
 from bftrainer.simulate.traces.fragments import HOUR_S, Fragments, Times
 
 WIDTHS_H = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 6.0, 12.0, 24.0)  # what people count time in
@@ -45,12 +45,12 @@ def nodes_offered(trace: Fragments, edges_s: Times) -> Times:
     return offered
 
 
-def nodes_training(run: Run, edges_s: Times) -> Times:
+def nodes_training(run: ReplayRun, edges_s: Times) -> Times:
     """Return how many nodes trained in each window, on average."""
     return _gained(run, edges_s, [n.node_s_training for n in run.history.notes]) / np.diff(edges_s)
 
 
-def utilization(run: Run, edges_s: Times) -> Times:
+def utilization(run: ReplayRun, edges_s: Times) -> Times:
     """Return U of each window; NaN where no node was idle."""
     processed = _gained(run, edges_s, [n.processed for n in run.history.notes])
     offered, width_s = nodes_offered(run.outcome.trace, edges_s), np.diff(edges_s)
@@ -62,8 +62,8 @@ def utilization(run: Run, edges_s: Times) -> Times:
     return found
 
 
-def _gained(run: Run, edges_s: Times, sums: list[float]) -> Times:
+def _gained(run: ReplayRun, edges_s: Times, sums: list[float]) -> Times:
     """What sums grew by in each window, evenly between two notes."""
-    notes: tuple[Note, ...] = run.history.notes
+    notes: tuple[RunningSums, ...] = run.history.notes
     at_s = [run.outcome.trace.span_s[0], *(note.at_s for note in notes)]
     return np.diff(np.interp(edges_s, at_s, [0.0, *sums]))

@@ -11,14 +11,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
+from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
 from milp.problem import Problem
 
 
 class AnyNode:
     """Wraps a policy for one replay: the same replay draws the same nodes."""
 
-    def __init__(self, inner: Policy, *, seed: int) -> None:
+    def __init__(self, inner: AllocationPolicy, *, seed: int) -> None:
         self._inner = inner
         self._chance = np.random.Generator(np.random.PCG64(seed))
 

@@ -11,14 +11,14 @@ import numpy as np
 from bftrainer.simulate.reproduce.extent import Extent
 from bftrainer.simulate.reproduce.findings import (
     Chart,
-    Finding,
     Line,
     Plotted,
     Records,
+    ReproducedResult,
     Table,
     percent,
 )
-from bftrainer.simulate.reproduce.runs import Record, Run
+from bftrainer.simulate.reproduce.runs import PaperReplay, Record
 from bftrainer.simulate.reproduce.scene import DIVERSE
 from bftrainer.simulate.reproduce.series import Series
 from bftrainer.simulate.workloads import NETWORKS
@@ -58,22 +58,24 @@ TABLE_4: Hours = {
 PAPER: Mapping[Objective, Hours] = {THROUGHPUT: TABLE_3, EFFICIENCY: TABLE_4}
 
 
-def run_of(objective: Objective, *, p_jmax: int = 10, t_fwd_s: float = TABLES_T_FWD_S) -> Run:
+def run_of(
+    objective: Objective, *, p_jmax: int = 10, t_fwd_s: float = TABLES_T_FWD_S
+) -> PaperReplay:
     """Return the run of one setting."""
-    return Run(workload=DIVERSE, objective=objective, p_jmax=p_jmax, t_fwd_s=t_fwd_s)
+    return PaperReplay(workload=DIVERSE, objective=objective, p_jmax=p_jmax, t_fwd_s=t_fwd_s)
 
 
-def by_p_jmax(objective: Objective, extent: Extent) -> tuple[Run, ...]:
+def by_p_jmax(objective: Objective, extent: Extent) -> tuple[PaperReplay, ...]:
     """Return a run per P_jmax."""
     return tuple(run_of(objective, p_jmax=p) for p in extent.p_jmax)
 
 
-def all_p_jmax(extent: Extent) -> tuple[Run, ...]:
+def all_p_jmax(extent: Extent) -> tuple[PaperReplay, ...]:
     """The same for both objectives."""
     return tuple(run for objective in BOTH for run in by_p_jmax(objective, extent))
 
 
-def all_t_fwd(extent: Extent) -> tuple[Run, ...]:
+def all_t_fwd(extent: Extent) -> tuple[PaperReplay, ...]:
     """Return a run per objective and forward-looking time."""
     return tuple(run_of(o, t_fwd_s=t) for o in BOTH for t in extent.diverse_t_fwd_s)
 
@@ -96,7 +98,7 @@ def _longest_over_shortest(hours: Mapping[str, float]) -> float:
     return max(hours.values()) / min(hours.values())
 
 
-def fig12(records: Records, extent: Extent) -> Finding:
+def fig12(records: Records, extent: Extent) -> ReproducedResult:
     """Runtime by network with both objectives, and how far apart AlexNet and DenseNet are."""
     ours = {o: runtimes_h(records[run_of(o)]) for o in BOTH}
     paper = {o: _paper_h(o, 10) for o in BOTH}
@@ -152,7 +154,7 @@ def fig12(records: Records, extent: Extent) -> Finding:
         plotted=tuple(plotted),
         has_bars=True,
     )
-    return Finding(lines=tuple(lines), charts=(chart,))
+    return ReproducedResult(lines=tuple(lines), charts=(chart,))
 
 
 def utilization(record: Record) -> float:
@@ -173,12 +175,12 @@ def utilization(record: Record) -> float:
     return percent(found.a_e / (rate * record.run.p_jmax * span_s))
 
 
-def fig13(records: Records, extent: Extent) -> Finding:
+def fig13(records: Records, extent: Extent) -> ReproducedResult:
     """U against T_fwd with both objectives."""
     times = extent.diverse_t_fwd_s
     ours = {o: [utilization(records[run_of(o, t_fwd_s=t)]) for t in times] for o in BOTH}
     lead = [e - s for e, s in zip(ours[EFFICIENCY], ours[THROUGHPUT], strict=True)]
-    return Finding(
+    return ReproducedResult(
         lines=(
             Line(
                 what="lead of scaling efficiency in U, least",
@@ -222,7 +224,7 @@ def _beyond(series: Series, p_jmax: int) -> float:
     return percent(float((beyond * for_s).sum() / (series.pool * for_s).sum()))
 
 
-def fig14(records: Records, extent: Extent) -> Finding:
+def fig14(records: Records, extent: Extent) -> ReproducedResult:
     """Resource integral, runtime and U against P_jmax."""
     sizes = extent.p_jmax
     integral = {o: [integral_kh(records[r]) for r in by_p_jmax(o, extent)] for o in BOTH}
@@ -269,7 +271,7 @@ def fig14(records: Records, extent: Extent) -> Finding:
             ),
         )
 
-    return Finding(
+    return ReproducedResult(
         lines=tuple(lines),
         charts=(
             chart("fig14a", "Resource integral of 1,000 trainers", "thousand node-hours", integral),
@@ -279,7 +281,7 @@ def fig14(records: Records, extent: Extent) -> Finding:
     )
 
 
-def table(objective: Objective, records: Records, extent: Extent) -> Finding:
+def table(objective: Objective, records: Records, extent: Extent) -> ReproducedResult:
     """Mean runtimes by network and P_jmax beside the paper's."""
     ours = {p: runtimes_h(records[run_of(objective, p_jmax=p)]) for p in extent.p_jmax}
     rows, ratios = [], []
@@ -308,24 +310,26 @@ def table(objective: Objective, records: Records, extent: Extent) -> Finding:
         unit="x",
     )
     headers = ("mean runtime in h (paper)", *(f"P_jmax {p}" for p in extent.p_jmax))
-    return Finding(lines=(middle, *lines), tables=(Table(headers=headers, rows=tuple(rows)),))
+    return ReproducedResult(
+        lines=(middle, *lines), tables=(Table(headers=headers, rows=tuple(rows)),)
+    )
 
 
-def table3(records: Records, extent: Extent) -> Finding:
+def table3(records: Records, extent: Extent) -> ReproducedResult:
     """With samples per second as the objective."""
     return table(THROUGHPUT, records, extent)
 
 
-def table4(records: Records, extent: Extent) -> Finding:
+def table4(records: Records, extent: Extent) -> ReproducedResult:
     """With scaling efficiency as the objective."""
     return table(EFFICIENCY, records, extent)
 
 
-def table3_runs(extent: Extent) -> tuple[Run, ...]:
+def table3_runs(extent: Extent) -> tuple[PaperReplay, ...]:
     """Runs of Table 3."""
     return by_p_jmax(THROUGHPUT, extent)
 
 
-def table4_runs(extent: Extent) -> tuple[Run, ...]:
+def table4_runs(extent: Extent) -> tuple[PaperReplay, ...]:
     """Runs of Table 4."""
     return by_p_jmax(EFFICIENCY, extent)

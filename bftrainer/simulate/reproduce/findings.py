@@ -1,6 +1,6 @@
 """What a result of the paper is here: lines beside the paper's values, tables and charts.
 
-Results make ``Finding``s from records; the report and the command line show them.
+Results make ``ReproducedResult``s from records; the report and the command line show them.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bftrainer.simulate.reproduce.extent import Extent
-from bftrainer.simulate.reproduce.runs import Record, Run
+from bftrainer.simulate.reproduce.runs import PaperReplay, Record
 
-Records = Mapping[Run, Record]
+Records = Mapping[PaperReplay, Record]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class ReproducedResult:
     """What came out for one result."""
 
     lines: tuple[Line, ...]
@@ -92,8 +92,8 @@ class Result:
     how: str  # how ours is computed
     why: str = ""  # where lines deviate by more than the tolerance
     tolerance: float = 2.0  # points, or percent
-    runs: Callable[[Extent], tuple[Run, ...]] = lambda _: ()
-    find: Callable[[Records, Extent], Finding] | None = None
+    runs: Callable[[Extent], tuple[PaperReplay, ...]] = lambda _: ()
+    find: Callable[[Records, Extent], ReproducedResult] | None = None
     missing: str = ""
 
 

@@ -6,28 +6,28 @@ from bftrainer.simulate.reproduce import diverse, hpo
 from bftrainer.simulate.reproduce.extent import Extent
 from bftrainer.simulate.reproduce.findings import (
     Chart,
-    Finding,
     Line,
     Plotted,
     Records,
+    ReproducedResult,
 )
-from bftrainer.simulate.reproduce.runs import Record, Run
+from bftrainer.simulate.reproduce.runs import PaperReplay, Record
 from bftrainer.simulate.reproduce.scene import DIVERSE
 from bftrainer.simulate.workloads import NETWORKS
 
 MANY = (5, 15, 20, 25, 30, 35)  # P_jmax of identical trials, beside 10
 
 
-def networks(extent: Extent) -> tuple[Run, ...]:
+def networks(extent: Extent) -> tuple[PaperReplay, ...]:
     """Return a run per network of Table 2, over the first hours."""
-    return tuple(Run(workload=slug, hours=extent.networks_hours) for slug in NETWORKS)
+    return tuple(PaperReplay(workload=slug, hours=extent.networks_hours) for slug in NETWORKS)
 
 
-def fig15(records: Records, extent: Extent) -> Finding:
+def fig15(records: Records, extent: Extent) -> ReproducedResult:
     """U by network."""
     ours = {NETWORKS[run.workload].name: hpo.utilization(records[run]) for run in networks(extent)}
     least = min(ours.values())
-    return Finding(
+    return ReproducedResult(
         lines=(
             Line(what="U, AlexNet", ours=ours["AlexNet"], paper=75.0),
             Line(what="U, DenseNet", ours=ours["DenseNet"], paper=83.0,
@@ -50,17 +50,17 @@ def fig15(records: Records, extent: Extent) -> Finding:
     )  # fmt: skip
 
 
-def costs(extent: Extent) -> tuple[Run, ...]:
+def costs(extent: Extent) -> tuple[PaperReplay, ...]:
     """Return a run per factor on the rescale costs."""
-    return tuple(Run(cost_factor=factor) for factor in extent.cost_factors)
+    return tuple(PaperReplay(cost_factor=factor) for factor in extent.cost_factors)
 
 
-def fig16(records: Records, extent: Extent) -> Finding:
+def fig16(records: Records, extent: Extent) -> ReproducedResult:
     """U against rescale cost."""
     ours = [hpo.utilization(records[run]) for run in costs(extent)]
     factors = extent.cost_factors
     first, last = 100.0 - ours[0], 100.0 - ours[-1]
-    return Finding(
+    return ReproducedResult(
         lines=(
             Line(
                 what="what is missing to 100%, costs x10 over x1",
@@ -88,8 +88,8 @@ def fig16(records: Records, extent: Extent) -> Finding:
     )
 
 
-def _identical(extent: Extent) -> tuple[Run, ...]:
-    return tuple(Run(p_jmax=p) for p in MANY if p in extent.p_jmax)
+def _identical(extent: Extent) -> tuple[PaperReplay, ...]:
+    return tuple(PaperReplay(p_jmax=p) for p in MANY if p in extent.p_jmax)
 
 
 def _u(record: Record) -> float:
@@ -97,7 +97,7 @@ def _u(record: Record) -> float:
     return diverse.utilization(record) if is_diverse else hpo.utilization(record)
 
 
-def statements(extent: Extent) -> tuple[Run, ...]:
+def statements(extent: Extent) -> tuple[PaperReplay, ...]:
     """Return the runs the best of which the paper's abstract names."""
     return (
         *hpo.sweep_and_heuristic(extent),
@@ -106,13 +106,13 @@ def statements(extent: Extent) -> tuple[Run, ...]:
     )
 
 
-def find_statements(records: Records, extent: Extent) -> Finding:
+def find_statements(records: Records, extent: Extent) -> ReproducedResult:
     """75% for the heuristic, 80% for the MILP on average, up to 93%."""
     linear = hpo.fig10(records, extent).lines[1].ours
     settings = (*diverse.all_p_jmax(extent), *_identical(extent), *hpo.sweep(extent))
     best = max(settings, key=lambda run: _u(records[run]))
     kind = "diverse" if best.workload == DIVERSE else best.workload
-    return Finding(
+    return ReproducedResult(
         lines=(
             Line(what="U of the heuristic", ours=hpo.utilization(records[hpo.HEURISTIC]),
                  paper=75.0),

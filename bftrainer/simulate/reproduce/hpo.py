@@ -10,15 +10,15 @@ import numpy as np
 from bftrainer.simulate.reproduce.extent import Extent
 from bftrainer.simulate.reproduce.findings import (
     Chart,
-    Finding,
     Line,
     Plotted,
     Records,
+    ReproducedResult,
     is_more,
     over,
     percent,
 )
-from bftrainer.simulate.reproduce.runs import REPLAYER_SHARE, Record, Run
+from bftrainer.simulate.reproduce.runs import REPLAYER_SHARE, PaperReplay, Record
 from bftrainer.simulate.reproduce.series import (
     Column,
     Windows,
@@ -28,9 +28,9 @@ from bftrainer.simulate.reproduce.series import (
 )
 from bftrainer.simulate.workloads import NETWORKS
 
-EQUAL = Run(policy="equal-share")
-HEURISTIC = Run(policy=REPLAYER_SHARE)
-MILP = Run()
+EQUAL = PaperReplay(policy="equal-share")
+HEURISTIC = PaperReplay(policy=REPLAYER_SHARE)
+MILP = PaperReplay()
 SHUFFLENET = NETWORKS["shufflenet"].curve
 WINDOW_H = 6.0  # Figs. 10 and 11
 LONGEST_S = 300.0  # of the paper's axes of T_fwd
@@ -39,27 +39,27 @@ EXACT_REPLAY = {10.0: 81.6, 60.0: 83.4, 120.0: 83.3, 180.0: 83.4, 1200.0: 82.8}
 EXACT_EQUAL = 75.7
 
 
-def sweep(extent: Extent) -> tuple[Run, ...]:
+def sweep(extent: Extent) -> tuple[PaperReplay, ...]:
     """Return a run per forward-looking time."""
-    return tuple(Run(t_fwd_s=t) for t in extent.t_fwd_s)
+    return tuple(PaperReplay(t_fwd_s=t) for t in extent.t_fwd_s)
 
 
-def sweep_and_heuristic(extent: Extent) -> tuple[Run, ...]:
+def sweep_and_heuristic(extent: Extent) -> tuple[PaperReplay, ...]:
     """The same, and the heuristic of the published replayer."""
     return (*sweep(extent), HEURISTIC)
 
 
-def sweep_and_both(extent: Extent) -> tuple[Run, ...]:
+def sweep_and_both(extent: Extent) -> tuple[PaperReplay, ...]:
     """The same, and equal share in both readings."""
     return (*sweep(extent), HEURISTIC, EQUAL)
 
 
-def milp_only(_: Extent) -> tuple[Run, ...]:
+def milp_only(_: Extent) -> tuple[PaperReplay, ...]:
     """Return the MILP at T_fwd 120 s."""
     return (MILP,)
 
 
-def milp_and_heuristic(_: Extent) -> tuple[Run, ...]:
+def milp_and_heuristic(_: Extent) -> tuple[PaperReplay, ...]:
     """Return the MILP at T_fwd 120 s, and the heuristic."""
     return (MILP, HEURISTIC)
 
@@ -72,7 +72,7 @@ def _within_axis(extent: Extent) -> list[float]:
     return [t for t in extent.t_fwd_s if t <= LONGEST_S]
 
 
-def fig7a(records: Records, _: Extent) -> Finding:
+def fig7a(records: Records, _: Extent) -> ReproducedResult:
     """Share of decisions that are followed by a preemption within T_fwd."""
     within_s = [float(t) for t in range(10, 301, 10)]
     series = records[MILP].series
@@ -80,7 +80,7 @@ def fig7a(records: Records, _: Extent) -> Finding:
     gaps = np.diff(series.at_s)
     events = [float(np.mean(gaps <= t)) for t in within_s]
     at_170 = within_s.index(170.0)
-    return Finding(
+    return ReproducedResult(
         lines=(
             Line(
                 what="decisions followed by any event within 170 s",
@@ -117,12 +117,12 @@ def _rescale_per_event(record: Record) -> float:
     return float(record.series.rescale.sum()) / len(record.series.rescale)
 
 
-def fig7b(records: Records, extent: Extent) -> Finding:
+def fig7b(records: Records, extent: Extent) -> ReproducedResult:
     """Cost of rescales per event."""
     times = _within_axis(extent)
-    milp = [_rescale_per_event(records[Run(t_fwd_s=t)]) for t in times]
+    milp = [_rescale_per_event(records[PaperReplay(t_fwd_s=t)]) for t in times]
     heuristic = _rescale_per_event(records[HEURISTIC])
-    return Finding(
+    return ReproducedResult(
         lines=(
             Line(
                 what="heuristic, samples per event",
@@ -158,18 +158,18 @@ def fig7b(records: Records, extent: Extent) -> Finding:
     )
 
 
-def fig8(records: Records, extent: Extent) -> Finding:
+def fig8(records: Records, extent: Extent) -> ReproducedResult:
     """Return on investment: outcome up to the next event over the cost of the decision."""
     times = _within_axis(extent)
     returns, ratios = [], []
     for t in times:
-        series = records[Run(t_fwd_s=t)].series
+        series = records[PaperReplay(t_fwd_s=t)].series
         returns.append(float(series.gross().mean()))
         ratios.append(over(float(series.gross().sum()), float(series.rescale.sum())) or 0.0)
     falls = all(later <= sooner for sooner, later in pairwise(ratios))
     late = [r for t, r in zip(times, returns, strict=True) if t >= 120]
     spread = 100.0 * (max(late) / min(late) - 1.0)
-    return Finding(
+    return ReproducedResult(
         lines=(
             Line(
                 what="mean return over mean cost, T_fwd 10 s over 300 s",
@@ -205,12 +205,12 @@ def fig8(records: Records, extent: Extent) -> Finding:
     )
 
 
-def fig9(records: Records, extent: Extent) -> Finding:
+def fig9(records: Records, extent: Extent) -> ReproducedResult:
     """U against T_fwd."""
     times = _within_axis(extent)
-    ours = [_u(records[Run(t_fwd_s=t)]) for t in times]
+    ours = [_u(records[PaperReplay(t_fwd_s=t)]) for t in times]
     late = [u for t, u in zip(times, ours, strict=True) if t >= 120]
-    return Finding(
+    return ReproducedResult(
         lines=(
             Line(what="U of the heuristic", ours=_u(records[HEURISTIC]), paper=75.0),
             Line(
@@ -252,14 +252,14 @@ def fig9(records: Records, extent: Extent) -> Finding:
     )
 
 
-def exact_runs(extent: Extent) -> tuple[Run, ...]:
+def exact_runs(extent: Extent) -> tuple[PaperReplay, ...]:
     """Return the runs that others' exact replay is compared with, nodes by name and at random."""
     times = [t for t in EXACT_REPLAY if t in extent.t_fwd_s]
-    by_name = (HEURISTIC, *(Run(t_fwd_s=t) for t in times))
+    by_name = (HEURISTIC, *(PaperReplay(t_fwd_s=t) for t in times))
     return (*by_name, *(replace(run, is_any_node=True) for run in by_name))
 
 
-def exact_replay(records: Records, extent: Extent) -> Finding:
+def exact_replay(records: Records, extent: Extent) -> ReproducedResult:
     """U beside values of another exact replay of the published bookkeeping."""
     lines = []
     for run in exact_runs(extent):
@@ -272,7 +272,7 @@ def exact_replay(records: Records, extent: Extent) -> Finding:
                 paper=EXACT_REPLAY[run.t_fwd_s] if is_milp else EXACT_EQUAL,
             )
         )
-    return Finding(lines=tuple(lines))
+    return ReproducedResult(lines=tuple(lines))
 
 
 def _six_hours(record: Record) -> tuple[Windows, Column]:
@@ -283,7 +283,7 @@ def _six_hours(record: Record) -> tuple[Windows, Column]:
     return windows, 100.0 * u
 
 
-def fig10(records: Records, _: Extent) -> Finding:
+def fig10(records: Records, _: Extent) -> ReproducedResult:
     """U in each six hours."""
     windows, milp = _six_hours(records[MILP])
     heuristic = _six_hours(records[HEURISTIC])[1]
@@ -291,7 +291,7 @@ def fig10(records: Records, _: Extent) -> Finding:
     linear = 100.0 * windows.outcome[ideal > 0] / ideal[ideal > 0]
     ahead = 100.0 * (milp[heuristic > 0] / heuristic[heuristic > 0] - 1.0)
     from_h = tuple(windows.hours[:-1].tolist())
-    return Finding(
+    return ReproducedResult(
         lines=(
             Line(
                 what="mean U of the MILP",
@@ -332,7 +332,7 @@ def fig10(records: Records, _: Extent) -> Finding:
     )
 
 
-def fig11(records: Records, _: Extent) -> Finding:
+def fig11(records: Records, _: Extent) -> ReproducedResult:
     """Costs in each six hours."""
     milp = windows_of(records[MILP].series, WINDOW_H)
     heuristic = windows_of(records[HEURISTIC].series, WINDOW_H)
@@ -354,7 +354,7 @@ def fig11(records: Records, _: Extent) -> Finding:
             is_log=is_log,
         )
 
-    return Finding(
+    return ReproducedResult(
         lines=(
             Line(
                 what="preemption cost, MILP over heuristic",
@@ -380,13 +380,13 @@ def fig11(records: Records, _: Extent) -> Finding:
     )
 
 
-def speedup(records: Records, _: Extent) -> Finding:
+def speedup(records: Records, _: Extent) -> ReproducedResult:
     """Outcome between contiguous events, MILP over heuristic."""
     milp, heuristic = records[MILP].series.net(), records[HEURISTIC].series.net()
     # Where a cost eats up what the heuristic processes there is no ratio.
     ratio = milp[heuristic > 0] / heuristic[heuristic > 0]
     shares = [percent(float(np.mean(ratio >= factor))) for factor in (2.0, 5.0)]
-    return Finding(
+    return ReproducedResult(
         lines=(
             Line(
                 what="events after which the MILP is worse",

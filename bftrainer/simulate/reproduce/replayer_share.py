@@ -9,7 +9,7 @@ baseline "distributes nodes equally"; the policy ``equal-share`` does that.
 
 from __future__ import annotations
 
-from bftrainer.decide.policies.base import Context, Decided, Policy, Traits
+from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
 from bftrainer.decide.policies.sharing import share_out
 from milp.problem import Problem
 
@@ -38,4 +38,4 @@ class ReplayerShare:
         return Decided(allocation=shares.allocation(sizes, self.name))
 
 
-POLICY: Policy = ReplayerShare()
+POLICY: AllocationPolicy = ReplayerShare()

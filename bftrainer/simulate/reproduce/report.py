@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bftrainer.simulate.reproduce.extent import Extent
-from bftrainer.simulate.reproduce.findings import Finding, Line, Result
+from bftrainer.simulate.reproduce.findings import Line, ReproducedResult, Result
 from bftrainer.simulate.reproduce.scene import Scene
 
 SCHEMA = "bftrainer/reproduction/1"
@@ -26,7 +26,7 @@ class Reproduction:
     scene: Scene
     extent: Extent
     results: tuple[Result, ...]
-    findings: Mapping[str, Finding]  # by result_id; none of what is missing
+    findings: Mapping[str, ReproducedResult]  # by result_id; none of what is missing
     pictures: Mapping[str, str]  # chart's name -> file name
 
 

@@ -1,6 +1,6 @@
 """Replays that results ask for: each is played once, as many at a time as there are cores.
 
-``Run`` says what to play, ``Record`` is what came of it: plain data, sent between processes
+``PaperReplay`` says what to play, ``Record`` is what came of it: plain data, sent between processes
 that share nothing. Results ask for runs by value, so those that ask alike share one.
 """
 
@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 
-from bftrainer.decide.policies.base import Policy, load_policy
+from bftrainer.decide.policies.base import AllocationPolicy, load_policy
 from bftrainer.simulate.metrics import Metrics, measure
 from bftrainer.simulate.paper import PaperBooks
 from bftrainer.simulate.replay import Replay
 from bftrainer.simulate.reproduce import replayer_share
 from bftrainer.simulate.reproduce.any_node import AnyNode
 from bftrainer.simulate.reproduce.scene import Scene, first_hours, network_name, workload_of
-from bftrainer.simulate.reproduce.series import Series, Watch
+from bftrainer.simulate.reproduce.series import PlanRecorder, Series
 from bftrainer.simulate.session import Choices, settings_of
 from bftrainer.simulate.tally import Tally
 from milp.problem import Objective
@@ -27,7 +27,7 @@ SEED = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Run:
+class PaperReplay:
     """One replay with the paper's bookkeeping."""
 
     workload: str = "shufflenet"
@@ -53,25 +53,25 @@ class TrainerEnd:
 class Record:
     """What a run left."""
 
-    run: Run
+    run: PaperReplay
     metrics: Metrics
     series: Series
     trainers: tuple[TrainerEnd, ...]
 
 
-def _policy(run: Run) -> Policy:
+def _policy(run: PaperReplay) -> AllocationPolicy:
     # The replayer's share is not a policy for sites, so it is not among the plug-ins.
     is_replayers = run.policy == REPLAYER_SHARE
     policy = replayer_share.POLICY if is_replayers else load_policy(run.policy)
     return AnyNode(policy, seed=SEED) if run.is_any_node else policy
 
 
-def play_run(scene: Scene, run: Run) -> Record:
+def play_run(scene: Scene, run: PaperReplay) -> Record:
     """Play one run."""
     trace = scene.trace if run.hours is None else first_hours(scene.trace, run.hours)
     workload = workload_of(scene, run.workload, run.cost_factor)
     choices = Choices(objective=run.objective, t_fwd_s=run.t_fwd_s, p_jmax=run.p_jmax)
-    watch = Watch()
+    watch = PlanRecorder()
     outcome = Replay(
         trace,
         workload,
@@ -97,15 +97,15 @@ def play_run(scene: Scene, run: Run) -> Record:
 
 def play_all(
     scene: Scene,
-    runs: Iterable[Run],
+    runs: Iterable[PaperReplay],
     *,
     processes: int,
     on_progress: Callable[[float], None] = lambda _: None,
-) -> Mapping[Run, Record]:
+) -> Mapping[PaperReplay, Record]:
     """Play every run once; the records are the same for any number of processes."""
     # The longest first, so that none is left alone at the end.
     todo = sorted(set(runs), key=lambda run: (-(run.hours or 1e9), -run.p_jmax, run))
-    records: dict[Run, Record] = {}
+    records: dict[PaperReplay, Record] = {}
     if processes == 1:
         for run in todo:
             records[run] = play_run(scene, run)

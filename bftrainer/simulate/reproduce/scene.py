@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from bftrainer.simulate.traces import SAMPLE, Fragments, read_trace
-from bftrainer.simulate.workloads import NETWORKS, Workload, diverse, hpo, read_workload
+from bftrainer.simulate.workloads import NETWORKS, TrainerWorkload, diverse, hpo, read_workload
 from bftrainer.simulate.workloads.builders import RESCALE_DOWN_S, RESCALE_UP_S
 
 SUMMIT_FILE = "summit-2021-02-10_17-idle-fragments.npz"
@@ -80,7 +80,7 @@ def _holds_papers_week(trace: Fragments) -> bool:
     return len(week.pool_changes()) == PAPER_EVENTS
 
 
-def workload_of(scene: Scene, name: str, cost_factor: float) -> Workload:
+def workload_of(scene: Scene, name: str, cost_factor: float) -> TrainerWorkload:
     """Return the trainers: ``diverse``, or the trials of a network of Table 2.
 
     Raises:
@@ -96,7 +96,7 @@ def workload_of(scene: Scene, name: str, cost_factor: float) -> Workload:
 
 
 @lru_cache(maxsize=4)  # a thousand trainers, read by every replay of a process
-def _read_once(path: Path) -> Workload:
+def _read_once(path: Path) -> TrainerWorkload:
     return read_workload(path)
 
 

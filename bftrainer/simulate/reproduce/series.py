@@ -1,6 +1,6 @@
 """What happens between the events of a replay, worked out from its plans alone.
 
-``Watch`` is given every plan of a replay with the paper's books and adds up rates and
+``PlanRecorder`` is given every plan of a replay with the paper's books and adds up rates and
 costs on its own; ``series_of`` makes columns of it. Section 5 shows most results per event
 or per six hours, which the totals of a replay do not give.
 """
@@ -48,7 +48,7 @@ class Series:
         return self.gross() - self.rescale - self.preemption[1:] - self.excess[1:]
 
 
-class Watch:
+class PlanRecorder:
     """Sees every plan of a replay."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ _PLAIN_KINDS = frozenset({"i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class TraceTable:
     """A table: names of columns, instants of rows, blocks of (columns, values)."""
 
     columns: tuple[str, ...]
@@ -63,7 +63,7 @@ def read_replayer(path: Path, progress: Progress | None = None) -> Fragments:
     )
 
 
-def read_frame(path: Path) -> Frame:
+def read_frame(path: Path) -> TraceTable:
     """Read a pickled frame whose columns are numbers and whose index is of times."""
     try:
         with path.open("rb") as file:
@@ -97,7 +97,7 @@ def _runs(idle: NDArray[np.bool_], first_node: int) -> NDArray[np.int64]:
     return np.stack((node + first_node, first, last))
 
 
-def _frame(records: Any) -> Frame:
+def _frame(records: Any) -> TraceTable:
     if not (isinstance(records, Call) and records.name.endswith(".DataFrame")):
         raise ValueError("no DataFrame")
     manager = records.state["_mgr"] if "_mgr" in records.state else records.state["_data"]
@@ -120,7 +120,7 @@ def _frame(records: Any) -> Frame:
         parts.append((where, array))
     if sorted(i for where, _ in parts for i in where) != list(range(shape[0])):
         raise ValueError("its blocks do not cover its columns")
-    return Frame(columns=columns, index_s=index_s, blocks=tuple(parts))
+    return TraceTable(columns=columns, index_s=index_s, blocks=tuple(parts))
 
 
 def _labels(index: Call) -> list[Any]:

@@ -20,7 +20,7 @@ LARGEST_P_JMAX = 1000  # the policy's bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class SweepPoint:
     """One value of a sweep."""
 
     value: float
@@ -33,7 +33,7 @@ class Sweep:
 
     name: str  # of the setting
     unit: str
-    points: tuple[Point, ...]
+    points: tuple[SweepPoint, ...]
     chosen: float
     why: str
 
@@ -56,7 +56,7 @@ def p_jmax_values(given: Assumptions, eq_nodes: float, large_pool: float) -> tup
 
 def sweep_p_jmax(values: Sequence[int], utilization: Callable[[int], float]) -> Sweep:
     """Choose the fewest trainers that use nearly as much as any number does."""
-    points = tuple(Point(value=n, utilization=utilization(n)) for n in values)
+    points = tuple(SweepPoint(value=n, utilization=utilization(n)) for n in values)
     best = max(p.utilization for p in points)
     chosen = min(p.value for p in points if p.utilization >= best - P_JMAX_WORTH)
     return Sweep(
@@ -70,7 +70,7 @@ def sweep_p_jmax(values: Sequence[int], utilization: Callable[[int], float]) -> 
 
 def sweep_t_fwd(values: Sequence[float], utilization: Callable[[float], float]) -> Sweep:
     """Choose the best; among equals the one nearest to the usual one."""
-    points = tuple(Point(value=s, utilization=utilization(s)) for s in values)
+    points = tuple(SweepPoint(value=s, utilization=utilization(s)) for s in values)
     best = max(p.utilization for p in points)
     equal = [p.value for p in points if p.utilization >= best - AS_GOOD]
     return Sweep(
@@ -88,7 +88,7 @@ def _from_usual(t_fwd_s: float) -> tuple[float, float]:
 
 def sweep_hold_down(values: Sequence[float], utilization: Callable[[float], float]) -> Sweep:
     """Choose the longest that costs nothing: fewer pilots for the batch system."""
-    points = tuple(Point(value=s, utilization=utilization(s)) for s in values)
+    points = tuple(SweepPoint(value=s, utilization=utilization(s)) for s in values)
     best = max(p.utilization for p in points)
     return Sweep(
         name="hold_down_s",

@@ -18,11 +18,11 @@ from bftrainer.simulate.whatif.assumptions import Assumptions
 from bftrainer.simulate.whatif.idle import held_down
 from bftrainer.simulate.whatif.sampling import Stretch
 from bftrainer.simulate.workloads.builders import hpo
-from bftrainer.simulate.workloads.submission import Workload
+from bftrainer.simulate.workloads.submission import TrainerWorkload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class ReplaySetting:
     """What a replay is played with."""
 
     policy: str
@@ -57,7 +57,7 @@ class Replays:
         self._given = given
         self._on_played = on_played
         self._held: dict[float, Fragments] = {}
-        self._known: dict[Setting, tuple[Played, ...]] = {}
+        self._known: dict[ReplaySetting, tuple[Played, ...]] = {}
 
     def __len__(self) -> int:
         """Return the number of stretches."""
@@ -68,13 +68,13 @@ class Replays:
         """How much time they cover together."""
         return sum(s.of(self._trace).duration_s for s in self._stretches) / 3600.0
 
-    def of(self, setting: Setting) -> tuple[Played, ...]:
+    def of(self, setting: ReplaySetting) -> tuple[Played, ...]:
         """Return what each stretch gives."""
         if setting not in self._known:
             self._known[setting] = tuple(self._play(s, setting) for s in self._stretches)
         return self._known[setting]
 
-    def _play(self, stretch: Stretch, setting: Setting) -> Played:
+    def _play(self, stretch: Stretch, setting: ReplaySetting) -> Played:
         idle = stretch.of(self._trace)
         part = stretch.of(self._after(setting.hold_down_s))
         choices = Choices(
@@ -100,7 +100,7 @@ class Replays:
         return self._held[hold_s]
 
 
-def endless(trace: Fragments, setting: Setting, given: Assumptions) -> Workload:
+def endless(trace: Fragments, setting: ReplaySetting, given: Assumptions) -> TrainerWorkload:
     """Return more trainers than the trace can complete."""
     curve = given.network.curve
     best = max(v / n for n, v in zip(curve.sizes, curve.samples_per_s, strict=True))

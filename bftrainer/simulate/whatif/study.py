@@ -27,7 +27,7 @@ from bftrainer.simulate.whatif.advice import (
 from bftrainer.simulate.whatif.assumptions import Assumptions
 from bftrainer.simulate.whatif.estimate import Estimate, estimate, times
 from bftrainer.simulate.whatif.idle import IdleTime, describe, uninterrupted
-from bftrainer.simulate.whatif.replays import Replays, Setting
+from bftrainer.simulate.whatif.replays import Replays, ReplaySetting
 from bftrainer.simulate.whatif.sampling import some_nodes, stretches
 
 # Events to replay per value tried, and for the expected harvest: about a minute in all.
@@ -173,7 +173,7 @@ class _Count:
 
 def _settings(
     replays: Replays, given: Assumptions, p_jmax: tuple[int, ...], share: float
-) -> tuple[tuple[Sweep, ...], Setting]:
+) -> tuple[tuple[Sweep, ...], ReplaySetting]:
     """Sweep one setting after the other, each from the best of those before.
 
     P_jmax is the whole machine's; the part that is replayed has its share of the trainers.
@@ -182,7 +182,7 @@ def _settings(
     def of_part(n_trainers: float) -> int:
         return max(1, round(n_trainers * share))
 
-    best = Setting(
+    best = ReplaySetting(
         policy=given.policies[0],
         t_fwd_s=given.t_fwd_s[len(given.t_fwd_s) // 2],
         p_jmax=of_part(p_jmax[0]),
@@ -190,7 +190,7 @@ def _settings(
         costs=given.costs,
     )
 
-    def used(setting: Setting) -> float:
+    def used(setting: ReplaySetting) -> float:
         figure = partial(figures.utilization, curve=given.network.curve, p_jmax=setting.p_jmax)
         return figures.point(figure, replays.of(setting))
 
@@ -204,7 +204,9 @@ def _settings(
     return (trainers, forward, hold), dataclasses.replace(best, hold_down_s=hold.chosen)
 
 
-def _expected(replays: Replays, setting: Setting, given: Assumptions, idle: IdleTime) -> Expected:
+def _expected(
+    replays: Replays, setting: ReplaySetting, given: Assumptions, idle: IdleTime
+) -> Expected:
     played = replays.of(setting)
     use = partial(figures.utilization, curve=given.network.curve, p_jmax=setting.p_jmax)
     share = estimate(figures.harvested_share, played, seed=given.seed)
@@ -217,7 +219,7 @@ def _expected(replays: Replays, setting: Setting, given: Assumptions, idle: Idle
 
 
 def _seconds(
-    replays: Replays, best: Setting, given: Assumptions, harvest: Estimate
+    replays: Replays, best: ReplaySetting, given: Assumptions, harvest: Estimate
 ) -> tuple[SecondMore, ...]:
     """What one second more of each kind costs, by finite differences on the same stretches.
 

@@ -1,6 +1,6 @@
 """Which trainers come when: the paper's experiments, files of others, and our own files.
 
-``by_name`` and ``read_workload`` give a ``Workload``; the simulator replays it.
+``by_name`` and ``read_workload`` give a ``TrainerWorkload``; the simulator replays it.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from bftrainer.simulate.workloads.builders import by_name, diverse, hpo, workload_names
 from bftrainer.simulate.workloads.documents import read_workload, write_workload
 from bftrainer.simulate.workloads.networks import NETWORKS, Network
-from bftrainer.simulate.workloads.submission import Submission, Workload
+from bftrainer.simulate.workloads.submission import Submission, TrainerWorkload
 
 __all__ = [
     "NETWORKS",
     "Network",
     "Submission",
-    "Workload",
+    "TrainerWorkload",
     "by_name",
     "diverse",
     "hpo",

@@ -13,7 +13,7 @@ import numpy as np
 
 from bftrainer.simulate.traces.errors import TraceError
 from bftrainer.simulate.workloads.networks import NETWORKS, SAMPLES, Network
-from bftrainer.simulate.workloads.submission import Submission, Workload
+from bftrainer.simulate.workloads.submission import Submission, TrainerWorkload
 
 N_TRAINERS = 1000
 RESCALE_UP_S, RESCALE_DOWN_S = 18.0, 12.0  # Elastic Horovod on Summit, as the paper uses it
@@ -29,9 +29,9 @@ def hpo(
     rescale_up_s: float = RESCALE_UP_S,
     rescale_down_s: float = RESCALE_DOWN_S,
     n_max: int = 64,
-) -> Workload:
+) -> TrainerWorkload:
     """Return identical trials that all wait from the first instant (paper, section 5.1)."""
-    return Workload(
+    return TrainerWorkload(
         name=f"hpo-{network.slug}",
         submissions=tuple(
             Submission(
@@ -60,7 +60,7 @@ def diverse(
     is_cyclic: bool = True,
     rescale_spread_s: float = RESCALE_SPREAD_S,
     n_max: int = 64,
-) -> Workload:
+) -> TrainerWorkload:
     """Return trainers of all networks of Table 2 (paper, section 5.2).
 
     Args:
@@ -96,7 +96,7 @@ def diverse(
                 network=network.name,
             )
         )
-    return Workload(name="diverse", submissions=tuple(submissions))
+    return TrainerWorkload(name="diverse", submissions=tuple(submissions))
 
 
 def workload_names() -> tuple[str, ...]:
@@ -104,7 +104,7 @@ def workload_names() -> tuple[str, ...]:
     return (*(f"hpo-{slug}" for slug in NETWORKS), "diverse")
 
 
-def by_name(name: str, *, n_trainers: int = N_TRAINERS, seed: int = 1) -> Workload:
+def by_name(name: str, *, n_trainers: int = N_TRAINERS, seed: int = 1) -> TrainerWorkload:
     """Return the workload of that name: ``hpo-NETWORK`` or ``diverse``.
 
     Raises:

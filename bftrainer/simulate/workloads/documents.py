@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.simulate.traces.errors import TraceError, unreadable
-from bftrainer.simulate.workloads.submission import Submission, Workload
+from bftrainer.simulate.workloads.submission import Submission, TrainerWorkload
 from milp.problem import Curve
 
 SCHEMA = "bftrainer/workload/1"
@@ -22,7 +22,7 @@ _TEXTS = ("network", "gres")
 _KNOWN = frozenset({*_NUMBERS, *_TEXTS, "name", "n_min", "n_max", "curve", "utility", "weight"})
 
 
-def read_workload(path: Path) -> Workload:
+def read_workload(path: Path) -> TrainerWorkload:
     """Read either form; times of submission count from the first one.
 
     Raises:
@@ -54,12 +54,12 @@ def read_workload(path: Path) -> Workload:
             raise _wrong(path, f"trainer {i}: {problem}") from problem
     try:
         ordered = tuple(sorted(made, key=lambda submission: submission.submit_s))
-        return Workload(name=str(document.get("name", path.stem))[:100], submissions=ordered)
+        return TrainerWorkload(name=str(document.get("name", path.stem))[:100], submissions=ordered)
     except ValueError as problem:
         raise _wrong(path, str(problem)) from problem
 
 
-def write_workload(path: Path, workload: Workload) -> None:
+def write_workload(path: Path, workload: TrainerWorkload) -> None:
     """Write our own form.
 
     Raises:

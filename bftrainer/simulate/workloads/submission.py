@@ -59,7 +59,7 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class TrainerWorkload:
     """Trainers by time of submission; those of one instant keep their order (FCFS)."""
 
     name: str

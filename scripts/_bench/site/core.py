@@ -1,8 +1,8 @@
 """The only module here that knows bftrainer: looks for its decision, and orders out of it.
 
 A ``Machine`` goes in as the snapshot the Slurm adapter would have made of it, what the hook
-announces goes through the daemon's own ``Announced``, the times of looks through its own ``Pace``.
-Imported by processes that have put the checkout to judge first on their path; a field that this
+announces goes through the daemon's own ``UnseenAnnouncements``, the times of polls through its
+own ``PollRateLimiter``. Imported by processes that have put the checkout to judge first on their path; a field that this
 checkout does not know is left out.
 """
 
@@ -22,10 +22,10 @@ from _bench.site.nodesets import NodeSet, positions
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.decide.types import DecisionInput, Memory, PilotView
-from bftrainer.policy.model import Policy
+from bftrainer.policy import model as policy_model
+from bftrainer.poll import announcer, pace
 from bftrainer.poll import snapshot as seen
-from bftrainer.poll.announcer import STAND_IN, UNSEEN_S, Announced, Announcement
-from bftrainer.poll.pace import Pace
+from bftrainer.poll.announcer import STAND_IN, UNSEEN_S, Announcement
 from bftrainer.polling import rules_of
 from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
 
@@ -47,6 +47,14 @@ def _first_of(*names: str) -> Any:
     return None
 
 
+def _either(module: Any, name: str, older_name: str) -> Any:
+    """Return what a checkout calls so; an older one calls it otherwise."""
+    return getattr(module, name, None) or getattr(module, older_name)
+
+
+UnseenAnnouncements = _either(announcer, "UnseenAnnouncements", "Announced")
+PollRateLimiter = _either(pace, "PollRateLimiter", "Pace")
+SitePolicy = _either(policy_model, "SitePolicy", "Policy")
 settings_of = _first_of("bftrainer.policy.settings", "bftrainer.decide.settings").settings_of
 OLDER = _first_of("bftrainer.decide.waiting")  # what foretold the next cycle
 
@@ -93,12 +101,12 @@ class Core:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        policy = Policy()
+        policy = SitePolicy()
         cycle_s = machine.settings.bf_interval_s
         system: Any = SimpleNamespace(cycle_s=cycle_s, idle_confirmations=1)
         self.settings: Any = settings_of(policy, system)
-        self.pace = Pace(rules_of(policy, is_told=True))
-        self._announced = Announced(lambda: machine.now_s)
+        self.pace = PollRateLimiter(rules_of(policy, is_told=True))
+        self._announced = UnseenAnnouncements(lambda: machine.now_s)
         self._policy = load_policy(policy.policy)
         self._memory = Memory()
         self.snapshot: Any = None

@@ -14,15 +14,15 @@ import torch
 
 from bftrainer.elastic import device, offering
 from bftrainer.elastic import group as groups
-from bftrainer.elastic.choosing import Offer
+from bftrainer.elastic.choosing import BackendOffer
 from bftrainer.elastic.device import DeviceCollective
 
-NO_GPU = Offer(why_not="the model is not on a GPU")
+NO_GPU = BackendOffer(why_not="the model is not on a GPU")
 
 
-def offer(name: str, wanted: str = "auto") -> Offer:
+def offer(name: str, wanted: str = "auto") -> BackendOffer:
     """Return the offer of a member that says it has a GPU of this name."""
-    return Offer(wanted=wanted, device=name, place="cpu", version="1.0")
+    return BackendOffer(wanted=wanted, device=name, place="cpu", version="1.0")
 
 
 def is_pretended(tensor: torch.Tensor) -> bool:
@@ -36,10 +36,12 @@ def over_gloo(store: Any, rank: int, size: int, device: torch.device) -> DeviceC
     return DeviceCollective(pg, device, name="nccl", limit_s=20.0)
 
 
-def offer_of(wanted: str, parameters: Sequence[torch.Tensor], *, is_bitwise: bool = False) -> Offer:
+def offer_of(
+    wanted: str, parameters: Sequence[torch.Tensor], *, is_bitwise: bool = False
+) -> BackendOffer:
     """Return what ``offering.offer_of`` would."""
     del parameters
-    return Offer(wanted=wanted) if is_bitwise else offer(f"GPU {os.getpid()}", wanted)
+    return BackendOffer(wanted=wanted) if is_bitwise else offer(f"GPU {os.getpid()}", wanted)
 
 
 def pretend(kind: str) -> None:

@@ -14,7 +14,7 @@ from bftrainer.elastic.control import Control
 from bftrainer.elastic.length import Length
 from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.state import State
-from bftrainer.elastic.writer import Writer
+from bftrainer.elastic.writer import CheckpointWriter
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import bytestrings, documents
 
@@ -38,7 +38,7 @@ def _peeked(raw: bytes) -> None:
         config = WorkerConfig(
             trainer_id="t1", worker_id="w1", node="n1", script="s", checkpoint_dir=name
         )
-        known = Writer(Control(config, None), _state()).peek()
+        known = CheckpointWriter(Control(config, None), _state()).peek()
         Length(epochs=3, samples=None).is_done(known)
         Length(epochs=None, samples=500).is_done(known)
 

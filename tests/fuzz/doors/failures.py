@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bftrainer.actuate.failures import given_up
 from bftrainer.actuate.group import WorkerFailed
 from bftrainer.failure_words import trouble
-from bftrainer.policy.model import Policy
+from bftrainer.policy.model import SitePolicy
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import texts
 from tests.support.generations import Driver
@@ -19,7 +19,7 @@ from tests.support.snapshots import record
 
 MOST_CHARS = 2000
 RAISED = "BFT-1410: The script raised SyntaxError: invalid syntax (train.py, line 3)."
-POLICY = Policy()
+POLICY = SitePolicy()
 
 
 def _fail(given: tuple[int, str]) -> None:

@@ -96,7 +96,7 @@ def _configured(text: str) -> None:
 def _advised(text: str) -> None:
     for config, partitions in ((text, ""), (f"SchedulerParameters={text[:999]}", text)):
         doctor.findings(
-            doctor.Settings(
+            doctor.SlurmSettings(
                 config=config, partitions=partitions, pilot_partition="bf", queue_length=3,
                 n_nodes=3, has_hook=False,
             )

@@ -11,7 +11,7 @@ from bftrainer.elastic.copies import Asker
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence, claim
 from bftrainer.elastic.mpi.disk import Disk
-from bftrainer.elastic.mpi.state import State
+from bftrainer.elastic.mpi.state import MpiState
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents
 
@@ -28,7 +28,7 @@ _HEADER = {
 _FENCE = b'{"incarnation": 1, "generation": 2, "token": "x", "trainer_id": "t3"}'
 
 
-class _NoState(State):
+class _NoState(MpiState):
     """The state of an MPI program that has registered nothing."""
 
     def __init__(self) -> None:

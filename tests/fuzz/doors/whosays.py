@@ -22,11 +22,11 @@ from bftrainer.elastic import protocol
 from bftrainer.elastic.fields import is_deep
 from bftrainer.elastic.protocol import ProtocolError
 from bftrainer.journal.journal import Journal
-from bftrainer.policy.model import Policy
+from bftrainer.policy.model import SitePolicy
 from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.wire.messages import HeldCopy, WorkerReport
 from bftrainer.wire.peers import _ANSWERS, _QUESTIONS, PeerStanding, Surveyed
-from bftrainer.wire.refusals import Refusals
+from bftrainer.wire.refusals import RefusedMessages
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents, numbers, texts
 from tests.support.generations import offer
@@ -194,9 +194,9 @@ def _book() -> TrainerBook:
     log = logging.getLogger("fuzz")
     log.disabled = True
     book = TrainerBook(
-        journal=journal, policy=Policy(), incarnation=journal.begin_incarnation(),
+        journal=journal, policy=SitePolicy(), incarnation=journal.begin_incarnation(),
         send=lambda _pilot, _message: True, clock=lambda: 100.0, on_change=lambda: None,
-        refusals=Refusals(log),
+        refusals=RefusedMessages(log),
     )  # fmt: skip
     book.keeps = (folder, journal)  # type: ignore[attr-defined]  # as long as the book
     record = journal.submit(_SPEC, 1.0)
