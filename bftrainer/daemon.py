@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Final
 
 from bftrainer.actuate.agents import AgentBook
-from bftrainer.actuate.claiming import Claiming
 from bftrainer.actuate.group import NodeOffer
+from bftrainer.actuate.pilot_refusals import PilotRefusals
+from bftrainer.actuate.pilot_requests import Claiming
 from bftrainer.actuate.pilots import FORCE_AFTER_S, PilotBook
-from bftrainer.actuate.refusals import PilotRefusals
 from bftrainer.actuate.remembered import remembered
-from bftrainer.actuate.strays import StrayPilots
+from bftrainer.actuate.stray_pilots import StrayPilots
 from bftrainer.actuate.trainers import TrainerBook
 from bftrainer.api.server import ApiServer
 from bftrainer.api.service import Service
@@ -34,10 +34,10 @@ from bftrainer.decide.types import DecisionInput, Plan, Replacing
 from bftrainer.deciding import Decider
 from bftrainer.events.change import Event, event_between, situation_of
 from bftrainer.harm.monitor import HarmMonitor
+from bftrainer.journal.acknowledged import MARK_NAME
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.lock import InstanceLock
-from bftrainer.journal.mark import MARK_NAME
-from bftrainer.observability.failures import DecisionFailures
+from bftrainer.observability.decision_failures import DecisionFailures
 from bftrainer.observability.metrics import MetricsRegistry
 from bftrainer.observed import Observed
 from bftrainer.policy.model import SitePolicy, policy_hash

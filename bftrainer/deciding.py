@@ -17,7 +17,7 @@ from bftrainer.decide.types import DecisionInput, DecisionRecord, Plan
 from bftrainer.events.change import Event
 from bftrainer.journal.changes import difference
 from bftrainer.journal.journal import Journal
-from bftrainer.observability.failures import DecisionFailures
+from bftrainer.observability.decision_failures import DecisionFailures
 from bftrainer.poll.snapshot import Snapshot
 from bftrainer.surviving.decision import decide_surely
 from bftrainer.surviving.leaving_out import writable

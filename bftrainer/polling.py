@@ -21,7 +21,7 @@ from bftrainer.errors import BatchSystemError
 from bftrainer.policy.model import SitePolicy
 from bftrainer.poll.announcer import SHOWN_S, UNSEEN_S, Announcement, Announcer
 from bftrainer.poll.batch_system import ORDER_KINDS, BatchSystem
-from bftrainer.poll.pace import PaceRules, PollRateLimiter
+from bftrainer.poll.rate_limit import PaceRules, PollRateLimiter
 from bftrainer.poll.snapshot import NodeState, Snapshot
 
 LOG = logging.getLogger("bftrainer.polling")

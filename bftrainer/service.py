@@ -15,22 +15,22 @@ from bftrainer.api.service import (
     StatusView,
     TrainerView,
 )
-from bftrainer.backend_words import backend_sentences
 from bftrainer.daemon import Daemon
 from bftrainer.decide import end_cost
 from bftrainer.decide.types import Settings
 from bftrainer.deciding import DECISION
 from bftrainer.errors import BftError, ExitCode, UsageError
-from bftrainer.explain import explain_trainer
-from bftrainer.failure_words import trouble, trouble_sentences
+from bftrainer.explain.backends import backend_sentences
+from bftrainer.explain.failures import trouble, trouble_sentences
+from bftrainer.explain.restarts import loss_sentences, restart_sentences
+from bftrainer.explain.sizes import explain_trainer
+from bftrainer.explain.slow_nodes import slow_sentences, straggler_sentences
+from bftrainer.explain.startable import impossible
 from bftrainer.harm.backoff import sentence
 from bftrainer.harm.views import HarmReport
 from bftrainer.observability.figures import Extras, daemon_figures
 from bftrainer.observability.metrics import MetricSample
 from bftrainer.poll.snapshot import Node, NodeState
-from bftrainer.restart_words import loss_sentences, restart_sentences
-from bftrainer.slow_words import slow_sentences, straggler_sentences
-from bftrainer.startable import impossible
 from bftrainer.surviving.decision import unfit
 from bftrainer.surviving.words import sentences as left_out_sentences
 from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState

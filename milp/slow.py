@@ -8,7 +8,7 @@ that is truly worth most is taken:
     sum over j of  f_j O_j(n_j) T  -  f_j' O_j(C_j) R_j        (eq. 16 with fractions)
 
 f_j that of its slowest node then, f_j' now, R_j = R_up where a node joins, also in place of
-another one, R_down where nodes only leave. Called by ``bftrainer.decide.slow``.
+another one, R_down where nodes only leave. Called by ``bftrainer.decide.slow_nodes``.
 """
 
 from __future__ import annotations

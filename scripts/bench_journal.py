@@ -28,9 +28,9 @@ from bftrainer.decide.types import Settings
 from bftrainer.deciding import Decider
 from bftrainer.harm.monitor import HarmMonitor
 from bftrainer.journal import Journal, PilotRecord, PilotState, retention
-from bftrainer.journal.beside import BATCH
+from bftrainer.journal.background_writer import BATCH
 from bftrainer.journal.differences import LONGEST_CHAIN
-from bftrainer.observability.failures import DecisionFailures
+from bftrainer.observability.decision_failures import DecisionFailures
 from bftrainer.policy.model import SitePolicy
 
 BETWEEN_S = 3.0  # two journalled decisions, in the mean

@@ -28,8 +28,8 @@ from _bench.timing import note
 from _bench.waiting import BenchError
 from rich.table import Table
 
-from bftrainer.elastic.copier import AGE_S, MAX_SHARE
 from bftrainer.elastic.protocol import Copied
+from bftrainer.elastic.replica_sender import AGE_S, MAX_SHARE
 
 SCRIPT = Path(__file__).resolve().parent / "workloads" / "state_sgd.py"
 SIZES_MB = (1, 50, 200)

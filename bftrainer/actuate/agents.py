@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bftrainer.actuate.group import NodeOffer
-from bftrainer.actuate.strays import forget_secrets
+from bftrainer.actuate.stray_pilots import forget_secrets
 from bftrainer.errors import BftError
 from bftrainer.policy.model import SitePolicy
 from bftrainer.wire.keys import KeyPair, save_pair

@@ -29,7 +29,7 @@ from bftrainer.actuate.group import (
     describe_exit,
     kill,
 )
-from bftrainer.actuate.staffing import WorkerSet
+from bftrainer.actuate.worker_set import WorkerSet
 from bftrainer.elastic import protocol
 from bftrainer.trainer import Mark
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from bftrainer.actuate.staffing import WorkerSet
+from bftrainer.actuate.worker_set import WorkerSet
 from bftrainer.api.service import LogFile
 from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.worker import SPENT_LOGS

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import secrets
 
-from bftrainer.actuate.ending import save_grace_s
 from bftrainer.actuate.generation import GenerationMachine
+from bftrainer.actuate.outcomes import save_grace_s
 from bftrainer.actuate.restarting import RestartMachine
 from bftrainer.policy.model import SitePolicy
 from bftrainer.trainer import CheckpointContract, TrainerRecord

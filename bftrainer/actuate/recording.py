@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bftrainer.actuate.ending import still
 from bftrainer.actuate.group import Regrouped, Rescaled
+from bftrainer.actuate.outcomes import still
 from bftrainer.elastic.protocol import Progress
 from bftrainer.trainer import MeasuredCosts, TrainerProgress, TrainerRecord, TrainerState
 

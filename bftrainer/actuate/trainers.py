@@ -14,21 +14,12 @@ from typing import Protocol
 
 from bftrainer.actuate import recording
 from bftrainer.actuate.adoption import adopt, parked_meanwhile
-from bftrainer.actuate.believing import Reports
-from bftrainer.actuate.copy_book import CopyBook
 from bftrainer.actuate.costs import (
     learn_leaving,
     learn_progress,
     learn_rescale,
     watch_from,
     watch_of,
-)
-from bftrainer.actuate.ending import (
-    cancelled,
-    cancelling,
-    complete,
-    last_progress,
-    save_grace_s,
 )
 from bftrainer.actuate.failures import given_up
 from bftrainer.actuate.generation import GenerationMachine, mark_of
@@ -48,7 +39,16 @@ from bftrainer.actuate.group import (
 )
 from bftrainer.actuate.log_files import FailedTries, log_directory, log_files
 from bftrainer.actuate.opening import machine_of
+from bftrainer.actuate.outcomes import (
+    cancelled,
+    cancelling,
+    complete,
+    last_progress,
+    save_grace_s,
+)
 from bftrainer.actuate.quarantine import Quarantine
+from bftrainer.actuate.replica_registry import CopyBook
+from bftrainer.actuate.reported_workers import Reports
 from bftrainer.actuate.rescale_budget import RescaleBudget
 from bftrainer.actuate.speeds import SpeedBook
 from bftrainer.api.service import LogFile
@@ -66,7 +66,7 @@ from bftrainer.wire.messages import (
     TellWorker,
     WorkerReport,
 )
-from bftrainer.wire.refusals import RefusedMessages
+from bftrainer.wire.refused_messages import RefusedMessages
 from trainers.runtimes.base import load_runtime
 from trainers.runtimes.config import worker_config
 

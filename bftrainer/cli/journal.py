@@ -50,7 +50,7 @@ def compact(state_dir: Path | None, journal_url: str, days: int) -> None:
     file does not get smaller.
     """
     from bftrainer.journal import InstanceLock, Journal  # noqa: PLC0415
-    from bftrainer.journal.mark import MARK_NAME  # noqa: PLC0415
+    from bftrainer.journal.acknowledged import MARK_NAME  # noqa: PLC0415
 
     directory = (state_dir or default_state_dir()).absolute()
     url = journal_url or str(directory / "journal.db")

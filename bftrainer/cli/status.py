@@ -25,7 +25,7 @@ from bftrainer.cli.common import (
     socket_option,
     trainer_id_argument,
 )
-from bftrainer.restart_words import restart_sentences
+from bftrainer.explain.restarts import restart_sentences
 from bftrainer.trainer import TrainerSpec
 
 ENDED_SHOWN = 10  # ended trainers that the table still shows

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from bftrainer.decide import asking, joining, slow
+from bftrainer.decide import asking, joining, slow_nodes
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.eligible import suited
 from bftrainer.decide.policies.base import AllocationPolicy, Decided
@@ -26,7 +26,7 @@ def stage(draft: Draft) -> Draft:
     """Allocate the pool; without a policy everybody keeps what is left of theirs."""
     given, pool = draft.given, draft.pool
     names = {n.name for n in pool.nodes}
-    memory = slow.settle(draft.memory, names, given)
+    memory = slow_nodes.settle(draft.memory, names, given)
     draft = replace(draft, memory=memory)
     # Stragglers that stay for a while are nobody else's.
     names -= memory.replacing.keys() | given.cooling.keys()
@@ -41,7 +41,7 @@ def stage(draft: Draft) -> Draft:
         memory = replace(memory, policy_state=decided.state)
     assignment |= kept
     if memory.slow_nodes or memory.replacing:
-        memory = replace(memory, replacing=slow.replaced(memory, assignment, given))
+        memory = replace(memory, replacing=slow_nodes.replaced(memory, assignment, given))
     return replace(draft, memory=memory, decided=decided, assignment=assignment)
 
 
@@ -108,7 +108,7 @@ def _decided(problem: Problem, policy: AllocationPolicy, draft: Draft) -> Decide
     context = asking.context_of(given, policy)
     solve = partial(asking.allocate, policy=policy, given=given, context=context)
     if policy.traits.rescales:
-        decided = slow.allocate(problem, solve, draft.memory, given)
+        decided = slow_nodes.allocate(problem, solve, draft.memory, given)
     else:
         decided = solve(problem)
     # Its slow nodes may have been hidden from the policy.

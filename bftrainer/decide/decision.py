@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from bftrainer.decide import allocating, claiming, end_cost, giveback, late, limit, reserving
+from bftrainer.decide import allocating, claiming, end_cost, giveback, limit, overdue, reserving
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.observing import observe
 from bftrainer.decide.policies.base import AllocationPolicy
@@ -24,7 +24,7 @@ MODEL: Callable[[Snapshot, float, float], QueueModel] = PrintedQueue
 NO_ANSWER = "The batch system did not answer; nothing is taken or released until it does."
 STAGES: tuple[Callable[[Draft], Draft], ...] = (
     giveback.stage,  # what ordinary jobs could use
-    late.stage,  # pilots that do not come
+    overdue.stage,  # pilots that do not come
     reserving.stage,  # the reserve
     limit.stage,  # of a daemon that backs off
     allocating.stage,  # who gets what is left

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from bftrainer.decide.rooms import Rooms
+from bftrainer.decide.shared_nodes import Rooms
 from bftrainer.poll.snapshot import Job, NodeLeft
 from bftrainer.queue.matching import Matching
 from bftrainer.queue.model import JobNeeds, NodeDemand, QueueModel

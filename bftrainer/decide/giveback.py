@@ -1,6 +1,6 @@
 """Pending ordinary jobs → pilots to cancel now, before the scheduler has to preempt.
 
-``feasible`` judges which jobs could start, ``vain`` remembers who could and did not,
+``feasible`` judges which jobs could start, ``passed_over`` remembers who could and did not,
 ``victims`` chooses the nodes; this module knows which nodes are free, coming back or ours.
 
 Why: a job for which the scheduler has to preempt may wait a whole cycle more (docs/give-back.md),
@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 
-from bftrainer.decide import vain
+from bftrainer.decide import passed_over
 from bftrainer.decide.cycles import have_passed
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.feasible import Feasibility
@@ -38,7 +38,7 @@ def stage(draft: Draft) -> Draft:
     to_have = free | coming_back(given.snapshot, given.pilots, memory)
     usable = sets.named(to_have | ours.keys())
     judged = Feasibility(draft.queue, usable, sets.named(to_have)).of_all(
-        partial(vain.why_refused, known=memory.vain)
+        partial(passed_over.why_refused, known=memory.vain)
     )
     offer = _offer(sets, to_have, ours, memory)
     shares = give(judged.placed, sets, offer, draft.pick) if judged.placed else []
@@ -47,7 +47,9 @@ def stage(draft: Draft) -> Draft:
     # Free or coming back, and a job is about to start there: for as long as those given back now.
     left = {node.name for _, share in shares for node in sets.members(share & offer.free)}
     held_off = dict.fromkeys(left, given.now_s) | dict(memory.held_off)
-    memory = replace(memory, held_off=held_off, vain=vain.serve(memory.vain, served, given.now_s))
+    memory = replace(
+        memory, held_off=held_off, vain=passed_over.serve(memory.vain, served, given.now_s)
+    )
     releases = list(_releases(sets, shares, offer, ours))
     for_jobs = left | {release.node for release in releases}
     draft = replace(draft, memory=memory, for_jobs=for_jobs, refused=judged.refused)
@@ -57,7 +59,7 @@ def stage(draft: Draft) -> Draft:
 
 def _served(
     starts: Sequence[Job], shares: Sequence[tuple[Job, NodeSet]], sets: NodeSets, free: NodeSet
-) -> Iterator[vain.Served]:
+) -> Iterator[passed_over.Served]:
     """Return who could start, with the nodes; None where some are not free yet."""
     has = {job.job_id: 0 for job in starts}
     for job, share in shares:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from bftrainer.decide import cycles, end_cost, giveback, joining, late, slow, vain
+from bftrainer.decide import cycles, end_cost, giveback, joining, overdue, passed_over, slow_nodes
 from bftrainer.decide.types import DecisionInput, Memory
 from bftrainer.events.idle import observe_idle
 
@@ -34,11 +34,11 @@ ESTIMATORS: tuple[Estimator, ...] = (
     _count_idle,  # in how many looks in a row each node was idle
     cycles.observe,  # when the scheduler's last cycles began
     giveback.observe,  # which nodes are left to jobs
-    vain.observe,  # who had nodes and did not start
-    late.observe,  # how long agents take to come
+    passed_over.observe,  # who had nodes and did not start
+    overdue.observe,  # how long agents take to come
     joining.observe,  # how long nodes take until they train
     end_cost.observe,  # how long ends and starts of pilots take
-    slow.observe,  # which nodes are slow
+    slow_nodes.observe,  # which nodes are slow
 )
 
 

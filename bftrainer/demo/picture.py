@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bftrainer.demo.facts import GiveBack
+from bftrainer.demo.journal_facts import GiveBack
 from bftrainer.demo.samples import ActivitySpan, Use, taken
 
 # Okabe and Ito's palette: told apart by everybody, also in print.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bftrainer.demo.clusters import Cluster, local_cluster
-from bftrainer.demo.facts import JournalFacts, collect
+from bftrainer.demo.journal_facts import JournalFacts, collect
 from bftrainer.demo.models import DemoTrainer, demo_trainers, require_extras
 from bftrainer.demo.picture import Story, draw
 from bftrainer.demo.reference import References, accuracy_in

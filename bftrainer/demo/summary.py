@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bftrainer.demo.facts import JournalFacts
+from bftrainer.demo.journal_facts import JournalFacts
 from bftrainer.demo.samples import ActivitySpan, Use, node_seconds
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bftrainer.api.service import NodeView, StatusView
-from bftrainer.demo.facts import GiveBack, JournalFacts, collect
+from bftrainer.demo.journal_facts import GiveBack, JournalFacts, collect
 from bftrainer.demo.samples import NodeUse, Sample, Use, sample
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.errors import BftError

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from bftrainer.elastic import choosing
+from bftrainer.elastic.abandonable import GROUP_TIMEOUT_S
 from bftrainer.elastic.choosing import NCCL, BackendChoice, BackendOffer
 from bftrainer.elastic.device import DeviceCollective
-from bftrainer.elastic.side import GROUP_TIMEOUT_S
 from bftrainer.elastic.store import StoreClient
 
 log = logging.getLogger("bftrainer.elastic")

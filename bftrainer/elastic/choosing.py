@@ -36,7 +36,7 @@ class BackendChoice:
     reason: str = ""
 
     def __str__(self) -> str:
-        """Return it in words, for logs and ``explain``."""
+        """Return it in words, for logs and ``sizes``."""
         return f"{self.backend} ({self.reason})" if self.reason else self.backend
 
 

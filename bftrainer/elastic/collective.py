@@ -2,7 +2,7 @@
 
 A back end is used through ``Collective``: gloo's is here, the one for GPUs in ``device``.
 What is under way is a ``CollectiveWork``; ``settle`` waits for it in slices, so that it can be left
-at any moment. Used by ``group``, ``buckets``, ``fold`` and ``handover``.
+at any moment. Used by ``group``, ``buckets``, ``ordered_reduction`` and ``state_transfer``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch._C._distributed_c10d import BroadcastOptions
 
-from bftrainer.elastic.side import LEFT_BEHIND, Broken
+from bftrainer.elastic.abandonable import LEFT_BEHIND, Broken
 
 WAIT_SLICE = timedelta(milliseconds=20)
 _GLOO_PLACE = re.compile(r"^\[[^\]]{1,200}\.(?:cc|cpp|h):\d{1,6}\] ?")

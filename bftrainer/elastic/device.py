@@ -21,13 +21,13 @@ from typing import Any
 
 import torch
 
+from bftrainer.elastic.abandonable import GROUP_TIMEOUT_S
 from bftrainer.elastic.collective import (
     BackendTeardown,
     CollectiveWork,
     ExpiredError,
     broadcast_options,
 )
-from bftrainer.elastic.side import GROUP_TIMEOUT_S
 
 POLL_S = 50e-6  # between two looks at an event
 PROBE_S = 20.0  # a new communicator has to be connected and to have added up within

@@ -3,7 +3,7 @@
 A fence file names the newest writer by incarnation, trainer and generation; smaller
 ones are refused, and so is a different token under equal numbers. Standard library
 only: workers write here by ``checkpoint``, and an agent that puts a copy it holds on
-disk, by ``trainers.agent.holder``.
+disk, by ``trainers.agent.replica_store``.
 """
 
 from __future__ import annotations

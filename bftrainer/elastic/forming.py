@@ -14,8 +14,8 @@ from bftrainer.elastic import group as groups
 from bftrainer.elastic.choosing import BackendOffer
 from bftrainer.elastic.control import Control, Key, key_of
 from bftrainer.elastic.group import AbandonableCall, Broken, Group
-from bftrainer.elastic.place import place_in
 from bftrainer.elastic.protocol import Commit
+from bftrainer.elastic.rank import place_in
 
 
 class FormingGroups:

@@ -17,18 +17,18 @@ import torch
 from torch._C._distributed_c10d import HashStore, PrefixStore, ProcessGroupGloo, Store
 
 from bftrainer.elastic import device
-from bftrainer.elastic.agreeing import Attempt, Meeting, attempt_all, choice_of
-from bftrainer.elastic.choosing import NCCL, BackendChoice, BackendOffer
-from bftrainer.elastic.collective import Collective, Gloo, settle
-from bftrainer.elastic.device import DeviceCollective
-from bftrainer.elastic.protocol import Commit
-from bftrainer.elastic.side import (
+from bftrainer.elastic.abandonable import (
     GROUP_TIMEOUT_S,
     LEFT_BEHIND,
     AbandonableCall,
     Broken,
     in_side_thread,
 )
+from bftrainer.elastic.agreeing import Attempt, Meeting, attempt_all, choice_of
+from bftrainer.elastic.choosing import NCCL, BackendChoice, BackendOffer
+from bftrainer.elastic.collective import Collective, Gloo, settle
+from bftrainer.elastic.device import DeviceCollective
+from bftrainer.elastic.protocol import Commit
 from bftrainer.elastic.store import StoreClient
 from bftrainer.elastic.torch_store import TorchStore
 

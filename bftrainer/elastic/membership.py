@@ -19,15 +19,15 @@ from bftrainer.elastic.batch import Terms, in_words
 from bftrainer.elastic.buckets import GradientReducer
 from bftrainer.elastic.choosing import BackendOffer
 from bftrainer.elastic.control import Control, Key, die, key_of, step_aside
-from bftrainer.elastic.copier import Copier
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.forming import FormingGroups
 from bftrainer.elastic.group import Broken, Group
-from bftrainer.elastic.handover import StateTransfer, overtaken
-from bftrainer.elastic.place import RankInfo, place_in
 from bftrainer.elastic.protocol import Commit, Entered, Interrupted, Left, Member
+from bftrainer.elastic.rank import RankInfo, place_in
+from bftrainer.elastic.replica_sender import Copier
 from bftrainer.elastic.sampler import NO_PLAN, EpochPlan
 from bftrainer.elastic.state import Counters, State, seed_everything
+from bftrainer.elastic.state_transfer import StateTransfer, overtaken
 from bftrainer.elastic.writer import CheckpointWriter
 
 log = logging.getLogger("bftrainer.elastic")

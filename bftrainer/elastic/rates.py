@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from bftrainer.elastic.batch import GlobalBatch, PerWorkerBatch
-from bftrainer.elastic.several import parts_of
+from bftrainer.elastic.registered_models import parts_of
 
 KEY = "bft-rates"  # where the state is kept among the registered objects
 

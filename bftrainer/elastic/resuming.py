@@ -2,7 +2,7 @@
 
 The daemon's ``Recall`` and the checkpoint directory come in; the state with most steps
 that can be verified and is of this model goes out, and the log says why others were
-passed over. Called by ``handover`` on rank 0.
+passed over. Called by ``state_transfer`` on rank 0.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from bftrainer.elastic import checkpoint, codec, copies
+from bftrainer.elastic import checkpoint, codec, replica_transfer
 from bftrainer.elastic.checkpoint import UnreadableError, VerifiedCheckpoint
-from bftrainer.elastic.copies import Asker, CopyError, CopyFacts
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.protocol import Recall
+from bftrainer.elastic.replica_transfer import Asker, CopyError, CopyFacts
 
 log = logging.getLogger("bftrainer.elastic")
 
@@ -105,7 +105,7 @@ def _ask(recall: Recall, asker: Asker) -> _Candidate | None:
     """Learn what the holder has, without taking it yet."""
     name = f"the copy in the memory of {recall.node}"
     try:
-        with copies.get((recall.host, recall.port), recall.key, asker) as (facts, _):
+        with replica_transfer.get((recall.host, recall.port), recall.key, asker) as (facts, _):
             _check(facts, asker)
     except CopyError as problem:
         log.warning("BFT-1413: skipped %s: %s", name, problem)
@@ -114,7 +114,7 @@ def _ask(recall: Recall, asker: Asker) -> _Candidate | None:
 
 
 def _fetch(recall: Recall, asker: Asker) -> VerifiedCheckpoint:
-    with copies.get((recall.host, recall.port), recall.key, asker) as (facts, file):
+    with replica_transfer.get((recall.host, recall.port), recall.key, asker) as (facts, file):
         _check(facts, asker)
         header, tensors = checkpoint.read_from(cast("BinaryIO", file), facts.digest)
     return VerifiedCheckpoint(

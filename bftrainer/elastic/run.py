@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic import group as groups
-from bftrainer.elastic import offering, several
+from bftrainer.elastic import offering, registered_models
 from bftrainer.elastic.batch import (
     BatchPiece,
     GlobalBatch,
@@ -30,17 +30,17 @@ from bftrainer.elastic.batch import (
 )
 from bftrainer.elastic.buckets import GradientReducer
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.facts import RunInfo
-from bftrainer.elastic.fold import OrderedReducer
 from bftrainer.elastic.group import Broken
-from bftrainer.elastic.length import Length
 from bftrainer.elastic.loader import Loader, View, least_share
 from bftrainer.elastic.membership import Membership
-from bftrainer.elastic.pace import StepDurations
+from bftrainer.elastic.ordered_reduction import OrderedReducer
 from bftrainer.elastic.protocol import Finished, Warm
 from bftrainer.elastic.rates import KEY, Rates, Updater
+from bftrainer.elastic.run_info import RunInfo
+from bftrainer.elastic.run_length import Length
 from bftrainer.elastic.state import Counters, State, seed_everything
-from bftrainer.elastic.strays import StrayUpdates, end_watch
+from bftrainer.elastic.step_durations import StepDurations
+from bftrainer.elastic.stray_updates import StrayUpdates, end_watch
 from bftrainer.elastic.unwrap import unwrap
 
 
@@ -67,9 +67,9 @@ class Run(RunInfo):
         self._length = Length(epochs=epochs, samples=samples)
         if isinstance(model, list | tuple):
             model = [unwrap(one, self.no_sync) for one in model]
-        model = unwrap(several.one_model(model), self.no_sync)
-        optimizer = several.one_optimizer(optimizer)
-        self._strays = StrayUpdates(several.parts_of(optimizer))
+        model = unwrap(registered_models.one_model(model), self.no_sync)
+        optimizer = registered_models.one_optimizer(optimizer)
+        self._strays = StrayUpdates(registered_models.parts_of(optimizer))
         self._loader = Loader(loader)
         self._plan = self._loader.plan
         self._cutting = cutting = cutting_of(

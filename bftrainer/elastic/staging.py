@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from bftrainer.elastic.abandonable import GROUP_TIMEOUT_S
 from bftrainer.elastic.device import DeviceCollective, host_memory
 from bftrainer.elastic.group import Group
-from bftrainer.elastic.side import GROUP_TIMEOUT_S
 
 PIECE_BYTES = 32 << 20  # smaller pieces cost more switches than they overlap
 SLOTS = 4  # pieces in the host's memory at a time

@@ -5,7 +5,7 @@ so that many joiners take little longer than one. Large tensors go straight from
 their own memory, small ones packed. What lies on a device is staged piece by piece
 through host memory, or where the generation uses NCCL broadcast from device to device,
 which all members take part in. The calls block and are made in a side thread by
-``handover``; a transfer that is abandoned leaves its receiver without a state.
+``state_transfer``; a transfer that is abandoned leaves its receiver without a state.
 """
 
 from __future__ import annotations

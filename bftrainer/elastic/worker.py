@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from bftrainer.elastic import control as control_module
-from bftrainer.elastic import ending
+from bftrainer.elastic import worker_exit
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.protocol import Failed, WorkerConfig
 
@@ -67,7 +67,7 @@ def serve(
         )
         os._exit(1)
     status = _run_script(config, control, prepare)
-    ending.leave(status)
+    worker_exit.leave(status)
 
 
 def _enter_environment(config: WorkerConfig) -> None:

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.elastic import checkpoint, fence
-from bftrainer.elastic.ages import Ages
+from bftrainer.elastic.checkpoint_age import Ages
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.protocol import Saved
-from bftrainer.elastic.snapshot import Snapshots, StateSnapshot
 from bftrainer.elastic.state import Counters, State
+from bftrainer.elastic.state_snapshot import Snapshots, StateSnapshot
 
 log = logging.getLogger("bftrainer.elastic")
 

@@ -13,7 +13,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from bftrainer.journal.drafts import EntryDraft, Large
+from bftrainer.journal.entry_drafts import EntryDraft, Large
 from bftrainer.journal.errors import JournalError
 from bftrainer.journal.projection import CAUGHT_UP
 from bftrainer.journal.records import PilotRecord

@@ -2,8 +2,8 @@
 
 Decisions hold all nodes, jobs and trainers, and mostly the same ones each time.
 ``DifferenceWriter`` shortens what the journal writes (``changes`` finds the difference),
-``Reader`` undoes it: the canonical JSON comes back to the byte. Every so often, at each start and after each checkpoint
-a payload is written whole. Long texts are deflated.
+``Reader`` undoes it: the canonical JSON comes back to the byte. Every so often, at each start
+and after each checkpoint a payload is written whole. Long texts are deflated.
 """
 
 from __future__ import annotations

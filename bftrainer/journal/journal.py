@@ -20,13 +20,13 @@ from typing import Self
 from sqlalchemy import Connection, select
 
 from bftrainer.canonical import CanonicalError
-from bftrainer.journal import differences, mark, retention, schema, tables
+from bftrainer.journal import acknowledged, differences, retention, schema, tables
+from bftrainer.journal.acknowledged import Mark, MarkFile
+from bftrainer.journal.background_writer import Beside
 from bftrainer.journal.backlog import PASSING, Backlog
-from bftrainer.journal.beside import Beside
 from bftrainer.journal.database import Database, close_unchanged, open_database
-from bftrainer.journal.drafts import EntryDraft, Large
+from bftrainer.journal.entry_drafts import EntryDraft, Large
 from bftrainer.journal.errors import JournalError, fenced, translated
-from bftrainer.journal.mark import Mark, MarkFile
 from bftrainer.journal.projection import (
     OWN_KINDS,
     START,
@@ -448,7 +448,7 @@ class Journal(Reading):
             first = retention.first_entry(connection)
         if sha256 == known.sha256 or (sha256 is None and known.seq < first):
             return  # or older than all that is left
-        problem = mark.lost(self.where, known, found, is_other=sha256 is not None)
+        problem = acknowledged.lost(self.where, known, found, is_other=sha256 is not None)
         if accepted_loss != known.seq:
             raise problem
         self._accepted_loss = accepted_loss

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, func, select, update
 
 from bftrainer.canonical import parse, text_of
 from bftrainer.journal import schema, tables
-from bftrainer.journal.drafts import EntryDraft
+from bftrainer.journal.entry_drafts import EntryDraft
 from bftrainer.journal.projection import CHECKPOINT, OVER
 from bftrainer.journal.records import PilotState
 

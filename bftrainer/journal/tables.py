@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Table, delete, func, insert, select, update
 
 from bftrainer.journal import schema
-from bftrainer.journal.drafts import EntryDraft
+from bftrainer.journal.entry_drafts import EntryDraft
 from bftrainer.journal.errors import damaged
 from bftrainer.journal.projection import Row, pilot_row, trainer_row
 from bftrainer.journal.records import pilot_ordinal

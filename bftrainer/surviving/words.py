@@ -1,4 +1,4 @@
-"""Whom decisions do without → sentences for ``status``, ``explain`` and the log. Pure."""
+"""Whom decisions do without → sentences for ``status``, ``sizes`` and the log. Pure."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from bftrainer.wire.messages import (
     encode,
 )
 from bftrainer.wire.pump import SocketPump, has_input
-from bftrainer.wire.refusals import RefusedMessages
+from bftrainer.wire.refused_messages import RefusedMessages
 from bftrainer.wire.router import FRAME_OVERHEAD_BYTES, QUEUED_MESSAGES
 
 LOG = logging.getLogger("bftrainer.wire")

@@ -21,7 +21,7 @@ from zmq.utils.monitor import parse_monitor_message
 from bftrainer.errors import BftError
 from bftrainer.wire.keys import KeyPair
 from bftrainer.wire.pump import SocketPump, has_input
-from bftrainer.wire.refusals import RefusedMessages
+from bftrainer.wire.refused_messages import RefusedMessages
 
 LOG = logging.getLogger("bftrainer.wire")
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
@@ -48,7 +48,7 @@ class Origin:
 class CurveRouter:
     """One listening socket with its authentication and its connection monitor.
 
-    ``refusals`` counts what was refused or dropped, by reason.
+    ``refused_messages`` counts what was refused or dropped, by reason.
     """
 
     def __init__(

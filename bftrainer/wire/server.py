@@ -29,7 +29,7 @@ from bftrainer.wire.messages import (
     decode_from_agent,
     encode,
 )
-from bftrainer.wire.refusals import RefusedMessages
+from bftrainer.wire.refused_messages import RefusedMessages
 from bftrainer.wire.router import CurveRouter, Origin
 
 LOG = logging.getLogger("bftrainer.wire")
@@ -54,7 +54,7 @@ class AgentServer:
     ``on_lost(pilot_id, why)``: at once when the agent's connection breaks ("disconnected",
     also after its ``Leaving``, and always before the ``Hello`` of its next connection),
     or after ``agent_timeout_s`` without a message ("silent"). Both run in the event
-    loop. ``refusals`` counts what was refused or dropped.
+    loop. ``refused_messages`` counts what was refused or dropped.
 
     An error that ``on_message`` did not expect costs the agent that spoke its connection
     ("failed") and nobody else anything; a ``BftError`` is the daemon's own affair.

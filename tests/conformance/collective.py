@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
+from bftrainer.elastic.abandonable import LEFT_BEHIND, Broken
 from bftrainer.elastic.collective import Collective, settle
-from bftrainer.elastic.side import LEFT_BEHIND, Broken
 from tests.support.waiting import wait_for
 
 

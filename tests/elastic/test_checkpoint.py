@@ -17,9 +17,9 @@ import torch
 
 from bftrainer.elastic import ElasticError, checkpoint, codec, fence, resuming
 from bftrainer.elastic.control import Control
-from bftrainer.elastic.copies import Asker
 from bftrainer.elastic.fence import Fence, path_for
 from bftrainer.elastic.protocol import Left, Saved, WorkerConfig
+from bftrainer.elastic.replica_transfer import Asker
 from bftrainer.elastic.state import State
 from bftrainer.elastic.writer import CheckpointWriter
 from tests.elastic import journal

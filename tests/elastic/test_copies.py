@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from bftrainer.elastic import checkpoint
-from bftrainer.elastic.copier import AGE_S, LEAST_GAP_S, MAX_SHARE, USUAL_GAP_S, gap_after
 from bftrainer.elastic.protocol import Copied, KeepCopy, Recall
+from bftrainer.elastic.replica_sender import AGE_S, LEAST_GAP_S, MAX_SHARE, USUAL_GAP_S, gap_after
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
-from trainers.agent.holder import CopyHolder
+from trainers.agent.replica_store import CopyHolder
 
 TRAIN = SCRIPTS / "train_ids.py"
 SETTINGS = json.dumps({"delay_s": 0.005})

@@ -11,10 +11,10 @@ import torch
 from bftrainer.elastic import transfer
 from bftrainer.elastic.control import Control
 from bftrainer.elastic.group import Group
-from bftrainer.elastic.handover import StateTransfer
 from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.staging import Link
 from bftrainer.elastic.state import Counters, State
+from bftrainer.elastic.state_transfer import StateTransfer
 from bftrainer.elastic.store import StoreServer
 from bftrainer.elastic.writer import CheckpointWriter
 from tests.elastic.scripts import pretended

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.length import Length
+from bftrainer.elastic.run_length import Length
 from bftrainer.elastic.state import Counters
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess

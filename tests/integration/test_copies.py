@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic.copier import AGE_S
+from bftrainer.elastic.replica_sender import AGE_S
 from bftrainer.trainer import TrainerState
 from tests.integration.daemon_scripts import SLOW
 from tests.integration.test_daemon import POLICY, DaemonSite

@@ -18,7 +18,7 @@ import pytest
 from bftrainer import process
 from bftrainer.api.service import TrainerView
 from bftrainer.demo import models
-from bftrainer.demo.facts import JournalFacts, Park, Rescale, collect
+from bftrainer.demo.journal_facts import JournalFacts, Park, Rescale, collect
 from bftrainer.demo.picture import Story, draw
 from bftrainer.demo.samples import (
     ActivitySpan,

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from bftrainer import process
 from bftrainer.cli.main import cli
-from bftrainer.demo.facts import collect
+from bftrainer.demo.journal_facts import collect
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.journal.records import JournalEntry, PilotState
 from bftrainer.simulate.traces import ReadOptions, read_trace

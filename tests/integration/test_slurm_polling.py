@@ -13,7 +13,7 @@ import pytest
 
 from bftrainer.api.service import PollingView
 from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.poll.pace import LOOK_REQUESTS
+from bftrainer.poll.rate_limit import LOOK_REQUESTS
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.integration.slurm_fixtures import running_cluster

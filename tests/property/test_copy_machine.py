@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from bftrainer.actuate.copying import CompleteCopy, CopyMachine, CopyStatus, Lone, Order
 from bftrainer.actuate.group import Tell
+from bftrainer.actuate.replica_policy import CompleteCopy, CopyMachine, CopyStatus, Lone, Order
 from bftrainer.elastic import protocol
 from bftrainer.wire.messages import DropCopy, HoldCopy, SettleCopy
 from tests.support.generations import offer

@@ -10,7 +10,7 @@ import pytest
 
 from bftrainer.elastic.protocol import Commit, Member, WorkerConfig, from_body
 from bftrainer.errors import UsageError
-from bftrainer.restart_words import restart_sentences
+from bftrainer.explain.restarts import restart_sentences
 from bftrainer.trainer import (
     CheckpointContract,
     MeasuredCosts,

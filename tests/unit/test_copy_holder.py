@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from bftrainer.elastic import checkpoint, copies, fence
-from bftrainer.elastic.copies import Asker, CopyError, CopyFacts
+from bftrainer.elastic import checkpoint, fence, replica_transfer
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.protocol import Recall
+from bftrainer.elastic.replica_transfer import Asker, CopyError, CopyFacts
 from bftrainer.elastic.resuming import find
 from tests.support.waiting import wait_for
-from trainers.agent.holder import CopyHolder, free_bytes
+from trainers.agent.replica_store import CopyHolder, free_bytes
 
 KEY, OTHER = "a" * 64, "b" * 64
 LAYOUT = 5
@@ -48,7 +48,7 @@ class Site:
         )  # fmt: skip
         if damage:
             parts[-2] = bytes(len(parts[-2]))
-        copies.put(self.address, key, facts, parts)
+        replica_transfer.put(self.address, key, facts, parts)
         return facts
 
     def steps(self) -> list[int]:
@@ -124,9 +124,9 @@ def test_a_holder_that_cannot_prove_itself_is_not_believed(site: Site) -> None:
         def answer() -> None:
             connection, _ = impostor.accept()
             with connection, connection.makefile("rb") as file:
-                copies.send_line(connection, {"nonce": "0"})
-                copies.read_line(file)
-                copies.send_line(connection, {"answer": {"go": True}, "proof": "0"})
+                replica_transfer.send_line(connection, {"nonce": "0"})
+                replica_transfer.read_line(file)
+                replica_transfer.send_line(connection, {"answer": {"go": True}, "proof": "0"})
 
         thread = threading.Thread(target=answer)
         thread.start()
@@ -152,7 +152,9 @@ def test_a_copy_that_breaks_off_leaves_the_one_before(site: Site) -> None:
         size_bytes=sum(map(len, parts)), digest="",
     )  # fmt: skip
     with pytest.raises(CopyError):
-        copies.put(site.address, KEY, replace(facts, size_bytes=facts.size_bytes + 1), parts[:1])
+        replica_transfer.put(
+            site.address, KEY, replace(facts, size_bytes=facts.size_bytes + 1), parts[:1]
+        )
     assert site.steps() == [1]
     wait_for(lambda: site.found(generation=4) == 1.0, what="it can be fetched")
 
@@ -170,7 +172,7 @@ def test_bytes_changed_on_the_way_are_found_out(
     )  # fmt: skip
     site.holder.drop("t1")
     site.holder.hold("t1", KEY, 3)
-    copies.put(site.address, KEY, forged, parts)
+    replica_transfer.put(site.address, KEY, forged, parts)
     assert site.found() is None
     assert "not what its holder was given" in caplog.text
 

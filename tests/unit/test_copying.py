@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from bftrainer.actuate.copying import (
+from bftrainer.actuate.group import NodeOffer, Tell
+from bftrainer.actuate.replica_policy import (
     CompleteCopy,
     CopyMachine,
     CopyStatus,
@@ -12,7 +13,6 @@ from bftrainer.actuate.copying import (
     Order,
     choose_holder,
 )
-from bftrainer.actuate.group import NodeOffer, Tell
 from bftrainer.elastic import protocol
 from bftrainer.wire.messages import DropCopy, HoldCopy, SettleCopy
 from tests.support.generations import offer

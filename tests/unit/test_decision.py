@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from bftrainer import canonical
-from bftrainer.decide.late import A_BIT_S, LEAST_S, MOST_S
+from bftrainer.decide.overdue import A_BIT_S, LEAST_S, MOST_S
 from bftrainer.decide.types import DecisionInput, Memory, Plan, Settings
 from bftrainer.poll.snapshot import NodeState, Reservation, Snapshot
 from tests.support.snapshots import (

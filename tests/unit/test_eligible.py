@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from bftrainer.decide.types import Plan, Settings
-from bftrainer.explain import explain_trainer
+from bftrainer.explain.sizes import explain_trainer
 from bftrainer.poll.snapshot import Node, NodeState
 from bftrainer.trainer import TrainerRecord
 from tests.support.snapshots import Fold, held, node, record, snapshot, with_state

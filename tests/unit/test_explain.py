@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.backend_words import backend_sentences
 from bftrainer.decide.types import Plan, Settings
-from bftrainer.explain import explain_trainer
+from bftrainer.explain.backends import backend_sentences
+from bftrainer.explain.sizes import explain_trainer
 from bftrainer.poll.snapshot import Node, NodeState, Snapshot
 from bftrainer.trainer import TrainerProgress, TrainerRecord, TrainerState
 from tests.support.snapshots import T0, Fold, held, idle_nodes, record, snapshot, with_state

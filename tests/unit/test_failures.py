@@ -12,7 +12,7 @@ from bftrainer.actuate.group import describe_exit
 from bftrainer.api.service import TrainerView
 from bftrainer.canonical import decode, encode
 from bftrainer.cli.status import trainer_lines, trainer_row
-from bftrainer.failure_words import trouble, trouble_sentences
+from bftrainer.explain.failures import trouble, trouble_sentences
 from bftrainer.policy.model import SitePolicy
 from bftrainer.trainer import FailureRow, Mark, TrainerRecord, TrainerState
 from tests.support.snapshots import record

@@ -12,7 +12,7 @@ from bftrainer.actuate.group import (
     Rescaled,
     WorkerFailed,
 )
-from bftrainer.actuate.staffing import LEAVE_PATIENCE_S
+from bftrainer.actuate.worker_set import LEAVE_PATIENCE_S
 from bftrainer.elastic import protocol
 from tests.support.generations import Driver
 

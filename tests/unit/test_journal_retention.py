@@ -15,7 +15,7 @@ from bftrainer.harm import backoff
 from bftrainer.harm.backoff import BackOff
 from bftrainer.harm.monitor import SAID_AGAIN_S, HarmMonitor
 from bftrainer.journal import InstanceLock, Journal, PilotRecord, PilotState, retention
-from bftrainer.journal.mark import MARK_NAME
+from bftrainer.journal.acknowledged import MARK_NAME
 from bftrainer.policy.model import SitePolicy
 from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
 from tests.support.waiting import wait_for

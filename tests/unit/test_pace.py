@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftrainer.policy.model import SitePolicy
-from bftrainer.poll.pace import (
+from bftrainer.poll.rate_limit import (
     BURST_S,
     LATENCY_FACTOR,
     WINDOW_S,

@@ -11,7 +11,7 @@ import pytest
 from bftrainer import canonical
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Standing, Traits
 from bftrainer.decide.types import DecisionInput, DecisionRecord, Memory, Plan, Settings, SlowNode
-from bftrainer.explain import explain_trainer
+from bftrainer.explain.sizes import explain_trainer
 from bftrainer.profile.fit import MeasuredSize
 from bftrainer.surviving.decision import decide_surely
 from bftrainer.trainer import MeasuredCosts, TrainerProgress, TrainerRecord

@@ -9,9 +9,9 @@ import threading
 import pytest
 
 from bftrainer.observability.logs import OneLine
-from bftrainer.wire.refusals import RefusedMessages
+from bftrainer.wire.refused_messages import RefusedMessages
 from tests.support.waiting import wait_for
-from trainers.agent.holder import CopyHolder
+from trainers.agent.replica_store import CopyHolder
 
 GARBAGE = (b"", b"\n", b"[" * 3000 + b"\n", b"\xff" * 4000, b'{"verb":"put","what":{}}\n', b"7\n")
 

@@ -20,7 +20,7 @@ from bftrainer.decide.types import (
     Plan,
     Settings,
 )
-from bftrainer.explain import explain_trainer
+from bftrainer.explain.sizes import explain_trainer
 from bftrainer.poll.snapshot import Job, NodeState, Snapshot
 from bftrainer.surviving.decision import MOST_TRIES, RETRY_S, decide_surely
 from bftrainer.surviving.words import sentences

@@ -16,8 +16,6 @@ from bftrainer.actuate.group import worker_on
 from bftrainer.actuate.log_files import log_directory, log_files
 from bftrainer.canonical import from_plain, to_plain
 from bftrainer.elastic.control import Control
-from bftrainer.elastic.copier import Copier
-from bftrainer.elastic.place import place_in
 from bftrainer.elastic.protocol import (
     Commit,
     Entered,
@@ -33,6 +31,8 @@ from bftrainer.elastic.protocol import (
     from_body,
     to_body,
 )
+from bftrainer.elastic.rank import place_in
+from bftrainer.elastic.replica_sender import Copier
 from bftrainer.elastic.state import State
 from bftrainer.errors import UsageError
 from bftrainer.trainer import TrainerSpec

@@ -19,7 +19,7 @@ from bftrainer.journal.journal import Journal
 from bftrainer.policy.model import SitePolicy
 from bftrainer.trainer import TrainerState
 from bftrainer.wire.messages import DaemonMessage, KillWorker, TellWorker, WorkerReport
-from bftrainer.wire.refusals import RefusedMessages
+from bftrainer.wire.refused_messages import RefusedMessages
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.generations import offer
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.actuate.ending import SAVE_GRACE_S, complete, save_grace_s
 from bftrainer.actuate.group import Ended
 from bftrainer.actuate.log_files import KEPT_TRIES, FailedTries
+from bftrainer.actuate.outcomes import SAVE_GRACE_S, complete, save_grace_s
 from bftrainer.elastic import protocol
 from bftrainer.elastic.worker import SPENT_LOGS, remove_spent_logs
 from bftrainer.journal.journal import Journal

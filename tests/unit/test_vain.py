@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from bftrainer.decide.vain import MOST_DOUBLINGS
+from bftrainer.decide.passed_over import MOST_DOUBLINGS
 from bftrainer.poll.snapshot import Job, NodeState, SchedulerCycle, Snapshot
 from tests.support.snapshots import (
     T0,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bftrainer.actuate.believing import MOST_REGROUPED, Believed, judge
+from bftrainer.actuate.reported_workers import MOST_REGROUPED, Believed, judge
 from bftrainer.elastic import protocol
 from bftrainer.elastic.protocol import Commit, Member
 from bftrainer.journal.journal import Journal

@@ -44,9 +44,9 @@ from bftrainer.wire.peers import (
     SurveyTrainer,
 )
 from trainers.agent.config import AgentConfig, own_address
-from trainers.agent.held import HeldCopies
 from trainers.agent.link import DaemonLink
-from trainers.agent.orphaned import PeerRecovery
+from trainers.agent.peer_recovery import PeerRecovery
+from trainers.agent.replica_orders import HeldCopies
 from trainers.agent.signals import SignalWaiter
 from trainers.agent.starting import Started
 from trainers.agent.workers import Said, Workers

@@ -4,7 +4,7 @@ survey → judge → promise → commit. Every agent with a stuck worker surveys
 its rosters; the one of the lowest surviving rank announces the next generation, once all
 the others have promised its number. A promise is given, and a commit passed on, only
 while the agent knows that no daemon is there, so a daemon that returns is never talked
-over. No I/O and no clock here; ``trainers.agent.orphaned`` carries the instructions out.
+over. No I/O and no clock here; ``trainers.agent.peer_recovery`` carries the instructions out.
 """
 
 from __future__ import annotations

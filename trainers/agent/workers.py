@@ -28,7 +28,7 @@ from bftrainer.wire.messages import (
     WorkerStarted,
 )
 from bftrainer.wire.peers import PeerWorker
-from bftrainer.wire.refusals import RefusedMessages
+from bftrainer.wire.refused_messages import RefusedMessages
 from trainers.agent.channel import Channel
 from trainers.agent.gather import FIRST
 from trainers.agent.programs import ProgramPool

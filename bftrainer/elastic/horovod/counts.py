@@ -16,8 +16,8 @@ import torch
 
 from bftrainer.elastic.batch import Terms
 from bftrainer.elastic.membership import GenerationInfo
-from bftrainer.elastic.pace import StepDurations
 from bftrainer.elastic.protocol import Commit
+from bftrainer.elastic.step_durations import StepDurations
 
 
 class Counts:

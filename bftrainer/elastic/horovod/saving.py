@@ -17,11 +17,11 @@ from typing import Any
 
 from bftrainer.elastic import checkpoint, codec, fence
 from bftrainer.elastic.control import Control
-from bftrainer.elastic.copies import Asker
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.horovod.counts import Counts
 from bftrainer.elastic.protocol import Saved
+from bftrainer.elastic.replica_transfer import Asker
 from bftrainer.elastic.resuming import find
 
 log = logging.getLogger("bftrainer.elastic")

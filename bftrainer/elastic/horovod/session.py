@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from bftrainer.elastic.abandonable import Broken
 from bftrainer.elastic.control import Control, Key, die, key_of, step_aside
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence
@@ -31,7 +32,6 @@ from bftrainer.elastic.protocol import (
     Left,
     Warm,
 )
-from bftrainer.elastic.side import Broken
 
 ADDED = 2  # HostUpdateResult.added in horovod/runner/elastic/worker.py
 WARM_VARIABLE = "BFT_HOROVOD_WARM"  # "0": a joiner waits in hvd.init(), as under horovodrun

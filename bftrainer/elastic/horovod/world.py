@@ -13,12 +13,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from bftrainer.elastic.abandonable import GROUP_TIMEOUT_S, AbandonableCall, Broken
 from bftrainer.elastic.control import Control, Key, end_as_loss, key_of
-from bftrainer.elastic.handover import overtaken
 from bftrainer.elastic.horovod import sockets
 from bftrainer.elastic.horovod.front import Front, Keeps, Kept
 from bftrainer.elastic.protocol import Commit
-from bftrainer.elastic.side import GROUP_TIMEOUT_S, AbandonableCall, Broken
+from bftrainer.elastic.state_transfer import overtaken
 from bftrainer.elastic.store import StoreClient
 
 FORMING_PATIENCE_S = 1.0  # with a context that still forms when a member is known to be lost

@@ -4,7 +4,7 @@ MPICH's survivors wait for ever in a collective with a dead member. So nothing h
 inside MPI: operations are started, then tested in a loop that also asks whether the daemon
 has announced a generation without the dead one. Then ``GroupBroken`` is raised; what was
 started stays behind, and the next generation has a communicator of its own. Used by the
-programs (``Run.comm``) and by ``handover``.
+programs (``Run.comm``) and by ``state_transfer``.
 """
 
 from __future__ import annotations

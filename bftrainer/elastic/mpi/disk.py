@@ -1,7 +1,7 @@
 """Checkpoints of an MPI program: one file, written by one member, readable at any size.
 
 Copied arrays and whole row arrays come in; a file as ``elastic.files`` writes it goes
-out, and ``Saved`` to the daemon. Called by ``handover``.
+out, and ``Saved`` to the daemon. Called by ``state_transfer``.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ from typing import Any
 
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.mpi.comm import Comm, GroupBroken
-from bftrainer.elastic.mpi.handover import MpiStateTransfer
 from bftrainer.elastic.mpi.membership import Change
 from bftrainer.elastic.mpi.memory import RecentCopies
+from bftrainer.elastic.mpi.state_transfer import MpiStateTransfer
 
 SAVED = 85  # "the checkpoint is written, start me again"
 

@@ -15,14 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from bftrainer.elastic.abandonable import GROUP_TIMEOUT_S, AbandonableCall, Broken
 from bftrainer.elastic.control import Control, Key, die, end_as_loss, key_of
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.mpi import library
 from bftrainer.elastic.mpi.comm import Comm, GroupBroken
-from bftrainer.elastic.mpi.handover import MpiStateTransfer
 from bftrainer.elastic.mpi.joining import Union, unite
+from bftrainer.elastic.mpi.state_transfer import MpiStateTransfer
 from bftrainer.elastic.protocol import Commit, Entered, Interrupted, Left
-from bftrainer.elastic.side import GROUP_TIMEOUT_S, AbandonableCall, Broken
 
 log = logging.getLogger("bftrainer.elastic")
 

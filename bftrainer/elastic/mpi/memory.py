@@ -2,7 +2,7 @@
 
 Every so often each member keeps its rows and sends them to the next rank, too. What a
 member had when it died is then with its neighbour. Copies come from ``Rows``, go out to
-``handover``; ``run`` says when. A state that all members have needs none of this.
+``state_transfer``; ``run`` says when. A state that all members have needs none of this.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which rows go from whom to whom when a domain is cut anew. Pure.
 
 Who holds what and who shall have what comes in; a list of pieces goes out, the same on
-all members. Called by ``handover``.
+all members. Called by ``state_transfer``.
 """
 
 from __future__ import annotations

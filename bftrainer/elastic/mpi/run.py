@@ -17,13 +17,13 @@ from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.mpi import library
 from bftrainer.elastic.mpi.comm import Comm, GroupBroken
 from bftrainer.elastic.mpi.disk import Disk
-from bftrainer.elastic.mpi.handover import MpiStateTransfer
 from bftrainer.elastic.mpi.launched import Launched
 from bftrainer.elastic.mpi.membership import Change, MpiMembership
 from bftrainer.elastic.mpi.memory import RecentCopies
 from bftrainer.elastic.mpi.state import BlockRows, MpiState
-from bftrainer.elastic.pace import StepDurations
+from bftrainer.elastic.mpi.state_transfer import MpiStateTransfer
 from bftrainer.elastic.protocol import Finished, Warm
+from bftrainer.elastic.step_durations import StepDurations
 
 COPY_S = 1.0  # between two copies of the rows in the neighbour's memory
 

@@ -1,7 +1,7 @@
 """What an elastic MPI program hands over: arrays that all have, and rows cut among them.
 
 Any writable contiguous buffer will do (numpy arrays, ``array.array``): only its bytes are
-looked at. Used by ``run``, ``handover``, ``memory`` and ``disk``.
+looked at. Used by ``run``, ``state_transfer``, ``memory`` and ``disk``.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A ``Machine`` goes in as the snapshot the Slurm adapter would have made of it, what the hook
 announces goes through the daemon's own ``UnseenAnnouncements``, the times of polls through its
-own ``PollRateLimiter``. Imported by processes that have put the checkout to judge first on their path; a field that this
-checkout does not know is left out.
+own ``PollRateLimiter``. Imported by processes that have put the checkout to judge first on
+their path; a field that this checkout does not know is left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.decide.types import DecisionInput, Memory, PilotView
 from bftrainer.policy import model as policy_model
-from bftrainer.poll import announcer, pace
+from bftrainer.poll import announcer
 from bftrainer.poll import snapshot as seen
 from bftrainer.poll.announcer import STAND_IN, UNSEEN_S, Announcement
 from bftrainer.polling import rules_of
@@ -53,7 +53,8 @@ def _either(module: Any, name: str, older_name: str) -> Any:
 
 
 UnseenAnnouncements = _either(announcer, "UnseenAnnouncements", "Announced")
-PollRateLimiter = _either(pace, "PollRateLimiter", "Pace")
+_rate_limit = _first_of("bftrainer.poll.rate_limit", "bftrainer.poll.pace")
+PollRateLimiter = _either(_rate_limit, "PollRateLimiter", "Pace")
 SitePolicy = _either(policy_model, "SitePolicy", "Policy")
 settings_of = _first_of("bftrainer.policy.settings", "bftrainer.decide.settings").settings_of
 OLDER = _first_of("bftrainer.decide.waiting")  # what foretold the next cycle
@@ -130,7 +131,7 @@ class Core:
     def take(self, snapshot: Any, began_s: float) -> bool:
         """Take a look over; whether it left out a job that was announced."""
         self.snapshot = self._announced.add_to(snapshot, began_s)
-        return self._announced.is_unshown
+        return bool(self._announced.is_unshown)
 
     def hear(self, job: Job, *, is_end: bool) -> None:
         """Take over what the hook says of a job."""

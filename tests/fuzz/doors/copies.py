@@ -8,11 +8,11 @@ import socket
 import threading
 from typing import Any, cast
 
-from bftrainer.elastic import copies
-from bftrainer.elastic.copies import CopyError
+from bftrainer.elastic import replica_transfer
+from bftrainer.elastic.replica_transfer import CopyError
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents
-from trainers.agent.holder import CopyHolder
+from trainers.agent.replica_store import CopyHolder
 
 _NONCE = "0" * 32
 _FACTS = {
@@ -44,12 +44,14 @@ def _proven_to_holder(what: dict[str, Any]) -> None:
         thread = threading.Thread(target=holder._talk, args=(ours,))
         holder._talks.acquire()
         thread.start()
-        nonce = str(copies.read_line(heard)["nonce"])
+        nonce = str(replica_transfer.read_line(heard)["nonce"])
         asked = {"verb": "put", "what": what, "nonce": _NONCE}
         with contextlib.suppress(OSError, CopyError):
-            copies.send_line(theirs, {**asked, "proof": copies.proof(_KEY, nonce, asked)})
+            replica_transfer.send_line(
+                theirs, {**asked, "proof": replica_transfer.proof(_KEY, nonce, asked)}
+            )
             theirs.shutdown(socket.SHUT_WR)
-            copies.read_line(heard)
+            replica_transfer.read_line(heard)
         thread.join(5.0)
         if thread.is_alive():
             raise AssertionError("the holder still talks")
@@ -71,8 +73,8 @@ DOORS = (
     ),
     Door(
         name="copy-line",
-        call=lambda raw: copies.facts_of(
-            copies.read_line(cast("io.BufferedReader", io.BytesIO(raw)))
+        call=lambda raw: replica_transfer.facts_of(
+            replica_transfer.read_line(cast("io.BufferedReader", io.BytesIO(raw)))
         ),
         refuses_with=(CopyError,),
         inputs=(documents(_FACTS).map(as_json) | bytestrings(as_json(_FACTS))).map(

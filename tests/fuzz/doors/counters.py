@@ -11,8 +11,8 @@ import torch
 
 from bftrainer.elastic import files
 from bftrainer.elastic.control import Control
-from bftrainer.elastic.length import Length
 from bftrainer.elastic.protocol import WorkerConfig
+from bftrainer.elastic.run_length import Length
 from bftrainer.elastic.state import State
 from bftrainer.elastic.writer import CheckpointWriter
 from tests.fuzz.door import Door

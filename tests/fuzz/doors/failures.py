@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bftrainer.actuate.failures import given_up
 from bftrainer.actuate.group import WorkerFailed
-from bftrainer.failure_words import trouble
+from bftrainer.explain.failures import trouble
 from bftrainer.policy.model import SitePolicy
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import texts

@@ -13,7 +13,7 @@ from sqlalchemy.pool import StaticPool
 
 from bftrainer.canonical import CanonicalError, decode, parse
 from bftrainer.errors import BftError
-from bftrainer.journal import mark, schema
+from bftrainer.journal import acknowledged, schema
 from bftrainer.journal.errors import JournalError
 from bftrainer.journal.lock import held
 from bftrainer.journal.projection import Projection
@@ -25,7 +25,9 @@ from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents
 from trainers.agent.config import AgentConfig
 
-_MARK = mark.encode(mark.Mark(writes=3, seq=7, sha256="a" * 64, incarnation=1, last_pilot=5))
+_MARK = acknowledged.encode(
+    acknowledged.Mark(writes=3, seq=7, sha256="a" * 64, incarnation=1, last_pilot=5)
+)
 _LOCK = b'{"pid": 4711, "host": "login1"}\n'
 _KEYS = {"public": "k" * 40, "secret": "s" * 40}
 _AGENT = {
@@ -106,7 +108,7 @@ _rows = documents(*_ROWS).map(
 DOORS = (
     Door(
         name="journal-mark",
-        call=mark.decode,
+        call=acknowledged.decode,
         inputs=bytestrings(_MARK),
         from_bytes=bytes,
     ),

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.elastic import files, resuming
-from bftrainer.elastic.copies import Asker
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence, claim
 from bftrainer.elastic.mpi.disk import Disk
 from bftrainer.elastic.mpi.state import MpiState
+from bftrainer.elastic.replica_transfer import Asker
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from bftrainer.actuate.adoption import adopt
-from bftrainer.actuate.believing import judge as judge_reports
 from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.group import worker_on
+from bftrainer.actuate.reported_workers import judge as judge_reports
 from bftrainer.actuate.trainers import TrainerBook
 from bftrainer.elastic import protocol
 from bftrainer.elastic.fields import is_deep
@@ -26,12 +26,12 @@ from bftrainer.policy.model import SitePolicy
 from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.wire.messages import HeldCopy, WorkerReport
 from bftrainer.wire.peers import _ANSWERS, _QUESTIONS, PeerStanding, Surveyed
-from bftrainer.wire.refusals import RefusedMessages
+from bftrainer.wire.refused_messages import RefusedMessages
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents, numbers, texts
 from tests.support.generations import offer
 from trainers.agent.gather import Gathered
-from trainers.agent.orphaned import _standing
+from trainers.agent.peer_recovery import _standing
 from trainers.agent.quorum import Absent, Answered
 from trainers.agent.regroup import Regroup
 from trainers.command.lines import Pace, Place, heard

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from bftrainer.actuate.believing import judge
+from bftrainer.actuate.reported_workers import judge
 from bftrainer.wire.messages import (
     MAX_MESSAGE_BYTES,
     Hello,

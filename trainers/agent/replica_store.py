@@ -1,7 +1,7 @@
 """Keeps copies of the state of trainers that run on one other node, in this agent's memory.
 
 The daemon's assignments come in (whose copy, under which key); workers bring copies and
-fetch them (``bftrainer.elastic.copies``). The newest complete copy of a trainer is kept,
+fetch them (``bftrainer.elastic.replica_transfer``). The newest complete copy of a trainer is kept,
 older generations are refused. Threads of its own do the receiving, so that the event
 loop can leave at any moment; nothing here outlives the process, except a copy that was
 put on disk because its trainer had lost its node.
@@ -19,10 +19,10 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from bftrainer.elastic import copies, fence
-from bftrainer.elastic.copies import Asker, CopyError, CopyFacts
+from bftrainer.elastic import fence, replica_transfer
 from bftrainer.elastic.fence import Fence
-from bftrainer.wire.refusals import RefusedMessages
+from bftrainer.elastic.replica_transfer import Asker, CopyError, CopyFacts
+from bftrainer.wire.refused_messages import RefusedMessages
 
 LOG = logging.getLogger("bftrainer.agent")
 HANDSHAKE_S = 5.0
@@ -160,9 +160,9 @@ class CopyHolder:
             self._talks.release()
 
     def _answer(self, connection: socket.socket, file: BufferedReader) -> None:
-        nonce = copies.new_nonce()
-        copies.send_line(connection, {"nonce": nonce})
-        line = copies.read_line(file)
+        nonce = replica_transfer.new_nonce()
+        replica_transfer.send_line(connection, {"nonce": nonce})
+        line = replica_transfer.read_line(file)
         try:
             place, verb, what = self._proven(line, nonce)
             talk = _Talk(connection, file, place.key, str(line.get("nonce")))
@@ -171,10 +171,10 @@ class CopyHolder:
             else:
                 self._give(talk, place, Asker(**what))
         except TypeError:
-            copies.send_line(connection, {"refused": "it is asked otherwise here"})
+            replica_transfer.send_line(connection, {"refused": "it is asked otherwise here"})
         except _RefusedError as refusal:
             self._refusals.refuse("copy", "a worker", refusal, level=logging.INFO)
-            copies.send_line(connection, {"refused": str(refusal)})
+            replica_transfer.send_line(connection, {"refused": str(refusal)})
 
     def _proven(self, line: dict[str, Any], nonce: str) -> tuple[_Place, str, dict[str, Any]]:
         asked = {name: line.get(name) for name in ("verb", "what", "nonce")}
@@ -183,7 +183,9 @@ class CopyHolder:
             raise _RefusedError("it is asked otherwise here")
         with self._lock:
             place = self._places.get(str(what.get("trainer_id")))
-        if place is None or not copies.is_proven(line.get("proof"), place.key, nonce, asked):
+        if place is None or not replica_transfer.is_proven(
+            line.get("proof"), place.key, nonce, asked
+        ):
             raise _RefusedError("this agent holds no copies for this trainer")
         return place, str(verb), what
 
@@ -231,7 +233,7 @@ class _RefusedError(Exception):
 
 def _facts_of(what: dict[str, Any]) -> CopyFacts:
     try:
-        return copies.facts_of(what)
+        return replica_transfer.facts_of(what)
     except CopyError as problem:
         raise _RefusedError(str(problem)) from None
 
@@ -246,12 +248,12 @@ class _Talk:
     nonce: str
 
     def __post_init__(self) -> None:
-        self.connection.settimeout(copies.PATIENCE_S)
+        self.connection.settimeout(replica_transfer.PATIENCE_S)
 
     def say(self, answer: dict[str, Any]) -> None:
         """Answer, proven."""
-        line = {"answer": answer, "proof": copies.proof(self.key, self.nonce, answer)}
-        copies.send_line(self.connection, line)
+        line = {"answer": answer, "proof": replica_transfer.proof(self.key, self.nonce, answer)}
+        replica_transfer.send_line(self.connection, line)
 
     def receive(self, size_bytes: int) -> bytearray:
         """Return so many bytes; raise ``CopyError`` when they end before."""
@@ -259,7 +261,7 @@ class _Talk:
         view = memoryview(data)
         done = 0
         while done < size_bytes:
-            count = self.file.readinto1(view[done : done + copies.PIECE_BYTES])
+            count = self.file.readinto1(view[done : done + replica_transfer.PIECE_BYTES])
             if count == 0:
                 raise CopyError("it was cut short")
             done += count

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from bftrainer.elastic import protocol
 from bftrainer.trainer import TrainerRecord
 from bftrainer.wire.messages import DaemonMessage, KillWorker, WorkerReport
-from bftrainer.wire.refusals import RefusedMessages
+from bftrainer.wire.refused_messages import RefusedMessages
 
 MOST_REGROUPED = 10_000  # generations that agents may have announced without a daemon
 

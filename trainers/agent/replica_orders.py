@@ -1,4 +1,4 @@
-"""The daemon's orders about copies of other nodes' trainers, carried out by ``holder``.
+"""The daemon's orders about copies of other nodes' trainers, carried out by ``replica_store``.
 
 What may take long (writing to a shared file system) runs beside the event loop; its
 outcome is reported. Called by ``trainers.agent.main``.
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bftrainer.wire.messages import CopyOrder, CopySettled, DropCopy, HeldCopy, HoldCopy, SettleCopy
-from trainers.agent.holder import CopyHolder
+from trainers.agent.replica_store import CopyHolder
 
 
 class HeldCopies:

@@ -1,6 +1,6 @@
 """Why a trainer cannot start: too few nodes that it may have, in the cluster or the pool. Pure.
 
-Called by ``service`` and ``explain``.
+Called by ``service`` and ``sizes``.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from functools import partial
 from typing import TypeVar
 
 from bftrainer.actuate.agents import AgentBook, AgentFiles
+from bftrainer.actuate.pilot_refusals import PilotRefusals
 from bftrainer.actuate.pilots import Pilot, PilotBook
-from bftrainer.actuate.refusals import PilotRefusals
 from bftrainer.decide.types import Plan
 from bftrainer.errors import BatchSystemError, BftError
 from bftrainer.journal.errors import JournalError

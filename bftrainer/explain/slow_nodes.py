@@ -1,13 +1,13 @@
 """Slow nodes as the decision remembers them → sentences for users. Pure.
 
-Called by ``service`` for ``bftrainer status``, ``nodes`` and ``explain``.
+Called by ``service`` for ``bftrainer status``, ``nodes`` and ``sizes``.
 """
 
 from __future__ import annotations
 
 import math
 
-from bftrainer.decide.slow import fraction_now
+from bftrainer.decide.slow_nodes import fraction_now
 from bftrainer.decide.types import Memory, Plan, Settings, SlowNode
 from bftrainer.trainer import TrainerRecord
 

@@ -1,7 +1,7 @@
 """The state at a step boundary, copied into memory that is used again.
 
 A run's ``State`` comes in; a header and copied tensors go out, for a thread to write
-or send while the training goes on. Used by ``writer`` and ``copier``, each with memory
+or send while the training goes on. Used by ``writer`` and ``replica_sender``, each with memory
 of its own: a slow disk must not delay a copy.
 """
 

@@ -11,9 +11,9 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from bftrainer.actuate.copying import CompleteCopy, CopyMachine, CopyStatus, Lone, Order
 from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.group import Instruction, NodeOffer, Tell
+from bftrainer.actuate.replica_policy import CompleteCopy, CopyMachine, CopyStatus, Lone, Order
 from bftrainer.elastic import protocol
 from bftrainer.trainer import TrainerRecord
 from bftrainer.wire.messages import (
@@ -24,7 +24,7 @@ from bftrainer.wire.messages import (
     HoldCopy,
     TellWorker,
 )
-from bftrainer.wire.refusals import RefusedMessages
+from bftrainer.wire.refused_messages import RefusedMessages
 from trainers.runtimes.base import Resize, resize_of
 
 LOG = logging.getLogger("bftrainer.trainers")

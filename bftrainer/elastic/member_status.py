@@ -1,7 +1,7 @@
 """What a member says of itself first thing in a new group, and what all must have alike. Pure.
 
 The standings of all members come in; whose state all take goes out, and the error of
-members that built another model or read other data. Used by ``handover``.
+members that built another model or read other data. Used by ``state_transfer``.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from bftrainer.decide.policies.base import in_order
 from bftrainer.decide.types import Plan, Settings
+from bftrainer.explain.startable import cannot_start
 from bftrainer.poll.snapshot import Node
-from bftrainer.startable import cannot_start
 from bftrainer.surviving.words import why_left_out
 from bftrainer.trainer import TrainerRecord, TrainerState
 

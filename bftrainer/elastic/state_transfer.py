@@ -15,12 +15,12 @@ import torch
 
 from bftrainer.elastic import resuming, transfer
 from bftrainer.elastic.control import Control, key_of
-from bftrainer.elastic.copies import Asker
 from bftrainer.elastic.device import await_kernels, using
 from bftrainer.elastic.group import Broken, Group, in_side_thread, settle
+from bftrainer.elastic.member_status import NO_STATE, MemberStatus, choose_source, refuse
 from bftrainer.elastic.protocol import Commit
+from bftrainer.elastic.replica_transfer import Asker
 from bftrainer.elastic.sampler import NO_PLAN, EpochPlan
-from bftrainer.elastic.standing import NO_STATE, MemberStatus, choose_source, refuse
 from bftrainer.elastic.state import Counters, State, pack, unpack
 from bftrainer.elastic.writer import CheckpointWriter
 

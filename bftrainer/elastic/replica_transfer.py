@@ -4,7 +4,7 @@ One TCP connection per copy. The holder says a nonce; one line asks to ``put`` o
 ``get``, proven with the assignment's key; one line answers, proven with the same key,
 so neither side can be a stranger. The bytes of a checkpoint follow in the clear, as
 gradients do, and close with a digest that the proven lines have named. Standard library
-only: the worker calls ``put`` and ``get``, the agent serves (``trainers.agent.holder``).
+only: the worker calls ``put`` and ``get``, the agent serves (``trainers.agent.replica_store``).
 """
 
 from __future__ import annotations

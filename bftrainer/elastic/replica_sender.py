@@ -15,13 +15,13 @@ from collections.abc import Callable
 from functools import partial
 from statistics import median
 
-from bftrainer.elastic import checkpoint, copies
+from bftrainer.elastic import checkpoint, replica_transfer
 from bftrainer.elastic.control import Control
-from bftrainer.elastic.copies import CopyError, CopyFacts
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.protocol import Copied, KeepCopy
-from bftrainer.elastic.snapshot import Snapshots, StateSnapshot
+from bftrainer.elastic.replica_transfer import CopyError, CopyFacts
 from bftrainer.elastic.state import Counters, State
+from bftrainer.elastic.state_snapshot import Snapshots, StateSnapshot
 
 log = logging.getLogger("bftrainer.elastic")
 
@@ -113,7 +113,7 @@ class Copier:
         )
         refused = ""
         try:
-            copies.put((keep.host, keep.port), keep.key, facts, parts)
+            replica_transfer.put((keep.host, keep.port), keep.key, facts, parts)
         except CopyError as problem:
             refused = str(problem)
             log.warning("no copy of step %d at %s: %s", step, keep.holder, problem)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from bftrainer.journal.backlog import Backlog
-from bftrainer.journal.drafts import EntryDraft, Large
+from bftrainer.journal.entry_drafts import EntryDraft, Large
 
 QUEUED: Final = 1000  # entries that wait for the disk
 LARGE_QUEUED: Final = 8  # large ones among them: each holds a whole look at the cluster

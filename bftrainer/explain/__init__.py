@@ -1,0 +1,1 @@
+"""Plans and records in sentences: what users and logs are told. Pure."""
