@@ -493,7 +493,7 @@ class Daemon:
         while True:
             await asyncio.sleep(SIGN_OF_LIFE_S)
             self.journal.catch_up()
-            if self.poller.is_told:
+            if self.poller.has_hook:
                 self.decide_soon()  # looks are seldom then, and time passes between them, too
             message = self.agents.welcome(self._interpreters())
             for pilot_id in list(self.agents.connected):

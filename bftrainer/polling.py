@@ -30,7 +30,7 @@ LONGEST_RESTS: Final = {False: 5.0, True: 2.0}  # intervals; with announcements 
 LONGEST_CALLED_RESTS: Final = {False: 5.0, True: 2.0}  # intervals of a daemon that polls
 CHANGED_S: Final = 0.3  # after it what has happened shows
 AGAIN_S: Final = (1.0, 2.0, 4.0)  # the batch system cleans up after a job; its node is idle then
-STIR_S: Final = 5.0  # orders are given between looks, and put the next one off
+RECHECK_S: Final = 5.0  # orders are given between looks, and put the next one off
 CYCLES_ASKED: Final = 10.0  # times per cycle of the scheduler, while something waits for it
 
 
@@ -41,10 +41,10 @@ class Look(Protocol):
         """Look once and take the look over."""
 
 
-def rules_of(policy: SitePolicy, *, is_told: bool) -> PaceRules:
+def rules_of(policy: SitePolicy, *, has_hook: bool) -> PaceRules:
     """Return the pace of a daemon that is told of changes, or of one that is not."""
     interval_s, requests = policy.poll_interval_s, policy.requests_per_minute
-    if is_told:
+    if has_hook:
         interval_s = max(interval_s, policy.poll_interval_with_hook_s)
         requests = min(requests, policy.requests_per_minute_with_hook)
     return PaceRules(
@@ -52,8 +52,8 @@ def rules_of(policy: SitePolicy, *, is_told: bool) -> PaceRules:
         requests_per_minute=requests,
         called_interval_s=policy.poll_interval_s,
         total_per_minute=policy.requests_per_minute,
-        longest_rest_s=LONGEST_RESTS[is_told] * interval_s,
-        longest_called_rest_s=LONGEST_CALLED_RESTS[is_told] * policy.poll_interval_s,
+        longest_rest_s=LONGEST_RESTS[has_hook] * interval_s,
+        longest_called_rest_s=LONGEST_CALLED_RESTS[has_hook] * policy.poll_interval_s,
     )
 
 
@@ -81,10 +81,10 @@ class Poller:
         self._completing: dict[str, int] = {}  # node -> looks in a row that showed it so
         self._announcer: Announcer | None = None
         self._can_be_told, self._why_not_told = True, ""
-        self.pace = PollRateLimiter(rules_of(policy, is_told=False))
+        self.pace = PollRateLimiter(rules_of(policy, has_hook=False))
 
     @property
-    def is_told(self) -> bool:
+    def has_hook(self) -> bool:
         """Whether the batch system tells of changes by itself."""
         return self._announcer is not None
 
@@ -112,7 +112,7 @@ class Poller:
 
         And for an announced job that it should have shown: the next look must, if there is one.
         """
-        if not self.is_told:
+        if not self.has_hook:
             return
         if is_unshown:
             self.call(UNSEEN_S)
@@ -127,7 +127,7 @@ class Poller:
         """Return what looking costs the controller, and what it may cost."""
         rules, now_s = self.pace.rules, time.monotonic()
         return PollingView(
-            mode="hook" if self.is_told else "polling",
+            mode="hook" if self.has_hook else "polling",
             interval_s=rules.interval_s,
             requests_per_minute=rules.requests_per_minute,
             total_per_minute=rules.total_per_minute,
@@ -143,7 +143,7 @@ class Poller:
 
     async def _listen(self) -> None:
         """Be told of changes if that is possible; else poll, and try again before each look."""
-        if self.is_told or not self._can_be_told:
+        if self.has_hook or not self._can_be_told:
             return
         try:
             announcer = await asyncio.to_thread(self._system.open_announcer)
@@ -153,7 +153,7 @@ class Poller:
         self._can_be_told = announcer is not None
         if announcer is not None:
             self._announcer, self._why_not_told = announcer, ""
-            self.pace.rules = rules_of(self._policy, is_told=True)
+            self.pace.rules = rules_of(self._policy, has_hook=True)
             asyncio.get_running_loop().add_reader(announcer.fileno(), self._on_announced)
 
     def _listen_no_more(self) -> None:
@@ -161,7 +161,7 @@ class Poller:
             asyncio.get_running_loop().remove_reader(self._announcer.fileno())
             self._announcer.close()
             self._announcer = None
-            self.pace.rules = rules_of(self._policy, is_told=False)
+            self.pace.rules = rules_of(self._policy, has_hook=False)
 
     def _polls_because(self, problem: BatchSystemError) -> None:
         if str(problem) != self._why_not_told:
@@ -215,7 +215,7 @@ class Poller:
             if rest_s <= 0:
                 return
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(rest_s, STIR_S)):
+                async with asyncio.timeout(min(rest_s, RECHECK_S)):
                     await self._called.wait()
             self._called.clear()
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from bftrainer.actuate.group import Rescaled
 from bftrainer.elastic.protocol import Progress
-from bftrainer.profile.measure import MAX_SIZES, Observation, add, error_of, heard
+from bftrainer.profile.measure import MAX_SIZES, Observation, add, add_sample, error_of
 from bftrainer.profile.plausible import is_plausible, most_believed
 from bftrainer.trainer import MeasuredCosts, RestartCosts, TrainerRecord
 from milp.problem import Curve
@@ -74,7 +74,7 @@ def learn_progress(
         if said.generation != progress.generation or not 0 < progress.size == n_members:
             return None, record.costs
         return watch_from(record, said, now_s), record.costs
-    watch, observed = heard(
+    watch, observed = add_sample(
         watch, generation=said.generation, step=said.step, samples=said.samples, now_s=now_s
     )
     if observed is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from bftrainer.actuate.group import Rescaled
 from bftrainer.elastic.protocol import Progress
-from bftrainer.profile.stragglers import Field, NodeSlowness, entered, heard
+from bftrainer.profile.stragglers import Field, NodeSlowness, entered, record_report
 
 LOG = logging.getLogger("bftrainer.speeds")
 
@@ -62,7 +62,7 @@ class SpeedBook:
         if not self._threshold:
             return False
         before = self._fields.get(trainer_id) or Field(generation=said.generation)
-        after = self._fields[trainer_id] = heard(
+        after = self._fields[trainer_id] = record_report(
             before,
             node,
             generation=said.generation,

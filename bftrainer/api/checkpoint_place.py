@@ -1,8 +1,8 @@
 """Where a trainer writes its checkpoints: whether it can, and whether another does so too.
 
-``check_place`` judges the path alone; ``look`` and ``check_real`` ask the file system and may
-hang, so they are called beside the loop. Nothing is made here: the directory is the user's, and
-it is made with the user's rights, by ``bftrainer submit`` or by the first worker.
+``check_place`` judges the path alone. ``resolve_directory`` and ``check_real`` ask the file
+system and may hang, so they are called outside the event loop. Nothing is created here: the
+directory is the user's, created with the user's rights by ``bftrainer submit`` or the first worker.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def check_place(spec: TrainerSpec, trainers: Sequence[TrainerView]) -> dict[str,
     return own
 
 
-def look(spec: TrainerSpec) -> str:
+def resolve_directory(spec: TrainerSpec) -> str:
     """Return where the directory really is; refuse what the file system says is none.
 
     What this machine, or the daemon's user, may not see is for the node to find out.

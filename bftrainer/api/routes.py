@@ -27,7 +27,7 @@ from starlette.routing import Route
 
 from bftrainer.api.admission import check_spec
 from bftrainer.api.aside import Aside, NoAnswerError
-from bftrainer.api.checkpoint_place import check_place, check_real, look
+from bftrainer.api.checkpoint_place import check_place, check_real, resolve_directory
 from bftrainer.api.codec import CodecError, decode, parse
 from bftrainer.api.documents import check_schema, document, error_document, listing
 from bftrainer.api.http_protocol import PEER_KEY
@@ -207,7 +207,9 @@ class Routes:
         others = check_place(spec, self._service.trainers())
         if not spec.checkpoint_dir:
             return
-        real = await self._aside.call(peer.user, spec.checkpoint_dir, partial(look, spec))
+        real = await self._aside.call(
+            peer.user, spec.checkpoint_dir, partial(resolve_directory, spec)
+        )
         if others:
             # One of them that hangs keeps its user from no other directory.
             with contextlib.suppress(NoAnswerError):

@@ -49,7 +49,7 @@ class BackOff:
     in_vain: tuple[str, ...] = ()  # jobs that were counted: each is once, whatever it takes
 
 
-def heard(
+def record_hand_over(
     state: BackOff, done: HandOver | Vain, rule: Rule, *, held_nodes: int, now_s: float
 ) -> BackOff:
     """Take over a hand-over, or a release in vain; one without a figure changes nothing."""

@@ -107,7 +107,9 @@ class HarmMonitor:
         held += len(settled.hand_overs)
         heard: list[HandOver | Vain] = [*settled.hand_overs, *settled.vain]
         for one in heard:
-            state = backoff.heard(state, one, self.rule, held_nodes=held, now_s=given.now_s)
+            state = backoff.record_hand_over(
+                state, one, self.rule, held_nodes=held, now_s=given.now_s
+            )
         self._change(state)
 
     def report(self, since_s: float | None) -> HarmReport:

@@ -36,7 +36,7 @@ class Observation:
     is_settled: bool = False
 
 
-def heard(
+def add_sample(
     watch: Observation, *, generation: int, step: int, samples: int, now_s: float
 ) -> tuple[Observation, float | None]:
     """Take in a report; return samples per second when an observation is complete.

@@ -85,7 +85,7 @@ def entered(known: Field, generation: int, nodes: Collection[str]) -> Field:
     return Field(generation=generation, standings=kept)
 
 
-def heard(
+def record_report(
     known: Field, node: str, *, generation: int, own_s: float, share: int, threshold: float
 ) -> Field:
     """Take in a report of the worker on ``node``; a second one ends a round of comparison.

@@ -21,7 +21,7 @@ from bftrainer.trainer import MeasuredCosts
 class PaperBooks:
     """Progress and costs of the trainers that may run."""
 
-    wakes_at_s = math.inf  # nothing happens between events
+    next_event_s = math.inf  # nothing happens between events
     claims_nodes = False
     sees_arrivals = False  # before the next event
 
@@ -45,7 +45,7 @@ class PaperBooks:
         """A change is seen at once."""
         return 0.0
 
-    def happen(self) -> bool:
+    def step(self) -> bool:
         """Nothing ever happens of itself."""
         return False
 
@@ -87,7 +87,7 @@ class PaperBooks:
             trainer.finished_s = self._now_s
         return complete
 
-    def follow(self, plan: Plan) -> None:
+    def apply_plan(self, plan: Plan) -> None:
         """Give every trainer what the plan says."""
         assignment = plan.assignment
         planned: dict[str, set[str]] = {trainer_id: set() for trainer_id in self._running}

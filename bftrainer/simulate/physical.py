@@ -80,7 +80,7 @@ class PhysicalBooks:
     # ---- what the replay asks ------------------------------------------------------------
 
     @property
-    def wakes_at_s(self) -> float:
+    def next_event_s(self) -> float:
         """When something happens of itself next."""
         times = [p.end_s if p.is_held else min(p.held_at_s, p.end_s) for p in self._pilots.values()]
         for member in self._members.values():
@@ -131,7 +131,7 @@ class PhysicalBooks:
         self._now_s = now_s
 
     def advance(self, now_s: float) -> None:
-        """Train up to ``now_s``, which is not later than ``wakes_at_s``."""
+        """Train up to ``now_s``, which is not later than ``next_event_s``."""
         span_s = now_s - self._now_s
         tally = self.tally
         tally.node_s_held += span_s * sum(p.is_held for p in self._pilots.values())
@@ -146,7 +146,7 @@ class PhysicalBooks:
             tally.rescale_cost += (span_s - trained_s) * trainer.rate
         self._now_s = now_s
 
-    def happen(self) -> bool:
+    def step(self) -> bool:
         """Do what is due; whether the decision has to look again."""
         now_s = self._now_s
         found = frozenset(self.speeds())
@@ -207,7 +207,7 @@ class PhysicalBooks:
                 member.trainer.preemptions += 1
                 self._shrink(member, lost, self.costs.pause_loss.draw_s(self._chance), told=False)
 
-    def follow(self, plan: Plan) -> None:
+    def apply_plan(self, plan: Plan) -> None:
         """Do what the plan says."""
         now_s = self._now_s
         for release in plan.releases:

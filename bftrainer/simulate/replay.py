@@ -24,7 +24,7 @@ from bftrainer.simulate.world import World
 from bftrainer.trainer import MeasuredCosts
 
 
-class Books(Protocol):
+class TrainerModel(Protocol):
     """How trainers progress and what changes cost them."""
 
     tally: Tally
@@ -38,7 +38,7 @@ class Books(Protocol):
         """Whether a trainer that arrives or completes is an event of its own."""
 
     @property
-    def wakes_at_s(self) -> float:
+    def next_event_s(self) -> float:
         """When something happens of itself next."""
 
     def known_costs(self, submission: Submission) -> MeasuredCosts:
@@ -56,7 +56,7 @@ class Books(Protocol):
     def advance(self, now_s: float) -> None:
         """Train up to a time."""
 
-    def happen(self) -> bool:
+    def step(self) -> bool:
         """Do what is due now; whether that calls for a decision."""
 
     def lose(self, nodes: Iterable[str]) -> None:
@@ -65,7 +65,7 @@ class Books(Protocol):
     def completed(self) -> list[SimTrainer]:
         """Take out the trainers that are complete."""
 
-    def follow(self, plan: Plan) -> None:
+    def apply_plan(self, plan: Plan) -> None:
         """Do what the plan says."""
 
     def pilots(self) -> tuple[PilotView, ...]:
@@ -98,7 +98,7 @@ class Replay:
         *,
         settings: Settings,
         policy: AllocationPolicy,
-        books: Books,
+        books: TrainerModel,
         seed: int = 0,
         on_plan: Callable[[DecisionInput, Plan], None] | None = None,
     ) -> None:
@@ -129,14 +129,14 @@ class Replay:
                 change[0] if change else math.inf,
                 seen_at_s,
                 self._next_arrival_s(),
-                books.wakes_at_s,
+                books.next_event_s,
                 self._patience_ends_s(),
                 self._wake_at_s,
             )
             if now_s > self._end_s or now_s == math.inf:
                 break
             self._advance(now_s)
-            is_due = books.happen()
+            is_due = books.step()
             while change and change[0] <= now_s:
                 joined, left = ([names[i] for i in nodes.tolist()] for nodes in change[1:])
                 books.lose(left)
@@ -216,7 +216,7 @@ class Replay:
         tally.decisions += 1
         self._memory = plan.memory
         self._wake_at_s = math.inf if plan.wake_at_s is None else plan.wake_at_s
-        books.follow(plan)
+        books.apply_plan(plan)
         if plan.dropped:
             self._drop(plan.dropped)
         if self._on_plan is not None:

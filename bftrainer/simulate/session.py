@@ -15,7 +15,7 @@ from bftrainer.simulate.costs import PhysicalCosts
 from bftrainer.simulate.metrics import Metrics, measure
 from bftrainer.simulate.paper import PaperBooks
 from bftrainer.simulate.physical import PhysicalBooks
-from bftrainer.simulate.replay import Books, Outcome, Replay
+from bftrainer.simulate.replay import Outcome, Replay, TrainerModel
 from bftrainer.simulate.report.history import History, Recorder
 from bftrainer.simulate.stragglers import Injection, SlowNodes, draw
 from bftrainer.simulate.tally import Tally
@@ -150,7 +150,7 @@ def _of_size(submission: Submission, nodes: int) -> Submission:
 
 def _books(
     choices: Choices, tally: Tally, admitted: list[SimTrainer], names: Sequence[str]
-) -> Books:
+) -> TrainerModel:
     if choices.costs is None:
         return _Paper(tally, admitted)
     slow = draw(names, choices.slow, choices.straggler_threshold, choices.seed)

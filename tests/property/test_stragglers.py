@@ -8,7 +8,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftrainer.profile.stragglers import Field, Own, fractions_of, heard
+from bftrainer.profile.stragglers import Field, Own, fractions_of, record_report
 
 THRESHOLD = 0.8
 TIMES = st.lists(st.floats(1e-3, 10.0), min_size=2, max_size=9)
@@ -57,7 +57,9 @@ def test_noise_makes_nobody_slow_and_hides_nobody(
         for node in nodes:
             own_s = 0.05 * max(0.2, chance.gauss(1.0, deviation))
             own_s *= slowdown if node == "n0" else 1.0
-            known = heard(known, node, generation=1, own_s=own_s, share=8, threshold=THRESHOLD)
+            known = record_report(
+                known, node, generation=1, own_s=own_s, share=8, threshold=THRESHOLD
+            )
         verdicts.append(frozenset(known.slow()))
     straggler = frozenset({"n0"} if slowdown > 1.0 else ())
     assert verdicts[-1] == straggler

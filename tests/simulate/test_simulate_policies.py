@@ -12,7 +12,7 @@ from bftrainer.decide.policies.base import Context, Traits
 from bftrainer.simulate.costs import PhysicalCosts, constant
 from bftrainer.simulate.paper import PaperBooks
 from bftrainer.simulate.physical import PhysicalBooks
-from bftrainer.simulate.replay import Books, Outcome, Replay
+from bftrainer.simulate.replay import Outcome, Replay, TrainerModel
 from bftrainer.simulate.session import Choices, settings_of
 from bftrainer.simulate.tally import Tally
 from milp.problem import Problem
@@ -30,7 +30,7 @@ COSTS = PhysicalCosts(
 
 
 def replay(
-    policy: Scripted, *, books: Books | None = None, p_jmax: int = 1, seed: int = 0
+    policy: Scripted, *, books: TrainerModel | None = None, p_jmax: int = 1, seed: int = 0
 ) -> Outcome:
     trials = [trial(name, 4e3 if name == "a" else 1e6) for name in "abc"]
     return Replay(
@@ -46,7 +46,7 @@ def replay(
 @pytest.mark.parametrize(
     "books", [lambda: PaperBooks(Tally()), lambda: PhysicalBooks(Tally(), COSTS, seed=1)]
 )
-def test_it_is_asked_when_it_wants_to_be(books: Callable[[], Books]) -> None:
+def test_it_is_asked_when_it_wants_to_be(books: Callable[[], TrainerModel]) -> None:
     policy = Scripted(answer=lambda _, c: {"wake_at_s": c.now_s + 30.0})
     replay(policy, books=books(), seed=9)
     times = [context.now_s for _, context in policy.asked]

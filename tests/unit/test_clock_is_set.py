@@ -15,7 +15,7 @@ from bftrainer.decide.types import Claim
 from bftrainer.harm.monitor import MAX_LEAVING_S, on_our_clock
 from bftrainer.journal.journal import Journal
 from bftrainer.local.adapter import create
-from bftrainer.profile.measure import OBSERVE_S, SETTLE_S, SETTLE_STEPS, Observation, heard
+from bftrainer.profile.measure import OBSERVE_S, SETTLE_S, SETTLE_STEPS, Observation, add_sample
 from bftrainer.wire.keys import generate_pair, save_pair
 from bftrainer.wire.messages import Hello, Leaving
 from tests.support.snapshots import T0, snapshot
@@ -50,7 +50,7 @@ def test_throughput_is_measured_again_from_the_new_time_on() -> None:
     rates, now_s, step = [], T0 - YEAR_S, 100
     for _ in range(40):
         now_s, step = now_s + 0.5, step + SETTLE_STEPS
-        watch, rate = heard(watch, generation=4, step=step, samples=100 * step, now_s=now_s)
+        watch, rate = add_sample(watch, generation=4, step=step, samples=100 * step, now_s=now_s)
         rates += [] if rate is None else [rate]
     assert len(rates) >= int((20.0 - SETTLE_S - 1.0) / (OBSERVE_S + 0.5))
     assert rates == [pytest.approx(200.0 * SETTLE_STEPS)] * len(rates)

@@ -22,7 +22,7 @@ from bftrainer.trainer import (
 from bftrainer.wire.messages import StartWorker, decode_to_agent, encode
 from trainers.command.directory import FencedError, directory_of, take
 from trainers.command.environment import program_environment
-from trainers.command.lines import Pace, Place, heard
+from trainers.command.lines import Pace, Place, parse_line
 from trainers.runtimes.base import Resize, load_runtime, resize_of
 from trainers.runtimes.config import worker_config
 
@@ -53,7 +53,7 @@ RECORD = TrainerRecord(
     ],
 )
 def test_lines(line: str, place: Place | None) -> None:
-    assert heard(line, Place(step=7, samples=60, epoch=1)) == place
+    assert parse_line(line, Place(step=7, samples=60, epoch=1)) == place
 
 
 def test_rates_are_those_of_the_last_seconds() -> None:

@@ -14,9 +14,9 @@ from bftrainer.harm.backoff import (
     WINDOW,
     BackOff,
     applied,
-    heard,
     is_violated,
     max_held_nodes,
+    record_hand_over,
     rested,
     sentence,
 )
@@ -56,7 +56,7 @@ def done(delay_s: float | None, at_s: float = T0) -> HandOver:
 
 def play(state: BackOff, *delays: float | None, at_s: float = T0, held_nodes: int = 8) -> BackOff:
     for delay_s in delays:
-        state = heard(state, done(delay_s), RULE, held_nodes=held_nodes, now_s=at_s)
+        state = record_hand_over(state, done(delay_s), RULE, held_nodes=held_nodes, now_s=at_s)
     return state
 
 
@@ -76,7 +76,7 @@ def test_what_the_clock_may_have_added_is_no_reason() -> None:
         state = BackOff()
         for _ in range(3):
             one = replace(done(delay_s), precision_s=precision_s)
-            state = heard(state, one, RULE, held_nodes=8, now_s=T0)
+            state = record_hand_over(state, one, RULE, held_nodes=8, now_s=T0)
         return state
 
     assert without_farewell(1.8, 1.8).level == 0
@@ -86,7 +86,7 @@ def test_what_the_clock_may_have_added_is_no_reason() -> None:
     state = BackOff()
     for _ in range(3):  # a farewell is exact
         one = replace(done(1.8), precision_s=1.8, agent_s=1.7)
-        state = heard(state, one, RULE, held_nodes=8, now_s=T0)
+        state = record_hand_over(state, one, RULE, held_nodes=8, now_s=T0)
     assert state.level == 1
 
 
@@ -101,10 +101,10 @@ def test_late_ones_among_many_good_ones_are_forgiven_and_forgotten() -> None:
     wide = Rule(limit_s=1.0, share=0.8, quiet_s=600.0)
     state = BackOff()
     for delay_s in (2.0, 2.0, *[0.1] * 14, 2.0):  # 3 of 17 late: 0.82 within
-        state = heard(state, done(delay_s), wide, held_nodes=8, now_s=T0)
+        state = record_hand_over(state, done(delay_s), wide, held_nodes=8, now_s=T0)
     assert state.level == 0
     for _ in range(WINDOW):
-        state = heard(state, done(0.1), wide, held_nodes=8, now_s=T0)
+        state = record_hand_over(state, done(0.1), wide, held_nodes=8, now_s=T0)
     assert sum(state.window) == 0
     assert len(state.window) == WINDOW
 
@@ -125,7 +125,7 @@ def test_a_preempted_pilot_counts_where_its_job_lost_a_cycle(
         one = replace(
             done(0.05), how=How.PREEMPTED, start_s=None if start_s is None else T0 + start_s
         )
-        state = heard(state, one, RULE, held_nodes=8, now_s=T0)
+        state = record_hand_over(state, one, RULE, held_nodes=8, now_s=T0)
     assert state.level == level
 
 
@@ -155,7 +155,7 @@ def vain(job_id: str, why: Why = Why.DID_NOT_START) -> Vain:
 def test_releases_in_vain_count_once_for_each_job(released_for: list[Vain], level: int) -> None:
     state = BackOff()
     for one in released_for:
-        state = heard(state, one, RULE, held_nodes=8, now_s=T0)
+        state = record_hand_over(state, one, RULE, held_nodes=8, now_s=T0)
     assert state.level == level
 
 

@@ -22,7 +22,7 @@ from bftrainer.wire.messages import (
     decode_from_agent,
     encode,
 )
-from trainers.command.lines import Pace, Place, heard
+from trainers.command.lines import Pace, Place, parse_line
 
 PROGRESS = {
     "type": "Progress", "generation": 1, "step": 2, "epoch": 0, "samples": 3,
@@ -189,8 +189,8 @@ def test_what_we_say_ourselves_is_checked_as_well() -> None:
 
 def test_a_program_that_prints_numbers_nobody_trains_to_has_said_nothing() -> None:
     before = Place(step=7)
-    assert heard(f"BFT step=1 samples={'9' * 18}", before) is None
-    assert heard(f"BFT step=1 samples={'9' * 15}", before) == Place(step=1, samples=10**15 - 1)
+    assert parse_line(f"BFT step=1 samples={'9' * 18}", before) is None
+    assert parse_line(f"BFT step=1 samples={'9' * 15}", before) == Place(step=1, samples=10**15 - 1)
 
 
 def test_the_rate_of_a_program_is_one_that_can_be_sent() -> None:

@@ -21,8 +21,8 @@ from bftrainer.poll.rate_limit import (
 )
 from bftrainer.polling import rules_of
 
-POLLING = rules_of(SitePolicy(), is_told=False)
-HOOK = rules_of(SitePolicy(), is_told=True)
+POLLING = rules_of(SitePolicy(), has_hook=False)
+HOOK = rules_of(SitePolicy(), has_hook=True)
 
 
 @dataclass
@@ -81,7 +81,7 @@ def test_without_announcements_a_look_a_second_as_far_as_the_budget_goes(cost: i
 @pytest.mark.parametrize("interval_s", [1.0, 7.0, 30.0])
 @pytest.mark.parametrize("cost", [2, 3, 4])
 def test_with_announcements_at_most_twelve_requests_a_minute(interval_s: float, cost: int) -> None:
-    rules = rules_of(SitePolicy(poll_interval_with_hook_s=interval_s), is_told=True)
+    rules = rules_of(SitePolicy(poll_interval_with_hook_s=interval_s), has_hook=True)
     asked = Asked(rules, cost=cost)
     asked.until(1200)
     assert most_in_a_minute(asked.uncalled) <= 12
@@ -171,7 +171,7 @@ def test_what_is_announced_is_seen_soon_however_many_pilots_were_submitted() -> 
 
 
 def test_a_batch_system_without_a_controller_is_looked_at_as_often_as_is_wished() -> None:
-    asked = Asked(rules_of(SitePolicy(poll_interval_s=0.05), is_told=False), cost=0, took_s=0.001)
+    asked = Asked(rules_of(SitePolicy(poll_interval_s=0.05), has_hook=False), cost=0, took_s=0.001)
     asked.until(60)
     assert len(asked.uncalled) > 1000
 

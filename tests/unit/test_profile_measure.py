@@ -15,9 +15,9 @@ from bftrainer.profile.measure import (
     WINDOW,
     Observation,
     add,
+    add_sample,
     deviation,
     error_of,
-    heard,
 )
 from bftrainer.trainer import SizeThroughput
 
@@ -27,7 +27,7 @@ BEGIN = Observation(generation=4, size=2, step=100, samples=10_000, at_s=50.0)
 def _report(
     watch: Observation, step: int, samples: int, now_s: float
 ) -> tuple[Observation, float | None]:
-    return heard(watch, generation=4, step=step, samples=samples, now_s=now_s)
+    return add_sample(watch, generation=4, step=step, samples=samples, now_s=now_s)
 
 
 def test_the_first_steps_after_a_rescale_do_not_count() -> None:
@@ -47,7 +47,10 @@ def test_late_and_foreign_reports_change_nothing() -> None:
     settled, _ = _report(BEGIN, 110, 11_000, 60.0)
     assert _report(settled, 110, 11_000, 63.0) == (settled, None)
     assert _report(settled, 109, 10_900, 63.0) == (settled, None)
-    assert heard(settled, generation=5, step=200, samples=99_999, now_s=70.0) == (settled, None)
+    assert add_sample(settled, generation=5, step=200, samples=99_999, now_s=70.0) == (
+        settled,
+        None,
+    )
     assert _report(settled, 112, 11_200, 60.0 + OBSERVE_S / 2) == (settled, None)
 
 

@@ -16,7 +16,7 @@ from bftrainer.profile.stragglers import (
     Own,
     entered,
     fractions_of,
-    heard,
+    record_report,
 )
 
 THRESHOLD = 0.8
@@ -26,7 +26,7 @@ def _rounds(known: Field, own_s: Mapping[str, float], count: int, share: int = 4
     """Every worker reports so many times."""
     for _ in range(count):
         for node, seconds in own_s.items():
-            known = heard(
+            known = record_report(
                 known,
                 node,
                 generation=known.generation,
@@ -95,7 +95,7 @@ def test_shares_that_differ_by_rounding_make_nobody_slow(fixed_s: float) -> None
 def test_reports_of_another_generation_and_without_measurement_do_not_count() -> None:
     known = Field(generation=2)
     for generation, own_s, share in ((1, 0.1, 4), (3, 0.1, 4), (2, 0.0, 4), (2, 0.1, 0)):
-        said = heard(
+        said = record_report(
             known, "n1", generation=generation, own_s=own_s, share=share, threshold=THRESHOLD
         )
         assert said is known

@@ -24,7 +24,7 @@ from bftrainer.trainer import Launch
 from trainers.command.conversation import Conversation, Orders, read_orders
 from trainers.command.directory import FencedError, directory_of, take
 from trainers.command.environment import program_environment
-from trainers.command.lines import heard
+from trainers.command.lines import parse_line
 from trainers.command.program import ControlFile, Program
 from trainers.command.signals import signal_number
 
@@ -270,7 +270,7 @@ class Keeper:
 
     def _hear(self, program: Program) -> None:
         for line in program.read():
-            place = heard(line, self._talk.place)
+            place = parse_line(line, self._talk.place)
             if place is not None:
                 self._talk.progress(place, time.monotonic())
                 if self._stage is Stage.RUNNING:

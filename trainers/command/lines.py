@@ -27,7 +27,7 @@ class Place:
     samples: int = 0
 
 
-def heard(line: str, before: Place) -> Place | None:
+def parse_line(line: str, before: Place) -> Place | None:
     """Return where the program is by this line; None when the line is none of ours."""
     if not _LINE.match(line):
         return None

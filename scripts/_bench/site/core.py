@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import math
 import time
 from collections.abc import Iterable, Mapping
@@ -53,6 +54,7 @@ def _either(module: Any, name: str, older_name: str) -> Any:
 
 
 UnseenAnnouncements = _either(announcer, "UnseenAnnouncements", "Announced")
+_HOOK = "has_hook" if "has_hook" in inspect.signature(rules_of).parameters else "is_told"
 _rate_limit = _first_of("bftrainer.poll.rate_limit", "bftrainer.poll.pace")
 PollRateLimiter = _either(_rate_limit, "PollRateLimiter", "Pace")
 SitePolicy = _either(policy_model, "SitePolicy", "Policy")
@@ -106,7 +108,7 @@ class Core:
         cycle_s = machine.settings.bf_interval_s
         system: Any = SimpleNamespace(cycle_s=cycle_s, idle_confirmations=1)
         self.settings: Any = settings_of(policy, system)
-        self.pace = PollRateLimiter(rules_of(policy, is_told=True))
+        self.pace = PollRateLimiter(rules_of(policy, **{_HOOK: True}))
         self._announced = UnseenAnnouncements(lambda: machine.now_s)
         self._policy = load_policy(policy.policy)
         self._memory = Memory()

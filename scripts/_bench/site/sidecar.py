@@ -4,7 +4,7 @@ The times are the daemon's own on a real cluster (docs/slurm.md, ``bench_claim.p
 the hook is read within 0.02 s, a look takes 0.1 s, an agent that is told to leave is gone 0.05 s
 later, ``sbatch`` and ``scancel`` take 0.05 s each, one after the other. A daemon with a hook
 decides at every event and once a second; here at every event, ``AFTER_S`` after the last one,
-and ``STIR_S`` apart, which decides the same but for that much time.
+and ``RECHECK_S`` apart, which decides the same but for that much time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HEARD_S, LOOK_S, LEAVE_S, ORDER_S = 0.02, 0.1, 0.05, 0.05
 CHANGED_S = 0.3  # from what nobody announces to the look that it calls for
 LOOK_REQUESTS = 3
 AFTER_S = (1.0, 3.1)  # a pass of the main scheduler, and one of its longest
-STIR_S = 5.0
+RECHECK_S = 5.0
 MAIN_PASS_S = 3.0  # who knew so long before a cycle could have made room for it
 APART_S = 1.0  # of two estimates of the same cycle
 
@@ -180,7 +180,7 @@ class Sidecar:
                 self._hold(pilot, is_held=False)
                 del self._pilots[pilot.name]
         self._known.append(known)
-        while len(self._known) > 1 and self._known[1].at_s <= now_s - MAIN_PASS_S - STIR_S:
+        while len(self._known) > 1 and self._known[1].at_s <= now_s - MAIN_PASS_S - RECHECK_S:
             self._known.popleft()
         self._decide(is_new=True)
         self._plan_look()
@@ -206,9 +206,9 @@ class Sidecar:
 
     def _stir(self) -> None:
         now_s = self._machine.now_s
-        if now_s >= self._stirred_s + STIR_S:
+        if now_s >= self._stirred_s + RECHECK_S:
             self._decide(is_new=False)
-        self._machine.at(self._stirred_s + STIR_S, self._stir)
+        self._machine.at(self._stirred_s + RECHECK_S, self._stir)
 
     def _decide_soon(self) -> None:
         if not self._is_deciding:  # requests of one moment become one

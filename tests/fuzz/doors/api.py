@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.api.admission import check_spec
-from bftrainer.api.checkpoint_place import check_place, look, normal
+from bftrainer.api.checkpoint_place import check_place, normal, resolve_directory
 from bftrainer.api.client import Client
 from bftrainer.api.codec import CodecError, encode
 from bftrainer.api.documents import document, listing, schema
@@ -149,7 +149,7 @@ def _check_strings(text: str) -> None:
     with contextlib.suppress(BftError):
         check_spec(spec)
         check_place(spec, ())
-        look(spec)
+        resolve_directory(spec)
     assert normal(normal(spec.checkpoint_dir)) == normal(spec.checkpoint_dir)
 
 

@@ -34,7 +34,7 @@ from trainers.agent.gather import Gathered
 from trainers.agent.peer_recovery import _standing
 from trainers.agent.quorum import Absent, Answered
 from trainers.agent.regroup import Regroup
-from trainers.command.lines import Pace, Place, heard
+from trainers.command.lines import Pace, Place, parse_line
 
 _NUMBERS: Mapping[str, Any] = {"generation": 1, "attempt": 1, "step": 7, "epoch": 0, "samples": 70}
 _MEMBERS = [
@@ -103,7 +103,7 @@ def _team(bodies: list[Any]) -> None:
 def _program(lines: list[str]) -> None:
     pace, place = Pace(), Place()
     for number, line in enumerate(lines):
-        place = heard(line, place) or place
+        place = parse_line(line, place) or place
         pace.add(place, 1e-9 * number)
         step_s, samples_per_s = pace.rates()
         protocol.decode(
