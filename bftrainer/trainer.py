@@ -37,7 +37,7 @@ class Launch(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointContract:
-    """How a program that is resized by restart is asked for its checkpoint (docs/command.md)."""
+    """How a program that is resized by restart is asked to save (docs/howto/train-command.md)."""
 
     launch: Launch = Launch.EVERY
     stop_signal: str = "USR1"  # write a checkpoint and end; "none": the control file alone

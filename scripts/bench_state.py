@@ -4,7 +4,7 @@
 Real agents on this machine, one trainer of one node, states of several sizes. Copying is
 switched on and off in turns, so that what disturbs the machine disturbs both; then the
 node's agent is killed without notice and the trainer resumes on another. Prints targets
-with ``met`` or ``missed``; exits 1 when one is missed. docs/elastic.md explains.
+with ``met`` or ``missed``; exits 1 when one is missed. docs/design/elastic-runtime.md explains.
 """
 
 from __future__ import annotations

@@ -288,7 +288,7 @@ async def _answer_malformed(_: Request, error: Exception) -> Response:
     refusal = UsageError(
         "BFT-1103",
         f"The request is malformed: {error}.",
-        "Send what docs/cli.md describes, or use the bftrainer command of this version.",
+        "Send what docs/reference/cli.md describes, or use the bftrainer command of this version.",
     )
     return _json(error_document(refusal), 400)
 
@@ -299,7 +299,7 @@ async def _answer_http(_: Request, error: Exception) -> Response:
     refusal = UsageError(
         "BFT-1103",
         f"The request cannot be served: {error.detail}",
-        "Send what docs/cli.md describes, or use the bftrainer command of this version.",
+        "Send what docs/reference/cli.md describes, or use the bftrainer command of this version.",
     )
     return _json(error_document(refusal), error.status_code, error.headers)
 

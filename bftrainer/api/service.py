@@ -97,7 +97,7 @@ class StatusView:
     polling: PollingView | None = None
     back_off: str = ""  # one sentence while the daemon backs off (docs/harm.md)
     slow_nodes: tuple[str, ...] = ()  # a sentence each (docs/stragglers.md)
-    cooling_nodes: tuple[str, ...] = ()  # a sentence each (docs/elastic.md)
+    cooling_nodes: tuple[str, ...] = ()  # a sentence each (docs/reference/failures.md)
     left_out: tuple[str, ...] = ()  # of decisions, a sentence each (docs/solver.md)
     measured: Measured = NOTHING  # of pilots (docs/harm.md)
 

@@ -44,7 +44,7 @@ STEPS = 500  # of a progress bar: more would be drawing, not replaying
 @reading_options
 @click.option(
     "--workload", default="hpo-shufflenet", show_default=True,
-    help="Name (hpo-NETWORK, diverse) or JSON file; see docs/traces.md.",
+    help="Name (hpo-NETWORK, diverse) or JSON file; see docs/reference/traces.md.",
 )  # fmt: skip
 @click.option("--policy", "policies", multiple=True, default=("milp",), show_default=True,
               metavar="NAME[,NAME...]",

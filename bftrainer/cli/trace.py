@@ -124,7 +124,7 @@ def info(file: Path, plot: Path | None, *, as_json: bool, **options: Any) -> Non
 @click.option("--machine-nodes", type=click.IntRange(1), help="Machine the nodes are part of "
               "[default: 4734, Summit's, or --nodes]")  # fmt: skip
 @click.option("--set", "assignments", metavar="NAME=VALUE", multiple=True,
-              help="Another parameter of the generator; see docs/traces.md.")  # fmt: skip
+              help="Another parameter of the generator; see docs/reference/traces.md.")  # fmt: skip
 def generate(out: Path, assignments: tuple[str, ...], **given: Any) -> None:
     """Make a synthetic trace, like Summit's in February 2021 unless told otherwise."""
     from bftrainer.simulate.traces import generator, write_trace  # noqa: PLC0415 - numpy

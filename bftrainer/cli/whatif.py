@@ -28,7 +28,7 @@ _BENCHMARK_COSTS = ("pause_up", "pause_down", "pause_loss")
 
 @click.command()
 @click.option("--sacct", "sacct_file", type=click.Path(path_type=Path), metavar="FILE",
-              help="Output of sacct --parsable2 (docs/traces.md says which command).")  # fmt: skip
+              help="Output of sacct --parsable2; see docs/reference/traces.md.")  # fmt: skip
 @click.option("--swf", "swf_file", type=click.Path(path_type=Path), metavar="FILE",
               help="A log in the Standard Workload Format.")  # fmt: skip
 @click.option("--trace", "trace_file", type=click.Path(path_type=Path), metavar="FILE",

@@ -1,6 +1,6 @@
 """The figures at the end: spans, journal facts, delays and accuracies in, ``Summary`` out.
 
-``docs/demo.md`` says what each figure means. Pure; called by ``run``, shown by
+``docs/reference/cli.md`` says what each figure means. Pure; called by ``run``, shown by
 ``report``, written as summary.json.
 """
 

@@ -131,8 +131,8 @@ class Control:
                 "BFT-1423",
                 "The script came to its end and trained nothing with bftrainer: it never went"
                 " through the batches of an elastic Run.",
-                "Make its loop elastic as docs/elastic.md shows, or submit it as it is with"
-                " --runtime command.",
+                "Make its loop elastic as docs/howto/train-pytorch.md shows, or submit it as it is"
+                " with --runtime command.",
             )
 
     # ---- the control thread --------------------------------------------------------

@@ -45,7 +45,7 @@ from bftrainer.elastic.unwrap import unwrap
 
 
 class Run(RunInfo):
-    """One elastic training run; see ``docs/elastic.md``."""
+    """One elastic training run; see ``docs/reference/python-api.md``."""
 
     def __init__(
         self,

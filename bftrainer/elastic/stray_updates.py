@@ -69,8 +69,8 @@ class StrayUpdates:
             f"A second optimizer ({name}, {count} parameters) steps beside run.step(): what it"
             " trains would differ from worker to worker and be in no checkpoint.",
             "Register it with its model and leave out its step():"
-            " elastic.Run([model_a, model_b], [opt_a, opt_b], ...); see docs/elastic.md,"
-            " Several models.",
+            " elastic.Run([model_a, model_b], [opt_a, opt_b], ...); see"
+            " docs/howto/train-pytorch.md, Several models.",
         )
 
 

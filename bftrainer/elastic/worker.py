@@ -151,7 +151,7 @@ def _failure_of(problem: BaseException) -> Failed:
             cause=f"The script expects to be started by torchrun ({name}: {text}).",
             next_step="Leave out init_process_group and DistributedDataParallel, or make a group"
             ' of one: init_process_group("gloo", store=torch.distributed.HashStore(), rank=0,'
-            " world_size=1); or submit it with --runtime command. See docs/elastic.md.",
+            " world_size=1); or submit it with --runtime command. See docs/howto/train-pytorch.md.",
         )
     cause = f"The script raised {name}: {text}."
     return Failed(code="BFT-1410", cause=cause, next_step=_SEE_LOG)

@@ -69,7 +69,7 @@ class SitePolicy(BaseModel):
         _DECISION,
         "",
         "Options of that rule, by name; those that come with bftrainer have none "
-        "(docs/policies.md).",
+        "(docs/reference/policy-plugins.md).",
     )
     objective: SiteObjective = _setting(
         SiteObjective.SCALING_EFFICIENCY,
@@ -306,7 +306,7 @@ class SitePolicy(BaseModel):
         _TRAINERS,
         "failures",
         "A trainer that fails this many times in a row without getting any further is given up "
-        "(docs/elastic.md).",
+        "(docs/reference/failures.md).",
         ge=1,
         le=10_000,
     )
@@ -316,7 +316,7 @@ class SitePolicy(BaseModel):
         "s",
         "A node on which workers fail twice in a row while their trainers do well elsewhere is "
         "offered to no trainer for this long, then twice as long each time, up to half an hour; "
-        "0: never (docs/elastic.md).",
+        "0: never (docs/reference/failures.md).",
         ge=0,
         le=1_800,
     )

@@ -4,7 +4,7 @@ Source: BFTrainer paper, section 4.1: resource integral (eq. 17), N_eq (eq. 18),
 was processed on the fragments), A_s (what N_eq nodes, always there and shared equally by
 P_jmax trainers, would have processed), U = A_e / A_s. Samples beyond a trainer's end
 do not count. Fairness: R. Jain et al., DEC-TR-301 (1984). Formulas and units of every
-figure are in docs/simulate.md.
+figure are in docs/design/simulator.md.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def test_a_script_that_trains_nothing_is_told_what_it_lacks(
     failed = said_at_the_end(tmp_path, template, text)
     assert failed.code == "BFT-1423"
     assert "trained nothing" in failed.cause
-    assert "docs/elastic.md" in failed.next_step
+    assert "docs/howto/train-pytorch.md" in failed.next_step
 
 
 def test_a_script_that_ends_itself_with_a_status_says_which(

@@ -75,7 +75,8 @@ def test_an_epoch_ends_alike_on_all_workers(
     settings = {"batch": 4, "evaluate": True, **settings}
     with Controller(tmp_path, template) as c:
         ids = start(c, framework, count=count, **settings)
-        # Alone, transformers takes the sum of accumulated means: see docs/hooks.md.
+        # Alone, transformers takes the sum of accumulated means: see
+        # docs/howto/train-huggingface-lightning.md.
         wanted = natively(framework, **{**settings, "batch": 4, "accumulate": 1})
         c.warm(ids)
         c.form(ids)

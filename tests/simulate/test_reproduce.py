@@ -358,6 +358,6 @@ def test_the_published_bookkeeping_is_met() -> None:
     assert len(lines) == 2 * (1 + len(hpo.EXACT_REPLAY))
     for line in lines:
         assert line.deviation is not None
-        # Ties: T_fwd 1,200 s by name and 60 s at random are further off, see docs/reproduce.md.
+        # Ties: T_fwd 1,200 s by name and 60 s at random are further off: docs/design/reproduce.md.
         is_apart = "1200 s, nodes by name" in line.what or "60 s, nodes at random" in line.what
         assert abs(line.deviation) <= (0.8 if is_apart else 0.45), line

@@ -38,7 +38,7 @@ class TestMetrics:
     def test_every_figure_has_words_and_a_line_in_the_docs(self) -> None:
         names = [field.name for field in fields(Metrics)]
         assert list(WORDS) == names
-        text = (DOCS / "simulate.md").read_text()
+        text = (DOCS / "design" / "simulator.md").read_text()
         for name in names:
             if name.startswith("decision_ms_p") or name == "decision_ms_max":
                 name = "_" + name.removeprefix("decision_ms_")  # noqa: PLW2901 - as docs name it

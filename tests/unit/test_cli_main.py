@@ -147,7 +147,7 @@ def test_shown_keeps_letters_and_escapes_the_rest() -> None:
 
 
 def test_the_reference_names_every_verb_option_and_exit_code() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text()
     for verb in VERBS:
         assert f"`{verb}" in text, verb
     for option in spec_options():

@@ -1,4 +1,4 @@
-"""The policy that docs/policies.md shows does what the page says of it."""
+"""The policy that docs/reference/policy-plugins.md shows does what the page says of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.simulate.test_simulate import trace, trial
 from tests.support.installed import installed, write_package
 from tests.support.policies import problem_of, trainer
 
-PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "policy-plugins.md").read_text()
 SOURCE, SITE_FILE = (
     re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL)[0] for kind in ("python", "yaml")
 )

@@ -1,7 +1,8 @@
 """What a program is told when it starts: its environment. Pure.
 
 The worker's configuration, the roster and what the keeper made for it come in; a
-dictionary goes out. The names are the contract of docs/command.md. Called by ``keeper``.
+dictionary goes out. The names are the contract of docs/howto/train-command.md.
+Called by ``keeper``.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 Fits a line to made-up points, on every node with a share of each batch. The sums of the
 gradients travel over sockets of its own (MASTER_ADDR, MASTER_PORT). It keeps the contract
-of docs/command.md with nothing but the standard library: it loads the checkpoint it
+of docs/howto/train-command.md with nothing but the standard library: it loads the checkpoint it
 finds, says where it is, writes and ends when it is asked. The checkpoint counts every
 sample, so that one used twice, or never, would show.
 """

@@ -8,7 +8,7 @@ A worker is one process of ours per node, whatever the runtime, and speaks
 ``Progress``, ``Saved``, ``Left``, ``Finished``. What a runtime may choose is how that
 process comes to be (a fork of the warm template, or a module of ours that the agent
 starts and that keeps the user's programs) and what a change of size does to it
-(``Resize``). See docs/runtimes.md.
+(``Resize``). See docs/design/elastic-runtime.md.
 """
 
 from __future__ import annotations

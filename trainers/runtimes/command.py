@@ -1,4 +1,4 @@
-"""The runtime for any program that keeps the checkpoint contract of docs/command.md.
+"""The runtime for any program that keeps the checkpoint contract of docs/howto/train-command.md.
 
 A record comes in, a ``StartWorker`` that starts ``trainers.command`` on the node goes
 out: that process starts the user's program, asks it for checkpoints and reports.

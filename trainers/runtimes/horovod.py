@@ -1,7 +1,8 @@
 """The runtime for elastic Horovod scripts (``hvd.elastic.run``, ``TorchState``) as they are.
 
 A record comes in, a ``StartWorker`` goes out: a fork of the warm template that runs
-``bftrainer.elastic.horovod``, which in turn runs the user's script. See docs/horovod.md.
+``bftrainer.elastic.horovod``, which in turn runs the user's script. See
+docs/howto/train-horovod.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Takes a name from the administrator's policy file, returns the object that an installed
 package declares for it in the entry point group ``bftrainer.policies``. How one is written:
-docs/policies.md.
+docs/reference/policy-plugins.md.
 """
 
 from __future__ import annotations
@@ -136,13 +136,15 @@ def load_policy(name: str) -> AllocationPolicy:
         raise UsageError(
             "BFT-3052",
             f"The policy {name} has an allocate that does not take a problem and a context.",
-            "Write it as docs/policies.md says: allocate(problem, context) returns a Decided.",
+            "Write it as docs/reference/policy-plugins.md says: allocate(problem, context)"
+            " returns a Decided.",
         )
     if not (isinstance(policy, AllocationPolicy) and isinstance(policy.traits, Traits)):
         raise UsageError(
             "BFT-3051",
             f"The policy {name} has no name, traits and allocate.",
-            "Correct the package that declares it (docs/policies.md), or choose another policy.",
+            "Correct the package that declares it (docs/reference/policy-plugins.md), or choose"
+            " another policy.",
         )
     return policy
 

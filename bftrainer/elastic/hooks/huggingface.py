@@ -4,7 +4,7 @@ A script adds one line, ``trainer.add_callback(ElasticCallback(trainer))``, and 
 ``trainer.train()``. The callback puts our batches in the place of the Trainer's loader
 and our update in the place of its optimizer's; the Trainer keeps its loop, callbacks,
 logging, evaluation and schedule. Works on the Trainer's public parts, its
-``_save_checkpoint`` and its loss counters. See docs/hooks.md.
+``_save_checkpoint`` and its loss counters. See docs/howto/train-huggingface-lightning.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A script adds ``callbacks=[ElasticCallback()], plugins=[ElasticEnvironment()]`` to its
 Trainer and keeps ``trainer.fit()``. The callback puts our batches in the place of the
 training loader and our update in the place of the strategy's; Lightning keeps its loop,
-hooks, logging, validation and schedules. See docs/hooks.md.
+hooks, logging, validation and schedules. See docs/howto/train-huggingface-lightning.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The script's calls of ``hvd.init`` and of its elastic function come in, as do th
 of the control plane; Horovod contexts and messages to the daemon go out. A change is
 announced to the state by ``on_hosts_updated``, at once and without a driver; the members
 agree on it in the ``commit()`` or ``check_host_updates()`` of the script, as they always
-do. Called by ``bootstrap``; see ``docs/horovod.md``.
+do. Called by ``bootstrap``; see ``docs/howto/train-horovod.md``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What an elastic MPI program imports: a loop, and the state that is handed over.
 
 Arrays and a step function come in through ``Run``; members join and leave between two
-steps. See docs/mpi.md. Importing this package imports no MPI: ``Run`` does.
+steps. See docs/howto/train-mpi.md. Importing this package imports no MPI: ``Run`` does.
 """
 
 from __future__ import annotations

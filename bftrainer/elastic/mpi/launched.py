@@ -1,7 +1,7 @@
 """A program started without an agent: alone, by ``mpirun``, or by runtime ``command``.
 
 Its members are those of MPI_COMM_WORLD, with any MPI. Under runtime ``command`` it keeps
-that contract (docs/command.md): it is resized by restart. With ULFM (Open MPI 5,
+that contract (docs/howto/train-command.md): it is resized by restart. With ULFM (Open MPI 5,
 ``mpirun --with-ft ulfm``) the survivors of a loss go on among themselves: revoke, shrink,
 and the state as after any loss. Used by ``run`` in place of ``membership``.
 """

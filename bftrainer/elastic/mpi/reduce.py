@@ -1,8 +1,9 @@
 """An all-reduce of two exchanges at most, in which all is sent before anything is awaited.
 
 MPICH's own goes in rounds. A send of a later round, to a member whose death MPICH has noticed
-meanwhile, never returns (docs/mpi.md): 30 of 100 losses took a second member so, and 2 of 60
-where all sends are begun first. Contiguous buffers of one type come in; called by ``comm``.
+meanwhile, never returns (docs/design/elastic-runtime.md): 30 of 100 losses took a second member so,
+and 2 of 60 where all sends are begun first. Contiguous buffers of one type come in; called by
+``comm``.
 
 What arrives goes to memory of ours first: a member that was merely silent may send its part
 when the program uses its own buffer for the next generation.

@@ -29,7 +29,7 @@ COPY_S = 1.0  # between two copies of the rows in the neighbour's memory
 
 
 class Run:
-    """One elastic run; see ``docs/mpi.md``.
+    """One elastic run; see ``docs/howto/train-mpi.md``.
 
     Args:
         replicated: arrays that all members have and change alike, by name. They are

@@ -1,7 +1,7 @@
 """What people read beside each figure of merit: a name, a unit, how it is written.
 
 ``Metrics`` are plain numbers; tables and pages ask here how to show them. The formulas are
-in docs/simulate.md.
+in docs/design/simulator.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Idle time comes in holes: several nodes become idle together and are taken back in a few
 groups. Gaps between holes and their sizes are lognormal, lengths Weibull; the defaults
-are fitted to what is published about Summit (see ``docs/traces.md``). The same arguments
+are fitted to what is published about Summit (see ``docs/reference/traces.md``). The same arguments
 give the same trace, bit for bit: only uniform numbers are drawn, times are whole polls.
 """
 

@@ -2,7 +2,7 @@
 
 Both come in, idle fragments go out. Of an ``lsb.acct`` file the JOB_FINISH records are
 read, of ``bhist`` the lines about submission, start and end of each job. Written from
-IBM's description of the formats; see ``docs/traces.md`` for what is taken from them.
+IBM's description of the formats; see ``docs/reference/traces.md`` for what is taken from them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What a site would gain: its idle time, sensible settings, and what they would harvest.
 
 ``study`` takes a trace and ``Assumptions`` and returns a ``Study``; ``as_document`` and
-``page`` turn that into JSON and HTML. ``bftrainer whatif`` calls them; see docs/whatif.md.
+``page`` turn that into JSON and HTML. ``bftrainer whatif`` calls them; see
+docs/howto/choose-settings.md.
 """
 
 from __future__ import annotations

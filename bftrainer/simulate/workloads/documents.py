@@ -208,4 +208,5 @@ def _text(path: Path, row: Mapping[str, Any], key: str, where: str) -> str:
 
 
 def _wrong(path: Path, what: str) -> TraceError:
-    return TraceError("BFT-4010", f"{path.name}: {what}.", "Correct the file; see docs/traces.md.")
+    next_step = "Correct the file; see docs/reference/traces.md."
+    return TraceError("BFT-4010", f"{path.name}: {what}.", next_step)
