@@ -1,7 +1,7 @@
 """Writes the reference page and the commented default file from the model.
 
 ``python -m bftrainer.policy.render`` in the root of the repository brings
-docs/policy.md and packaging/policy.yaml up to date; a test says when that is due.
+docs/reference/policy.md and packaging/policy.yaml up to date; a test says when that is due.
 """
 
 from __future__ import annotations
@@ -23,20 +23,16 @@ _HEAD = """\
 _PAGE_HEAD = """\
 # Policy reference
 
-The policy is one YAML file, `bftrainer daemon --policy FILE`; every setting has a
-default, and a file that sets nothing is valid. `packaging/policy.yaml` holds all of them
-with their explanations.
+One YAML file, `bftrainer daemon --policy FILE`. Every setting has a default; a file that sets
+nothing is valid. `packaging/policy.yaml` holds all of them. The file must be a regular file, UTF-8,
+at most 256 KiB and not writable by everyone; anchors, aliases, tags, repeated keys and tabs are
+errors. Mistakes are reported as `file:line:column: code: cause next step`.
 
 | command | does |
 | --- | --- |
-| `bftrainer policy check FILE` | names all mistakes in a file with line and column; exit code 8 |
+| `bftrainer policy check FILE` | names all mistakes; exit code 8 |
 | `bftrainer policy show [FILE]` | prints the values in force and where each comes from |
 | `bftrainer policy schema` | prints the JSON schema, for editors |
-
-The file must be a regular file (no link), UTF-8, at most 256 KiB and not writable by
-everyone. It holds one mapping of plain values and lists: anchors, aliases, tags, repeated
-keys and tabs are errors. Problems are reported as
-`file:line:column: code: cause next step`.
 
 | code | means |
 | --- | --- |
@@ -93,7 +89,7 @@ def render_markdown() -> str:
 def write(root: Path) -> None:
     """Bring both files below ``root`` up to date."""
     for relative, text in (
-        ("docs/policy.md", render_markdown()),
+        ("docs/reference/policy.md", render_markdown()),
         ("packaging/policy.yaml", render_yaml()),
     ):
         path = root / relative

@@ -3,7 +3,7 @@
 A node is claimed (a pilot is requested and, after a while, held), given to a trainer (a
 worker warms up while the members train on), joins (the members pause) and leaves (they
 pause less). Progress is made only by members that train. Source: what this project's
-own runtime does (docs/elastic.md, docs/slurm.md); the durations are parameters.
+own runtime does (docs/elastic.md, docs/howto/slurm-site.md); the durations are parameters.
 """
 
 from __future__ import annotations
