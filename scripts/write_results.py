@@ -20,14 +20,13 @@ from typing import Any
 from _bench.targets import ROOT, Target
 
 KEPT, PAGE = Path("docs/results"), Path("docs/results.md")
-SHOWN = 5  # targets of a benchmark; more only where more are missed
+SHOWN = 4  # targets of a benchmark; more only where more are missed
 HEAD = """\
 # Results
 
-Written by `scripts/write_results.py`. Of each benchmark it shows the missed targets and the
-first of the others; `docs/results/*.json` have all, with sample sizes and intervals. Each
-`scripts/bench_X.py` takes `--quick` and `--json FILE` and exits 1 when a target is missed; its
-docstring has the method. `make bench` runs all. All nodes of a run share one machine.
+Written by `scripts/write_results.py`: of each benchmark the missed targets and the first of the
+others. `docs/results/*.json` have all, with sample sizes and intervals; the method is in each
+script's docstring. `make bench` runs all; the nodes of a run share one machine.
 """
 
 
@@ -85,24 +84,24 @@ def page_of(kept: Path, scripts: Path) -> str:
     shown = sorted(results.keys() & questions.keys())
     parts += ["\n".join(_section(results[name], questions[name])) for name in shown]
     missing = sorted(questions.keys() - results.keys())
-    lines = [f"* `bench_{name}.py`: {questions[name]}" for name in missing]
-    if lines:
-        parts.append("\n".join(["## Not measured", "", *lines, ""]))
+    if missing:
+        names = ", ".join(f"`bench_{name}.py`" for name in missing)
+        parts.append("\n".join(["## Not measured", "", *textwrap.wrap(f"{names}.", 118), ""]))
     return "\n".join(parts)
 
 
 def _section(result: Result, question: str) -> Iterator[str]:
     shown = shown_of(result.targets)
     yield from (f"## bench_{result.benchmark}.py", "", question)
-    yield f"`{result.command}` ({result.date}, {result.commit})."
+    more = len(result.targets) - len(shown)
+    also = f" Also met: {more}." if more else ""
+    yield f"`{result.command}` ({result.date}, {result.commit}).{also}"
     yield from textwrap.wrap(result.remark, 118)
-    yield from ("", "| target | to reach | measured | |", "| --- | ---: | ---: | --- |")
+    yield from ("", "| target | to reach | measured |", "|---|---:|---|")
     for one in shown:
         sign = "≤" if one.relation == "<=" else "≥"
         limit, measured = (in_words(value, one.unit) for value in (one.limit, one.measured))
-        yield f"| {one.name.replace('|', '/')} | {sign}{limit} | {measured} | {one.verdict} |"
-    if more := len(result.targets) - len(shown):
-        yield from ("", f"Also met: {more}.")
+        yield f"| {one.name.replace('|', '/')} | {sign}{limit} | {measured}, {one.verdict} |"
     yield ""
 
 

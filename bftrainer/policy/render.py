@@ -6,6 +6,7 @@ docs/reference/policy.md and packaging/policy.yaml up to date; a test says when 
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 
@@ -20,6 +21,7 @@ _HEAD = """\
 #
 #     bftrainer policy check FILE
 """
+_DOCS = re.compile(r"docs/([a-z/-]+)\.md")
 _PAGE_HEAD = """\
 # Policy reference
 
@@ -29,29 +31,18 @@ at most 256 KiB and not writable by everyone; anchors, aliases, tags, repeated k
 errors. Mistakes are reported as `file:line:column: code: cause next step`.
 
 | command | does |
-| --- | --- |
+|---|---|
 | `bftrainer policy check FILE` | names all mistakes; exit code 8 |
 | `bftrainer policy show [FILE]` | prints the values in force and where each comes from |
 | `bftrainer policy schema` | prints the JSON schema, for editors |
 
 | code | means |
-| --- | --- |
+|---|---|
 | BFT-2100 | several problems, listed below it |
-| BFT-2101 | the file cannot be read |
-| BFT-2102 | not a regular file, or a link |
-| BFT-2103 | everyone may change it |
-| BFT-2104 | too large |
-| BFT-2105 | not UTF-8, or a control character |
-| BFT-2106 | not YAML |
-| BFT-2107 | a tab where YAML allows none |
-| BFT-2108 | an anchor, alias or tag |
-| BFT-2109 | a setting occurs twice |
-| BFT-2110 | no such setting |
-| BFT-2111 | a value of the wrong type |
-| BFT-2112 | a value out of bounds |
-| BFT-2113 | two settings contradict each other |
-| BFT-2114 | the allocation policy is not installed |
-| BFT-2115 | not one mapping |
+| BFT-2101 to -2108 | the file: unreadable, no regular file, writable by everyone, too large, \
+not UTF-8, not YAML, a tab, an anchor or tag |
+| BFT-2109 to -2113 | a setting: twice, unknown, of the wrong type, out of bounds, in conflict |
+| BFT-2114, -2115 | the allocation policy is not installed; the file is not one mapping |
 
 """
 
@@ -79,10 +70,11 @@ def render_markdown() -> str:
         if group(name) != heading:
             heading = group(name)
             parts.append(f"{'' if heading == 'Decision' else chr(10)}## {heading}\n\n")
-            parts.append("| setting | accepts | default | meaning |\n| --- | --- | --- | --- |\n")
+            parts.append("| setting | accepts | default | meaning |\n|---|---|---|---|\n")
         default = yaml_value(Policy.model_fields[name].get_default())
-        accepts = f"{expectation(name)}{_counted(name)}"
-        parts.append(f"| `{name}` | {accepts} | `{default}` | {_meaning(name)} |\n")
+        accepts = f"{_briefly(expectation(name))}{_counted(name)}"
+        meaning = _DOCS.sub(r"[\1](../\1.md)", _meaning(name))
+        parts.append(f"| `{name}` | {accepts} | `{default}` | {meaning} |\n")
     return "".join(parts)
 
 
@@ -95,6 +87,10 @@ def write(root: Path) -> None:
         path = root / relative
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+
+
+def _briefly(expected: str) -> str:
+    return expected.replace("a whole number from", "whole,").replace("a number from ", "")
 
 
 def _meaning(name: str) -> str:

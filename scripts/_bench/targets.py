@@ -102,7 +102,7 @@ def _recorded() -> dict[str, str]:
     told = run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], timeout_s=10.0)
     script, *arguments = sys.argv
     return {
-        "command": shlex.join(["python", f"scripts/{Path(script).name}", *_shown(arguments)]),
+        "command": shlex.join([f"scripts/{Path(script).name}", *_shown(arguments)]),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "commit": told.stdout.strip() if told.is_ok else "unknown",
     }
