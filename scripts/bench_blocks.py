@@ -4,7 +4,9 @@ A test cluster with ``bf_interval=60`` and so many hopeless pending jobs that a 
 takes ten seconds and more; ordinary jobs arrive all the while, from one seed. In each block one
 daemon runs, of the code in ``--old`` (A) or of this checkout (B), with two trainers that can
 use every node. What happened is kept in ``--keep``; ``--evaluate`` reports it, also later. A
-report, no bar. docs/benchmarks.md says what is counted.
+report, no bar, with exact 95% intervals; the first two minutes of a block are left out. *Lost
+cycle*: at the begin of a cycle the job fits, by the plan of ``bench_site.py``, on nodes that are
+free or ours, and it waits when the next one begins.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ memory; members one step apart; an agent dead or silent; a node without its netw
 during a rescale, warm-up, checkpoint or park; losses without a daemon), then a new plan.
 Many share one life of a cluster; ``--seed N`` runs a life again. Nodes lose their network
 where this machine can have several (root, ``ip``, ``tc``, ``nsenter``).
+Every worker writes down the samples of each step and a hash of the parameters: *sample error* is a
+sample that is not exactly once in an epoch, *divergent* are members that differ. Not training
+within 75 s of the new plan is a hang.
 Prints every target with ``met`` or ``missed``; exits 1 when one is missed.
 """
 

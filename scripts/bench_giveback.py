@@ -2,7 +2,7 @@
 """How long a give-back takes to decide: 30 trainers on 800 nodes, queues of several kinds.
 
 Processor time of the stage that gives back, on one made-up look.
-See ``docs/give-back.md``. Exits 1 when a target is missed.
+See ``docs/design/give-back.md``. Exits 1 when a target is missed.
 """
 
 from __future__ import annotations

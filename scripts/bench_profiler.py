@@ -4,7 +4,7 @@
 Simulated on Table 2's curves with physical costs and noise in what is measured: from no
 curve at all, and from wrong curves of users, in each case beside decisions that know the
 truth. Then once for real, with two trainers on this machine. Also the time of a fit. Prints
-targets with ``met`` or ``missed``; exits 1 when one is missed. docs/profiler.md explains.
+targets with ``met`` or ``missed``; exits 1 when one is missed. docs/design/estimators.md explains.
 """
 
 from __future__ import annotations

@@ -2,7 +2,12 @@
 """How long a rescale stops a training, beside other systems; and what a step costs.
 
 Real processes, loopback; on CPUs with gloo, on GPUs (``--device cuda``) with what
-``--backend`` says. See ``docs/benchmarks.md`` for what each figure is.
+``--backend`` says. Agents, server, books and journal are the daemon's own; only the plan comes
+from here. *Pause*: from a survivor's last step before a change to its first one after, less the
+usual step; of SIGKILL from the kill; the worst survivor counts. *Silent node* and so on: from
+SIGSTOP, or the loss of the cable, to the others' next step. *Step*: both arms in turns, the ratio
+of medians with a bootstrap interval. Other systems are set up to favour them: rendezvous in a
+process of its own, shortest time-outs, snapshots on tmpfs, steps done again not counted.
 Prints every target with ``met`` or ``missed``; exits 1 when one is missed.
 """
 

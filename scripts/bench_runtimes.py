@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 """What a grow, a shrink and a loss cost under each runtime, side by side.
 
-Real processes on loopback, sizes 2 and 3. See ``docs/benchmarks.md`` for what each figure
-is. Prints every target with ``met`` or ``missed``; exits 1 when one is missed.
+Real processes on loopback, sizes 2 and 3. *Pause*: from the last step of anybody at the old size
+(from the kill) until everybody has done a step at the new one, less the usual step; so a restart
+counts in full. *cold*: without warm joiners. *horovodrun*: the same script under Horovod's own
+launcher, whose medians bound ours. ``--mpirun MPIRUN:PYTHON`` adds a program under another MPI's
+launcher. Prints every target with ``met`` or ``missed``; exits 1 when one is missed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,12 @@
 #!/usr/bin/env python3
 """How long the optimum takes: exact solution, dense program, and the paper's MILP on three solvers.
 
-One run on one machine; see ``docs/solver.md`` for what is solved and ``docs/benchmarks.md``
-for how it is measured. Prints targets with ``met`` or ``missed``; exits 1 when one is missed.
+Random problems from Table 2's curves, t_fwd 120 s; what is solved is in
+``docs/design/solver.md``. The time of a problem is the best of 5 calls; median, 95th percentile
+and maximum are over problems. Families: *mixed* (nothing hard), *equal* (all trainers the same),
+*gaps* (n_min near n_max), *spikes* (a size good, the next one bad), *parity* (n_min = n_max, an
+odd pool), *wide* (n_max = N). Reference solvers have ``--limit`` seconds, less their start.
+Prints targets with ``met`` or ``missed``; exits 1 when one is missed.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 
 Replays the same traces with fixed T_fwd, with rules that learn from the lengths of
 fragments, and with oracles that know the future; prints U with 95% intervals over node
-subsets and weeks. ``docs/forward-time.md`` says what the rules are. Prints targets with
-``met`` or ``missed``; exits 1 when one is missed.
+subsets and weeks. The rules are in ``_bench.forward_time``, what was found in
+``docs/design/estimators.md``. Prints targets with ``met`` or ``missed``; exits 1 when one is
+missed.
 """
 
 from __future__ import annotations

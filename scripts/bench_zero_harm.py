@@ -4,7 +4,8 @@ Runs one mix of ordinary jobs on fresh Slurm clusters: without bftrainer (A), ag
 without (A', the control) and with it (B), for several settings of Slurm. Prints what B
 added to each job's start beside what A' did, who was overtaken, and how much of the idle
 time was used, beside an oracle under the same rules. Runs are kept: a later call with the
-same arguments goes on where this one stopped. docs/zero-harm.md has the method.
+same arguments goes on where this one stopped. docs/design/give-back.md
+has the method.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Slurm (22.05 and later) as a batch system of bftrainer.
 
 ``create`` is the entry point ``bftrainer.batch_systems: slurm``; the daemon calls what
-it returns from its worker thread. The site's settings it relies on are in docs/slurm.md.
+it returns from its worker thread. The site's settings it relies on are in docs/howto/slurm-site.md.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SlurmOptions(pydantic.BaseModel):
     qos: str | None = None
     user: str | None = None  # whose pilots are ours; default: who runs the daemon
     environment: dict[_Variable, _Value] = {}  # for the commands, e.g. a PATH
-    hook_file: Path | None = None  # what the site's scripts append to (docs/slurm.md)
+    hook_file: Path | None = None  # what the site's scripts append to (docs/howto/slurm-site.md)
 
 
 class SlurmBatchSystem:

@@ -1,7 +1,7 @@
 """Slurm's settings → what they cost: pure functions from printed text to findings.
 
 The adapter asks Slurm and calls in. The figures were measured on Slurm 22.05.8 with
-``bftrainer-testcluster``, eight nodes, see docs/slurm.md.
+``bftrainer-testcluster``, eight nodes, see docs/howto/slurm-site.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SlurmSettings:
 
 
 def findings(settings: SlurmSettings) -> tuple[Finding, ...]:
-    """Return everything that is not as docs/slurm.md asks for, worst first."""
+    """Return everything that is not as docs/howto/slurm-site.md asks for, worst first."""
     config = settings_in(settings.config)
     pilots = _partition(settings.partitions, settings.pilot_partition)
     found = [
@@ -217,7 +217,7 @@ def _scheduler(config: Mapping[str, str], settings: SlurmSettings) -> Iterator[F
         yield Finding(
             code="BFT-1271",
             weight=Weight.HARM,
-            setting="no hook (docs/slurm.md)",
+            setting="no hook (docs/howto/slurm-site.md)",
             cost="A job that only backfill can start is found by looking: with a look per second "
             "about 4% of them lose one bf_interval (measured).",
             remedy="bftrainer-slurm-hook --file FILE --directory DIRECTORY",

@@ -95,11 +95,11 @@ class StatusView:
     preemptions: int  # nodes the batch system had to take
     trainers: tuple[TrainerView, ...]
     polling: PollingView | None = None
-    back_off: str = ""  # one sentence while the daemon backs off (docs/harm.md)
-    slow_nodes: tuple[str, ...] = ()  # a sentence each (docs/stragglers.md)
+    back_off: str = ""  # one sentence while the daemon backs off (docs/design/give-back.md)
+    slow_nodes: tuple[str, ...] = ()  # a sentence each (docs/design/estimators.md)
     cooling_nodes: tuple[str, ...] = ()  # a sentence each (docs/reference/failures.md)
-    left_out: tuple[str, ...] = ()  # of decisions, a sentence each (docs/solver.md)
-    measured: Measured = NOTHING  # of pilots (docs/harm.md)
+    left_out: tuple[str, ...] = ()  # of decisions, a sentence each (docs/design/solver.md)
+    measured: Measured = NOTHING  # of pilots (docs/design/give-back.md)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """``bftrainer solve``: decide one problem with a solver of choice and show the answer.
 
-A problem file (docs/solver.md) comes in; sizes, map and numbers go out as tables or
+A problem file (docs/design/solver.md) comes in; sizes, map and numbers go out as tables or
 JSON. No daemon is asked.
 """
 
@@ -119,7 +119,7 @@ def _parse(text: bytes, file: str) -> Problem:
         raise UsageError(
             "BFT-1018",
             f"{file} is not JSON: {error}.",
-            "Write one object with nodes, trainers, t_fwd_s and p_jmax (docs/solver.md).",
+            "Write one object with nodes, trainers, t_fwd_s and p_jmax (docs/design/solver.md).",
             exit_code=ExitCode.VALIDATION_FAILED,
         ) from error
     return problem_from_dict(data)

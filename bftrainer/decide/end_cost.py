@@ -5,7 +5,7 @@ then it is of no use to the ordinary job it was given back for. ``observe`` is a
 the fold, ``asked`` takes down what a decision releases. What was measured counts as lead
 before planned starts (``applied``). Where it is longer than what the site promises, no
 give-back is in time: then one node more of each type stays free, and no node is taken on
-which a waiting job could start (``leave_to_jobs``). docs/harm.md has the reasons. Pure.
+which a waiting job could start (``leave_to_jobs``). docs/design/give-back.md has the reasons. Pure.
 """
 
 from __future__ import annotations
@@ -154,6 +154,6 @@ def leave_to_jobs(pool: Pool, queue: QueueModel, given: DecisionInput, memory: M
         for name in {node.name for some in among for node in queue.sets.members(some)} & names:
             why[name] = (
                 f"Job {job.job_id} may start on it, and a node comes back only {cost_s:.0f} s after"
-                " its pilot (docs/harm.md)."
+                " its pilot (docs/howto/slurm-site.md)."
             )
     return pool.without(why)

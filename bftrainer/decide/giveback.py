@@ -3,9 +3,10 @@
 ``feasible`` judges which jobs could start, ``passed_over`` remembers who could and did not,
 ``victims`` chooses the nodes; this module knows which nodes are free, coming back or ours.
 
-Why: a job for which the scheduler has to preempt may wait a whole cycle more (docs/give-back.md),
-and none at all when the nodes are free by then. A false release costs one short pause; so when
-in doubt, give back, and at once: nobody foretells when the scheduler comes.
+Why: a job for which the scheduler has to preempt may wait a whole cycle more
+(docs/design/give-back.md), and none at all when the nodes are free by then. A false release costs
+one short pause; so when in doubt, give back, and at once: nobody foretells when the scheduler
+comes.
 """
 
 from __future__ import annotations

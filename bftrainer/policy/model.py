@@ -60,31 +60,29 @@ class SitePolicy(BaseModel):
         "milp",
         _DECISION,
         "",
-        "Rule that turns a problem into an allocation: milp (the exact optimum), equal-share, "
-        "fcfs-greedy, no-rescale (jobs of fixed sizes, to compare), or a plug-in of this site.",
+        "The allocation policy: milp (the exact optimum), equal-share, fcfs-greedy, "
+        "no-rescale (jobs of fixed sizes, for comparison), or a plug-in of this site.",
         pattern=r"^[a-z][a-z0-9-]{0,63}$",
     )
     policy_options: dict[str, JsonValue] = _setting(
         {},
         _DECISION,
         "",
-        "Options of that rule, by name; those that come with bftrainer have none "
-        "(docs/reference/policy-plugins.md).",
+        "Options of the allocation policy, by name; the built-in ones have none.",
     )
     objective: SiteObjective = _setting(
         SiteObjective.SCALING_EFFICIENCY,
         _DECISION,
         "",
-        "What the rule maximises over all trainers: samples per second as they are, relative "
-        "to each trainer's own on one node, or that times the trainer's weight.",
+        "What is maximised over all trainers: samples per second, the same relative to each "
+        "trainer's own on one node, or that times the trainer's weight.",
         strict=False,
     )
     t_fwd_s: float = _setting(
         120.0,
         _DECISION,
         "s",
-        "Forward-looking time: a rescale is worth it when it pays back within this "
-        "(docs/forward-time.md).",
+        "Forward-looking time: a rescale must pay back within this (docs/design/estimators.md).",
         ge=1,
         le=86_400,
     )
@@ -92,7 +90,7 @@ class SitePolicy(BaseModel):
         10,
         _DECISION,
         "trainers",
-        "At most this many trainers run at once; the first submitted come first.",
+        "At most this many trainers run at once, the first submitted first.",
         ge=1,
         le=1_000,
     )
@@ -100,15 +98,15 @@ class SitePolicy(BaseModel):
         default=True,
         group=_DECISION,
         unit="",
-        meaning="A trainer that could not start even if it were alone, because the pool has too "
-        "few nodes for its n_min, does not count for p_jmax; false: it does, and those behind "
-        "it wait, as in the paper.",
+        meaning="A trainer whose n_min exceeds the nodes that it could have if it were alone "
+        "does not count for p_jmax; false: it does, and those behind it wait, as in "
+        "the paper.",
     )
     rescale_up_guess_s: float = _setting(
         0.5,
         _DECISION,
         "s",
-        "What a grow is assumed to cost until it was measured for the trainer.",
+        "Assumed pause of a grow until it is measured for the trainer.",
         ge=0,
         le=3_600,
     )
@@ -116,7 +114,7 @@ class SitePolicy(BaseModel):
         0.2,
         _DECISION,
         "s",
-        "What a shrink is assumed to cost until it was measured for the trainer.",
+        "Assumed pause of a shrink until it is measured for the trainer.",
         ge=0,
         le=3_600,
     )
@@ -124,9 +122,8 @@ class SitePolicy(BaseModel):
         0.02,
         _DECISION,
         "share",
-        "The share of the objective that a decision may forgo so that a trainer which is "
-        "rescaled anyway goes to a size whose throughput is not known yet; 0: never "
-        "(docs/profiler.md).",
+        "Share of the objective that a decision may forgo so that a trainer that rescales "
+        "anyway goes to a size of unknown throughput; 0: never (docs/design/estimators.md).",
         ge=0,
         le=0.5,
     )
@@ -134,9 +131,8 @@ class SitePolicy(BaseModel):
         0.8,
         _DECISION,
         "of the others",
-        "A node whose throughput is on average below this fraction of that of the others of its "
-        "trainer is replaced when a better one is there and it pays; 0: never "
-        "(docs/stragglers.md).",
+        "A node whose average throughput is below this fraction of that of its trainer's "
+        "other nodes is replaced where that pays; 0: never (docs/design/estimators.md).",
         ge=0,
         le=0.99,
     )
@@ -144,8 +140,7 @@ class SitePolicy(BaseModel):
         1_800.0,
         _DECISION,
         "s",
-        "A node found slow is taken to be half as slow after this long, so that it is tried "
-        "again some time.",
+        "A node found slow is taken to be half as slow after this long, so that it is tried again.",
         ge=1,
         le=2_592_000,
     )
@@ -153,8 +148,8 @@ class SitePolicy(BaseModel):
         1,
         _NODES,
         "nodes",
-        "Idle nodes of each type that are never borrowed, so that jobs which start at once or "
-        "not at all still start (docs/gaps.md).",
+        "Idle nodes of each type that are never borrowed, so that jobs that start at once or "
+        "not at all still start (docs/design/give-back.md).",
         ge=0,
         le=100_000,
     )
@@ -170,8 +165,8 @@ class SitePolicy(BaseModel):
         None,
         _NODES,
         "snapshots",
-        "Snapshots in a row in which a node must be idle before it is used; null: what suits "
-        "the batch system (1 on Slurm, 2 on local and traces).",
+        "Snapshots in a row in which a node must be idle before it is used; null: 1 on Slurm, "
+        "2 on local and traces.",
         ge=1,
         le=100,
     )
@@ -179,8 +174,8 @@ class SitePolicy(BaseModel):
         120.0,
         _NODES,
         "s",
-        "Idle nodes that a planned job or reservation will take sooner than this, and "
-        "gap_margin_s, are left alone (docs/gaps.md).",
+        "Nodes that a planned job or reservation takes sooner than this plus gap_margin_s are "
+        "left alone (docs/design/give-back.md).",
         ge=0,
         le=604_800,
     )
@@ -188,8 +183,7 @@ class SitePolicy(BaseModel):
         60.0,
         _NODES,
         "s",
-        "We are off a node at least this long before the planned start of the next job on it: "
-        "a pilot's time limit ends by then, and a pilot is released when a plan moves over it.",
+        "A pilot is gone at least this long before the planned start of the next job on its node.",
         ge=0,
         le=86_400,
     )
@@ -205,7 +199,7 @@ class SitePolicy(BaseModel):
         5.0,
         _PILOTS,
         "s",
-        "A held node that no trainer uses for this long is given back.",
+        "A held node that no trainer uses for this long is released.",
         ge=0,
         le=86_400,
     )
@@ -213,7 +207,7 @@ class SitePolicy(BaseModel):
         0.5,
         _PILOTS,
         "s",
-        "Time between two signs of life of an agent.",
+        "Interval of an agent's heartbeats.",
         ge=0.05,
         le=60,
     )
@@ -229,8 +223,8 @@ class SitePolicy(BaseModel):
         1_800.0,
         _PILOTS,
         "s",
-        "Trainers whose daemon stays away for this long write a checkpoint and give their "
-        "nodes back; at least agent_timeout_s.",
+        "Without a daemon for this long, trainers write a checkpoint and release their nodes; "
+        "at least agent_timeout_s.",
         ge=1,
         le=604_800,
     )
@@ -239,7 +233,7 @@ class SitePolicy(BaseModel):
         _TRAINERS,
         "s",
         "The first warm joiner waits this long for others that are warming up, so that the "
-        "trainer pauses once for all of them.",
+        "trainer pauses once for all.",
         ge=0,
         le=600,
     )
@@ -247,7 +241,7 @@ class SitePolicy(BaseModel):
         120.0,
         _TRAINERS,
         "s",
-        "A worker that has not started and warmed up within this is given up.",
+        "A worker that is not warm after this long is given up.",
         ge=1,
         le=86_400,
     )
@@ -271,7 +265,7 @@ class SitePolicy(BaseModel):
         200,
         _TRAINERS,
         "trainers",
-        "Submissions of a user who has this many unfinished trainers are refused.",
+        "The same for each user.",
         ge=1,
         le=1_000_000,
     )
@@ -297,7 +291,7 @@ class SitePolicy(BaseModel):
         _TRAINERS,
         "s",
         "A trainer without a step for this long forms its generation anew, and a worker that "
-        "does not take part in that is killed; 0: never.",
+        "does not take part is killed; 0: never.",
         ge=0,
         le=604_800,
     )
@@ -305,8 +299,8 @@ class SitePolicy(BaseModel):
         5,
         _TRAINERS,
         "failures",
-        "A trainer that fails this many times in a row without getting any further is given up "
-        "(docs/reference/failures.md).",
+        "A trainer that fails this many times in a row without progress has failed "
+        "(docs/design/elastic-runtime.md).",
         ge=1,
         le=10_000,
     )
@@ -314,9 +308,9 @@ class SitePolicy(BaseModel):
         10.0,
         _TRAINERS,
         "s",
-        "A node on which workers fail twice in a row while their trainers do well elsewhere is "
-        "offered to no trainer for this long, then twice as long each time, up to half an hour; "
-        "0: never (docs/reference/failures.md).",
+        "A node on which workers fail twice in a row while their trainers do well elsewhere "
+        "is offered to no trainer for this long, twice as long each time, at most half an "
+        "hour; 0: never (docs/design/elastic-runtime.md).",
         ge=0,
         le=1_800,
     )
@@ -325,8 +319,8 @@ class SitePolicy(BaseModel):
         _TRAINERS,
         "per hour",
         "A trainer that was given other or more nodes this many times within an hour keeps "
-        "those it has until that is less; nodes it loses, is to give back or needs for its "
-        "n_min do not count; null: no limit.",
+        "those it has; losses, releases and nodes needed for its n_min do not count; null: no "
+        "limit.",
         ge=1,
         le=10_000,
     )
@@ -334,8 +328,8 @@ class SitePolicy(BaseModel):
         1.0,
         _HARM,
         "s",
-        "A node that an ordinary job gets from us is free this soon after we, or the batch "
-        "system, asked for it (docs/harm.md).",
+        "The promise: a node that an ordinary job gets from us is free this soon after the "
+        "request (docs/design/give-back.md).",
         ge=0.001,
         le=3_600,
     )
@@ -343,8 +337,7 @@ class SitePolicy(BaseModel):
         0.95,
         _HARM,
         "of the nodes",
-        "The share of nodes for which that is promised; when it is not kept, the daemon backs "
-        "off: it holds fewer nodes, for longer none just given back, and a larger reserve.",
+        "The share of nodes for which that is promised; if it is not kept, the daemon backs off.",
         ge=0.5,
         le=1,
     )
@@ -360,7 +353,7 @@ class SitePolicy(BaseModel):
         1.0,
         _DAEMON,
         "s",
-        "Time between two looks at the batch system.",
+        "Interval of polls.",
         ge=0.05,
         le=3_600,
     )
@@ -368,8 +361,7 @@ class SitePolicy(BaseModel):
         30.0,
         _DAEMON,
         "s",
-        "The same where the batch system tells of submitted and ended jobs by itself; each "
-        "burst of them is followed by one look.",
+        "Interval of polls with the hook; each burst of its lines is followed by one poll.",
         ge=0.05,
         le=3_600,
     )
@@ -377,8 +369,9 @@ class SitePolicy(BaseModel):
         130,
         _DAEMON,
         "requests",
-        "What all looks together may ask of the batch system's controller in a minute; pilots "
-        "submitted and cancelled are never delayed, the looks after them are (docs/slurm.md).",
+        "Requests to the controller per minute, of all polls together; submitting and "
+        "cancelling pilots is never delayed, the polls after it are "
+        "(docs/howto/slurm-site.md).",
         ge=1,
         le=100_000,
     )
@@ -386,8 +379,7 @@ class SitePolicy(BaseModel):
         12,
         _DAEMON,
         "requests",
-        "The same for looks that nothing called for, where the batch system tells of submitted "
-        "and ended jobs by itself.",
+        "With the hook: requests of the polls that nothing called for.",
         ge=1,
         le=100_000,
     )
@@ -395,15 +387,15 @@ class SitePolicy(BaseModel):
         {},
         _DAEMON,
         "",
-        "Options of the batch system, by name; which there are says its own page "
-        "(docs/slurm.md). --batch-option on the command line comes before them.",
+        "Options of the batch system, by name (Slurm: docs/howto/slurm-site.md); "
+        "--batch-option on the command line comes first.",
     )
     journal_days: int = _setting(
         30,
         _DAEMON,
         "days",
-        "The journal keeps entries, and trainers that have ended, for at least this long: reports "
-        "and replays reach no further back (docs/adr/0016).",
+        "The journal keeps entries, and trainers that have ended, for at least this long; "
+        "reports and replays reach no further back.",
         ge=2,
         le=36_500,
     )
@@ -411,7 +403,7 @@ class SitePolicy(BaseModel):
         LogLevel.INFO,
         _DAEMON,
         "",
-        "How much the daemon writes to its log.",
+        "How much the daemon logs.",
         strict=False,
     )
 
@@ -461,4 +453,4 @@ def conflicts(values: Mapping[str, Any]) -> list[Conflict]:
 
 def policy_hash(policy: SitePolicy) -> str:
     """Return the sha256 of the effective values; part of every decision's input."""
-    return digest({"type": "SitePolicy", **policy.model_dump(mode="json")})
+    return digest({"type": "Policy", **policy.model_dump(mode="json")})

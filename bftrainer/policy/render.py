@@ -1,11 +1,12 @@
 """Writes the reference page and the commented default file from the model.
 
 ``python -m bftrainer.policy.render`` in the root of the repository brings
-docs/policy.md and packaging/policy.yaml up to date; a test says when that is due.
+docs/reference/policy.md and packaging/policy.yaml up to date; a test says when that is due.
 """
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 
@@ -20,42 +21,28 @@ _HEAD = """\
 #
 #     bftrainer policy check FILE
 """
+_DOCS = re.compile(r"docs/([a-z/-]+)\.md")
 _PAGE_HEAD = """\
 # Policy reference
 
-The policy is one YAML file, `bftrainer daemon --policy FILE`; every setting has a
-default, and a file that sets nothing is valid. `packaging/policy.yaml` holds all of them
-with their explanations.
+One YAML file, `bftrainer daemon --policy FILE`. Every setting has a default; a file that sets
+nothing is valid. `packaging/policy.yaml` holds all of them. The file must be a regular file, UTF-8,
+at most 256 KiB and not writable by everyone; anchors, aliases, tags, repeated keys and tabs are
+errors. Mistakes are reported as `file:line:column: code: cause next step`.
 
 | command | does |
-| --- | --- |
-| `bftrainer policy check FILE` | names all mistakes in a file with line and column; exit code 8 |
+|---|---|
+| `bftrainer policy check FILE` | names all mistakes; exit code 8 |
 | `bftrainer policy show [FILE]` | prints the values in force and where each comes from |
 | `bftrainer policy schema` | prints the JSON schema, for editors |
 
-The file must be a regular file (no link), UTF-8, at most 256 KiB and not writable by
-everyone. It holds one mapping of plain values and lists: anchors, aliases, tags, repeated
-keys and tabs are errors. Problems are reported as
-`file:line:column: code: cause next step`.
-
 | code | means |
-| --- | --- |
+|---|---|
 | BFT-2100 | several problems, listed below it |
-| BFT-2101 | the file cannot be read |
-| BFT-2102 | not a regular file, or a link |
-| BFT-2103 | everyone may change it |
-| BFT-2104 | too large |
-| BFT-2105 | not UTF-8, or a control character |
-| BFT-2106 | not YAML |
-| BFT-2107 | a tab where YAML allows none |
-| BFT-2108 | an anchor, alias or tag |
-| BFT-2109 | a setting occurs twice |
-| BFT-2110 | no such setting |
-| BFT-2111 | a value of the wrong type |
-| BFT-2112 | a value out of bounds |
-| BFT-2113 | two settings contradict each other |
-| BFT-2114 | the allocation policy is not installed |
-| BFT-2115 | not one mapping |
+| BFT-2101 to -2108 | the file: unreadable, no regular file, writable by everyone, too large, \
+not UTF-8, not YAML, a tab, an anchor or tag |
+| BFT-2109 to -2113 | a setting: twice, unknown, of the wrong type, out of bounds, in conflict |
+| BFT-2114, -2115 | the allocation policy is not installed; the file is not one mapping |
 
 """
 
@@ -83,22 +70,27 @@ def render_markdown() -> str:
         if group(name) != heading:
             heading = group(name)
             parts.append(f"{'' if heading == 'Decision' else chr(10)}## {heading}\n\n")
-            parts.append("| setting | accepts | default | meaning |\n| --- | --- | --- | --- |\n")
+            parts.append("| setting | accepts | default | meaning |\n|---|---|---|---|\n")
         default = yaml_value(SitePolicy.model_fields[name].get_default())
-        accepts = f"{expectation(name)}{_counted(name)}"
-        parts.append(f"| `{name}` | {accepts} | `{default}` | {_meaning(name)} |\n")
+        accepts = f"{_briefly(expectation(name))}{_counted(name)}"
+        meaning = _DOCS.sub(r"[\1](../\1.md)", _meaning(name))
+        parts.append(f"| `{name}` | {accepts} | `{default}` | {meaning} |\n")
     return "".join(parts)
 
 
 def write(root: Path) -> None:
     """Bring both files below ``root`` up to date."""
     for relative, text in (
-        ("docs/policy.md", render_markdown()),
+        ("docs/reference/policy.md", render_markdown()),
         ("packaging/policy.yaml", render_yaml()),
     ):
         path = root / relative
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+
+
+def _briefly(expected: str) -> str:
+    return expected.replace("a whole number from", "whole,").replace("a number from ", "")
 
 
 def _meaning(name: str) -> str:

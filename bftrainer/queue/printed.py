@@ -1,7 +1,8 @@
 """The queue as looks show it: entitled jobs, the starts that the scheduler printed, reservations.
 
 The ``QueueModel`` of batch systems whose adapter says with plain data what it knows: ``local``,
-and Slurm with the plan of its backfill. What ends a node's gap (docs/gaps.md has the reasons):
+and Slurm with the plan of its backfill. What ends a node's gap (docs/design/give-back.md has the
+reasons):
 
 * a reservation to come: everybody's use of its nodes. Nothing may run into it, ours or not;
 * a planned start with the nodes it is planned on: our use of these nodes. Whoever ends

@@ -1,9 +1,9 @@
-"""Books of a replay in which everything takes the time it takes in the daemon's world.
+"""Trainers in a replay in which everything takes as long as it does in the daemon's world.
 
-A node is claimed (a pilot is requested and, after a while, held), given to a trainer (a
-worker warms up while the members train on), joins (the members pause) and leaves (they
-pause less). Progress is made only by members that train. Source: what this project's
-own runtime does (docs/design/elastic-runtime.md, docs/slurm.md); the durations are parameters.
+A node is claimed (a pilot is requested and, after a while, held), given to a trainer (a worker
+warms up while the members train on), joins (the members pause) and leaves (they pause less).
+Only members that train make progress. The durations are parameters; their source is what this
+project's own runtime does (docs/design/elastic-runtime.md, docs/howto/slurm-site.md).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ the next look), returns T_fwd. Nothing but the past goes in. Used by ``forward_t
 Why that time: growing now instead of at the next join earns the new nodes' rate until
 then, and the next join would pay the rescale anyhow, once for both. So a rescale is worth
 it when it pays back within that time, which is what T_fwd means in eq. 16 of the BFTrainer
-paper. docs/forward-time.md has the measurements, also of what was no better.
+paper. docs/design/estimators.md has what was found.
 """
 
 from __future__ import annotations

@@ -9,6 +9,9 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
+import sys
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +19,10 @@ from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
+
+from bftrainer.process import run
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +87,7 @@ def write_json(
     body = {
         "benchmark": benchmark,
         "machine": {"cpus": _cpus(), "platform": platform.platform()},
+        "recorded": _recorded(),
         "targets": [{**asdict(t), "verdict": t.verdict} for t in targets],
         **results,
     }
@@ -87,6 +95,23 @@ def write_json(
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(json.dumps(body, indent=1) + "\n")
     temporary.rename(path)
+
+
+def _recorded() -> dict[str, str]:
+    """Say what was run, when (UTC), and of which commit; ``scripts/write_results.py`` shows it."""
+    told = run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], timeout_s=10.0)
+    script, *arguments = sys.argv
+    return {
+        "command": shlex.join([f"scripts/{Path(script).name}", *_shown(arguments)]),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "commit": told.stdout.strip() if told.is_ok else "unknown",
+    }
+
+
+def _shown(arguments: list[str]) -> list[str]:
+    """Leave out where the results went."""
+    at = arguments.index("--json") if "--json" in arguments else len(arguments)
+    return [*arguments[:at], *arguments[at + 2 :]]
 
 
 def _cpus() -> int:

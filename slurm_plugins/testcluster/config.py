@@ -1,7 +1,7 @@
 """How a test cluster looks: its settings, and the configuration files made of them.
 
 ``ClusterConfig`` comes from tests and the command line; ``cluster`` writes what
-``render`` returns. The partitions are those docs/slurm.md asks of a site.
+``render`` returns. The partitions are those docs/howto/slurm-site.md asks of a site.
 """
 
 from __future__ import annotations

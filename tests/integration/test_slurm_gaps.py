@@ -173,7 +173,7 @@ def _releases(sidecar: DaemonProcess) -> list[dict[str, str]]:
 def test_maintenance_over_a_held_node_needs_ignore_jobs(
     cluster: SlurmTestCluster, system: SlurmBatchSystem
 ) -> None:
-    """What docs/gaps.md says to administrators: a pilot is a running job like any other."""
+    """What docs/howto/slurm-site.md says of maintenance: a pilot is a running job like any."""
     wait_for(lambda: _is_empty(system), what="the cluster is empty")
     job_id = cluster.submit(n_nodes=1, duration_s=60, limit_s=600, partition="bf", user=None)
     make = ("scontrol", "create", "reservation", "ReservationName=m", "users=root")

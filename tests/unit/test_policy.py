@@ -324,7 +324,7 @@ def test_every_setting_is_explained_and_has_bounds() -> None:
 
 @pytest.mark.parametrize(
     ("relative", "render"),
-    [("docs/policy.md", render_markdown), ("packaging/policy.yaml", render_yaml)],
+    [("docs/reference/policy.md", render_markdown), ("packaging/policy.yaml", render_yaml)],
 )
 def test_generated_files_are_current(relative: str, render: Callable[[], str]) -> None:
     current = (ROOT / relative).read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from bftrainer.cli.main import cli
 from bftrainer.policy import PolicyErrors, SitePolicy, load_policy, load_policy_file, policy_hash
 from slurm_plugins.adapter import SlurmOptions
 
-DOCUMENTED = (Path(__file__).parents[2] / "docs" / "slurm.md").read_text()
+DOCUMENTED = (Path(__file__).parents[2] / "docs" / "howto" / "slurm-site.md").read_text()
 MISTAKES = """\
 p_jmax: 0
 batch_options:

@@ -100,5 +100,5 @@ def sweep_hold_down(values: Sequence[float], utilization: Callable[[float], floa
 
 
 def idle_confirmations(hold_down_s: float, poll_interval_s: float) -> int:
-    """Return the policy's setting that claims a node after so long (docs/policy.md)."""
+    """Return the policy's setting that claims a node after so long (docs/reference/policy.md)."""
     return min(100, 1 + math.ceil(hold_down_s / poll_interval_s))

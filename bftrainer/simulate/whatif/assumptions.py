@@ -8,7 +8,7 @@ from bftrainer.simulate.costs import PhysicalCosts, Quantity, constant
 from bftrainer.simulate.workloads.networks import NETWORKS, SAMPLES, Network
 
 # The pauses are the bounds that scripts/bench_rescale.py holds the runtime to with 200 MB of
-# state (docs/benchmarks.md); what it measured is shorter. Detection is half a poll interval
+# state (docs/results.md); what it measured is shorter. Detection is half a poll interval
 # of 1 s. Claim: half of Slurm's default backfill interval of 30 s, and 5 s for the pilot.
 # Checkpoints: the default of a trainer. Warm-up and resume depend on the user's script.
 MEASURED = PhysicalCosts(

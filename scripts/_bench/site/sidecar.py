@@ -1,7 +1,7 @@
 """bftrainer beside a machine: when it looks, hears, decides, and what becomes of its orders.
 
-The times are the daemon's own on a real cluster (docs/slurm.md, ``bench_claim.py``): a line of
-the hook is read within 0.02 s, a look takes 0.1 s, an agent that is told to leave is gone 0.05 s
+The times are the daemon's own on a real cluster (``bench_claim.py``): a line of the
+hook is read within 0.02 s, a look takes 0.1 s, an agent that is told to leave is gone 0.05 s
 later, ``sbatch`` and ``scancel`` take 0.05 s each, one after the other. A daemon with a hook
 decides at every event and once a second; here at every event, ``AFTER_S`` after the last one,
 and ``RECHECK_S`` apart, which decides the same but for that much time.

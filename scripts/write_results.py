@@ -1,0 +1,149 @@
+"""Write docs/results.md: every benchmark's targets beside what was measured.
+
+Takes the files that ``bench_X.py --json`` wrote from a directory (bench-out, where ``make bench``
+puts them), keeps of each what the page shows in docs/results/, in place of what was there, and
+writes the page from all that is kept. ``write_results.py docs/results`` writes the page anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from _bench.targets import ROOT, Target
+
+KEPT, PAGE = Path("docs/results"), Path("docs/results.md")
+SHOWN = 4  # targets of a benchmark; more only where more are missed
+HEAD = """\
+# Results
+
+Written by `scripts/write_results.py`: of each benchmark the missed targets and the first of the
+others. `docs/results/*.json` have all, with sample sizes and intervals; the method is in each
+script's docstring. `make bench` runs all; the nodes of a run share one machine.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What is kept of one run of a benchmark."""
+
+    benchmark: str  # bench_NAME.py
+    command: str
+    date: str
+    commit: str
+    remark: str  # what a reader of the figures must know; sentences
+    targets: tuple[Target, ...]
+
+
+def read_result(path: Path, remark: str = "") -> Result:
+    """Read what a benchmark wrote, or what was kept of it.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    try:
+        body: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        recorded: Mapping[str, str] = body.get("recorded", {})
+        return Result(
+            benchmark=body["benchmark"],
+            command=recorded.get("command", "unknown command"),
+            date=recorded.get("date", "unknown date"),
+            commit=recorded.get("commit", "unknown commit"),
+            remark=remark or recorded.get("remark", ""),
+            targets=tuple(
+                Target(**{f.name: one[f.name] for f in fields(Target) if f.name in one})
+                for one in body["targets"]
+            ),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as problem:
+        raise ValueError(f"{path} is no benchmark's result: {problem!r}") from problem
+
+
+def keep(result: Result, directory: Path) -> None:
+    """Write what the page needs of a result."""
+    recorded = {name: getattr(result, name) for name in ("command", "date", "commit", "remark")}
+    targets = [asdict(one) for one in result.targets]
+    body = {"benchmark": result.benchmark, "recorded": recorded, "targets": targets}
+    directory.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(body, indent=1, ensure_ascii=False) + "\n"
+    (directory / f"{result.benchmark}.json").write_text(text, encoding="utf-8")
+
+
+def page_of(kept: Path, scripts: Path) -> str:
+    """Return the page: one section for each benchmark that has a result, then those without."""
+    results = {one.benchmark: one for one in map(read_result, sorted(kept.glob("*.json")))}
+    questions = dict(_questions(scripts))
+    parts = [HEAD]
+    shown = sorted(results.keys() & questions.keys())
+    parts += ["\n".join(_section(results[name], questions[name])) for name in shown]
+    missing = sorted(questions.keys() - results.keys())
+    if missing:
+        names = ", ".join(f"`bench_{name}.py`" for name in missing)
+        parts.append("\n".join(["## Not measured", "", *textwrap.wrap(f"{names}.", 118), ""]))
+    return "\n".join(parts)
+
+
+def _section(result: Result, question: str) -> Iterator[str]:
+    shown = shown_of(result.targets)
+    yield from (f"## bench_{result.benchmark}.py", "", question)
+    more = len(result.targets) - len(shown)
+    also = f" Also met: {more}." if more else ""
+    yield f"`{result.command}` ({result.date}, {result.commit}).{also}"
+    yield from textwrap.wrap(result.remark, 118)
+    yield from ("", "| target | to reach | measured |", "|---|---:|---|")
+    for one in shown:
+        sign = "≤" if one.relation == "<=" else "≥"
+        limit, measured = (in_words(value, one.unit) for value in (one.limit, one.measured))
+        yield f"| {one.name.replace('|', '/')} | {sign}{limit} | {measured}, {one.verdict} |"
+    yield ""
+
+
+def shown_of(targets: Sequence[Target]) -> list[Target]:
+    """Return all that are missed and the first of the others, in their order."""
+    room = SHOWN - sum(not one.is_met for one in targets)
+    met = [one for one in targets if one.is_met][: max(0, room)]
+    return [one for one in targets if not one.is_met or one in met]
+
+
+def in_words(value: float, unit: str) -> str:
+    """Return a value with its unit, in a size that people read."""
+    if unit == "s" and 0.0 < abs(value) < 0.1:
+        value, unit = 1000.0 * value, "ms"
+    number = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{3 if unit else 4}g}"
+    return f"{number} {unit or 'x'}"
+
+
+def _questions(scripts: Path) -> Iterator[tuple[str, str]]:
+    """Yield each benchmark with the first line of its docstring."""
+    for path in sorted(scripts.glob("bench_*.py")):
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "."
+        yield path.stem.removeprefix("bench_"), text.splitlines()[0]
+
+
+def main(arguments: Iterable[str]) -> int:
+    """Keep the results of a directory, write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("directory", nargs="?", type=Path, default=Path("bench-out"))
+    parser.add_argument("--remark", default="", help="sentences to put beside these results")
+    options = parser.parse_args(list(arguments))
+    if not options.directory.is_dir():
+        parser.error(f"there is no directory {options.directory}: run a benchmark with --json")
+    try:
+        for path in sorted(options.directory.glob("*.json")):
+            keep(read_result(path, options.remark), ROOT / KEPT)
+        page = page_of(ROOT / KEPT, ROOT / "scripts")
+    except ValueError as problem:
+        parser.error(str(problem))
+    (ROOT / PAGE).write_text(page, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
