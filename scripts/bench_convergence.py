@@ -17,16 +17,14 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import mean
 from types import FrameType
 from typing import Final
 
-from _bench import marks
 from _bench.convergence import Outcome, Pair, fixed_run, outcomes_of, rescaled_run
-from _bench.machine import machine
 from _bench.targets import Target, console, exit_code, print_targets, write_json
 from _bench.waiting import BenchError
 from rich.table import Table
@@ -34,7 +32,6 @@ from rich.table import Table
 EPOCHS: Final = {"mlp": 30, "cnn": 15, "transformer": 30}
 QUICK_EPOCHS: Final = 10
 AT_ONCE: Final = 2
-NAME: Final = "bench_convergence"
 HEADINGS: Final = (
     "model", "runs", "rescales per run", "fixed: mean", "smallest to largest",
     "rescaled: mean", "smallest to largest", "difference", "spread",
@@ -139,33 +136,15 @@ def print_outcomes(outcomes: Sequence[Outcome]) -> None:
     console().print(table)
 
 
-def write_docs(path: Path, outcomes: Sequence[Outcome], targets: Sequence[Target]) -> None:
-    """Replace what stands between the marks of a document by the table."""
-    lines = [*_table(outcomes), ""]
-    lines += [f"* {t.name}: {t.in_words(t.measured)}, {t.verdict}." for t in targets]
-    marks.replace_between(path, NAME, [*lines, "", f"{machine()}."])
-
-
-def _table(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    yield f"| {' | '.join(HEADINGS)} |"
-    yield f"| --- |{' ---: |' * (len(HEADINGS) - 1)}"
-    for o in outcomes:
-        yield f"| {' | '.join(cells(o))} |"
-
-
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Return the options."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="1 model, 2 seeds, 6 rescales")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
-    parser.add_argument("--docs", type=Path, metavar="FILE", help="put the table between marks")
     parser.add_argument("--models", default="", help=f"of: {','.join(EPOCHS)}")
     parser.add_argument("--seeds", type=int, default=0)
     parser.add_argument("--rescales", type=int, default=0)
-    options = parser.parse_args(argv)
-    if options.docs and not marks.has_marks(options.docs, NAME):
-        parser.error(f"{options.docs} lacks the marks of {NAME}")
-    return options
+    return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -197,8 +176,6 @@ def main(argv: Sequence[str]) -> int:
             "outcomes": [asdict(o) for o in outcomes],
         }
         write_json(options.json, "convergence", results, targets)
-    if options.docs:
-        write_docs(options.docs, outcomes, targets)
     if stopped_by is not None:
         note(f"not complete: {stopped_by or 'interrupted'}")
         return 1 if isinstance(stopped_by, BenchError) else 130

@@ -30,14 +30,12 @@ from statistics import median
 from types import FrameType
 from typing import Final
 
-from _bench import checking, marks, mishaps, network, torchft, torchrun
-from _bench.machine import machine
+from _bench import checking, mishaps, network, torchft, torchrun
 from _bench.network import Network
 from _bench.plane import JOIN_WINDOW_S, Plane
 from _bench.rescale_found import (
     LEASE_S,
     Found,
-    document,
     print_found,
     results_of,
     targets_of,
@@ -55,7 +53,6 @@ from _bench.waiting import BenchError
 from bftrainer.elastic.choosing import BACKENDS
 from bftrainer.policy.model import SitePolicy
 
-NAME: Final = "bench_rescale"
 WORKLOADS: Final = Path(__file__).resolve().parent / "workloads"
 ELASTIC: Final = WORKLOADS / "rescale_elastic.py"
 MODELS: Final = ("big", "small")
@@ -283,9 +280,6 @@ def report(
             "models": {model: results_of(one) for model, one in found.items()},
         }
         write_json(options.json, "rescale", results, targets)
-    if options.docs:
-        lines = [*document(found, targets), "", f"{machine()}; {took_s:.0f} s."]
-        marks.replace_between(options.docs, NAME, lines)
     return targets
 
 
@@ -297,7 +291,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="4 of each instead of 20")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
-    parser.add_argument("--docs", type=Path, metavar="FILE", help="put the tables between marks")
     parser.add_argument("--models", default=",".join(MODELS), help="of: %(default)s")
     parser.add_argument("--parts", default=",".join(PARTS), help="of: %(default)s")
     parser.add_argument("--cycles", type=int, default=0, help="of our rescales")
@@ -309,8 +302,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(argv)
     if options.device != "cpu":  # what is measured beside us is set up for CPUs
         options.parts = ",".join(p for p in options.parts.split(",") if p not in RIVALS)
-    if options.docs and not marks.has_marks(options.docs, NAME):
-        parser.error(f"{options.docs} lacks the marks of {NAME}")
     for given, known in ((options.models, MODELS), (options.parts, PARTS)):
         if unknown := set(given.split(",")) - set(known):
             parser.error(f"not known: {', '.join(sorted(unknown))}")

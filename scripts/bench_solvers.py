@@ -22,7 +22,6 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # reference models of
 
 from _bench import solvers_equality, solvers_exact, solvers_parts, solvers_plot, solvers_reference
 from _bench.machine import machine, versions
-from _bench.solvers_docs import require_marks, write_results
 from _bench.targets import exit_code, print_targets, write_json
 from _bench.timing import Part, print_rows
 
@@ -68,8 +67,6 @@ def main() -> int:
     """Measure, print, judge."""
     options = _options()
     amount = QUICK if options.quick else FULL
-    if options.docs:
-        require_marks(options.docs)
     found = list(_measure(amount, options.parts, options.limit or amount.limit_s))
     for part in found:
         if part.rows:
@@ -83,8 +80,6 @@ def main() -> int:
         write_json(options.json, "solvers", {"versions": versions(), "rows": rows}, targets)
     if options.plot:
         solvers_plot.plot(options.plot, [row for part in found for row in part.rows])
-    if options.docs:
-        write_results(options.docs, found, measured_on)
     return exit_code(targets)
 
 
@@ -93,7 +88,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="fewer problems (about a minute)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write results to FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw time over size into FILE")
-    parser.add_argument("--docs", type=Path, metavar="FILE", help="write tables into FILE")
     parser.add_argument("--limit", type=float, metavar="S", help="seconds per reference solve")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="measure these")
     return parser.parse_args()

@@ -19,7 +19,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NoReturn
 
-from _bench.machine import machine, versions
 from _bench.targets import Target, console, exit_code, print_targets, write_json
 from _bench.zero_harm import arm, idle, program, report, verdict
 from _bench.zero_harm.arm import Stage
@@ -48,8 +47,6 @@ def main() -> int:
         seed=arguments.seed,
     )
     cells = _cells(arguments.cells or (QUICK_CELLS if arguments.quick else "all"))
-    if arguments.docs:
-        report.require_marks(arguments.docs)
     try:
         drawn = _drawn(arguments, demand)
     except (OSError, ValueError) as problem:
@@ -99,7 +96,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workload", type=Path, help="jobs from a JSON list or an SWF log")
     parser.add_argument("--keep", type=Path, default=Path("bench-out/zero-harm"))
     parser.add_argument("--json", type=Path, help="write results and verdicts here")
-    parser.add_argument("--docs", type=Path, help="write the tables into this document")
     return parser.parse_args()
 
 
@@ -172,15 +168,6 @@ def _write(
             "failed": failed,
         }
         write_json(arguments.json, "zero_harm", body, targets)
-    if arguments.docs and results:
-        jobs, last = drawn[0], demand.seed + len(drawn) - 1
-        seeds = f"seed {demand.seed}" if len(drawn) == 1 else f"seeds {demand.seed} to {last}"
-        measured_on = (
-            f"{len(jobs)} jobs on {demand.n_nodes} nodes, {demand.minutes:g} minutes a run, load "
-            f"{load_of(jobs, demand.n_nodes):.2f}, {seeds}; {machine()}, "
-            f"Python {versions()['Python']}"
-        )
-        report.write_document(arguments.docs, targets, measured_on)
 
 
 def _leave(_signum: int, _frame: object) -> NoReturn:

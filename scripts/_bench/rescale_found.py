@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any, Final, Literal
@@ -219,25 +219,3 @@ def results_of(found: Found) -> dict[str, Any]:
             str(size): {"elastic": own, "ddp": ddp} for size, (own, ddp) in found.step_s.items()
         },
     }
-
-
-def document(found: Mapping[str, Found], targets: Sequence[Target]) -> Iterator[str]:
-    """Return the lines for a document: the table of all systems and the targets."""
-    for model, one in found.items():
-        if one.others:
-            headings, rows = beside(one)
-            yield f"*{model}* model, pauses in s:"
-            yield ""
-            yield f"| {' | '.join(headings)} |"
-            yield f"| --- |{' ---: |' * (len(headings) - 1)}"
-            for row in rows:
-                yield f"| {' | '.join(row)} |"
-            yield ""
-            for system, why in one.missing.items():
-                yield f"{system}: {why}."
-                yield ""
-    yield "| target | to reach | measured | of | |"
-    yield "| --- | ---: | ---: | --- | --- |"
-    for t in targets:
-        limit, measured = t.in_words(t.limit), t.in_words(t.measured)
-        yield f"| {t.name} | {t.relation} {limit} | {measured} | {t.note} | {t.verdict} |"

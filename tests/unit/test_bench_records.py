@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from _bench import marks, records, rescale_found, stats, targets, torchft
+from _bench import records, rescale_found, stats, targets, torchft
 from _bench.rescaling import KINDS, Pause
 from _bench.rival import RivalPause
 
@@ -122,19 +122,6 @@ def test_targets_of_a_rescale_are_judged_by_their_own_limits() -> None:
     assert verdicts["big: membership check of a step"] == "met"
     assert verdicts["big: SIGKILL shorter than torchrun"] == "met"
     assert verdicts["big: step / DDP step, size 1"] == "missed"
-
-
-def test_results_go_between_the_marks_of_their_name(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"a\n<!-- numbers: x -->\nold\n{marks.END}\nb <!-- numbers: y -->\n")
-    assert marks.has_marks(page, "x")
-    assert not marks.has_marks(page, "y")  # it has no end
-    marks.replace_between(page, "x", list(rescale_found.document({"big": _found()}, [])))
-    text = page.read_text()
-    assert "old" not in text
-    assert text.startswith("a\n<!-- numbers: x -->\n\n*big* model")
-    assert "torchft: not installed." in text
-    assert text.endswith(f"{marks.END}\nb <!-- numbers: y -->\n")
 
 
 def test_a_torchft_pause_is_the_longest_gap_until_the_second_step_at_the_size(

@@ -381,24 +381,12 @@ def test_only_the_first_cells_are_judged() -> None:
     assert harvest.of_idle == pytest.approx(39.0 / 50.0)
 
 
-def test_a_document_gets_the_targets_between_its_marks(tmp_path: Path) -> None:
-    file = tmp_path / "doc.md"
-    file.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
-    report.require_marks(file)
+def test_results_are_rows_of_tables_and_plain_values() -> None:
     found = results()
-    report.write_document(file, verdict.targets(found[0]), "320 jobs")
-    text = file.read_text()
-    assert text.startswith("before\n")
-    assert text.endswith("\nafter\n")
-    assert "old" not in text
-    assert text.count("| tier: ") == len(verdict.targets(found[0]))
     assert next(report.added_rows(found))[:3] == ("tier", "B", "0.00")
     assert next(report.pooled_rows(found))[:3] == ("tier", "1 B", "0.00")
     assert [row[0] for row in report.worst_rows(found)] == [c.name for c in CELLS]
     assert json.loads(json.dumps(report.as_values(found)))[0]["sidecars"][0]["pilots"] == 1
-    (tmp_path / "bare.md").write_text("nothing\n")
-    with pytest.raises(SystemExit, match="lacks the marks"):
-        report.require_marks(tmp_path / "bare.md")
 
 
 def test_a_finished_run_is_kept_and_a_broken_one_made_again(tmp_path: Path) -> None:

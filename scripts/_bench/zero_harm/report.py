@@ -1,21 +1,19 @@
-"""Results of cells as tables: on the console, in a document, as plain values for JSON."""
+"""Results of cells as tables: on the console, and as plain values for JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from _bench.targets import Target, console
+from _bench.targets import console
 from _bench.zero_harm.compare import Spread
 from _bench.zero_harm.verdict import Result, in_short
 
 N_WORST = 3
 WORST = ("cell", "draw/job", "nodes", "submitted", "controls", "B", "later than ever")
-BEGIN, END = "<!-- numbers: bench_zero_harm -->", "<!-- numbers: end -->"
 ADDED = ("cell", "run", "median", "p95", "p99", "max")
 POOLED = ("cell", "runs", "median", "p95", "p99", "p95 by run", "overtaken", "and later",
           "lost a cycle", "refused", "beside us", "makespan")  # fmt: skip
@@ -124,28 +122,3 @@ def as_values(results: Sequence[Result]) -> list[dict[str, Any]]:
         }
         values.append(plain)
     return values
-
-
-def require_marks(path: Path) -> None:
-    """End the program unless the document can take results: better before an hour of runs."""
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    if BEGIN not in text or END not in text.partition(BEGIN)[2]:
-        raise SystemExit(f"{path} lacks the marks {BEGIN} and {END}")
-
-
-def write_document(path: Path, targets: Sequence[Target], measured_on: str) -> None:
-    """Replace what stands between the marks: the targets, and what was measured."""
-    before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    verdicts: list[Row] = [
-        (t.name, f"{t.relation} {t.in_words(t.limit)}", t.in_words(t.measured), t.note, t.verdict)
-        for t in targets
-    ]
-    headings = ("target", "to reach", "measured", "of", "")
-    table = map(_row, [headings, ["---"] * len(headings), *verdicts])
-    lines = [BEGIN, "", f"{measured_on}.", "", *table, "", END]
-    path.write_text(before + "\n".join(lines) + after, encoding="utf-8")
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
