@@ -18,25 +18,27 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bftrainer.actuate.agents import AgentBook
+from bftrainer.actuate.control_plane import ControlPlane, Listener
 from bftrainer.actuate.group import NodeOffer
 from bftrainer.actuate.pilot_refusals import PilotRefusals
 from bftrainer.actuate.pilot_requests import Claiming
 from bftrainer.actuate.pilots import FORCE_AFTER_S, PilotBook
 from bftrainer.actuate.remembered import remembered
 from bftrainer.actuate.stray_pilots import StrayPilots
-from bftrainer.actuate.trainers import TrainerBook
 from bftrainer.api.server import ApiServer
 from bftrainer.api.service import Service
 from bftrainer.decide import cycles
 from bftrainer.decide.policies.base import load_policy as load_allocation_policy
-from bftrainer.decide.types import DecisionInput, Plan, Replacing
 from bftrainer.deciding import Decider
-from bftrainer.events.change import Event, event_between, situation_of
+from bftrainer.events.change import event_between, situation_of
 from bftrainer.harm.monitor import HarmMonitor
 from bftrainer.journal.acknowledged import MARK_NAME
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.lock import InstanceLock
+from bftrainer.model.cluster import Snapshot
+from bftrainer.model.decision import DecisionInput, Plan, Replacing
+from bftrainer.model.event import Event
+from bftrainer.model.trainer import as_decided
 from bftrainer.observability.decision_failures import DecisionFailures
 from bftrainer.observability.metrics import MetricsRegistry
 from bftrainer.observed import Observed
@@ -44,21 +46,13 @@ from bftrainer.policy.model import SitePolicy, policy_hash
 from bftrainer.policy.settings import settings_of
 from bftrainer.poll.announcer import Announcement, UnseenAnnouncements
 from bftrainer.poll.batch_system import BatchSystem
-from bftrainer.poll.snapshot import Snapshot
 from bftrainer.polling import Poller
-from bftrainer.trainer import as_decided
 from bftrainer.wire.endpoint import remember, remembered_port
 from bftrainer.wire.keys import load_or_create_pair
 from bftrainer.wire.messages import (
-    AgentMessage,
-    CopySettled,
-    Hello,
     Leave,
     Leaving,
-    WorkerExited,
-    WorkerSaid,
 )
-from bftrainer.wire.server import AgentServer
 
 LOG = logging.getLogger("bftrainer.daemon")
 HASTE_S = 0.025  # a decision that takes longer is preceded by its give-backs for announced jobs
@@ -113,7 +107,6 @@ class Daemon:
             waits_for_cycle=self._waits_for_cycle,
         )
         self._stopping = asyncio.Event()
-        self._is_adopting = True
         self._is_new_snapshot = self._is_hasty = False
         self._took_s = 0.0  # the last whole decision
         self._expected_agents: set[str] = set()
@@ -153,7 +146,7 @@ class Daemon:
                     task.cancel()
                 await asyncio.gather(*loops, return_exceptions=True)
                 await api.stop()
-                await self.server.stop()
+                await self.plane.stop()
                 self._looking.shutdown(wait=True, cancel_futures=True)
                 self._deciding.shutdown(wait=True, cancel_futures=True)
                 self._cancelling.shutdown(wait=True, cancel_futures=False)
@@ -176,104 +169,59 @@ class Daemon:
         self.journal = journal
         self.incarnation = journal.begin_incarnation()
         journal.write_beside(keep_s=86_400.0 * self.policy.journal_days)
-        keys = load_or_create_pair(self.options.state_dir / "daemon.key")
         owner = getpass.getuser()
         self.pilots = PilotBook(journal, self.system, owner, self._clock, time.monotonic)
         self.strays = StrayPilots(self.options.state_dir / "pilots", self.pilots.pilots)
         self.harm = HarmMonitor(journal, self.policy, self._clock, self.metrics.settled)
-        self.agents = AgentBook(
-            state_dir=self.options.state_dir,
+        self.plane = ControlPlane(
+            journal=journal,
             policy=self.policy,
+            state_dir=self.options.state_dir,
             incarnation=self.incarnation,
-            keys=keys,
+            keys=load_or_create_pair(self.options.state_dir / "daemon.key"),
+            listener=Listener(
+                came=self._agent_came, gone=self._agent_gone, changed=self._agents_changed
+            ),
+            decide_soon=self.decide_soon,
+            leaving=self.pilots.leaving,
+            clock=self._clock,
         )
-        self.server = AgentServer(
-            keys=keys,
-            incarnation=self.incarnation,
-            agent_timeout_s=self.policy.agent_timeout_s,
-            on_message=self._on_agent,
-            on_lost=self._on_agent_lost,
-        )
+        self.agents, self.trainers = self.plane.agents, self.plane.trainers
         self.claiming = Claiming(
             pilots=self.pilots,
             agents=self.agents,
             refusals=self.refusals,
             address=self.options.agent_address,
-            register=self.server.register,
+            register=self.plane.server.register,
             on_gone=self._pilot_ended,
             cancel=self._cancel_pilots,
         )
-        self.trainers = TrainerBook(
-            journal=journal,
-            policy=self.policy,
-            incarnation=self.incarnation,
-            send=self.server.send,
-            clock=self._clock,
-            on_change=self.decide_soon,
-            offers=lambda: self._offers().values(),
-            steady=time.monotonic,
-            refusals=self.server.refusals,
-        )
         for pilot_id, pilot in self.pilots.pilots.items():
-            self.server.register(pilot_id, pilot.record.public_key, pilot.record.node)
+            self.plane.server.register(pilot_id, pilot.record.public_key, pilot.record.node)
             if pilot.record.state.value == "running":
                 self._expected_agents.add(pilot_id)
         # Where the agents of an earlier incarnation look for us.
         file = self.options.state_dir / "endpoint"
-        port = remembered_port(file)
-        self.agents.endpoint = await self.server.start(self.options.bind_host, port)
-        remember(file, self.agents.endpoint)
+        endpoint = await self.plane.start(self.options.bind_host, remembered_port(file))
+        remember(file, endpoint)
         self.adopt_deadline_s = time.monotonic() + self.policy.agent_timeout_s
-        LOG.info("incarnation %d listens on %s", self.incarnation, self.agents.endpoint)
+        LOG.info("incarnation %d listens on %s", self.incarnation, endpoint)
 
     # ---- agents → -----------------------------------------------------------------------
 
-    def _on_agent(self, pilot_id: str, message: AgentMessage) -> None:
-        match message:
-            case Hello():
-                self._on_hello(pilot_id, message)
-            case WorkerSaid(worker_id=worker_id, body=body):
-                self.trainers.on_body(pilot_id, worker_id, body)
-            case WorkerExited(worker_id=worker_id, returncode=code, cause=cause):
-                self.trainers.on_exit(pilot_id, worker_id, code, cause)
-            case CopySettled():
-                self.trainers.on_settled(pilot_id, message)
-            case Leaving(reason=reason):
-                if (pilot := self.pilots.pilots.get(pilot_id)) is not None:
-                    self.harm.left(pilot_id, pilot.record.node, message)
-                self.pilots.agent_left(pilot_id, reason)
-                self._forget_agent(pilot_id)
-            case _:  # a sign of life
-                pass
-
-    def _on_hello(self, pilot_id: str, hello: Hello) -> None:
-        self.agents.connected[pilot_id] = hello
+    def _agent_came(self, pilot_id: str) -> None:
         self._expected_agents.discard(pilot_id)
         self.pilots.agent_came(pilot_id)
-        self.server.send(pilot_id, self.agents.welcome(self._interpreters()))
-        if self._is_adopting:
-            self.trainers.reports.keep(pilot_id, hello.workers)
-        else:
-            self.trainers.reconcile(pilot_id, hello.workers)
-        self.trainers.copies.on_hello(pilot_id, hello.copies, self.trainers.records)
-        self.poller.changed()  # whatever started it may have started jobs
+
+    def _agent_gone(self, pilot_id: str, why: str, farewell: Leaving | None) -> None:
+        pilot = self.pilots.pilots.get(pilot_id)
+        if farewell is not None and pilot is not None:
+            self.harm.left(pilot_id, pilot.record.node, farewell)
+        self.pilots.agent_left(pilot_id, why)
+
+    def _agents_changed(self) -> None:
+        self.poller.changed()  # its node may be idle, or have jobs, and nobody announces that
         self.decide_soon()
-
-    def _on_agent_lost(self, pilot_id: str, why: str) -> None:
-        if pilot_id in self.agents.connected:
-            LOG.info("agent of pilot %s is lost: %s", pilot_id, why)
-            self.pilots.agent_left(pilot_id, why)
-            self._forget_agent(pilot_id)
-
-    def _forget_agent(self, pilot_id: str) -> None:
-        self.agents.connected.pop(pilot_id, None)
-        self.trainers.on_agent_lost(pilot_id)
-        self.poller.changed()  # the node may be idle, and nobody announces that
-        self.decide_soon()
-
-    def _interpreters(self) -> list[str]:
-        specs = (r.spec for r in self.trainers.waiting_and_running())
-        return sorted({s.interpreter for s in specs if s.interpreter})
 
     # ---- poll ----------------------------------------------------------------------------
 
@@ -321,10 +269,7 @@ class Daemon:
                 self.trainers.on_agent_failed(pilot_id, how)
 
     def _pilot_ended(self, pilot_id: str) -> None:
-        self.server.forget(pilot_id)
-        if pilot_id in self.agents.connected:
-            self._forget_agent(pilot_id)
-        self.agents.forget(pilot_id)
+        self.plane.forget(pilot_id)
         self.agents.remove_old(KEPT_PILOT_DIRECTORIES)
         self._expected_agents.discard(pilot_id)
 
@@ -339,7 +284,7 @@ class Daemon:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            if self._is_adopting and not self._finish_adopting():
+            if self.plane.is_adopting and not self._finish_adopting():
                 await asyncio.sleep(TICK_S)
                 self._wanted.set()
                 continue
@@ -357,13 +302,12 @@ class Daemon:
         """Wait for the agents of an earlier incarnation, but not for ever."""
         if self._expected_agents and time.monotonic() < self.adopt_deadline_s:
             return False
-        self.trainers.adopt_all(self._offers())
+        self.plane.adopt()
         observed = self.trainers.observed_assignment()
         ours = self.trainers
         nodes = {n: i for i in ours.trainers for part in ours.nodes_of(i) for n in part}
         self._assign(nodes)  # until the first plan: without nodes they would park
         self.seen.memory = remembered(self.journal, self.settings, observed)
-        self._is_adopting = False
         return True
 
     def _given(self, snapshot: Snapshot) -> DecisionInput:
@@ -425,7 +369,7 @@ class Daemon:
             r.pilot_id
             for r in plan.releases
             if r.pilot_id in self.agents.connected
-            and self.server.send(r.pilot_id, Leave(reason=r.reason))
+            and self.plane.server.send(r.pilot_id, Leave(reason=r.reason))
         }
         self._cancel_pilots(self.pilots.release(plan.releases, told))
         if told:
@@ -442,16 +386,11 @@ class Daemon:
     ) -> None:
         """Hand each trainer those of its nodes whose agents are there now."""
         targets: dict[str, list[NodeOffer]] = {}
-        by_node = {offer.node: offer for offer in self._offers().values()}
+        by_node = {offer.node: offer for offer in self.plane.offers().values()}
         for node, trainer_id in assignment.items():
             if node in by_node:
                 targets.setdefault(trainer_id, []).append(by_node[node])
         self.trainers.set_targets(targets, replacing)
-
-    def _offers(self) -> dict[str, NodeOffer]:
-        offers = {p: self.agents.offer(p) for p in self.agents.connected}
-        leaving = {p for p, pilot in self.pilots.pilots.items() if pilot.is_leaving}
-        return {p: o for p, o in offers.items() if o is not None and p not in leaving}
 
     async def _see_off(self, told: set[str]) -> None:
         """Cancel the pilots that were told to leave and whose agents are still there."""
@@ -484,10 +423,9 @@ class Daemon:
     async def _tick_loop(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            if not self._is_adopting:
-                self.trainers.tick()
-                if self.seen.is_to_wake(self._clock()):
-                    self.decide_soon()
+            self.plane.tick()
+            if not self.plane.is_adopting and self.seen.is_to_wake(self._clock()):
+                self.decide_soon()
 
     async def _life_loop(self) -> None:
         while True:
@@ -495,6 +433,4 @@ class Daemon:
             self.journal.catch_up()
             if self.poller.has_hook:
                 self.decide_soon()  # looks are seldom then, and time passes between them, too
-            message = self.agents.welcome(self._interpreters())
-            for pilot_id in list(self.agents.connected):
-                self.server.send(pilot_id, message)
+            self.plane.send_signs_of_life()

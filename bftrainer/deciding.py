@@ -13,12 +13,12 @@ from typing import Final
 
 from bftrainer.canonical import CanonicalError
 from bftrainer.decide.policies.base import AllocationPolicy
-from bftrainer.decide.types import DecisionInput, DecisionRecord, Plan
-from bftrainer.events.change import Event
 from bftrainer.journal.changes import difference
 from bftrainer.journal.journal import Journal
+from bftrainer.model.cluster import Snapshot
+from bftrainer.model.decision import DecisionInput, DecisionRecord, Plan
+from bftrainer.model.event import Event
 from bftrainer.observability.decision_failures import DecisionFailures
-from bftrainer.poll.snapshot import Snapshot
 from bftrainer.surviving.decision import decide_surely
 from bftrainer.surviving.leaving_out import writable
 

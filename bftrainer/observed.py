@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bftrainer.decide.types import Memory, Plan
-from bftrainer.events.change import Situation
-from bftrainer.poll.snapshot import Snapshot
+from bftrainer.model.cluster import Snapshot
+from bftrainer.model.decision import Memory, Plan
+from bftrainer.model.event import Situation
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,13 +16,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-from bftrainer.api.service import PollingView, RequestCount
 from bftrainer.errors import BatchSystemError
+from bftrainer.model.cluster import NodeState, Snapshot
+from bftrainer.model.views import PollingView, RequestCount
 from bftrainer.policy.model import SitePolicy
 from bftrainer.poll.announcer import SHOWN_S, UNSEEN_S, Announcement, Announcer
 from bftrainer.poll.batch_system import ORDER_KINDS, BatchSystem
 from bftrainer.poll.rate_limit import PaceRules, PollRateLimiter
-from bftrainer.poll.snapshot import NodeState, Snapshot
 
 LOG = logging.getLogger("bftrainer.polling")
 

@@ -7,17 +7,9 @@ import time
 from collections.abc import Iterable
 
 from bftrainer.api.allowance import Allowance
-from bftrainer.api.service import (
-    Explanation,
-    LogFile,
-    NodeView,
-    Peer,
-    StatusView,
-    TrainerView,
-)
+from bftrainer.api.service import Peer
 from bftrainer.daemon import Daemon
 from bftrainer.decide import end_cost
-from bftrainer.decide.types import Settings
 from bftrainer.deciding import DECISION
 from bftrainer.errors import BftError, ExitCode, UsageError
 from bftrainer.explain.backends import backend_sentences
@@ -27,14 +19,16 @@ from bftrainer.explain.sizes import explain_trainer
 from bftrainer.explain.slow_nodes import slow_sentences, straggler_sentences
 from bftrainer.explain.startable import impossible
 from bftrainer.harm.backoff import sentence
-from bftrainer.harm.views import HarmReport
+from bftrainer.model.cluster import Node, NodeState
+from bftrainer.model.decision import Settings
+from bftrainer.model.harm import HarmReport
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.views import Explanation, LogFile, NodeView, StatusView, TrainerView
 from bftrainer.observability.figures import Extras, daemon_figures
 from bftrainer.observability.metrics import MetricSample
-from bftrainer.poll.snapshot import Node, NodeState
+from bftrainer.runtimes.base import load_runtime
 from bftrainer.surviving.decision import unfit
 from bftrainer.surviving.words import sentences as left_out_sentences
-from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
-from trainers.runtimes.base import load_runtime
 
 _FREE = (NodeState.IDLE, NodeState.PLANNED)
 
@@ -237,7 +231,7 @@ class DaemonService:
             can_write_down=daemon.journal.trouble is None,
             left_out=len(daemon.seen.memory.left_out),
             failed_decisions=daemon.failures.count,
-            refused=daemon.server.counts,
+            refused=daemon.plane.server.counts,
         )
         return daemon_figures(self.status(), extras)
 

@@ -19,11 +19,11 @@ from _bench.targets import Target, exit_code, print_targets, write_json
 
 from bftrainer.decide import giveback
 from bftrainer.decide.draft import Draft
-from bftrainer.decide.types import DecisionInput, Memory, PilotView, Settings
 from bftrainer.decide.victims import CheapestForTrainers
-from bftrainer.poll.snapshot import Job, JobState, Node, NodeState, Snapshot
+from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
+from bftrainer.model.decision import DecisionInput, Memory, PilotView, Settings
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.queue.printed import PrintedQueue
-from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
 from slurm_plugins.constraint import ways_of
 
 NOW_S = 1_700_000_000.0

@@ -24,12 +24,12 @@ from bftrainer.actuate.pilots import PilotBook
 from bftrainer.actuate.remembered import remembered
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.decide.types import Settings
 from bftrainer.deciding import Decider
 from bftrainer.harm.monitor import HarmMonitor
 from bftrainer.journal import Journal, PilotRecord, PilotState, retention
 from bftrainer.journal.background_writer import BATCH
 from bftrainer.journal.differences import LONGEST_CHAIN
+from bftrainer.model.decision import Settings
 from bftrainer.observability.decision_failures import DecisionFailures
 from bftrainer.policy.model import SitePolicy
 

@@ -36,7 +36,7 @@ from rich.table import Table
 import bftrainer
 import trainers.examples
 from bftrainer import process
-from bftrainer.trainer import CheckpointContract, Launch
+from bftrainer.model.trainer import CheckpointContract, Launch
 
 TWO_MODELS: Final = ("small", "big")
 HOROVOD: Final = WORKLOADS / "runtime_horovod.py"

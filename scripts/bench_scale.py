@@ -29,9 +29,9 @@ from rich.table import Table
 
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import AllocationPolicy, load_policy
-from bftrainer.decide.types import DecisionInput, Memory, Plan, Settings
+from bftrainer.model.cluster import Job, JobState
+from bftrainer.model.decision import DecisionInput, Memory, Plan, Settings
 from bftrainer.poll.announcer import STAND_IN, Announcement, UnseenAnnouncements
-from bftrainer.poll.snapshot import Job, JobState
 from slurm_plugins.snapshot import SnapshotReader
 
 T = TypeVar("T")

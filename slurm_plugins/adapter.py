@@ -15,6 +15,8 @@ from typing import Annotated, Any
 import pydantic
 
 from bftrainer.errors import BatchSystemError
+from bftrainer.model.cluster import JobState, Snapshot
+from bftrainer.model.finding import NOTHING, Finding, Measured
 from bftrainer.poll.announcer import Announcer
 from bftrainer.poll.batch_system import (
     OptionError,
@@ -22,8 +24,6 @@ from bftrainer.poll.batch_system import (
     PilotObservation,
     PilotRequest,
 )
-from bftrainer.poll.finding import NOTHING, Finding, Measured
-from bftrainer.poll.snapshot import JobState, Snapshot
 from slurm_plugins import commands, doctor
 from slurm_plugins.commands import DEFAULT_TIMEOUT_S, SlurmCommands
 from slurm_plugins.hook.watch import HookFile

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bftrainer.hostlist import ParseError
-from bftrainer.poll.snapshot import Job, JobState, Node, NodeLeft, NodeState
+from bftrainer.model.cluster import Job, JobState, Node, NodeLeft, NodeState
 
 MOST_TASKS = 1_000  # of one array: those behind them have their turn at the next look
 MOST_RANGES = 5_000

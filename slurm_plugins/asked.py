@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from bftrainer.hostlist import ParseError
-from bftrainer.poll.snapshot import Job, JobState
+from bftrainer.model.cluster import Job, JobState
 from slurm_plugins.again import Made
 from slurm_plugins.parse import (
     ControllerConfig,

@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 
 from bftrainer.hostlist import ParseError
-from bftrainer.poll.features import LONGEST, MOST_NAMES, Rule, Way, rule_of
+from bftrainer.model.features import LONGEST, MOST_NAMES, Rule, Way, rule_of
 from slurm_plugins.written import said
 
 _COUNTED = re.compile(r"(.*)\*([0-9]{1,6})")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from bftrainer.poll.finding import NOTHING, Finding, Measured, Weight
+from bftrainer.model.finding import NOTHING, Finding, Measured, Weight
 from slurm_plugins.parse import settings_in, values_in
 
 PARTITION_ARGV = ("scontrol", "-o", "show", "partition")

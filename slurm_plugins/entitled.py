@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 
-from bftrainer.poll.snapshot import Job, JobState
+from bftrainer.model.cluster import Job, JobState
 from slurm_plugins.again import Made
 
 # Nothing but nodes is missing; or nobody has looked yet.

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from bftrainer.errors import BatchSystemError
 from bftrainer.hostlist import ParseError
+from bftrainer.model.cluster import Presence
 from bftrainer.poll.batch_system import PilotObservation, PilotRequest
-from bftrainer.poll.snapshot import Presence
 from slurm_plugins import commands, parse, states
 from slurm_plugins.commands import SlurmCommands, why_failed
 

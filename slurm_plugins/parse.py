@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 from bftrainer.hostlist import ParseError, expand
-from bftrainer.poll.snapshot import (
+from bftrainer.model.cluster import (
     Job,
     Node,
     NodeLeft,

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TypeVar
 
 from bftrainer.hostlist import ParseError
-from bftrainer.poll.snapshot import (
+from bftrainer.model.cluster import (
     Job,
     JobState,
     Node,

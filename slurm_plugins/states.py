@@ -6,8 +6,8 @@ never an error; called by ``slurm_plugins.parse`` and ``slurm_plugins.launcher``
 
 from __future__ import annotations
 
+from bftrainer.model.cluster import JobState, NodeState, Presence
 from bftrainer.poll.batch_system import PilotObservation
-from bftrainer.poll.snapshot import JobState, NodeState, Presence
 
 # One character behind a node's state (sinfo(1), "NODE STATE CODES").
 _SUFFIX_STATES = {

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from bftrainer.hostlist import ParseError, expand
-from bftrainer.poll.snapshot import Job
+from bftrainer.model.cluster import Job
 
 T = TypeVar("T")
 LOG = logging.getLogger("bftrainer.slurm")

@@ -13,7 +13,7 @@ from bftrainer.actuate.generation import GenerationMachine, mark_of
 from bftrainer.actuate.group import Parked, Regrouped, Worker, WorkerPhase
 from bftrainer.elastic import protocol
 from bftrainer.elastic.control import key_of
-from bftrainer.trainer import TrainerRecord
+from bftrainer.model.trainer import TrainerRecord
 
 
 def adopt(

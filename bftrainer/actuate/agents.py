@@ -15,9 +15,9 @@ from bftrainer.actuate.group import NodeOffer
 from bftrainer.actuate.stray_pilots import forget_secrets
 from bftrainer.errors import BftError
 from bftrainer.policy.model import SitePolicy
+from bftrainer.wire.agent_config import AgentConfig
 from bftrainer.wire.keys import KeyPair, save_pair
 from bftrainer.wire.messages import Hello, Welcome
-from trainers.agent.config import AgentConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from bftrainer.actuate.group import Rescaled
 from bftrainer.elastic.protocol import Progress
+from bftrainer.model.trainer import MeasuredCosts, RestartCosts, TrainerRecord
 from bftrainer.profile.measure import MAX_SIZES, Observation, add, add_sample, error_of
 from bftrainer.profile.plausible import is_plausible, most_believed
-from bftrainer.trainer import MeasuredCosts, RestartCosts, TrainerRecord
 from milp.problem import Curve
 
 NOISE = 0.25  # relative change of a pause that counts

@@ -18,8 +18,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from bftrainer.model.trainer import FailureRow, Mark, TrainerRecord
 from bftrainer.policy.model import SitePolicy
-from bftrainer.trainer import FailureRow, Mark, TrainerRecord
 
 MAX_BACKOFF_S = 30.0  # of the trainer
 MAX_COOL_DOWN_S = 1800.0  # of a node that fails again and again while others do well

@@ -31,7 +31,7 @@ from bftrainer.actuate.group import (
 )
 from bftrainer.actuate.worker_set import WorkerSet
 from bftrainer.elastic import protocol
-from bftrainer.trainer import Mark
+from bftrainer.model.trainer import Mark
 
 READY_TIMEOUT_S = 15.0  # a control thread answers in milliseconds; this is a stopped process
 INTERRUPTED_PATIENCE_S = 1.0  # how long a broken collective waits for its cause to be known

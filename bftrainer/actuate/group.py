@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bftrainer.elastic import protocol
-from bftrainer.trainer import Mark
+from bftrainer.model.trainer import Mark
 
 _SIGNALS = frozenset(map(int, signal.Signals))
 LEAVER_PATIENCE_S = 0.1  # how long a generation may take after a leaver of it was lost

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from bftrainer.actuate.worker_set import WorkerSet
-from bftrainer.api.service import LogFile
 from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.elastic.worker import SPENT_LOGS
-from bftrainer.trainer import TrainerSpec
+from bftrainer.model.trainer import TrainerSpec
+from bftrainer.model.views import LogFile
 
 MOST_LOOKED_AT: Final = 100_000  # of what is in the directory
 MOST_NAMED: Final = 1_000

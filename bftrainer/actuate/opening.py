@@ -10,9 +10,9 @@ import secrets
 from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.outcomes import save_grace_s
 from bftrainer.actuate.restarting import RestartMachine
+from bftrainer.model.trainer import CheckpointContract, TrainerRecord
 from bftrainer.policy.model import SitePolicy
-from bftrainer.trainer import CheckpointContract, TrainerRecord
-from trainers.runtimes.base import Resize, resize_of
+from bftrainer.runtimes.base import Resize, resize_of
 
 
 def machine_of(

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.group import Ended
-from bftrainer.trainer import CheckpointContract, TrainerProgress, TrainerRecord, TrainerSpec
+from bftrainer.model.trainer import CheckpointContract, TrainerProgress, TrainerRecord, TrainerSpec
 
 SAVE_GRACE_S = 30.0  # how long workers of a cancelled trainer may take to save and leave
 CANCELLED = "Cancelled by its user."

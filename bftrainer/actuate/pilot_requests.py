@@ -18,11 +18,11 @@ from typing import TypeVar
 from bftrainer.actuate.agents import AgentBook, AgentFiles
 from bftrainer.actuate.pilot_refusals import PilotRefusals
 from bftrainer.actuate.pilots import Pilot, PilotBook
-from bftrainer.decide.types import Plan
 from bftrainer.errors import BatchSystemError, BftError
 from bftrainer.journal.errors import JournalError
 from bftrainer.journal.records import PilotRecord
-from bftrainer.trainer import TrainerRecord
+from bftrainer.model.decision import Plan
+from bftrainer.model.trainer import TrainerRecord
 from bftrainer.wire.keys import KeyPair, generate_pair
 
 T = TypeVar("T")

@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bftrainer.decide.types import Claim, PilotView, Release
 from bftrainer.errors import BatchSystemError
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.records import PilotRecord, PilotState
+from bftrainer.model.cluster import Job, JobState, Snapshot
+from bftrainer.model.decision import Claim, PilotView, Release
 from bftrainer.poll.batch_system import BatchSystem, PilotRequest
-from bftrainer.poll.snapshot import Job, JobState, Snapshot
 
 LOG = logging.getLogger("bftrainer.pilots")
 FORCE_AFTER_S = 2.0  # a pilot that does not go when told is cancelled with force
@@ -72,6 +72,10 @@ class PilotBook:
     def by_node(self) -> dict[str, Pilot]:
         """The pilot on, or asked for, each node."""
         return {p.record.node: p for p in self.pilots.values()}
+
+    def leaving(self) -> set[str]:
+        """Return the pilots that were asked to leave or are doing so."""
+        return {pilot_id for pilot_id, pilot in self.pilots.items() if pilot.is_leaving}
 
     def views(self, held: Iterable[str]) -> tuple[PilotView, ...]:
         """Return what the decision sees; ``held``: pilots whose agent is connected."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from bftrainer.decide.types import Cooling
+from bftrainer.model.decision import Cooling
 
 HELD = 2  # failures in a row that are held against a node before decisions leave it alone
 SUSPECT = 3  # failures in a row, of one trainer that has shown nothing elsewhere

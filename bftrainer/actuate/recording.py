@@ -10,7 +10,7 @@ from dataclasses import replace
 from bftrainer.actuate.group import Regrouped, Rescaled
 from bftrainer.actuate.outcomes import still
 from bftrainer.elastic.protocol import Progress
-from bftrainer.trainer import MeasuredCosts, TrainerProgress, TrainerRecord, TrainerState
+from bftrainer.model.trainer import MeasuredCosts, TrainerProgress, TrainerRecord, TrainerState
 
 
 def progressed(

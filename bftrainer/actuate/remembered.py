@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from bftrainer.canonical import CanonicalError
-from bftrainer.decide.types import DecisionRecord, Ends, Memory, Settings
 from bftrainer.journal.journal import Journal
+from bftrainer.model.decision import DecisionRecord, Ends, Memory, Settings
 
 LOG = logging.getLogger("bftrainer.remembered")
 

@@ -15,7 +15,8 @@ from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.group import Instruction, NodeOffer, Tell
 from bftrainer.actuate.replica_policy import CompleteCopy, CopyMachine, CopyStatus, Lone, Order
 from bftrainer.elastic import protocol
-from bftrainer.trainer import TrainerRecord
+from bftrainer.model.trainer import TrainerRecord
+from bftrainer.runtimes.base import Resize, resize_of
 from bftrainer.wire.messages import (
     CopySettled,
     DaemonMessage,
@@ -25,7 +26,6 @@ from bftrainer.wire.messages import (
     TellWorker,
 )
 from bftrainer.wire.refused_messages import RefusedMessages
-from trainers.runtimes.base import Resize, resize_of
 
 LOG = logging.getLogger("bftrainer.trainers")
 EVERY_S = 0.25

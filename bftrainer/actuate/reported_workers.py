@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bftrainer.elastic import protocol
-from bftrainer.trainer import TrainerRecord
+from bftrainer.model.trainer import TrainerRecord
 from bftrainer.wire.messages import DaemonMessage, KillWorker, WorkerReport
 from bftrainer.wire.refused_messages import RefusedMessages
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from bftrainer.journal.records import pilot_ordinal
-from bftrainer.poll.snapshot import JobState, Snapshot
+from bftrainer.model.cluster import JobState, Snapshot
 
 LOG = logging.getLogger("bftrainer.pilots")
 SECRETS = ("agent.key", "agent.json")

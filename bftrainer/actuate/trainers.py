@@ -51,14 +51,16 @@ from bftrainer.actuate.replica_registry import CopyBook
 from bftrainer.actuate.reported_workers import Reports
 from bftrainer.actuate.rescale_budget import RescaleBudget
 from bftrainer.actuate.speeds import SpeedBook
-from bftrainer.api.service import LogFile
-from bftrainer.decide.types import Replacing
 from bftrainer.elastic import protocol
 from bftrainer.errors import BftError
 from bftrainer.journal.journal import Journal
+from bftrainer.model.decision import Replacing
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.views import LogFile
 from bftrainer.policy.model import SitePolicy
 from bftrainer.profile.measure import Observation
-from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.runtimes.base import load_runtime
+from bftrainer.runtimes.config import worker_config
 from bftrainer.wire.messages import (
     CopySettled,
     DaemonMessage,
@@ -67,8 +69,6 @@ from bftrainer.wire.messages import (
     WorkerReport,
 )
 from bftrainer.wire.refused_messages import RefusedMessages
-from trainers.runtimes.base import load_runtime
-from trainers.runtimes.config import worker_config
 
 LOG = logging.getLogger("bftrainer.trainers")
 KEPT_RESCALES = 1000

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from bftrainer.errors import UsageError
-from bftrainer.node_request import NodeRequest, request_of
+from bftrainer.model.node_request import NodeRequest, request_of
+from bftrainer.model.trainer import TrainerSpec
 from bftrainer.profile.plausible import FASTEST, LEAP, SLOWEST
-from bftrainer.trainer import TrainerSpec
 from milp.problem import Curve
 
 MAX_NAME_BYTES = 255

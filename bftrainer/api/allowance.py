@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 
 from bftrainer.errors import ExitCode, UsageError
-from bftrainer.trainer import TrainerRecord
+from bftrainer.model.trainer import TrainerRecord
 
 _MINUTE_S = 60.0
 

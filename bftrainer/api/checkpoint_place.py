@@ -11,9 +11,9 @@ import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 
-from bftrainer.api.service import TrainerView
 from bftrainer.errors import UsageError
-from bftrainer.trainer import TrainerSpec
+from bftrainer.model.trainer import TrainerSpec
+from bftrainer.model.views import TrainerView
 
 _MAX_COMPONENT_BYTES = 255  # NAME_MAX of Linux
 _NOT_FOR_FILES = ("proc", "sys")

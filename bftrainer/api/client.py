@@ -21,10 +21,10 @@ from typing import Any, TypeVar
 from bftrainer.api import paths
 from bftrainer.api.codec import CodecError, encode, parse
 from bftrainer.api.documents import error_of, schema, view_of, views_of
-from bftrainer.api.service import Explanation, LogFile, NodeView, StatusView, TrainerView
 from bftrainer.errors import BftError, ExitCode
-from bftrainer.harm.views import HarmReport
-from bftrainer.trainer import TrainerSpec
+from bftrainer.model.harm import HarmReport
+from bftrainer.model.trainer import TrainerSpec
+from bftrainer.model.views import Explanation, LogFile, NodeView, StatusView, TrainerView
 
 DEFAULT_TIMEOUT_S = 30.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024

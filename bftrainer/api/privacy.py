@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from bftrainer.api.service import Peer, StatusView, TrainerView
+from bftrainer.api.service import Peer
+from bftrainer.model.views import StatusView, TrainerView
 
 HIDDEN = "(hidden)"
 

@@ -33,9 +33,10 @@ from bftrainer.api.documents import check_schema, document, error_document, list
 from bftrainer.api.http_protocol import PEER_KEY
 from bftrainer.api.peer import Credentials, user_name
 from bftrainer.api.privacy import for_peer, status_for_peer
-from bftrainer.api.service import Peer, Service, TrainerView
+from bftrainer.api.service import Peer, Service
 from bftrainer.errors import BftError, ExitCode, UsageError
-from bftrainer.trainer import TrainerSpec
+from bftrainer.model.trainer import TrainerSpec
+from bftrainer.model.views import TrainerView
 
 T = TypeVar("T")
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import click
 
-from bftrainer.cli.common import connect, shown, socket_option, trainer_id_argument
+from bftrainer.cli.common import connect, socket_option, trainer_id_argument
 from bftrainer.cli.main import print_error
+from bftrainer.columns import shown
 from bftrainer.errors import BftError, ExitCode
 
 

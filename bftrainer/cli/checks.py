@@ -14,7 +14,7 @@ from pathlib import Path
 from bftrainer import process
 from bftrainer.cli.spec import COMMAND
 from bftrainer.errors import UsageError
-from bftrainer.trainer import TrainerSpec
+from bftrainer.model.trainer import TrainerSpec
 
 IMPORT_TIMEOUT_S = 120.0  # torch on a cold parallel file system
 # What a runtime's workers import first, and how its version is called.
@@ -80,7 +80,7 @@ def _check_cwd(cwd: str) -> str:
 
 
 def _check_runtime(spec: TrainerSpec) -> str:
-    from trainers.runtimes.base import load_runtime  # noqa: PLC0415 - heavy; -h needs none of it
+    from bftrainer.runtimes.base import load_runtime  # noqa: PLC0415 - heavy; -h needs none of it
 
     load_runtime(spec.runtime).check(spec)
     return f"runtime {spec.runtime} takes it"

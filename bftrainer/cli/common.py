@@ -17,6 +17,7 @@ import click
 
 from bftrainer.api.client import Client
 from bftrainer.api.paths import socket_path
+from bftrainer.columns import columns, shown
 from bftrainer.errors import BftError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -76,11 +77,6 @@ def print_json(document: dict[str, Any], *, is_compact: bool = False) -> None:
         click.echo(json.dumps(document, indent=2, allow_nan=False))
 
 
-def shown(text: str) -> str:
-    """Return text that cannot steer a terminal: other characters as escapes."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
-
-
 def duration(seconds: float | None) -> str:
     """Return seconds as people write them: 5s, 3m10s, 2h05m, 4d03h."""
     if seconds is None:
@@ -98,21 +94,6 @@ def duration(seconds: float | None) -> str:
 def clock(at_s: float | None) -> str:
     """Return a time stamp in local time."""
     return "-" if at_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
-
-
-def columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return rows in aligned plain columns; a header that starts with > aligns right."""
-    names = [name.removeprefix(">") for name in headers]
-    cells = [[shown(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
-    lines = []
-    for row in (names, *cells):
-        parts = [
-            cell.rjust(width) if header.startswith(">") else cell.ljust(width)
-            for header, cell, width in zip(headers, row, widths, strict=True)
-        ]
-        lines.append("  ".join(parts).rstrip())
-    return "\n".join(lines)
 
 
 def is_terminal() -> bool:

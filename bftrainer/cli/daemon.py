@@ -84,7 +84,7 @@ def daemon(
     from bftrainer.policy.load import load_policy_file  # noqa: PLC0415
     from bftrainer.poll.batch_system import load_batch_system  # noqa: PLC0415
     from bftrainer.service import DaemonService  # noqa: PLC0415
-    from trainers.agent.config import own_address  # noqa: PLC0415
+    from bftrainer.wire.agent_config import own_address  # noqa: PLC0415
 
     first = parse_options(pairs)
     policy = load_policy_file(policy_file, batch_system=batch_system, batch_options=first).policy

@@ -17,7 +17,7 @@ from bftrainer.cli.daemon import parse_options
 from bftrainer.errors import BftError, ExitCode
 
 if TYPE_CHECKING:
-    from bftrainer.poll.finding import Measured
+    from bftrainer.model.finding import Measured
 
 
 @click.command()
@@ -41,9 +41,9 @@ def doctor(
 
     Ends with 8 when ordinary jobs would notice, or when nothing could be found out.
     """
+    from bftrainer.model.finding import Weight  # noqa: PLC0415
     from bftrainer.policy.load import load_policy_file  # noqa: PLC0415
     from bftrainer.poll.batch_system import load_batch_system  # noqa: PLC0415 - loads adapters
-    from bftrainer.poll.finding import Weight  # noqa: PLC0415
 
     first = parse_options(pairs)
     loaded = load_policy_file(policy_file, batch_system=batch_system, batch_options=first)
@@ -64,7 +64,7 @@ def doctor(
 
 def _measured(socket_name: str | None, batch_system: str) -> Measured:
     """Ask the daemon of this batch system; nothing, where there is none."""
-    from bftrainer.poll.finding import NOTHING  # noqa: PLC0415
+    from bftrainer.model.finding import NOTHING  # noqa: PLC0415
 
     try:
         status = connect(socket_name).status()

@@ -8,15 +8,15 @@ from __future__ import annotations
 import click
 
 from bftrainer.api.documents import document
-from bftrainer.api.service import Explanation
 from bftrainer.cli.common import (
     connect,
     json_option,
     print_json,
-    shown,
     socket_option,
     trainer_id_argument,
 )
+from bftrainer.columns import shown
+from bftrainer.model.views import Explanation
 
 
 @click.command()

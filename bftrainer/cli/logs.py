@@ -17,17 +17,17 @@ import click
 
 from bftrainer.api.client import Client
 from bftrainer.api.documents import listing
-from bftrainer.api.service import LogFile
 from bftrainer.cli.common import (
     connect,
     json_option,
     print_json,
     print_table,
-    shown,
     socket_option,
     trainer_id_argument,
 )
+from bftrainer.columns import shown
 from bftrainer.errors import BftError, ExitCode
+from bftrainer.model.views import LogFile
 
 FOLLOW_INTERVAL_S = 0.25
 ASK_INTERVAL_S = 2.0  # how often the daemon is asked for new files

@@ -10,7 +10,6 @@ import time
 import click
 
 from bftrainer.api.documents import listing
-from bftrainer.api.service import NodeView
 from bftrainer.cli.common import (
     connect,
     duration,
@@ -19,6 +18,7 @@ from bftrainer.cli.common import (
     print_table,
     socket_option,
 )
+from bftrainer.model.views import NodeView
 
 HEADERS = ("NODE", "TYPE", ">GPUS", "STATE", "USE", "TRAINER", "PILOT", ">USABLE", "REASON")
 

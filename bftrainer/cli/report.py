@@ -20,10 +20,10 @@ from bftrainer.cli.common import (
     json_option,
     print_json,
     print_table,
-    shown,
     socket_option,
 )
-from bftrainer.harm.views import HarmReport
+from bftrainer.columns import shown
+from bftrainer.model.harm import HarmReport
 
 WORST_HEADERS = (">SECONDS", ">+-", "JOB", ">NODES", "NODE", "HOW", "ASKED", "REASON")
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bftrainer.cli.common import print_table, shown
+from bftrainer.cli.common import print_table
 from bftrainer.cli.trace import LateProgress
+from bftrainer.columns import shown
 from bftrainer.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from bftrainer.cli.common import json_option, print_json, print_table
 from bftrainer.cli.trace import LateProgress, load, reading_options, selection_options
 
 if TYPE_CHECKING:
-    from bftrainer.decide.types import DecisionInput, Plan
+    from bftrainer.model.decision import DecisionInput, Plan
     from bftrainer.simulate.costs import PhysicalCosts
     from bftrainer.simulate.session import Choices, OnPlan, ReplayRun
     from bftrainer.simulate.stragglers import Injection

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bftrainer.cli.common import json_option, print_json, print_table, shown
+from bftrainer.cli.common import json_option, print_json, print_table
+from bftrainer.columns import shown
 from bftrainer.errors import BftError, ExitCode, UsageError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from bftrainer.api.admission import check_curve, check_string, read_request
 from bftrainer.api.codec import CodecError, decode, parse
 from bftrainer.api.peer import user_name
 from bftrainer.errors import UsageError
-from bftrainer.trainer import CheckpointContract, Launch, TrainerSpec
+from bftrainer.model.trainer import CheckpointContract, Launch, TrainerSpec
 from milp.problem import Curve
 
 MAX_CURVE_BYTES = 1024 * 1024

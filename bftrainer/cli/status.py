@@ -12,7 +12,6 @@ import click
 
 from bftrainer.api.client import Client
 from bftrainer.api.documents import document
-from bftrainer.api.service import StatusView, TrainerView
 from bftrainer.cli.common import (
     clock,
     connect,
@@ -21,12 +20,13 @@ from bftrainer.cli.common import (
     json_option,
     print_json,
     print_table,
-    shown,
     socket_option,
     trainer_id_argument,
 )
+from bftrainer.columns import shown
 from bftrainer.explain.restarts import restart_sentences
-from bftrainer.trainer import TrainerSpec
+from bftrainer.model.trainer import TrainerSpec
+from bftrainer.model.views import StatusView, TrainerView
 
 ENDED_SHOWN = 10  # ended trainers that the table still shows
 HEADERS = (

@@ -18,19 +18,20 @@ from bftrainer.api.admission import check_spec
 from bftrainer.api.client import Client
 from bftrainer.api.codec import encode
 from bftrainer.api.documents import document, schema
-from bftrainer.api.service import TrainerView
 from bftrainer.cli.checks import (
     check_here,
     check_script,
     make_checkpoint_dir,
     remove_if_empty,
 )
-from bftrainer.cli.common import connect, json_option, print_json, shown, socket_option
+from bftrainer.cli.common import connect, json_option, print_json, socket_option
 from bftrainer.cli.directives import given, merge, read_directives
 from bftrainer.cli.spec import COMMAND, build_spec, find_command
 from bftrainer.cli.submit_options import spec_options
+from bftrainer.columns import shown
 from bftrainer.errors import BftError, ExitCode
-from bftrainer.trainer import TrainerSpec, TrainerState
+from bftrainer.model.trainer import TrainerSpec, TrainerState
+from bftrainer.model.views import TrainerView
 
 WAIT_INTERVAL_S = 1.0
 AWAY_LIMIT_S = 300.0  # how long --wait puts up with a daemon that is away

@@ -14,7 +14,7 @@ import click
 from bftrainer.api.admission import check_sizes, read_request
 from bftrainer.elastic.choosing import BACKENDS
 from bftrainer.errors import UsageError
-from bftrainer.trainer import Launch
+from bftrainer.model.trainer import Launch
 
 _SIZES = re.compile(r"(\d{1,9})(?:(?:[:-]|\.\.)(\d{1,9}))?\Z", re.ASCII)
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
-from bftrainer.cli.common import json_option, print_json, print_table, shown
+from bftrainer.cli.common import json_option, print_json, print_table
+from bftrainer.columns import shown
 
 if TYPE_CHECKING:
     from bftrainer.simulate.traces.fragments import Fragments

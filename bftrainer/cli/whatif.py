@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bftrainer.cli.common import json_option, print_json, print_table, shown
+from bftrainer.cli.common import json_option, print_json, print_table
 from bftrainer.cli.trace import LateProgress, load, reading_options
+from bftrainer.columns import shown
 
 if TYPE_CHECKING:
     from bftrainer.simulate.costs import PhysicalCosts

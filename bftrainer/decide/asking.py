@@ -22,11 +22,11 @@ from bftrainer.decide.policies.base import (
     in_order,
     options_of,
 )
-from bftrainer.decide.types import DecisionInput
 from bftrainer.errors import BftError
+from bftrainer.model.decision import DecisionInput
+from bftrainer.model.trainer import TrainerRecord
 from bftrainer.profile.curves import fitted, points_of, put_to_scale
 from bftrainer.profile.explore import explore
-from bftrainer.trainer import TrainerRecord
 from milp.check import find_violations
 from milp.problem import Allocation, Objective, Problem
 

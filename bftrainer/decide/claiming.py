@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from bftrainer.decide.draft import Draft
-from bftrainer.decide.types import Claim, PoolNode, Release
+from bftrainer.model.decision import Claim, PoolNode, Release
 
 
 def stage(draft: Draft) -> Draft:

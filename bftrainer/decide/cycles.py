@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from bftrainer.decide.types import DecisionInput, Memory, PilotView, Settings
-from bftrainer.poll.snapshot import Snapshot
+from bftrainer.model.cluster import Snapshot
+from bftrainer.model.decision import DecisionInput, Memory, PilotView, Settings
 
 MOST = 33  # cycles that are remembered: nobody waits for more
 PASS_S = 1.0  # where only its end is told a cycle takes less than that, and its clock rounds

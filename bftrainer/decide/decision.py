@@ -13,9 +13,9 @@ from bftrainer.decide import allocating, claiming, end_cost, giveback, limit, ov
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.observing import observe
 from bftrainer.decide.policies.base import AllocationPolicy
-from bftrainer.decide.types import DecisionInput, Plan
 from bftrainer.decide.victims import CheapestForTrainers, first_by_name
-from bftrainer.poll.snapshot import Snapshot
+from bftrainer.model.cluster import Snapshot
+from bftrainer.model.decision import DecisionInput, Plan
 from bftrainer.queue.model import QueueModel
 from bftrainer.queue.printed import PrintedQueue
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from bftrainer.decide.end_cost import leave_to_jobs
 from bftrainer.decide.policies.base import AllocationPolicy, Decided
 from bftrainer.decide.pool import Pool, build_pool
-from bftrainer.decide.types import Claim, DecisionInput, Memory, PoolNode, Release
 from bftrainer.decide.victims import Pick, tiers_of
+from bftrainer.model.decision import Claim, DecisionInput, Memory, PoolNode, Release
 from bftrainer.queue.model import NextPlan, QueueModel
 
 

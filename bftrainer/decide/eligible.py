@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from bftrainer.decide.stating import nodes_by_trainer
-from bftrainer.decide.types import DecisionInput
-from bftrainer.node_request import NOTHING, NodeRequest, asked
-from bftrainer.poll.snapshot import Node
+from bftrainer.model.cluster import Node
+from bftrainer.model.decision import DecisionInput
+from bftrainer.model.node_request import NOTHING, NodeRequest, asked
 from bftrainer.queue.shown import nodes_by_name
 from milp.problem import Problem, ProblemNode, ProblemTrainer
 

@@ -16,9 +16,9 @@ from functools import lru_cache
 from statistics import median
 
 from bftrainer.decide.pool import Pool
-from bftrainer.decide.types import DecisionInput, Ending, Ends, Memory, Release, Settings
-from bftrainer.poll.finding import Measured
-from bftrainer.poll.snapshot import Job, JobState, NodeState, Snapshot
+from bftrainer.model.cluster import Job, JobState, NodeState, Snapshot
+from bftrainer.model.decision import DecisionInput, Ending, Ends, Memory, Release, Settings
+from bftrainer.model.finding import Measured
 from bftrainer.queue.model import QueueModel
 
 REMEMBERED = 15  # ends, and starts

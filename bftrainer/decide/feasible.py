@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from bftrainer.decide.shared_nodes import Rooms
-from bftrainer.poll.snapshot import Job, NodeLeft
+from bftrainer.model.cluster import Job, NodeLeft
 from bftrainer.queue.matching import Matching
 from bftrainer.queue.model import JobNeeds, NodeDemand, QueueModel
 from bftrainer.queue.nodesets import NodeSet

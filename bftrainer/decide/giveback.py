@@ -20,10 +20,10 @@ from bftrainer.decide import passed_over
 from bftrainer.decide.cycles import have_passed
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.feasible import Feasibility
-from bftrainer.decide.types import DecisionInput, Memory, PilotView, Release
 from bftrainer.decide.victims import VictimPool, give, tiers_of
+from bftrainer.model.cluster import Job, NodeState, Snapshot
+from bftrainer.model.decision import DecisionInput, Memory, PilotView, Release
 from bftrainer.poll.announcer import is_stand_in
-from bftrainer.poll.snapshot import Job, NodeState, Snapshot
 from bftrainer.queue.nodesets import NodeSet, NodeSets, first
 from bftrainer.queue.shown import FREE_STATES, LOST_STATES, names_in, nodes_by_name, taken_nodes
 from bftrainer.queue.waiting import waits_for_nodes

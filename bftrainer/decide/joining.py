@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bftrainer.decide.types import DecisionInput, Joining, Memory
+from bftrainer.model.decision import DecisionInput, Joining, Memory
 
 ENOUGH = 5  # nodes that joined, before the average counts
 NEWEST = 0.2  # share of the newest in the average

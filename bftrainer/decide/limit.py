@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bftrainer.decide.draft import Draft
-from bftrainer.decide.types import Release
+from bftrainer.model.decision import Release
 
 
 def stage(draft: Draft) -> Draft:

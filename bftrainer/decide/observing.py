@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from bftrainer.decide import cycles, end_cost, giveback, joining, overdue, passed_over, slow_nodes
-from bftrainer.decide.types import DecisionInput, Memory
 from bftrainer.events.idle import observe_idle
+from bftrainer.model.decision import DecisionInput, Memory
 
 
 class Estimator(Protocol):

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from bftrainer.decide.cycles import are_told, have_passed
 from bftrainer.decide.draft import Draft
-from bftrainer.decide.types import AgentPatience, DecisionInput, Memory, PilotView, Release
+from bftrainer.model.decision import AgentPatience, DecisionInput, Memory, PilotView, Release
 
 LEAST_S, MOST_S = 60.0, 900.0  # of patience with agents: imports take their time
 TIMES = 3.0  # what the last agent took

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from bftrainer.decide.cycles import have_passed
-from bftrainer.decide.types import DecisionInput, Memory, PilotView, VainReleases
-from bftrainer.poll.snapshot import Job
+from bftrainer.model.cluster import Job
+from bftrainer.model.decision import DecisionInput, Memory, PilotView, VainReleases
 from bftrainer.queue.shown import taken_nodes
 from bftrainer.queue.waiting import pending_jobs
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from bftrainer.decide.types import Memory, PilotView, PoolNode, Settings
-from bftrainer.poll.snapshot import JobState, Node, NodeState, Snapshot
+from bftrainer.model.cluster import JobState, Node, NodeState, Snapshot
+from bftrainer.model.decision import Memory, PilotView, PoolNode, Settings
 from bftrainer.queue.model import GapEnd, QueueModel
 from bftrainer.queue.shown import FREE_STATES, LOST_STATES, names_in, once_per_look, taken_nodes
 from bftrainer.queue.waiting import waits_for_nodes

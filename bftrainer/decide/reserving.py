@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.giveback import coming_back
-from bftrainer.decide.types import Release
+from bftrainer.model.decision import Release
 from bftrainer.queue.shown import FREE_STATES, names_in, nodes_by_name
 
 

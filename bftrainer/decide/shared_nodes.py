@@ -7,7 +7,7 @@ same part ended, because rooms only get smaller.
 
 from __future__ import annotations
 
-from bftrainer.poll.snapshot import NodeLeft, NodeState
+from bftrainer.model.cluster import NodeLeft, NodeState
 from bftrainer.queue.model import NodeDemand
 from bftrainer.queue.nodesets import NodeSet, NodeSets
 

@@ -17,7 +17,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from bftrainer.decide.policies.base import Decided
-from bftrainer.decide.types import DecisionInput, Memory, Replacing, Settings, SlowNode
+from bftrainer.model.decision import DecisionInput, Memory, Replacing, Settings, SlowNode
 from milp.problem import Problem
 from milp.slow import without_some, worth
 

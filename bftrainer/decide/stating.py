@@ -10,9 +10,9 @@ from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import NamedTuple
 
-from bftrainer.decide.types import Settings
+from bftrainer.model.decision import Settings
+from bftrainer.model.trainer import TrainerRecord
 from bftrainer.profile.curves import fitted
-from bftrainer.trainer import TrainerRecord
 from milp.problem import ProblemNode, ProblemTrainer
 
 

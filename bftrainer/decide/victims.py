@@ -17,8 +17,8 @@ from typing import Protocol
 
 from bftrainer.decide.feasible import Placed
 from bftrainer.decide.stating import nodes_by_trainer, problem_node, problem_trainer
-from bftrainer.decide.types import DecisionInput, Memory
-from bftrainer.poll.snapshot import Job
+from bftrainer.model.cluster import Job
+from bftrainer.model.decision import DecisionInput, Memory
 from bftrainer.queue.matching import Matching
 from bftrainer.queue.nodesets import NodeSet, NodeSets, first
 from milp.problem import Problem

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bftrainer.demo import paced
 from bftrainer.errors import BftError, ExitCode, UsageError
-from bftrainer.trainer import TrainerSpec
+from bftrainer.model.trainer import TrainerSpec
 from milp.problem import Curve
 
 SIZES = (1, 2, 4, 8, 16)

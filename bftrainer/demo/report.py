@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from bftrainer.api.documents import document
-from bftrainer.cli.common import columns
+from bftrainer.columns import columns
 from bftrainer.demo.summary import Quantiles, Summary, TrainerResult
 
 

@@ -26,8 +26,8 @@ from bftrainer.demo.summary import Summary, TrainerResult, summarise
 from bftrainer.demo.watch import LiveFrame, LiveView
 from bftrainer.demo.workload import demo_workload
 from bftrainer.local.workload import JobWorkload
+from bftrainer.model.trainer import TrainerRecord
 from bftrainer.poll.batch_system import load_batch_system
-from bftrainer.trainer import TrainerRecord
 
 LOOK_INTERVAL_S = 0.2
 FIXED_RUN_PATIENCE_S = 120.0

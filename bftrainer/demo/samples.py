@@ -11,8 +11,8 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bftrainer.api.service import TrainerView
-from bftrainer.poll.snapshot import Job, JobState, Node, NodeState, Snapshot
+from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
+from bftrainer.model.views import TrainerView
 
 
 class Use(enum.StrEnum):

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from bftrainer import process
 from bftrainer.api.client import Client
-from bftrainer.api.service import StatusView
 from bftrainer.errors import BftError, ExitCode
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.records import JournalEntry
+from bftrainer.model.views import StatusView
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0

@@ -13,9 +13,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from bftrainer.api.service import TrainerView
 from bftrainer.demo.samples import NodeUse, Use
 from bftrainer.demo.watch import LiveFrame
+from bftrainer.model.views import TrainerView
 
 TRAINER_STYLES = ("dodger_blue1", "orange1", "green3", "orchid", "sky_blue1", "orange_red1")
 _USE_STYLES = {

@@ -10,14 +10,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bftrainer.api.service import NodeView, StatusView
 from bftrainer.demo.journal_facts import GiveBack, JournalFacts, collect
 from bftrainer.demo.samples import NodeUse, Sample, Use, sample
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.errors import BftError
 from bftrainer.journal.records import JournalEntry
+from bftrainer.model.trainer import TrainerState
+from bftrainer.model.views import NodeView, StatusView
 from bftrainer.poll.batch_system import BatchSystem
-from bftrainer.trainer import TrainerState
 
 JOURNAL_INTERVAL_S = 0.5
 KEPT_KINDS = frozenset({"rescaled", "parked", "decision", "worker-failed"})

@@ -7,36 +7,11 @@ says *when* to decide; the decision reads the full state (level-triggered).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from bftrainer.poll.snapshot import JobState, NodeState, Snapshot
+from bftrainer.model.cluster import JobState, NodeState, Snapshot
+from bftrainer.model.event import Event, Situation
 
 _FREE = (NodeState.IDLE, NodeState.PLANNED)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
-    """What decisions react to, as sets of names."""
-
-    usable: frozenset[str]  # nodes idle or held
-    pending: frozenset[str]  # ordinary jobs that wait
-    trainers: frozenset[str]  # trainers that are not final
-    held: frozenset[str]  # pilots with a connected agent
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """A change of pool, queue or trainers."""
-
-    at_s: float
-    joined: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()
-    jobs_arrived: tuple[str, ...] = ()
-    jobs_gone: tuple[str, ...] = ()
-    trainers_arrived: tuple[str, ...] = ()
-    trainers_gone: tuple[str, ...] = ()
-    agents_arrived: tuple[str, ...] = ()
-    agents_gone: tuple[str, ...] = ()
 
 
 def situation_of(

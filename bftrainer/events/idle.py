@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bftrainer.poll.snapshot import NodeState, Snapshot
+from bftrainer.model.cluster import NodeState, Snapshot
 
 _IDLE = (NodeState.IDLE, NodeState.PLANNED)
 

@@ -6,7 +6,7 @@ worker, or models that are not on GPUs. Called by ``service`` (explain).
 
 from __future__ import annotations
 
-from bftrainer.trainer import TrainerRecord
+from bftrainer.model.trainer import TrainerRecord
 
 
 def backend_sentences(record: TrainerRecord) -> tuple[str, ...]:

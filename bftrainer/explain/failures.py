@@ -7,7 +7,7 @@ reason says it. Called by ``service``.
 from __future__ import annotations
 
 from bftrainer.actuate.failures import MAX_BACKOFF_S
-from bftrainer.trainer import TrainerRecord, TrainerState
+from bftrainer.model.trainer import TrainerRecord, TrainerState
 
 
 def trouble(record: TrainerRecord, budget: int, now_s: float) -> str:

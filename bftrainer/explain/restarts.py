@@ -6,7 +6,7 @@ Called by ``service`` (explain) and ``cli.status``.
 
 from __future__ import annotations
 
-from bftrainer.trainer import MeasuredCosts, TrainerRecord
+from bftrainer.model.trainer import MeasuredCosts, TrainerRecord
 
 
 def loss_sentences(record: TrainerRecord) -> tuple[str, ...]:

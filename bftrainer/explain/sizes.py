@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bftrainer.decide.policies.base import in_order
-from bftrainer.decide.types import Plan, Settings
 from bftrainer.explain.startable import cannot_start
-from bftrainer.poll.snapshot import Node
+from bftrainer.model.cluster import Node
+from bftrainer.model.decision import Plan, Settings
+from bftrainer.model.trainer import TrainerRecord, TrainerState
 from bftrainer.surviving.words import why_left_out
-from bftrainer.trainer import TrainerRecord, TrainerState
 
 
 def explain_trainer(

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 
 from bftrainer.decide.slow_nodes import fraction_now
-from bftrainer.decide.types import Memory, Plan, Settings, SlowNode
-from bftrainer.trainer import TrainerRecord
+from bftrainer.model.decision import Memory, Plan, Settings, SlowNode
+from bftrainer.model.trainer import TrainerRecord
 
 
 def slow_sentences(memory: Memory, settings: Settings, now_s: float) -> dict[str, str]:

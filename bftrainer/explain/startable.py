@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bftrainer.decide.eligible import Classes
 from bftrainer.decide.stating import nodes_by_trainer
-from bftrainer.decide.types import PoolNode
-from bftrainer.node_request import asked
-from bftrainer.poll.snapshot import Node
-from bftrainer.trainer import TrainerRecord
+from bftrainer.model.cluster import Node
+from bftrainer.model.decision import PoolNode
+from bftrainer.model.node_request import asked
+from bftrainer.model.trainer import TrainerRecord
 
 
 def impossible(records: Sequence[TrainerRecord], seen: Sequence[Node]) -> dict[str, str]:

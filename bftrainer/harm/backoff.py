@@ -21,9 +21,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from bftrainer.decide.types import Settings
 from bftrainer.harm.records import HandOver, How, Vain, Why
 from bftrainer.harm.slo import Rule
+from bftrainer.model.decision import Settings
 
 KIND = "back-off"  # of the journal's entries
 WINDOW = 20  # hand-overs

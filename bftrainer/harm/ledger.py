@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from bftrainer.decide.types import DecisionInput, PilotView, Plan
 from bftrainer.harm.measure import End, hand_over
 from bftrainer.harm.records import HandOver, HarmRecords, Taken, Vain, Why
+from bftrainer.model.cluster import Job, JobState
+from bftrainer.model.decision import DecisionInput, PilotView, Plan
 from bftrainer.poll.announcer import UNSEEN_S, is_same_job, is_stand_in
-from bftrainer.poll.snapshot import Job, JobState
 
 LIMIT_MARGIN_S = 10.0  # an end this close to the pilot's time limit is nobody's doing
 CYCLES_UNTIL_TAKEN = 2.0  # backfill preempts in one cycle and starts the job in the next

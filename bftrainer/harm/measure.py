@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bftrainer.harm.records import HandOver, How
-from bftrainer.poll.snapshot import Job
+from bftrainer.model.cluster import Job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

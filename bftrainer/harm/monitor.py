@@ -12,16 +12,16 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from bftrainer.decide.types import DecisionInput, Plan, Settings
 from bftrainer.harm import backoff, ledger, records
 from bftrainer.harm.backoff import BackOff
 from bftrainer.harm.ledger import Farewell, Ledger
 from bftrainer.harm.records import HandOver, HarmRecords, Vain
 from bftrainer.harm.report import make_report
 from bftrainer.harm.slo import Rule, slow_part
-from bftrainer.harm.views import HarmReport
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.records import JournalEntry
+from bftrainer.model.decision import DecisionInput, Plan, Settings
+from bftrainer.model.harm import HarmReport
 from bftrainer.policy.model import SitePolicy
 
 LOG = logging.getLogger("bftrainer.harm")

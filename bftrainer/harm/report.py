@@ -20,7 +20,7 @@ from bftrainer.harm.slo import (
     slow_part,
     worst,
 )
-from bftrainer.harm.views import HarmReport, VainCount, WorstCase
+from bftrainer.model.harm import HarmReport, VainCount, WorstCase
 
 WORST_SHOWN = 10
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bftrainer.harm.records import HandOver, How
+from bftrainer.model.harm import DelayBucket
 
 BUCKETS_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # upper bounds
 
@@ -25,14 +26,6 @@ class Rule:
     limit_s: float = 1.0
     share: float = 0.95
     quiet_s: float = 1800.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DelayBucket:
-    """A bar of the histogram: delays up to ``at_most_s``, and above the bar before."""
-
-    at_most_s: float | None  # None: everything longer
-    count: int
 
 
 def delays_s(hand_overs: Iterable[HandOver]) -> list[float]:

@@ -17,7 +17,7 @@ from bftrainer.journal.entry_drafts import EntryDraft, Large
 from bftrainer.journal.errors import JournalError
 from bftrainer.journal.projection import CAUGHT_UP
 from bftrainer.journal.records import PilotRecord
-from bftrainer.trainer import TrainerRecord
+from bftrainer.model.trainer import TrainerRecord
 
 LOG = logging.getLogger("bftrainer.journal")
 # Disk full, not writable, failing, locked; server away. Anything else is not cured by waiting.

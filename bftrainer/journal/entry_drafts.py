@@ -9,7 +9,7 @@ from typing import Self
 from bftrainer.canonical import encode, text_of, to_plain
 from bftrainer.journal.differences import Shortened
 from bftrainer.journal.records import PilotRecord
-from bftrainer.trainer import TrainerRecord
+from bftrainer.model.trainer import TrainerRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ from bftrainer.journal.records import (
     trainer_ordinal,
 )
 from bftrainer.journal.verify import verify
-from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 
 LOG = logging.getLogger("bftrainer.journal")
 _KIND = re.compile(r"[a-z][a-z0-9-]{0,63}\Z")

@@ -13,7 +13,7 @@ from typing import Any, Final
 from bftrainer.canonical import encode, parse, to_plain
 from bftrainer.journal.records import PilotRecord, PilotState, pilot_ordinal, trainer_ordinal
 from bftrainer.journal.unreadable import pilot_of, trainer_of
-from bftrainer.trainer import TrainerRecord, TrainerState
+from bftrainer.model.trainer import TrainerRecord, TrainerState
 
 START: Final = "start"  # a daemon began an incarnation
 SUBMIT: Final = "submit"

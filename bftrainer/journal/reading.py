@@ -13,7 +13,7 @@ from bftrainer.journal import differences, schema
 from bftrainer.journal.projection import Row, pilot_from, pilots_from, trainer_from, trainers_from
 from bftrainer.journal.records import JournalEntry, PilotRecord, PilotState
 from bftrainer.journal.verify import first_to_follow
-from bftrainer.trainer import TrainerRecord
+from bftrainer.model.trainer import TrainerRecord
 
 _BATCH_ROWS = 256
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from bftrainer.canonical import CanonicalError, decode, parse
-from bftrainer.trainer import TrainerRecord
+from bftrainer.model.trainer import TrainerRecord
 
 T = TypeVar("T")
 _PILOT_ID = re.compile(r"p[0-9]{6,15}\Z")

@@ -15,7 +15,7 @@ from typing import Any
 
 from bftrainer.canonical import CanonicalError, from_plain, to_plain
 from bftrainer.journal.records import PilotRecord, PilotState
-from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 
 
 def trainer_of(plain: Any) -> TrainerRecord:

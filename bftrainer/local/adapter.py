@@ -12,14 +12,7 @@ from typing import Any
 
 from bftrainer.errors import BatchSystemError
 from bftrainer.local.client import LocalClient
-from bftrainer.poll.batch_system import (
-    OptionError,
-    OptionProblem,
-    PilotObservation,
-    PilotRequest,
-)
-from bftrainer.poll.finding import NOTHING, Finding, Measured
-from bftrainer.poll.snapshot import (
+from bftrainer.model.cluster import (
     Job,
     JobState,
     Node,
@@ -27,6 +20,13 @@ from bftrainer.poll.snapshot import (
     Presence,
     SchedulerCycle,
     Snapshot,
+)
+from bftrainer.model.finding import NOTHING, Finding, Measured
+from bftrainer.poll.batch_system import (
+    OptionError,
+    OptionProblem,
+    PilotObservation,
+    PilotRequest,
 )
 
 DEFAULT_CYCLE_S = 1.0

@@ -10,7 +10,7 @@ from typing import Any
 
 from bftrainer.local.cluster import LocalCluster
 from bftrainer.local.jobs import EndReason, LocalJob, Phase
-from bftrainer.poll.snapshot import JobState, NodeState
+from bftrainer.model.cluster import JobState, NodeState
 
 ORDINARY_PARTITION = "batch"
 PILOT_PARTITION = "bf"

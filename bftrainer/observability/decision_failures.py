@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from traceback import extract_tb
 
-from bftrainer.decide.types import Known
+from bftrainer.model.decision import Known
 from bftrainer.surviving.words import sentences
 
 LOG = logging.getLogger("bftrainer.decide")

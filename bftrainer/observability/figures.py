@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bftrainer.api.service import PollingView, StatusView
+from bftrainer.model.trainer import TrainerState
+from bftrainer.model.views import PollingView, StatusView
 from bftrainer.observability.metrics import MetricSample
-from bftrainer.trainer import TrainerState
 
 # What ``wire.refusals`` counts at the daemon; a series that does not exist cannot be alerted on.
 REFUSALS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bftrainer.decide.types import Settings
+from bftrainer.model.decision import Settings
 from bftrainer.policy.model import SitePolicy
 from bftrainer.poll.batch_system import BatchSystem
 from milp.problem import Objective

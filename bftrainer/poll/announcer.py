@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from bftrainer.poll.snapshot import Job, JobState, NodeState, Snapshot
+from bftrainer.model.cluster import Job, JobState, NodeState, Snapshot
 
 # A look that begins so soon after a job was announced shows it, but for bad luck (Slurm 22.05:
 # 75 of 75 squeue begun at once did) ...

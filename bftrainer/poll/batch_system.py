@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bftrainer.errors import ExitCode, UsageError
+from bftrainer.model.cluster import Presence, Snapshot
+from bftrainer.model.finding import NOTHING, Finding, Measured
 from bftrainer.plugins import load_plugin
 from bftrainer.poll.announcer import Announcer
-from bftrainer.poll.finding import NOTHING, Finding, Measured
-from bftrainer.poll.snapshot import Presence, Snapshot
 
 ENTRY_POINT_GROUP = "bftrainer.batch_systems"
 ORDER_KINDS = frozenset({"submit", "cancel"})  # of requests: ours that may not wait

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from statistics import geometric_mean
 
+from bftrainer.model.trainer import MeasuredCosts, TrainerRecord
 from bftrainer.profile.fit import CAUTIOUS, USUAL, Fitted, MeasuredSize, correct, fit
 from bftrainer.profile.plausible import FASTEST, LEAP, is_plausible
-from bftrainer.trainer import MeasuredCosts, TrainerRecord
 from milp.problem import Curve, Problem
 from milp.worth import curve_at
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from bftrainer.model.trainer import SizeThroughput
 from bftrainer.profile.plausible import FASTEST
-from bftrainer.trainer import SizeThroughput
 
 SETTLE_S, SETTLE_STEPS = 1.0, 3  # of a new generation: caches and buffers are still cold
 OBSERVE_S = 2.0  # one observation; a report comes every half second

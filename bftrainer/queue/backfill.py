@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, reduce
 from operator import or_
 
-from bftrainer.poll.snapshot import Job, JobState, Snapshot
+from bftrainer.model.cluster import Job, JobState, Snapshot
 from bftrainer.queue.matching import Matching
 from bftrainer.queue.model import GapEnd, JobNeeds, NodeDemand, Then
 from bftrainer.queue.nodesets import NodeSet, NodeSets, first

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from bftrainer.poll.snapshot import Job, NodeLeft
+from bftrainer.model.cluster import Job, NodeLeft
 from bftrainer.queue.nodesets import NodeSet, NodeSets
 
 

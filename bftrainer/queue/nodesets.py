@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from operator import attrgetter, or_
 
-from bftrainer.poll.snapshot import Node
+from bftrainer.model.cluster import Node
 from bftrainer.queue.shown import once_per_look
 
 NodeSet = int

@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterable
 from functools import cached_property
 
-from bftrainer.poll.snapshot import Job, Reservation, Snapshot
+from bftrainer.model.cluster import Job, Reservation, Snapshot
 from bftrainer.queue.backfill import BackfillPlan, slot_begin_s
 from bftrainer.queue.model import GapEnd, JobNeeds, Then
 from bftrainer.queue.nodesets import NodeSet, sets_of

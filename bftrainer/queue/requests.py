@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
-from bftrainer.poll.features import Rule, Way, meets
-from bftrainer.poll.snapshot import Job, Node, NodeLeft, Snapshot
+from bftrainer.model.cluster import Job, Node, NodeLeft, Snapshot
+from bftrainer.model.features import Rule, Way, meets
 from bftrainer.queue.model import JobNeeds, NodeDemand
 from bftrainer.queue.nodesets import NodeSet, NodeSets
 from bftrainer.queue.waiting import pending_jobs, why_it_waits

@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from functools import wraps
 from typing import TypeVar
 
-from bftrainer.poll.snapshot import JobState, Node, NodeState, Snapshot
+from bftrainer.model.cluster import JobState, Node, NodeState, Snapshot
 
 FREE_STATES = (NodeState.IDLE, NodeState.PLANNED)
 LOST_STATES = (NodeState.DRAINED, NodeState.DOWN, NodeState.RESERVED)  # of no use to anybody

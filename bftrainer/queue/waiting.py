@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bftrainer.poll.snapshot import Job, JobState, Snapshot
+from bftrainer.model.cluster import Job, JobState, Snapshot
 from bftrainer.queue.shown import once_per_look
 
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from bftrainer.decide.types import PilotView, Plan
+from bftrainer.model.decision import PilotView, Plan
+from bftrainer.model.trainer import MeasuredCosts
 from bftrainer.simulate.tally import Tally
 from bftrainer.simulate.trainers import SimTrainer
 from bftrainer.simulate.workloads.submission import Submission
-from bftrainer.trainer import MeasuredCosts
 
 
 class PaperBooks:

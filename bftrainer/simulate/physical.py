@@ -14,13 +14,13 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from bftrainer.decide.types import PilotView, Plan, Replacing
+from bftrainer.model.decision import PilotView, Plan, Replacing
+from bftrainer.model.trainer import MeasuredCosts
 from bftrainer.simulate.costs import PhysicalCosts
 from bftrainer.simulate.stragglers import SlowNodes
 from bftrainer.simulate.tally import Tally
 from bftrainer.simulate.trainers import SimTrainer
 from bftrainer.simulate.workloads.submission import Submission
-from bftrainer.trainer import MeasuredCosts
 
 CLOCK_STEP_S = 1e-6  # floats tell seconds since the epoch apart down to about 2e-7
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields, replace
 
 from bftrainer.canonical import digest
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.decide.types import DecisionRecord, Plan
 from bftrainer.journal.records import JournalEntry
+from bftrainer.model.decision import DecisionRecord, Plan
 from bftrainer.surviving.decision import decide_surely
 
 KIND = "decision"  # of the entries that hold decisions

@@ -15,13 +15,13 @@ from typing import Protocol
 
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import AllocationPolicy
-from bftrainer.decide.types import DecisionInput, Memory, PilotView, Plan, Settings
+from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, Settings
+from bftrainer.model.trainer import MeasuredCosts
 from bftrainer.simulate.tally import Tally
 from bftrainer.simulate.traces.fragments import Fragments
 from bftrainer.simulate.trainers import SimTrainer, make_trainer
 from bftrainer.simulate.workloads.submission import Submission
 from bftrainer.simulate.world import World
-from bftrainer.trainer import MeasuredCosts
 
 
 class TrainerModel(Protocol):

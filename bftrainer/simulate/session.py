@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.decide.types import DecisionInput, Plan, Settings
+from bftrainer.model.decision import DecisionInput, Plan, Settings
 from bftrainer.simulate.costs import PhysicalCosts
 from bftrainer.simulate.metrics import Metrics, measure
 from bftrainer.simulate.paper import PaperBooks

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bftrainer.simulate.workloads.submission import Submission
-from bftrainer.trainer import (
+from bftrainer.model.trainer import (
     MeasuredCosts,
     TrainerProgress,
     TrainerRecord,
     TrainerSpec,
     TrainerState,
 )
+from bftrainer.simulate.workloads.submission import Submission
 from milp.problem import Curve
 
 

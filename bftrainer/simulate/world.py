@@ -6,8 +6,8 @@ from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from bftrainer.node_request import gpus_of_type
-from bftrainer.poll.snapshot import Node, NodeState, Snapshot
+from bftrainer.model.cluster import Node, NodeState, Snapshot
+from bftrainer.model.node_request import gpus_of_type
 
 
 class World:

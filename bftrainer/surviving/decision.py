@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from bftrainer.decide.decision import decide, unchanged
 from bftrainer.decide.policies.base import AllocationPolicy
 from bftrainer.decide.stating import problem_trainer
-from bftrainer.decide.types import DecisionInput, Kind, Known, LeftOut, Plan, Settings
 from bftrainer.errors import BftError
+from bftrainer.model.decision import DecisionInput, Kind, Known, LeftOut, Plan, Settings
+from bftrainer.model.trainer import TrainerRecord
 from bftrainer.surviving.leaving_out import without
 from bftrainer.surviving.words import sentence
-from bftrainer.trainer import TrainerRecord
 from milp.errors import ProblemError
 from milp.problem import Problem
 from milp.validate import validate

@@ -12,8 +12,8 @@ from dataclasses import MISSING, fields, replace
 from typing import TypeVar, cast
 
 from bftrainer.canonical import CanonicalError, encoder, field_hints, to_plain
-from bftrainer.decide.types import DecisionInput, Kind, Known, LeftOut
-from bftrainer.poll.snapshot import Job
+from bftrainer.model.cluster import Job
+from bftrainer.model.decision import DecisionInput, Kind, Known, LeftOut
 
 T = TypeVar("T")
 

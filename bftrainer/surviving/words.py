@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bftrainer.decide.types import Kind, Known, LeftOut
+from bftrainer.model.decision import Kind, Known, LeftOut
 
 WHAT_TO_DO = (
     "It gets no nodes, and the others are decided without it. It is tried again every minute;"

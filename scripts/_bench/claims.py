@@ -26,7 +26,7 @@ from typing import Any, Self, TypeVar
 
 from _bench.waiting import BenchError, wait_until
 from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.trainer import TrainerSpec
+from bftrainer.model.trainer import TrainerSpec
 from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster
 
 SCRIPT = Path(__file__).parent.parent / "workloads" / "claim_small.py"

@@ -21,8 +21,8 @@ from typing import Literal, Self, TypeVar
 
 from _bench.waiting import wait_until
 from bftrainer import process
+from bftrainer.model.cluster import Job, JobState
 from bftrainer.poll.batch_system import PilotRequest
-from bftrainer.poll.snapshot import Job, JobState
 from slurm_plugins.adapter import create
 from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster
 

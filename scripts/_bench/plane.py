@@ -23,27 +23,22 @@ from typing import Any, Self, TypeVar
 from _bench.network import Cut, Network
 from _bench.waiting import BenchError, wait_until_async
 from bftrainer import process
-from bftrainer.actuate.agents import AgentBook
+from bftrainer.actuate.control_plane import ControlPlane, Listener
 from bftrainer.actuate.generation import GenerationMachine
-from bftrainer.actuate.group import NodeOffer, Rescaled
+from bftrainer.actuate.group import Rescaled
 from bftrainer.actuate.log_files import log_directory
-from bftrainer.actuate.trainers import TrainerBook
 from bftrainer.elastic import protocol
 from bftrainer.journal.journal import Journal
+from bftrainer.model.trainer import TrainerSpec
 from bftrainer.policy.model import SitePolicy
-from bftrainer.trainer import TrainerSpec
 from bftrainer.wire.keys import generate_pair
 from bftrainer.wire.messages import (
     AgentMessage,
-    CopySettled,
-    Heartbeat,
     Hello,
-    Leaving,
     WorkerExited,
     WorkerSaid,
     WorkerStarted,
 )
-from bftrainer.wire.server import AgentServer
 
 TICK_S = 0.1  # as the daemon's
 SIGN_OF_LIFE_S = 1.0
@@ -75,7 +70,7 @@ class Plane:
         self.warm_up_s: list[float] = []  # start of a worker to ready to join
         self.pids: dict[str, int] = {}  # worker id -> pid
         self.exited: set[str] = set()
-        self.keeps_copies = False  # of a lone worker's state, in another agent's memory
+        self._keeps_copies = False
         self.copied: list[tuple[float, protocol.Copied]] = []  # and when, monotonic
         self._agent_count = agents
         self._policy = policy or SitePolicy(
@@ -99,14 +94,12 @@ class Plane:
             "backend": os.environ.get("BENCH_BACKEND", "auto"),
         }
         self._spec = TrainerSpec(**{**fields, **(changes or {})})
-        self._interpreters = [self._spec.interpreter] if self._spec.interpreter else []
         self._keys = generate_pair()
         self._public_keys: dict[str, str] = {}  # by pilot id
         self._agents: list[subprocess.Popen[bytes]] = []
         self._pilot_on: dict[str, str] = {}  # node -> the pilot there now
         self._background: list[asyncio.Task[None]] = []
         self._left = contextlib.ExitStack()
-        self._is_adopting = False
         self._planned: list[str] = []
 
     # ---- life ------------------------------------------------------------------------
@@ -135,54 +128,42 @@ class Plane:
         self._background = [asyncio.create_task(loop()) for loop in (self._tick, self._live)]
         await self.until(lambda: len(self._book.connected) == self._agent_count, "agents connect")
 
-    async def start_daemon(self, port: int = 0) -> None:
+    async def start_daemon(self, port: int = 0, *, is_heir: bool = False) -> None:
         """Be a daemon: journal, server, trainers; agents find it at its port."""
         journal = self._left.enter_context(
             contextlib.closing(Journal.open(self.directory / "journal.db", clock=time.time))
         )
         incarnation = journal.begin_incarnation()
-        self._book = AgentBook(
-            state_dir=self.directory,
-            policy=self._policy,
-            incarnation=incarnation,
-            keys=self._keys,
-        )
-        self._server = AgentServer(
-            keys=self._keys,
-            incarnation=incarnation,
-            agent_timeout_s=self._policy.agent_timeout_s,
-            on_message=self._heard,
-            on_lost=self._lost,
-        )
-        self.trainers = TrainerBook(
+        self._control = ControlPlane(
             journal=journal,
             policy=self._policy,
+            state_dir=self.directory,
             incarnation=incarnation,
-            send=self._server.send,
-            clock=time.time,
-            on_change=lambda: None,
-            offers=lambda: self._offers() if self.keeps_copies else (),
+            keys=self._keys,
+            listener=Listener(received=self._received),
         )
+        self._control.keeps_replicas = self._keeps_copies
+        self._book, self.trainers = self._control.agents, self._control.trainers
+        if not is_heir:
+            self._control.adopt()
         for pilot_id, public_key in self._public_keys.items():
-            self._server.register(pilot_id, public_key)
-        self._book.endpoint = await self._server.start(self._host, port)
+            self._control.server.register(pilot_id, public_key)
+        await self._control.start(self._host, port)
 
     async def stop_daemon(self) -> int:
         """Be dead, without a word; returns the port at which agents look for an heir."""
         port = int(self._book.endpoint.rsplit(":", 1)[1])
-        self._is_adopting = True
-        await self._server.stop()
+        self._control.is_adopting = True
+        await self._control.stop()
         self._left.close()
         self._book.connected.clear()
         return port
 
     async def return_daemon(self, port: int, pilot_ids: Collection[str]) -> None:
         """Be its heir: wait for these agents and adopt what they report."""
-        await self.start_daemon(port)
+        await self.start_daemon(port, is_heir=True)
         await self.until(lambda: set(pilot_ids) <= set(self._book.connected), "agents return")
-        offers = {p: self._book.offer(p) for p in self._book.connected}
-        self.trainers.adopt_all({p: o for p, o in offers.items() if o is not None})
-        self._is_adopting = False
+        self._control.adopt()
         self.set_nodes(self._planned)
 
     def start_agent(self, node: str) -> tuple[str, subprocess.Popen[bytes]]:
@@ -192,7 +173,7 @@ class Plane:
         keys = generate_pair()
         files = self._book.write_files(pilot_id, node, keys, address, 0)
         self._public_keys[pilot_id] = keys.public
-        self._server.register(pilot_id, keys.public)
+        self._control.server.register(pilot_id, keys.public)
         argv = self.network.argv(node, files.argv) if self.network else files.argv
         with files.log.open("ab") as log:
             agent = process.spawn(argv, stdout=log, stderr=log)
@@ -213,57 +194,37 @@ class Plane:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
-        if hasattr(self, "_server"):
-            await self._server.stop()
+        if hasattr(self, "_control"):
+            await self._control.stop()
         self._left.close()
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            if not self._is_adopting:
-                self.trainers.tick()
+            self._control.tick()
 
     async def _live(self) -> None:
         while True:
-            for pilot_id in list(self._book.connected):
-                self._server.send(pilot_id, self._book.welcome(self._interpreters))
+            self._control.send_signs_of_life()
             await asyncio.sleep(SIGN_OF_LIFE_S)
 
-    def _lost(self, pilot_id: str, _why: str) -> None:
-        self._book.connected.pop(pilot_id, None)
-        self.trainers.on_agent_lost(pilot_id)
-
-    # ---- what agents say, as in the daemon ----------------------------------------------
-
-    def _heard(self, pilot_id: str, message: AgentMessage) -> None:
+    def _received(self, _pilot_id: str, message: AgentMessage) -> None:
+        """Keep what benchmarks ask about."""
         match message:
             case Hello():
-                self._book.connected[pilot_id] = message
-                self._server.send(pilot_id, self._book.welcome(self._interpreters))
-                if self._is_adopting:
-                    self.trainers.reports.keep(pilot_id, message.workers)
-                else:
-                    self.trainers.reconcile(pilot_id, message.workers)
+                if not self._control.is_adopting:
                     self.set_nodes(self._planned)  # as the daemon decides anew
-                copies = self.trainers.copies
-                copies.on_hello(pilot_id, message.copies, self.trainers.records)
-            case CopySettled():
-                self.trainers.on_settled(pilot_id, message)
             case WorkerStarted(worker_id=worker_id, pid=pid):
                 self.pids[worker_id] = pid
-            case WorkerSaid(worker_id=worker_id, body=body):
+            case WorkerSaid(body=body):
                 said = protocol.from_body(body)
                 if isinstance(said, protocol.Warm):
                     self.warm_up_s.append(said.warm_up_s)
                 elif isinstance(said, protocol.Copied):
                     self.copied.append((time.monotonic(), said))
-                self.trainers.on_body(pilot_id, worker_id, body)
-            case WorkerExited(worker_id=worker_id, returncode=code, cause=cause):
+            case WorkerExited(worker_id=worker_id):
                 self.exited.add(worker_id)
-                self.trainers.on_exit(pilot_id, worker_id, code, cause)
-            case Leaving():
-                self._lost(pilot_id, "leaves")
-            case Heartbeat():
+            case _:
                 pass
 
     # ---- what a benchmark does -----------------------------------------------------------
@@ -271,12 +232,19 @@ class Plane:
     def set_nodes(self, nodes: Sequence[str]) -> None:
         """Plan these nodes for the trainer."""
         self._planned = list(nodes)
-        offers = [o for o in self._offers() if o.node in nodes]
+        offers = [o for o in self._control.offers().values() if o.node in nodes]
         self.trainers.set_targets({self.trainer_id: offers})
 
-    def _offers(self) -> list[NodeOffer]:
-        offers = [self._book.offer(pilot_id) for pilot_id in self._book.connected]
-        return [o for o in offers if o is not None]
+    @property
+    def keeps_copies(self) -> bool:
+        """Whether a lone worker's state is kept in another agent's memory."""
+        return self._keeps_copies
+
+    @keeps_copies.setter
+    def keeps_copies(self, is_on: bool) -> None:
+        self._keeps_copies = is_on
+        if hasattr(self, "_control"):
+            self._control.keeps_replicas = is_on
 
     @property
     def agents(self) -> list[subprocess.Popen[bytes]]:

@@ -14,7 +14,7 @@ from statistics import mean
 
 from bftrainer.decide.policies.base import Context, Decided
 from bftrainer.decide.policies.milp import POLICY
-from bftrainer.decide.types import DecisionInput, Plan
+from bftrainer.model.decision import DecisionInput, Plan
 from bftrainer.simulate.costs import PhysicalCosts, constant
 from bftrainer.simulate.learning import Claim, LearningBooks
 from bftrainer.simulate.replay import Replay

@@ -22,11 +22,11 @@ from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import Context
 from bftrainer.decide.policies.base import Decided as Answer
 from bftrainer.decide.policies.milp import POLICY
-from bftrainer.decide.types import DecisionRecord
 from bftrainer.demo.local_site import LocalSite
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.local.running import LocalServer
-from bftrainer.trainer import TrainerSpec
+from bftrainer.model.decision import DecisionRecord
+from bftrainer.model.trainer import TrainerSpec
 from milp.problem import Curve, Problem
 from milp.solve import solve
 from milp.worth import allocation_value

@@ -23,10 +23,10 @@ from _bench.plane import LEASE_S, Plane, descendants
 from _bench.runtime_cycles import LARGE, SMALL
 from bftrainer import process
 from bftrainer.errors import UsageError
+from bftrainer.model.trainer import CheckpointContract
 from bftrainer.policy.model import SitePolicy
-from bftrainer.trainer import CheckpointContract
+from bftrainer.runtimes.base import load_runtime
 from trainers.agent.starting import KEEP_FREED_MEMORY
-from trainers.runtimes.base import load_runtime
 
 WORKLOADS: Final = Path(__file__).resolve().parents[1] / "workloads"
 

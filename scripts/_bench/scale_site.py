@@ -10,9 +10,9 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from bftrainer.decide.types import PilotView
+from bftrainer.model.decision import PilotView
+from bftrainer.model.trainer import MeasuredCosts, TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.process import Completed
-from bftrainer.trainer import MeasuredCosts, TrainerRecord, TrainerSpec, TrainerState
 from slurm_plugins import asked, commands
 from slurm_plugins.parse import FIELD, NODE_FIELDS, RECORD
 

@@ -12,15 +12,7 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from bftrainer.decide.types import (
-    Claim,
-    DecisionInput,
-    Memory,
-    PilotView,
-    Plan,
-    Settings,
-)
-from bftrainer.poll.snapshot import (
+from bftrainer.model.cluster import (
     Job,
     JobState,
     Node,
@@ -29,7 +21,15 @@ from bftrainer.poll.snapshot import (
     SchedulerCycle,
     Snapshot,
 )
-from bftrainer.trainer import TrainerProgress, TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.decision import (
+    Claim,
+    DecisionInput,
+    Memory,
+    PilotView,
+    Plan,
+    Settings,
+)
+from bftrainer.model.trainer import TrainerProgress, TrainerRecord, TrainerSpec, TrainerState
 from slurm_plugins.constraint import ways_of
 
 BEGIN_S: Final = 1_700_000_000.0

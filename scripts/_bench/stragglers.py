@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from _bench.waiting import BenchError
-from bftrainer.api.service import TrainerView
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.local.running import start_server
-from bftrainer.trainer import TrainerSpec
+from bftrainer.model.trainer import TrainerSpec
+from bftrainer.model.views import TrainerView
 from milp.problem import Curve
 
 SIZE = 4  # nodes of the trainer: one straggler to three others, as in the paper

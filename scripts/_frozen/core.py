@@ -31,7 +31,18 @@ from typing import Any, TypeVar, cast
 from _frozen.lines import Plain
 from bftrainer.canonical import from_plain
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.decide.types import (
+from bftrainer.model.cluster import (
+    Job,
+    JobState,
+    Node,
+    NodeLeft,
+    NodeState,
+    Partition,
+    Reservation,
+    SchedulerCycle,
+    Snapshot,
+)
+from bftrainer.model.decision import (
     Cooling,
     DecisionInput,
     Kind,
@@ -44,20 +55,8 @@ from bftrainer.decide.types import (
     Settings,
     SlowNode,
 )
-from bftrainer.poll.features import Way
-from bftrainer.poll.snapshot import (
-    Job,
-    JobState,
-    Node,
-    NodeLeft,
-    NodeState,
-    Partition,
-    Reservation,
-    SchedulerCycle,
-    Snapshot,
-)
-from bftrainer.surviving.decision import decide_surely
-from bftrainer.trainer import (
+from bftrainer.model.features import Way
+from bftrainer.model.trainer import (
     MeasuredCosts,
     SizeThroughput,
     TrainerProgress,
@@ -65,6 +64,7 @@ from bftrainer.trainer import (
     TrainerSpec,
     TrainerState,
 )
+from bftrainer.surviving.decision import decide_surely
 from milp.problem import Curve, Objective
 from slurm_plugins.constraint import ways_of
 from slurm_plugins.entitled import judged

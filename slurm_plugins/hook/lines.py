@@ -12,8 +12,8 @@ import pwd
 import re
 
 from bftrainer.hostlist import ParseError, expand
+from bftrainer.model.cluster import Job, JobState
 from bftrainer.poll.announcer import STAND_IN, Announcement
-from bftrainer.poll.snapshot import Job, JobState
 from slurm_plugins.constraint import ways_of
 from slurm_plugins.parse import gpus_of
 from slurm_plugins.written import Doubts, NodeLists

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from bftrainer.errors import BatchSystemError
+from bftrainer.model.cluster import JobState, NodeState, Presence, Snapshot
 from bftrainer.poll.batch_system import BatchSystem
-from bftrainer.poll.snapshot import JobState, NodeState, Presence, Snapshot
 from tests.conformance.words import (
     ClusterDriver,
     assert_good_error,

@@ -19,7 +19,7 @@ from bftrainer.decide.policies.base import (
     options_of,
     policy_names,
 )
-from bftrainer.decide.types import Memory
+from bftrainer.model.decision import Memory
 from bftrainer.poll.batch_system import OptionError
 from bftrainer.profile.fit import MeasuredSize
 from milp.errors import ProblemError

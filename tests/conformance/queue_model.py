@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bftrainer.canonical import from_plain, to_plain
-from bftrainer.poll.features import Way
-from bftrainer.poll.snapshot import (
+from bftrainer.model.cluster import (
     Job,
     JobState,
     Node,
@@ -22,6 +21,7 @@ from bftrainer.poll.snapshot import (
     Reservation,
     Snapshot,
 )
+from bftrainer.model.features import Way
 from bftrainer.queue.model import JobNeeds, NextPlan, QueueModel
 from tests.support.snapshots import T0, pending, running, snapshot
 

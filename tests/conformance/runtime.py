@@ -17,9 +17,9 @@ from typing import Protocol
 
 import pytest
 
-from bftrainer.api.service import TrainerView
 from bftrainer.local.processes import NODE_VARIABLE
-from bftrainer.trainer import TrainerSpec, TrainerState
+from bftrainer.model.trainer import TrainerSpec, TrainerState
+from bftrainer.model.views import TrainerView
 from milp.problem import Curve
 from tests.support.processes import is_running
 from tests.support.site import Site

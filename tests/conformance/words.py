@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Protocol
 
 from bftrainer.errors import BatchSystemError
+from bftrainer.model.cluster import Job, NodeState, Presence, Snapshot
 from bftrainer.poll.batch_system import BatchSystem, PilotObservation, PilotRequest
-from bftrainer.poll.snapshot import Job, NodeState, Presence, Snapshot
 from tests.support.waiting import wait_for
 
 _numbers = itertools.count(1)

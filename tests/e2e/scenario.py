@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer import process
-from bftrainer.api.service import StatusView
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.journal.records import JournalEntry
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec
+from bftrainer.model.views import StatusView
 from bftrainer.simulate.recorded import Again, take_again
-from bftrainer.trainer import TrainerRecord, TrainerSpec
 from milp.problem import Curve
 from slurm_plugins.testcluster.cluster import SlurmTestCluster
 from slurm_plugins.testcluster.config import FAST_CYCLE, ClusterConfig

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from bftrainer.api.service import TrainerView
 from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.model.trainer import TrainerState
+from bftrainer.model.views import TrainerView
 from bftrainer.simulate.recorded import Again, take_again
-from bftrainer.trainer import TrainerState
 from slurm_plugins.testcluster.cluster import SlurmTestCluster
 from slurm_plugins.testcluster.config import FAST_CYCLE, ClusterConfig
 from slurm_plugins.testcluster.workload import WorkloadRun

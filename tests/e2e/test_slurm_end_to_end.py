@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.trainer import TrainerState
+from bftrainer.model.trainer import TrainerState
 from slurm_plugins.testcluster.workload import JobRecord
 from tests.e2e import records
 from tests.e2e.scenario import BF_INTERVAL_S, EPOCHS, NETWORKS, Outcome, run_scenario

@@ -11,8 +11,8 @@ import pytest
 
 import trainers.examples
 from bftrainer.elastic.protocol import Entered, Interrupted, Progress, Warm
+from bftrainer.runtimes.horovod import BOOTSTRAP
 from tests.elastic.controller import Controller, TemplateProcess
-from trainers.runtimes.horovod import BOOTSTRAP
 
 pytestmark = pytest.mark.skipif(find_spec("horovod") is None, reason="make horovod builds it")
 

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from bftrainer import process
 from bftrainer.elastic.protocol import WorkerConfig, to_body
+from bftrainer.wire.agent_config import AgentConfig
 from bftrainer.wire.keys import KeyPair, generate_pair, save_pair
 from bftrainer.wire.messages import (
     AgentMessage,
@@ -29,7 +30,6 @@ from bftrainer.wire.messages import (
     WorkerStarted,
 )
 from bftrainer.wire.server import AgentServer
-from trainers.agent.config import AgentConfig
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ import getpass
 import sys
 from pathlib import Path
 
-from bftrainer.trainer import TrainerSpec
+from bftrainer.model.trainer import TrainerSpec
 
 SLOW = """\
 import json, os, time

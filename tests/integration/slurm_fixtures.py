@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from bftrainer.poll.snapshot import Snapshot
+from bftrainer.model.cluster import Snapshot
 from slurm_plugins.adapter import SlurmBatchSystem, create
 from slurm_plugins.testcluster import (
     FAST_CYCLE,

@@ -10,7 +10,7 @@ import pytest
 
 from bftrainer.api.client import Client
 from bftrainer.errors import BftError
-from bftrainer.trainer import TrainerSpec
+from bftrainer.model.trainer import TrainerSpec
 from tests.integration.cli_fixtures import home
 from tests.support.memory_service import MemoryService, serving, socket_of
 

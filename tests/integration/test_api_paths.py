@@ -12,7 +12,7 @@ import pytest
 from bftrainer.api.client import Client
 from bftrainer.demo.local_site import LocalSite
 from bftrainer.errors import BftError, ExitCode
-from bftrainer.trainer import TrainerSpec, TrainerState
+from bftrainer.model.trainer import TrainerSpec, TrainerState
 from tests.integration.cli_fixtures import home, service
 from tests.integration.daemon_scripts import trainer_spec
 from tests.support.hanging import hanging

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from bftrainer.journal.journal import Journal
+from bftrainer.model.trainer import TrainerState
 from bftrainer.simulate.recorded import take_again
-from bftrainer.trainer import TrainerState
 from milp.problem import Curve
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.other_release import newer

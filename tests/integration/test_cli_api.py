@@ -21,7 +21,7 @@ from bftrainer.api.codec import decode
 from bftrainer.cli import submit as submit_module
 from bftrainer.cli.main import main
 from bftrainer.errors import ExitCode
-from bftrainer.trainer import TrainerSpec, TrainerState
+from bftrainer.model.trainer import TrainerSpec, TrainerState
 from tests.integration.cli_fixtures import Output, home, output, service
 from tests.support.memory_service import MemoryService, error_code, serving, socket_of
 from tests.support.waiting import wait_for

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.elastic.replica_sender import AGE_S
-from bftrainer.trainer import TrainerState
+from bftrainer.model.trainer import TrainerState
 from tests.integration.daemon_scripts import SLOW
 from tests.integration.test_daemon import POLICY, DaemonSite
 from tests.support.waiting import wait_for

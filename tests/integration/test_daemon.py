@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from bftrainer import process
-from bftrainer.decide.types import DecisionRecord
 from bftrainer.errors import BftError, ExitCode
+from bftrainer.model.decision import DecisionRecord
+from bftrainer.model.trainer import TrainerState
 from bftrainer.simulate.recorded import KIND, take_again
-from bftrainer.trainer import TrainerState
 from milp.problem import Curve
 from tests.integration.daemon_scripts import BROKEN, SLOW, trainer_spec
 from tests.support.processes import is_running

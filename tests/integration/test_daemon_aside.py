@@ -15,17 +15,17 @@ import pytest
 
 from bftrainer.api.client import Client
 from bftrainer.daemon import HASTE_S, Daemon, DaemonOptions
-from bftrainer.decide.types import DecisionInput
 from bftrainer.local.adapter import LocalBatchSystem
 from bftrainer.local.client import LocalClient
 from bftrainer.local.running import LocalServer, start_server
+from bftrainer.model.cluster import Job, JobState
+from bftrainer.model.decision import DecisionInput
+from bftrainer.model.trainer import TrainerState
 from bftrainer.policy.model import SitePolicy
 from bftrainer.poll.announcer import STAND_IN, Announcement
 from bftrainer.poll.batch_system import PilotRequest
-from bftrainer.poll.snapshot import Job, JobState
 from bftrainer.service import DaemonService
 from bftrainer.surviving.decision import decide_surely
-from bftrainer.trainer import TrainerState
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.waiting import wait_for
 

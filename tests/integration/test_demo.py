@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from bftrainer import process
-from bftrainer.api.service import TrainerView
 from bftrainer.demo import models
 from bftrainer.demo.journal_facts import JournalFacts, Park, Rescale, collect
 from bftrainer.demo.picture import Story, draw
@@ -35,8 +34,9 @@ from bftrainer.demo.summary import account, background, quantiles
 from bftrainer.demo.workload import demo_workload
 from bftrainer.errors import BftError, UsageError
 from bftrainer.journal.journal import Journal
-from bftrainer.poll.snapshot import Job, JobState, Node, NodeState, Snapshot
-from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.views import TrainerView
 from tests.support.waiting import wait_for
 
 # ---- the real thing ----------------------------------------------------------------

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.api.service import TrainerView
-from bftrainer.trainer import CheckpointContract, TrainerState
+from bftrainer.model.trainer import CheckpointContract, TrainerState
+from bftrainer.model.views import TrainerView
 from tests.integration.daemon_scripts import SLOW
 from tests.integration.test_daemon import DaemonSite
 from tests.support.waiting import wait_for

@@ -16,8 +16,8 @@ import sqlalchemy as sa
 
 from bftrainer.errors import BftError
 from bftrainer.journal import Journal, PilotRecord
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 from bftrainer.process import Completed, kill_group, run, spawn
-from bftrainer.trainer import TrainerRecord, TrainerSpec
 
 WRITER = """
 import sys, time

@@ -14,8 +14,8 @@ from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.errors import BftError
 from bftrainer.journal import Journal
 from bftrainer.local.running import start_server
+from bftrainer.model.trainer import TrainerState
 from bftrainer.simulate.recorded import take_again
-from bftrainer.trainer import TrainerState
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.site import Site
 from tests.support.waiting import wait_for

@@ -13,15 +13,15 @@ import pytest
 
 from bftrainer.errors import BftError
 from bftrainer.journal import Journal
+from bftrainer.model.trainer import TrainerSpec
 from bftrainer.process import run
-from bftrainer.trainer import TrainerSpec
 
 # Writes until it kills itself at the COUNTth time that it comes to PLACE.
 WRITER = """
 import os, signal, sys, time
 from pathlib import Path
 from bftrainer.journal import Journal, PilotRecord, mark
-from bftrainer.trainer import TrainerSpec
+from bftrainer.model.trainer import TrainerSpec
 state, place, left = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 
 def die_at(name):

@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 import zmq
 
-from bftrainer.api.service import TrainerView
+from bftrainer.model.views import TrainerView
+from bftrainer.wire.agent_config import AgentConfig
 from bftrainer.wire.client import DaemonConnection
 from bftrainer.wire.keys import load_pair
 from bftrainer.wire.messages import DaemonMessage, Hello, Welcome
 from tests.integration.daemon_scripts import SLOW
 from tests.integration.test_daemon import POLICY, DaemonSite
 from tests.support.waiting import wait_for
-from trainers.agent.config import AgentConfig
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,8 @@ from bftrainer.local.replay import delays_s
 from bftrainer.local.running import LocalServer, start_server
 from bftrainer.local.server import main as server_main
 from bftrainer.local.workload import JobWorkload, WorkItem, workload_to_json
+from bftrainer.model.cluster import NodeState, Presence
 from bftrainer.poll.batch_system import BatchSystem, PilotRequest, load_batch_system
-from bftrainer.poll.snapshot import NodeState, Presence
 from bftrainer.process import run
 from tests.conformance.batch_system import BatchSystemConformance
 from tests.conformance.words import (

@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from bftrainer.daemon import Daemon, DaemonOptions
-from bftrainer.decide.types import DecisionRecord
 from bftrainer.journal.journal import Journal
 from bftrainer.local.adapter import LocalBatchSystem
 from bftrainer.local.running import start_server
+from bftrainer.model.cluster import Job, Snapshot
+from bftrainer.model.decision import DecisionRecord
+from bftrainer.model.trainer import MeasuredCosts
 from bftrainer.policy.model import SitePolicy
-from bftrainer.poll.snapshot import Job, Snapshot
 from bftrainer.service import DaemonService
 from bftrainer.simulate.recorded import KIND, take_again
-from bftrainer.trainer import MeasuredCosts
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 
 POLICY = SitePolicy(poll_interval_s=0.2, min_gap_s=2.0, gap_margin_s=1.0, reserve_nodes_per_type=0)

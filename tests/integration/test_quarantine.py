@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.api.service import TrainerView
 from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.model.views import TrainerView
 from bftrainer.simulate.recorded import KIND, take_again
 from milp.problem import Curve
 from tests.integration.daemon_scripts import SLOW, trainer_spec

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bftrainer.trainer import TrainerRecord, TrainerState
+from bftrainer.model.trainer import TrainerRecord, TrainerState
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.processes import is_running
 from tests.support.site import Site

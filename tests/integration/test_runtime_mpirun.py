@@ -19,8 +19,8 @@ import pytest
 import bftrainer
 import trainers.examples
 from bftrainer import process
-from bftrainer.api.service import TrainerView
-from bftrainer.trainer import CheckpointContract, Launch, TrainerSpec, TrainerState
+from bftrainer.model.trainer import CheckpointContract, Launch, TrainerSpec, TrainerState
+from bftrainer.model.views import TrainerView
 from tests.conformance.runtime import CURVE, N_NODES, open_site
 from tests.integration.daemon_scripts import trainer_spec
 from tests.support.site import Site

@@ -18,8 +18,8 @@ from bftrainer.cli.main import cli
 from bftrainer.demo.journal_facts import collect
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.journal.records import JournalEntry, PilotState
+from bftrainer.model.trainer import TrainerSpec
 from bftrainer.simulate.traces import ReadOptions, read_trace
-from bftrainer.trainer import TrainerSpec
 from milp.problem import Curve
 from slurm_plugins.testcluster import FAST_CYCLE, ClusterConfig, SlurmTestCluster, accounting
 from slurm_plugins.testcluster.workload import WorkloadItem, WorkloadRun

@@ -12,8 +12,8 @@ import pytest
 
 from bftrainer.errors import BatchSystemError, UsageError
 from bftrainer.hostlist import expand
+from bftrainer.model.cluster import Node, NodeState, Presence, Snapshot
 from bftrainer.poll.batch_system import PilotObservation, PilotRequest, load_batch_system
-from bftrainer.poll.snapshot import Node, NodeState, Presence, Snapshot
 from slurm_plugins.adapter import SlurmBatchSystem, create
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.slurm_fixtures import slurm_cluster, slurm_system, whole_look

@@ -11,7 +11,7 @@ import pytest
 import trainers.examples
 from bftrainer import process
 from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.trainer import TrainerState
+from bftrainer.model.trainer import TrainerState
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.slurm_fixtures import slurm_cluster
 from tests.support import hurried

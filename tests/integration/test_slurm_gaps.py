@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.poll.snapshot import Job, JobState, NodeState, Snapshot
+from bftrainer.model.cluster import Job, JobState, NodeState, Snapshot
 from bftrainer.queue.model import Then
 from bftrainer.queue.printed import PrintedQueue
 from slurm_plugins.adapter import SlurmBatchSystem, create

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from bftrainer.decide.draft import Draft
-from bftrainer.decide.types import PilotView
+from bftrainer.model.cluster import JobState, NodeState, Presence, Snapshot
+from bftrainer.model.decision import PilotView
 from bftrainer.poll.batch_system import PilotObservation, PilotRequest
-from bftrainer.poll.snapshot import JobState, NodeState, Presence, Snapshot
 from slurm_plugins.adapter import SlurmBatchSystem
 from slurm_plugins.testcluster import SlurmTestCluster
 from tests.integration.slurm_fixtures import slurm_cluster, slurm_system, whole_look

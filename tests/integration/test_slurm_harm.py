@@ -14,7 +14,7 @@ import pytest
 
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.harm.records import How
-from bftrainer.harm.views import HarmReport
+from bftrainer.model.harm import HarmReport
 from bftrainer.simulate.recorded import KIND, take_again
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.daemon_scripts import SLOW, trainer_spec

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.api.service import PollingView
 from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.model.views import PollingView
 from bftrainer.poll.rate_limit import LOOK_REQUESTS
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.daemon_scripts import SLOW, trainer_spec

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.poll.snapshot import JobState
+from bftrainer.model.cluster import JobState
 from slurm_plugins.adapter import create
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from slurm_plugins.written import UNREAD

@@ -13,7 +13,7 @@ import pytest
 
 from bftrainer import process
 from bftrainer.elastic.protocol import WorkerConfig, to_body
-from bftrainer.trainer import TrainerState
+from bftrainer.model.trainer import TrainerState
 from bftrainer.wire.messages import Hello, StartWorker
 from milp.problem import Curve
 from tests.conformance.runtime import POLICY

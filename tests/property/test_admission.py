@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from bftrainer import canonical
 from bftrainer.actuate.costs import blend, learn_leaving, learn_throughput
-from bftrainer.decide.types import Settings
 from bftrainer.errors import UsageError
+from bftrainer.model.decision import Settings
+from bftrainer.model.trainer import MeasuredCosts, TrainerSpec
 from bftrainer.policy.model import SiteObjective
 from bftrainer.surviving.decision import unfit
-from bftrainer.trainer import MeasuredCosts, TrainerSpec
 from milp.problem import Curve, Objective
 from tests.support.joint import INNOCENT, NODES, decided, harm_of
 from tests.support.snapshots import record

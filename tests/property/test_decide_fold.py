@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from bftrainer.decide.types import Plan, Settings
-from bftrainer.poll.snapshot import NodeState, Snapshot
-from bftrainer.trainer import TrainerRecord
+from bftrainer.model.cluster import NodeState, Snapshot
+from bftrainer.model.decision import Plan, Settings
+from bftrainer.model.trainer import TrainerRecord
 from tests.support.sim_cluster import SimCluster
 from tests.support.snapshots import Fold, claimed, record, without
 

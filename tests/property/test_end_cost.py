@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bftrainer.decide.end_cost import LEAST_S
-from bftrainer.decide.types import Ends, Memory, PilotView, Plan, Settings
-from bftrainer.poll.snapshot import Job, Node, NodeState, Snapshot
+from bftrainer.model.cluster import Job, Node, NodeState, Snapshot
+from bftrainer.model.decision import Ends, Memory, PilotView, Plan, Settings
 from tests.support.snapshots import T0, Fold, node, pending, pilot, record, snapshot
 
 NAMES = tuple(f"n{k}" for k in range(6))

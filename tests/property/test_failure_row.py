@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from bftrainer.actuate.failures import given_up
 from bftrainer.actuate.group import WorkerFailed
 from bftrainer.canonical import decode, encode
+from bftrainer.model.trainer import FailureRow
 from bftrainer.policy.model import SitePolicy
-from bftrainer.trainer import FailureRow
 from tests.support.generations import Driver
 from tests.support.snapshots import record
 

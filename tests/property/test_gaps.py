@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftrainer.poll.snapshot import Job, Node, NodeState, Reservation, Snapshot
+from bftrainer.model.cluster import Job, Node, NodeState, Reservation, Snapshot
 from bftrainer.queue.printed import PrintedQueue
 from tests.support.snapshots import T0, node, pending, running, snapshot
 

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bftrainer.decide.draft import Draft
-from bftrainer.decide.types import Memory
-from bftrainer.poll.snapshot import Job, NodeState
+from bftrainer.model.cluster import Job, NodeState
+from bftrainer.model.decision import Memory
 from tests.support.snapshots import T0, given_back, held, node, pending, snapshot
 
 FEATURES = ("", "a", "b", "a&b", "a|b")

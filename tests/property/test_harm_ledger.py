@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bftrainer.decide.decision import decide
-from bftrainer.decide.types import DecisionInput, Memory, Settings
 from bftrainer.harm.ledger import Farewell, Ledger, farewell, fold
 from bftrainer.harm.records import HarmRecords, How
+from bftrainer.model.decision import DecisionInput, Memory, Settings
 from tests.support.sim_cluster import SimCluster
 from tests.support.snapshots import ExactPolicy, record
 

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftrainer.poll.snapshot import Snapshot
+from bftrainer.model.cluster import Snapshot
 from bftrainer.process import Completed
 from slurm_plugins import commands
 from slurm_plugins.clock import ControllerClock

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bftrainer.decide.policies.milp import POLICY
-from bftrainer.decide.types import DecisionInput, Plan
+from bftrainer.model.decision import DecisionInput, Plan
 from bftrainer.simulate.costs import PhysicalCosts, constant
 from bftrainer.simulate.learning import LearningBooks
 from bftrainer.simulate.replay import Outcome, Replay

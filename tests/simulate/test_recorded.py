@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bftrainer.cli.main import main
-from bftrainer.decide.types import DecisionInput, DecisionRecord, Plan
 from bftrainer.journal.journal import Journal
+from bftrainer.model.decision import DecisionInput, DecisionRecord, Plan
 from bftrainer.simulate.costs import costs_from_mapping
 from bftrainer.simulate.recorded import KIND, Again, take_again
 from bftrainer.simulate.session import Choices, play

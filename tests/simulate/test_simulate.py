@@ -10,8 +10,8 @@ import pytest
 
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.decide.types import DecisionInput, Plan
 from bftrainer.errors import UsageError
+from bftrainer.model.decision import DecisionInput, Plan
 from bftrainer.simulate.costs import (
     PhysicalCosts,
     constant,

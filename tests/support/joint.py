@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from bftrainer.api.admission import check_spec
 from bftrainer.decide.policies.milp import POLICY
-from bftrainer.decide.types import DecisionInput, Memory, Plan, Settings
+from bftrainer.model.decision import DecisionInput, Memory, Plan, Settings
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.surviving.decision import decide_surely, unfit
-from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
 from tests.support.snapshots import T0, idle_nodes, record, snapshot
 
 NODES = 12

@@ -17,21 +17,15 @@ from pathlib import Path
 import pytest
 
 from bftrainer.api.server import ApiServer
-from bftrainer.api.service import (
-    Explanation,
-    LogFile,
-    NodeView,
-    Peer,
-    StatusView,
-    TrainerView,
-)
+from bftrainer.api.service import Peer
 from bftrainer.errors import BftError, ExitCode
 from bftrainer.harm.backoff import BackOff
 from bftrainer.harm.records import HarmRecords
 from bftrainer.harm.report import make_report
 from bftrainer.harm.slo import Rule
-from bftrainer.harm.views import HarmReport
-from bftrainer.trainer import TrainerProgress, TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.harm import HarmReport
+from bftrainer.model.trainer import TrainerProgress, TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.views import Explanation, LogFile, NodeView, StatusView, TrainerView
 from tests.support.snapshots import T0
 
 

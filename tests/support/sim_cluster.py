@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bftrainer.decide.types import PilotView, Plan
-from bftrainer.poll.snapshot import Job, JobState, Node, NodeState, SchedulerCycle, Snapshot
+from bftrainer.model.cluster import Job, JobState, Node, NodeState, SchedulerCycle, Snapshot
+from bftrainer.model.decision import PilotView, Plan
 from tests.support.snapshots import T0
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from bftrainer.actuate.group import Rescaled
-from bftrainer.api.service import TrainerView
 from bftrainer.canonical import from_plain
 from bftrainer.demo.local_site import LocalSite
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.local.client import LocalClient
 from bftrainer.local.running import LocalServer
-from bftrainer.trainer import TrainerState
+from bftrainer.model.trainer import TrainerState
+from bftrainer.model.views import TrainerView
 from tests.support.waiting import wait_for
 
 

@@ -13,9 +13,8 @@ from bftrainer.decide import giveback
 from bftrainer.decide.decision import decide
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.policies.base import Context, Decided, Traits
-from bftrainer.decide.types import DecisionInput, Memory, PilotView, Plan, Settings
 from bftrainer.decide.victims import Pick
-from bftrainer.poll.snapshot import (
+from bftrainer.model.cluster import (
     Job,
     JobState,
     Node,
@@ -24,8 +23,9 @@ from bftrainer.poll.snapshot import (
     SchedulerCycle,
     Snapshot,
 )
+from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, Settings
+from bftrainer.model.trainer import MeasuredCosts, TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.queue.printed import PrintedQueue
-from bftrainer.trainer import MeasuredCosts, TrainerRecord, TrainerSpec, TrainerState
 from milp.problem import Problem
 from milp.solve import solve
 from slurm_plugins.constraint import ways_of

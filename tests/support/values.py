@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from bftrainer.poll.features import Way
-from bftrainer.poll.snapshot import (
+from bftrainer.model.cluster import (
     Job,
     JobState,
     Node,
@@ -17,7 +16,8 @@ from bftrainer.poll.snapshot import (
     SchedulerCycle,
     Snapshot,
 )
-from bftrainer.trainer import (
+from bftrainer.model.features import Way
+from bftrainer.model.trainer import (
     MeasuredCosts,
     TrainerProgress,
     TrainerRecord,

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from bftrainer.decide.types import Memory, PilotView, Settings
-from bftrainer.poll.snapshot import NodeState
-from bftrainer.trainer import MeasuredCosts, TrainerRecord
+from bftrainer.model.cluster import NodeState
+from bftrainer.model.decision import Memory, PilotView, Settings
+from bftrainer.model.trainer import MeasuredCosts, TrainerRecord
 from tests.support.snapshots import (
     T0,
     Fold,

@@ -6,7 +6,7 @@ import pytest
 
 from bftrainer.api.allowance import Allowance
 from bftrainer.errors import BftError
-from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 
 
 def unfinished(user: str, count: int) -> list[TrainerRecord]:

@@ -15,15 +15,9 @@ from hypothesis import strategies as st
 from bftrainer.api import admission
 from bftrainer.api.codec import CodecError, decode, encode, parse
 from bftrainer.api.documents import document, error_document, error_of, listing, view_of, views_of
-from bftrainer.api.service import (
-    Explanation,
-    LogFile,
-    NodeView,
-    StatusView,
-    TrainerView,
-)
 from bftrainer.errors import BftError, ExitCode, UsageError
-from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.views import Explanation, LogFile, NodeView, StatusView, TrainerView
 from milp.problem import Curve
 
 TEXT = st.text(max_size=20)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from bftrainer.actuate import recording
 from bftrainer.actuate.group import Rescaled
 from bftrainer.elastic.protocol import Progress
-from bftrainer.trainer import MeasuredCosts, TrainerRecord
+from bftrainer.model.trainer import MeasuredCosts, TrainerRecord
 from tests.support.snapshots import record
 
 

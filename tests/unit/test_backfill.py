@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bftrainer.poll.snapshot import Job, JobState, NodeState, Reservation, Snapshot
+from bftrainer.model.cluster import Job, JobState, NodeState, Reservation, Snapshot
 from bftrainer.queue.backfill import BackfillPlan, neighbours, slot_begin_s
 from bftrainer.queue.model import NextPlan
 from bftrainer.queue.printed import PrintedQueue

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bftrainer.canonical import CanonicalError, decode, digest, encode, from_plain, to_plain
-from bftrainer.decide.types import (
+from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
+from bftrainer.model.decision import (
     Claim,
     DecisionInput,
     Memory,
@@ -27,8 +28,7 @@ from bftrainer.decide.types import (
     Settings,
     VainReleases,
 )
-from bftrainer.poll.snapshot import Job, JobState, Node, NodeState, Snapshot
-from bftrainer.trainer import (
+from bftrainer.model.trainer import (
     MeasuredCosts,
     TrainerProgress,
     TrainerRecord,

@@ -11,7 +11,7 @@ import pytest
 from bftrainer.elastic.protocol import Commit, Member, WorkerConfig, from_body
 from bftrainer.errors import UsageError
 from bftrainer.explain.restarts import restart_sentences
-from bftrainer.trainer import (
+from bftrainer.model.trainer import (
     CheckpointContract,
     MeasuredCosts,
     RestartCosts,
@@ -19,12 +19,12 @@ from bftrainer.trainer import (
     TrainerSpec,
     TrainerState,
 )
+from bftrainer.runtimes.base import Resize, load_runtime, resize_of
+from bftrainer.runtimes.config import worker_config
 from bftrainer.wire.messages import StartWorker, decode_to_agent, encode
 from trainers.command.directory import FencedError, directory_of, take
 from trainers.command.environment import program_environment
 from trainers.command.lines import Pace, Place, parse_line
-from trainers.runtimes.base import Resize, load_runtime, resize_of
-from trainers.runtimes.config import worker_config
 
 SPEC = TrainerSpec(
     name="sim", user="u", script="/s/sim", args=("--mesh", "a b"), cwd="/s", n_max=4,

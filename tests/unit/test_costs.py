@@ -17,8 +17,8 @@ from bftrainer.actuate.costs import (
 )
 from bftrainer.actuate.group import Rescaled
 from bftrainer.elastic.protocol import Progress
+from bftrainer.model.trainer import MeasuredCosts, TrainerProgress
 from bftrainer.profile.measure import MAX_SIZES, Observation
-from bftrainer.trainer import MeasuredCosts, TrainerProgress
 from milp.problem import Curve
 from tests.support.snapshots import record
 

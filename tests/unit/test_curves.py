@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftrainer.decide.stating import problem_trainer
-from bftrainer.decide.types import Settings
 from bftrainer.errors import UsageError
+from bftrainer.model.decision import Settings
+from bftrainer.model.trainer import MeasuredCosts, TrainerRecord
 from bftrainer.policy.model import SiteObjective
 from bftrainer.profile.curves import fitted
 from bftrainer.service import check_fit
 from bftrainer.surviving.decision import unfit
-from bftrainer.trainer import MeasuredCosts, TrainerRecord
 from milp.problem import Curve, Objective, Problem
 from milp.validate import validate
 from tests.support.snapshots import record

@@ -9,8 +9,8 @@ import pytest
 
 from bftrainer.canonical import encode
 from bftrainer.decide.policies.milp import POLICY
-from bftrainer.decide.types import DecisionInput, Memory, Settings
 from bftrainer.deciding import Decider
+from bftrainer.model.decision import DecisionInput, Memory, Settings
 from bftrainer.observability.decision_failures import DecisionFailures
 from tests.support.snapshots import T0, idle_nodes, pending, record, snapshot
 

@@ -8,8 +8,8 @@ import pytest
 
 from bftrainer import canonical
 from bftrainer.decide.overdue import A_BIT_S, LEAST_S, MOST_S
-from bftrainer.decide.types import DecisionInput, Memory, Plan, Settings
-from bftrainer.poll.snapshot import NodeState, Reservation, Snapshot
+from bftrainer.model.cluster import NodeState, Reservation, Snapshot
+from bftrainer.model.decision import DecisionInput, Memory, Plan, Settings
 from tests.support.snapshots import (
     SOURCES,
     T0,

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.decide.types import Plan, Settings
 from bftrainer.explain.sizes import explain_trainer
-from bftrainer.poll.snapshot import Node, NodeState
-from bftrainer.trainer import TrainerRecord
+from bftrainer.model.cluster import Node, NodeState
+from bftrainer.model.decision import Plan, Settings
+from bftrainer.model.trainer import TrainerRecord
 from tests.support.snapshots import Fold, held, node, record, snapshot, with_state
 
 SETTINGS = Settings(reserve_nodes_per_type=0)

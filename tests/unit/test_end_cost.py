@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from bftrainer.decide import end_cost
-from bftrainer.decide.types import Ending, Ends, Memory, PilotView, Settings
-from bftrainer.poll.snapshot import Job, JobState, Node, NodeState
+from bftrainer.model.cluster import Job, JobState, Node, NodeState
+from bftrainer.model.decision import Ending, Ends, Memory, PilotView, Settings
 from tests.support.snapshots import (
     T0,
     Fold,

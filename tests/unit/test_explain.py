@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.decide.types import Plan, Settings
 from bftrainer.explain.backends import backend_sentences
 from bftrainer.explain.sizes import explain_trainer
-from bftrainer.poll.snapshot import Node, NodeState, Snapshot
-from bftrainer.trainer import TrainerProgress, TrainerRecord, TrainerState
+from bftrainer.model.cluster import Node, NodeState, Snapshot
+from bftrainer.model.decision import Plan, Settings
+from bftrainer.model.trainer import TrainerProgress, TrainerRecord, TrainerState
 from tests.support.snapshots import T0, Fold, held, idle_nodes, record, snapshot, with_state
 
 SETTINGS = Settings(reserve_nodes_per_type=0, p_jmax=2)

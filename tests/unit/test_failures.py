@@ -9,12 +9,12 @@ import pytest
 
 from bftrainer.actuate.failures import MAX_BACKOFF_S, FailureCounts, given_up
 from bftrainer.actuate.group import describe_exit
-from bftrainer.api.service import TrainerView
 from bftrainer.canonical import decode, encode
 from bftrainer.cli.status import trainer_lines, trainer_row
 from bftrainer.explain.failures import trouble, trouble_sentences
+from bftrainer.model.trainer import FailureRow, Mark, TrainerRecord, TrainerState
+from bftrainer.model.views import TrainerView
 from bftrainer.policy.model import SitePolicy
-from bftrainer.trainer import FailureRow, Mark, TrainerRecord, TrainerState
 from tests.support.snapshots import record
 
 RAISED = "BFT-1410: The script raised {}: {}. The traceback is in the worker's log."

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from bftrainer.hostlist import ParseError
-from bftrainer.poll.features import meets
-from bftrainer.poll.snapshot import Job, Node, NodeLeft, NodeState, Partition, Reservation
+from bftrainer.model.cluster import Job, Node, NodeLeft, NodeState, Partition, Reservation
+from bftrainer.model.features import meets
 from bftrainer.queue.matching import Matching
 from bftrainer.queue.model import NodeDemand
 from bftrainer.queue.nodesets import NodeSets, first

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.poll.snapshot import Job, Node, NodeState, Reservation
+from bftrainer.model.cluster import Job, Node, NodeState, Reservation
 from bftrainer.queue.model import GapEnd, Then
 from bftrainer.queue.printed import PrintedQueue
 from tests.support.snapshots import (

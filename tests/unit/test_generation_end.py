@@ -11,7 +11,7 @@ from bftrainer.actuate.group import (
     WorkerPhase,
 )
 from bftrainer.elastic import protocol
-from bftrainer.trainer import FailureRow
+from bftrainer.model.trainer import FailureRow
 from tests.support.generations import Driver, offer
 
 # ---- the end ------------------------------------------------------------------------------

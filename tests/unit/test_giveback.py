@@ -10,8 +10,8 @@ import pytest
 from bftrainer.decide import cycles
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.giveback import coming_back, observe
-from bftrainer.decide.types import DecisionInput, Memory, PilotView, Settings
-from bftrainer.poll.snapshot import Node, NodeState, Snapshot
+from bftrainer.model.cluster import Node, NodeState, Snapshot
+from bftrainer.model.decision import DecisionInput, Memory, PilotView, Settings
 from tests.support.snapshots import (
     T0,
     given_back,

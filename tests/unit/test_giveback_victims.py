@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bftrainer.decide.decision import decide
-from bftrainer.decide.types import DecisionInput, Memory, PilotView, Plan, Settings
-from bftrainer.poll.snapshot import Job, NodeState
-from bftrainer.trainer import TrainerRecord
+from bftrainer.model.cluster import Job, NodeState
+from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, Settings
+from bftrainer.model.trainer import TrainerRecord
 from tests.support.snapshots import T0, ExactPolicy, node, pending, pilot, record, snapshot
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from bftrainer import canonical
-from bftrainer.decide.types import Settings
 from bftrainer.harm.backoff import (
     MAX_LEVEL,
     PATIENCE,
@@ -22,7 +21,8 @@ from bftrainer.harm.backoff import (
 )
 from bftrainer.harm.records import HandOver, How, Vain, Why
 from bftrainer.harm.slo import Rule
-from bftrainer.poll.snapshot import NodeState
+from bftrainer.model.cluster import NodeState
+from bftrainer.model.decision import Settings
 from tests.support.snapshots import (
     T0,
     Fold,

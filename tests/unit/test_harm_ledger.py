@@ -9,11 +9,11 @@ import pytest
 
 from bftrainer import canonical
 from bftrainer.decide.decision import decide
-from bftrainer.decide.types import DecisionInput, Memory, PilotView, Plan, Settings
 from bftrainer.harm.ledger import Farewell, Ledger, farewell, fold
 from bftrainer.harm.measure import End, hand_over
 from bftrainer.harm.records import HandOver, HarmRecords, How, Taken, Vain, Why
-from bftrainer.poll.snapshot import Job, JobState, Node, NodeState
+from bftrainer.model.cluster import Job, JobState, Node, NodeState
+from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, Settings
 from tests.support.snapshots import (
     T0,
     ExactPolicy,

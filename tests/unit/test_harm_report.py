@@ -12,20 +12,20 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bftrainer.api.documents import document, view_of
-from bftrainer.api.service import PollingView, RequestCount, StatusView
-from bftrainer.decide.types import DecisionInput, Memory, PilotView, Plan, Release, Settings
 from bftrainer.harm import backoff, records
 from bftrainer.harm.backoff import BackOff
 from bftrainer.harm.monitor import HarmMonitor, on_our_clock
 from bftrainer.harm.records import HandOver, HarmRecords, How, Taken, Vain, Why
 from bftrainer.harm.report import make_report
 from bftrainer.harm.slo import BUCKETS_S, Rule, histogram, quantile, slow_part
-from bftrainer.harm.views import HarmReport
 from bftrainer.journal.journal import Journal
+from bftrainer.model.cluster import Job, Node
+from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, Release, Settings
+from bftrainer.model.harm import HarmReport
+from bftrainer.model.views import PollingView, RequestCount, StatusView
 from bftrainer.observability.figures import Extras, daemon_figures
 from bftrainer.observability.metrics import MetricSample, MetricsRegistry
 from bftrainer.policy.model import SitePolicy
-from bftrainer.poll.snapshot import Job, Node
 from tests.support.snapshots import T0, held, pending, running, snapshot
 from tests.support.snapshots import node as a_node
 

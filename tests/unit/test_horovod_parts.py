@@ -22,16 +22,16 @@ from bftrainer.elastic.horovod.world import HorovodContext
 from bftrainer.elastic.protocol import WorkerConfig, from_body
 from bftrainer.elastic.store import StoreClient, StoreServer
 from bftrainer.errors import UsageError
-from bftrainer.trainer import (
+from bftrainer.model.trainer import (
     CheckpointContract,
     TrainerProgress,
     TrainerRecord,
     TrainerSpec,
     TrainerState,
 )
-from trainers.runtimes.base import Resize, load_runtime, resize_of
-from trainers.runtimes.config import worker_config
-from trainers.runtimes.horovod import BOOTSTRAP
+from bftrainer.runtimes.base import Resize, load_runtime, resize_of
+from bftrainer.runtimes.config import worker_config
+from bftrainer.runtimes.horovod import BOOTSTRAP
 
 CONFIG = WorkerConfig(trainer_id="t1", worker_id="w1", node="n", script="s")
 TOKEN = secrets.token_hex(8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bftrainer.decide import joining
-from bftrainer.decide.types import DecisionInput, Joining, Memory, PilotView, Settings
+from bftrainer.model.decision import DecisionInput, Joining, Memory, PilotView, Settings
 from tests.support.snapshots import T0, idle_nodes, snapshot
 
 

@@ -19,7 +19,7 @@ from bftrainer.canonical import CanonicalError
 from bftrainer.errors import BftError, ExitCode
 from bftrainer.journal import Journal, PilotRecord, PilotState, database, schema, tables
 from bftrainer.journal.entry_drafts import EntryDraft
-from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from milp.problem import Curve
 from tests.support.values import trainer_records
 

@@ -14,7 +14,7 @@ import pytest
 
 from bftrainer.errors import BftError
 from bftrainer.journal import Journal, PilotRecord, PilotState, background_writer
-from bftrainer.trainer import TrainerSpec
+from bftrainer.model.trainer import TrainerSpec
 from tests.support.waiting import wait_for
 
 SPEC = TrainerSpec(name="net", user="ada", script="/home/ada/train.py")

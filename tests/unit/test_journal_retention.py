@@ -16,8 +16,8 @@ from bftrainer.harm.backoff import BackOff
 from bftrainer.harm.monitor import SAID_AGAIN_S, HarmMonitor
 from bftrainer.journal import InstanceLock, Journal, PilotRecord, PilotState, retention
 from bftrainer.journal.acknowledged import MARK_NAME
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.policy.model import SitePolicy
-from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
 from tests.support.waiting import wait_for
 
 SPEC = TrainerSpec(name="net", user="ada", script="/home/ada/train.py")

@@ -9,9 +9,9 @@ from bftrainer.actuate.group import Rescaled
 from bftrainer.actuate.rescale_budget import SPAN_S, RescaleBudget
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.decide.types import Cooling, DecisionInput, Memory, Plan, Settings
-from bftrainer.poll.snapshot import NodeState
-from bftrainer.trainer import TrainerRecord
+from bftrainer.model.cluster import NodeState
+from bftrainer.model.decision import Cooling, DecisionInput, Memory, Plan, Settings
+from bftrainer.model.trainer import TrainerRecord
 from milp.problem import Curve
 from tests.support.snapshots import (
     T0,

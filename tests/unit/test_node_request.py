@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from bftrainer.node_request import NodeRequest, gpus_of_type, request_of
+from bftrainer.model.node_request import NodeRequest, gpus_of_type, request_of
 from tests.support.snapshots import node
 
 A100 = node("n1", node_type="gpu:a100:4", gpus=4, features=("a100", "nvlink", "amd"))

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from bftrainer.actuate.pilots import PilotBook
-from bftrainer.decide.types import Claim, Release
 from bftrainer.journal.journal import Journal
 from bftrainer.local.adapter import create
-from bftrainer.poll.snapshot import Job
+from bftrainer.model.cluster import Job
+from bftrainer.model.decision import Claim, Release
 from tests.support.snapshots import T0, pending, running, snapshot
 
 WAITS = replace(pending("71", 1), pilot_id="p000001")

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from bftrainer.decide.pool import PASS_S
-from bftrainer.decide.types import PilotView, Settings
-from bftrainer.poll.snapshot import (
+from bftrainer.model.cluster import (
     Job,
     Node,
     NodeState,
     Snapshot,
 )
+from bftrainer.model.decision import PilotView, Settings
 from tests.support.snapshots import (
     T0,
     Fold,

@@ -10,11 +10,11 @@ import pytest
 
 from bftrainer import canonical
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Standing, Traits
-from bftrainer.decide.types import DecisionInput, DecisionRecord, Memory, Plan, Settings, SlowNode
 from bftrainer.explain.sizes import explain_trainer
+from bftrainer.model.decision import DecisionInput, DecisionRecord, Memory, Plan, Settings, SlowNode
+from bftrainer.model.trainer import MeasuredCosts, TrainerProgress, TrainerRecord
 from bftrainer.profile.fit import MeasuredSize
 from bftrainer.surviving.decision import decide_surely
-from bftrainer.trainer import MeasuredCosts, TrainerProgress, TrainerRecord
 from milp.problem import Objective, Problem
 from milp.solve import solve
 from tests.support.policies import Scripted

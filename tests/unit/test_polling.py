@@ -12,10 +12,10 @@ from typing import Any, cast
 
 import pytest
 
+from bftrainer.model.cluster import NodeState
 from bftrainer.policy.model import SitePolicy
 from bftrainer.poll.announcer import Announcement
 from bftrainer.poll.batch_system import BatchSystem
-from bftrainer.poll.snapshot import NodeState
 from bftrainer.polling import AGAIN_S, Poller
 from tests.support.snapshots import node, snapshot
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from bftrainer.decide.pool import Pool, build_pool
-from bftrainer.decide.types import Memory, PilotView, Settings
-from bftrainer.poll.snapshot import Job, JobState, Node, NodeState, Reservation
+from bftrainer.model.cluster import Job, JobState, Node, NodeState, Reservation
+from bftrainer.model.decision import Memory, PilotView, Settings
 from bftrainer.queue.printed import PrintedQueue
 from tests.support.snapshots import (
     T0,

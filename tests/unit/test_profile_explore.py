@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from bftrainer.canonical import decode, digest, encode
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.milp import POLICY
-from bftrainer.decide.types import DecisionInput, Settings
-from bftrainer.poll.snapshot import Snapshot
+from bftrainer.model.cluster import Snapshot
+from bftrainer.model.decision import DecisionInput, Settings
+from bftrainer.model.trainer import MeasuredCosts, SizeThroughput, TrainerRecord
 from bftrainer.profile.curves import put_to_scale
 from bftrainer.profile.explore import explore, teaches
 from bftrainer.profile.fit import MeasuredSize, error_at
-from bftrainer.trainer import MeasuredCosts, SizeThroughput, TrainerRecord
 from milp.check import check
 from milp.problem import Curve, Objective, Problem, ProblemNode, ProblemTrainer
 from milp.solve import solve
@@ -124,7 +124,7 @@ def test_it_never_costs_more_than_the_budget(
 
 
 def _given(trainers: Sequence[TrainerRecord], settings: Settings) -> DecisionInput:
-    from bftrainer.decide.types import Memory
+    from bftrainer.model.decision import Memory
 
     return DecisionInput(
         now_s=1000.0,

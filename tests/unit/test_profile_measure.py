@@ -7,6 +7,7 @@ from statistics import mean, stdev
 
 import pytest
 
+from bftrainer.model.trainer import SizeThroughput
 from bftrainer.profile.measure import (
     LEAST_ERROR,
     OBSERVE_S,
@@ -19,7 +20,6 @@ from bftrainer.profile.measure import (
     deviation,
     error_of,
 )
-from bftrainer.trainer import SizeThroughput
 
 BEGIN = Observation(generation=4, size=2, step=100, samples=10_000, at_s=50.0)
 

@@ -10,7 +10,8 @@ import pytest
 
 from bftrainer.actuate.remembered import remembered
 from bftrainer.canonical import parse
-from bftrainer.decide.types import (
+from bftrainer.journal.journal import Journal
+from bftrainer.model.decision import (
     DecisionInput,
     DecisionRecord,
     Ending,
@@ -20,7 +21,6 @@ from bftrainer.decide.types import (
     Settings,
     SlowNode,
 )
-from bftrainer.journal.journal import Journal
 from bftrainer.simulate.recorded import take_again
 from tests.support.snapshots import T0, Fold, idle_nodes, record, snapshot
 

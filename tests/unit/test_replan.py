@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.decide.types import PilotView, Plan, Settings
-from bftrainer.poll.snapshot import Job, NodeState, Reservation
+from bftrainer.model.cluster import Job, NodeState, Reservation
+from bftrainer.model.decision import PilotView, Plan, Settings
 from tests.support.snapshots import (
     T0,
     Fold,

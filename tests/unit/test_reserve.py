@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bftrainer.decide.pool import in_reserve
-from bftrainer.decide.types import PoolNode, Settings
+from bftrainer.model.decision import PoolNode, Settings
 from tests.support.snapshots import T0, Fold, idle_nodes, record, snapshot
 
 

@@ -7,7 +7,7 @@ from bftrainer.actuate.generation import END_PATIENCE_S
 from bftrainer.actuate.group import Ended, Parked, Rescaled, WorkerFailed
 from bftrainer.actuate.restarting import FRESH_START_S, KILL_MARGIN_S, RestartMachine
 from bftrainer.elastic import protocol
-from bftrainer.trainer import MeasuredCosts
+from bftrainer.model.trainer import MeasuredCosts
 from tests.support.generations import Driver
 
 

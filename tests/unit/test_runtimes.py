@@ -11,10 +11,10 @@ import pytest
 from bftrainer import process
 from bftrainer.elastic.protocol import WorkerConfig, from_body
 from bftrainer.errors import UsageError
-from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.runtimes.base import load_runtime
+from bftrainer.runtimes.config import worker_config
 from bftrainer.wire.messages import StartWorker, decode_to_agent, encode
-from trainers.runtimes.base import load_runtime
-from trainers.runtimes.config import worker_config
 
 SPEC = TrainerSpec(
     name="digits", user="u", script="/s/train.py", args=("--lr", "0.1 $(x)"), cwd="/s",
@@ -83,7 +83,7 @@ def test_an_unknown_runtime_is_a_clear_error() -> None:
 
 def test_neither_runtime_nor_agent_imports_torch() -> None:
     check = (
-        "import sys, trainers.runtimes.torch, trainers.agent.main;"
+        "import sys, bftrainer.runtimes.torch, trainers.agent.main;"
         "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     )
     done = process.run([sys.executable, "-I", "-c", check], timeout_s=60)

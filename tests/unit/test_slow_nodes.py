@@ -10,10 +10,10 @@ from bftrainer import canonical
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import AllocationPolicy, load_policy
 from bftrainer.decide.slow_nodes import fraction_now
-from bftrainer.decide.types import DecisionInput, Memory, Plan, Replacing, Settings
 from bftrainer.explain.slow_nodes import slow_sentences, straggler_sentences
-from bftrainer.poll.snapshot import NodeState
-from bftrainer.trainer import MeasuredCosts, TrainerRecord
+from bftrainer.model.cluster import NodeState
+from bftrainer.model.decision import DecisionInput, Memory, Plan, Replacing, Settings
+from bftrainer.model.trainer import MeasuredCosts, TrainerRecord
 from milp.problem import Curve
 from tests.support.snapshots import (
     T0,

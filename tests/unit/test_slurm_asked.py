@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bftrainer.hostlist import ParseError
-from bftrainer.poll.snapshot import Job, JobState, Node, NodeLeft, NodeState
+from bftrainer.model.cluster import Job, JobState, Node, NodeLeft, NodeState
 from slurm_plugins import asked, parse
 from slurm_plugins.arrays import MOST_TASKS, Room, tasks_of, written_out
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bftrainer.poll.finding import Measured, Weight
+from bftrainer.model.finding import Measured, Weight
 from slurm_plugins.doctor import SlurmSettings, findings, qos_of
 
 CONFIG = """\

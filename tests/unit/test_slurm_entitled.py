@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bftrainer.poll.snapshot import Job, NodeState
+from bftrainer.model.cluster import Job, NodeState
 from slurm_plugins import parse
 from slurm_plugins.entitled import judged
 from tests.support.snapshots import (

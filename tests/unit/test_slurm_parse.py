@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bftrainer.hostlist import MAX_NAMES, ParseError, expand
-from bftrainer.poll.snapshot import JobState, NodeState, Presence
+from bftrainer.model.cluster import JobState, NodeState, Presence
 from slurm_plugins import asked, parse, states
 from slurm_plugins.launcher import batch_script
 from slurm_plugins.topology import switches

@@ -12,10 +12,10 @@ import pytest
 from bftrainer.errors import BftError
 from bftrainer.journal.lock import InstanceLock, held
 from bftrainer.observability.logs import configure_logging
+from bftrainer.wire.agent_config import AgentConfig
 from bftrainer.wire.endpoint import remember, remembered_port
 from bftrainer.wire.keys import load_or_create_pair
 from bftrainer.wire.private import write_private
-from trainers.agent.config import AgentConfig
 
 
 def _directory(path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bftrainer.actuate.stray_pilots import StrayPilots
-from bftrainer.poll.snapshot import JobState
+from bftrainer.model.cluster import JobState
 from tests.support.snapshots import pending, running, snapshot
 
 

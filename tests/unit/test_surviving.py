@@ -11,7 +11,9 @@ import pytest
 from bftrainer import canonical
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
 from bftrainer.decide.policies.milp import POLICY
-from bftrainer.decide.types import (
+from bftrainer.explain.sizes import explain_trainer
+from bftrainer.model.cluster import Job, NodeState, Snapshot
+from bftrainer.model.decision import (
     DecisionInput,
     DecisionRecord,
     Kind,
@@ -20,11 +22,9 @@ from bftrainer.decide.types import (
     Plan,
     Settings,
 )
-from bftrainer.explain.sizes import explain_trainer
-from bftrainer.poll.snapshot import Job, NodeState, Snapshot
+from bftrainer.model.trainer import MeasuredCosts, TrainerRecord
 from bftrainer.surviving.decision import MOST_TRIES, RETRY_S, decide_surely
 from bftrainer.surviving.words import sentences
-from bftrainer.trainer import MeasuredCosts, TrainerRecord
 from milp.problem import Curve, Problem
 from tests.support.snapshots import (
     T0,

@@ -35,11 +35,11 @@ from bftrainer.elastic.rank import place_in
 from bftrainer.elastic.replica_sender import Copier
 from bftrainer.elastic.state import State
 from bftrainer.errors import UsageError
-from bftrainer.trainer import TrainerSpec
+from bftrainer.model.trainer import TrainerSpec
+from bftrainer.runtimes.base import load_runtime
 from tests.support.generations import offer
 from trainers.agent.splitting import split
 from trainers.agent.team import Process, Team
-from trainers.runtimes.base import load_runtime
 
 NODE = WorkerConfig(
     trainer_id="t1", worker_id="t1-1-3", node="n1", script="/s/train.py", local_size=2,

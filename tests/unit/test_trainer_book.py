@@ -16,8 +16,8 @@ from bftrainer.actuate.trainers import TrainerBook
 from bftrainer.elastic import protocol
 from bftrainer.elastic.protocol import Commit, Member
 from bftrainer.journal.journal import Journal
+from bftrainer.model.trainer import TrainerState
 from bftrainer.policy.model import SitePolicy
-from bftrainer.trainer import TrainerState
 from bftrainer.wire.messages import DaemonMessage, KillWorker, TellWorker, WorkerReport
 from bftrainer.wire.refused_messages import RefusedMessages
 from tests.integration.daemon_scripts import SLOW, trainer_spec

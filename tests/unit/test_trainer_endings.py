@@ -15,7 +15,7 @@ from bftrainer.actuate.outcomes import SAVE_GRACE_S, complete, save_grace_s
 from bftrainer.elastic import protocol
 from bftrainer.elastic.worker import SPENT_LOGS, remove_spent_logs
 from bftrainer.journal.journal import Journal
-from bftrainer.trainer import CheckpointContract, TrainerState
+from bftrainer.model.trainer import CheckpointContract, TrainerState
 from bftrainer.wire.messages import DaemonMessage, KillWorker, WorkerReport
 from tests.support.generations import offer
 from tests.support.snapshots import record

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from bftrainer.model.cluster import NodeState, Reservation, Snapshot
 from bftrainer.poll.announcer import UNSEEN_S, Announcement, UnseenAnnouncements
-from bftrainer.poll.snapshot import NodeState, Reservation, Snapshot
 from tests.support.snapshots import (
     SOURCES,
     T0,

@@ -14,8 +14,8 @@ from bftrainer.harm.monitor import HarmMonitor
 from bftrainer.harm.records import HarmRecords, Taken
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.records import PilotRecord, PilotState
+from bftrainer.model.trainer import TrainerRecord, TrainerState
 from bftrainer.policy.model import SitePolicy
-from bftrainer.trainer import TrainerRecord, TrainerState
 from milp.problem import Curve
 from tests.support.generations import offer
 from tests.support.other_release import newer, older

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftrainer.hostlist import MAX_NAMES, ParseError, expand
-from bftrainer.poll.features import DEEPEST, MOST_NAMES, meets
-from bftrainer.poll.snapshot import Job, Partition
+from bftrainer.model.cluster import Job, Partition
+from bftrainer.model.features import DEEPEST, MOST_NAMES, meets
 from bftrainer.queue.model import JobNeeds
 from bftrainer.queue.printed import PrintedQueue
 from bftrainer.queue.requests import MOST_WAYS

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from bftrainer.decide.passed_over import MOST_DOUBLINGS
-from bftrainer.poll.snapshot import Job, NodeState, SchedulerCycle, Snapshot
+from bftrainer.model.cluster import Job, NodeState, SchedulerCycle, Snapshot
 from tests.support.snapshots import (
     T0,
     Fold,

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from bftrainer.decide.cycles import is_awaited
-from bftrainer.decide.types import Claim, Memory, Settings, VainReleases
-from bftrainer.poll.snapshot import Job
+from bftrainer.model.cluster import Job
+from bftrainer.model.decision import Claim, Memory, Settings, VainReleases
 from bftrainer.queue.waiting import waits_for_nodes
 from tests.support.snapshots import T0, Fold, idle_nodes, pending, pilot, record, snapshot
 

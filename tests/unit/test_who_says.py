@@ -14,7 +14,7 @@ from bftrainer.actuate.reported_workers import MOST_REGROUPED, Believed, judge
 from bftrainer.elastic import protocol
 from bftrainer.elastic.protocol import Commit, Member
 from bftrainer.journal.journal import Journal
-from bftrainer.trainer import TrainerState
+from bftrainer.model.trainer import TrainerState
 from bftrainer.wire.messages import DropCopy, HeldCopy, KillWorker, TellWorker, WorkerReport
 from tests.support.generations import offer
 from tests.unit.test_trainer_book import Site, _entered, _progress

@@ -10,11 +10,11 @@ import pytest
 
 from bftrainer.canonical import decode, encode
 from bftrainer.decide.policies.milp import POLICY
-from bftrainer.decide.types import DecisionInput, DecisionRecord, Memory, Plan, Settings
-from bftrainer.poll.snapshot import NodeState, Reservation
+from bftrainer.model.cluster import NodeState, Reservation
+from bftrainer.model.decision import DecisionInput, DecisionRecord, Memory, Plan, Settings
+from bftrainer.model.trainer import MeasuredCosts, TrainerRecord
 from bftrainer.surviving.decision import decide_surely
 from bftrainer.surviving.leaving_out import writable
-from bftrainer.trainer import MeasuredCosts, TrainerRecord
 from milp.problem import Curve
 from tests.support.snapshots import (
     T0,

@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from bftrainer.wire.agent_config import AgentConfig
 from bftrainer.wire.client import DaemonConnection
 from bftrainer.wire.keys import KeyPair
 from bftrainer.wire.messages import (
@@ -30,7 +31,6 @@ from bftrainer.wire.messages import (
     WorkerExited,
     WorkerSaid,
 )
-from trainers.agent.config import AgentConfig
 from trainers.agent.workers import Said
 
 LOG = logging.getLogger("bftrainer.agent")

@@ -19,6 +19,7 @@ from typing import NoReturn
 from bftrainer.elastic import protocol
 from bftrainer.errors import BftError
 from bftrainer.observability.logs import OneLine
+from bftrainer.wire.agent_config import AgentConfig, own_address
 from bftrainer.wire.keys import generate_pair, load_pair
 from bftrainer.wire.messages import (
     CopySettled,
@@ -43,7 +44,6 @@ from bftrainer.wire.peers import (
     Promise,
     SurveyTrainer,
 )
-from trainers.agent.config import AgentConfig, own_address
 from trainers.agent.link import DaemonLink
 from trainers.agent.peer_recovery import PeerRecovery
 from trainers.agent.replica_orders import HeldCopies

@@ -3,7 +3,7 @@
 An interpreter comes in; the process and our end of its socket go out. Called by
 ``trainers.agent.__main__`` for the interpreters that the pilot's configuration names,
 and by ``templates`` for any other. Imports nothing but the standard library and two
-small modules of ours; the configuration is checked in full by ``config``, later.
+small modules of ours; the configuration is checked in full by ``agent_config``, later.
 """
 
 from __future__ import annotations

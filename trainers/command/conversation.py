@@ -11,7 +11,7 @@ import socket
 from dataclasses import dataclass
 
 from bftrainer.elastic import protocol
-from bftrainer.trainer import CheckpointContract, Launch
+from bftrainer.model.trainer import CheckpointContract, Launch
 from trainers.command.lines import Pace, Place
 
 PROGRESS_S = 0.5  # Progress is said at most so often

@@ -20,13 +20,13 @@ from typing import BinaryIO
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.worker import SPENT_LOGS, remove_spent_logs
-from bftrainer.trainer import Launch
+from bftrainer.model.trainer import Launch
+from bftrainer.runtimes.signals import signal_number
 from trainers.command.conversation import Conversation, Orders, read_orders
 from trainers.command.directory import FencedError, directory_of, take
 from trainers.command.environment import program_environment
 from trainers.command.lines import parse_line
 from trainers.command.program import ControlFile, Program
-from trainers.command.signals import signal_number
 
 QUIET_START_S = 10.0  # a program that says nothing counts as started after so long
 DIRECTORY_PATIENCE_S = 30.0  # until the first node's rename must be seen here

@@ -15,9 +15,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from bftrainer.decide.types import DecisionInput, Plan
+from bftrainer.model.decision import DecisionInput, Plan
+from bftrainer.model.trainer import TrainerRecord
 from bftrainer.simulate.trainers import SimTrainer, rates_of
-from bftrainer.trainer import TrainerRecord
 from milp.problem import Curve
 
 Column = NDArray[np.float64]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from bftrainer.node_request import request_of
+from bftrainer.model.node_request import request_of
 from milp.problem import Curve
 
 MAX_NODES = 1_000_000

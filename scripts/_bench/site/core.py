@@ -22,13 +22,10 @@ from _bench.site.machine import Machine
 from _bench.site.nodesets import NodeSet, positions
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import load_policy
-from bftrainer.decide.types import DecisionInput, Memory, PilotView
 from bftrainer.policy import model as policy_model
 from bftrainer.poll import announcer
-from bftrainer.poll import snapshot as seen
 from bftrainer.poll.announcer import STAND_IN, UNSEEN_S, Announcement
 from bftrainer.polling import rules_of
-from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
 
 EPOCH_S = 1_700_000_040.0  # of the begin of a run: a whole minute
 PARTITIONS = ("batch", "bf")
@@ -53,6 +50,12 @@ def _either(module: Any, name: str, older_name: str) -> Any:
     return getattr(module, name, None) or getattr(module, older_name)
 
 
+seen = _first_of("bftrainer.model.cluster", "bftrainer.poll.snapshot")
+_decision = _first_of("bftrainer.model.decision", "bftrainer.decide.types")
+DecisionInput, Memory, PilotView = _decision.DecisionInput, _decision.Memory, _decision.PilotView
+_trainer = _first_of("bftrainer.model.trainer", "bftrainer.trainer")
+TrainerRecord, TrainerSpec = _trainer.TrainerRecord, _trainer.TrainerSpec
+TrainerState = _trainer.TrainerState
 UnseenAnnouncements = _either(announcer, "UnseenAnnouncements", "Announced")
 _HOOK = "has_hook" if "has_hook" in inspect.signature(rules_of).parameters else "is_told"
 _rate_limit = _first_of("bftrainer.poll.rate_limit", "bftrainer.poll.pace")

@@ -22,7 +22,7 @@ from _bench.waiting import wait_until
 from _bench.zero_harm.arm import light_trainers
 from bftrainer import process
 from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.trainer import TrainerSpec
+from bftrainer.model.trainer import TrainerSpec
 from slurm_plugins.testcluster import ClusterConfig, SlurmTestCluster
 
 WORKLOADS = Path(__file__).resolve().parents[2] / "workloads"

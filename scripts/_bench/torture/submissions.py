@@ -14,7 +14,7 @@ from typing import Any
 
 from bftrainer.api.codec import encode
 from bftrainer.api.documents import schema
-from bftrainer.trainer import TrainerSpec
+from bftrainer.model.trainer import TrainerSpec
 
 ODD: tuple[Any, ...] = (
     *(0, -1, 1, 10**18, 2**40, 10**400, 1e-320, 1e-20, 1e16, 1e308, True, None, "1", [], {}),

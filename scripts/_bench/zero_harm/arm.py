@@ -26,7 +26,7 @@ from _bench.zero_harm.runs import Run
 from _bench.zero_harm.submit import Submitter
 from _bench.zero_harm.workload import PlannedJob
 from bftrainer.demo.sidecar import DaemonProcess
-from bftrainer.trainer import TrainerSpec
+from bftrainer.model.trainer import TrainerSpec
 from milp.problem import Curve
 from slurm_plugins.testcluster import SlurmTestCluster
 

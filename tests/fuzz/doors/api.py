@@ -21,9 +21,9 @@ from bftrainer.api.documents import document, listing, schema
 from bftrainer.api.http_protocol import EmbeddedServer, PeerProtocol
 from bftrainer.api.peer import Credentials
 from bftrainer.api.routes import Routes, read_submission
-from bftrainer.api.service import LogFile
 from bftrainer.errors import BftError
-from bftrainer.trainer import TrainerSpec
+from bftrainer.model.trainer import TrainerSpec
+from bftrainer.model.views import LogFile
 from milp.problem import Curve
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents, texts

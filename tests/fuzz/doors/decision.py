@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bftrainer.api.codec import CodecError, decode, parse
 from bftrainer.api.routes import MAX_BODY_BYTES
-from bftrainer.decide.types import Settings
 from bftrainer.errors import UsageError
-from bftrainer.trainer import TrainerSpec
+from bftrainer.model.decision import Settings
+from bftrainer.model.trainer import TrainerSpec
 from milp.codec import canonical_json, problem_from_dict, problem_hash, problem_to_dict
 from milp.errors import ProblemError
 from milp.problem import Problem

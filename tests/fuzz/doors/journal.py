@@ -18,12 +18,12 @@ from bftrainer.journal.errors import JournalError
 from bftrainer.journal.lock import held
 from bftrainer.journal.projection import Projection
 from bftrainer.journal.verify import NO_HASH, entry_hash, verify
-from bftrainer.trainer import TrainerRecord
+from bftrainer.model.trainer import TrainerRecord
+from bftrainer.wire.agent_config import AgentConfig
 from bftrainer.wire.endpoint import port_in
 from bftrainer.wire.keys import load_pair
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents
-from trainers.agent.config import AgentConfig
 
 _MARK = acknowledged.encode(
     acknowledged.Mark(writes=3, seq=7, sha256="a" * 64, incarnation=1, last_pilot=5)

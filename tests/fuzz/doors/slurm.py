@@ -9,8 +9,8 @@ from pathlib import Path
 from hypothesis.strategies import SearchStrategy
 
 from bftrainer.hostlist import ParseError, expand
-from bftrainer.poll.features import meets, rule_of
-from bftrainer.poll.snapshot import Partition
+from bftrainer.model.cluster import Partition
+from bftrainer.model.features import meets, rule_of
 from bftrainer.queue.printed import PrintedQueue
 from slurm_plugins import asked, doctor, parse, states
 from slurm_plugins.constraint import ways_of

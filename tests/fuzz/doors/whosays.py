@@ -22,8 +22,8 @@ from bftrainer.elastic import protocol
 from bftrainer.elastic.fields import is_deep
 from bftrainer.elastic.protocol import ProtocolError
 from bftrainer.journal.journal import Journal
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.policy.model import SitePolicy
-from bftrainer.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.wire.messages import HeldCopy, WorkerReport
 from bftrainer.wire.peers import _ANSWERS, _QUESTIONS, PeerStanding, Surveyed
 from bftrainer.wire.refused_messages import RefusedMessages

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from bftrainer.poll.features import Way
+from bftrainer.model.features import Way
 
 
 class NodeState(enum.StrEnum):

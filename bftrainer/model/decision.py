@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from bftrainer.events.change import Event
-from bftrainer.poll.snapshot import Snapshot
-from bftrainer.trainer import TrainerRecord
+from bftrainer.model.cluster import Snapshot
+from bftrainer.model.event import Event
+from bftrainer.model.trainer import TrainerRecord
 from milp.problem import Allocation, Objective
 
 

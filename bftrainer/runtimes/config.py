@@ -7,8 +7,8 @@ A record and where the worker shall run come in, a ``WorkerConfig`` goes out. Ca
 from __future__ import annotations
 
 from bftrainer.elastic.protocol import WorkerConfig
-from bftrainer.node_request import asked
-from bftrainer.trainer import TrainerRecord
+from bftrainer.model.node_request import asked
+from bftrainer.model.trainer import TrainerRecord
 
 
 def worker_config(

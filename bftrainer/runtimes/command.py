@@ -9,16 +9,16 @@ from __future__ import annotations
 import dataclasses
 
 from bftrainer.elastic.protocol import WorkerConfig, to_body
-from bftrainer.trainer import CheckpointContract, TrainerRecord, TrainerSpec
-from bftrainer.wire.messages import StartWorker
-from trainers.command.signals import NO_SIGNAL, signal_number
-from trainers.runtimes.base import Resize
-from trainers.runtimes.checking import (
+from bftrainer.model.trainer import CheckpointContract, TrainerRecord, TrainerSpec
+from bftrainer.runtimes.base import Resize
+from bftrainer.runtimes.checking import (
     check_one_per_node,
     check_paths,
     check_size_and_length,
     unusable,
 )
+from bftrainer.runtimes.signals import NO_SIGNAL, signal_number
+from bftrainer.wire.messages import StartWorker
 
 MAX_STATUS = 125  # above it shells and the kernel have meanings of their own
 MAX_GRACE_S = 3600.0

@@ -12,9 +12,9 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from bftrainer.poll.features import Rule, meets, rule_of
-from bftrainer.poll.snapshot import Node
-from bftrainer.trainer import TrainerSpec
+from bftrainer.model.cluster import Node
+from bftrainer.model.features import Rule, meets, rule_of
+from bftrainer.model.trainer import TrainerSpec
 
 _GPU = re.compile(r"gpu(?::(?P<type>[A-Za-z0-9_][\w.+-]*?))?(?::(?P<count>[0-9]{1,9}))?")
 _COUNT = re.compile(r"[0-9]{1,9}")

@@ -7,10 +7,10 @@ user's interpreter, without ``mpiexec``: the processes connect to each other (MP
 from __future__ import annotations
 
 from bftrainer.elastic.protocol import WorkerConfig, to_body
-from bftrainer.trainer import TrainerRecord, TrainerSpec
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec
+from bftrainer.runtimes.base import Resize
+from bftrainer.runtimes.checking import check_in_place, check_one_per_node, unusable
 from bftrainer.wire.messages import StartWorker
-from trainers.runtimes.base import Resize
-from trainers.runtimes.checking import check_in_place, check_one_per_node, unusable
 
 
 class MpiRuntime:

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bftrainer.harm.slo import DelayBucket
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayBucket:
+    """A bar of the histogram: delays up to ``at_most_s``, and above the bar before."""
+
+    at_most_s: float | None  # None: everything longer
+    count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

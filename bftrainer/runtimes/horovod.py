@@ -12,11 +12,11 @@ from pathlib import Path
 
 import bftrainer
 from bftrainer.elastic.protocol import WorkerConfig
-from bftrainer.trainer import TrainerRecord, TrainerSpec
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec
+from bftrainer.runtimes.base import Resize
+from bftrainer.runtimes.checking import check_one_per_node
+from bftrainer.runtimes.torch import RUNTIME as TORCH
 from bftrainer.wire.messages import StartWorker
-from trainers.runtimes.base import Resize
-from trainers.runtimes.checking import check_one_per_node
-from trainers.runtimes.torch import RUNTIME as TORCH
 
 BOOTSTRAP = Path(bftrainer.__file__).resolve().parent / "elastic" / "horovod" / "__main__.py"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bftrainer.elastic.choosing import AUTO, BACKENDS
 from bftrainer.errors import ExitCode, UsageError
-from bftrainer.trainer import TrainerSpec
+from bftrainer.model.trainer import TrainerSpec
 
 MAX_WORKERS_PER_NODE = 64  # the agent talks to each of them
 

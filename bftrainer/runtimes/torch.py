@@ -7,10 +7,10 @@ Nothing here imports torch: that is the template's business, in the user's inter
 from __future__ import annotations
 
 from bftrainer.elastic.protocol import WorkerConfig, to_body
-from bftrainer.trainer import TrainerRecord, TrainerSpec
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec
+from bftrainer.runtimes.base import Resize
+from bftrainer.runtimes.checking import check_in_place
 from bftrainer.wire.messages import StartWorker
-from trainers.runtimes.base import Resize
-from trainers.runtimes.checking import check_in_place
 
 
 class TorchRuntime:

@@ -19,8 +19,8 @@ from typing import Protocol
 
 from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.errors import UsageError
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 from bftrainer.plugins import load_plugin
-from bftrainer.trainer import TrainerRecord, TrainerSpec
 from bftrainer.wire.messages import StartWorker
 
 ENTRY_POINT_GROUP = "bftrainer.runtimes"

@@ -1,0 +1,175 @@
+"""The control plane: agents, their connections, and the trainers that run on them.
+
+Wires ``AgentServer`` (connections), ``AgentBook`` (what agents reported) and ``TrainerBook``
+(generations): messages of agents go to trainers, connected agents become offers of nodes. The
+daemon adds pilots and decisions; benchmarks add a plan of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from bftrainer.actuate.agents import AgentBook
+from bftrainer.actuate.group import NodeOffer
+from bftrainer.actuate.trainers import TrainerBook
+from bftrainer.journal.journal import Journal
+from bftrainer.policy.model import SitePolicy
+from bftrainer.wire.keys import KeyPair
+from bftrainer.wire.messages import (
+    AgentMessage,
+    CopySettled,
+    Hello,
+    Leaving,
+    WorkerExited,
+    WorkerSaid,
+)
+from bftrainer.wire.server import AgentServer
+
+LOG = logging.getLogger("bftrainer.daemon")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """What the owner of a control plane is notified of; all called in the event loop."""
+
+    came: Callable[[str], object] = lambda _pilot_id: None  # before trainers hear of it
+    # (pilot, why, its farewell if it sent one); before trainers hear of it
+    gone: Callable[[str, str, Leaving | None], object] = lambda _pilot_id, _why, _farewell: None
+    changed: Callable[[], object] = lambda: None  # agents came or went, and trainers know
+    received: Callable[[str, AgentMessage], object] = lambda _pilot_id, _message: None  # and done
+
+
+class ControlPlane:
+    """One incarnation of it; ``start`` binds the port, ``stop`` closes all connections.
+
+    Until ``adopt`` is called, workers that agents report are kept for it: a daemon that comes
+    back first collects what still runs.
+    """
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        policy: SitePolicy,
+        state_dir: Path,
+        incarnation: int,
+        keys: KeyPair,
+        listener: Listener,
+        decide_soon: Callable[[], None] = lambda: None,
+        leaving: Callable[[], Collection[str]] = tuple,  # pilots whose nodes are no offers
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._listener, self._leaving = listener, leaving
+        self.is_adopting = True
+        self.keeps_replicas = True
+        self.agents = AgentBook(
+            state_dir=state_dir, policy=policy, incarnation=incarnation, keys=keys
+        )
+        self.server = AgentServer(
+            keys=keys,
+            incarnation=incarnation,
+            agent_timeout_s=policy.agent_timeout_s,
+            on_message=self._on_message,
+            on_lost=self._on_lost,
+        )
+        self.trainers = TrainerBook(
+            journal=journal,
+            policy=policy,
+            incarnation=incarnation,
+            send=self.server.send,
+            clock=clock,
+            on_change=decide_soon,
+            offers=lambda: self.offers().values() if self.keeps_replicas else (),
+            steady=time.monotonic,
+            refusals=self.server.refusals,
+        )
+
+    async def start(self, host: str, port: int = 0) -> str:
+        """Listen for agents; return the endpoint (port 0: any free one)."""
+        self.agents.endpoint = await self.server.start(host, port)
+        return self.agents.endpoint
+
+    async def stop(self) -> None:
+        """Close all connections; agents and workers go on."""
+        await self.server.stop()
+
+    # ---- agents → trainers ---------------------------------------------------------------
+
+    def _on_message(self, pilot_id: str, message: AgentMessage) -> None:
+        match message:
+            case Hello():
+                self._on_hello(pilot_id, message)
+            case WorkerSaid(worker_id=worker_id, body=body):
+                self.trainers.on_body(pilot_id, worker_id, body)
+            case WorkerExited(worker_id=worker_id, returncode=code, cause=cause):
+                self.trainers.on_exit(pilot_id, worker_id, code, cause)
+            case CopySettled():
+                self.trainers.on_settled(pilot_id, message)
+            case Leaving(reason=reason):
+                self._listener.gone(pilot_id, reason, message)
+                self._disconnect(pilot_id)
+            case _:  # a sign of life
+                pass
+        self._listener.received(pilot_id, message)
+
+    def _on_hello(self, pilot_id: str, hello: Hello) -> None:
+        self.agents.connected[pilot_id] = hello
+        self._listener.came(pilot_id)
+        self.server.send(pilot_id, self.agents.welcome(self.interpreters()))
+        if self.is_adopting:
+            self.trainers.reports.keep(pilot_id, hello.workers)
+        else:
+            self.trainers.reconcile(pilot_id, hello.workers)
+        self.trainers.copies.on_hello(pilot_id, hello.copies, self.trainers.records)
+        self._listener.changed()
+
+    def _on_lost(self, pilot_id: str, why: str) -> None:
+        if pilot_id in self.agents.connected:
+            LOG.info("agent of pilot %s is lost: %s", pilot_id, why)
+            self._listener.gone(pilot_id, why, None)
+            self._disconnect(pilot_id)
+
+    def _disconnect(self, pilot_id: str) -> None:
+        self.agents.connected.pop(pilot_id, None)
+        self.trainers.on_agent_lost(pilot_id)
+        self._listener.changed()
+
+    # ---- trainers → agents ---------------------------------------------------------------
+
+    def forget(self, pilot_id: str) -> None:
+        """A pilot has ended: its agent may not connect again, and its secrets go."""
+        self.server.forget(pilot_id)
+        if pilot_id in self.agents.connected:
+            self._disconnect(pilot_id)
+        self.agents.forget(pilot_id)
+
+    def offers(self) -> dict[str, NodeOffer]:
+        """Return the nodes that trainers may use now, by pilot."""
+        leaving = set(self._leaving())
+        offers = {p: self.agents.offer(p) for p in self.agents.connected if p not in leaving}
+        return {p: offer for p, offer in offers.items() if offer is not None}
+
+    def adopt(self) -> None:
+        """Take over the workers that agents of an earlier incarnation have reported."""
+        self.trainers.adopt_all(self.offers())
+        self.is_adopting = False
+
+    def tick(self) -> None:
+        """Let time pass for trainers; a few times a second."""
+        if not self.is_adopting:
+            self.trainers.tick()
+
+    def send_signs_of_life(self) -> None:
+        """Renew the leases of all agents."""
+        message = self.agents.welcome(self.interpreters())
+        for pilot_id in list(self.agents.connected):
+            self.server.send(pilot_id, message)
+
+    def interpreters(self) -> list[str]:
+        """Return the interpreters that agents should have templates of."""
+        specs = (r.spec for r in self.trainers.waiting_and_running())
+        return sorted({s.interpreter for s in specs if s.interpreter})

@@ -1,0 +1,25 @@
+"""Tables as plain text in aligned columns, for pipes and files. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return rows in aligned plain columns; a header that starts with > aligns right."""
+    names = [name.removeprefix(">") for name in headers]
+    cells = [[shown(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    lines = []
+    for row in (names, *cells):
+        parts = [
+            cell.rjust(width) if header.startswith(">") else cell.ljust(width)
+            for header, cell, width in zip(headers, row, widths, strict=True)
+        ]
+        lines.append("  ".join(parts).rstrip())
+    return "\n".join(lines)
+
+
+def shown(text: str) -> str:
+    """Return text that cannot steer a terminal: other characters as escapes."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

@@ -1,0 +1,30 @@
+"""A change that calls for a decision, and what such changes are seen in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What decisions react to, as sets of names."""
+
+    usable: frozenset[str]  # nodes idle or held
+    pending: frozenset[str]  # ordinary jobs that wait
+    trainers: frozenset[str]  # trainers that are not final
+    held: frozenset[str]  # pilots with a connected agent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A change of pool, queue or trainers."""
+
+    at_s: float
+    joined: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    jobs_arrived: tuple[str, ...] = ()
+    jobs_gone: tuple[str, ...] = ()
+    trainers_arrived: tuple[str, ...] = ()
+    trainers_gone: tuple[str, ...] = ()
+    agents_arrived: tuple[str, ...] = ()
+    agents_gone: tuple[str, ...] = ()

@@ -1,0 +1,116 @@
+"""What users see of the daemon: trainers, nodes, status, explanations, logs.
+
+The daemon makes them, the HTTP layer carries them, the command line prints them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bftrainer.model.finding import NOTHING, Measured
+from bftrainer.model.trainer import TrainerRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerView:
+    """A trainer with its three sizes."""
+
+    record: TrainerRecord
+    planned_nodes: tuple[str, ...]
+    requested_nodes: tuple[str, ...]  # pilots submitted or workers starting
+    observed_nodes: tuple[str, ...]  # members of the current generation
+    trouble: str = ""  # its failures, while it goes on all the same, one sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """A node as the daemon sees it."""
+
+    name: str
+    state: str  # NodeState value, or "unknown" when the last poll failed
+    use: str  # "free" | "reserve" | "held-off" | "requested" | "held" | "busy" | "not ours"
+    reason: str = ""  # why it is (not) used, one sentence
+    node_type: str = "default"
+    gpus: int = 0
+    trainer_id: str = ""
+    pilot_id: str = ""
+    usable_until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCount:
+    """How often the controller was asked for something."""
+
+    kind: str
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollingView:
+    """What looking at the batch system costs its controller, and what it may cost."""
+
+    mode: str  # "hook": told of changes | "polling"
+    interval_s: float  # between two looks that nothing called for, at least
+    requests_per_minute: int  # allowed, of looks that nothing called for
+    total_per_minute: int  # allowed, of all looks
+    requests_last_minute: int  # of looks and orders
+    looks: int
+    called_looks: int  # because of something announced
+    last_look_s: float  # how long it took
+    requests: tuple[RequestCount, ...]  # so far, by kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusView:
+    """The daemon in one look."""
+
+    incarnation: int
+    pid: int
+    started_s: float
+    batch_system: str
+    observed: str  # "present" | "unknown"
+    failures: tuple[str, ...]
+    policy_hash: str
+    nodes_total: int
+    nodes_idle: int
+    nodes_held: int
+    nodes_requested: int
+    decisions: int
+    last_decision_ms: float
+    last_decision_s: float | None
+    rescales: int
+    give_backs: int  # nodes handed back before being asked
+    preemptions: int  # nodes the batch system had to take
+    trainers: tuple[TrainerView, ...]
+    polling: PollingView | None = None
+    back_off: str = ""  # one sentence while the daemon backs off (docs/design/give-back.md)
+    slow_nodes: tuple[str, ...] = ()  # a sentence each (docs/design/estimators.md)
+    cooling_nodes: tuple[str, ...] = ()  # a sentence each (docs/reference/failures.md)
+    left_out: tuple[str, ...] = ()  # of decisions, a sentence each (docs/design/solver.md)
+    measured: Measured = NOTHING  # of pilots (docs/design/give-back.md)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a trainer has the size it has."""
+
+    trainer_id: str
+    state: str
+    planned_size: int
+    observed_size: int
+    sentences: tuple[str, ...]  # most important first
+    decision_id: int | None
+    node_price: float
+    gain_of_one_more: float | None
+    loss_of_one_fewer: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFile:
+    """Where a worker's output is."""
+
+    worker_id: str
+    node: str
+    path: str
+    generation: int  # the first generation it was in, 0 if none yet
+    rank: int | None
