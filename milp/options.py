@@ -12,7 +12,7 @@ count as equal: that is float noise, not preference.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -26,6 +26,7 @@ from milp.tables import FloatArray, IntArray, rate_curve, value_table
 
 TOLERANCE = 1e-12  # of the sum over trainers of the largest |value| each can have
 REMEMBERED, REMEMBERED_SIZES = 1 << 11, 128  # rows, and sizes of one: 2 MB together
+REMEMBERED_EDGES = 1 << 13  # of a row cut off at some size: 3 MB together
 
 # What a row depends on, beside C_j, the largest size, t_fwd and the objective.
 _FIELDS = (
@@ -55,14 +56,11 @@ class Options:
     current: IntArray  # [j]: C_j
     counts: tuple[int, ...]  # [k]: nodes per class
     tolerance: float
-    slopes: FloatArray | None  # of all rows' rising edges; None: too many to remember
-    lengths: IntArray  # sizes each of these goes up by
+    edges: FloatArray | None  # slopes and lengths of all rows' rising edges; None: too many
 
     def price(self) -> float | None:
         """Price of a node, were all nodes of one class; None: to be found another way."""
-        if self.slopes is None:
-            return None
-        return price_of(self.slopes, self.lengths, sum(self.counts))
+        return None if self.edges is None else price_of(self.edges, sum(self.counts))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,13 +69,12 @@ class _Row:
 
     allowed: FloatArray  # [n]: v_j(n); -inf below n_min
     magnitude: float  # the largest |v_j(n)|
-    slopes: FloatArray
-    lengths: IntArray
+    corners: tuple[int, ...]  # sizes between which v_j rises evenly, ascending, but for 0
 
 
 def build_options(problem: Problem, pool: PoolView) -> Options:
     """Lay out every trainer's values; sizes that break a bound are -inf."""
-    counts, t_fwd_s, objective = pool.counts(), problem.t_fwd_s, problem.objective
+    counts = pool.counts()
     present = [len(names) for names in pool.present]
     every, classes = range(len(present)), range(len(counts))
     if len(counts) == 1:
@@ -87,14 +84,16 @@ def build_options(problem: Problem, pool: PoolView) -> Options:
         most = [max(sizes) for sizes in largest]
     widest = max(most, default=0)
     is_small = widest <= REMEMBERED_SIZES
-    row_of = _row if is_small else _row.__wrapped__
-    rows = [
-        row_of(_terms_of(trainer), n_present, last, t_fwd_s, objective)
-        for trainer, n_present, last in zip(pool.trainers, present, most, strict=True)
-    ]
+    if is_small:
+        # Not as the pool bounds them: what is remembered then serves pools of any size.
+        reach = [min(trainer.n_max, REMEMBERED_SIZES) for trainer in pool.trainers]
+        rows = _rows(_row, problem, pool, present, reach)
+        edges = [_edges(row, last) for row, last in zip(rows, most, strict=True)]
+    else:
+        rows = _rows(_row.__wrapped__, problem, pool, present, most)
     table = np.full((len(rows), widest + 2), -np.inf)
-    for cells, row in zip(table, rows, strict=True):
-        cells[: len(row.allowed)] = row.allowed
+    for cells, row, last in zip(table, rows, most, strict=True):
+        cells[: last + 1] = row.allowed[: last + 1]
     allowed = table[None]
     if len(counts) > 1:
         limits = np.array(largest, dtype=np.int64).reshape(-1, len(counts)).T
@@ -105,36 +104,55 @@ def build_options(problem: Problem, pool: PoolView) -> Options:
         current=np.array(present, dtype=np.int64),
         counts=counts,
         tolerance=TOLERANCE * sum([row.magnitude for row in rows]),
-        slopes=np.concatenate([row.slopes for row in rows]) if rows and is_small else None,
-        lengths=np.concatenate([row.lengths for row in rows]) if rows else np.zeros(0, np.int64),
+        edges=np.concatenate(edges, axis=1) if rows and is_small else None,
     )
+
+
+def _rows(
+    row_of: Callable[..., _Row],
+    problem: Problem,
+    pool: PoolView,
+    present: Sequence[int],
+    reach: Sequence[int],
+) -> list[_Row]:
+    t_fwd_s, objective = problem.t_fwd_s, problem.objective
+    return [
+        row_of(_terms_of(trainer), n_present, last, t_fwd_s, objective)
+        for trainer, n_present, last in zip(pool.trainers, present, reach, strict=True)
+    ]
 
 
 def forget_rows() -> None:
     """Make every row anew from now on, as a process does that has just begun."""
     _row.cache_clear()
+    _edges.cache_clear()
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _row(
-    terms: tuple[Any, ...], n_present: int, largest: int, t_fwd_s: float, objective: Objective
+    terms: tuple[Any, ...], n_present: int, last: int, t_fwd_s: float, objective: Objective
 ) -> _Row:
-    trainer = ProblemTrainer(trainer_id="", n_max=largest, **dict(zip(_FIELDS, terms, strict=True)))
-    n_min, last = trainer.n_min, largest if largest >= trainer.n_min else 0
+    trainer = ProblemTrainer(trainer_id="", n_max=last, **dict(zip(_FIELDS, terms, strict=True)))
     allowed = value_table(trainer, n_present, last, t_fwd_s=t_fwd_s, objective=objective)
     magnitude = float(np.abs(allowed).max())
-    allowed[1:n_min] = -np.inf
+    allowed[1 : trainer.n_min] = -np.inf
     allowed.flags.writeable = False
-    corners: Iterable[int] = range(n_min, last + 1)
+    corners: Iterable[int] = range(trainer.n_min, last + 1)
     if trainer.warm_up_s <= 0:
         # Between these v_j is linear, and at C_j it jumps up: no other size is a corner.
-        bends = {n_min, n_present, last, *rate_curve(trainer, objective).sizes}
-        corners = sorted([size for size in bends if n_min <= size <= last])
-    sizes = [0, *corners]
-    edges = rising_edges(zip(sizes, allowed[sizes].tolist(), strict=True))
+        corners = {trainer.n_min, n_present, *rate_curve(trainer, objective).sizes}
     return _Row(
         allowed=allowed,
         magnitude=magnitude,
-        slopes=np.array([slope for slope, _ in edges]),
-        lengths=np.array([length for _, length in edges], dtype=np.int64),
+        corners=tuple(sorted([size for size in corners if trainer.n_min <= size <= last])),
     )
+
+
+@lru_cache(maxsize=REMEMBERED_EDGES)
+def _edges(row: _Row, last: int) -> FloatArray:
+    """Slopes and lengths of the edges of the row cut off behind a size."""
+    sizes = [0, *(size for size in row.corners if size < last)]
+    if row.allowed[last] > -np.inf and last:
+        sizes.append(last)
+    edges = rising_edges(zip(sizes, row.allowed[sizes].tolist(), strict=True))
+    return np.array(edges, dtype=np.float64).reshape(-1, 2).T

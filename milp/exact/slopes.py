@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from milp.tables import FloatArray, IntArray
+from milp.tables import FloatArray
 
 SAME_SLOPE = 1.0 - 1e-12  # edges that steep beside each other are one: float noise
 
@@ -35,12 +35,14 @@ def rising_edges(points: Iterable[tuple[int, float]]) -> list[tuple[float, int]]
     return edges
 
 
-def price_of(slopes: FloatArray, lengths: IntArray, capacity: int) -> float:
+def price_of(edges: FloatArray, capacity: int) -> float:
     """Price of a node at which what all trainers take by themselves just fills the pool.
 
-    ``slopes`` and ``lengths`` are the edges of all trainers in any order. The steepest are
-    taken first; the price is the slope of the first that does not fit, 0 if all do.
+    ``edges[0]`` and ``edges[1]`` are the slopes and lengths of all trainers' edges, in any
+    order. The steepest are taken first; the price is the slope of the first that does not
+    fit, 0 if all do.
     """
+    slopes, lengths = edges
     order = (-slopes).argsort(kind="stable")
     first = int(lengths.take(order).cumsum().searchsorted(capacity, side="right"))
     return float(slopes[order[first]]) if first < len(order) else 0.0

@@ -190,7 +190,7 @@ def options_of(problem: Problem) -> Options:
 
 def solve_at_price_searched(options: Options) -> PoolAnswer:
     """As when the slopes of the rows are not at hand."""
-    return solve_sizes(replace(options, slopes=None))
+    return solve_sizes(replace(options, edges=None))
 
 
 def assert_same(answer: PoolAnswer, dense: PoolAnswer, case: object) -> None:
