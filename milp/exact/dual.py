@@ -112,7 +112,7 @@ def _solve_at(
         found = (None if is_dense else search_few(near)) or search_window(near)
         if found is not None:
             break
-        gap *= GROWTH
+        gap = max(gap * GROWTH, price * FIRST_GAP)
     every, larger = np.arange(len(sizes)), sizes.copy()
     sizes[several], larger[several] = found
     value = float(allowed[every, sizes].sum())

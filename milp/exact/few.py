@@ -1,4 +1,4 @@
-"""The quick way for small problems, in plain Python: an answer nearby, and every way to it.
+"""The quick way for small problems, in plain Python: a good answer, and every better one.
 
 Takes what the sizes lose (``milp.exact.dual`` has the why) and returns the loss of a good
 answer, or the sizes that lose least. On a handful of sizes the calls of the program in
