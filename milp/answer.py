@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from milp.exact.column_data import Columns
-from milp.exact.worths import Worths
 from milp.options import Options
 from milp.placing.place import place
 from milp.pool import PoolView
@@ -27,7 +24,7 @@ NO_MARGINAL = Marginal(gain_of_one_more=None, loss_of_one_fewer=None)
 def make_allocation(
     problem: Problem,
     pool: PoolView,
-    options: Options | Columns | Worths,
+    options: Options,
     *,
     sizes: Sequence[int],
     classes: Sequence[int],
@@ -41,22 +38,13 @@ def make_allocation(
     ``sizes`` and ``classes`` are of the trainers that may run; the others get 0.
     ``split[j][k]``: nodes of class k, where a trainer mixes classes.
     """
-    if isinstance(options, Worths):
-        worth = _worth_of_table(options, sizes)
-    elif isinstance(options, Columns):
-        worth = _worth_of_columns(options, sizes)
-    else:
-        worth = _worth_of_options(options, pool, sizes, classes)
-    marginals = {
-        trainer.trainer_id: Marginal(gain_of_one_more=gain, loss_of_one_fewer=loss)
-        for trainer, gain, loss in zip(pool.trainers, worth.gains, worth.losses, strict=True)
-    }
+    values, marginals = _worth(options, pool, sizes, classes)
     if stopped := problem.trainers[problem.p_jmax :]:
         marginals |= dict.fromkeys((trainer.trainer_id for trainer in stopped), NO_MARGINAL)
-        worth.values.extend(values_of_stopped(problem))
+        values.extend(values_of_stopped(problem))
     return Allocation(
         assignment=place(problem, pool, sizes, classes, split),
-        objective=math.fsum(worth.values),
+        objective=math.fsum(values),
         # One node more never hurts; what float noise says against that is cut off.
         node_price=max(node_price, 0.0),
         marginals=marginals,
@@ -84,71 +72,36 @@ def values_of_stopped(problem: Problem) -> list[float]:
     return values
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Worth:
+def _worth(
+    options: Options, pool: PoolView, sizes: Sequence[int], classes: Sequence[int]
+) -> tuple[list[float], dict[str, Marginal]]:
     """By trainer that may run: what its size is worth, and one node more and one fewer.
 
     All others unchanged. One fewer than n_min is 0; one more than 0 is no size when
     n_min > 1: None.
     """
-
-    values: list[float]
-    gains: list[float | None]
-    losses: list[float | None]
-
-
-def _worth_of_table(worths: Worths, sizes: Sequence[int]) -> _Worth:
-    allowed = worths.allowed
-    now = np.arange(0, allowed.size, allowed.shape[1])
+    allowed = options.allowed
+    best = allowed[0] if len(allowed) == 1 else allowed.max(axis=0)
+    # A trainer without nodes may get its first one of any class.
+    of_class = best if len(allowed) == 1 else allowed[list(classes), range(len(sizes))]
+    now = np.arange(0, best.size, best.shape[1])
     now += np.array(sizes, dtype=np.int64)
-    triples = zip(
+    marginals: dict[str, Marginal] = {}
+    values = best.take(now).tolist()
+    for trainer, size, value, first, larger, smaller, nothing in zip(
+        pool.trainers,
         sizes,
-        allowed.take(now).tolist(),
-        allowed.take(now + 1).tolist(),
-        allowed.take(now - 1).tolist(),  # of size 0: nothing that is read
-        allowed[:, 0].tolist(),
+        values,
+        best[:, 1].tolist(),
+        of_class.take(now + 1).tolist(),
+        best.take(now - 1).tolist(),  # of size 0: nothing that is read
+        best[:, 0].tolist(),
         strict=True,
-    )
-    values: list[float] = []
-    gains: list[float | None] = []
-    losses: list[float | None] = []
-    for size, value, larger, smaller, nothing in triples:
-        values.append(value)
-        gains.append(None if larger == -math.inf else larger - value)
+    ):
+        more = larger if size else first
         fewer = nothing if smaller == -math.inf else smaller
-        losses.append(value - fewer if size else None)
-    return _Worth(values=values, gains=gains, losses=losses)
-
-
-def _worth_of_columns(columns: Columns, sizes: Sequence[int]) -> _Worth:
-    now = np.array(sizes, dtype=np.float64)
-    larger, smaller = now + 1, now - 1
-    may_grow = (larger >= columns.n_min) & (larger <= columns.n_max)
-    larger[~may_grow] = 0.0
-    smaller[smaller < columns.n_min] = 0.0
-    values = columns.values_at(now)
-    gains = (columns.values_at(larger) - values).tolist()
-    losses = (values - columns.values_at(smaller)).tolist()
-    return _Worth(
-        values=values.tolist(),
-        gains=[gain if may else None for gain, may in zip(gains, may_grow.tolist(), strict=True)],
-        losses=[loss if size else None for loss, size in zip(losses, sizes, strict=True)],
-    )
-
-
-def _worth_of_options(
-    options: Options, pool: PoolView, sizes: Sequence[int], classes: Sequence[int]
-) -> _Worth:
-    values = [float(options.values[j, n]) for j, n in enumerate(sizes)]
-    gains: list[float | None] = []
-    losses: list[float | None] = []
-    for j, (trainer, size, k) in enumerate(zip(pool.trainers, sizes, classes, strict=True)):
-        row, gain = options.values[j], None
-        if size + 1 < len(row):
-            may_grow = np.isfinite(options.allowed[:, j, size + 1])
-            if may_grow[k] if size else may_grow.any():
-                gain = float(row[size + 1]) - values[j]
-        gains.append(gain)
-        fewer = size - 1 if size > trainer.n_min else 0
-        losses.append(values[j] - float(row[fewer]) if size else None)
-    return _Worth(values=values, gains=gains, losses=losses)
+        marginals[trainer.trainer_id] = Marginal(
+            gain_of_one_more=None if more == -math.inf else more - value,
+            loss_of_one_fewer=value - fewer if size else None,
+        )
+    return values, marginals

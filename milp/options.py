@@ -1,65 +1,158 @@
 """What a solver chooses from: per trainer the sizes it may take and their values.
 
-Built from a validated Problem and its PoolView; read by the solvers. Solvers compare
-by three keys in this order: value, number of rescales (fewer first), sizes in FCFS
-order (earlier trainers get more). Values that differ by no more than ``tolerance``
+Built from a validated Problem and its PoolView; read by all solvers and by the answer. A
+trainer's row depends on few of its fields, which seldom change, and on C_j: from one
+decision to the next most rows stay the same, and so they are remembered.
+
+Solvers compare by three keys in this order: value, number of rescales (fewer first), sizes
+in FCFS order (earlier trainers get more). Values that differ by no more than ``tolerance``
 count as equal: that is float noise, not preference.
 """
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
+from milp.exact.slopes import price_of, rising_edges
 from milp.pool import PoolView
-from milp.problem import Problem
-from milp.tables import FloatArray, IntArray, value_table
+from milp.problem import Objective, Problem, ProblemTrainer
+from milp.tables import FloatArray, IntArray, rate_curve, value_table
 
 TOLERANCE = 1e-12  # of the sum over trainers of the largest |value| each can have
+REMEMBERED, REMEMBERED_SIZES = 1 << 11, 128  # rows, and sizes of one: 2 MB together
+REMEMBERED_EDGES = 1 << 13  # of a row cut off at some size: 3 MB together
+
+# What a row depends on, beside C_j, the largest size, t_fwd and the objective.
+_FIELDS = (
+    "n_min",
+    "rescale_up_s",
+    "rescale_down_s",
+    "warm_up_s",
+    "weight",
+    "current_batch",
+    "curve",
+    "utility",
+    "batch_curves",
+)
+_terms_of = operator.attrgetter(*_FIELDS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Options:
     """All trainers' sizes as one matrix per class.
 
     ``allowed[k][j, n]`` is v_j(n) where trainer j may take n nodes of class k (size 0
-    is in class 0 only), else -inf; columns reach one size beyond the pool, because the
-    price of a node asks for the solution with one node more.
+    is in class 0 only), else -inf. Columns reach one size beyond the pool, because the
+    price of a node asks for the solution with one node more, and the last one is -inf.
     """
 
-    values: FloatArray  # [j, n]: v_j(n) for every n, bounds not applied
     allowed: FloatArray  # [k, j, n]
     current: IntArray  # [j]: C_j
     counts: tuple[int, ...]  # [k]: nodes per class
     tolerance: float
+    edges: FloatArray | None  # slopes and lengths of all rows' rising edges; None: too many
+
+    def price(self) -> float | None:
+        """Price of a node, were all nodes of one class; None: to be found another way."""
+        return None if self.edges is None else price_of(self.edges, sum(self.counts))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Row:
+    """One trainer, of sizes up to its largest."""
+
+    allowed: FloatArray  # [n]: v_j(n); -inf below n_min
+    magnitude: float  # the largest |v_j(n)|
+    corners: tuple[int, ...]  # sizes between which v_j rises evenly, ascending, but for 0
 
 
 def build_options(problem: Problem, pool: PoolView) -> Options:
     """Lay out every trainer's values; sizes that break a bound are -inf."""
     counts = pool.counts()
-    n_trainers, n_classes = len(pool.trainers), len(counts)
-    largest = [[pool.largest(j, k, extra=1) for k in range(n_classes)] for j in range(n_trainers)]
-    current = [len(names) for names in pool.present]
-    width = 1 + max((n for row in largest for n in row if n), default=1)
-    values = np.zeros((n_trainers, width))
-    allowed = np.full((n_classes, n_trainers, width), -np.inf)
-    for j, trainer in enumerate(pool.trainers):
-        # Beyond its own largest size nobody reads the row.
-        last = min(max(*largest[j], trainer.n_min) + 1, width - 1)
-        row = value_table(
-            trainer, current[j], last, t_fwd_s=problem.t_fwd_s, objective=problem.objective
-        )
-        values[j, : last + 1] = row
-        allowed[0, j, 0] = row[0]
-        for k in range(n_classes):
-            span = slice(trainer.n_min, largest[j][k] + 1)
-            allowed[k, j, span] = row[span]
-    magnitude = float(np.abs(values).max(axis=1).sum()) if n_trainers else 0.0
+    present = [len(names) for names in pool.present]
+    every, classes = range(len(present)), range(len(counts))
+    if len(counts) == 1:
+        most = [pool.largest(j, 0, extra=1) for j in every]
+    else:
+        largest = [[pool.largest(j, k, extra=1) for k in classes] for j in every]
+        most = [max(sizes) for sizes in largest]
+    widest = max(most, default=0)
+    is_small = widest <= REMEMBERED_SIZES
+    if is_small:
+        # Not as the pool bounds them: what is remembered then serves pools of any size.
+        reach = [min(trainer.n_max, REMEMBERED_SIZES) for trainer in pool.trainers]
+        rows = _rows(_row, problem, pool, present, reach)
+        edges = [_edges(row, last) for row, last in zip(rows, most, strict=True)]
+    else:
+        rows = _rows(_row.__wrapped__, problem, pool, present, most)
+    table = np.full((len(rows), widest + 2), -np.inf)
+    for cells, row, last in zip(table, rows, most, strict=True):
+        cells[: last + 1] = row.allowed[: last + 1]
+    allowed = table[None]
+    if len(counts) > 1:
+        limits = np.array(largest, dtype=np.int64).reshape(-1, len(counts)).T
+        allowed = np.where(np.arange(widest + 2) <= limits[:, :, None], table, -np.inf)
+        allowed[1:, :, 0] = -np.inf
     return Options(
-        values=values,
         allowed=allowed,
-        current=np.asarray(current, dtype=np.int64),
+        current=np.array(present, dtype=np.int64),
         counts=counts,
-        tolerance=TOLERANCE * magnitude,
+        tolerance=TOLERANCE * sum([row.magnitude for row in rows]),
+        edges=np.concatenate(edges, axis=1) if rows and is_small else None,
     )
+
+
+def _rows(
+    row_of: Callable[..., _Row],
+    problem: Problem,
+    pool: PoolView,
+    present: Sequence[int],
+    reach: Sequence[int],
+) -> list[_Row]:
+    t_fwd_s, objective = problem.t_fwd_s, problem.objective
+    return [
+        row_of(_terms_of(trainer), n_present, last, t_fwd_s, objective)
+        for trainer, n_present, last in zip(pool.trainers, present, reach, strict=True)
+    ]
+
+
+def forget_rows() -> None:
+    """Make every row anew from now on, as a process does that has just begun."""
+    _row.cache_clear()
+    _edges.cache_clear()
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _row(
+    terms: tuple[Any, ...], n_present: int, last: int, t_fwd_s: float, objective: Objective
+) -> _Row:
+    trainer = ProblemTrainer(trainer_id="", n_max=last, **dict(zip(_FIELDS, terms, strict=True)))
+    allowed = value_table(trainer, n_present, last, t_fwd_s=t_fwd_s, objective=objective)
+    magnitude = float(np.abs(allowed).max())
+    allowed[1 : trainer.n_min] = -np.inf
+    allowed.flags.writeable = False
+    corners: Iterable[int] = range(trainer.n_min, last + 1)
+    if trainer.warm_up_s <= 0:
+        # Between these v_j is linear, and at C_j it jumps up: no other size is a corner.
+        corners = {trainer.n_min, n_present, *rate_curve(trainer, objective).sizes}
+    return _Row(
+        allowed=allowed,
+        magnitude=magnitude,
+        corners=tuple(sorted([size for size in corners if trainer.n_min <= size <= last])),
+    )
+
+
+@lru_cache(maxsize=REMEMBERED_EDGES)
+def _edges(row: _Row, last: int) -> FloatArray:
+    """Slopes and lengths of the edges of the row cut off behind a size."""
+    sizes = [0, *(size for size in row.corners if size < last)]
+    if row.allowed[last] > -np.inf and last:
+        sizes.append(last)
+    edges = rising_edges(zip(sizes, row.allowed[sizes].tolist(), strict=True))
+    return np.array(edges, dtype=np.float64).reshape(-1, 2).T

@@ -14,11 +14,9 @@ from milp.answer import make_allocation
 from milp.classes.binding import solve_bound
 from milp.classes.several import EXACT_CLASSES, most_worth, solve_classes
 from milp.errors import ProblemError
-from milp.exact.columns import Columns, build_columns, solve_sizes
-from milp.exact.dual import solve_pool_dense
-from milp.exact.worths import Worths, build_worths, is_small
+from milp.exact.dual import PoolAnswer, solve_pool, solve_pool_dense
 from milp.graded.decomposition import is_graded, solve_graded
-from milp.options import build_options
+from milp.options import Options, build_options
 from milp.parts import join, split
 from milp.pool import PoolView, view_pool
 from milp.problem import Allocation, Problem
@@ -46,19 +44,40 @@ def _solve_part(problem: Problem) -> Allocation:
     pool = view_pool(problem)
     if len(pool.names) > 1:
         return _solve_several(problem, pool)
-    largest = [pool.largest(j, 0, extra=1) for j in range(len(pool.trainers))]
-    if is_small(pool, largest):
-        columns: Columns | Worths = build_worths(problem, pool, largest)
-    else:
-        columns = build_columns(problem, pool)
-    one = solve_sizes(columns)
+    options = build_options(problem, pool)
+    one = solve_sizes(options)
+    return _answer_of_one(problem, pool, options, one, solver="exact")
+
+
+def solve_sizes(options: Options) -> PoolAnswer:
+    """Return the best sizes of one class of nodes."""
+    return solve_pool(
+        options.allowed[0],
+        options.current,
+        options.counts[0],
+        options.tolerance,
+        options.price(),
+    )
+
+
+def solve_sizes_dense(options: Options) -> PoolAnswer:
+    """Return the same from the dense dynamic program alone."""
+    return solve_pool_dense(
+        options.allowed[0], options.current, options.counts[0], options.tolerance
+    )
+
+
+def _answer_of_one(
+    problem: Problem, pool: PoolView, options: Options, one: PoolAnswer, *, solver: str
+) -> Allocation:
     return make_allocation(
         problem,
         pool,
-        columns,
+        options,
         sizes=one.sizes.tolist(),
         classes=[0] * len(one.sizes),
         node_price=one.value_of_one_more - one.value,
+        solver=solver,
     )
 
 
@@ -107,15 +126,4 @@ def solve_dense(problem: Problem) -> Allocation:
             "Use the exact solver.",
         )
     options = build_options(problem, pool)
-    one = solve_pool_dense(
-        options.allowed[0], options.current, options.counts[0], options.tolerance
-    )
-    return make_allocation(
-        problem,
-        pool,
-        options,
-        sizes=one.sizes.tolist(),
-        classes=[0] * len(one.sizes),
-        node_price=one.value_of_one_more - one.value,
-        solver="dense",
-    )
+    return _answer_of_one(problem, pool, options, solve_sizes_dense(options), solver="dense")

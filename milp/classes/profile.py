@@ -13,8 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from milp.exact.window import Choice
 from milp.tables import FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The sizes one trainer chooses from."""
+
+    sizes: IntArray  # ascending
+    values: FloatArray
+    rescales: IntArray  # 1 where the size differs from the current one, else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,11 +20,10 @@ from milp.classes.improving import Classing, balance
 from milp.classes.menus import Buyers, Instance, Priced, build_instance
 from milp.classes.packing import meet, pack
 from milp.classes.prices import find_prices
-from milp.classes.profile import build_profile
+from milp.classes.profile import Choice, build_profile
 from milp.classes.vector_bound import Menu, Search
 from milp.classes.vector_search import search
 from milp.exact.dual import solve_pool
-from milp.exact.window import Choice
 from milp.options import Options
 from milp.pool import PoolView
 from milp.tables import FloatArray, IntArray

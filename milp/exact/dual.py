@@ -1,10 +1,21 @@
-"""One pool, exactly: the price of a node settles most trainers, the rest is searched.
+"""One pool, exactly: a price of a node says which sizes matter, and these are searched.
 
-Takes one matrix of values by trainer and size, returns the best sizes and what one
-node more is worth; called by the solver per pool. Steps: (1) Lagrangian dual in the
-price of a node by intersecting tangents; (2) a first answer by filling up and single
-improvements, which bounds the loss any better answer can have against the price;
-(3) sizes with a larger loss are out, and the dense program decides among the others.
+Takes one matrix of values by trainer and size, returns the best sizes and what one node
+more is worth; called by the solvers per pool. Everything here is one argument:
+
+* At any price p >= 0 of a node trainer j alone could have b_j = max_n (v_j(n) - p n), and
+  size n loses l_j(n) = b_j - v_j(n) + p n >= 0 against that. For sizes that use at most N
+  nodes   sum_j v_j(n_j) = sum_j b_j + p N - [sum_j l_j(n_j) + p (N - sum_j n_j)],
+  so the best sizes are those that lose least, where a node left over loses p.
+* No loss is negative. If some sizes lose at most g together, then so do the best ones, and
+  none of these loses more than g by itself: all other sizes of a trainer are out.
+* So: take any g, search what is left; if that loses at most g it is the optimum, proven.
+  Else g was too small, and grows. A good price only makes g small, and the search short:
+  it is where the bound sum_j b_j + p N is least, found by intersecting tangents.
+
+Ties: fewest rescales, then earlier trainers get more. A size other than C_j loses a
+``tolerance`` more, which is more than float noise and less than any preference; of what
+then loses the same the search keeps the larger sizes of earlier trainers.
 """
 
 from __future__ import annotations
@@ -12,149 +23,130 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from milp.exact.window import Choice, solve_window
+from milp.exact.few import gap_nearby, search_few
+from milp.exact.window import Near, search_window
 from milp.tables import FloatArray, IntArray
+
+FEW_CELLS = 1 << 12  # values: beyond, small gaps are tried before that of an answer nearby
+FIRST_GAP = 0.5  # of the price; most answers lose less than that
+GROWTH = 4
+RELATIVE_STEP = 1e-12  # of the values: what the bound gains below it is float noise
+NO_VALUE = 1e-200  # a tolerance where every value is 0: any tells rescales apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolAnswer:
-    """Best sizes of one pool."""
+    """Best sizes of one pool; values in objective units times seconds."""
 
     sizes: IntArray
     value: float
     value_of_one_more: float  # value were there one node more
-    undecided: int  # trainers the price did not settle
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Point:
-    """What every trainer would take at one price, by itself."""
-
-    picks: NDArray[np.intp]
-    usage: int
-    value: float
 
 
 def solve_pool(
-    allowed: FloatArray, current: IntArray, capacity: int, tolerance: float
+    allowed: FloatArray,
+    current: IntArray,
+    capacity: int,
+    tolerance: float,
+    price: float | None = None,
 ) -> PoolAnswer:
-    """Maximise the sum of values under the capacity; ties: rescales, then FCFS.
+    """Maximise the sum of values under the capacity, in nodes.
 
     ``allowed[j, n]`` is -inf where trainer j may not have size n; size 0 always is.
+    ``price`` may be known already; at any price >= 0 the answer is the same.
     """
-    n_trainers = len(allowed)
-    if n_trainers == 0:
-        return PoolAnswer(
-            sizes=np.zeros(0, dtype=np.int64), value=0.0, value_of_one_more=0.0, undecided=0
-        )
-    rows = np.arange(n_trainers)
-    price, cheap, dear = _find_price(allowed, capacity)
-    first = _fill(cheap.picks, dear.picks, capacity)
-    first = _improve(allowed, first, capacity)
-    larger = _improve(allowed, first, capacity + 1)
-    value = float(allowed[rows, first].sum())
-    value_of_larger = float(allowed[rows, larger].sum())
-    reduced = allowed - price * np.arange(allowed.shape[1])
-    best = reduced.max(axis=1)
-    bound = float(best.sum()) + price * capacity
-    # Keep what an optimum with the capacity, or with one node more, can contain.
-    gap = max(bound - value, bound + price - value_of_larger, 0.0) + 2 * tolerance
-    survives = reduced >= (best - gap)[:, None]
-    return _search(allowed, current, survives, capacity, tolerance)
+    if price is None:
+        price = find_price(allowed, capacity)
+    return _solve_at(allowed, current, capacity, tolerance, price)
 
 
 def solve_pool_dense(
     allowed: FloatArray, current: IntArray, capacity: int, tolerance: float
 ) -> PoolAnswer:
-    """The same answer from the dense program alone: slower, and nothing to reduce wrongly."""
-    return _search(allowed, current, np.isfinite(allowed), capacity, tolerance)
+    """The same with every size searched: slower, and nothing to leave out wrongly."""
+    return _solve_at(allowed, current, capacity, tolerance, 0.0, is_dense=True)
 
 
-def _search(
+def _solve_at(
     allowed: FloatArray,
     current: IntArray,
-    survives: NDArray[np.bool_],
     capacity: int,
     tolerance: float,
+    price: float,
+    *,
+    is_dense: bool = False,
 ) -> PoolAnswer:
-    """Decide among the surviving sizes of the trainers that have several."""
-    sizes = survives.argmax(axis=1)
-    undecided = np.flatnonzero(survives.sum(axis=1) > 1)
-    settled = np.flatnonzero(survives.sum(axis=1) == 1)
-    settled_value = float(allowed[settled, sizes[settled]].sum())
-    choices = [_choice(allowed[j], survives[j], int(current[j])) for j in undecided]
-    answer = solve_window(choices, capacity - int(sizes[settled].sum()), tolerance)
-    for j, choice, pick in zip(undecided, choices, answer.picks, strict=True):
-        sizes[j] = choice.sizes[pick]
+    if not len(allowed):
+        return PoolAnswer(sizes=np.zeros(0, dtype=np.int64), value=0.0, value_of_one_more=0.0)
+    tolerance = tolerance or NO_VALUE
+    columns = np.arange(allowed.shape[1])
+    losses = price * columns - allowed
+    losses -= losses.min(axis=1)[:, None]
+    # Of sizes that are equally good the smallest: what is left over is filled best.
+    sizes = (losses <= tolerance).argmax(axis=1)
+    left = capacity - int(sizes.sum())
+    noise = tolerance * (len(sizes) + 2)  # a rescale more loses a tolerance more
+    if is_dense:
+        gap = float(losses.max(where=np.isfinite(losses), initial=0.0)) * len(sizes)
+    else:
+        gap = gap_nearby(losses, columns - sizes[:, None], price, left, tolerance)
+        if losses.size > FEW_CELLS:
+            gap = min(gap, price * FIRST_GAP)
+    while True:
+        gap += noise
+        within = losses <= gap
+        several = (within.sum(axis=1) > 1).nonzero()[0]
+        rows, ways = within[several].nonzero()
+        owners = several[rows]
+        near = Near(
+            n_trainers=len(several),
+            rows=rows,
+            sizes=ways,
+            losses=losses[owners, ways] + tolerance * (ways != current[owners]),
+            capacity=left + int(sizes[several].sum()),
+            price=price,
+            gap=gap,
+            noise=tolerance / 4,
+        )
+        found = (None if is_dense else search_few(near)) or search_window(near)
+        if found is not None:
+            break
+        gap = max(gap * GROWTH, price * FIRST_GAP)
+    every, larger = np.arange(len(sizes)), sizes.copy()
+    sizes[several], larger[several] = found
+    value = float(allowed[every, sizes].sum())
     return PoolAnswer(
         sizes=sizes,
-        value=settled_value + answer.value,
-        value_of_one_more=settled_value + answer.value_of_one_more,
-        undecided=len(undecided),
+        value=value,
+        value_of_one_more=max(value, float(allowed[every, larger].sum())),
     )
 
 
-def _choice(values: FloatArray, survives: NDArray[np.bool_], current: int) -> Choice:
-    sizes = np.flatnonzero(survives)
-    return Choice(sizes=sizes, values=values[sizes], rescales=(sizes != current).astype(np.int64))
+def find_price(allowed: FloatArray, capacity: int) -> float:
+    """The price at which the bound is least: where the tangents of two prices meet.
 
+    One is too cheap, the trainers by themselves take more than there is, the other too dear.
+    """
+    columns, starts = np.arange(allowed.shape[1]), np.arange(0, allowed.size, allowed.shape[1])
 
-def _find_price(allowed: FloatArray, capacity: int) -> tuple[float, _Point, _Point]:
-    """Price that minimises the dual bound, with a fitting and a tempting point at it."""
-    free = _point_at(allowed, 0.0)
-    if free.usage <= capacity:
-        return 0.0, free, free
-    zero = allowed[:, 0]
-    over = free  # takes too much; the price rises
-    fits = _Point(picks=np.zeros(len(allowed), dtype=np.intp), usage=0, value=float(zero.sum()))
+    def take(price: float) -> tuple[float, int]:
+        """What all take at the price: its value, and how many nodes."""
+        picks = (allowed - price * columns).argmax(axis=1)
+        return float(allowed.take(picks + starts).sum()), int(picks.sum())
+
+    over, over_nodes = take(0.0)
+    if over_nodes <= capacity:
+        return 0.0
+    fits, fits_nodes = float(allowed[:, 0].sum()), 0
     while True:
-        # Where the tangents of the two points meet; any price >= 0 gives a valid bound,
-        # so float noise here can cost time but never the optimum.
-        price = max((over.value - fits.value) / (over.usage - fits.usage), 0.0)
-        point = _point_at(allowed, price)
-        gain = (point.value - price * point.usage) - (fits.value - price * fits.usage)
-        if gain <= 1e-12 * (abs(point.value) + abs(fits.value)) or point.usage in (
-            over.usage,
-            fits.usage,
-        ):
-            return price, fits, over
-        if point.usage > capacity:
-            over = point
+        # Float noise in a price can cost time but never the optimum.
+        price = max((over - fits) / (over_nodes - fits_nodes), 0.0)
+        value, nodes = take(price)
+        gain = (value - price * nodes) - (fits - price * fits_nodes)
+        if gain <= RELATIVE_STEP * (abs(value) + abs(fits)) or nodes in {over_nodes, fits_nodes}:
+            return price
+        if nodes > capacity:
+            over, over_nodes = value, nodes
         else:
-            fits = point
-
-
-def _point_at(allowed: FloatArray, price: float) -> _Point:
-    picks = (allowed - price * np.arange(allowed.shape[1])).argmax(axis=1)
-    value = float(allowed[np.arange(len(allowed)), picks].sum())
-    return _Point(picks=picks, usage=int(picks.sum()), value=value)
-
-
-def _fill(fits: NDArray[np.intp], over: NDArray[np.intp], capacity: int) -> NDArray[np.intp]:
-    """Move trainers, first come first, to what they would take while it fits."""
-    sizes = fits.copy()
-    left = capacity - int(sizes.sum())
-    for j in np.flatnonzero(over != fits):
-        growth = int(over[j] - fits[j])
-        if growth <= left:
-            sizes[j] = over[j]
-            left -= growth
-    return sizes
-
-
-def _improve(allowed: FloatArray, sizes: NDArray[np.intp], capacity: int) -> NDArray[np.intp]:
-    """Change one trainer at a time while that gains, up to a fixed number of times."""
-    sizes = sizes.copy()
-    rows = np.arange(len(allowed))
-    columns = np.arange(allowed.shape[1])
-    for _ in range(len(allowed)):
-        left = capacity - int(sizes.sum())
-        gain = allowed - allowed[rows, sizes][:, None]
-        gain[columns > (sizes + left)[:, None]] = -np.inf
-        j, n = np.unravel_index(int(gain.argmax()), gain.shape)
-        if gain[j, n] <= 0:
-            break
-        sizes[j] = n
-    return sizes
+            fits, fits_nodes = value, nodes

@@ -1,10 +1,8 @@
-"""Few sizes that matter: every way through them, in plain Python.
+"""The quick way for small problems, in plain Python: a good answer, and every better one.
 
-Takes Worths and a price of a node, returns the best sizes and what the pool is then worth,
-or None where too many sizes matter. Called by ``milp.exact.columns``: on a handful of sizes
-the calls of the program in ``milp.exact.core`` would take longer than its work. The steps:
-the sizes that are best at the price, an answer from a few changes of these, and every way
-that loses no more than that answer does.
+Takes what the sizes lose (``milp.exact.dual`` has the why) and returns the loss of a good
+answer, or the sizes that lose least. On a handful of sizes the calls of the program in
+``milp.exact.window`` would take longer than its work; both give the same sizes.
 """
 
 from __future__ import annotations
@@ -13,13 +11,11 @@ import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
-import numpy as np
-
-from milp.exact.worths import Worths
+from milp.exact.window import Near, Picks
 from milp.tables import FloatArray, IntArray
 
 MAX_WORK = 1500  # sizes combined; beyond, arrays are quicker
-MAX_CHANGES = 4  # trainers that leave their picks in a first answer
+MAX_CHANGES = 4  # trainers that leave their picks in an answer nearby
 MAX_CELLS = 256  # sizes looked at for that
 
 # Sizes taken, the first trainer's first: (size, those of the trainers after it).
@@ -27,54 +23,76 @@ Way: TypeAlias = tuple[int, "Way"] | None
 Ways: TypeAlias = dict[int, tuple[float, Way]]  # by nodes used: least loss, and how
 
 
-def solve_few(worths: Worths, price: float) -> tuple[IntArray, float, float] | None:
-    """Best sizes, their value, and the best value with one node more.
-
-    At any price >= 0 the answer is the same; at a good one few sizes matter.
-    """
-    allowed, tolerance = worths.allowed, worths.tolerance
-    columns = np.arange(allowed.shape[1])
-    losses = price * columns - allowed
-    losses -= losses.min(axis=1)[:, None]
-    # Of sizes that are equally good the smallest: what is left over is filled best.
-    picks = (losses <= tolerance).argmax(axis=1)
-    left = worths.capacity - int(picks.sum())
-    if left < 0:
+def search_few(near: Near) -> tuple[Picks, Picks] | None:
+    """Sizes for the nodes there are and for one more; None: too many ways, or none."""
+    if len(near.rows) > MAX_WORK:
         return None
-    noise = tolerance * (len(picks) + 2)  # a rescale more loses a tolerance more
-    gap = first_gap(losses, columns - picks[:, None], price, left, tolerance) + noise
-    rows, sizes = (losses <= gap).nonzero()
-    keyed = losses[rows, sizes] + tolerance * (sizes != worths.present[rows])
-    chosen = picks.tolist()
-    options: dict[int, list[tuple[int, float]]] = {}  # the last trainer, its largest size first
-    for row, size, loss in zip(
-        rows[::-1].tolist(), sizes[::-1].tolist(), keyed[::-1].tolist(), strict=True
-    ):
-        if row in options:
-            options[row].append((size, loss))
-        else:
-            options[row] = [(size, loss)]
-    several = [row for row in options if len(options[row]) > 1]
-    left += sum([chosen[row] for row in several])
-    # Nodes that are not used lose their price.
-    fewest = math.floor(left - min(gap / price, left)) if price > 0 else 0
-    ways = _combine([options[row] for row in several], gap, tolerance / 4, (fewest, left + 1))
+    options: list[list[tuple[int, float]]] = [[] for _ in range(near.n_trainers)]
+    rows, sizes, losses = near.rows.tolist(), near.sizes.tolist(), near.losses.tolist()
+    for row, size, loss in zip(reversed(rows), reversed(sizes), reversed(losses), strict=True):
+        options[row].append((size, loss))
+    ways = _combine(options, near)
     if ways is None:
         return None
-    several.reverse()
-    every, answers = np.arange(len(chosen)), []
-    for nodes in (left, left + 1):
-        best = _least(ways, nodes, price, tolerance / 4)
-        if best is None or best[0] > gap:
+    least = [_least(ways, nodes, near) for nodes in (near.capacity, near.capacity + 1)]
+    first, larger = least
+    return None if first is None or larger is None else (first, larger)
+
+
+def _combine(options: Sequence[Sequence[tuple[int, float]]], near: Near) -> Ways | None:
+    """All ways within the gap to take a size of each trainer, the last trainer first.
+
+    The largest sizes come first: of equal losses the way is kept that gives the earlier
+    trainers more. None: too many.
+    """
+    # Nodes that are not used lose their price. By trainer, how far from the ends of what
+    # all may use it can be when all up to it have chosen.
+    fewest, most = 0, near.capacity + 1 - sum([sizes[-1][0] for sizes in options])
+    if near.price > 0:
+        fewest = math.floor(near.capacity - min(near.gap / near.price, near.capacity))
+    fewest -= sum([sizes[0][0] for sizes in options])
+    gap, noise = near.gap, near.noise
+    ways: Ways = {0: (0.0, None)}
+    work = 0
+    for sizes in reversed(options):
+        work += len(sizes) * len(ways)
+        if work > MAX_WORK:
             return None
-        sizes = picks.copy()
-        sizes[several] = best[1]
-        answers.append((sizes, float(allowed[every, sizes].sum())))
-    (first, value), (_, value_of_larger) = answers
-    return first, value, value_of_larger
+        fewest += sizes[0][0]
+        most += sizes[-1][0]
+        after, ways = ways, {}
+        for size, loss in sizes:
+            for used, (lost, way) in after.items():
+                both, at = lost + loss, used + size
+                if both <= gap and fewest <= at <= most:
+                    known = ways.get(at)
+                    if known is None or both < known[0] - noise:
+                        ways[at] = (both, (size, way))
+    return ways
 
 
-def first_gap(
+def _least(ways: Ways, nodes: int, near: Near) -> Picks | None:
+    """The way that loses least; nodes that are left over lose their price."""
+    fitting = [
+        (lost + near.price * (nodes - used), way)
+        for used, (lost, way) in ways.items()
+        if used <= nodes
+    ]
+    least = min([lost for lost, _ in fitting], default=math.inf)
+    if least > near.gap:
+        return None
+    return max([_listed(way) for lost, way in fitting if lost <= least + near.noise])
+
+
+def _listed(way: Way) -> Picks:
+    sizes: Picks = []
+    while way is not None:
+        size, way = way
+        sizes.append(size)
+    return sizes
+
+
+def gap_nearby(
     losses: FloatArray, steps: IntArray, price: float, left: int, tolerance: float
 ) -> float:
     """What answers near the picks lose: few trainers leave them, one by one.
@@ -129,56 +147,3 @@ def _change(
                 break
             moved.add(row)
     return lost
-
-
-def _combine(
-    options: Sequence[Sequence[tuple[int, float]]],
-    gap: float,
-    fuzz: float,
-    nodes: tuple[int, int],
-) -> Ways | None:
-    """All ways to take a size of each trainer, the last trainer first; None: too many.
-
-    Sizes come with their losses, the largest first; ``nodes`` are the fewest and the most
-    that all may use. Of equal losses (up to ``fuzz``) the way is kept that gives the earlier
-    trainers more.
-    """
-    # By trainer, how far from these ends it can be when all up to it have chosen.
-    fewest, most = nodes[0] - sum([o[0][0] for o in options]), nodes[1]
-    most -= sum([o[-1][0] for o in options])
-    ways: Ways = {0: (0.0, None)}
-    work = 0
-    for sizes in options:
-        work += len(sizes) * len(ways)
-        if work > MAX_WORK:
-            return None
-        fewest += sizes[0][0]
-        most += sizes[-1][0]
-        after, ways = ways, {}
-        for size, loss in sizes:
-            for used, (lost, way) in after.items():
-                both, at = lost + loss, used + size
-                if both <= gap and fewest <= at <= most:
-                    known = ways.get(at)
-                    if known is None or both < known[0] - fuzz:
-                        ways[at] = (both, (size, way))
-    return ways
-
-
-def _least(ways: Ways, nodes: int, price: float, fuzz: float) -> tuple[float, list[int]] | None:
-    """The way that loses least; nodes that are left over lose their price."""
-    fitting = [
-        (lost + price * (nodes - used), way) for used, (lost, way) in ways.items() if used <= nodes
-    ]
-    least = min([lost for lost, _ in fitting], default=None)
-    if least is None:
-        return None
-    return least, max([_listed(way) for lost, way in fitting if lost <= least + fuzz])
-
-
-def _listed(way: Way) -> list[int]:
-    sizes: list[int] = []
-    while way is not None:
-        size, way = way
-        sizes.append(size)
-    return sizes

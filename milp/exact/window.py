@@ -1,8 +1,9 @@
-"""Dense dynamic program over one pool: sizes that fit a capacity, best key first.
+"""A dynamic program over nodes: of the sizes within a gap those that lose least.
 
-Takes per trainer a short list of sizes and values, returns one size each and what the
-capacity and one node more are worth. Exact, ties included; called by the solver on
-what the price bound could not settle, and on everything as its own reference.
+Takes for each undecided trainer a few sizes and what each loses (``milp.exact.dual`` has
+the why), returns one size each. F_j(c) is the least loss of the trainers from j on with c
+nodes; behind the last trainer F(c) = price c, for nodes left over. Then the sizes are read
+off from the first trainer on, the largest first.
 """
 
 from __future__ import annotations
@@ -11,113 +12,128 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from milp.tables import BoolArray, FloatArray, IntArray
+from milp.tables import FloatArray, IntArray
 
-CHUNK_CELLS = 1 << 19  # cells of one work array (4 MB): bounds memory, fits the cache
+STORED_CELLS = 1 << 20  # of F (8 MB); beyond, every so many rows are kept, the rest twice made
+GATHERED_CELLS = 1 << 14  # up to so many sums one gather is quicker than many slices
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """The sizes one trainer chooses from."""
-
-    sizes: IntArray  # ascending
-    values: FloatArray
-    rescales: IntArray  # 1 where the size differs from the current one, else 0
+Picks = list[int]  # a size by undecided trainer, FCFS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowAnswer:
-    """One index into each choice's sizes, and the values of two capacities."""
+class Near:
+    """The sizes that lose at most ``gap``, of trainers that have several."""
 
-    picks: tuple[int, ...]
-    value: float
-    value_of_one_more: float  # value with capacity + 1
+    n_trainers: int
+    rows: IntArray  # [i]: whose, ascending
+    sizes: IntArray  # [i]: ascending by trainer
+    losses: FloatArray  # [i]: >= 0, with a tolerance more for a rescale
+    capacity: int  # nodes for these trainers
+    price: float  # that a node left over loses
+    gap: float
+    noise: float  # losses that differ by less are the same
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Window:
-    """Best keys of the trainers from j on, by capacity low..high (beyond: as at high)."""
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """F_j(c) for c = low, low + 1, ...; elsewhere it is beyond the gap."""
 
     low: int
-    high: int
-    values: FloatArray  # one cell in front, -inf: too little for even the smallest sizes
-    rescales: IntArray
+    losses: FloatArray
 
-    def index(self, capacity: IntArray) -> IntArray:
-        """Cells of ``values`` for these capacities."""
-        cells: IntArray = np.maximum(np.minimum(capacity, self.high) - (self.low - 1), 0)
-        return cells
+    def at(self, nodes: int) -> float:
+        index = nodes - self.low
+        return float(self.losses[index]) if 0 <= index < len(self.losses) else np.inf
 
 
-def solve_window(choices: Sequence[Choice], capacity: int, tolerance: float) -> WindowAnswer:
-    """Best picks whose sizes sum to at most ``capacity`` (the smallest sizes must fit).
+@dataclass(frozen=True, slots=True)
+class _Program:
+    near: Near
+    sizes: Sequence[IntArray]  # [j]
+    losses: Sequence[FloatArray]
+    lows: Sequence[int]  # [j]: fewest nodes that can be left when trainer j chooses
+    highs: Sequence[int]
 
-    Trainers are taken last to first, so that walking back from the first one takes the
-    largest of its tied sizes: FCFS. Only capacities that can occur are computed.
-    """
-    used_least = sum(int(choice.sizes[0]) for choice in choices)  # by the trainers before j
-    used_most = sum(int(choice.sizes[-1]) for choice in choices)
-    need_least, need_most = 0, 0  # by the trainers from j on
-    window = _Window(
-        low=0, high=0, values=np.array([-np.inf, 0.0]), rescales=np.zeros(2, dtype=np.int64)
-    )
-    walk: list[tuple[Choice, NDArray[np.int32], int, int]] = []
-    for choice in reversed(choices):
-        smallest, largest = int(choice.sizes[0]), int(choice.sizes[-1])
-        used_least, used_most = used_least - smallest, used_most - largest
-        need_least, need_most = need_least + smallest, need_most + largest
-        high = min(capacity + 1 - used_least, need_most)
-        low = min(max(capacity - used_most, need_least), high)
-        window, picked = _step(choice, window, low, high, tolerance)
-        walk.append((choice, picked, low, high))
-    picks: list[int] = []
-    left = capacity
-    for choice, picked, low, high in reversed(walk):
-        pick = int(picked[min(left, high) - low])
-        picks.append(pick)
-        left -= int(choice.sizes[pick])
-    at = window.index(np.array([capacity, capacity + 1]))
-    return WindowAnswer(
-        picks=tuple(picks),
-        value=float(window.values[at[0]]),
-        value_of_one_more=float(window.values[at[1]]),
-    )
+    def behind(self) -> _Row:
+        """What nodes that nobody takes lose."""
+        near, low, high = self.near, self.lows[-1], self.highs[-1]
+        if near.price > 0:
+            high = min(high, int(near.gap / near.price) + 1)
+        return _Row(low, near.price * np.arange(low, max(low, high + 1), dtype=np.float64))
 
-
-def _step(
-    choice: Choice, after: _Window, low: int, high: int, tolerance: float
-) -> tuple[_Window, NDArray[np.int32]]:
-    """Prepend a trainer: its best pick at each capacity low..high, and the keys."""
-    width = high - low + 1
-    values = np.full(width + 1, -np.inf)
-    rescales = np.zeros(width + 1, dtype=np.int64)
-    picked = np.empty(width, dtype=np.int32)
-    chunk = max(1, CHUNK_CELLS // len(choice.sizes))
-    for start in range(0, width, chunk):
-        capacity = np.arange(low + start, min(low + start + chunk, high + 1))
-        index = after.index(capacity - choice.sizes[:, None])
-        candidates = after.values[index] + choice.values[:, None]
-        pick = candidates.argmax(axis=0)
-        columns = np.arange(len(capacity))
-        is_tied = candidates >= candidates[pick, columns] - tolerance
-        several = np.flatnonzero(is_tied.sum(axis=0) > 1)
-        if len(several):
-            pick[several] = _break_ties(choice, after, index[:, several], is_tied[:, several])
-        span = slice(start, start + len(capacity))
-        picked[span] = pick
-        values[1:][span] = candidates[pick, columns]
-        rescales[1:][span] = after.rescales[index[pick, columns]] + choice.rescales[pick]
-    return _Window(low=low, high=high, values=values, rescales=rescales), picked
+    def step(self, j: int, after: _Row) -> _Row:
+        """F_j from F_(j+1)."""
+        sizes, losses, n_after = self.sizes[j], self.losses[j], len(after.losses)
+        low = max(self.lows[j], after.low + int(sizes[0]))
+        width = min(self.highs[j], after.low + n_after - 1 + int(sizes[-1])) - low + 1
+        if width <= 0 or not n_after:
+            return _Row(low, np.empty(0))
+        if len(sizes) * width <= GATHERED_CELLS:
+            around = np.full(n_after + 2, np.inf)  # so that every index is one
+            around[1:-1] = after.losses
+            index = np.arange(low - after.low + 1, low - after.low + 1 + width) - sizes[:, None]
+            best = (around.take(index, mode="clip") + losses[:, None]).min(axis=0)
+        else:
+            best = np.full(width, np.inf)
+            for size, loss in zip(sizes.tolist(), losses.tolist(), strict=True):
+                start = after.low + size - low  # where the first cell behind comes to be
+                first, last = max(start, 0), min(start + n_after, width)
+                if first < last:
+                    part = best[first:last]
+                    np.minimum(part, after.losses[first - start : last - start] + loss, out=part)
+        live = (best <= self.near.gap).nonzero()[0]
+        if not len(live):
+            return _Row(low, np.empty(0))
+        first, last = int(live[0]), int(live[-1]) + 1
+        return _Row(low + first, best[first:last])
 
 
-def _break_ties(
-    choice: Choice, after: _Window, index: IntArray, is_tied: BoolArray
-) -> NDArray[np.intp]:
-    """Of equally good sizes: those with the fewest rescales, of these the largest."""
-    rescales = after.rescales[index] + choice.rescales[:, None]
-    rescales[~is_tied] = np.iinfo(np.int64).max
-    is_best = rescales == rescales.min(axis=0)
-    from_the_end: NDArray[np.intp] = is_best[::-1].argmax(axis=0)
-    return len(choice.sizes) - 1 - from_the_end
+def search_window(near: Near) -> tuple[Picks, Picks] | None:
+    """Sizes for the nodes there are and for one more; None: nothing within the gap."""
+    ends = near.rows.searchsorted(np.arange(1, near.n_trainers))
+    sizes, losses = np.split(near.sizes, ends), np.split(near.losses, ends)
+    if not near.n_trainers:
+        sizes, losses = [], []
+    least, most = [0], [0]  # nodes that the trainers before j use
+    for own in sizes:
+        least.append(least[-1] + int(own[0]))
+        most.append(most[-1] + int(own[-1]))
+    lows = [max(near.capacity - used, 0) for used in most]
+    highs = [near.capacity + 1 - used for used in least]
+    program = _Program(near, sizes, losses, lows, highs)
+    row = program.behind()
+    kept, spacing, n_cells = {near.n_trainers: row}, 1, 0
+    for j in range(near.n_trainers - 1, -1, -1):
+        row = program.step(j, row)
+        n_cells += len(row.losses)
+        if n_cells > STORED_CELLS and spacing == 1:
+            spacing = max(2, int(near.n_trainers**0.5))
+            kept = {i: one for i, one in kept.items() if i % spacing == 0 or i == near.n_trainers}
+        if j % spacing == 0:
+            kept[j] = row
+    if max(row.at(near.capacity), row.at(near.capacity + 1)) > near.gap:
+        return None
+    return _walk(program, kept)
+
+
+def _walk(program: _Program, kept: dict[int, _Row]) -> tuple[Picks, Picks]:
+    """Read off the sizes, twice at once; rows that were not kept are made again, by block."""
+    near, first = program.near, kept.pop(0)
+    picks: tuple[Picks, Picks] = ([], [])
+    left = [near.capacity, near.capacity + 1]
+    may_lose = [first.at(nodes) + near.noise for nodes in left]
+    for j, (sizes, losses) in enumerate(zip(program.sizes, program.losses, strict=True)):
+        if j + 1 not in kept:
+            upto = min(i for i in kept if i > j)
+            for i in range(upto - 1, j, -1):
+                kept[i] = program.step(i, kept[i + 1])
+        after, ways = kept.pop(j + 1), list(zip(sizes.tolist(), losses.tolist(), strict=True))
+        for one, own in enumerate(picks):
+            for size, loss in reversed(ways):
+                if loss + after.at(left[one] - size) <= may_lose[one]:
+                    own.append(size)
+                    left[one] -= size
+                    may_lose[one] -= loss
+                    break
+    return picks

@@ -1,8 +1,8 @@
 """How long the exact solution takes: sizes alone, the whole decision, the first call.
 
-Sizes are what the targets speak of: from the trainers' data in columns to the best sizes,
-value tables included. The whole decision adds reading the problem, checking it, choosing
-the nodes and the marginal values. The dense program is timed beside both, in the same run.
+Sizes are what the targets speak of: from the table of values to the best sizes. The whole
+decision adds reading the problem, checking it, the table, choosing the nodes and the
+marginal values. The dense program is timed beside both, in the same run.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from _bench.timing import Part, Row, best_of, max_target, median_target, note, s
 from bftrainer import process
 from milp.check import check
 from milp.codec import canonical_json, problem_hash, problem_to_dict
-from milp.exact.columns import build_columns, solve_sizes, solve_sizes_dense
+from milp.options import Options, build_options, forget_rows
+from milp.pool import view_pool
 from milp.problem import Problem
-from milp.solve import solve, solve_dense
+from milp.solve import solve, solve_dense, solve_sizes, solve_sizes_dense
 
 SIZES_TARGET_S: Final[Mapping[tuple[int, int], float]] = {
     (10, 100): 0.00015,
@@ -86,8 +87,10 @@ def measure_decisions(runs: int, *, is_quick: bool) -> Part:
             took_s, allocation = best_of(solve, problem)
             times_s.setdefault("exact, whole decision", []).append(took_s)
             check(problem, allocation)
-            took_s, _ = best_of(build_columns, problem)
-            times_s.setdefault("... columns from the problem", []).append(took_s)
+            took_s, _ = best_of(_tabulate, problem)
+            times_s.setdefault("... table of values", []).append(took_s)
+            took_s, _ = best_of(_tabulate_anew, problem)
+            times_s.setdefault("... table of values, nothing remembered", []).append(took_s)
             took_s, _ = best_of(_decide, problem)
             times_s.setdefault("... checked and hashed", []).append(took_s)
         dense_runs = (0 if is_quick else 1) if is_large else max(runs // 10, 2)
@@ -109,14 +112,23 @@ def _decide(problem: Problem) -> str:
     return problem_hash(problem)
 
 
+def _tabulate(problem: Problem) -> Options:
+    return build_options(problem, view_pool(problem))
+
+
+def _tabulate_anew(problem: Problem) -> Options:
+    forget_rows()
+    return _tabulate(problem)
+
+
 def measure_memory() -> Part:
     """Peak of what finding the sizes allocates, at the largest size."""
     size = max(SIZES_TARGET_S)
     targets: list[Target] = []
     for family in ("mixed", *ADVERSARIAL):
-        columns = build_columns(draw_problem(*size, family, 1))
+        table = _tabulate(draw_problem(*size, family, 1))
         tracemalloc.start()
-        solve_sizes(columns)
+        solve_sizes(table)
         _, peak_bytes = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         targets.append(
@@ -160,11 +172,11 @@ def _sizes(
     exact_s: list[float] = []
     dense_s: list[float] = []
     for i, problem in enumerate(problems):
-        columns = build_columns(problem)
-        took_s, answer = best_of(solve_sizes, columns)
+        table = _tabulate(problem)
+        took_s, answer = best_of(solve_sizes, table)
         exact_s.append(took_s)
         if i < dense_runs:
-            took_s, dense = best_of(solve_sizes_dense, columns)
+            took_s, dense = best_of(solve_sizes_dense, table)
             dense_s.append(took_s)
             if answer.sizes.tolist() != dense.sizes.tolist():
                 raise SystemExit(f"exact and dense differ on {family} {size}, seed {i}: a bug")

@@ -14,11 +14,11 @@ from _bench.problems import draw_problem
 from _bench.targets import Target
 from _bench.timing import Part, Row, best_of, max_target, median_target, note, summary
 from milp.check import check, find_violations
-from milp.exact.columns import build_columns, solve_sizes
+from milp.options import build_options
 from milp.placing.place import place
 from milp.pool import view_pool
 from milp.problem import Allocation, Problem
-from milp.solve import solve
+from milp.solve import solve, solve_sizes
 from milp.victims import choose_victims
 
 SIZE = (30, 800)
@@ -70,7 +70,7 @@ def measure_placement(runs: int, compared: int) -> Part:
         for seed in range(runs):
             problem = draw_problem(*size, "ends", seed)
             pool = view_pool(problem)
-            sizes = solve_sizes(build_columns(problem, pool)).sizes.tolist()
+            sizes = solve_sizes(build_options(problem, pool)).sizes.tolist()
             times_s.append(best_of(place, problem, pool, sizes, [0] * len(sizes))[0])
         rows.append(summary("nodes for the sizes", "ends", size, times_s))
     rows.append(_placement_gaps(compared))

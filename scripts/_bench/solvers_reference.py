@@ -18,11 +18,12 @@ from _bench.targets import Target
 from _bench.timing import Part, Row, best_of, note, summary
 from bftrainer.solvers.runner import ChildRunner
 from milp.check import check
-from milp.exact.columns import build_columns, solve_sizes
+from milp.options import build_options
+from milp.pool import view_pool
 from milp.problem import Problem
 from milp.reference.backends import BACKENDS, ModelStatus, is_installed
 from milp.reference.limited import solve_limited
-from milp.solve import solve
+from milp.solve import solve, solve_sizes
 
 RATIO_SIZE: Final = (30, 800)
 RATIO_TARGET: Final = 10_000.0
@@ -118,7 +119,8 @@ def _ratio(problems: Sequence[Problem], solves: Sequence[_Solve], start_s: float
     What the limit ended would have taken longer: the ratio is then at least what is told.
     """
     highs_s = median(one.wall_s - start_s for one in solves)
-    sizes_s = median(best_of(solve_sizes, build_columns(problem))[0] for problem in problems)
+    tables = [build_options(problem, view_pool(problem)) for problem in problems]
+    sizes_s = median(best_of(solve_sizes, table)[0] for table in tables)
     whole_s = median(best_of(solve, problem)[0] for problem in problems)
     ended = sum(one.status != ModelStatus.OPTIMAL for one in solves)
     told = f"median of {len(solves)}, {ended} ended by the limit"

@@ -43,7 +43,7 @@ def solved(problem: Problem) -> tuple[PoolView, ClassesAnswer] | None:
 
 def value_of(problem: Problem, pool: PoolView, answer: ClassesAnswer) -> float:
     options = build_options(problem, pool)
-    return float(options.values[np.arange(len(answer.sizes)), answer.sizes].sum())
+    return float(options.allowed.max(axis=0)[np.arange(len(answer.sizes)), answer.sizes].sum())
 
 
 @pytest.mark.parametrize(("n_classes", "n_problems"), [(2, 1500), (3, 2000), (5, 600)])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
-from milp.exact.column_data import FAR, TOLERANCE
-from milp.exact.columns import Columns, build_columns, lay_out, solve_sizes, solve_sizes_dense
-from milp.exact.worths import Worths, build_worths, is_small
+from milp.exact.dual import PoolAnswer, find_price, solve_pool, solve_pool_dense
+from milp.options import Options, build_options
 from milp.pool import view_pool
 from milp.problem import (
     BatchCurve,
@@ -20,57 +19,60 @@ from milp.problem import (
     ProblemNode,
     ProblemTrainer,
 )
-from milp.tables import FloatArray, best_batch, rate_at, value_table
+from milp.solve import solve_sizes, solve_sizes_dense
+from milp.tables import FloatArray, IntArray, best_batch, rate_at, value_table
 
 TINY = 20_000
-MANY = 10**9  # more than there ever are
-WIDTH = 5  # breakpoints of a tiny curve, with 0 and one far away
 
 
-def tiny_columns(chance: random.Random) -> Columns:
+@dataclass(frozen=True)
+class Tiny:
+    """A table of values; what a solver takes."""
+
+    allowed: FloatArray
+    current: IntArray
+    capacity: int
+    tolerance: float
+
+
+def draw_tiny(chance: random.Random) -> Tiny:
     """Up to four trainers on up to nine nodes: gaps, ties, any curve, any C_j."""
     n_trainers = chance.choice([1, 2, 2, 3, 3, 4])
     n_nodes = chance.randint(0, 9 if n_trainers < 4 else 5)
     kind = chance.choice(["any", "whole", "tenths", "linear", "equal"])
+    t_fwd_s = chance.choice([0.0, 1.0, 5.0, 120.0])
     free = n_nodes
-    rows: list[tuple[list[float], list[float], list[float]]] = []
+    knots, rates, n_min, n_max = [0], [0.0], 1, 0
+    rows: list[FloatArray] = []
+    current: list[int] = []
+    sizes = np.arange(n_nodes + 2)
     for _ in range(n_trainers):
-        if kind == "equal" and rows:
-            sizes, rates, numbers = (list(part) for part in rows[0])
-            n_min, n_max = numbers[0], numbers[1]
-        else:
-            sizes = [0.0, *sorted(map(float, chance.sample(range(1, 9), chance.randint(1, 3))))]
-            rates = [0.0, *(_rate(chance, kind, n) for n in sizes[1:])]
-            n_min = float(chance.choice([1, 1, 2, 3, 5]))
-            n_max = min(n_min + chance.choice([0, 0, 2, 5, 8]), n_nodes + 1.0)
+        if kind != "equal" or not rows:
+            knots = [0, *sorted(chance.sample(range(1, 9), chance.randint(1, 3)))]
+            rates = [0.0, *(_rate(chance, kind, n) for n in knots[1:])]
+            n_min = chance.choice([1, 1, 2, 3, 5])
+            n_max = min(n_min + chance.choice([0, 0, 2, 5, 8]), n_nodes + 1)
         present = chance.randint(0, free) if chance.random() < 0.6 else 0
         free -= present
-        held = float(np.interp(present, sizes, rates))
-        ups, downs = chance.choice([0.0, 1.0, 2.5, 20.0]), chance.choice([0.0, 1.0, 10.0])
-        rows.append((sizes, rates, [n_min, n_max, present, held * ups, held * downs]))
-    knots = np.full((n_trainers, WIDTH), FAR)
-    rates_by_row = np.empty((n_trainers, WIDTH))
-    for j, (sizes, rates, _) in enumerate(rows):
-        knots[j, : len(sizes)] = sizes
-        rates_by_row[j, : len(rates)] = rates
-        rates_by_row[j, len(rates) :] = rates[-1]
-    n_min, n_max, present, up, down = np.array([numbers for _, _, numbers in rows]).T
-    t_fwd_s = chance.choice([0.0, 1.0, 5.0, 120.0])
-    return lay_out(
+        scale = chance.random() if kind == "any" else 1.0
+        held = float(np.interp(present, knots, rates))
+        row = t_fwd_s * scale * np.interp(sizes, knots, rates)
+        row[sizes > present] -= held * chance.choice([0.0, 1.0, 2.5, 20.0])
+        row[sizes < present] -= held * chance.choice([0.0, 1.0, 10.0])
+        row[(sizes > 0) & ((sizes < n_min) | (sizes > n_max))] = -np.inf
+        rows.append(row)
+        current.append(present)
+    allowed = np.array(rows)
+    magnitude = np.abs(np.where(np.isfinite(allowed), allowed, 0.0)).max(axis=1)
+    return Tiny(
+        allowed=allowed,
+        current=np.array(current),
         capacity=n_nodes,
-        seconds=np.full(n_trainers, t_fwd_s),
-        knots=knots,
-        rates=rates_by_row,
-        scale=np.ones(n_trainers) if kind != "any" else np.array([chance.random() for _ in rows]),
-        n_min=n_min,
-        n_max=n_max,
-        present=present,
-        loss_up=up,
-        loss_down=down,
+        tolerance=1e-12 * float(magnitude.sum()),
     )
 
 
-def _rate(chance: random.Random, kind: str, size: float) -> float:
+def _rate(chance: random.Random, kind: str, size: int) -> float:
     if kind == "linear":
         return chance.choice([0.1, 0.3, 1.0]) * size
     if kind == "any":
@@ -79,31 +81,19 @@ def _rate(chance: random.Random, kind: str, size: float) -> float:
     return 0.1 * whole if kind == "tenths" else float(whole // 10)
 
 
-def table_of(columns: Columns, j: int, width: int) -> FloatArray:
-    """v_j of sizes 0..width-1, written down once more."""
-    sizes = np.arange(width, dtype=np.float64)
-    bends = columns.knots[j] < FAR
-    rates = np.interp(sizes, columns.knots[j][bends], columns.rates[j][bends])
-    values: FloatArray = columns.seconds[j] * columns.scale[j] * rates
-    values[sizes > columns.present[j]] -= columns.loss_up[j]
-    values[sizes < columns.present[j]] -= columns.loss_down[j]
-    values[(sizes > 0) & ((sizes < columns.n_min[j]) | (sizes > columns.n_max[j]))] = -np.inf
-    return values
-
-
-def try_all_sizes(columns: Columns) -> tuple[float, float, tuple[int, ...]]:
+def try_all_sizes(tiny: Tiny) -> tuple[float, float, tuple[int, ...]]:
     """Best value, best value with one node more, and the sizes the tie rule picks."""
-    width, n_trainers = columns.capacity + 2, len(columns.present)
+    n_trainers, width = tiny.allowed.shape
     shape = (width,) * n_trainers
     value, used, rescales = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     for j in range(n_trainers):
         axis = [-1 if i == j else 1 for i in range(n_trainers)]
         sizes = np.arange(width)
-        value = value + table_of(columns, j, width).reshape(axis)
+        value = value + tiny.allowed[j].reshape(axis)
         used = used + sizes.reshape(axis)
-        rescales = rescales + (sizes != columns.present[j]).reshape(axis)
-    best_of_larger = float(value[used <= columns.capacity + 1].max())
-    value[used > columns.capacity] = -np.inf
+        rescales = rescales + (sizes != tiny.current[j]).reshape(axis)
+    best_of_larger = float(value[used <= tiny.capacity + 1].max())
+    value[used > tiny.capacity] = -np.inf
     best = float(value.max())
     scale = 1.0 + float(np.abs(value[np.isfinite(value)]).max())
     tied = value >= best - 1e-10 * scale
@@ -113,47 +103,22 @@ def try_all_sizes(columns: Columns) -> tuple[float, float, tuple[int, ...]]:
     return best, best_of_larger, tuple(int(n) for n in np.unravel_index(last, shape))
 
 
-def worths_of(columns: Columns) -> Worths:
-    """The same trainers as one table; the steps of a row are found edge by edge."""
-    allowed = np.pad(
-        columns.tables(np.arange(len(columns.present))), ((0, 0), (0, 1)), constant_values=-np.inf
-    )
-    falls: list[float] = []
-    lengths: list[int] = []
-    for row in allowed.tolist():
-        at = 0
-        while True:
-            slopes = [(row[n] - row[at]) / (n - at) for n in range(at + 1, len(row))]
-            if max(slopes, default=0.0) <= 0:
-                break
-            length = 1 + slopes.index(max(slopes))
-            falls.append(-max(slopes))
-            lengths.append(length)
-            at += length
-    magnitude = np.abs(np.where(np.isfinite(allowed), allowed, 0.0)).max(axis=1)
-    return Worths(
-        capacity=columns.capacity,
-        present=columns.present,
-        allowed=allowed,
-        falls=np.array(falls),
-        lengths=np.array(lengths, dtype=np.int64),
-        tolerance=TOLERANCE * float(magnitude.sum()) or 1.0,
-    )
-
-
 def test_is_the_best_of_all_sizes_of_many_tiny_problems() -> None:
     chance = random.Random(3)  # noqa: S311 - a test
     for trial in range(TINY):
-        columns = tiny_columns(chance)
-        best, best_of_larger, sizes = try_all_sizes(columns)
+        tiny = draw_tiny(chance)
+        table = (tiny.allowed, tiny.current, tiny.capacity, tiny.tolerance)
+        best, best_of_larger, sizes = try_all_sizes(tiny)
         near = 1e-9 * (1 + abs(best) + abs(best_of_larger))
-        answers = [solve_sizes(columns)]
+        answers = [solve_pool(*table)]
         if trial % 4 == 0:
-            answers.append(solve_sizes(worths_of(columns)))
+            answers.append(solve_pool_dense(*table))
+            # At any price of a node the answer is the same.
+            answers.append(solve_pool(*table, price=chance.choice([0.0, 0.1, 1.0]) * abs(best)))
         for answer in answers:
-            assert tuple(answer.sizes.tolist()) == sizes, (trial, columns)
-            assert abs(answer.value - best) <= near, (trial, columns)
-            assert abs(answer.value_of_one_more - best_of_larger) <= near, (trial, columns)
+            assert tuple(answer.sizes.tolist()) == sizes, (trial, tiny)
+            assert abs(answer.value - best) <= near, (trial, tiny)
+            assert abs(answer.value_of_one_more - best_of_larger) <= near, (trial, tiny)
 
 
 # ---- against the dense program -----------------------------------------------------------
@@ -219,75 +184,66 @@ def _curve(family: str, chance: random.Random) -> Curve:
 FAMILIES = ("mixed", "equal", "linear", "free", "gaps", "spikes", "parity", "warm")
 
 
+def options_of(problem: Problem) -> Options:
+    return build_options(problem, view_pool(problem))
+
+
+def solve_at_price_searched(options: Options) -> PoolAnswer:
+    """As when the slopes of the rows are not at hand."""
+    return solve_sizes(replace(options, edges=None))
+
+
+def assert_same(answer: PoolAnswer, dense: PoolAnswer, case: object) -> None:
+    assert answer.sizes.tolist() == dense.sizes.tolist(), case
+    assert answer.value == pytest.approx(dense.value, rel=1e-12)
+    assert answer.value_of_one_more == pytest.approx(dense.value_of_one_more, rel=1e-12)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("n_trainers", "n_nodes"), [(8, 61), (25, 240)])
 def test_agrees_with_the_dense_program(family: str, n_trainers: int, n_nodes: int) -> None:
-    for seed in range(30):
-        columns = build_columns(drawn(family, n_trainers, n_nodes, seed))
-        answer, dense = solve_sizes(columns), solve_sizes_dense(columns)
-        assert answer.sizes.tolist() == dense.sizes.tolist(), (family, seed)
-        assert answer.value == pytest.approx(dense.value, rel=1e-12)
-        assert answer.value_of_one_more == pytest.approx(dense.value_of_one_more, rel=1e-12)
+    for seed in range(60):
+        options = options_of(drawn(family, n_trainers, n_nodes, seed))
+        assert options.price() is not None
+        dense = solve_sizes_dense(options)
+        assert_same(solve_sizes(options), dense, (family, seed))
+        assert_same(solve_at_price_searched(options), dense, (family, seed))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(("n_trainers", "n_nodes"), [(8, 61), (25, 240)])
-def test_a_table_of_values_gives_the_same(family: str, n_trainers: int, n_nodes: int) -> None:
-    for seed in range(30, 60):
-        problem = drawn(family, n_trainers, n_nodes, seed)
-        pool = view_pool(problem)
-        largest = [pool.largest(j, 0, extra=1) for j in range(n_trainers)]
-        assert is_small(pool, largest)
-        answer = solve_sizes(build_worths(problem, pool, largest))
-        dense = solve_sizes_dense(build_columns(problem))
-        assert answer.sizes.tolist() == dense.sizes.tolist(), (family, seed)
-        assert answer.value == pytest.approx(dense.value, rel=1e-12)
-        assert answer.value_of_one_more == pytest.approx(dense.value_of_one_more, rel=1e-12)
+def test_the_price_of_slopes_and_that_of_tangents_are_the_same(family: str) -> None:
+    for seed in range(30):
+        options = options_of(drawn(family, 15, 100, seed))
+        searched = find_price(options.allowed[0], options.counts[0])
+        assert options.price() == pytest.approx(searched, rel=1e-9, abs=1e-9), seed
 
 
 @pytest.mark.parametrize(
     "limits",
     [
-        {"near.MANY_SIZES": 1, "near.SMALL_CELLS": 0},  # bounds on detours everywhere
-        {
-            "core.FEW_CHOICES": 0,
-            "near.MANY_SIZES": MANY,
-            "near.MANY_TRAINERS": MANY,
-        },  # the program everywhere
-        {
-            "core.FEW_CHOICES": 0,
-            "core.STORED_CELLS": 50,
-            "near.MANY_SIZES": MANY,
-            "near.MANY_TRAINERS": MANY,
-        },
-        {"few.MAX_WORK": 0, "core.FEW_CHOICES": 0},  # the program over a table
-        {"near.SMALL_CELLS": 0},  # no tables: what ties first
-        {"near.SMALL_CELLS": 0, "core.FEW_CHOICES": 0, "near.MANY_SIZES": MANY},
+        {"few.MAX_WORK": 0},
+        {"few.MAX_WORK": 0, "window.GATHERED_CELLS": 0},
+        {"few.MAX_WORK": 0, "window.STORED_CELLS": 50},
+        {"dual.FEW_CELLS": 0},
+        {"dual.FEW_CELLS": 0, "dual.FIRST_GAP": 1e-3, "dual.GROWTH": 1.5},
     ],
-    ids=["detours", "program", "program in little memory", "tables", "ties", "large"],
+    ids=["program", "slices", "program in little memory", "large", "tiny gaps"],
 )
 def test_every_way_of_searching_gives_the_same(
-    limits: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    limits: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, limit in limits.items():
         monkeypatch.setattr(f"milp.exact.{name}", limit)
     for seed in range(100, 125):
         for family in FAMILIES:
-            problem = drawn(family, 15, 100, seed)
-            pool, columns = view_pool(problem), build_columns(problem)
-            worths = build_worths(problem, pool, columns.n_max.astype(np.int64).tolist())
-            dense = solve_sizes_dense(columns)
-            for answer in (solve_sizes(columns), solve_sizes(worths)):
-                assert answer.sizes.tolist() == dense.sizes.tolist(), (family, seed)
-                more = pytest.approx(dense.value_of_one_more, rel=1e-12)
-                assert answer.value_of_one_more == more
+            options = options_of(drawn(family, 15, 100, seed))
+            assert_same(solve_sizes(options), solve_sizes_dense(options), (family, seed))
 
 
 def test_large_problem_is_solved_in_little_memory_and_fills_the_pool() -> None:
-    problem = drawn("mixed", 300, 3000, 1)
-    columns = build_columns(problem)
-    answer = solve_sizes(columns)
-    assert answer.sizes.tolist() == solve_sizes_dense(columns).sizes.tolist()
+    options = options_of(drawn("mixed", 300, 3000, 1))
+    answer = solve_sizes(options)
+    assert answer.sizes.tolist() == solve_sizes_dense(options).sizes.tolist()
     assert answer.sizes.sum() == 3000
 
 
@@ -321,7 +277,7 @@ def varied(chance: random.Random) -> ProblemTrainer:
 
 
 @pytest.mark.parametrize("objective", list(Objective))
-def test_columns_hold_the_value_tables_to_the_bit(objective: Objective) -> None:
+def test_options_hold_the_value_tables_to_the_bit(objective: Objective) -> None:
     chance = random.Random(7)  # noqa: S311 - a test
     trainers = tuple(varied(chance) for _ in range(60))
     names = [f"n{i}" for i in range(33)] + [name for t in trainers for name in t.current]
@@ -332,26 +288,16 @@ def test_columns_hold_the_value_tables_to_the_bit(objective: Objective) -> None:
         p_jmax=len(trainers),
         objective=objective,
     )
-    columns = build_columns(problem)
-    rows = columns.tables(np.arange(len(trainers)))
-    candidate_values = columns.candidate_values()
-    for j, trainer in enumerate(trainers):
-        largest = min(trainer.n_max, len(names) + 1)
-        table = value_table(
-            trainer, len(trainer.current), largest, t_fwd_s=119.9, objective=objective
-        )
-        allowed = [0, *range(trainer.n_min, largest + 1)]
-        assert rows[j, allowed].tolist() == table[allowed].tolist()
-        assert not np.isfinite(np.delete(rows[j], allowed)).any()
-        for m in np.flatnonzero(~columns.barred[j]):
-            assert candidate_values[j, m] == table[int(columns.candidates[j, m])]
-    for size in range(1, 30):
-        sizes = [min(t.n_max, size) for t in trainers]
-        expected = [
-            value_table(t, len(t.current), n, t_fwd_s=119.9, objective=objective)[n]
-            for t, n in zip(trainers, sizes, strict=True)
-        ]
-        assert columns.values_at(np.array(sizes, dtype=np.float64)).tolist() == expected
+    for _ in range(2):  # the second time the rows are remembered
+        rows = options_of(problem).allowed[0]
+        for j, trainer in enumerate(trainers):
+            largest = min(trainer.n_max, len(names) + 1)
+            table = value_table(
+                trainer, len(trainer.current), largest, t_fwd_s=119.9, objective=objective
+            )
+            allowed = [0, *range(trainer.n_min, largest + 1)]
+            assert rows[j, allowed].tolist() == table[allowed].tolist()
+            assert not np.isfinite(np.delete(rows[j], allowed)).any()
 
 
 def test_best_batch_is_the_best_curve_at_every_size() -> None:
