@@ -1,7 +1,7 @@
-"""What the daemon offers to its users: the protocol behind every API route.
+"""The daemon's interface for its users: the protocol behind every API route.
 
-``bftrainer.daemon`` implements ``Service``; ``bftrainer.api.server`` serves it;
-``bftrainer.api.client`` and the command line consume the views. All plain data.
+``bftrainer.service`` implements ``Service``; ``bftrainer.api.server`` serves it;
+``bftrainer.api.client`` and the command line consume the views. Plain data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bftrainer.trainer import TrainerRecord, TrainerSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """Who is asking, as the kernel says (SO_PEERCRED)."""
+    """The requesting user and process, as reported by the kernel (SO_PEERCRED)."""
 
     uid: int
     user: str
@@ -25,13 +25,13 @@ class Peer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerView:
-    """A trainer with its three sizes."""
+    """A trainer with its planned, requested and observed nodes."""
 
     record: TrainerRecord
     planned_nodes: tuple[str, ...]
     requested_nodes: tuple[str, ...]  # pilots submitted or workers starting
     observed_nodes: tuple[str, ...]  # members of the current generation
-    trouble: str = ""  # its failures, while it goes on all the same, one sentence
+    trouble: str = ""  # its failures while it is not final, one sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestCount:
-    """How often the controller was asked for something."""
+    """Number of requests of one kind to the controller."""
 
     kind: str
     total: int
@@ -59,22 +59,22 @@ class RequestCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollingView:
-    """What looking at the batch system costs its controller, and what it may cost."""
+    """The cost of polling to the controller, and its limits."""
 
-    mode: str  # "hook": told of changes | "polling"
-    interval_s: float  # between two looks that nothing called for, at least
-    requests_per_minute: int  # allowed, of looks that nothing called for
-    total_per_minute: int  # allowed, of all looks
-    requests_last_minute: int  # of looks and orders
+    mode: str  # "hook": notified of changes | "polling"
+    interval_s: float  # minimum between two regular polls
+    requests_per_minute: int  # limit for regular polls
+    total_per_minute: int  # limit for all polls
+    requests_last_minute: int  # of polls and orders
     looks: int
-    called_looks: int  # because of something announced
-    last_look_s: float  # how long it took
+    called_looks: int  # polls called by an announcement
+    last_look_s: float  # duration of the last poll
     requests: tuple[RequestCount, ...]  # so far, by kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusView:
-    """The daemon in one look."""
+    """The state of the daemon."""
 
     incarnation: int
     pid: int
@@ -91,14 +91,14 @@ class StatusView:
     last_decision_ms: float
     last_decision_s: float | None
     rescales: int
-    give_backs: int  # nodes handed back before being asked
-    preemptions: int  # nodes the batch system had to take
+    give_backs: int  # nodes released before the batch system took them
+    preemptions: int  # nodes the batch system took
     trainers: tuple[TrainerView, ...]
     polling: PollingView | None = None
     back_off: str = ""  # one sentence while the daemon backs off (docs/design/give-back.md)
     slow_nodes: tuple[str, ...] = ()  # a sentence each (docs/design/estimators.md)
     cooling_nodes: tuple[str, ...] = ()  # a sentence each (docs/reference/failures.md)
-    left_out: tuple[str, ...] = ()  # of decisions, a sentence each (docs/design/solver.md)
+    left_out: tuple[str, ...] = ()  # left out of decisions, a sentence each (docs/design/solver.md)
     measured: Measured = NOTHING  # of pilots (docs/design/give-back.md)
 
 
@@ -119,7 +119,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFile:
-    """Where a worker's output is."""
+    """A worker's log file."""
 
     worker_id: str
     node: str
@@ -129,7 +129,7 @@ class LogFile:
 
 
 class Service(Protocol):
-    """Implemented by the daemon; raises ``BftError`` with codes 10xx and 11xx."""
+    """Implemented by ``bftrainer.service``; raises ``BftError`` with codes 10xx and 11xx."""
 
     def status(self) -> StatusView:
         """Return the daemon's state."""
@@ -141,28 +141,28 @@ class Service(Protocol):
         """Return all trainers in order of submission."""
 
     def trainer(self, trainer_id: str) -> TrainerView:
-        """Return one trainer; BFT-1004 when there is none."""
+        """Return one trainer; BFT-1004 if there is none."""
 
     def explain(self, trainer_id: str) -> Explanation:
-        """Say why it has this size or does not run."""
+        """Say why the trainer has this size or does not run."""
 
     def logs(self, trainer_id: str) -> tuple[LogFile, ...]:
-        """Name its log files, oldest first; looks at users' files, so not in the loop."""
+        """Return its log files, oldest first; reads users' files, so not in the event loop."""
 
     def harm(self, since_s: float | None) -> HarmReport:
-        """Sum up what ordinary jobs noticed since then; None: since ever."""
+        """Summarise the effect on ordinary jobs since then; None: since the start."""
 
     def metrics(self) -> str:
-        """Return everything in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
 
     def submit(self, spec: TrainerSpec, peer: Peer) -> TrainerView:
-        """Accept a trainer; durable before this returns."""
+        """Accept a trainer; it is durable when this returns."""
 
     def cancel(self, trainer_id: str, peer: Peer, *, now: bool = False) -> TrainerView:
-        """End a trainer, after a checkpoint but for ``now``; BFT-1005: it is not the peer's."""
+        """End a trainer, after a checkpoint unless ``now``; BFT-1005: not the peer's own."""
 
     def flush(self) -> None:
-        """Wait until what was accepted is on disk, or cannot be; called beside the loop."""
+        """Wait until accepted entries are on disk or have failed; not in the event loop."""
 
     def shutdown(self, peer: Peer) -> None:
-        """Stop the daemon; trainers keep running until their lease ends."""
+        """Stop the daemon; trainers continue until their lease ends."""

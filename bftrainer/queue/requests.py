@@ -77,7 +77,7 @@ class Requests:
             for way in self._ways(job, allowed, name, wanted, shares=shares)
         ]
         if not ways:
-            return JobNeeds(why_not="No node of this cluster is what it asks for.")
+            return JobNeeds(why_not="No node of this cluster meets its request.")
         return JobNeeds(ways=tuple(dict.fromkeys(ways)), limit_s=limit_s)
 
     def _why_refused(self, job: Job, name: str) -> str:
