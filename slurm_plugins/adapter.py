@@ -158,7 +158,7 @@ class SlurmBatchSystem:
         if owner_uid is None:
             raise BatchSystemError(
                 "BFT-1231",
-                "Slurm does not report SlurmUser, who must own the hook's file.",
+                "Slurm does not report SlurmUser, the owner of the hook's file.",
                 "The next poll tries again; see 'scontrol show config'.",
             )
         return HookFile(

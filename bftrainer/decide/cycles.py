@@ -29,8 +29,8 @@ def have_passed(
 ) -> bool:
     """Whether ``count`` whole cycles that began at ``since_s`` or later are over.
 
-    Where the batch system does not report cycles: whether enough time has passed for so many,
-    and one more for safety.
+    Where the batch system does not report cycles: whether enough time has passed for ``count``
+    cycles and, for safety, one more.
     """
     if not are_told(snapshot):
         return snapshot.taken_at_s > since_s + (count + 1) * settings.cycle_s

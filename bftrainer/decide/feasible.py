@@ -1,9 +1,9 @@
-"""Which pending jobs could start on the free nodes and some of ours, as the queue model says.
+"""Which pending jobs could start on the free nodes and some of ours, by the queue model.
 
 Jobs are judged in scheduler order, each against what the earlier ones leave, so all that can
 start can start together. A job that cannot start is planned as the scheduler would
-(``queue.backfill``); later jobs may use its nodes only if they end before. Returns who can start
-with which demands, and why the others cannot. Called by ``giveback``. Pure.
+(``queue.backfill``); later jobs may use its nodes only if they end before. Returns which jobs can
+start with which demands, and why the others cannot. Called by ``giveback``. Pure.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ KIND = "harm"  # of the journal's entries
 
 
 class How(enum.StrEnum):
-    """Who asked for the node."""
+    """How the node was freed."""
 
     GIVEN_BACK = "given-back"  # we did, before the batch system had to
     PREEMPTED = "preempted"  # the batch system ended our pilot

@@ -31,7 +31,7 @@ class DecisionFailures:
         place = f"{type(failure).__name__} {frames[-1].filename}:{frames[-1].lineno}"
         if place not in self._logged and len(self._logged) < MOST_PLACES:
             self._logged.add(place)
-            LOG.error("a decision failed; decisions continue without what it failed on", exc_info=failure)
+            LOG.error("a decision failed; it is repeated without the cause", exc_info=failure)
 
     def left_out(self, known: Known) -> None:
         """Log what is newly left out."""

@@ -23,12 +23,12 @@ def why_left_out(trainer_id: str, known: Known) -> tuple[str, ...]:
 
 def sentence(one: LeftOut) -> str:
     """Say what decisions fail on, and why."""
-    who = f"{one.kind} {one.name} and leave it out"
+    what = f"{one.kind} {one.name} and leave it out"
     match one.kind:
         case Kind.TRAINER:
-            return f"BFT-2116: decisions fail on {who}. {one.reason}"
+            return f"BFT-2116: decisions fail on {what}. {one.reason}"
         case Kind.POLICY:
             return f"BFT-2118: policy {one.name} gives no usable answer. {one.reason}"
         case Kind.REQUEST:
-            who = f"the request of job {one.name} and give back as many nodes of any kind"
-    return f"BFT-2117: decisions fail on {who}. {one.reason}"
+            what = f"the request of job {one.name} and give back as many nodes of any kind"
+    return f"BFT-2117: decisions fail on {what}. {one.reason}"
