@@ -61,7 +61,7 @@ from bftrainer.wire.messages import (
 from bftrainer.wire.server import AgentServer
 
 LOG = logging.getLogger("bftrainer.daemon")
-HASTE_S = 0.025  # if decisions take longer, one that only gives back precedes
+HASTE_S = 0.025  # if decisions take longer, one that only gives back comes first
 TICK_S: Final = 0.1
 TOLD_PATIENCE_S: Final = 0.3  # told agents normally leave within a tenth of this
 SIGN_OF_LIFE_S: Final = 1.0

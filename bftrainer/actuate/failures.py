@@ -3,7 +3,7 @@
 Failures and signs of success come in; whether a worker may be started, here or anywhere, goes
 out. Losses (the node was taken) are no failures, cost no budget and do not get here. An agent
 that dies with a worker on a healthy node may have been killed for any reason: the first in a row
-is a loss, each further one a failure. Used by ``actuate.generation``.
+is a loss, each further one a failure. Used by ``actuate.worker_set``.
 
 Failures form one row until there is net progress: the trainer gets further than ever before, or
 starts from a later state than before in this row (after a loss it may have to redo much). Redone

@@ -2,7 +2,7 @@
 
 A process that answers may still hang in its own code or in a collective. Signs of progress and
 sent commits come in; whether the generation has stalled, and which workers did not act on a
-commit, goes out. Used by ``actuate.generation``. Processes that do not even answer are handled by
+commit, goes out. Used by ``actuate.worker_set``. Processes that do not even answer are handled by
 their agent (``worker_lease_s``).
 """
 

@@ -1,7 +1,7 @@
 """Converts plain data to JSON for the API and back, strictly by type hint.
 
 Handles dataclasses, tuples and enums. The server refuses unknown fields; the client ignores them,
-so that an older command line can read a newer daemon. Called by ``documents``, ``server`` and
+so that an older command line can read a newer daemon. Called by ``documents``, ``routes`` and
 ``client``.
 """
 

@@ -74,7 +74,7 @@ def _served(
 def _believed(
     shares: Sequence[tuple[Job, NodeSet]], offer: VictimPool
 ) -> list[tuple[Job, NodeSet]]:
-    """Limit an announced job to one node, a free one if possible: Slurm may still refuse the job.
+    """Limit an announced job to one node, a free one if possible: it may still be refused.
 
     The other nodes follow after the poll that shows it, a moment later.
     """

@@ -64,7 +64,7 @@ class Matching:
         """Take unused nodes, or nodes of others that can move to unused ones: a shortest path."""
         if not self.unused:
             return 0
-        before: dict[NodeSet, NodeSet | None] = {among: None}  # demand -> who asks it
+        before: dict[NodeSet, NodeSet | None] = {among: None}  # demand -> the asking demand
         asking = [among]
         others: list[tuple[NodeSet, NodeSet]] | None = None  # demand, nodes
         for asker in asking:
