@@ -1,7 +1,7 @@
 """Failures of one trainer's workers, and when to try again. Bookkeeping without I/O.
 
 Failures and signs of success come in; whether a worker may be started, here or anywhere, goes
-out. Losses (the node was taken) are no failures, cost no budget and do not get here. An agent
+out. Losses (the node was taken) are not failures, cost no budget and do not get here. An agent
 that dies with a worker on a healthy node may have been killed for any reason: the first in a row
 is a loss, each further one a failure. Used by ``actuate.worker_set``.
 
@@ -30,7 +30,7 @@ class FailureCounts:
     """Consecutive failures, of the trainer and of each node."""
 
     row: FailureRow = field(default_factory=FailureRow)
-    before: FailureRow = field(default_factory=FailureRow)  # the last counted failure
+    before: FailureRow = field(default_factory=FailureRow)  # ``row`` before the last one
     _on_node: dict[str, int] = field(default_factory=dict)  # since the last net progress there
     _cool_until_s: dict[str, float] = field(default_factory=dict)
     _lost_after: int = -1  # workers started when an agent's death last counted

@@ -115,7 +115,7 @@ def _check_points(curve: Curve) -> None:
     elif len(sizes) != len(rates):
         cause = f"The curve has {len(sizes)} sizes but {len(rates)} rates."
     elif len(sizes) > MAX_POINTS:
-        cause = f"The curve has {len(sizes)} points; {MAX_POINTS} is the most."
+        cause = f"The curve has {len(sizes)} points; the limit is {MAX_POINTS}."
     elif sizes[0] < 1 or any(a >= b for a, b in itertools.pairwise(sizes)):
         cause = "The sizes of the curve must be whole numbers from 1, each above the last."
     elif sizes[-1] > MAX_NODES:
@@ -142,7 +142,7 @@ def check_strings(spec: TrainerSpec) -> None:
     if total_bytes > MAX_TOTAL_BYTES:
         raise UsageError(
             "BFT-1007",
-            f"Arguments and environment have {total_bytes} bytes; {MAX_TOTAL_BYTES} is the most.",
+            f"Arguments and environment have {total_bytes} bytes; the limit is {MAX_TOTAL_BYTES}.",
             "Put long values into a file that the script reads.",
         )
     for what, text in (("the name", spec.name), ("the script", spec.script)):
@@ -170,7 +170,7 @@ def check_string(what: str, text: str, *, limit_bytes: int = MAX_STRING_BYTES) -
     if length > limit_bytes:
         raise UsageError(
             "BFT-1007",
-            f"{what.capitalize()} has {length} bytes; {limit_bytes} is the most.",
+            f"{what.capitalize()} has {length} bytes; the limit is {limit_bytes}.",
             "Shorten it, or put it into a file that the script reads.",
         )
     return length
@@ -184,7 +184,7 @@ def _check_counts(spec: TrainerSpec) -> None:
         if count > most:
             raise UsageError(
                 "BFT-1032",
-                f"The trainer has {count} {what}; {most} is the most.",
+                f"The trainer has {count} {what}; the limit is {most}.",
                 "Put long lists into a file that the script reads.",
             )
 

@@ -117,7 +117,7 @@ def _decode_tuple(hint: Any, value: Any, where: str, *, is_strict: bool) -> tupl
     if not isinstance(value, list):
         raise CodecError(where, f"must be a list, not {_kind(value)}")
     if is_strict and len(value) > MAX_ITEMS:
-        raise CodecError(where, f"has {len(value)} items; {MAX_ITEMS} is the most")
+        raise CodecError(where, f"has {len(value)} items; the limit is {MAX_ITEMS}")
     arms = typing.get_args(hint)
     if len(arms) == 2 and arms[1] is Ellipsis:
         arms = (arms[0],) * len(value)

@@ -80,8 +80,8 @@ def check_length(path: Path) -> None:
     if length > MAX_SOCKET_PATH_BYTES:
         raise BftError(
             "BFT-1104",
-            f"The socket path {path} has {length} bytes; {MAX_SOCKET_PATH_BYTES} is the most "
-            "the system allows.",
+            f"The socket path {path} has {length} bytes; the system allows "
+            f"{MAX_SOCKET_PATH_BYTES}.",
             "Use a shorter --socket or BFTRAINER_STATE_DIR.",
             exit_code=ExitCode.USAGE,
         )
