@@ -77,7 +77,7 @@ def decide(given: DecisionInput, policy: AllocationPolicy | None) -> Plan:
 def _in_haste(draft: Draft) -> Plan:
     """Return a plan that only releases nodes for ordinary jobs."""
     memory = end_cost.asked(draft.memory, draft.releases, draft.given)
-    plan = replace(unchanged(draft.given, "Not looked at yet."), releases=draft.releases)
+    plan = replace(unchanged(draft.given, "Not evaluated yet."), releases=draft.releases)
     return replace(plan, memory=memory).without_taking(memory)
 
 

@@ -56,7 +56,7 @@ def _late(given: DecisionInput, memory: Memory) -> Iterator[Release]:
             continue
         since_s, reason = memory.agents.started_s[pilot.pilot_id], ""
         if since_s is not None and given.now_s - since_s > limit_s:
-            reason = f"Its agent did not come in time ({limit_s:.0f} s)."
+            reason = f"Its agent did not connect in time ({limit_s:.0f} s)."
         elif since_s is None and _is_passed_over(pilot, given, memory):
             reason = "Its pilot did not start in time: the scheduler has passed over it."
         if reason:
