@@ -1,8 +1,8 @@
 """Parses user-written job fields within bounds; what exceeds them is a doubt, not an error.
 
 Called by ``parse``, ``asked`` and ``hook.lines`` with the text of one field. A field that cannot be
-read is no condition, like an unsupported constraint (``queue.requests``). No job can be written
-such that it hides the others.
+read is ignored as a condition, like an unsupported constraint (``queue.requests``), so no job can
+hide the others.
 """
 
 from __future__ import annotations

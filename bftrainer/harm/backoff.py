@@ -37,7 +37,7 @@ ROUNDING_S = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackOff:
-    """State of the fold; level 0 is no back-off."""
+    """State of the fold; level 0: not backing off."""
 
     level: int = 0
     base_nodes: int = 0  # most held in the window when level 1 began

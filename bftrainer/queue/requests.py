@@ -1,8 +1,8 @@
 """What a pending job requests, as sets of nodes of this cluster; or why it cannot start.
 
 Called by ``printed`` for pending ordinary jobs. Judges only what does not depend on other jobs.
-Parts of a request that could not be read (``Job.unclear``) are no conditions: an unnecessary
-release costs a short pause, a missing one costs a job a cycle.
+Parts of a request that could not be read (``Job.unclear``) are ignored: an unnecessary release
+costs a short pause, a missing one costs a job a cycle.
 """
 
 from __future__ import annotations
