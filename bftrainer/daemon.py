@@ -1,7 +1,7 @@
-"""The daemon: wiring only. poll → events → decide → actuate, everything journalled.
+"""The daemon: connects poll -> events -> decide -> actuate, and journals everything.
 
-One asyncio loop, and a thread for each thing that takes its time: looking, cancelling,
-claiming, deciding, writing the journal. None of them waits for another (docs/adr/0016).
+One asyncio event loop, and one background thread each for polling, cancelling, claiming, deciding
+and writing the journal. None of them waits for another (docs/adr/0016).
 """
 
 from __future__ import annotations
@@ -55,26 +55,26 @@ from bftrainer.wire.messages import (
 )
 
 LOG = logging.getLogger("bftrainer.daemon")
-HASTE_S = 0.025  # a decision that takes longer is preceded by its give-backs for announced jobs
+HASTE_S = 0.025  # if decisions take longer, one that only gives back comes first
 TICK_S: Final = 0.1
-TOLD_PATIENCE_S: Final = 0.3  # an agent that is told leaves within a tenth of this
+TOLD_PATIENCE_S: Final = 0.3  # told agents normally leave within a tenth of this
 SIGN_OF_LIFE_S: Final = 1.0
 KEPT_PILOT_DIRECTORIES: Final = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonOptions:
-    """What an administrator says at start."""
+    """The command-line options at start."""
 
     state_dir: Path
     bind_host: str = "127.0.0.1"
     agent_address: str = ""  # data-plane address of agents; "": each finds its own
     journal_url: str = ""  # "": SQLite in the state directory
-    accepted_loss: int | None = None  # the last of the entries whose loss is accepted
+    accepted_loss: int | None = None  # the last journal entry whose loss is accepted
 
 
 class Daemon:
-    """Builds the stages and turns the crank."""
+    """Builds the stages and runs the loops."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Daemon:
         serve: Callable[[Daemon], Service],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._serve = serve  # what users see of us; it reads our state
+        self._serve = serve  # makes the users' view of our state
         self.options, self.policy, self.system, self._clock = options, policy, system, clock
         self.seen = Observed()
         self.started_s = clock()
@@ -108,7 +108,7 @@ class Daemon:
         )
         self._stopping = asyncio.Event()
         self._is_new_snapshot = self._is_hasty = False
-        self._took_s = 0.0  # the last whole decision
+        self._took_s = 0.0  # duration of the last full decision
         self._expected_agents: set[str] = set()
         self._tasks: set[asyncio.Future[None]] = set()
         self.refusals = PilotRefusals()
@@ -116,7 +116,7 @@ class Daemon:
     # ---- life ------------------------------------------------------------------------
 
     async def run(self, on_ready: Callable[[], object] = lambda: None) -> None:
-        """Start, serve until ``stop``; trainers and pilots go on without us."""
+        """Start, and serve until ``stop``; trainers and pilots continue without us."""
         state_dir = self.options.state_dir
         url = self.options.journal_url or str(state_dir / "journal.db")
         with (
@@ -158,7 +158,7 @@ class Daemon:
         self._stopping.set()
 
     async def _until_stopped(self, loops: list[asyncio.Task[None]]) -> None:
-        """A loop that ends is a bug: let it surface instead of half a daemon living on."""
+        """Fail if any loop ends: that is a bug, and half a daemon must not live on."""
         stopping = asyncio.create_task(self._stopping.wait())
         done, _ = await asyncio.wait({stopping, *loops}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -200,7 +200,7 @@ class Daemon:
             self.plane.server.register(pilot_id, pilot.record.public_key, pilot.record.node)
             if pilot.record.state.value == "running":
                 self._expected_agents.add(pilot_id)
-        # Where the agents of an earlier incarnation look for us.
+        # Agents of an earlier incarnation reconnect at the same port.
         file = self.options.state_dir / "endpoint"
         endpoint = await self.plane.start(self.options.bind_host, remembered_port(file))
         remember(file, endpoint)
@@ -220,7 +220,7 @@ class Daemon:
         self.pilots.agent_left(pilot_id, why)
 
     def _agents_changed(self) -> None:
-        self.poller.changed()  # its node may be idle, or have jobs, and nobody announces that
+        self.poller.changed()  # the node may be idle, or have jobs; no announcement says so
         self.decide_soon()
 
     # ---- poll ----------------------------------------------------------------------------
@@ -234,16 +234,16 @@ class Daemon:
             LOG.warning("%s %s: %s", found.code, found.setting, found.cost)
 
     def on_announced(self, announcements: tuple[Announcement, ...]) -> None:
-        """Give back before any look, for a job that is not even in the queue yet."""
+        """Release nodes for an announced job before any poll shows it."""
         known = self.seen.snapshot
         if self._announced.hear(announcements) and known is not None:
             self.seen.snapshot = self._announced.add_to(known)
-            if self.seen.snapshot is not known:  # the end of a pilot says nothing new
+            if self.seen.snapshot is not known:  # the end of a pilot changes nothing
                 self._is_hasty = self._took_s > HASTE_S
                 self.decide_soon()
 
     async def poll_once(self, *, wants_cycle: bool) -> None:
-        """Look at the batch system and take the look over."""
+        """Poll the batch system and process the snapshot."""
         looked_s, began = time.monotonic(), self._announced.look_begins()
         snapshot = await asyncio.get_running_loop().run_in_executor(
             self._looking,
@@ -276,7 +276,7 @@ class Daemon:
     # ---- decide --------------------------------------------------------------------------
 
     def decide_soon(self, *, is_new_snapshot: bool = False) -> None:
-        """Ask for a decision; requests of one turn of the loop become one."""
+        """Request a decision; requests in one turn of the event loop are merged."""
         self._is_new_snapshot = self._is_new_snapshot or is_new_snapshot
         self._wanted.set()
 
@@ -294,28 +294,28 @@ class Daemon:
                 taken = await loop.run_in_executor(self._deciding, self._decider.take, given)
                 self._took_s = self._took_s if given.gives_back_only else taken[2]
                 if given.gives_back_only:
-                    self.decide_soon()  # and all the rest
+                    self.decide_soon()  # the full decision follows
                 if taken[1].releases or not given.gives_back_only:
                     self._carry_out(*taken)
 
     def _finish_adopting(self) -> bool:
-        """Wait for the agents of an earlier incarnation, but not for ever."""
+        """Wait for the agents of an earlier incarnation, with a time limit."""
         if self._expected_agents and time.monotonic() < self.adopt_deadline_s:
             return False
         self.plane.adopt()
         observed = self.trainers.observed_assignment()
         ours = self.trainers
         nodes = {n: i for i in ours.trainers for part in ours.nodes_of(i) for n in part}
-        self._assign(nodes)  # until the first plan: without nodes they would park
+        self._assign(nodes)  # until the first plan; without nodes trainers would park
         self.seen.memory = remembered(self.journal, self.settings, observed)
         return True
 
     def _given(self, snapshot: Snapshot) -> DecisionInput:
-        """What is so now; what happens from here on is for the next decision."""
+        """Collect the present state; changes from now on belong to the next decision."""
         is_hasty, self._is_hasty = self._is_hasty, False
         is_new = self._is_new_snapshot and not is_hasty
         self._is_new_snapshot &= is_hasty
-        # The batch system tells its own cycle only once it has been asked something.
+        # The batch system knows its cycle length only after a first request.
         self.settings = self.harm.applied(settings_of(self.policy, self.system))
         return DecisionInput(
             now_s=self._clock(),
@@ -334,7 +334,7 @@ class Daemon:
         )
 
     def _carry_out(self, given: DecisionInput, plan: Plan, took_s: float) -> None:
-        """Act on a plan; the books may have changed since its input was made."""
+        """Act on a plan; the state may have changed since its input was collected."""
         self.failures.left_out(plan.memory.left_out)
         done, before = plan, self.seen.plan
         if self.journal.trouble is not None:
@@ -342,7 +342,7 @@ class Daemon:
         self.seen.memory = done.memory
         if not given.gives_back_only or before is None:
             self.seen.plan = done
-        self._actuate(done)  # before the rest: somebody waits for it
+        self._actuate(done)  # first: jobs may be waiting for it
         event = self._event(given)
         changed = before is None or plan.assignment != before.assignment
         if event or changed or plan.claims or plan.releases:
@@ -364,7 +364,7 @@ class Daemon:
     # ---- actuate -------------------------------------------------------------------------
 
     def _actuate(self, plan: Plan) -> None:
-        # The fastest way out, without a request to the controller.
+        # The fastest way to leave, without a request to the controller.
         told = {
             r.pilot_id
             for r in plan.releases
@@ -384,7 +384,7 @@ class Daemon:
     def _assign(
         self, assignment: Mapping[str, str], replacing: Mapping[str, Replacing] | None = None
     ) -> None:
-        """Hand each trainer those of its nodes whose agents are there now."""
+        """Give each trainer those of its nodes whose agents are connected."""
         targets: dict[str, list[NodeOffer]] = {}
         by_node = {offer.node: offer for offer in self.plane.offers().values()}
         for node, trainer_id in assignment.items():
@@ -393,7 +393,7 @@ class Daemon:
         self.trainers.set_targets(targets, replacing)
 
     async def _see_off(self, told: set[str]) -> None:
-        """Cancel the pilots that were told to leave and whose agents are still there."""
+        """Cancel the pilots that were told to leave and whose agents are still connected."""
         for patience_s, force in ((TOLD_PATIENCE_S, False), (FORCE_AFTER_S, True)):
             await asyncio.sleep(patience_s)
             stuck = self.pilots.job_ids(told & self.agents.connected.keys())
@@ -402,13 +402,13 @@ class Daemon:
             self._cancel_pilots(stuck, force=force)
 
     def _cancel_pilots(self, job_ids: Sequence[str], *, force: bool = False) -> None:
-        """Begin at once, not when the loop comes round again."""
+        """Cancel in the background, starting at once."""
         if job_ids:
             cancel = partial(self.pilots.cancel, job_ids, force=force)
             self._background(asyncio.get_running_loop().run_in_executor(self._cancelling, cancel))
 
     def _background(self, work: Awaitable[None]) -> None:
-        """Let work go on beside the loops; a bug in it must not pass in silence."""
+        """Run work outside the loops; errors in it are logged."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._background_done)
@@ -432,5 +432,5 @@ class Daemon:
             await asyncio.sleep(SIGN_OF_LIFE_S)
             self.journal.catch_up()
             if self.poller.has_hook:
-                self.decide_soon()  # looks are seldom then, and time passes between them, too
+                self.decide_soon()  # polls are rare then, but decisions depend on time, too
             self.plane.send_signs_of_life()

@@ -1,7 +1,6 @@
-"""Takes decisions and writes them down, whatever numbers came in.
+"""Takes decisions and journals them, even if the input contains invalid numbers.
 
-Called by the daemon for each of its decisions; the policy's allocations and the journal are
-used here.
+Called by the daemon for each of its decisions.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ DECISION: Final = "decision"  # kind of the journal's entries
 
 
 class Decider:
-    """Decides for one daemon, by one policy."""
+    """Decides for one daemon, with one policy."""
 
     def __init__(
         self, allocate: AllocationPolicy, policy_hash: str, failures: DecisionFailures
     ) -> None:
         self._allocate, self._policy_hash, self._failures = allocate, policy_hash, failures
-        self._sound: DecisionInput | None = None  # what was decided on last
-        self._looked: Snapshot | None = None  # the last look that can be written down
+        self._sound: DecisionInput | None = None  # the input of the last decision
+        self._looked: Snapshot | None = None  # the last serialisable snapshot
 
     def look_into(self, seen: Snapshot) -> Snapshot:
-        """Return it; whether it can be written down is known then (one thread at a time).
+        """Return the snapshot; check whether it can be serialised (one thread at a time).
 
-        It takes longest of all that a decision is taken of, so it is done where looks are made.
+        This is the slowest part of checking a decision's input, so the polling thread does it.
         """
-        with suppress(CanonicalError):  # ``sound`` leaves out who is at fault
+        with suppress(CanonicalError):  # ``sound`` leaves out the offending part
             difference(self._looked, seen, Snapshot | None)
             self._looked = seen
         return seen
@@ -49,8 +48,7 @@ class Decider:
         """Decide (any thread, one at a time).
 
         Returns:
-            What was decided on (without whoever cannot be written down), what was decided,
-            and how many seconds it took.
+            The input without what cannot be serialised, the plan, and the duration in seconds.
         """
         given = self.sound(given)
         started = time.perf_counter()
@@ -58,14 +56,14 @@ class Decider:
         return given, plan, time.perf_counter() - started
 
     def sound(self, given: DecisionInput) -> DecisionInput:
-        """Return it without whoever cannot be written down."""
+        """Return the input without parts that cannot be serialised."""
         try:
-            # What equals something that can be written is not looked into: it costs little.
+            # Parts equal to known serialisable ones are not checked again, so this is cheap.
             known = self._sound
             if known is not None and self._looked is not None:
                 known = replace(known, snapshot=self._looked)
             difference(known, given, DecisionInput | None)
-        except CanonicalError as problem:  # a number that is none
+        except CanonicalError as problem:  # e.g. NaN
             self._failures.add(problem)
             given = writable(given)
         self._sound = given
@@ -80,7 +78,7 @@ class Decider:
         event: Event | None,
         took_ms: float,
     ) -> None:
-        """Have a decision written down, after its requests have gone out."""
+        """Journal a decision, after its requests have been sent."""
         record = DecisionRecord(
             event=event, input=given, policy_hash=self._policy_hash, plan=plan, took_ms=took_ms
         )

@@ -1,4 +1,4 @@
-"""What the daemon last saw and decided; ``service`` shows it to users."""
+"""What the daemon last observed and decided; ``service`` shows it to users."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bftrainer.model.event import Situation
 
 @dataclass(slots=True, kw_only=True)
 class Observed:
-    """As of the last look and the last decision."""
+    """As of the last poll and the last decision."""
 
     snapshot: Snapshot | None = None
     situation: Situation | None = None
@@ -22,6 +22,6 @@ class Observed:
     decided_s: float | None = None
 
     def is_to_wake(self, now_s: float) -> bool:
-        """Whether the policy wanted to be asked again by now."""
+        """Whether the policy asked for a decision by now."""
         wake_at_s = self.plan.wake_at_s if self.plan is not None else None
         return wake_at_s is not None and wake_at_s <= now_s

@@ -1,8 +1,6 @@
-"""The loop of looks: asks the pace when, lets the daemon look, hears what is announced.
+"""The poll loop: polls when the rate limiter allows, and reacts to announcements.
 
-A batch system, the policy and the daemon's look come in; looks at the right times go
-out, and the figures of what they cost. Owned by ``bftrainer.daemon``; ``service`` and
-whoever exports metrics read ``figures``.
+Owned by ``bftrainer.daemon``; ``service`` and the metrics read ``figures``.
 """
 
 from __future__ import annotations
@@ -26,23 +24,23 @@ from bftrainer.poll.rate_limit import PaceRules, PollRateLimiter
 
 LOG = logging.getLogger("bftrainer.polling")
 
-LONGEST_RESTS: Final = {False: 5.0, True: 2.0}  # intervals; with announcements we look less
-LONGEST_CALLED_RESTS: Final = {False: 5.0, True: 2.0}  # intervals of a daemon that polls
-CHANGED_S: Final = 0.3  # after it what has happened shows
-AGAIN_S: Final = (1.0, 2.0, 4.0)  # the batch system cleans up after a job; its node is idle then
-RECHECK_S: Final = 5.0  # orders are given between looks, and put the next one off
-CYCLES_ASKED: Final = 10.0  # times per cycle of the scheduler, while something waits for it
+LONGEST_RESTS: Final = {False: 5.0, True: 2.0}  # in intervals; by has_hook
+LONGEST_CALLED_RESTS: Final = {False: 5.0, True: 2.0}  # in intervals without the hook; by has_hook
+CHANGED_S: Final = 0.3  # until a change shows in a poll
+AGAIN_S: Final = (1.0, 2.0, 4.0)  # until a completing node is idle
+RECHECK_S: Final = 5.0  # orders between polls delay the next one
+CYCLES_ASKED: Final = 10.0  # reads per scheduler cycle, while something waits for it
 
 
 class Look(Protocol):
-    """How the daemon looks."""
+    """Polls on behalf of the daemon."""
 
     def __call__(self, *, wants_cycle: bool) -> Awaitable[None]:
-        """Look once and take the look over."""
+        """Poll once and process the snapshot."""
 
 
 def rules_of(policy: SitePolicy, *, has_hook: bool) -> PaceRules:
-    """Return the pace of a daemon that is told of changes, or of one that is not."""
+    """Return the limits for a daemon with or without notifications by the hook."""
     interval_s, requests = policy.poll_interval_s, policy.requests_per_minute
     if has_hook:
         interval_s = max(interval_s, policy.poll_interval_with_hook_s)
@@ -58,7 +56,7 @@ def rules_of(policy: SitePolicy, *, has_hook: bool) -> PaceRules:
 
 
 class Poller:
-    """Runs until cancelled; one look at a time."""
+    """Runs until cancelled; one poll at a time."""
 
     def __init__(
         self,
@@ -69,7 +67,7 @@ class Poller:
         hear: Callable[[tuple[Announcement, ...]], None],
         waits_for_cycle: Callable[[], bool],
     ) -> None:
-        """Take what it looks at and who is told."""
+        """Wire the loop: ``look`` polls, ``hear`` gets announcements."""
         self._system = system
         self._policy = policy
         self._look = look
@@ -78,18 +76,18 @@ class Poller:
         self._called = asyncio.Event()
         self._counts: Counter[str] = Counter()
         self._cycle_asked_s = -math.inf
-        self._completing: dict[str, int] = {}  # node -> looks in a row that showed it so
+        self._completing: dict[str, int] = {}  # node -> consecutive snapshots
         self._announcer: Announcer | None = None
         self._can_be_told, self._why_not_told = True, ""
         self.pace = PollRateLimiter(rules_of(policy, has_hook=False))
 
     @property
     def has_hook(self) -> bool:
-        """Whether the batch system tells of changes by itself."""
+        """Whether the batch system notifies us of changes."""
         return self._announcer is not None
 
     async def run(self) -> None:
-        """Look at once, then whenever it is time."""
+        """Poll at once, then whenever a poll is due."""
         try:
             while True:
                 await self._listen()
@@ -99,18 +97,18 @@ class Poller:
             self._listen_no_more()
 
     def call(self, after_s: float) -> None:
-        """Ask for a look in so many seconds; several calls may get one together."""
+        """Call for a poll in ``after_s`` seconds; several calls may share one poll."""
         self.pace.calls.call(time.monotonic() + after_s)
         self._called.set()
 
     def changed(self) -> None:
-        """Ask for a look at what is about to be different."""
+        """Call for a poll that shows a change of this moment."""
         self.call(CHANGED_S)
 
     def saw(self, snapshot: Snapshot, *, is_unshown: bool) -> None:
-        """Come back for nodes that were not idle yet when their job had ended.
+        """Call for further polls while nodes are still completing after their job.
 
-        And for an announced job that it should have shown: the next look must, if there is one.
+        Also for an announced job not shown yet, at the time when a snapshot must show it.
         """
         if not self.has_hook:
             return
@@ -124,7 +122,7 @@ class Poller:
             self.call(AGAIN_S[int(times) - 1])
 
     def figures(self) -> PollingView:
-        """Return what looking costs the controller, and what it may cost."""
+        """Return the cost of polling to the controller, and its limits."""
         rules, now_s = self.pace.rules, time.monotonic()
         return PollingView(
             mode="hook" if self.has_hook else "polling",
@@ -142,7 +140,7 @@ class Poller:
         )
 
     async def _listen(self) -> None:
-        """Be told of changes if that is possible; else poll, and try again before each look."""
+        """Open the notifications if possible; else poll, and retry before each poll."""
         if self.has_hook or not self._can_be_told:
             return
         try:
@@ -220,11 +218,11 @@ class Poller:
             self._called.clear()
 
     def _note_orders(self, now_s: float) -> None:
-        """Take what was asked of the controller beside the looks for orders."""
+        """Count requests made outside polls as orders."""
         self.pace.ordered(now_s, self._since().total())
 
     def _since(self) -> Counter[str]:
-        """Requests since the last call of this."""
+        """Return the requests since the last call."""
         counts = Counter(self._system.request_counts())
         before, self._counts = self._counts, counts
         return counts - before

@@ -1,4 +1,4 @@
-"""What users see of the daemon: its state as views, and their two wishes."""
+"""What users see of the daemon: its state as views, and their requests (submit, cancel)."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _FREE = (NodeState.IDLE, NodeState.PLANNED)
 
 
 def check_fit(spec: TrainerSpec, settings: Settings) -> None:
-    """Refuse what the solver would refuse in every decision (BFT-1027)."""
+    """Refuse a trainer that the solver would reject in every decision (BFT-1027)."""
     record = TrainerRecord(
         trainer_id=spec.name, spec=spec, state=TrainerState.QUEUED, submitted_s=0.0
     )
     if why := unfit(record, settings):
         raise UsageError(
             "BFT-1027",
-            f"No allocation can be made with it. {why}",
+            f"It cannot be allocated. {why}",
             "Give other sizes, another weight or another curve.",
         )
 
@@ -98,11 +98,11 @@ class DaemonService:
         return self._views(self._daemon.trainers.records.values())
 
     def trainer(self, trainer_id: str) -> TrainerView:
-        """Return one trainer; BFT-1004 when there is none."""
+        """Return one trainer; BFT-1004 if there is none."""
         return self._view(self._record(trainer_id))
 
     def explain(self, trainer_id: str) -> Explanation:
-        """Say why it has this size or does not run."""
+        """Say why the trainer has this size or does not run."""
         daemon, record = self._daemon, self._record(trainer_id)
         plan = daemon.seen.plan
         view = self._view(record)
@@ -131,7 +131,7 @@ class DaemonService:
         )
 
     def _fault_sentences(self, record: TrainerRecord) -> tuple[str, ...]:
-        """Say which nodes it failed on and does without for a while."""
+        """Say which nodes it failed on and does not use for a while."""
         return tuple(self._cooling_nodes(of=record.trainer_id).values())
 
     def _size_sentences(self, record: TrainerRecord, observed_size: int) -> tuple[str, ...]:
@@ -145,26 +145,26 @@ class DaemonService:
         )
 
     def logs(self, trainer_id: str) -> tuple[LogFile, ...]:
-        """Name its log files, oldest first; looks at users' files, so not in the loop."""
+        """Return its log files, oldest first; reads users' files, so not in the event loop."""
         self._record(trainer_id)
         return self._daemon.trainers.log_files(trainer_id)
 
     def harm(self, since_s: float | None) -> HarmReport:
-        """Sum up what ordinary jobs noticed since then; None: since ever."""
+        """Summarise the effect on ordinary jobs since then; None: since the start."""
         return self._daemon.harm.report(since_s)
 
     def metrics(self) -> str:
-        """Return everything in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return self._daemon.metrics.text()
 
     def submit(self, spec: TrainerSpec, peer: Peer) -> TrainerView:
-        """Accept a trainer; durable before this returns."""
+        """Accept a trainer; it is durable when this returns."""
         policy = self._daemon.policy
         if spec.user != peer.user:
             raise UsageError(
                 "BFT-1005",
                 f"A trainer of {spec.user} cannot be submitted by {peer.user}.",
-                "Submit it as the user it shall run as.",
+                "Submit it as the user it is to run as.",
                 exit_code=ExitCode.NOT_PERMITTED,
             )
         if policy.max_nodes_per_trainer and spec.n_min > policy.max_nodes_per_trainer:
@@ -190,7 +190,7 @@ class DaemonService:
         return self._view(record)
 
     def cancel(self, trainer_id: str, peer: Peer, *, now: bool = False) -> TrainerView:
-        """End a trainer; BFT-1005 when it is somebody else's."""
+        """End a trainer; BFT-1005 if it belongs to another user."""
         record = self._record(trainer_id)
         if peer.uid != 0 and peer.user != record.spec.user:
             raise UsageError(
@@ -202,11 +202,11 @@ class DaemonService:
         return self._view(self._daemon.trainers.cancel(trainer_id, now=now))
 
     def flush(self) -> None:
-        """Wait until what was accepted is on disk, or cannot be (blocking, any thread)."""
+        """Wait until accepted entries are on disk or have failed (blocking, any thread)."""
         self._daemon.journal.flush()
 
     def shutdown(self, peer: Peer) -> None:
-        """Stop the daemon; trainers keep running until their lease ends."""
+        """Stop the daemon; trainers continue until their lease ends."""
         if peer.uid not in {0, os.getuid()}:
             raise BftError(
                 "BFT-1005",
@@ -268,7 +268,7 @@ class DaemonService:
         return record
 
     def _nodes(self) -> tuple[Node, ...]:
-        """All nodes of the last look; none where nothing is known."""
+        """All nodes of the last snapshot; empty if unknown."""
         snapshot = self._daemon.seen.snapshot
         return (snapshot.nodes if snapshot else None) or ()
 

@@ -1,7 +1,7 @@
 """Slurm (22.05 and later) as a batch system of bftrainer.
 
-``create`` is the entry point ``bftrainer.batch_systems: slurm``; the daemon calls what
-it returns from its worker thread. The site's settings it relies on are in docs/howto/slurm-site.md.
+``create`` is the entry point ``bftrainer.batch_systems: slurm``; the daemon calls the result from
+its background threads. docs/howto/slurm-site.md lists the site settings it relies on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from slurm_plugins.launcher import PilotLauncher
 from slurm_plugins.snapshot import SnapshotReader
 
 DEFAULT_CYCLE_S = 30.0
-"""Slurm's own default of bf_interval, until the controller has told us."""
+"""Slurm's default of bf_interval, used until the configuration has been read."""
 
 
 _Variable = Annotated[str, pydantic.StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
@@ -39,7 +39,7 @@ _Value = Annotated[str, pydantic.StringConstraints(pattern=r"^[^\x00]*$")]
 
 
 class SlurmOptions(pydantic.BaseModel):
-    """What the policy file may say about Slurm, under ``batch_options``."""
+    """Options of the policy file, under ``batch_options``."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -50,17 +50,17 @@ class SlurmOptions(pydantic.BaseModel):
     reservations_interval_s: float = pydantic.Field(default=30.0, ge=0)
     account: str | None = None
     qos: str | None = None
-    user: str | None = None  # whose pilots are ours; default: who runs the daemon
+    user: str | None = None  # owner of our pilots; default: the user of the daemon
     environment: dict[_Variable, _Value] = {}  # for the commands, e.g. a PATH
-    hook_file: Path | None = None  # what the site's scripts append to (docs/howto/slurm-site.md)
+    hook_file: Path | None = None  # written by the site's scripts (docs/howto/slurm-site.md)
 
 
 class SlurmBatchSystem:
-    """One Slurm cluster, seen and used through its commands."""
+    """One Slurm cluster, used through its commands."""
 
     def __init__(self, options: SlurmOptions) -> None:
         self.name = "slurm"
-        # One snapshot is enough: Slurm's own queue order protects what is between two jobs.
+        # One snapshot is enough: on a node idle between two jobs, the pilot ranks below the second.
         self.idle_confirmations = 1
         self.cycle_s = DEFAULT_CYCLE_S
         conf = options.slurm_conf or os.environ.get("SLURM_CONF")
@@ -91,11 +91,11 @@ class SlurmBatchSystem:
         return self.commands.requests
 
     def request_counts(self) -> Mapping[str, int]:
-        """Count the commands sent to the controller so far, by kind."""
+        """Return the number of commands sent to the controller so far, by kind."""
         return self.commands.request_counts()
 
     def snapshot(self, *, wants_cycle: bool = True) -> Snapshot:
-        """Look once; a failing source is ``None`` in the snapshot."""
+        """Poll once; a failing source is ``None`` in the snapshot."""
         snapshot = self._reader.read(wants_cycle=wants_cycle)
         if snapshot.jobs is not None:
             self._launcher.running = self._reader.running_pilots
@@ -116,11 +116,11 @@ class SlurmBatchSystem:
         self._launcher.cancel(job_ids, force=force)
 
     def pilot_states(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
-        """Observe each id; ended and unheard-of ids are absent."""
+        """Observe each id; ended and unknown ids are absent."""
         return self._launcher.observe(job_ids)
 
     def findings(self, measured: Measured = NOTHING, /) -> tuple[Finding, ...]:
-        """Look at Slurm's settings; what cannot be read is a finding, too."""
+        """Check Slurm's settings; unreadable ones are a finding, too."""
         config = self.commands.query(commands.CONFIG)
         partitions = self.commands.query(doctor.PARTITION_ARGV)
         for done in (config, partitions):
@@ -131,7 +131,7 @@ class SlurmBatchSystem:
             return (doctor.unknown(" ".join(snapshot.failures)),)
         waiting = [j for j in snapshot.jobs if j.is_ordinary and j.state is JobState.PENDING]
         qos, flags = doctor.qos_of(partitions.stdout, name), ""
-        if qos:  # fails without a database, and then there are no such flags
+        if qos:  # fails without a database; then there are no flags
             flags = self.commands.query(doctor.qos_argv(qos)).stdout
         return doctor.findings(
             doctor.SlurmSettings(
@@ -147,7 +147,7 @@ class SlurmBatchSystem:
         )
 
     def open_announcer(self) -> Announcer | None:
-        """Listen to the site's scripts, if the policy names their file.
+        """Watch the file of the site's scripts, if the policy names it.
 
         Raises:
             BatchSystemError: BFT-1231, -1233, it cannot be used.
@@ -158,8 +158,8 @@ class SlurmBatchSystem:
         if owner_uid is None:
             raise BatchSystemError(
                 "BFT-1231",
-                "Slurm does not say as whom its controller runs, to whom the hook's file belongs.",
-                "It is asked again at the next look; see scontrol(1).",
+                "Slurm does not report SlurmUser, the owner of the hook's file.",
+                "The next poll tries again; see 'scontrol show config'.",
             )
         return HookFile(
             self._hook_file,
@@ -169,11 +169,11 @@ class SlurmBatchSystem:
         )
 
     def close(self) -> None:
-        """Nothing is held open between two commands."""
+        """Do nothing: no resources are held between commands."""
 
 
 def create(options: Mapping[str, Any]) -> SlurmBatchSystem:
-    """Create the adapter from the policy's options; Slurm is not asked yet.
+    """Create the adapter from the policy's options, without calling Slurm.
 
     Raises:
         OptionError: BFT-1220, one is unknown or malformed.

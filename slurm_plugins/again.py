@@ -1,8 +1,7 @@
-"""What was made of the last look's rows: most are printed again as they were.
+"""Caches the parsed rows of the last poll: most rows do not change.
 
-Keeps results by what they were made of, for one look; used by ``slurm_plugins.snapshot`` and
-``parse``. At 10,000 nodes and as many jobs a look takes a fifth of the time with it
-(``scripts/bench_scale.py``).
+Keeps results by their input, for one poll; used by ``slurm_plugins.snapshot`` and ``parse``. With
+10,000 nodes and as many jobs a poll takes a fifth of the time (``scripts/bench_scale.py``).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Rows(Generic[T]):
-    """Rows of text and what each says."""
+    """Rows of text and their parsed values."""
 
     known: dict[str, T] = field(default_factory=dict)
 
@@ -26,9 +25,9 @@ class Rows(Generic[T]):
         one: Callable[[str], T],
         is_small: Callable[[T], bool] = lambda _: True,
     ) -> list[T]:
-        """Read each row; only those that the last look did not have with ``one``.
+        """Parse each row with ``one``, unless the last poll had the same row.
 
-        What is not small is read at every look: what users write must not fill the memory.
+        Values that are not small are not kept, so that users' input cannot fill the memory.
         """
         before, self.known = self.known, {}
         found: list[T] = []
@@ -44,17 +43,17 @@ class Rows(Generic[T]):
 
 @dataclass(slots=True)
 class Made(Generic[T]):
-    """What was made of records, each by its name, of themselves and a few words beside."""
+    """Values derived from records, by name, with what else they depend on."""
 
     _now: dict[str, tuple[T, object, T]] = field(default_factory=dict)
     _before: dict[str, tuple[T, object, T]] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """Forget what the last look did not ask for."""
+        """Drop what the last poll did not use."""
         self._before, self._now = self._now, {}
 
     def of(self, name: str, record: T, beside: object, make: Callable[[], T]) -> T:
-        """Return what is made of this very record, and an equal ``beside``."""
+        """Return the value for this same record object and an equal ``beside``."""
         known = self._before.get(name)
         if known is None or known[0] is not record or known[1] != beside:
             known = (record, beside, make())

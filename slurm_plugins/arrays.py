@@ -1,10 +1,10 @@
-"""Arrays of jobs, written out as far as it matters: a waiting task is a job of its own.
+"""Expands job arrays as far as it matters: each pending task becomes a job.
 
-``squeue`` shows the waiting tasks of an array as one row, ``12_[1-9%2]``. Those that could start
-now and those that backfill plans (``bf_max_job_array_resv``) become jobs; the last of them says
-how many more there are. ``squeue -r`` would write all of them out, and not say how many may run
-at once (``%2``). Rows and nodes of one look come in, jobs go out; called by
-``slurm_plugins.snapshot``, and by ``slurm_plugins.parse`` for what is no array. Pure.
+``squeue`` shows the pending tasks of an array as one row, ``12_[1-9%2]``. The tasks that could
+start now and those that backfill plans (``bf_max_job_array_resv``) become jobs; the last one holds
+the number of further tasks. ``squeue -r`` would expand all of them and hide the limit (``%2``).
+Rows and nodes of one poll come in, jobs go out; called by ``slurm_plugins.snapshot``, and by
+``slurm_plugins.parse`` to check ids. Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from bftrainer.hostlist import ParseError
 from bftrainer.model.cluster import Job, JobState, Node, NodeLeft, NodeState
 
-MOST_TASKS = 1_000  # of one array: those behind them have their turn at the next look
+MOST_TASKS = 1_000  # expanded per array; the others follow in later polls
 MOST_RANGES = 5_000
 _TASKS = re.compile(r"([0-9]+)_\[([0-9,:-]+)(?:%([0-9]{1,9}))?\]")
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
@@ -30,18 +30,18 @@ _COMES_FREE = (NodeState.IDLE, NodeState.PLANNED, NodeState.COMPLETING)
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """The waiting tasks of an array."""
+    """The pending tasks of an array."""
 
     base_id: str
     ranges: tuple[range, ...]
-    at_once: int | None  # so many may run; None: all
+    at_once: int | None  # limit of running tasks; None: no limit
 
     def __len__(self) -> int:
         return sum(map(len, self.ranges))
 
 
 def tasks_of(job_id: str) -> Tasks | None:
-    """Read the id of an array; ``None``: of a job.
+    """Parse the id of an array; ``None``: it is a single job's.
 
     Raises:
         ParseError: it is neither.
@@ -64,7 +64,7 @@ def _range(text: str) -> range:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How many tasks of one kind could start now."""
+    """The number of tasks of one kind that could start now."""
 
     nodes: Sequence[Node]
     ours: frozenset[str] = frozenset()  # nodes with a pilot
@@ -72,12 +72,12 @@ class Room:
 
     @classmethod
     def of(cls, nodes: Sequence[Node], jobs: Sequence[Job]) -> Room:
-        """Look at the nodes and the jobs of one look, pilots marked."""
+        """Build it from the nodes and jobs of one poll, pilots marked."""
         runs = [job for job in jobs if not job.is_ordinary and job.state is not JobState.PENDING]
         return cls(nodes, frozenset(name for job in runs for name in job.nodes))
 
     def for_tasks(self, job: Job) -> int:
-        """At most how many find a place on free nodes, ours and what is left of others."""
+        """Upper bound of tasks that fit on free nodes, ours, and free parts of others."""
         each = NodeLeft(
             cpus=max(1, math.ceil(job.cpus / max(1, job.n_nodes))),
             gpus=max(job.gpus_per_node, math.ceil(job.gpus / max(1, job.n_nodes))),
@@ -91,7 +91,7 @@ class Room:
         return self._known[key]
 
     def _places(self, node: Node, each: NodeLeft | None) -> int:
-        """On one node, where each takes so much of it; ``None``: takes it whole."""
+        """The number that fits on one node; ``each`` None: they take whole nodes."""
         is_whole = node.state in _COMES_FREE or node.name in self.ours
         left = NodeLeft(cpus=node.cpus, gpus=node.gpus) if is_whole else node.left
         if left is None or each is None:
@@ -103,8 +103,8 @@ def written_out(jobs: Sequence[Job], room: Room, n_planned: int) -> tuple[Job, .
     """Replace every array by those of its tasks that could start or that backfill plans.
 
     Args:
-        jobs: of a look; of pending ones it is known whether they may start.
-        room: of the same look.
+        jobs: of one poll; ``is_entitled`` is set for pending ones.
+        room: of the same poll.
         n_planned: tasks of an array that backfill plans (``bf_max_job_array_resv``).
     """
     if not any("[" in job.job_id for job in jobs):
@@ -125,11 +125,11 @@ def _written(job: Job, started: Counter[str], room: Room, n_planned: int) -> Ite
         n_may_start = tasks.at_once - started[tasks.base_id]
     if n_may_start <= 0:
         job = dataclasses.replace(job, reason="JobArrayTaskLimit", is_entitled=False)
-    n_shown = 1  # who waits for something else is one job, however many there are
+    n_shown = 1  # one job stands for all tasks of an array that is not entitled
     if job.is_entitled:
         n_shown = max(1, room.for_tasks(job) + n_planned)
         n_shown = min(len(tasks), n_may_start, n_shown, MOST_TASKS)
-    # Twice as fast as ``replace``: a look may have thousands.
+    # Twice as fast as ``replace``: a poll may show thousands.
     fields: dict[str, Any] = {f.name: getattr(job, f.name) for f in dataclasses.fields(job)}
     numbers = itertools.islice(itertools.chain(*tasks.ranges), n_shown)
     for position, number in enumerate(numbers, 1):

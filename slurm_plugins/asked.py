@@ -1,9 +1,8 @@
-"""What pending jobs ask for beyond what every look shows: read once per job.
+"""What pending jobs request beyond what every poll shows: read once per job.
 
-``squeue`` shows with ``-o`` which nodes a job excludes and with ``-O`` how many nodes,
-GPUs and how much memory it wants in all, never both. So the second is asked for when a
-look shows a pending job that was not asked about before. Text comes in, ``Job``s come
-back with more of their fields; called by ``slurm_plugins.snapshot``. Source: squeue
+``squeue`` shows excluded nodes only with ``-o``, and node counts, GPUs and memory in total only
+with ``-O``, never both. So ``-O`` is used only when a poll shows a new pending job. Text comes in,
+``Job``s go out with more of their fields; called by ``slurm_plugins.snapshot``. Source: squeue
 manual page and output of release 22.05.
 """
 
@@ -38,9 +37,9 @@ _Key = tuple[str, float | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What one job asks for."""
+    """The request of one job."""
 
-    n_nodes: int | None  # at least; None: Slurm does not say
+    n_nodes: int | None  # minimum; None: not reported
     n_nodes_max: int
     cpus: int
     cpus_per_node: int
@@ -69,7 +68,7 @@ _NOT_READ = Asked(
 
 
 def rows(text: str) -> dict[str, Asked]:
-    """Parse ``squeue -O`` in ``FIELDS``: job or array id → what it asks for."""
+    """Parse ``squeue -O`` in ``FIELDS``: job or array id -> request."""
     return {
         fields[0].partition("_")[0]: _read(dict(zip(FIELDS, fields, strict=True)))
         for fields in long_records(text, len(FIELDS))
@@ -77,7 +76,7 @@ def rows(text: str) -> dict[str, Asked]:
 
 
 def _read(row: dict[str, str]) -> Asked:
-    """Read what one job asks for; of one that nobody can read that much is known."""
+    """Parse the request of one job; an unparsable one becomes ``_NOT_READ``."""
     if not row["JobArrayID"]:
         raise ParseError("a job without an id")
     try:
@@ -119,7 +118,7 @@ def _asked(row: dict[str, str]) -> Asked:
 def _memory(said: str, in_all: str, cpus: int, n_nodes: int) -> tuple[int, int]:
     """Return megabytes per node and per processor: squeue shows one number for both.
 
-    Which it is follows from the total. 0 is all that a node has, whatever that is.
+    The total tells which it is. 0 means all memory of a node.
     """
     memory_mb = memory_mb_of(said)
     if memory_mb and cpus > n_nodes and memory_mb_of(in_all) == memory_mb * cpus:
@@ -129,21 +128,21 @@ def _memory(said: str, in_all: str, cpus: int, n_nodes: int) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class AskedFor:
-    """What the jobs in the queue ask for; jobs that leave it are forgotten."""
+    """The requests of the jobs in the queue; jobs that leave it are dropped."""
 
-    known: dict[_Key, Asked | None] = field(default_factory=dict)  # None: it was not shown
+    known: dict[_Key, Asked | None] = field(default_factory=dict)  # None: not shown
     _made: Made[Job] = field(default_factory=Made)
 
     def lacks(self, jobs: Iterable[Job]) -> bool:
-        """Whether a pending job of somebody else was not asked about."""
+        """Whether a pending ordinary job's request is not known yet."""
         return any(_key(job) not in self.known for job in jobs if _counts(job))
 
     def learn(self, jobs: Iterable[Job], found: dict[str, Asked]) -> None:
-        """Remember the answer for these jobs."""
+        """Store the answer for these jobs."""
         self.known = {key: found.get(key[0]) for job in jobs if _counts(job) for key in [_key(job)]}
 
     def complete(self, jobs: tuple[Job, ...], config: ControllerConfig | None) -> tuple[Job, ...]:
-        """Return the jobs with all that is known of them."""
+        """Return the jobs with everything known about them."""
         if not self.known:
             return jobs
         self._made.begin()
@@ -158,14 +157,14 @@ class AskedFor:
 
 
 def _can_share(asked: Asked, config: ControllerConfig | None) -> bool:
-    """Whether others may have the rest of its nodes; not of those whose memory it has whole."""
+    """Whether others may use the rest of its nodes; not if it takes all of their memory."""
     if config is None or not config.are_nodes_shared or not asked.can_share:
         return False
     return not config.is_memory_counted or bool(asked.memory_mb or asked.memory_per_cpu_mb)
 
 
 def _complete(job: Job, asked: Asked, config: ControllerConfig | None) -> Job:
-    # What squeue shows as the number of nodes of "-N 1-8" is what its last test tried.
+    # For "-N 1-8" squeue shows the node count of the scheduler's last attempt.
     is_range = asked.n_nodes is not None and asked.n_nodes < asked.n_nodes_max
     n_nodes = asked.n_nodes if is_range and asked.n_nodes is not None else job.n_nodes
     return dataclasses.replace(
@@ -189,5 +188,5 @@ def _counts(job: Job) -> bool:
 
 
 def _key(job: Job) -> _Key:
-    """A job whose limit was changed is asked about again."""
+    """The cache key; a job with a changed limit is read again."""
     return job.job_id.partition("_")[0], job.time_limit_s

@@ -1,8 +1,8 @@
-"""The controller's clock against ours: what Slurm prints is read as a time of our clock.
+"""The offset of the controller's clock: converts times that Slurm prints to our clock.
 
-``scontrol show config`` and ``sdiag`` begin with the controller's time, in whole seconds. Each
-bounds how far it is ahead; bounds are kept until one contradicts them. Text and times come
-in from ``slurm_plugins.snapshot``, times go out. Pure.
+``scontrol show config`` and ``sdiag`` begin with the controller's time in whole seconds. Each
+bounds the offset; bounds are kept until one contradicts them. Used by ``slurm_plugins.snapshot``.
+Pure.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _HEADER = re.compile(
 
 @dataclass(slots=True)
 class ControllerClock:
-    """How far the controller's clock is ahead; not at all until something contradicts that."""
+    """How far the controller's clock is ahead; 0 until something contradicts that."""
 
     least_s: float = -math.inf
     most_s: float = math.inf
 
     @property
     def ahead_s(self) -> float:
-        """The middle of what is possible, 0 if that is possible."""
+        """The middle of the possible range, or 0 if possible."""
         if self.least_s <= 0.0 <= self.most_s:
             return 0.0
         return (self.least_s + self.most_s) / 2.0
 
     def hear(self, text: str, *, sent_s: float, received_s: float) -> None:
-        """Take over what the controller said between two times of ours."""
+        """Process a time printed by the controller between two times of ours."""
         found = _HEADER.search(text)
         try:
             said_s = parse.time_s(found[1] or found[2]) if found else None
@@ -48,9 +48,9 @@ class ControllerClock:
         self.least_s, self.most_s = least_s, most_s
 
     def ours_s(self, theirs_s: float | None) -> float | None:
-        """Return a time of the controller's clock as one of ours."""
+        """Convert a time of the controller's clock to ours."""
         return None if theirs_s is None else theirs_s - self.ahead_s
 
     def time_s(self, text: str) -> float | None:
-        """Read a printed time; raises ``ParseError``."""
+        """Parse a printed time; raises ``ParseError``."""
         return self.ours_s(parse.time_s(text))

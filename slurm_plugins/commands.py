@@ -1,8 +1,8 @@
 """The Slurm commands we run: fixed argument lists, a clean environment, a time limit.
 
-Requests come from ``snapshot`` and ``launcher``; the text goes to ``parse``. Nothing
-of the caller's environment that could change an output (``SQUEUE_*``, ``SBATCH_*``
-and the like) reaches the commands. Every request to the controller is counted.
+Called by ``snapshot`` and ``launcher``; ``parse`` reads the output. Environment variables of the
+caller that could change an output (``SQUEUE_*``, ``SBATCH_*`` and the like) are not passed on.
+Every request to the controller is counted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from slurm_plugins.parse import FIELD, NODE_FIELDS, RECORD
 
 
 def _long(fields: Sequence[str]) -> str:
-    """Write a format for ``-O``: no width, and what divides the fields is their suffix."""
+    """Build a format for ``-O``: no widths; the separators are the fields' suffixes."""
     return ",".join((*(f"{name}:{FIELD}" for name in fields[:-1]), f"{fields[-1]}:{RECORD}"))
 
 
@@ -29,11 +29,11 @@ JOB_FORMAT = RECORD + FIELD.join(
         *("%n", "%x", "%E"),
     )
 )
-# Names are the one text a user chooses freely: they are read for our own jobs only.
+# Job names are free text chosen by users, so they are read for our own jobs only.
 NAME_FORMAT = RECORD + FIELD.join(("%i", "%j"))
 PILOT_FORMAT = RECORD + FIELD.join(("%i", "%T", "%r", "%S", "%N"))
 
-# Only -O knows how much memory and how many GPUs of a node are taken.
+# Only -O shows how much memory and how many GPUs of a node are allocated.
 SINFO = ("sinfo", "-h", "-N", "-a", "--noconvert", "-O", _long(NODE_FIELDS))
 SQUEUE = ("squeue", "-h", "-a", "--noconvert", "-o", JOB_FORMAT)
 ASKED = ("squeue", "-h", "-a", "-t", "PD", "--noconvert", "-O", _long(asked.FIELDS))
@@ -43,19 +43,19 @@ CONFIG = ("scontrol", "show", "config")
 TOPOLOGY = ("scontrol", "show", "topology")
 
 DEFAULT_TIMEOUT_S = 15.0
-"""A command blocks 9 s by itself when the controller is away; then it says so."""
+"""Without the controller a command fails by itself after 9 s."""
 
 _KINDS = {"sinfo": "nodes", "sdiag": "cycle", "sbatch": "submit", "scancel": "cancel"}
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "HOME", "USER", "LOGNAME", "SLURM_CONF")
 
 
 def names_argv(user: str, partition: str) -> tuple[str, ...]:
-    """Ask for the names of the user's jobs in the pilots' partition."""
+    """Query the names of the user's jobs in the pilots' partition."""
     return ("squeue", "-h", "-a", "-u", user, "-p", partition, "-o", NAME_FORMAT)
 
 
 def pilots_argv(job_ids: Sequence[str]) -> tuple[str, ...]:
-    """Ask for these jobs, ended ones too."""
+    """Query these jobs, including ended ones."""
     ids = ",".join(job_ids)
     return ("squeue", "-h", "-a", "-t", "all", "--noconvert", "-o", PILOT_FORMAT, "-j", ids)
 
@@ -72,16 +72,16 @@ class SlurmCommands:
 
     @property
     def requests(self) -> int:
-        """Of all kinds."""
+        """The number of requests of all kinds."""
         return sum(self.request_counts().values())
 
     def request_counts(self) -> dict[str, int]:
-        """Return a copy, consistent in itself."""
+        """Return a consistent copy of the counts."""
         with self._lock:
             return dict(self.counts)
 
     def base_environment(self) -> dict[str, str]:
-        """Return what every command and every pilot gets: where things are, no settings."""
+        """Return the environment of every command and pilot: paths, no settings."""
         kept = {key: os.environ[key] for key in _KEPT if key in os.environ}
         kept.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
         if self.slurm_conf is not None:
@@ -91,7 +91,7 @@ class SlurmCommands:
     def query(self, argv: Sequence[str]) -> process.Completed:
         """Run a command whose output is parsed: fixed language, UTC, epoch seconds."""
         fixed = {"LC_ALL": "C", "TZ": "UTC0", "SLURM_TIME_FORMAT": "%s"}
-        fixed["SLURM_BITSTR_LEN"] = "0"  # arrays in full
+        fixed["SLURM_BITSTR_LEN"] = "0"  # do not abbreviate arrays
         return self.run(argv, {**self.base_environment(), **fixed})
 
     def run(
@@ -104,7 +104,7 @@ class SlurmCommands:
 
 
 def kind_of(argv: Sequence[str]) -> str:
-    """Name what a command asks of the controller; "submit" and "cancel" are orders."""
+    """Return the kind of a request; "submit" and "cancel" are orders."""
     if argv[0] in _KINDS:
         return _KINDS[argv[0]]
     if argv[0] == "squeue":
@@ -114,17 +114,17 @@ def kind_of(argv: Sequence[str]) -> str:
 
 
 def is_controller_away(done: process.Completed) -> bool:
-    """Whether the failure says that no command will be answered now."""
+    """Whether the failure means that no command will be answered now."""
     return done.timed_out or "contact slurm controller" in done.stderr
 
 
 def why_failed(done: process.Completed) -> str:
-    """One sentence on a command that did not succeed, in the batch system's own words."""
+    """Describe a failed command in one sentence, in the batch system's words."""
     name = done.argv[0]
     if done.timed_out:
         return f"{name} did not answer within {done.wall_s:.0f} s."
     if done.truncated:
-        return f"{name} printed more than we read."
+        return f"{name} printed more than bftrainer reads."
     if done.returncode == 127:
         return f"{name} cannot be started: {done.stderr.strip()[:200]}."
     words = " ".join((done.stderr.strip() or done.stdout.strip()).split())

@@ -1,6 +1,6 @@
-"""A constraint expression → the ways in which it can be met, as data.
+"""Parses a constraint expression into its alternatives.
 
-Takes what the user wrote (``sbatch --constraint``); called by ``parse`` and ``hook.lines``.
+Input is what the user wrote (``sbatch --constraint``); called by ``parse`` and ``hook.lines``.
 Source: sbatch manual page, release 22.05, "--constraint".
 """
 
@@ -18,18 +18,18 @@ _BRACKETED = re.compile(r"(?:([^\[\]]*)&)?\[([^\[\]]+)\](?:&([^\[\]]*))?")
 
 
 def ways_of(text: str) -> tuple[Way, ...]:
-    """Read an expression; several ways: only one of them has to be met, by all nodes.
+    """Parse an expression into alternatives, one of which all nodes must meet.
 
     Raises:
-        ParseError: it is beyond us.
+        ParseError: it is not supported.
     """
     expression = "".join(said(text).split())
     if len(expression) > LONGEST or len(re.split("[&|]", expression)) > MOST_NAMES:
-        raise ParseError(f"too long a constraint: {expression[:80]!r}")
+        raise ParseError(f"constraint too long: {expression[:80]!r}")
     return _ways_of(expression) if expression else ()
 
 
-@lru_cache(maxsize=4096)  # the same words, job after job
+@lru_cache(maxsize=4096)  # the same expressions recur in many jobs
 def _ways_of(expression: str) -> tuple[Way, ...]:
     found = _BRACKETED.fullmatch(expression)
     if found is not None:
@@ -42,7 +42,7 @@ def _ways_of(expression: str) -> tuple[Way, ...]:
 
 
 def _in_brackets(inside: str, everywhere: Rule) -> tuple[Way, ...]:
-    """Either counts joined by AND, or choices joined by OR of which all nodes have one."""
+    """Parse counts joined by AND, or alternatives joined by OR that all nodes share."""
     operators, terms = _split(inside)
     counted = [_COUNTED.fullmatch(term) for term in terms]
     numbers = [int(count[2]) for count in counted if count]

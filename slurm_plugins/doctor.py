@@ -1,7 +1,7 @@
-"""Slurm's settings → what they cost: pure functions from printed text to findings.
+"""What Slurm's settings cost: printed text in, findings out. Pure.
 
-The adapter asks Slurm and calls in. The figures were measured on Slurm 22.05.8 with
-``bftrainer-testcluster``, eight nodes, see docs/howto/slurm-site.md.
+Called by the adapter. The figures were measured on Slurm 22.05.8 with ``bftrainer-testcluster``,
+eight nodes, see docs/howto/slurm-site.md.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from slurm_plugins.parse import settings_in, values_in
 
 PARTITION_ARGV = ("scontrol", "-o", "show", "partition")
 SHORT_KILL_WAIT_S = 10
-SHORT_START_S = 5.0  # an agent needs a second or two for itself
+SHORT_START_S = 5.0  # an agent itself needs a second or two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSettings:
-    """What Slurm printed."""
+    """The printed settings."""
 
     config: str  # scontrol show config
     partitions: str  # scontrol -o show partition
     pilot_partition: str
-    queue_length: int  # ordinary jobs that wait
-    n_nodes: int  # a pilot, of two jobs, may wait for each
+    queue_length: int  # pending ordinary jobs
+    n_nodes: int  # a pilot may be pending for each
     has_hook: bool
     qos_flags: str = ""  # sacctmgr show qos, of the pilots' partition
     measured: Measured = NOTHING
 
 
 def findings(settings: SlurmSettings) -> tuple[Finding, ...]:
-    """Return everything that is not as docs/howto/slurm-site.md asks for, worst first."""
+    """Return all deviations from docs/howto/slurm-site.md, worst first."""
     config = settings_in(settings.config)
     pilots = _partition(settings.partitions, settings.pilot_partition)
     found = [
@@ -53,18 +53,18 @@ def qos_of(partitions: str, name: str) -> str:
 
 
 def qos_argv(name: str) -> tuple[str, ...]:
-    """Ask for the flags of a QOS."""
+    """Query the flags of a QOS."""
     return ("sacctmgr", "-nP", "show", "qos", name, "format=flags")
 
 
 def unknown(why: str) -> Finding:
-    """Return the finding that nothing could be found out."""
+    """Return the finding that the settings could not be read."""
     return Finding(
         code="BFT-1272",
         weight=Weight.UNKNOWN,
         setting="Slurm's settings",
         cost=f"They could not be read: {why}",
-        remedy="Run it again when the controller answers.",
+        remedy="Run the doctor again when the controller answers.",
     )
 
 
@@ -128,7 +128,7 @@ def _preemption(
             setting=f"PriorityType={config.get('PriorityType', '')} "
             f"PriorityWeightQOS={config.get('PriorityWeightQOS', '0')}, and {', '.join(below)} "
             f"in no tier above {name}",
-            cost="Pilots rank with everybody: one that waits comes before jobs submitted later.",
+            cost="Pilots rank like other jobs: a pending one comes before jobs submitted later.",
             remedy="PriorityType=priority/multifactor PriorityWeightQOS=100000, and Priority=0 for "
             f"the QOS of {name}",
         )
@@ -158,8 +158,8 @@ def _grace(config: Mapping[str, str], pilots: Mapping[str, str] | None) -> Itera
             code="BFT-1265",
             weight=Weight.HARM,
             setting=f"GraceTime={grace:g}",
-            cost="A pilot hears of its preemption only when the grace is over, which Slurm looks "
-            "at every 30 s: jobs started 8 to 29 s later with GraceTime=5 (measured).",
+            cost="A pilot is notified of its preemption only after the grace time, which Slurm "
+            "checks every 30 s: jobs started 8 to 29 s later with GraceTime=5 (measured).",
             remedy=f"PartitionName={(pilots or {}).get('PartitionName', 'bf')} ... GraceTime=0",
         )
     exempt = _seconds(config.get("PreemptExemptTime", "0"))
@@ -195,7 +195,7 @@ def _scheduler(config: Mapping[str, str], settings: SlurmSettings) -> Iterator[F
                 "(measured).",
                 remedy=f"SchedulerParameters without {name}",
             )
-    # slurm.conf(5), 22.05: default 500, and nothing below 1 counts.
+    # slurm.conf(5), 22.05: the default is 500; values below 1 are ignored.
     depth = int(_number(values.get("bf_max_job_test", ""))) or 500
     needed = settings.queue_length + settings.n_nodes
     if needed > depth:
@@ -203,9 +203,8 @@ def _scheduler(config: Mapping[str, str], settings: SlurmSettings) -> Iterator[F
             code="BFT-1269",
             weight=Weight.LOSS,
             setting=f"bf_max_job_test={depth}",
-            cost=f"{settings.queue_length} jobs wait and up to {needed - settings.queue_length} of "
-            "pilots stand behind them: backfill stops before it reaches the last, so idle "
-            "nodes stay idle.",
+            cost=f"{settings.queue_length} jobs are pending and up to {settings.n_nodes} pilots "
+            "behind them: backfill stops before it reaches the last, so idle nodes stay idle.",
             remedy=f"SchedulerParameters=...,bf_max_job_test={2 * needed}",
         )
     if (
@@ -218,7 +217,7 @@ def _scheduler(config: Mapping[str, str], settings: SlurmSettings) -> Iterator[F
             code="BFT-1271",
             weight=Weight.HARM,
             setting="no hook (docs/howto/slurm-site.md)",
-            cost="A job that only backfill can start is found by looking: with a look per second "
+            cost="Jobs that only backfill can start are found by polling: with a poll per second "
             "about 4% of them lose one bf_interval (measured).",
             remedy="bftrainer-slurm-hook --file FILE --directory DIRECTORY",
         )
@@ -229,16 +228,16 @@ def _no_reserve(settings: SlurmSettings) -> Finding:
         code="BFT-1270",
         weight=Weight.HARM,
         setting=f"PartitionName={settings.pilot_partition} has no QOS with Flags=NoReserve",
-        cost="Pilots that wait appear in the plan of later jobs.",
+        cost="Pending pilots appear in the plan of later jobs.",
         remedy="sacctmgr add qos bfqos UsageFactor=0 Priority=0 Flags=NoReserve; "
         f"PartitionName={settings.pilot_partition} ... QOS=bfqos",
     )
 
 
 def _programs(config: Mapping[str, str], settings: SlurmSettings) -> Iterator[Finding]:
-    """What the site runs on a node before and after each job, pilots among them.
+    """Check the programs that run on a node before and after each job, including pilots.
 
-    An EpilogSlurmctld of 6 s held the job and not its node: the next started 0.8 s later.
+    An EpilogSlurmctld of 6 s held the job but not its node: the next started 0.8 s later.
     """
     measured = settings.measured
     epilogs, prologs = _set(config, "Epilog"), _set(config, "Prolog", "PrologSlurmctld")
@@ -254,8 +253,8 @@ def _programs(config: Mapping[str, str], settings: SlurmSettings) -> Iterator[Fi
             weight=Weight.UNKNOWN,
             setting=epilogs,
             cost="It runs after each pilot, too, and every ordinary job that follows one on its "
-            "node waits until it has ended. A daemon measures how long that is: run the doctor "
-            "again when it has given nodes back.",
+            "node waits until it has ended. The daemon measures how long that is: run the doctor "
+            "again when it has released nodes.",
             remedy=remedy,
         )
     elif end_s is not None and end_s > measured.promise_s:
@@ -264,24 +263,24 @@ def _programs(config: Mapping[str, str], settings: SlurmSettings) -> Iterator[Fi
             weight=Weight.HARM,
             setting=epilogs or "no Epilog",
             cost=f"A node is usable {end_s:.1f} s after its pilot was asked to leave (measured), "
-            f"and {measured.promise_s:g} s are promised: every ordinary job that follows a pilot "
+            f"but {measured.promise_s:g} s are promised: every ordinary job that follows a pilot "
             "waits for that.",
             remedy=remedy if epilogs else "bftrainer report harm names the part that is slow.",
         )
     if prologs and (start_s is None or start_s > SHORT_START_S):
-        how_long = "A daemon measures" if start_s is None else f"{start_s:.1f} s, measured, are"
+        how_long = "The daemon measures" if start_s is None else f"{start_s:.1f} s (measured) are"
         yield Finding(
             code="BFT-1275",
             weight=Weight.LOSS,
             setting=prologs,
-            cost="It runs before each pilot, too, and as long a node that we take is idle. "
-            f"{how_long} the time from a pilot's start until its agent is there.",
+            cost="It runs before each pilot, too, and meanwhile a node that we take is idle. "
+            f"{how_long} the time from a pilot's start until its agent connects.",
             remedy=remedy,
         )
 
 
 def _set(config: Mapping[str, str], *kinds: str) -> str:
-    """Return the programs of these kinds as slurm.conf has them; "": none."""
+    """Return the programs of these kinds as in slurm.conf; "": none."""
     return " ".join(
         f"{name}={value}"
         for name, value in config.items()
@@ -290,7 +289,7 @@ def _set(config: Mapping[str, str], *kinds: str) -> str:
 
 
 def _seconds(text: str) -> float:
-    """Read ``5``, ``5 sec`` or ``00:00:05``."""
+    """Parse ``5``, ``5 sec`` or ``00:00:05``."""
     word = text.split(maxsplit=1)[0] if text.split() else "0"
     seconds = 0.0
     for part in word.split(":")[:3]:
@@ -299,6 +298,6 @@ def _seconds(text: str) -> float:
 
 
 def _number(text: str) -> float:
-    """Read the digits a text begins with, as far as a number of Slurm's may go."""
+    """Parse leading digits, up to the length of Slurm's numbers."""
     found = re.match(r"[0-9]{1,19}", text)
     return float(found[0]) if found else 0.0

@@ -1,9 +1,9 @@
-"""Which pending jobs Slurm would start if their nodes were free: what it says of them, as data.
+"""Which pending jobs Slurm would start if their nodes were free, from what it reports.
 
-Not by what keeps a job, of which each release knows more, but by what does not: its
-priority is above 0, and the reason that Slurm gives is none or the lack of nodes. Jobs of one
-look come in, the same come out; called by ``slurm_plugins.snapshot``. Pure. Source: squeue
-manual page, "JOB REASON CODES", and job_scheduler.c, node_scheduler.c of 22.05 to 25.05.
+A job is entitled if its priority is above 0 and the reason that Slurm gives is none or a lack of
+nodes; other reasons vary by release and are not enumerated. Jobs of one poll come in and go out;
+called by ``slurm_plugins.snapshot``. Pure. Source: squeue manual page, "JOB REASON CODES", and
+job_scheduler.c, node_scheduler.c of 22.05 to 25.05.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from functools import partial
 from bftrainer.model.cluster import Job, JobState
 from slurm_plugins.again import Made
 
-# Nothing but nodes is missing; or nobody has looked yet.
+# Only nodes are missing, or the job was not evaluated yet.
 _LACKS_NODES = frozenset({"", "Priority", "Resources"})
-# The same, with what the scheduler adds: nodes that are down, reserved, planned for others.
+# The same with the scheduler's details: nodes down, reserved or planned for others.
 _LACKS_THESE = ("ReqNodeNotAvail", "Nodes required for job are DOWN, DRAINED")
-# What was true when the scheduler looked, and we can tell by the same look whether it still is.
+# True when the scheduler evaluated the job; the same poll shows whether it still is.
 _BEGIN, _DEPENDENCY = "BeginTime", "Dependency"
 _AFTER_END = re.compile(r"after(?:any|ok|notok|corr|burstbuffer):([0-9]+)")
 
 
 def judged(jobs: Sequence[Job], made: Made[Job] | None = None) -> tuple[Job, ...]:
-    """Return the jobs of a look; pending ones with whether, and from when, they may start.
+    """Return the jobs of a poll; pending ones with whether, and from when, they may start.
 
-    ``made``: those of the last look.
+    ``made``: cache of the last poll.
     """
     made = made or Made()
     made.begin()
@@ -60,16 +60,16 @@ def _judged(job: Job, in_queue: AbstractSet[str], made: Made[Job]) -> Job:
 
 
 def lacks_nodes_only(reason: str) -> bool:
-    """Whether Slurm says with this reason that a job lacks nodes, or nothing."""
+    """Whether by this reason a job lacks only nodes, or nothing."""
     return reason in _LACKS_NODES or reason.startswith(_LACKS_THESE)
 
 
 def _waits_for_jobs(job: Job, in_queue: AbstractSet[str]) -> bool:
     """Whether one of its dependencies is not fulfilled.
 
-    What was fulfilled a moment ago the scheduler only finds at its next pass, so that the
-    end of a job counts as soon as the job has left the queue; of other conditions
-    (``singleton``) we know what the scheduler says when it has looked at the job.
+    The scheduler notices fulfilled ones only at its next pass, so a job that has left the queue
+    counts as ended at once. For other conditions (``singleton``) the reason that the scheduler
+    gave at its last evaluation counts.
     """
     is_said = job.reason == _DEPENDENCY
     if not job.waits_for:

@@ -1,7 +1,7 @@
-"""Pilots on Slurm: one sbatch line to take a node, scancel to give it back.
+"""Pilots on Slurm: submitted with sbatch, released with scancel.
 
-Called by the adapter. A pilot is always an ``sbatch`` job: Slurm's backfill then
-serves every ordinary job first, where salloc and srun would jump the queue.
+Called by the adapter. A pilot is always an ``sbatch`` job, so that backfill serves every ordinary
+job first; salloc and srun would jump the queue.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from slurm_plugins import commands, parse, states
 from slurm_plugins.commands import SlurmCommands, why_failed
 
 FORCE_AFTER_S = 2.0
-"""A pilot asked to leave this long ago is ended by Slurm when asked again."""
+"""If a pilot asked to leave this long ago is cancelled again, Slurm kills it."""
 
 _JOB_ID = re.compile(r"[0-9]{1,10}")
 _PILOT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -44,9 +44,9 @@ class PilotLauncher:
         """Submit a pilot and return its job id.
 
         Raises:
-            BatchSystemError: BFT-1222 when Slurm refuses it, BFT-1223 when it is not
-                known whether it was submitted, BFT-1224 for a limit under one minute,
-                BFT-1226 for a request that sbatch could not take verbatim.
+            BatchSystemError: BFT-1222, Slurm refused it; BFT-1223, it is not known whether it
+                was submitted; BFT-1224, a limit under one minute; BFT-1226, sbatch cannot take
+                the request verbatim.
         """
         problem = problem_of(request)
         if problem is not None:
@@ -66,7 +66,7 @@ class PilotLauncher:
                 "BFT-1223",
                 f"It is not known whether pilot {request.pilot_id} was submitted: "
                 f"{why_failed(done) if not done.is_ok else 'sbatch printed no job id.'}",
-                "The next snapshot will tell; look at squeue if it persists.",
+                "The next snapshot will show it; see squeue if this persists.",
             )
         raise BatchSystemError(
             "BFT-1222",
@@ -83,8 +83,8 @@ class PilotLauncher:
                 "shortest limit is a minute.",
                 "Leave this node alone; the gap is too short.",
             )
-        # The deadline is the latest *end*: it removes a pilot that nobody cancels any more. It
-        # may wait for two cycles, each of which may last as long as the pause between two.
+        # The deadline is the latest *end*; it removes a pilot that is never cancelled. The pilot
+        # may wait for two cycles, each of which may take as long as the pause between two.
         deadline_s = minutes * 60 + int(4 * cycle_s) + 60
         log_pattern = str(request.log_path).replace("%", "%%")
         return (
@@ -98,13 +98,13 @@ class PilotLauncher:
         )
 
     def cancel(self, job_ids: Sequence[str], *, force: bool) -> None:
-        """Ask pilots to leave; ids that are gone or were never ours are no error.
+        """Ask pilots to leave; ids that are gone or were never ours are not an error.
 
-        Only those last seen running get a plain signal: for a pending job scancel
-        would try to deliver it for a minute and a half.
+        Only pilots last seen running get a plain signal: for a pending job scancel would retry for
+        a minute and a half.
 
         Raises:
-            BatchSystemError: BFT-1225 when Slurm did not take the order.
+            BatchSystemError: BFT-1225, Slurm did not accept the cancellation.
         """
         now = time.monotonic()
         ids = [job_id for job_id in dict.fromkeys(job_ids) if _JOB_ID.fullmatch(job_id)]
@@ -128,7 +128,7 @@ class PilotLauncher:
             raise BatchSystemError(
                 "BFT-1225",
                 f"Slurm did not cancel every pilot: {' '.join(problems)}",
-                "It is tried again; a pilot also ends when Slurm preempts it or at its limit.",
+                "It is retried; a pilot also ends when Slurm preempts it or at its time limit.",
             )
 
     def _scancel(self, argv: tuple[str, ...]) -> list[str]:
@@ -141,7 +141,7 @@ class PilotLauncher:
         return [why_failed(done)]
 
     def observe(self, job_ids: Sequence[str]) -> dict[str, PilotObservation]:
-        """Look at each id; all are ``UNKNOWN`` when the controller does not answer."""
+        """Observe each id; all are ``UNKNOWN`` when the controller does not answer."""
         absent = PilotObservation(presence=Presence.ABSENT, reason="not in the queue")
         ids = [job_id for job_id in dict.fromkeys(job_ids) if _JOB_ID.fullmatch(job_id)]
         seen = self._observe_known(ids) if ids else {}
@@ -155,7 +155,7 @@ class PilotLauncher:
     def _observe_known(self, ids: Sequence[str]) -> dict[str, PilotObservation] | str:
         done = self.commands.query(commands.pilots_argv(ids))
         if not done.is_ok:
-            # squeue complains about an unknown id only when it is the only one asked for.
+            # squeue reports an unknown id only if it is the only one queried.
             is_alone = len(ids) == 1 and not done.timed_out and _NO_SUCH_JOB in done.stderr
             return {} if is_alone else why_failed(done)
         try:
@@ -173,12 +173,12 @@ class PilotLauncher:
 
 
 def batch_script(agent_argv: Sequence[str]) -> str:
-    """Write the script that becomes the agent, with the process id Slurm signals."""
+    """Return the script that becomes the agent, with the process id Slurm signals."""
     return f"#!/bin/sh\nexec {shlex.join(agent_argv)}\n"
 
 
 def problem_of(request: PilotRequest) -> str | None:
-    """Say what sbatch could not take verbatim in a request, or would take for an option."""
+    """Say which part of a request sbatch could not take verbatim; None: all is well."""
     if not _PILOT_ID.fullmatch(request.pilot_id):
         return "its id is not made of letters, digits, '.', '_' and '-'"
     if any("\n" in word or "\0" in word for word in request.agent_argv):
@@ -187,7 +187,7 @@ def problem_of(request: PilotRequest) -> str | None:
         return "the path of its log contains a line break or a backslash"
     for key, value in request.environment.items():
         if not _VARIABLE.fullmatch(key) or "\n" in value or "\0" in value:
-            return f"{key!r} is no variable of one line"
+            return f"{key!r} is not a variable of one line"
         if key.startswith(("SBATCH_", "SLURM_")) and key != "SLURM_CONF":
             return f"{key} would override an option of sbatch"
     return None

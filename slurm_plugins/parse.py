@@ -1,9 +1,9 @@
-"""The text of Slurm's commands, parsed: pure functions from text to plain data.
+"""Parses the output of Slurm's commands into plain data. Pure.
 
-The formats are our own (``slurm_plugins.commands``): every record starts with the
-record separator and its fields are divided by the unit separator, two characters no
-node, partition or reason contains. Anything else raises ``ParseError``, nothing else; but
-what a user wrote of a job, and nobody can read, is left out of that job (``written``).
+The formats are our own (``slurm_plugins.commands``): every record starts with the record separator,
+and fields are divided by the unit separator, two characters that no node, partition or reason
+contains. Anything else raises ``ParseError``, and only that; but user-written fields that cannot be
+read are left out of their job (``written``).
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _MEMORY = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,6})?)([KMGTP]?)")
 _WHOLE = re.compile(r"[0-9]{1,18}")
 # In days or seconds: 32 bits of minutes are 2,982,616 days.
 _LIMIT = re.compile(r"(?:([0-9]{1,7})-)?([0-9]{1,7})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
-# The last word is the number if it is one; all before it is the type: 4090, 1g.10gb.
+# A number at the end is the count; what precedes it is the type (4090, 1g.10gb).
 _GRES = re.compile(
     r"(?:gres[:/])?gpu(?::(?![0-9]+$)([^:,(=]+))?(?::no_consume)?(?:[:=]([0-9]{1,9}))?"
 )
 _IN_PARENTHESES = re.compile(r"\([^()]*\)")
-# The order of all releases from 22.05 to 25.05; what people write freely is after the nodes.
+# The field order of releases 22.05 to 25.05; free text follows the nodes.
 _RESERVATION = re.compile(
     r"ReservationName=(.+?) StartTime=(\S+) EndTime=(\S+) Duration=\S+ Nodes=(\S*) NodeCnt=[0-9]+"
     r" CoreCnt=[0-9]+ Features=.*? PartitionName=\S* Flags=(\S*) .*?MaxStartDelay="
@@ -75,37 +75,37 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillStats:
-    """What ``sdiag`` says of the backfill scheduler."""
+    """What ``sdiag`` reports about the backfill scheduler."""
 
     cycle: SchedulerCycle
-    is_in_progress: bool  # then the cycle's numbers mix two cycles
+    is_in_progress: bool  # then its numbers mix two cycles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerConfig:
-    """What we need of ``scontrol show config``."""
+    """The settings we use from ``scontrol show config``."""
 
     version: str
     scheduler_parameters: dict[str, str]
     kill_wait_s: float
     select_type: str = ""
     select_parameters: str = ""
-    slurm_uid: int | None = None  # of SlurmUser, as whom the controller runs
-    has_switches: bool = False  # whether it knows the switches of the network
+    slurm_uid: int | None = None  # of SlurmUser, which runs the controller
+    has_switches: bool = False  # whether it knows the network switches
 
     @property
     def are_nodes_shared(self) -> bool:
-        """Whether two jobs may be on one node at all."""
+        """Whether two jobs may share a node."""
         return self.select_type in ("select/cons_tres", "select/cons_res")
 
     @property
     def is_memory_counted(self) -> bool:
-        """Whether jobs on one node have to share its memory, too."""
+        """Whether memory is allocated to jobs, too."""
         return "MEMORY" in self.select_parameters.upper()
 
     @property
     def is_deferred(self) -> bool:
-        """Whether no job is tried while it is submitted; ``defer_batch`` spares srun's."""
+        """Whether jobs are not tried at submission; ``defer_batch`` excepts srun's."""
         return "defer" in self.scheduler_parameters
 
     @property
@@ -115,21 +115,21 @@ class ControllerConfig:
 
     @property
     def bf_resolution_s(self) -> float:
-        """Length of the slots in which backfill keeps its plan; a minute is Slurm's default."""
+        """Length of the slots of backfill's plan; Slurm's default is a minute."""
         return self._number("bf_resolution", 60.0, 3600.0)
 
     @property
     def bf_max_job_array_resv(self) -> int:
-        """Tasks of an array that backfill plans."""
+        """Number of tasks of an array that backfill plans."""
         return int(self._number("bf_max_job_array_resv", 20.0, 1000.0))
 
     @property
     def bf_window_s(self) -> float:
-        """How far ahead backfill plans; a day is Slurm's default, it is set in minutes."""
+        """How far ahead backfill plans; set in minutes, Slurm's default is a day."""
         return 60.0 * self._number("bf_window", 1440.0, 43_200.0)
 
     def _number(self, name: str, default: float, most: float) -> float:
-        """Return a parameter as Slurm takes it: beyond 1 and ``most`` it has its default."""
+        """Return a parameter as Slurm reads it: outside 1 to ``most`` the default applies."""
         try:
             value = float(self.scheduler_parameters[name])
         except (KeyError, ValueError):
@@ -175,7 +175,7 @@ def _fields(row: str, n_fields: int) -> list[str]:
 
 
 def node_rows(text: str, known: Rows[NodeRow] | None = None) -> tuple[NodeRow, ...]:
-    """Parse ``sinfo -N`` in ``NODE_FIELDS``; ``known``: rows of the last look."""
+    """Parse ``sinfo -N`` in ``NODE_FIELDS``; ``known``: rows of the last poll."""
     return tuple((known or Rows()).read(_long_rows(text), _node_row))
 
 
@@ -208,7 +208,7 @@ def _node_row(row: str) -> NodeRow:
 
 
 def _left(cpus_by_state: str, memory: str, memory_used: str, gpus: int) -> NodeLeft | None:
-    """What nobody has of a node, of which processors are allocated/idle/other/total."""
+    """Return the free part of a node; ``cpus_by_state``: allocated/idle/other/total."""
     counts = cpus_by_state.split("/")
     if len(counts) != 4:
         raise ParseError(f"not processors by state: {cpus_by_state[:40]!r}")
@@ -217,7 +217,7 @@ def _left(cpus_by_state: str, memory: str, memory_used: str, gpus: int) -> NodeL
     return NodeLeft(cpus=idle, memory_mb=memory_mb, gpus=max(0, gpus)) if idle else None
 
 
-@lru_cache(maxsize=1024)  # said again for every node
+@lru_cache(maxsize=1024)  # repeated for every node
 def _partition(name: str, state: str, limit: str, size: str, tier: str, sharing: str) -> Partition:
     largest = size.rpartition("-")[2]
     return Partition(
@@ -233,16 +233,16 @@ def _partition(name: str, state: str, limit: str, size: str, tier: str, sharing:
 def jobs(
     text: str, read_time: ReadTime | None = None, known: Rows[Job] | None = None
 ) -> tuple[Job, ...]:
-    """Parse ``squeue`` in ``JOB_FORMAT``: a job per row, and an array is one (``arrays``).
+    """Parse ``squeue`` in ``JOB_FORMAT``: one job per row; an array is one job (``arrays``).
 
-    ``read_time``: of points in time, else ``time_s``; ``known``: rows of the last look.
+    ``read_time``: parses points in time, default ``time_s``; ``known``: rows of the last poll.
     """
     read = partial(_job, lists=NodeLists(), read_time=read_time or time_s)
     return tuple((known or Rows()).read(_rows(text), read, _is_small))
 
 
 def _is_small(job: Job) -> bool:
-    """Whether it does not name many nodes: of those of all jobs there is a limit per look."""
+    """Whether it names few nodes; long lists count against a limit per poll."""
     return len(job.required_nodes) + len(job.excluded_nodes) <= FEW_NODES
 
 
@@ -252,7 +252,7 @@ def _job(row: str, lists: NodeLists, read_time: ReadTime) -> Job:
     (submit, user, features, gres, priority, required, excluded, waits_for) = fields[9:]
     if not job_id:
         raise ParseError("a job without an id")
-    tasks_of(job_id)  # or raises
+    tasks_of(job_id)  # checks the id
     doubts = Doubts()
     leader, is_component, _ = job_id.partition("+")
     array, is_task, _ = leader.partition("_")
@@ -281,7 +281,7 @@ def _job(row: str, lists: NodeLists, read_time: ReadTime) -> Job:
 
 
 def pilot_names(text: str) -> dict[str, str]:
-    """Parse ``squeue`` in ``NAME_FORMAT``: job id to job name."""
+    """Parse ``squeue`` in ``NAME_FORMAT``: job id -> job name."""
     return dict(_pair(fields) for fields in records(text, 2))
 
 
@@ -292,7 +292,7 @@ def _pair(fields: Sequence[str]) -> tuple[str, str]:
 def reservations(text: str, read_time: ReadTime | None = None) -> tuple[Reservation, ...]:
     """Parse ``scontrol -o show reservations``; ``read_time`` as for ``jobs``.
 
-    A comment may say anything, line breaks and other settings among it; it comes last.
+    A comment comes last and may contain anything, even line breaks and other settings.
     """
     if text.startswith("No reservations") or not text.strip():
         return ()
@@ -303,7 +303,7 @@ def reservations(text: str, read_time: ReadTime | None = None) -> tuple[Reservat
         one = _RESERVATION.match(line)
         if one is not None:
             found.append(one)
-        elif not (found and _COMMENT in found[-1].string):  # else it goes on
+        elif not (found and _COMMENT in found[-1].string):  # else a comment continues
             raise ParseError(f"not a reservation: {line[:80]!r}")
     return tuple(_reservation(one, read_time or time_s) for one in found)
 
@@ -325,8 +325,8 @@ def _reservation(found: re.Match[str], read_time: ReadTime) -> Reservation:
 def backfill_stats(text: str) -> BackfillStats:
     """Parse the backfill part of ``sdiag``.
 
-    "Last cycle when" is the second the cycle began, "Last cycle" its length in
-    microseconds; their sum is never later than the true end.
+    "Last cycle when" is the second the cycle began, "Last cycle" its length in microseconds;
+    their sum is never later than the true end.
     """
     lines = iter(text.split("\n")[:-1])  # whole ones
     title = next((line for line in lines if line.startswith("Backfilling stats")), None)
@@ -335,7 +335,7 @@ def backfill_stats(text: str) -> BackfillStats:
     inside = itertools.takewhile(lambda line: line[:1] in (" ", "\t"), lines)
     values = _pairs(inside, ":")
     if "Last cycle when" not in values:
-        raise ParseError("sdiag does not say when backfill ran last")
+        raise ParseError("sdiag does not report the last backfill cycle")
     when = re.search(r"\(([0-9]{1,18})\)", values["Last cycle when"])
     length_us = whole(values.get("Last cycle", "0"))
     began_s = float(when[1]) if when else 0.0
@@ -354,7 +354,7 @@ def controller_config(text: str) -> ControllerConfig:
     """Parse ``scontrol show config``."""
     values = settings_in(text)
     if "SLURM_VERSION" not in values:
-        raise ParseError("scontrol show config does not say its version")
+        raise ParseError("scontrol show config does not report a version")
     parameters: dict[str, str] = {}
     for item in values.get("SchedulerParameters", "").split(","):
         key, _, value = item.strip().partition("=")
@@ -389,12 +389,12 @@ def _pairs(parts: Iterable[str], mark: str) -> dict[str, str]:
 
 
 def gpus_of(gres: str) -> tuple[int, str]:
-    """Count the GPUs of a generic-resource string; and name what it describes.
+    """Return the number of GPUs in a generic-resource string, and a name for what it describes.
 
     ``gpu:a100:4(S:0-1),nvme:1`` gives ``(4, "gpu:a100:4")``, none gives ``(0, "cpu")``.
 
     Raises:
-        ParseError: it is longer than any.
+        ParseError: it is too long.
     """
     if len(gres) > LONGEST:
         raise ParseError(f"generic resources of {len(gres)} characters: {gres[:80]!r}")
@@ -411,7 +411,7 @@ def gpus_of(gres: str) -> tuple[int, str]:
 
 
 def memory_mb_of(text: str) -> int:
-    """Parse an amount of memory, ``500M`` or ``1.50G``; without a unit it is megabytes."""
+    """Parse an amount of memory, ``500M`` or ``1.50G``; megabytes without a unit."""
     found = _MEMORY.fullmatch(text)
     if found is None:
         raise ParseError(f"not an amount of memory: {text[:40]!r}")
@@ -429,20 +429,20 @@ def duration_s(text: str) -> float | None:
     parts = [int(part) for part in found.groups()[1:] if part is not None]
     if found[1] is not None:  # from the left: hours, minutes, seconds
         parts += [0] * (3 - len(parts))
-    else:  # from the right; a lone number is seconds here, squeue never prints one
+    else:  # from the right; squeue never prints a lone number, read as seconds here
         parts = [0] * (3 - len(parts)) + parts
     hours, minutes, seconds = parts
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 def time_s(text: str) -> float | None:
-    """Parse a point in time: epoch seconds, or ISO in UTC from versions that insist on it."""
+    """Parse a time: epoch seconds, or ISO in UTC from releases that print only that."""
     if text in NOTHING:
         return None
     if len(text) > LONGEST:
         raise ParseError(f"not a time: {text[:40]!r}")
     if _WHOLE.fullmatch(text):
-        # Slurm prints its "no value" and 0 for times it does not know.
+        # Slurm prints its "no value" or 0 for unknown times.
         value = float(text)
         return value if 0 < value < 4_294_967_294 else None
     try:
@@ -456,7 +456,7 @@ def time_s(text: str) -> float | None:
 
 
 def whole(text: str) -> int:
-    """Parse a count; sinfo marks a smallest of several with ``+``."""
+    """Parse a count; sinfo appends ``+`` to the smallest of several."""
     found = _WHOLE.fullmatch(text.strip().removesuffix("+"))
     if found is None:
         raise ParseError(f"not a whole number: {text[:40]!r}")

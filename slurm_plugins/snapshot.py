@@ -1,8 +1,8 @@
-"""One look at a Slurm cluster: four commands in, one ``Snapshot`` out.
+"""One poll of a Slurm cluster: runs four commands, returns a ``Snapshot``.
 
-Called by the adapter. A source that fails, in whatever way, makes its part ``None``, names it
-in ``unread`` and adds one sentence to ``failures``; the other parts are still read.
-Reservations and the configuration change rarely and are read again only every so often.
+Called by the adapter. A source that fails, for whatever reason, makes its part ``None``, is named
+in ``unread`` and adds one sentence to ``failures``; the other parts are still read. Reservations
+and the configuration change rarely and are read less often.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ CONFIG_INTERVAL_S = 600.0
 
 @dataclass(slots=True, kw_only=True)
 class SnapshotReader:
-    """Reads snapshots; remembers what need not be asked each time."""
+    """Reads snapshots; caches what need not be read every time."""
 
     commands: SlurmCommands
     user: str
     pilot_partition: str
-    partition: str | None  # report only nodes that are in this one too
+    partition: str | None  # report only nodes that are also in this one
     reservations_interval_s: float
     config: parse.ControllerConfig | None = None
     clock: ControllerClock = field(default_factory=ControllerClock)
@@ -58,7 +58,7 @@ class SnapshotReader:
     _switches: dict[str, str] = field(default_factory=dict)  # by node
     _node_rows: Rows[parse.NodeRow] = field(default_factory=Rows)
     _job_rows: Rows[Job] = field(default_factory=Rows)
-    _job_rows_ahead_s: float = 0.0  # how far the controller's clock was taken to be ahead
+    _job_rows_ahead_s: float = 0.0  # clock offset with which they were parsed
     _nodes_made: Made[Node] = field(default_factory=Made)
     _pilots_made: Made[Job] = field(default_factory=Made)
     _judged: Made[Job] = field(default_factory=Made)
@@ -69,25 +69,25 @@ class SnapshotReader:
     _reservations_read_s: float = -float("inf")
     _config_read_s: float = -float("inf")
     _last_cycle: SchedulerCycle | None = None
-    # Found out during this look.
+    # State of the current poll.
     _is_unreachable: bool = False
     _unread: list[str] = field(default_factory=list)
     _failures: list[str] = field(default_factory=list)
 
     def remember(self, job_id: str, pilot_id: str) -> None:
-        """Note a pilot that was just launched: its name need not be asked for."""
+        """Store the name of a pilot just launched, so that it need not be queried."""
         self._names[job_id] = pilot_id
 
     def slurm_uid(self) -> int | None:
-        """Return as whom the controller runs; None: it does not say."""
+        """Return the uid of SlurmUser; None: not known."""
         self._begin()
         self._refresh_config()
         return self.config.slurm_uid if self.config is not None else None
 
     def read(self, *, wants_cycle: bool = True) -> Snapshot:
-        """Look once. Nodes are read before jobs, so that no job is on an "idle" node.
+        """Poll once. Nodes are read before jobs, so that no job is on an "idle" node.
 
-        Without ``wants_cycle`` the cycle is the one known last, without a request.
+        Without ``wants_cycle`` the last known scheduler cycle is returned, without a request.
         """
         taken_at_s = time.time()
         self._begin()
@@ -112,9 +112,9 @@ class SnapshotReader:
             cycle=self._read_cycle() if wants_cycle else self._last_cycle,
             plan_window_s=self.config.bf_window_s if self.config is not None else None,
             plan_resolution_s=self.config.bf_resolution_s if self.config is not None else 0.0,
-            # Both schedulers take jobs by tier and priority. The main one closes the nodes of
-            # a blocked job's partition to all after it; backfill comes to pilots at its end
-            # (measured on 22.05, with preemption by tier and by QOS).
+            # Both schedulers order jobs by tier and priority. The main one closes the nodes of a
+            # blocked job's partition to all later jobs; backfill reaches pilots last (measured
+            # on 22.05, with preemption by tier and by QOS).
             pilots_come_last=True,
             failures=tuple(self._failures),
             unread=tuple(self._unread),
@@ -125,8 +125,8 @@ class SnapshotReader:
         self._is_unreachable, self._unread, self._failures = False, [], []
 
     def _read(self, part: str, argv: Sequence[str], parse_text: Callable[[str], T]) -> T | None:
-        """Ask for a part of the look; ``None``: it could not be read."""
-        if not self._is_unreachable:  # each further command would block as long as the first
+        """Query one part of the snapshot; ``None``: it could not be read."""
+        if not self._is_unreachable:  # else each further command would block as long
             sent_s = time.time()
             done = self.commands.query(argv)
             if argv in (commands.CONFIG, commands.SDIAG):
@@ -142,12 +142,12 @@ class SnapshotReader:
         return None
 
     def _jobs_of(self, text: str) -> tuple[Job, ...]:
-        if self._job_rows_ahead_s != self.clock.ahead_s:  # the same text is another time
+        if self._job_rows_ahead_s != self.clock.ahead_s:  # the same text now means another time
             self._job_rows, self._job_rows_ahead_s = Rows(), self.clock.ahead_s
         return parse.jobs(text, self.clock.time_s, self._job_rows)
 
     def _nodes_of(self, text: str) -> tuple[Node, ...]:
-        """Merge the lines of a node's partitions; keep the nodes a pilot could hold."""
+        """Merge a node's rows of several partitions; keep the nodes a pilot could hold."""
         nodes: dict[str, Node] = {}
         partitions: dict[str, list[str]] = {}
         allows: dict[str, Partition] = {}
@@ -164,7 +164,7 @@ class SnapshotReader:
             raise ParseError(f"no node is in partition {', '.join(sorted(missing))}")
         completing = {n for n, node in nodes.items() if node.state is NodeState.COMPLETING}
         for name in self._completing.hanging(completing, time.monotonic()):
-            why = "its last job does not end"
+            why = "its last job does not finish completing"
             nodes[name] = dataclasses.replace(nodes[name], state=NodeState.DOWN, reason=why)
         self._nodes_made.begin()
         return tuple(
@@ -184,7 +184,7 @@ class SnapshotReader:
         return self._nodes_made.of(node.name, node, (partitions, switch), made)
 
     def _mark_pilots(self, jobs: tuple[Job, ...]) -> tuple[Job, ...] | None:
-        """Give our own jobs in the pilots' partition the pilot id that is their name."""
+        """Set ``pilot_id``, their name, for our own jobs in the pilots' partition."""
         own = {
             job.job_id
             for job in jobs
@@ -194,7 +194,7 @@ class SnapshotReader:
             argv = commands.names_argv(self.user, self.pilot_partition)
             names = self._read("jobs", argv, parse.pilot_names)
             if names is None:
-                return None  # a pilot taken for somebody's job would be worse
+                return None  # taking a pilot for an ordinary job would be worse
             # A job that ended between the two commands keeps its id as its name.
             self._names.update({job_id: names.get(job_id, job_id) for job_id in own})
         self._names = {job_id: self._names[job_id] for job_id in own}
@@ -210,7 +210,7 @@ class SnapshotReader:
         return self._pilots_made.of(job.job_id, job, name, made)
 
     def _complete(self, jobs: tuple[Job, ...]) -> tuple[Job, ...]:
-        """Add what pending jobs ask for; what cannot be read now is asked for again."""
+        """Add the requests of pending jobs; unread ones are queried again."""
         if self._asked.lacks(jobs):
             found = self._read("requests", commands.ASKED, asked.rows)
             if found is not None:
@@ -232,8 +232,8 @@ class SnapshotReader:
         stats = self._read("cycle", commands.SDIAG, parse.backfill_stats)
         if stats is None:
             return self._last_cycle
-        # In the middle of a cycle the numbers mix two of them; and the controller resets
-        # its statistics now and then, which does not undo the cycle we saw.
+        # During a cycle the numbers mix two cycles. The controller resets its statistics now and
+        # then, which does not invalidate the known cycle.
         is_reset = stats.cycle.ended_s is None and self._last_cycle is not None
         if not stats.is_in_progress and not is_reset:
             began_s, ended_s = map(self.clock.ours_s, (stats.cycle.began_s, stats.cycle.ended_s))

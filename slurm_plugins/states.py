@@ -1,7 +1,7 @@
-"""Slurm's words for states of nodes and jobs, mapped to ours.
+"""Maps Slurm's names of node and job states to ours.
 
-Total functions: a word nobody has seen before becomes ``UNKNOWN`` or ``OTHER``,
-never an error; called by ``slurm_plugins.parse`` and ``slurm_plugins.launcher``.
+Total functions: an unknown name becomes ``UNKNOWN`` or ``OTHER``, never an error; called by
+``slurm_plugins.parse`` and ``slurm_plugins.launcher``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from bftrainer.model.cluster import JobState, NodeState, Presence
 from bftrainer.poll.batch_system import PilotObservation
 
-# One character behind a node's state (sinfo(1), "NODE STATE CODES").
+# One-character suffixes of a node's state (sinfo(1), "NODE STATE CODES").
 _SUFFIX_STATES = {
     "*": NodeState.DOWN,  # does not respond
     "~": NodeState.DOWN,  # powered off
@@ -18,8 +18,8 @@ _SUFFIX_STATES = {
     "%": NodeState.DOWN,  # powering off
     "^": NodeState.DOWN,  # reboots
     "$": NodeState.RESERVED,  # maintenance
-    "@": NodeState.DRAINED,  # reboots as soon as it is empty: leave
-    "-": NodeState.PLANNED,  # planned for a job (says something about idle nodes only)
+    "@": NodeState.DRAINED,  # reboots when it is empty: leave
+    "-": NodeState.PLANNED,  # planned for a job (meaningful for idle nodes only)
     "+": None,
 }
 
@@ -70,7 +70,7 @@ _ENDED = frozenset(
         "TIMEOUT",
     }
 )
-# A status or signal of the process itself, or the kernel's want of memory (job_mgr.c).
+# Ended by the process's own status or signal, or out of memory (job_mgr.c).
 _FAILED = frozenset({"FAILED", "OUT_OF_MEMORY"})
 
 
@@ -107,7 +107,7 @@ def job_state(word: str) -> JobState:
 def observation(
     word: str, *, node: str | None, start_s: float | None, reason: str
 ) -> PilotObservation:
-    """Say what a pilot's state means; ended pilots are absent, with how they ended."""
+    """Interpret a pilot's state; ended pilots are absent, with how they ended."""
     state = word.strip().upper()
     if state in _ENDED:
         has_failed = state in _FAILED

@@ -1,4 +1,4 @@
-"""Which switch a node is connected to: the text of ``scontrol show topology``, parsed. Pure.
+"""Which switch a node is connected to: parses ``scontrol show topology``. Pure.
 
 Called by ``snapshot`` where the site has ``TopologyPlugin=topology/tree``. Source: output of
 release 22.05.
@@ -11,7 +11,7 @@ from slurm_plugins.parse import values_in
 
 
 def switches(text: str) -> dict[str, str]:
-    """Return the switch of each node: of several levels the lowest, which has level 0.
+    """Return the switch of each node, on the lowest level (0).
 
     Raises:
         ParseError: it is something else.

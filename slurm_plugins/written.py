@@ -1,8 +1,8 @@
-"""What users write of their jobs, read within bounds: beyond them it is a doubt, not an error.
+"""Parses user-written job fields within bounds; what exceeds them is a doubt, not an error.
 
-The text of one field comes in; called by ``parse``, ``asked`` and ``hook.lines``. A job of
-which something cannot be read is like one whose constraint is beyond us: that condition is
-left out (``queue.requests``). Nobody can write a job that keeps us from seeing the others.
+Called by ``parse``, ``asked`` and ``hook.lines`` with the text of one field. A field that cannot be
+read is ignored as a condition, like an unsupported constraint (``queue.requests``), so no job can
+hide the others.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from bftrainer.model.cluster import Job
 T = TypeVar("T")
 LOG = logging.getLogger("bftrainer.slurm")
 
-LONGEST = 4096  # characters of a field; of most Slurm takes 1,024 (measured on 22.05)
+LONGEST = 4096  # characters of a field; Slurm accepts 1,024 for most (measured on 22.05)
 MOST_NODES = 8192  # of a list
-MOST_NODES_IN_ALL = 1 << 18  # of the different lists of one look
+MOST_NODES_IN_ALL = 1 << 18  # of all different lists of one poll
 MOST_PARTITIONS = 256
 UNREAD = " we cannot read"
 NOTHING = frozenset({"", "(null)", "N/A", "NONE", "None", "none", "Unknown", "n/a"})
 
 
 def said(text: str) -> str:
-    """Return what is said; Slurm's words for "none" give ""; raises ``ParseError``: too much."""
+    """Return the text; Slurm's words for "none" give ""; raises ``ParseError``: too long."""
     if len(text) > LONGEST:
         raise ParseError(f"a field of {len(text)} characters: {text[:80]!r}")
     return "" if text in NOTHING else text
@@ -35,12 +35,12 @@ def said(text: str) -> str:
 
 @dataclass(slots=True)
 class Doubts:
-    """What of one job could not be read."""
+    """The fields of one job that could not be read."""
 
     found: list[str] = field(default_factory=list)
 
     def read(self, what: str, text: str, reader: Callable[[str], T], otherwise: T) -> T:
-        """Read a field; note it and go on without it if that cannot be done."""
+        """Parse a field; on failure note it and return the default."""
         try:
             return reader(text)
         except ParseError:
@@ -48,7 +48,7 @@ class Doubts:
             return otherwise
 
     def partitions(self, text: str) -> tuple[str, ...]:
-        """Return the names of partitions, each once, and not more than there can be."""
+        """Return the partition names, each once, up to a limit."""
         names = tuple(dict.fromkeys(filter(None, text.split(","))))
         some = tuple([name for name in names if len(name) <= LONGEST][:MOST_PARTITIONS])
         if len(some) < len(names):
@@ -56,22 +56,22 @@ class Doubts:
         return some
 
     def words(self) -> str:
-        """Say what, for ``Job.unclear``."""
+        """Name them, for ``Job.unclear``."""
         return f"{' and '.join(self.found)}{UNREAD}" if self.found else ""
 
 
 @dataclass(slots=True)
 class NodeLists:
-    """The lists of nodes that users wrote, of one look: the same text is written out once."""
+    """User-written node lists of one poll: equal texts are expanded once."""
 
     known: dict[str, tuple[str, ...]] = field(default_factory=dict)
     left: int = MOST_NODES_IN_ALL
 
     def names(self, text: str) -> tuple[str, ...]:
-        """Write one out, each name once.
+        """Expand a list, each name once.
 
         Raises:
-            ParseError: it is none, or there is too much of it.
+            ParseError: it is malformed or too long.
         """
         found = self.known.get(text)
         if found is None:
@@ -83,13 +83,13 @@ class NodeLists:
 
 @dataclass(slots=True)
 class Unread:
-    """Jobs of which something could not be read: said once of each, with their number."""
+    """Jobs with unreadable fields: logged once each, with their number."""
 
     shown: frozenset[str] = frozenset()
     total: int = 0
 
     def note(self, jobs: Iterable[Job]) -> None:
-        """Log those that the look before did not have."""
+        """Log those that the last poll did not show."""
         now = {job.counts_as: job for job in jobs if job.unclear.endswith(UNREAD)}
         new = sorted(now.keys() - self.shown)
         self.shown = frozenset(now)
@@ -97,7 +97,7 @@ class Unread:
         if new:
             job = now[new[0]]
             LOG.warning(
-                "%d jobs ask for something that cannot be read, %d so far; job %s of %s for %s. "
-                "They are treated as if they could start wherever the rest allows.",
+                "%d jobs have requests that cannot be read, %d so far; job %s of %s: %s. "
+                "These parts of their requests are ignored.",
                 *(len(new), self.total, new[0], job.user, job.unclear),
             )

@@ -1,8 +1,8 @@
-"""A daemon comes back: what agents report → the generation machine's state.
+"""Restores a generation machine from agents' reports when a daemon starts.
 
-Trainers went on without us. The newest generation some worker has entered is the
-current one, also when the agents announced it themselves (docs/adr/0010); where anything
-was half done, a fresh generation is announced.
+Trainers went on without a daemon. The newest generation that any worker entered is the current
+one, even if agents announced it themselves (docs/adr/0010). Where a change was half done, a new
+generation is announced.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ def adopt(
     workers: Sequence[Worker],
     reports: Mapping[str, Sequence[protocol.Message]],
 ) -> Regrouped | None:
-    """Take over workers an earlier incarnation started, before any ``set_targets``.
+    """Take over workers that an earlier incarnation started, before any ``set_targets``.
 
-    Returns what the agents did meanwhile, if the current generation is of their making.
+    Returns what the agents did meanwhile, if they announced the current generation.
 
     Args:
-        machine: fresh, of this incarnation.
+        machine: new, of this incarnation.
         workers: all workers of this trainer that connected agents reported.
-        reports: per worker id the last ``Commit`` passed to it and the newest body of
-            each type it sent.
+        reports: per worker id the last ``Commit`` passed to it and the newest body of each
+            type it sent.
     """
     entered: dict[str, protocol.Entered] = {}
-    interrupted = 0  # greatest generation of which a member said so
+    interrupted = 0  # greatest generation that a member reported interrupted
     commits: dict[int, protocol.Commit] = {}
     for worker in workers:
         machine.workers[worker.worker_id] = worker
@@ -56,7 +56,7 @@ def adopt(
     half_done = newest > current or any(
         m not in entered or entered[m].generation < current for m in machine.members
     )
-    # An interruption of an older generation has been recovered from.
+    # Interruptions of older generations have been recovered from.
     machine.is_broken = half_done or interrupted >= current
     machine.size_before = len(machine.members)
     commit = commits.get(current)
@@ -67,7 +67,7 @@ def _regrouped(machine: GenerationMachine, commit: protocol.Commit) -> Regrouped
     return Regrouped(
         generation=commit.generation,
         attempt=commit.attempt,
-        size_before=0,  # the book knows
+        size_before=0,  # filled in by the caller
         size=len(machine.members),
         by=commit.origin,
         reason="members were lost while no daemon was there",
@@ -101,10 +101,10 @@ def _apply(machine: GenerationMachine, worker: Worker, body: protocol.Message) -
 
 
 def parked_meanwhile(record: TrainerRecord) -> Parked:
-    """Return what became of a trainer of which no member is left."""
+    """Return the event for a trainer without any member left."""
     return Parked(
         generation=record.last_generation,
         size_before=record.progress.size,
-        is_saved=False,  # nobody told us
+        is_saved=False,  # not known
         reason="no member was left when the daemon came back",
     )

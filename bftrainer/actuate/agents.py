@@ -1,7 +1,7 @@
-"""Agents: their keys and configurations, and what they said of themselves.
+"""Agents: their keys and configurations, and what they reported about themselves.
 
-A pilot gets its own directory with a private key and a configuration file, both
-0600, written before the batch system hears of it; only paths travel in arguments.
+A pilot gets its own directory with a private key and a configuration file, both 0600, written
+before the pilot is submitted. Arguments contain paths only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bftrainer.wire.messages import Hello, Welcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentFiles:
-    """Where a pilot's files are."""
+    """Paths of a pilot's files."""
 
     directory: Path
     config: Path
@@ -35,7 +35,7 @@ class AgentFiles:
 
 
 class AgentBook:
-    """What the daemon knows about connected agents."""
+    """What the daemon knows about agents."""
 
     def __init__(
         self, *, state_dir: Path, policy: SitePolicy, incarnation: int, keys: KeyPair
@@ -56,15 +56,15 @@ class AgentBook:
         gpus: int,
         interpreter: str = "",
     ) -> AgentFiles:
-        """Make the directory of a new pilot (blocking, any thread).
+        """Create the directory of a new pilot (blocking, any thread).
 
         Args:
-            pilot_id: whose.
-            node: where it will be.
+            pilot_id: of the pilot.
+            node: that it is for.
             keys: of its agent.
-            address: of its data plane; "" lets the agent find its own.
+            address: of its data plane; "": the agent finds its own.
             gpus: of the node.
-            interpreter: what it most likely has to run, so that it begins at once.
+            interpreter: that its first worker probably needs, so that the agent can start it early.
         """
         directory = self._pilots_dir / pilot_id
         try:
@@ -72,8 +72,8 @@ class AgentBook:
         except OSError as problem:
             raise BftError(
                 "BFT-2216",
-                f"The directory {directory} of a pilot cannot be made: {problem.strerror}.",
-                "See that the disk of the state directory has space and is writable.",
+                f"The directory {directory} for a pilot cannot be created: {problem.strerror}.",
+                "Check that the state directory is writable and its disk has space.",
             ) from problem
         save_pair(keys, directory / "agent.key")
         config = AgentConfig(
@@ -99,18 +99,18 @@ class AgentBook:
         )
 
     def forget(self, pilot_id: str) -> None:
-        """Drop the agent and its secrets; its log stays for whoever asks why."""
+        """Drop the agent and its secrets; its log stays for inspection."""
         self.connected.pop(pilot_id, None)
         forget_secrets(self._pilots_dir / pilot_id)
 
     def remove_old(self, keep: int) -> None:
-        """Keep the directories of the newest pilots only."""
+        """Remove old pilots' directories except the newest ``keep``."""
         old = sorted(p for p in self._pilots_dir.glob("p*") if not (p / "agent.key").exists())
         for directory in old[: max(0, len(old) - keep)]:
             shutil.rmtree(directory, ignore_errors=True)
 
     def offer(self, pilot_id: str) -> NodeOffer | None:
-        """The node of a connected agent, as trainers see it."""
+        """Return the node of a connected agent as trainers see it."""
         hello = self.connected.get(pilot_id)
         if hello is None:
             return None
@@ -124,7 +124,7 @@ class AgentBook:
         )
 
     def welcome(self, interpreters: list[str]) -> Welcome:
-        """The daemon's answer to Hello, and its regular sign of life."""
+        """Return the daemon's answer to Hello, also its regular heartbeat."""
         return Welcome(
             heartbeat_s=self._policy.heartbeat_s,
             lease_s=self._policy.lease_s,

@@ -1,10 +1,10 @@
-"""Rescales and progress as observed → the costs the next decision uses.
+"""Learns costs and throughput from observed rescales and progress, for the next decision.
 
-A new measurement replaces a known one only when it differs enough: decisions must
-not oscillate with the noise of a measurement. Of the throughput, statistics are kept by
-size (``bftrainer.profile.measure``); decisions are told a mean when it is first known,
-when it has moved by more than noise, and when it has become twice as precise. What workers
-report is bounded by what their trainer declared or showed before (``profile.plausible``).
+A new measurement replaces a known one only if it differs enough, so that decisions do not
+oscillate with noise. Throughput statistics are kept by size (``bftrainer.profile.measure``);
+decisions get a mean when it is first known, when it has moved by more than noise, and when its
+error has halved. Workers' reports are bounded by what their trainer declared or showed before
+(``profile.plausible``).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from bftrainer.profile.measure import MAX_SIZES, Observation, add, add_sample, e
 from bftrainer.profile.plausible import is_plausible, most_believed
 from milp.problem import Curve
 
-NOISE = 0.25  # relative change of a pause that counts
+NOISE = 0.25  # smallest relative change of a pause that counts
 FIRST_COUNT = 3.0  # observations until a size counts as known
-TOLD_SHARE = 0.02  # relative change of a throughput that counts
+TOLD_SHARE = 0.02  # smallest relative change of a throughput that counts
 TOLD_ERRORS = 3.0  # the same in standard errors
-PRECISER = 4.0  # so many times the observations: half the error
-LONGEST_PAUSE_S = 3600.0  # who says that it pauses for longer is not believed
+PRECISER = 4.0  # factor in observations that halves the error
+LONGEST_PAUSE_S = 3600.0  # longer reported pauses are cut to this
 
 
 def learn_rescale(costs: MeasuredCosts, done: Rescaled) -> MeasuredCosts:
-    """Take over the pause of a grow or a shrink; a start and a loss teach nothing."""
+    """Learn the pause of a grow or a shrink; starts and losses are ignored."""
     if done.is_restart:
         return _learn_restart(costs, done)
     if done.reason != "planned" or not done.size_before:
@@ -40,9 +40,9 @@ def learn_rescale(costs: MeasuredCosts, done: Rescaled) -> MeasuredCosts:
 
 
 def _learn_restart(costs: MeasuredCosts, done: Rescaled) -> MeasuredCosts:
-    """Take over what stopping and starting took: either direction costs both.
+    """Learn the time to stop and start; a resize in either direction costs both.
 
-    Before the first resize the start alone is known; the cost is at least that.
+    Before the first resize only the start is known, a lower bound of the cost.
     """
     known = costs.restart or RestartCosts()
     if not done.size_before:
@@ -67,10 +67,10 @@ def _learn_restart(costs: MeasuredCosts, done: Rescaled) -> MeasuredCosts:
 def learn_progress(
     watch: Observation | None, record: TrainerRecord, said: Progress, n_members: int, now_s: float
 ) -> tuple[Observation | None, MeasuredCosts]:
-    """Take in a member's report; returns how the observation stands and what is known."""
+    """Process a member's report; return the observation and the costs."""
     progress = record.progress
     if watch is None:
-        # A daemon that has just started: the generation goes on under it.
+        # The daemon has just started; the generation was already running.
         if said.generation != progress.generation or not 0 < progress.size == n_members:
             return None, record.costs
         return watch_from(record, said, now_s), record.costs
@@ -84,7 +84,7 @@ def learn_progress(
 
 
 def watch_from(record: TrainerRecord, said: Progress, now_s: float) -> Observation:
-    """Begin to observe at a member's report; what was before does not count."""
+    """Begin an observation at a member's report, ignoring what was before."""
     return Observation(
         generation=said.generation,
         size=record.progress.size,
@@ -95,7 +95,7 @@ def watch_from(record: TrainerRecord, said: Progress, now_s: float) -> Observati
 
 
 def watch_of(done: Rescaled, now_s: float) -> Observation:
-    """Begin to observe a generation that is complete."""
+    """Begin an observation at a complete generation."""
     return Observation(
         generation=done.generation,
         size=done.size,
@@ -112,7 +112,7 @@ def learn_throughput(
     now_s: float,
     declared: Curve | None = None,
 ) -> MeasuredCosts:
-    """Take in one observation at a size."""
+    """Add one observation at a size."""
     if size < 1 or not is_plausible(size, samples_per_s):
         return costs
     known = [(one.size, one.mean_samples_per_s) for one in costs.throughput]
@@ -124,12 +124,12 @@ def learn_throughput(
 
 
 def learn_leaving(costs: MeasuredCosts, size: int) -> MeasuredCosts:
-    """Take over what is known of a size that is left: one observation is enough."""
+    """Publish the mean of a size that is being left: one observation suffices."""
     return _tell(costs, size, at_least=1.0)
 
 
 def _tell(costs: MeasuredCosts, size: int, *, at_least: float) -> MeasuredCosts:
-    """Let decisions know what is known of a size, where that is news."""
+    """Publish the mean of a size to decisions if it has changed enough."""
     known = next((one for one in costs.throughput if one.size == size), None)
     if known is None or known.count < at_least:
         return costs
@@ -141,7 +141,7 @@ def _tell(costs: MeasuredCosts, size: int, *, at_least: float) -> MeasuredCosts:
         if not is_news and known.count < PRECISER * known.told_count:
             return costs
     told[size] = known.mean_samples_per_s
-    if len(told) > MAX_SIZES:  # decisions forget what the statistics have forgotten
+    if len(told) > MAX_SIZES:  # drop sizes that the statistics have dropped
         kept = {one.size for one in costs.throughput}
         told = {n: rate for n, rate in told.items() if n in kept}
     fresh = replace(known, told_count=known.count, told_error=error)
@@ -153,7 +153,7 @@ def _tell(costs: MeasuredCosts, size: int, *, at_least: float) -> MeasuredCosts:
 
 
 def blend(known: float | None, measured: float) -> float:
-    """Take over a pause that differs from what is known by more than noise."""
+    """Average a new pause with the known one if it differs by more than noise."""
     measured = min(max(0.0, measured), LONGEST_PAUSE_S)  # 0 for NaN
     if known is None:
         return measured

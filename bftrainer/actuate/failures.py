@@ -1,15 +1,13 @@
-"""How often workers failed, and when to try again: pure bookkeeping of one trainer.
+"""Failures of one trainer's workers, and when to try again. Bookkeeping without I/O.
 
-Failures of workers and signs of success come in; whether a worker may be started, here or
-anywhere, goes out. Losses (the node was taken) never get here: they are nobody's failure and
-cost no budget. An agent that dies beside a worker, on a node that is fine, may be the victim of
-anybody: the first in a row is a loss, each further one a failure. Used by
-``actuate.generation``.
+Failures and signs of success come in; whether a worker may be started, here or anywhere, goes
+out. Losses (the node was taken) are not failures, cost no budget and do not get here. An agent
+that dies with a worker on a healthy node may have been killed for any reason: the first in a row
+is a loss, each further one a failure. Used by ``actuate.worker_set``.
 
-Failures are in one row until there is net progress between them: the trainer gets further
-than it has ever been, or starts from a later state than it did before in this row (after a
-loss it may have far to go until it is where it was). Steps that are only done again prove
-nothing: a script that raises at step 5 gets to step 5 each time.
+Failures form one row until there is net progress: the trainer gets further than ever before, or
+starts from a later state than before in this row (after a loss it may have to redo much). Redone
+steps prove nothing: a script that raises at step 5 reaches step 5 each time.
 """
 
 from __future__ import annotations
@@ -22,25 +20,25 @@ from bftrainer.model.trainer import FailureRow, Mark, TrainerRecord
 from bftrainer.policy.model import SitePolicy
 
 MAX_BACKOFF_S = 30.0  # of the trainer
-MAX_COOL_DOWN_S = 1800.0  # of a node that fails again and again while others do well
-# What the worker says of exceptions that no node can be the reason of.
+MAX_COOL_DOWN_S = 1800.0  # of a node that keeps failing while others succeed
+# Reported exceptions that no node can cause.
 _OF_THE_SCRIPT = re.compile(r"The script raised (SyntaxError|IndentationError|TabError):")
 
 
 @dataclass(slots=True)
 class FailureCounts:
-    """Failures in a row, of the trainer and of each node."""
+    """Consecutive failures, of the trainer and of each node."""
 
     row: FailureRow = field(default_factory=FailureRow)
-    before: FailureRow = field(default_factory=FailureRow)  # ... the last one that counted
-    _on_node: dict[str, int] = field(default_factory=dict)  # without net progress there
+    before: FailureRow = field(default_factory=FailureRow)  # ``row`` before the last one
+    _on_node: dict[str, int] = field(default_factory=dict)  # since the last net progress there
     _cool_until_s: dict[str, float] = field(default_factory=dict)
-    _lost_after: int = -1  # workers were started when an agent died last, of those that count
+    _lost_after: int = -1  # workers started when an agent's death last counted
 
     def note(self, node: str, cause: str, log_path: str, now_s: float) -> bool:
-        """A worker on this node ended on its own account; returns whether that counts.
+        """Record that a worker on this node failed; return whether that counts.
 
-        All workers failing at once are one failure.
+        Workers that fail at the same time count as one failure.
         """
         counts = self.may_start(now_s)
         if counts:
@@ -53,19 +51,19 @@ class FailureCounts:
                 log_path=log_path,
                 next_try_s=now_s + min(MAX_BACKOFF_S, _growing_s(number)),
             )
-        # Others may make progress all the while: a bad node is tried ever more seldom.
+        # Other nodes may progress meanwhile; a bad node is tried less and less often.
         count = self._on_node[node] = self._on_node.get(node, 0) + 1
         self._cool_until_s[node] = now_s + min(MAX_COOL_DOWN_S, _growing_s(count))
         return counts
 
     def lost(self, number: int, started: int) -> bool:
-        """An agent died with a worker, on a node that is fine; returns whether that is a failure.
+        """Record that an agent died on a healthy node; return whether that is a failure.
 
-        Those of workers that were there when the last one died are no others.
+        Further agents whose workers were already running at the last such death count with it.
 
         Args:
             number: of the worker.
-            started: workers so far, when it was lost.
+            started: number of workers started so far, when it was lost.
         """
         if number <= self._lost_after:
             return False
@@ -74,16 +72,16 @@ class FailureCounts:
         return self.row.losses > 1
 
     def started(self, at: Mark) -> None:
-        """A generation began with a state that no member had: a checkpoint, a copy, none."""
+        """Record a generation without survivors: it began with a checkpoint, a copy or nothing."""
         row = self.row
         is_open = bool(row.count or row.losses)
         if is_open and row.start is not None and at.is_beyond(row.start):
-            row, is_open = FailureRow(best=row.best), False  # more is kept than at the last start
+            row, is_open = FailureRow(best=row.best), False  # it starts from more than last time
         start = at if row.start is None or not is_open else row.start
         self.row = replace(row, start=start, best=row.best.joined(at))
 
     def progressed(self, to: Mark, nodes: Iterable[str]) -> None:
-        """The trainer committed steps on these nodes."""
+        """Record that the trainer committed steps on these nodes."""
         if not to.is_beyond(self.row.best):
             return
         self.row = FailureRow(best=self.row.best.joined(to))
@@ -93,10 +91,10 @@ class FailureCounts:
     def may_start(self, now_s: float) -> bool:
         """Whether a worker may be started at all."""
         wait_s = self.row.next_try_s - now_s
-        return wait_s <= 0.0 or wait_s > MAX_BACKOFF_S  # the clock was turned back
+        return wait_s <= 0.0 or wait_s > MAX_BACKOFF_S  # more: the clock was set back
 
     def is_cooling(self, node: str, now_s: float) -> bool:
-        """Whether this node is left alone for now."""
+        """Whether no worker is started on this node for now."""
         return now_s < self._cool_until_s.get(node, 0.0)
 
 
@@ -104,21 +102,21 @@ def given_up(failures: FailureCounts, record: TrainerRecord, policy: SitePolicy)
     """Say why a trainer is given up after a failure; None: it is not.
 
     Args:
-        failures: the last one included.
-        record: of the trainer; its ``failures`` are those since it was submitted.
-        policy: ``failure_budget``, and whether ``quarantine_s`` has it tried elsewhere.
+        failures: including the last one.
+        record: of the trainer; its ``failures`` count since submission.
+        policy: ``failure_budget``; ``quarantine_s`` tells whether other nodes are tried.
     """
     row, before, most = failures.row, failures.before, record.spec.max_failures
     if most is not None and record.failures >= most:
-        return f"That was failure {record.failures} of {most} at most (--max-failures)."
+        return f"That was failure {record.failures} of at most {most} (--max-failures)."
     if record.started_s is None and _OF_THE_SCRIPT.search(row.cause):
-        return "That is the same on every node, so it is not tried again."
+        return "This fails on every node, so it is not tried again."
     is_repeated = row.count > 1 and row.cause == before.cause
     if record.started_s is None and is_repeated and is_the_scripts(row.cause):
         if row.node != before.node:
-            return f"It was the same on {before.node} and on {row.node}, before any training."
+            return f"It failed the same way on {before.node} and {row.node}, before any training."
         if policy.quarantine_s > 0.0:
-            return "It was the same twice, before any training; no other node was to be had."
+            return "It failed the same way twice, before any training; no other node was available."
     if row.count < policy.failure_budget:
         return None
     reached = f"beyond step {row.best.step}" if row.best.step else "anywhere"
@@ -129,7 +127,7 @@ def given_up(failures: FailureCounts, record: TrainerRecord, policy: SitePolicy)
 
 
 def is_the_scripts(cause: str) -> bool:
-    """Whether script, interpreter or program said or ended so: no signal, no silence."""
+    """Whether the script, interpreter or program caused it, not a signal or silence."""
     return cause.startswith(("BFT-", "The worker ended with status"))
 
 

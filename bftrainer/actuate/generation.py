@@ -1,12 +1,12 @@
-"""How the generations of one trainer form: stimuli in, instructions out, no I/O.
+"""Forms the generations of one trainer: a state machine without I/O.
 
-Which workers there are, and on which nodes, is the business of ``actuate.staffing``.
+Which workers exist, and on which nodes, is decided by ``actuate.worker_set``.
 
-prepare → ready → commit → entered. Survivors never wait for joiners: a joiner is
-put into a generation only when it is warm. A member that dies breaks its
-generation; a smaller one is announced at once with ``abandon``. Numbers only grow;
-``attempt`` counts the tries to form one of them. The daemon feeds every message and
-the clock, and carries out the instructions in order.
+prepare -> ready -> commit -> entered. Survivors never wait for joiners: a joiner becomes part of a
+generation only when it is warm. A member that dies breaks its generation; a smaller one is
+announced at once with ``abandon``. Generation numbers only grow; ``attempt`` counts the tries to
+form one. The daemon passes in every message and the time, and executes the returned instructions
+in order.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from bftrainer.actuate.worker_set import WorkerSet
 from bftrainer.elastic import protocol
 from bftrainer.model.trainer import Mark
 
-READY_TIMEOUT_S = 15.0  # a control thread answers in milliseconds; this is a stopped process
-INTERRUPTED_PATIENCE_S = 1.0  # how long a broken collective waits for its cause to be known
+READY_TIMEOUT_S = 15.0  # control threads answer in milliseconds, except in a stopped process
+INTERRUPTED_PATIENCE_S = 1.0  # wait for the cause of a broken collective
 END_PATIENCE_S = 10.0  # how long other ranks may run on after rank 0 ended
-MAX_CAUSE_CHARS = 1000  # of what is said of a failure
-KILLED_ITS_AGENT = (  # the same on every node, for ``failures`` compares causes
+MAX_CAUSE_CHARS = 1000  # of a failure's cause
+KILLED_ITS_AGENT = (  # without the node's name: ``failures`` compares causes
     "BFT-1310: The agent of its node was killed while it ran there, and not by the batch system,"
     " which says {}."
 )
@@ -73,7 +73,7 @@ class GenerationMachine(WorkerSet):
         self.is_saved = self.is_broken = self.is_ended = False
         self.interrupted_s: float | None = None
         self._ended_s: float | None = None
-        self._staying: Mapping[str, str] = {}  # node -> the one its member waits for
+        self._staying: Mapping[str, str] = {}  # node -> node whose worker its member waits for
         self._new_token = new_token
         self.size_before = 0  # of the last complete generation
 
@@ -82,14 +82,14 @@ class GenerationMachine(WorkerSet):
     def set_targets(
         self, offers: Sequence[NodeOffer], now_s: float, staying: Mapping[str, str] | None = None
     ) -> list[Instruction]:
-        """Take over the planned nodes; one of ``staying`` is left once the other trains."""
+        """Set the planned nodes; members on ``staying`` leave once the replacement trains."""
         is_wanted = self.ends_by_s is None
         self._targets = {o.node: o for o in offers} if is_wanted else {}
         self._staying = staying or {} if is_wanted else {}
         return self._advance(now_s)
 
     def wind_up(self, now_s: float, grace_s: float) -> list[Instruction]:
-        """Start nobody any more; members save and leave, in so much time at most."""
+        """Start no more workers; members save and leave within ``grace_s``."""
         self.ends_by_s = self.ends_by_s or now_s + grace_s
         return self.set_targets((), now_s)
 
@@ -98,7 +98,7 @@ class GenerationMachine(WorkerSet):
         return self._advance(now_s)
 
     def on_body(self, worker_id: str, body: protocol.Message, now_s: float) -> list[Instruction]:
-        """A worker said something."""
+        """A worker sent a message."""
         worker = self.workers.get(worker_id)
         if worker is None or not worker.is_alive:
             return []
@@ -106,7 +106,7 @@ class GenerationMachine(WorkerSet):
         self._stall.heard(worker_id, body, self.step, now_s)
         match body:
             case protocol.Warm() if worker.phase is WorkerPhase.STARTING:
-                # Agents repeat what they may have said in vain: only the first time counts.
+                # Agents may repeat messages; only the first counts.
                 worker.phase, worker.warm_since_s = WorkerPhase.WARM, now_s
             case protocol.Ready():
                 self._on_ready(worker, body)
@@ -141,8 +141,8 @@ class GenerationMachine(WorkerSet):
         out: list[Instruction] = []
         was, worker.phase = worker.phase, WorkerPhase.GONE
         if returncode == 0 and worker.is_finished:
-            # Only rank 0's end is the trainer's: what follows the loop in a script
-            # (saving, evaluating) is commonly done there.
+            # Only rank 0's end ends the trainer: code after the training loop (saving,
+            # evaluating) usually runs there.
             if not self.is_ended and worker_id in self._first_ranks():
                 self.is_ended, self._ended_s = True, now_s
                 out.append(Ended(step=self.step, epoch=self.epoch, samples=self.samples))
@@ -156,7 +156,7 @@ class GenerationMachine(WorkerSet):
         return out + self._advance(now_s)
 
     def on_agent_lost(self, pilot_id: str, now_s: float) -> list[Instruction]:
-        """An agent is gone, and all its workers with it; nobody's failure."""
+        """An agent and all its workers are gone: a loss, not a failure."""
         for worker in self.workers.values():
             if worker.pilot_id == pilot_id:
                 lost = Lost(started=self._started_workers, best=self.failures.row.best)
@@ -166,29 +166,29 @@ class GenerationMachine(WorkerSet):
         return self._advance(now_s)
 
     def on_agent_failed(self, pilot_id: str, how: str, now_s: float) -> list[Instruction]:
-        """The pilot of a lost agent was ended by nobody: once it is a loss, then a failure.
+        """A lost agent's pilot was not cancelled by anyone: once is a loss, again a failure.
 
         Args:
-            pilot_id: whose agent was lost.
-            how: it ended, in the batch system's word.
+            pilot_id: of the lost agent.
+            how: how it ended, in the batch system's words.
             now_s: the time.
         """
         lost = [(w, w.lost) for w in self.workers.values() if w.pilot_id == pilot_id and w.lost]
         if self.is_ended or not lost:
             return []
         worker, when = lost[-1]
-        is_further = self.failures.row.best != when.best  # the others went on, or it did since
+        is_further = self.failures.row.best != when.best  # the others progressed, or it did since
         if is_further or not self.failures.lost(worker.number, when.started):
             return []
         return [self._failed(worker, KILLED_ITS_AGENT.format(how), now_s), *self._advance(now_s)]
 
     def on_worker_lost(self, worker_id: str, now_s: float) -> list[Instruction]:
-        """An agent that is there does not know its worker; nobody's failure."""
+        """A connected agent does not know its worker: a loss, not a failure."""
         self.workers[worker_id].phase = WorkerPhase.GONE
         return self._advance(now_s)
 
     def close(self) -> None:
-        """Forget everybody: the trainer is cancelled or has failed."""
+        """Drop all workers: the trainer is cancelled or has failed."""
         for worker in self.workers.values():
             worker.phase = WorkerPhase.GONE
         self.members, self.forming, self.is_ended = (), None, True
@@ -255,7 +255,7 @@ class GenerationMachine(WorkerSet):
         return out
 
     def _clear_up(self, now_s: float) -> list[Instruction]:
-        """After the end: joiners go at once, other ranks after a while."""
+        """After the end: kill joiners at once, other ranks after a while."""
         late = now_s - (self._ended_s or now_s) > END_PATIENCE_S
         return [kill(w, "ended") for w in self._live() if late or not w.is_finished]
 
@@ -279,15 +279,15 @@ class GenerationMachine(WorkerSet):
         if self.members and not is_changed and len(roster) <= len(self.members):
             return out
         reason = "a member was lost" if self.is_broken else "planned"
-        # Somebody must bring the state along; joiners alone start from a checkpoint, and
-        # the members write one when they park.
+        # Some member must bring the state. Otherwise park: the members write a checkpoint, from
+        # which the joiners start.
         if len(roster) >= max(1, self.n_min) and (keep or not self.members):
             reason = reason if self.members else "start"
             return out + self._prepare(roster, reason, now_s)
         return out + (self._park(now_s) if self.members else [])
 
     def _hasten(self, now_s: float) -> list[Instruction]:
-        """Let nobody who parks wait any longer for a member that hangs."""
+        """Order a parking trainer to park again, with ``abandon``, if a member hangs."""
         if not self.is_parking or self.is_broken or not self._stall.has_stalled(now_s):
             return []
         self.is_broken = True
@@ -301,25 +301,25 @@ class GenerationMachine(WorkerSet):
         return all(self.workers[w].node != awaited for w in (*self._alive_members(), *joiners))
 
     def _has_waited(self, now_s: float) -> bool:
-        """Whether members report a broken collective whose cause does not show up."""
+        """Whether a reported broken collective has had no visible cause for too long."""
         return (
             self.interrupted_s is not None and now_s - self.interrupted_s > INTERRUPTED_PATIENCE_S
         )
 
     def _working_generation(self) -> int:
-        """The generation members are in or entering; what older ones say is history."""
+        """The generation that members are in or entering; reports of older ones are ignored."""
         if self.forming is None or self.forming.is_committed:
             return self.generation
         return self.generation - 1
 
     def _joiners(self, now_s: float) -> list[str]:
-        """Warm workers, once no other is about to be warm or the first waited long enough."""
+        """Warm workers, once no other is starting or the first has waited long enough."""
         warm = [
             w
             for w in self.workers.values()
             if w.phase is WorkerPhase.WARM
             and w.node in self._targets
-            and w.worker_id not in self.members  # committed to, but has not entered
+            and w.worker_id not in self.members  # committed, but not entered
         ]
         if not warm:
             return []
@@ -364,25 +364,25 @@ class GenerationMachine(WorkerSet):
         lost = forming.lost(self.workers, self.members, now_s)
         is_hurt = len(self._alive_members()) < len(self.members) or self.interrupted_s is not None
         if is_hurt and self.members and not forming.is_committed:
-            forming.abandon = True  # no step boundary will come
+            forming.abandon = True  # there will be no step boundary
         if forming.is_committed and (lost or self._is_stuck(forming, now_s)):
             return self._reform_after_commit(forming)
         if lost:
             return self._retry(forming, now_s)
         if not forming.is_committed and not forming.waiting and forming.store_port:
             forming.is_committed = True
-            self.interrupted_s = None  # it was about the generation that ends now
+            self.interrupted_s = None  # it concerned the generation that ends now
             return self._send_commit(forming, now_s)
         if not forming.is_committed and now_s - forming.started_s > READY_TIMEOUT_S:
             return self._kill_silent(forming)
         return []
 
     def _is_stuck(self, forming: Forming, now_s: float) -> bool:
-        """Whether a commit leads nowhere: members say so, or none gets to the boundary."""
+        """Whether a commit fails: members report it, or none reaches the step boundary."""
         return self._has_waited(now_s) or (not forming.abandon and self._stall.has_stalled(now_s))
 
     def _reform_after_commit(self, forming: Forming) -> list[Instruction]:
-        """Some may have switched already: the union of both memberships survives."""
+        """Some members may have switched already: keep the union of both memberships."""
         union = dict.fromkeys([*forming.roster, *self.members])
         self.members = tuple(union)
         self.is_broken = True
@@ -390,12 +390,12 @@ class GenerationMachine(WorkerSet):
         return []
 
     def _retry(self, forming: Forming, now_s: float) -> list[Instruction]:
-        """Nothing was committed: try the same generation again without the lost ones."""
+        """Nothing was committed: retry the same generation without the lost workers."""
         roster = tuple(w for w in forming.roster if self.workers[w].is_alive)
         has_member = any(w in self.members for w in roster)
         is_short = len(roster) < self.n_min or bool(self._staying)
         if is_short or (self.members and not has_member):
-            self.forming = None  # begun anew: who was to leave may have to stay
+            self.forming = None  # start over: a member that was to leave may have to stay
             return []
         forming.roster = roster
         forming.attempt += 1
@@ -403,7 +403,7 @@ class GenerationMachine(WorkerSet):
         return self._send_prepare(forming)
 
     def _kill_silent(self, forming: Forming) -> list[Instruction]:
-        # When all have answered, it is the first that could not open the store.
+        # If all have answered, rank 0 could not open the store.
         silent = sorted(forming.waiting) or forming.roster[:1]
         return [kill(self.workers[w], "does not answer") for w in silent]
 
@@ -465,5 +465,5 @@ class GenerationMachine(WorkerSet):
 
 
 def mark_of(body: protocol.Entered | protocol.Progress) -> Mark:
-    """Return how far the training was then."""
+    """Return the progress that a message reports."""
     return Mark(step=body.step, epoch=body.epoch, samples=body.samples)

@@ -1,6 +1,6 @@
 """The members of one trainer as plain state: workers, generation, formation.
 
-Read and written by ``actuate.generation`` only; shown by the daemon's views.
+Modified by ``actuate.generation`` and its base only; shown by the daemon's views.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from bftrainer.elastic import protocol
 from bftrainer.model.trainer import Mark
 
 _SIGNALS = frozenset(map(int, signal.Signals))
-LEAVER_PATIENCE_S = 0.1  # how long a generation may take after a leaver of it was lost
+LEAVER_PATIENCE_S = 0.1  # time to form a generation after one of its leavers was lost
 
 
 class WorkerPhase(enum.StrEnum):
-    """Life of a worker."""
+    """Phases of a worker's life."""
 
-    STARTING = "starting"  # forked or about to be; importing, building, rehearsing
-    WARM = "warm"  # can join
+    STARTING = "starting"  # being forked, importing, building, rehearsing
+    WARM = "warm"  # ready to join
     MEMBER = "member"  # in the current generation
-    LEAVING = "leaving"  # committed out of the generation, exits at the boundary
+    LEAVING = "leaving"  # not in the committed generation, exits at the boundary
     GONE = "gone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """How the trainer stood when a worker was lost with its agent."""
+    """The trainer's state when a worker was lost with its agent."""
 
-    started: int  # workers, so far
-    best: Mark  # the furthest it had ever been
+    started: int  # workers started so far
+    best: Mark  # its furthest progress
 
 
 @dataclass(slots=True, kw_only=True)
 class Worker:
-    """One worker as its reports describe it."""
+    """One worker, as reported."""
 
     worker_id: str
     pilot_id: str
@@ -46,25 +46,25 @@ class Worker:
     agent_endpoint: str
     agent_public_key: str
     started_s: float
-    number: int = 0  # of those that were started; 0: adopted
+    number: int = 0  # in order of start; 0: adopted
     phase: WorkerPhase = WorkerPhase.STARTING
     warm_since_s: float | None = None
     first_generation: int = 0
     is_finished: bool = False
     has_left: bool = False
     has_failed: str = ""  # cause, when the script failed
-    leaving_since_s: float | None = None  # since when it should be on its way out
+    leaving_since_s: float | None = None  # when it was asked to leave
     log_path: str = ""
-    lost: Lost | None = None  # with its agent
+    lost: Lost | None = None  # set if lost with its agent
 
     @property
     def is_alive(self) -> bool:
-        """Whether its process is there as far as we know."""
+        """Whether its process exists as far as we know."""
         return self.phase is not WorkerPhase.GONE
 
     @property
     def is_lost(self) -> bool:
-        """Whether it is gone without having left."""
+        """Whether it is gone without having left in order."""
         return self.phase is WorkerPhase.GONE and not self.has_left
 
     def as_member(self, rank: int) -> protocol.Member:
@@ -95,17 +95,17 @@ class Forming:
     entered: set[str] = field(default_factory=set)
     pause_s: float = 0.0
     resumed_from: str = ""
-    backend: str = ""  # in the words of the member that says most
+    backend: str = ""  # the most detailed report of a member
     leaver_lost_s: float | None = None
 
     def lost(
         self, workers: Mapping[str, Worker], members: Sequence[str], now_s: float
     ) -> list[str]:
-        """Return who is gone that this generation needs: of its roster, and of who leaves.
+        """Return the lost workers that this generation needs: of its roster, or leavers.
 
-        Where a loss makes a collective fail, members come by themselves when a leaver died on
-        the way to the step boundary. Others (MPI) wait for it there for ever, so it counts as
-        lost when the generation has not formed ``LEAVER_PATIENCE_S`` later.
+        When a leaver dies before the step boundary, a collective usually fails and the members
+        notice. With MPI they wait for the leaver for ever, so it counts as lost when the generation
+        has not formed ``LEAVER_PATIENCE_S`` later.
         """
         gone = [w for w in self.roster if not workers[w].is_alive]
         leavers = [m for m in members if m in workers and workers[m].is_lost and m not in gone]
@@ -119,17 +119,17 @@ class Forming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOffer:
-    """A node a trainer may use now: its agent is connected."""
+    """A node whose agent is connected, for a trainer to use."""
 
     node: str
     pilot_id: str
     address: str
     agent_endpoint: str
     agent_public_key: str
-    copy_port: int = 0  # where the agent takes copies of other nodes' trainers; 0: nowhere
+    copy_port: int = 0  # where the agent receives copies; 0: nowhere
 
 
-# ---- instructions: what the machine wants done -------------------------------------
+# ---- instructions ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +144,7 @@ class StartWorkerOn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tell:
-    """Pass a body to a worker."""
+    """Send a message to a worker."""
 
     pilot_id: str
     worker_id: str
@@ -183,10 +183,10 @@ class Rescaled:
     samples: int
     nodes: tuple[str, ...]
     resumed_from: str
-    is_restart: bool = False  # programs were stopped and started, no process survived
-    stop_s: float = 0.0  # of the pause: until the last process had ended
-    unsaved: str = ""  # why a program wrote no checkpoint when it was asked to
-    backend: str = ""  # what gradients are averaged with, and why
+    is_restart: bool = False  # programs were stopped and started; no process survived
+    stop_s: float = 0.0  # part of the pause until the last process had ended
+    unsaved: str = ""  # why a program wrote no checkpoint when asked to
+    backend: str = ""  # the communication backend, and why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,13 +195,13 @@ class Parked:
 
     generation: int
     size_before: int
-    is_saved: bool  # False: all were lost at once; the last checkpoint counts
+    is_saved: bool  # False: all were lost at once; it resumes from the last checkpoint
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regrouped:
-    """Agents announced a generation while no daemon was there; it has been adopted."""
+    """Agents announced a generation without a daemon; it has been adopted."""
 
     generation: int
     attempt: int
@@ -217,7 +217,7 @@ class Regrouped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The script ran to its end on the first rank."""
+    """The script of rank 0 ran to its end."""
 
     step: int
     epoch: int
@@ -226,21 +226,21 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFailed:
-    """A worker ended on its own account: counts against the failure budget."""
+    """A worker failed, which counts against the failure budget."""
 
     worker_id: str
     node: str
     cause: str
     next_step: str
     log_path: str
-    counts: bool = True  # False: one of several that failed together, of which one counts
+    counts: bool = True  # False: one of several that failed together
 
 
 Instruction = StartWorkerOn | Tell | Kill | Announced | Rescaled | Parked | Ended | WorkerFailed
 
 
 def describe_exit(returncode: int) -> str:
-    """Return a sentence on how a worker ended that should not have."""
+    """Describe in a sentence how a worker ended unexpectedly."""
     if returncode < 0:
         name = f" ({signal.Signals(-returncode).name})" if -returncode in _SIGNALS else ""
         like = "; an out-of-memory kill looks like this" if returncode == -signal.SIGKILL else ""
@@ -249,7 +249,7 @@ def describe_exit(returncode: int) -> str:
 
 
 def worker_on(offer: NodeOffer, worker_id: str, now_s: float) -> Worker:
-    """Return a worker that starts, or is found, on an offered node."""
+    """Return a worker that starts, or was found, on an offered node."""
     return Worker(
         worker_id=worker_id,
         pilot_id=offer.pilot_id,
@@ -262,7 +262,7 @@ def worker_on(offer: NodeOffer, worker_id: str, now_s: float) -> Worker:
 
 
 def failure_of(worker: Worker, cause: str, *, counts: bool) -> WorkerFailed:
-    """Return what is told of a worker that ended on its own account."""
+    """Return the failure of a worker."""
     return WorkerFailed(
         worker_id=worker.worker_id,
         node=worker.node,
@@ -274,6 +274,6 @@ def failure_of(worker: Worker, cause: str, *, counts: bool) -> WorkerFailed:
 
 
 def kill(worker: Worker, reason: str) -> Kill:
-    """Give a worker up: it is gone from now on."""
+    """Give up a worker: it counts as gone from now on."""
     worker.phase = WorkerPhase.GONE
     return Kill(pilot_id=worker.pilot_id, worker_id=worker.worker_id, reason=reason)

@@ -1,9 +1,8 @@
-"""Where the workers of a trainer write their output, and which of that may go.
+"""Where a trainer's workers write their logs, and which logs may be removed.
 
-A record and the machine of its workers come in; a ``LogFile`` for every worker it ever had
-goes out. Failed tries that got no further come in, too: the first log and the last few are
-kept, and the next worker is told to remove the others, for it runs as the user, on a node.
-Called by ``actuate.trainers``.
+Returns a ``LogFile`` for every worker a trainer ever had. Of failed tries without progress the
+first log and the last few are kept; the next worker is told to remove the others, because it runs
+as the user, on a node. Called by ``actuate.trainers``.
 """
 
 from __future__ import annotations
@@ -23,30 +22,30 @@ from bftrainer.elastic.worker import SPENT_LOGS
 from bftrainer.model.trainer import TrainerSpec
 from bftrainer.model.views import LogFile
 
-MOST_LOOKED_AT: Final = 100_000  # of what is in the directory
+MOST_LOOKED_AT: Final = 100_000  # directory entries
 MOST_NAMED: Final = 1_000
-KEPT_TRIES = 10  # logs of failed tries beside the very first
+KEPT_TRIES = 10  # logs of failed tries besides the first
 
 
 @dataclass(slots=True)
 class FailedTries:
-    """Logs of tries of one trainer that failed without getting any further."""
+    """Logs of failed tries of one trainer without progress between them."""
 
     _first: str = ""
     _last: deque[str] = field(default_factory=deque)
 
     def add(self, log_path: str) -> None:
-        """One more has failed."""
+        """Record one more."""
         if self._first:
             self._last.append(Path(log_path).name)
         self._first = self._first or log_path
 
     def removed_by(self, config: WorkerConfig) -> WorkerConfig:
-        """Return the configuration of a worker that removes what need not be kept."""
+        """Return the configuration of a worker that also removes surplus logs."""
         spent = [self._last.popleft() for _ in range(len(self._last) - KEPT_TRIES)]
         if not spent:
             return config
-        # In the environment, for older agents refuse fields that they do not know.
+        # In the environment, because older agents refuse unknown fields.
         told = (*config.environment, (SPENT_LOGS, ":".join(spent)))
         return replace(config, environment=told)
 
@@ -57,10 +56,10 @@ def log_directory(spec: TrainerSpec) -> Path:
 
 
 def log_files(trainer_id: str, spec: TrainerSpec, machine: WorkerSet | None) -> tuple[LogFile, ...]:
-    """Name the log of every worker, oldest first.
+    """Return the log of every worker, oldest first.
 
-    Those of one node have its id in common; a number behind it tells all but the first.
-    The directory is the user's: it may hold anything, and it may hang.
+    Workers of one node share an id; all but the first append a number. The directory belongs to
+    the user: it may contain anything, and access may hang.
     """
     directory = log_directory(spec)
     name = re.compile(rf"{re.escape(trainer_id)}((?:-[0-9]{{1,9}}){{1,3}})\.log")
@@ -70,7 +69,7 @@ def log_files(trainer_id: str, spec: TrainerSpec, machine: WorkerSet | None) -> 
             if (match := name.fullmatch(entry.name)) is not None:
                 numbers = tuple(map(int, match[1].split("-")[1:]))
                 found.append((numbers, directory / entry.name))
-    # The latest are those that somebody wants to read.
+    # The latest are the interesting ones.
     return tuple(_log_file(path, n, spec, machine) for n, path in sorted(found)[-MOST_NAMED:])
 
 

@@ -1,4 +1,4 @@
-"""A trainer's record → the machine that forms its generations, as far as it is known.
+"""Creates the generation machine of a trainer from its record.
 
 Called by ``actuate.trainers`` when a trainer is submitted and when a daemon starts.
 """
@@ -35,6 +35,6 @@ def machine_of(
     if isinstance(machine, RestartMachine):
         machine.keep_grace((spec.contract or CheckpointContract()).grace_s)
     machine.failures.row = record.failing
-    if record.cancelled_s is not None:  # an earlier daemon had begun with it
+    if record.cancelled_s is not None:  # an earlier daemon began to end it
         machine.wind_up(now_s, save_grace_s(spec.contract))
     return machine

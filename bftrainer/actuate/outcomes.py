@@ -1,8 +1,4 @@
-"""How trainers end, in words and seconds: cancelled, given up, complete. Pure.
-
-What is known of a trainer comes in; why it is in its last state, and how long it may take
-to get there, goes out. Called by ``actuate.trainers``.
-"""
+"""How trainers end: reasons in sentences, and time limits. Pure. Called by ``actuate.trainers``."""
 
 from __future__ import annotations
 
@@ -12,12 +8,12 @@ from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.group import Ended
 from bftrainer.model.trainer import CheckpointContract, TrainerProgress, TrainerRecord, TrainerSpec
 
-SAVE_GRACE_S = 30.0  # how long workers of a cancelled trainer may take to save and leave
+SAVE_GRACE_S = 30.0  # time for a cancelled trainer's workers to save and leave
 CANCELLED = "Cancelled by its user."
 
 
 def save_grace_s(contract: CheckpointContract | None) -> float:
-    """Return how long a cancelled trainer may take; a program has said so itself."""
+    """Return how long a cancelled trainer may take; programs declare it themselves."""
     return SAVE_GRACE_S if contract is None else contract.grace_s
 
 
@@ -36,12 +32,12 @@ def cancelled(record: TrainerRecord, step: int, *, is_saved: bool) -> str:
 
 
 def still(record: TrainerRecord, reason: str) -> str:
-    """Return the reason to be shown in a state that is not final."""
+    """Return the reason to show in a state that is not final."""
     return reason if record.cancelled_s is None else record.reason
 
 
 def last_progress(progress: TrainerProgress, machine: GenerationMachine) -> TrainerProgress:
-    """Return how far a trainer has got that has no nodes any more."""
+    """Return the final progress of a trainer without nodes."""
     return replace(
         progress,
         size=0,
@@ -53,7 +49,7 @@ def last_progress(progress: TrainerProgress, machine: GenerationMachine) -> Trai
 
 
 def complete(spec: TrainerSpec, done: Ended) -> str:
-    """Say that a training is complete, or how much of it its script did."""
+    """Say that the training is complete, or how much of it the script did."""
     if spec.runtime == "torch":  # others may count what they like
         for what, wanted, has in (
             ("epochs", spec.epochs, done.epoch),

@@ -1,4 +1,4 @@
-"""Pilots that could not be had: why, and how long no more are asked for."""
+"""Refused pilot requests: the reason, and the pause before the next request."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ MAX_PAUSE_S: Final = 300.0
 
 @dataclass(slots=True)
 class PilotRefusals:
-    """In a row; the pause doubles with each round of pilots."""
+    """Consecutive refusals; the pause doubles with each round of requests."""
 
-    why: str = ""  # the last one; "" since one was accepted
+    why: str = ""  # of the last one; "" after an accepted request
     _rounds: int = 0
     _until_s: float = 0.0
 
@@ -22,12 +22,12 @@ class PilotRefusals:
         return time.monotonic() >= self._until_s
 
     def refused(self, why: str) -> None:
-        """One was refused."""
+        """Record a refusal."""
         self.why = why
-        if self.may_claim():  # one round of pilots counts once
+        if self.may_claim():  # a round of requests counts once
             self._rounds += 1
             self._until_s = time.monotonic() + min(MAX_PAUSE_S, 2.0 ** min(16, self._rounds))
 
     def accepted(self) -> None:
-        """One was accepted."""
+        """Record an accepted request."""
         self._rounds, self.why = 0, ""

@@ -1,8 +1,8 @@
-"""Claims of a plan → pilots in the queue.
+"""Requests pilots for the claims of a plan.
 
-A pilot is opened for each claim at once, so that the next decision counts on it. Files,
-journal and ``sbatch`` are left to one thread: the loop waits for none of them, and no cancel
-waits for a submission. All requests of a plan are one transaction.
+A pilot is opened for each claim at once, so that the next decision counts on it. Files, journal
+and ``sbatch`` run in a background thread, so the event loop does not wait, nor does a cancel for
+a submission. All requests of a plan are one transaction.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ LOG = logging.getLogger("bftrainer.pilots")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedPilot:
-    """A pilot that is to be asked for."""
+    """A pilot to request."""
 
     pilot: Pilot
     keys: KeyPair
     gpus: int  # of its node
-    interpreter: str  # what it most likely has to run
+    interpreter: str  # that its first worker probably needs
 
 
 class Claiming:
-    """Asks for pilots; one thread, in order."""
+    """Requests pilots; one thread, in order."""
 
     def __init__(
         self,
@@ -53,15 +53,15 @@ class Claiming:
         on_gone: Callable[[str], None],
         cancel: Callable[[Sequence[str]], object],
     ) -> None:
-        """Take what is needed for it.
+        """Store the collaborators.
 
         Args:
-            pilots: where they are open.
+            pilots: book of open pilots.
             agents: writes their files.
-            refusals: counts the requests that were refused.
+            refusals: counts refused requests.
             address: of the data plane of agents; "": each finds its own.
-            register: lets the agent of a pilot in: its id, its key and its node.
-            on_gone: told of pilots that come to nothing.
+            register: admits the agent of a pilot (id, key, node).
+            on_gone: called for pilots that were not obtained.
             cancel: cancels jobs.
         """
         self._pilots, self._agents, self._refusals = pilots, agents, refusals
@@ -72,7 +72,7 @@ class Claiming:
     def open(
         self, plan: Plan, pilot_ids: Sequence[str], trainers: Mapping[str, TrainerRecord]
     ) -> list[WantedPilot]:
-        """Open a pilot for each claim of a plan, under these ids."""
+        """Open a pilot for each claim of a plan, with these ids."""
         gpus = {node.name: node.gpus for node in plan.pool}
         requests = []
         for pilot_id, claim in zip(pilot_ids, plan.claims, strict=True):
@@ -90,14 +90,14 @@ class Claiming:
         return requests
 
     async def ask(self, requests: Sequence[WantedPilot]) -> None:
-        """Ask for some pilots; each is open, and ends when it cannot be had."""
+        """Request opened pilots; those that fail are ended."""
         records = [request.pilot.record for request in requests]
         try:
             files = await self._beside(partial(self._prepare, requests, records))
         except BftError as problem:
-            if not isinstance(problem, JournalError):  # that one is said elsewhere
+            if not isinstance(problem, JournalError):  # journal errors are reported elsewhere
                 self._refusals.refused(problem.cause)
-                LOG.warning("no more pilots are asked for at the moment: %s", problem)
+                LOG.warning("no pilots are requested for now: %s", problem)
             for request in requests:
                 self._end(request.pilot, problem.cause)
             return
@@ -106,13 +106,13 @@ class Claiming:
         await asyncio.gather(*map(self._launch, requests, files))
 
     def close(self) -> None:
-        """Wait for what has been asked for; nothing more is."""
+        """Wait for requests under way; no more are made."""
         self._thread.shutdown(wait=True, cancel_futures=False)
 
     def _prepare(
         self, requests: Sequence[WantedPilot], records: Sequence[PilotRecord]
     ) -> list[AgentFiles]:
-        # Files first: a number whose directory is there is not given a second time.
+        # Files first: a number whose directory exists is never reused.
         files = [
             self._agents.write_files(
                 record.pilot_id, record.node, one.keys, self._address, one.gpus, one.interpreter
@@ -137,7 +137,7 @@ class Claiming:
             return
         self._refusals.accepted()
         self._pilots.launched(pilot, job_id)
-        if _is_leaving(pilot):  # its release overtook the batch system's answer
+        if _is_leaving(pilot):  # it was released before the batch system answered
             self._cancel([job_id])
 
     def _end(self, pilot: Pilot, reason: str) -> None:
@@ -149,5 +149,5 @@ class Claiming:
 
 
 def _is_leaving(pilot: Pilot) -> bool:
-    """Whether it is now; it may have been released while we waited."""
+    """Read the flag anew: it may have changed while we waited."""
     return pilot.is_leaving

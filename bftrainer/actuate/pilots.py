@@ -1,8 +1,8 @@
-"""Pilots: requested, observed, ended. Claims and releases of a plan → the batch system.
+"""Pilots: requested, observed, ended. Claims and releases of a plan -> the batch system.
 
-Every request for a pilot is in the journal before the batch system hears of it, so that a
-daemon that dies in between finds its pilots again by their ids. All else is noted there
-afterwards: a pilot that was cancelled and is not known to be is seen leaving all the same.
+Every request is journalled before the batch system gets it, so that the next daemon finds the
+pilots of one that died in between. Everything else is journalled afterwards: a pilot whose
+cancellation was not journalled is still seen leaving.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from bftrainer.model.decision import Claim, PilotView, Release
 from bftrainer.poll.batch_system import BatchSystem, PilotRequest
 
 LOG = logging.getLogger("bftrainer.pilots")
-FORCE_AFTER_S = 2.0  # a pilot that does not go when told is cancelled with force
-GONE = "disconnected"  # why an agent is lost whose process is gone (``wire.server``)
+FORCE_AFTER_S = 2.0  # then a pilot asked to leave is cancelled with force
+GONE = "disconnected"  # reason of a lost connection (``wire.server``)
 
 
 @dataclass(slots=True, kw_only=True)
 class Pilot:
-    """A pilot that has not ended, with what only lives in memory."""
+    """A pilot that has not ended, with its state in memory."""
 
     record: PilotRecord
-    is_written: bool = True  # in the journal; nothing of it is noted before
+    is_written: bool = True  # the request is in the journal; updates come after it
     submitted_s: float | None = None  # when the batch system accepted it (``steady``)
     start_s: float | None = None
     is_leaving: bool = False
     left_s: float | None = None  # when we asked for its end (``steady``)
     is_forced: bool = False
-    was_asked: bool = False  # we asked for its end; otherwise the batch system took it
-    is_mute: bool = False  # its agent went without a word
+    was_asked: bool = False  # we asked for its end; otherwise the batch system ended it
+    is_mute: bool = False  # its agent disconnected without a Leaving
 
 
 class PilotBook:
@@ -49,7 +49,7 @@ class PilotBook:
         system: BatchSystem,
         owner: str,
         clock: Callable[[], float],
-        steady: Callable[[], float] | None = None,  # seconds that nobody sets; None: ``clock``
+        steady: Callable[[], float] | None = None,  # monotonic; None: ``clock``
     ) -> None:
         self._journal = journal
         self._system = system
@@ -65,12 +65,12 @@ class PilotBook:
             )
             for r in journal.pilots(active_only=True)
         }
-        self._mute: dict[str, str] = {}  # ended ones to be asked about -> job
+        self._mute: dict[str, str] = {}  # ended pilots to be asked about -> job id
         self.give_backs = 0
         self.preemptions = 0
 
     def by_node(self) -> dict[str, Pilot]:
-        """The pilot on, or asked for, each node."""
+        """Return the pilot on, or requested for, each node."""
         return {p.record.node: p for p in self.pilots.values()}
 
     def leaving(self) -> set[str]:
@@ -78,7 +78,7 @@ class PilotBook:
         return {pilot_id for pilot_id, pilot in self.pilots.items() if pilot.is_leaving}
 
     def views(self, held: Iterable[str]) -> tuple[PilotView, ...]:
-        """Return what the decision sees; ``held``: pilots whose agent is connected."""
+        """Return the pilots for a decision; ``held``: those with a connected agent."""
         connected = set(held)
         return tuple(
             PilotView(
@@ -93,7 +93,7 @@ class PilotBook:
         )
 
     def open(self, pilot_id: str, claim: Claim, public_key: str) -> Pilot:
-        """Count on a pilot that is to be asked for; ``write_down`` comes first."""
+        """Add a pilot about to be requested; ``write_down`` comes before the request."""
         record = PilotRecord(
             pilot_id=pilot_id,
             node=claim.node,
@@ -108,7 +108,7 @@ class PilotBook:
         return pilot
 
     def write_down(self, records: Sequence[PilotRecord]) -> None:
-        """Put requests into the journal, all of them or none (blocking, any thread)."""
+        """Journal requests, all or none (blocking, any thread)."""
         pilot_ids = [record.pilot_id for record in records]
         self._journal.append("pilot-requested", {"pilot_ids": pilot_ids}, pilots=records)
 
@@ -119,7 +119,7 @@ class PilotBook:
         log_path: Path,
         gpus: int,
     ) -> str:
-        """Ask the batch system (blocking, any thread); return the job id."""
+        """Submit to the batch system (blocking, any thread); return the job id."""
         return self._system.launch_pilot(
             PilotRequest(
                 pilot_id=pilot.record.pilot_id,
@@ -132,16 +132,16 @@ class PilotBook:
         )
 
     def launched(self, pilot: Pilot, job_id: str) -> None:
-        """Take over the batch system's answer to ``launch``."""
+        """Record the result of ``launch``."""
         pilot.submitted_s = self._steady()
         self._update(pilot, job_id=job_id)
 
     def release(self, releases: Sequence[Release], told: Collection[str] = ()) -> list[str]:
-        """Mark pilots as asked to leave and return the job ids to cancel.
+        """Mark pilots as asked to leave, and return the job ids to cancel.
 
         Args:
             releases: of a plan.
-            told: pilots whose agents have been told; they leave by themselves.
+            told: pilots whose agents were told to leave; they need no cancel.
         """
         job_ids, changed = [], []
         for release in releases:
@@ -159,12 +159,12 @@ class PilotBook:
         return job_ids
 
     def job_ids(self, pilot_ids: Iterable[str]) -> list[str]:
-        """Return the batch system's ids of those that have one."""
+        """Return the batch system's job ids of those that have one."""
         found = (self.pilots.get(pilot_id) for pilot_id in sorted(pilot_ids))
         return [p.record.job_id for p in found if p is not None and p.record.job_id is not None]
 
     def cancel(self, job_ids: Sequence[str], *, force: bool = False) -> None:
-        """Ask the batch system (blocking); what fails is tried again by ``overdue``."""
+        """Cancel jobs (blocking); ``overdue`` retries failures."""
         if not job_ids:
             return
         try:
@@ -173,7 +173,7 @@ class PilotBook:
             LOG.warning("cancelling pilots %s failed: %s", ",".join(job_ids), problem)
 
     def overdue(self) -> list[str]:
-        """Job ids that should be gone by now: cancel them with force (again)."""
+        """Return job ids that should be gone by now, to be cancelled with force (again)."""
         now_s = self._steady()
         late = []
         for pilot in self.pilots.values():
@@ -184,7 +184,7 @@ class PilotBook:
         return late
 
     def agent_left(self, pilot_id: str, reason: str) -> None:
-        """The agent announced its exit, or its connection is gone."""
+        """Record that the agent announced its exit or lost its connection."""
         pilot = self.pilots.get(pilot_id)
         if pilot is None or pilot.is_leaving:
             return
@@ -195,12 +195,12 @@ class PilotBook:
         LOG.info("agent of pilot %s left: %s", pilot_id, reason)
 
     def agent_came(self, pilot_id: str) -> None:
-        """The agent said Hello."""
+        """Record that the agent sent Hello."""
         pilot = self.pilots.get(pilot_id)
         if pilot is None:
             return
         if pilot.is_leaving and not pilot.was_asked:
-            # Only its connection was gone.
+            # Only its connection was lost.
             pilot.is_leaving, pilot.is_mute, pilot.left_s = False, False, None
         if pilot.record.state is PilotState.REQUESTED:
             self._update(pilot, state=PilotState.RUNNING)
@@ -210,8 +210,8 @@ class PilotBook:
 
         Args:
             snapshot: with jobs; an unknown queue ends nothing.
-            looked_s: ``steady`` just before the snapshot was taken; pilots submitted
-                after that may be missing from it for no other reason.
+            looked_s: ``steady`` just before the poll; pilots submitted later may be missing from
+                the snapshot although they exist.
         """
         if snapshot.jobs is None:
             return []
@@ -238,7 +238,7 @@ class PilotBook:
             pilot.is_leaving = True
 
     def end(self, pilot_id: str, reason: str) -> None:
-        """Write down that it is over."""
+        """Journal the end of a pilot, and drop it."""
         pilot = self.pilots.pop(pilot_id, None)
         if pilot is None:
             return
@@ -249,14 +249,14 @@ class PilotBook:
 
     @property
     def has_mute(self) -> bool:
-        """Whether a pilot has ended whose agent had gone without a word."""
+        """Whether a pilot has ended whose agent disconnected without a Leaving."""
         return bool(self._mute)
 
     def failed(self) -> Mapping[str, str]:
-        """Ask how those pilots ended (blocking, any thread), once of each.
+        """Query once how those pilots ended (blocking, any thread).
 
         Returns:
-            Of those that nobody ended: how, in the batch system's word.
+            Those ended by no one -> how, in the batch system's words.
         """
         mute, self._mute = self._mute, {}
         seen = self._system.pilot_states(list(mute.values()))

@@ -1,15 +1,14 @@
-"""Which nodes cool down because workers fail there: pure bookkeeping for all trainers.
+"""Which nodes cool down because workers fail there. Bookkeeping for all trainers, without I/O.
 
-Failures and complete generations come in; the nodes that decisions are to leave alone go
-out. Used by ``actuate.trainers``; the back-off of each trainer itself is ``failures``.
+Failures and complete generations come in; the nodes that decisions must not use go out. Used by
+``actuate.trainers``; each trainer's own back-off is in ``failures``.
 
-A failure is held against a node when it cannot be the trainer alone: the trainer went on
-without that node, or another trainer failed there, too. Without such evidence a node is
-suspected after ``SUSPECT`` failures in a row, for the shortest time: its trainer is then
-tried elsewhere, and whether it does well there tells. That of a trainer that has never
-trained is tried elsewhere after its first failure. A generation that is complete on a node
-clears it, or net progress where its trainer had failed before (``failures``). Losses (a node
-taken, an agent dead) never get here.
+A failure is held against a node when the trainer alone cannot be the cause: the trainer went on
+without that node, or another trainer failed there, too. Without such evidence a node is suspected
+after ``SUSPECT`` consecutive failures, for the shortest time; its trainer is then tried elsewhere,
+and its success there is the evidence. A trainer that has never trained is tried elsewhere after
+its first failure. A generation complete on a node clears it; so does net progress where its
+trainer failed before (``failures``). Losses (a node taken, an agent dead) do not get here.
 """
 
 from __future__ import annotations
@@ -19,29 +18,29 @@ from dataclasses import dataclass, field
 
 from bftrainer.model.decision import Cooling
 
-HELD = 2  # failures in a row that are held against a node before decisions leave it alone
-SUSPECT = 3  # failures in a row, of one trainer that has shown nothing elsewhere
-ELSEWHERE_S = 10.0  # at most, for the second try of a trainer that has never trained
+HELD = 2  # consecutive failures held against a node before it cools down
+SUSPECT = 3  # consecutive failures of one trainer without evidence elsewhere
+ELSEWHERE_S = 10.0  # longest, for the second try of a trainer that has never trained
 MAX_COOL_DOWN_S = 1800.0
-FADES_S = 4.0 * MAX_COOL_DOWN_S  # after the last failure; then the node is as good as any
+FADES_S = 4.0 * MAX_COOL_DOWN_S  # after the last failure; then all is forgotten
 
 
 @dataclass(slots=True, kw_only=True)
 class _Row:
-    """Failures on one node with no success between."""
+    """Failures on one node without success between them."""
 
     by: list[str] = field(default_factory=list)  # trainers, in order
-    held: int = 0  # of them, against the node
+    held: int = 0  # number held against the node
     at_s: float = 0.0
     cause: str = ""
     cooling: Cooling | None = None
 
 
 class Quarantine:
-    """Nodes and the failures of workers on them."""
+    """Failures of workers by node."""
 
     def __init__(self, first_s: float) -> None:
-        """Leave a node alone for ``first_s``, then twice as long each time; 0: never."""
+        """Let a node cool down for ``first_s``, then twice as long each time; 0: never."""
         self._first_s = first_s
         self._rows: dict[str, _Row] = {}
         self._told: set[str] = set()
@@ -49,7 +48,7 @@ class Quarantine:
     def failed(
         self, node: str, trainer_id: str, cause: str, now_s: float, *, has_trained: bool = True
     ) -> None:
-        """A worker of this trainer ended on its own account."""
+        """Record that a worker of this trainer failed."""
         row = self._rows.setdefault(node, _Row())
         if now_s - row.at_s > FADES_S:
             row = self._rows[node] = _Row()
@@ -64,9 +63,9 @@ class Quarantine:
             self._cool(row, min(self._first_s, ELSEWHERE_S), now_s)
 
     def trains(self, trainer_id: str, nodes: Collection[str], now_s: float) -> None:
-        """A generation of this trainer is complete on these nodes: they are good.
+        """Record that a generation of this trainer is complete on these nodes: they are good.
 
-        Where it failed before and is no longer, the node was to blame.
+        Nodes where it failed before and that it no longer uses were to blame.
         """
         for node in nodes:
             self._rows.pop(node, None)
@@ -76,12 +75,12 @@ class Quarantine:
                 self._hold(row, now_s)
 
     def ended(self, trainer_id: str) -> None:
-        """A trainer is final; what only it has against a node says nothing."""
+        """A trainer is final; drop failures that it alone had on a node."""
         self._rows = {n: r for n, r in self._rows.items() if r.held or set(r.by) != {trainer_id}}
 
     def cooling(self, now_s: float) -> Mapping[str, Cooling]:
-        """Return the nodes that decisions are to leave alone now."""
-        longest_s = max(self._first_s, MAX_COOL_DOWN_S)  # more: somebody set the clock back
+        """Return the nodes that decisions must not use now."""
+        longest_s = max(self._first_s, MAX_COOL_DOWN_S)  # more: the clock was set back
         return {
             node: row.cooling
             for node, row in sorted(self._rows.items())
@@ -89,7 +88,7 @@ class Quarantine:
         }
 
     def has_changed(self, now_s: float) -> bool:
-        """Whether other nodes cool down than when this was asked last."""
+        """Whether the set of cooling nodes has changed since the last call."""
         before, self._told = self._told, set(self.cooling(now_s)) if self._rows else set()
         return before != self._told
 

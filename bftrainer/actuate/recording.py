@@ -1,6 +1,6 @@
-"""A trainer's record → the record after what its workers did or said. Pure.
+"""Updates a trainer's record with what its workers did or reported. Pure.
 
-Called by ``actuate.trainers``, which keeps the records and writes them down.
+Called by ``actuate.trainers``, which stores and journals the records.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from bftrainer.model.trainer import MeasuredCosts, TrainerProgress, TrainerRecor
 def progressed(
     record: TrainerRecord, said: Progress, costs: MeasuredCosts, now_s: float
 ) -> TrainerRecord:
-    """Return it after a member's report.
+    """Return the record after a member's report.
 
-    Not with its generation: that goes with the size, and the last member may yet enter.
+    The generation stays: it changes together with the size, when the last member has entered.
     """
     progress = replace(
         record.progress,
@@ -35,7 +35,7 @@ def progressed(
 def rescaled(
     record: TrainerRecord, done: Rescaled, costs: MeasuredCosts, now_s: float
 ) -> TrainerRecord:
-    """Return it once its generation is complete."""
+    """Return the record after a complete generation."""
     return replace(
         record,
         state=TrainerState.RUNNING,
@@ -48,7 +48,7 @@ def rescaled(
 
 
 def regrouped(record: TrainerRecord, done: Regrouped, now_s: float) -> TrainerRecord:
-    """Return it after a generation that its agents announced while no daemon was there."""
+    """Return the record after a generation that agents announced without a daemon."""
     return replace(
         record,
         last_generation=max(record.last_generation, done.generation),
@@ -58,7 +58,7 @@ def regrouped(record: TrainerRecord, done: Regrouped, now_s: float) -> TrainerRe
 
 
 def parked(record: TrainerRecord) -> TrainerRecord:
-    """Return it when no member is left."""
+    """Return the record when no member is left."""
     return replace(
         record,
         state=TrainerState.PARKED,
@@ -68,7 +68,7 @@ def parked(record: TrainerRecord) -> TrainerRecord:
 
 
 def _attained_node_s(progress: TrainerProgress, now_s: float) -> float:
-    """Node-seconds attained until now: its size has been the same since the last report."""
+    """Node-seconds attained until now: its size has not changed since the last report."""
     return progress.node_s + progress.size * max(0.0, now_s - progress.reported_s)
 
 

@@ -1,11 +1,9 @@
-"""What an earlier daemon had learnt, from its last decision in the journal.
+"""Restores what an earlier daemon learnt, from its last decision in the journal.
 
-``Memory`` is kept with every decision that is written down. A new daemon begins with what
-runs, and takes over what only time can teach: how long ends and starts of pilots take, which
-nodes are slow, and the state of the policy, if it is the same with the same options. Called
-once, when the agents have been adopted. What is left out: counts of looks and hold-offs, which
-are of the moment, and what was under way, because how long the daemon was away is no fault of
-theirs.
+``Memory`` is journalled with every decision. A new daemon keeps what takes time to learn: the
+durations of pilot ends and starts, slow nodes, and the policy's state if policy and options are
+the same. It drops momentary values (snapshot counts, hold-offs) and whatever was being measured,
+because the daemon's absence would distort it. Called once, when the agents have been adopted.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ LOG = logging.getLogger("bftrainer.remembered")
 
 
 def remembered(journal: Journal, settings: Settings, assignment: Mapping[str, str]) -> Memory:
-    """Return the memory with which decisions begin.
+    """Return the memory for the first decision.
 
     Args:
         journal: of this state directory.
@@ -33,8 +31,8 @@ def remembered(journal: Journal, settings: Settings, assignment: Mapping[str, st
     try:
         entry = journal.latest("decision")
         last = entry.payload_as(DecisionRecord) if entry else None
-    except CanonicalError as problem:  # of a release that wrote it otherwise
-        LOG.warning("what was learnt before is not read: %s", problem)
+    except CanonicalError as problem:  # written by another release
+        LOG.warning("what an earlier daemon learnt cannot be read: %s", problem)
         return memory
     if last is None:
         return memory

@@ -1,10 +1,10 @@
-"""Who holds a copy of the state of a trainer that has one node: facts in, orders out, no I/O.
+"""Which agent holds a copy of the state of a one-node trainer: a state machine without I/O.
 
-With two members or more every one of them is a replica. A lone member is told which
-other agent takes copies of its state; when it is lost, the first worker of the next
-generation is told where the newest copy is, and its holder puts it on disk, because
-holders have to leave, too. One ``CopyMachine`` per trainer, asked by
-``actuate.copy_book`` again and again: it says what is to be done about what is.
+With two or more members each is a replica. A lone member is told which other agent takes copies
+of its state. When it is lost, the first worker of the next generation is told where the newest
+copy is; the holder also writes it to disk, because holders may have to leave, too. There is one
+``CopyMachine`` per trainer; ``actuate.replica_registry`` calls it repeatedly with the current
+state and gets the orders to send.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from bftrainer.actuate.group import NodeOffer, Tell
 from bftrainer.elastic import protocol
 from bftrainer.wire.messages import CopyOrder, DropCopy, HoldCopy, SettleCopy
 
-REFUSED_S = 60.0  # how long a holder that refused is not asked again
-MOST_TOLD = 16  # holders that are remembered
-FRESH_S = 5.0  # what an undisturbed copy is as old as at most
+REFUSED_S = 60.0  # before a holder that refused is asked again
+MOST_TOLD = 16  # remembered holders
+IF_LOST = "If its node is lost, it resumes from its last checkpoint."
+FRESH_S = 5.0  # largest normal age of a copy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +33,14 @@ class Lone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyStatus:
-    """How a trainer stands, as far as its copies are concerned."""
+    """The state of a trainer that matters for its copies."""
 
     lone: Lone | None = None
     has_replicas: bool = False  # a complete generation of two or more
     is_lost: bool = False  # no member is left
-    is_over: bool = False  # it needs no copy any more
-    generation: int = 0  # the last complete one
-    saved_step: int = -1  # of the newest checkpoint we know of
+    is_over: bool = False  # it needs no copies any more
+    generation: int = 0  # last complete one
+    saved_step: int = -1  # of the newest known checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,19 +49,19 @@ class CompleteCopy:
 
     generation: int
     step: int
-    taken_s: float  # when the state was like this, the daemon's clock
-    hold_s: float = 0.0  # how long the training stood still for it
-    gap_s: float = 0.0  # until the next is begun
+    taken_s: float  # when the state was current, on the daemon's clock
+    hold_s: float = 0.0  # how long training paused for it
+    gap_s: float = 0.0  # until the next copy begins
 
     @property
     def order(self) -> tuple[int, int]:
-        """A later generation's is newer."""
+        """Sort key; copies of later generations are newer."""
         return (self.generation, self.step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """Say this to an agent."""
+    """A message to send to an agent."""
 
     pilot_id: str
     message: CopyOrder
@@ -73,9 +74,9 @@ def choose_holder(
     refused: Mapping[str, str],
     present: str = "",
 ) -> NodeOffer | None:
-    """Return the agent that shall hold the copy, None when no other node can.
+    """Return the agent to hold the copy; None: no other node can.
 
-    The present holder stays; otherwise the one with fewest copies, then by node.
+    The present holder stays; otherwise the one with the fewest copies, then by node.
     """
     able = [o for o in offers if o.copy_port and o.node != lone_node and o.pilot_id not in refused]
     if not able:
@@ -96,16 +97,16 @@ class CopyMachine:
         told: Sequence[str] = (),
     ) -> None:
         self.trainer_id = trainer_id
-        self.holder = ""  # pilot that takes copies now
-        self.copies: dict[str, CompleteCopy] = {}  # by pilot; more than one while holders change
-        self.told = tuple(told)  # pilots that may hold one: those lost may come back with it
+        self.holder = ""  # pilot that currently receives copies
+        self.copies: dict[str, CompleteCopy] = {}  # by pilot; several while holders change
+        self.told = tuple(told)  # pilots that may hold one, also lost ones that may return
         self._directory = directory
         self._new_key = new_key
-        self._keys: dict[str, str] = {}  # by pilot: what it was ordered to hold under
+        self._keys: dict[str, str] = {}  # by pilot: key of its order to hold
         self._offers: dict[str, NodeOffer] = {}
-        self._told = ""  # the worker that knows the holder
-        self._refused: dict[str, tuple[str, float]] = {}  # by pilot: why, until when
-        self._settled: set[str] = set()  # pilots that were asked to put theirs on disk
+        self._told = ""  # the worker that was told the holder
+        self._refused: dict[str, tuple[str, float]] = {}  # by pilot: reason, until when
+        self._settled: set[str] = set()  # pilots ordered to write theirs to disk
         self._standing = CopyStatus()
 
     # ---- stimuli -----------------------------------------------------------------------
@@ -117,13 +118,13 @@ class CopyMachine:
         loads: Mapping[str, int],
         now_s: float,
     ) -> list[Order | Tell]:
-        """Say what is to be done about how things stand; nothing when all is well.
+        """Return the orders for the current state; empty when nothing is to do.
 
         Args:
             standing: of the trainer.
-            offers: all agents that are connected and not about to leave.
-            loads: copies that each pilot holds or is to hold.
-            now_s: seconds that nobody sets.
+            offers: all agents that are connected and not leaving.
+            loads: number of copies that each pilot holds or is to hold.
+            now_s: monotonic.
         """
         self._standing = standing
         self._offers = {o.pilot_id: o for o in offers}
@@ -139,7 +140,7 @@ class CopyMachine:
         return self._settle() if standing.is_lost else []
 
     def on_copied(self, said: protocol.Copied, now_s: float) -> list[Order | Tell]:
-        """The lone worker brought a copy to a holder, or could not."""
+        """The lone worker sent a copy to a holder, or failed to."""
         if said.holder != self.holder:
             return []
         if said.refused:
@@ -155,10 +156,9 @@ class CopyMachine:
         return [self._drop(p) for p in sorted({*self.copies, *self._keys} - {self.holder})]
 
     def on_found(self, pilot_id: str, copy: CompleteCopy, generation: int) -> list[Order | Tell]:
-        """An agent that has just connected says that it holds a copy.
+        """An agent that has just connected reports a copy.
 
-        One of a generation before ``generation``, the last complete one, is of a line that
-        may have been left.
+        Copies older than ``generation``, the last complete one, may belong to an abandoned line.
         """
         if copy.generation < generation or self._standing.has_replicas:
             return [self._drop(pilot_id)]
@@ -166,20 +166,20 @@ class CopyMachine:
         return []
 
     def on_resumed(self, step: int) -> list[Order | Tell]:
-        """A generation formed without a survivor; copies that are ahead of it were not used."""
+        """A generation formed without survivors; drop copies ahead of it, which were not used."""
         return [self._drop(p) for p, c in sorted(self.copies.items()) if c.step > step]
 
     def on_settled(self, pilot_id: str, problem: str) -> list[Order | Tell]:
-        """A holder has put its copy on disk, or could not: then it keeps it.
+        """A holder wrote its copy to disk, after which it is dropped, or failed to.
 
-        Not to be told while a generation forms that may have been sent there.
+        Not to be called while a generation is forming that may have been sent there.
         """
         if problem or pilot_id not in self.copies or self._standing.lone is not None:
             return []
         return [self._drop(pilot_id)]
 
     def forget_agent(self, pilot_id: str) -> None:
-        """An agent is gone or about to go, with what it held."""
+        """An agent is gone or leaving, with everything it held."""
         self.copies.pop(pilot_id, None)
         self._keys.pop(pilot_id, None)
         self._settled.discard(pilot_id)
@@ -190,13 +190,13 @@ class CopyMachine:
     def recall(self, worker_id: str, worker_pilot_id: str) -> list[Order | Tell]:
         """Tell the first worker of a generation without survivors where the state may be."""
         there = [p for p in self.copies if p in self._offers]
-        # A copy may be complete without our having heard of it.
+        # The holder may have a complete copy that was not reported yet.
         pilot_id = max(there, key=lambda p: self.copies[p].order, default=self.holder)
         offer = self._offers.get(pilot_id)
         if offer is None:
             return []
         out: list[Order | Tell] = []
-        if pilot_id not in self._keys:  # assigned by a daemon before us
+        if pilot_id not in self._keys:  # assigned by an earlier daemon
             out.append(self._hold(pilot_id))
         body = protocol.Recall(
             holder=pilot_id,
@@ -233,7 +233,7 @@ class CopyMachine:
         return [*out, tell]
 
     def _settle(self) -> list[Order | Tell]:
-        """A copy that the newest checkpoint has overtaken goes, others get to disk."""
+        """Drop copies older than the newest checkpoint; have the others written to disk."""
         saved = self._standing.saved_step
         out: list[Order | Tell] = [
             self._drop(p) for p, c in sorted(self.copies.items()) if c.step <= saved
@@ -297,8 +297,8 @@ class CopyMachine:
             return "The first copy of its state is on its way to another agent."
         if self._refused:
             why = next(iter(self._refused.values()))[0]
-            return f"No copy of its state is kept: {why}. If its node is lost, a checkpoint counts."
+            return f"No copy of its state is kept: {why}. {IF_LOST}"
         return (
-            "No copy of its state is kept, for no other node has an agent of ours;"
-            " if its node is lost, a checkpoint counts."
+            "No copy of its state is kept, because no other node has an agent of bftrainer."
+            f" {IF_LOST}"
         )

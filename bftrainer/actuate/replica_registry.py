@@ -1,7 +1,8 @@
-"""The copies of all trainers' states: what the daemon hears → orders for agents.
+"""The copies of all trainers' states: reports in, orders to agents out.
 
-Each trainer's machines and every word of agents about copies come in; what
-``copying.CopyMachine`` wants done goes out. Owned by ``actuate.trainers``.
+Feeds each trainer's ``replica_policy.CopyMachine`` with the state of its members and with
+workers' and agents' reports about copies, and sends what it orders. Owned by
+``actuate.trainers``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ EVERY_S = 0.25
 
 
 class CopyBook:
-    """One ``CopyMachine`` for every trainer that can be alone."""
+    """One ``CopyMachine`` for every trainer that may have a lone member."""
 
     def __init__(
         self,
@@ -46,11 +47,11 @@ class CopyBook:
         """Begin without trainers.
 
         Args:
-            send: says something to an agent.
-            offers: of the agents that are connected.
-            clock: seconds that nobody sets.
-            remember: (trainer, pilots): writes down who may hold copies, before they are told.
-            refusals: counts claims of others.
+            send: sends a message to an agent.
+            offers: of the connected agents.
+            clock: monotonic.
+            remember: (trainer, pilots): journals who may hold copies, before they are told.
+            refusals: counts copies reported by agents that were not asked to hold them.
         """
         self._send = send
         self._remember = remember
@@ -62,7 +63,7 @@ class CopyBook:
         self._advanced_s = 0.0
 
     def open(self, record: TrainerRecord) -> None:
-        """Take a trainer on; one that is resized by restart keeps its state itself."""
+        """Add a trainer; one that is resized by restart keeps its own state."""
         if resize_of(record.spec.runtime) is not Resize.RESTART:
             self._machines[record.trainer_id] = CopyMachine(
                 record.trainer_id,
@@ -74,7 +75,7 @@ class CopyBook:
     def advance(
         self, trainers: Mapping[str, tuple[TrainerRecord, GenerationMachine]], *, now: bool = False
     ) -> None:
-        """See to all copies, at most every ``EVERY_S`` unless something has changed."""
+        """Update all copies, at most every ``EVERY_S`` unless ``now``."""
         now_s = self._clock()
         if not now and 0.0 <= now_s - self._advanced_s < EVERY_S:
             return
@@ -88,10 +89,10 @@ class CopyBook:
             if record.state.is_final:
                 del self._machines[trainer_id]
 
-    # ---- what is heard -------------------------------------------------------------------
+    # ---- reports ---------------------------------------------------------------------------
 
     def on_body(self, trainer_id: str, body: protocol.Message) -> None:
-        """A worker said something."""
+        """A worker sent a message."""
         machine = self._machines.get(trainer_id)
         if machine is None:
             return
@@ -105,12 +106,12 @@ class CopyBook:
     def on_hello(
         self, pilot_id: str, held: Sequence[HeldCopy], records: Mapping[str, TrainerRecord]
     ) -> None:
-        """An agent connected, and says which copies it holds from before."""
+        """An agent connected and reports the copies it already holds."""
         for copy in held:
             machine = self._machines.get(copy.trainer_id)
             if machine is None or pilot_id not in machine.told:
                 if machine is not None:
-                    why = f"nobody told it to hold a copy of {copy.trainer_id}"
+                    why = f"it was not asked to hold a copy of {copy.trainer_id}"
                     self._refusals.refuse("not-its-copy", pilot_id, why, code="BFT-1307")
                 self._send(pilot_id, DropCopy(trainer_id=copy.trainer_id))
                 continue
@@ -123,14 +124,14 @@ class CopyBook:
             self._do(machine.on_found(pilot_id, known, generation))
 
     def on_agent_lost(self, pilot_id: str) -> None:
-        """An agent is gone with all it held."""
+        """An agent is gone with everything it held."""
         for machine in self._machines.values():
             machine.forget_agent(pilot_id)
 
     def on_settled(
         self, pilot_id: str, said: CopySettled, members: GenerationMachine | None
     ) -> None:
-        """A holder has put a copy on disk, or could not."""
+        """A holder wrote its copy to disk, or failed to."""
         if said.problem:
             LOG.info("the copy of %s is not on disk: %s", said.trainer_id, said.problem)
         machine = self._machines.get(said.trainer_id)
@@ -138,10 +139,10 @@ class CopyBook:
             self._do(machine.on_settled(pilot_id, said.problem))
 
     def before(self, trainer_id: str, members: GenerationMachine, instruction: Instruction) -> None:
-        """Say what must be known before an instruction is carried out.
+        """Send what an agent must know before an instruction is carried out.
 
-        The first worker of a generation in which nobody has a state learns where it is
-        ahead of everything else about that generation.
+        The first worker of a generation without survivors learns where the state is before
+        anything else about that generation.
         """
         machine = self._machines.get(trainer_id)
         if machine is None or members.members or not isinstance(instruction, Tell):
@@ -155,7 +156,7 @@ class CopyBook:
         if machine is not None and size_before == 0:
             self._do(machine.on_resumed(step))
 
-    # ---- what is said --------------------------------------------------------------------
+    # ---- orders ----------------------------------------------------------------------------
 
     def in_words(self, trainer_id: str) -> tuple[str, ...]:
         """Say where a trainer's copy is and how old, or why there is none."""
@@ -176,7 +177,7 @@ class CopyBook:
 
 
 def standing_of(record: TrainerRecord, members: GenerationMachine, saved_step: int) -> CopyStatus:
-    """Return how a trainer stands, as far as its copies are concerned."""
+    """Return the state of a trainer that matters for its copies."""
     alive = [
         members.workers[m]
         for m in members.members

@@ -1,10 +1,9 @@
-"""Which of the workers that agents report to a new daemon are believed, and which must go.
+"""Which workers reported by agents a new daemon adopts, and which it kills.
 
-What each agent said and the trainers' records come in. A worker that was there when a
-generation was announced is in the journal, with its pilot: no agent can name others. Any
-other can only be starting or warm. What is not understood costs the worker it is about.
-Called by ``actuate.trainers``; what the believed ones say becomes a machine's state in
-``actuate.adoption``.
+The journal has every worker that existed when a generation was announced, with its pilot, so
+agents cannot name others; any other worker can only be starting or warm. A report that cannot be
+parsed costs the worker it is about. Called by ``actuate.trainers``; ``actuate.adoption`` turns the
+believed reports into a machine's state.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Believed:
 
     worker_id: str
     pilot_id: str
-    said: tuple[protocol.Message, ...]  # the last commit passed to it, its newest words
+    said: tuple[protocol.Message, ...]  # the last commit passed to it and its newest messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,20 +35,20 @@ class Doubted:
 
     worker_id: str
     pilot_id: str
-    why: str  # "": its trainer is over, which is nobody's fault
+    why: str  # "": its trainer is final, which is no fault
 
 
 @dataclass(slots=True)
 class ReportJudgement:
-    """Of all reports."""
+    """The result for all reports."""
 
     believed: dict[str, list[Believed]] = field(default_factory=dict)  # by trainer
     doubted: list[Doubted] = field(default_factory=list)
-    unknown: list[tuple[str, str]] = field(default_factory=list)  # worker, what is left out
+    unknown: list[tuple[str, str]] = field(default_factory=list)  # worker, the unknown message type
 
 
 class Reports:
-    """What the agents said, until all are there that can be."""
+    """Reports of agents, collected until all that can have connected."""
 
     def __init__(
         self, send: Callable[[str, DaemonMessage], bool], refusals: RefusedMessages
@@ -58,17 +57,17 @@ class Reports:
         self._known: dict[str, Sequence[WorkerReport]] = {}
 
     def keep(self, pilot_id: str, reports: Sequence[WorkerReport]) -> None:
-        """Take in what an agent said of its workers; a second Hello takes the first's place."""
+        """Store an agent's report; a second Hello replaces the first."""
         self._known[pilot_id] = reports
 
     def judged(
         self, records: Mapping[str, TrainerRecord], present: Collection[str]
     ) -> Mapping[str, Sequence[Believed]]:
-        """Return whom to adopt, by trainer, and have the others killed.
+        """Return the workers to adopt, by trainer, and have the others killed.
 
         Args:
             records: of trainers that are not final.
-            present: pilots whose agents are connected and not about to leave.
+            present: pilots whose agents are connected and not leaving.
         """
         known, self._known = self._known, {}
         found = judge({p: reports for p, reports in known.items() if p in present}, records)
@@ -88,7 +87,7 @@ def judge(
     """Judge what agents report.
 
     Args:
-        reports: by pilot, whose key proved it.
+        reports: by pilot, authenticated by its key.
         records: of trainers that are not final.
     """
     out = ReportJudgement()
@@ -112,12 +111,12 @@ def judge(
 
 
 def _heard(report: WorkerReport, out: ReportJudgement) -> tuple[list[protocol.Message], str]:
-    """Return what is understood of a report, or why nothing of it can be used."""
+    """Return the messages of a report, or why none of it can be used."""
     said: list[protocol.Message] = []
     for body in [*report.latest, *([report.commit] if report.commit else [])]:
         try:
             said.append(protocol.from_body(body))
-        except protocol.UnknownTypeError as problem:  # of a later release; all else counts
+        except protocol.UnknownTypeError as problem:  # of a later release; the rest is used
             out.unknown.append((report.worker_id, str(problem)))
         except protocol.ProtocolError as problem:
             return [], str(problem)
@@ -131,15 +130,15 @@ def _why_not(
     said: Sequence[protocol.Message],
     claims: int,
 ) -> str:
-    """Say what speaks against a worker, "" when nothing does."""
+    """Say why a worker is not believed; "": no objection."""
     home = dict(record.workers)
-    # A journal of an earlier release does not name workers.
+    # Journals of earlier releases do not name workers.
     names_all = bool(home) or not record.last_generation
     newest = max((getattr(body, "generation", 0) for body in said), default=0)
     if worker_id.rsplit("-", 2)[0] != record.trainer_id:
         return "its name is not one of this trainer's"
     if home.get(worker_id, pilot_id) != pilot_id or (worker_id not in home and claims > 1):
-        return "it is another agent's, or more than one claims it"
+        return "it belongs to another agent, or several agents claim it"
     if newest and names_all and worker_id not in home:
         return "it was not there when a generation was announced"
     if newest > record.last_generation + MOST_REGROUPED:
@@ -149,10 +148,10 @@ def _why_not(
 
 
 def _foul(commit: protocol.Commit, record: TrainerRecord, home: Mapping[str, str] | None) -> str:
-    """Say why a commit cannot have been announced, "" when it can."""
+    """Say why a commit cannot be genuine; "": it can."""
     roster = [member.worker_id for member in commit.members]
     if len(set(roster)) < len(roster) or (home is not None and not home.keys() >= set(roster)):
-        return "its commit names members that nobody announced"
+        return "its commit names members that were never announced"
     if not commit.origin and commit.generation > record.last_generation:
-        return "its commit is of no daemon"
+        return "its commit was not announced by a daemon"
     return ""

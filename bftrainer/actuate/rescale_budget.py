@@ -1,9 +1,9 @@
-"""How often trainers were given other or more nodes, and who is to be left as it is.
+"""Limits how often trainers are given other or more nodes. Bookkeeping without I/O.
 
-Pure bookkeeping: complete generations come in; which trainers have used up the policy's
-``rescale_budget``, and until when, goes out to decisions. Losses, give-backs and shrinks do
-not count: nobody chose them for the trainer, and a plan that moves nodes to and fro shows
-in what joins. Used by ``actuate.trainers``.
+Complete generations come in; the trainers that have used up the policy's ``rescale_budget``, and
+until when, go out to decisions. Losses, give-backs and shrinks do not count: they are not chosen
+for the trainer, and a plan that moves nodes back and forth shows in the nodes that join. Used by
+``actuate.trainers``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ PLANNED = "planned"
 
 
 class RescaleBudget:
-    """Planned rescales that brought a trainer new nodes, within the last hour."""
+    """Planned rescales that gave a trainer new nodes, within the last hour."""
 
     def __init__(self, limit: int | None) -> None:
-        """Allow so many per trainer and hour; None: any number."""
+        """Allow ``limit`` per trainer and hour; None: unlimited."""
         self._limit = limit
         self._at_s: dict[str, deque[float]] = {}
         self._nodes: dict[str, frozenset[str]] = {}
@@ -36,21 +36,21 @@ class RescaleBudget:
             self._at_s.setdefault(trainer_id, deque(maxlen=self._limit)).append(now_s)
 
     def forget(self, trainer_id: str) -> None:
-        """It is final."""
+        """Drop a trainer that is final."""
         self._at_s.pop(trainer_id, None)
         self._nodes.pop(trainer_id, None)
 
     def used_up(self, now_s: float) -> Mapping[str, float]:
-        """Return who has no rescale left, with when it has one again."""
+        """Return the trainers without rescales left, and when each has one again."""
         return {
             trainer_id: times[0] + SPAN_S
             for trainer_id, times in sorted(self._at_s.items())
-            # One that is still to come: somebody set the clock back.
+            # A time in the future: the clock was set back.
             if len(times) == self._limit and times[-1] <= now_s < times[0] + SPAN_S
         }
 
     def in_words(self, trainer_id: str, now_s: float) -> tuple[str, ...]:
-        """Say that a trainer is left as it is, if it is."""
+        """Say that a trainer keeps its nodes for now, if it does."""
         until_s = self.used_up(now_s).get(trainer_id)
         if until_s is None:
             return ()

@@ -1,11 +1,10 @@
-"""Generations of a trainer that is resized by restart: all stop, then all start anew.
+"""Generations of a trainer that is resized by restart: all workers stop, then all start anew.
 
-Stimuli and instructions are those of ``GenerationMachine``; what differs is that no
-process survives a change of size. A wanted change, or the loss of a member, stops every
-member (``Commit`` without members: write a checkpoint and end; with ``abandon``: end at
-once, for the state of a broken group is not worth saving). When the last process is gone
-the next generation forms from fresh workers. Whoever starts a generation can be sure that
-nothing of the one before still runs. Called by ``actuate.trainers``; no I/O.
+Stimuli and instructions are those of ``GenerationMachine``, but no process survives a change of
+size. A planned change, or the loss of a member, stops every member (``Commit`` without members:
+write a checkpoint and end; with ``abandon``: end at once, because the state of a broken group is
+not worth saving). When the last process is gone, the next generation forms from new workers, so
+nothing of the previous one can still be running. Created by ``actuate.opening``; no I/O.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from bftrainer.actuate.generation import END_PATIENCE_S, GenerationMachine
 from bftrainer.actuate.group import Instruction, Kill, Parked, Rescaled, Worker, WorkerPhase
 from bftrainer.elastic import protocol
 
-KILL_MARGIN_S = 10.0  # beyond the grace the worker itself keeps: for its farewell
-FRESH_START_S = 5.0  # how long fresh workers on former nodes are waited for
-MAX_WINDOW_S = 30.0  # how long a grow waits for further joiners at most
+KILL_MARGIN_S = 10.0  # added to the worker's own grace, for its last messages
+FRESH_START_S = 5.0  # wait for new workers on the former nodes
+MAX_WINDOW_S = 30.0  # longest wait of a grow for further joiners
 LOST = "a member was lost"
 
 
 @dataclass(slots=True, kw_only=True)
 class _Stopped:
-    """A stop that is under way or over, until the next generation runs."""
+    """A stop, under way or complete, until the next generation runs."""
 
-    since_s: float  # when all were asked to stop, or the last was lost
+    since_s: float  # when all were asked to stop or the last was lost
     size_before: int
     reason: str
     gone_s: float = 0.0  # when the last process had ended
@@ -42,11 +41,11 @@ class RestartMachine(GenerationMachine):
     _last_pause_s = 0.0
 
     def keep_grace(self, grace_s: float) -> None:
-        """Let a member that was asked for a checkpoint take so long."""
+        """Set the time a member may take to write a checkpoint."""
         self.leave_patience_s = grace_s + KILL_MARGIN_S
 
     def on_body(self, worker_id: str, body: protocol.Message, now_s: float) -> list[Instruction]:
-        """A worker said something; ``Interrupted`` while stopping: no checkpoint was written."""
+        """A worker sent a message; ``Interrupted`` while stopping: no checkpoint was written."""
         if isinstance(body, protocol.Interrupted) and self.is_parking:
             self._unsaved = body.reason
         return super().on_body(worker_id, body, now_s)
@@ -56,7 +55,7 @@ class RestartMachine(GenerationMachine):
     def _on_entered(
         self, worker: Worker, body: protocol.Entered, now_s: float
     ) -> list[Instruction]:
-        if not body.step and not body.samples:  # it has not said where it is
+        if not body.step and not body.samples:  # it has not reported its progress
             body = replace(body, step=self.step, epoch=self.epoch, samples=self.samples)
         out = super()._on_entered(worker, body, now_s)
         return [self._restarted(one, now_s) if isinstance(one, Rescaled) else one for one in out]
@@ -77,7 +76,7 @@ class RestartMachine(GenerationMachine):
         )
 
     def _clear_up(self, now_s: float) -> list[Instruction]:
-        """After the end: the other programs of the generation may end by themselves, too."""
+        """After the end: other programs of the generation may still end by themselves."""
         late = now_s - (self._ended_s or now_s) > END_PATIENCE_S
         spared = {*self.members, *(self.forming.roster if self.forming else ())}
         out: list[Instruction] = []
@@ -104,7 +103,7 @@ class RestartMachine(GenerationMachine):
         return self._maybe_start(now_s)
 
     def _maybe_stop(self, running: list[str], now_s: float) -> list[Instruction]:
-        """Stop everybody when one was lost, one has to go, or one more could join."""
+        """Stop all when one was lost, one has to go, or one more could join."""
         kept = [m for m in running if self.workers[m].node in self._targets]
         is_growing = len(self.members) < self.n_max and bool(self._joiners(now_s))
         if not (self.is_broken or len(kept) < len(self.members) or is_growing):
@@ -119,7 +118,7 @@ class RestartMachine(GenerationMachine):
 
     def _all_stopped(self, now_s: float) -> list[Instruction]:
         stopped = self._stopped
-        if stopped is None:  # nobody was left to be asked
+        if stopped is None:  # no member was left to ask
             stopped = _Stopped(since_s=now_s, size_before=len(self.members), reason=LOST)
         stopped.gone_s = now_s
         stopped.is_saved = self.is_saved and not self._unsaved
@@ -144,9 +143,7 @@ class RestartMachine(GenerationMachine):
         ]
 
     def _maybe_start(self, now_s: float) -> list[Instruction]:
-        if not self.failures.may_start(
-            now_s
-        ):  # after a failure: nodes without a worker get theirs then
+        if not self.failures.may_start(now_s):  # back-off: all nodes get new workers after it
             return []
         roster = tuple(self._joiners(now_s))[: self.n_max]
         if len(roster) < max(1, self.n_min):
@@ -154,10 +151,10 @@ class RestartMachine(GenerationMachine):
         return self._prepare(roster, self._stopped.reason if self._stopped else "start", now_s)
 
     def _joiners(self, now_s: float) -> list[str]:
-        """Warm workers by node, once further ones have had their time.
+        """Warm workers by node, after waiting for further ones.
 
-        A grow costs everybody a restart, so it waits for others about as long as a restart
-        takes. A start waits for the fresh workers on the nodes the trainer had before.
+        A grow restarts everything, so it waits for others about as long as a restart takes. A start
+        waits for the new workers on the nodes the trainer had before.
         """
         free = [
             w for w in self._live() if w.node in self._targets and w.worker_id not in self.members

@@ -1,8 +1,8 @@
-"""Workers' reports → the slow nodes of each trainer, and what is written down of them.
+"""Finds slow nodes from workers' reports, and journals the verdicts.
 
-One ``SpeedBook`` per daemon. ``trainers`` feeds it and asks it whether what a trainer does
-now may be learnt; the decision is told ``speeds``. Nodes are remembered by the decision
-itself (``decide.slow``), which also says who takes a straggler's place.
+One ``SpeedBook`` per daemon. ``trainers`` feeds it and asks whether a trainer's current throughput
+may be learnt; decisions get ``speeds``. The decision itself remembers nodes and chooses
+replacements (``decide.slow_nodes``).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ class Straggler:
     node: str
     generation: int
     fraction: float  # of the others' throughput, average
-    is_slow: bool  # False: it is as quick as the others again
+    is_slow: bool  # False: it is as fast as the others again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replaced:
-    """A straggler has left, another node trains in its place."""
+    """A straggler has left; another node trains in its place."""
 
     node: str
     replacement: str
     generation: int
-    fraction: float  # of the straggler, last told
+    fraction: float  # of the straggler, as last published
     pause_s: float
 
 
@@ -43,14 +43,14 @@ Write = Callable[[str, str, Straggler | Replaced], None]
 
 
 class SpeedBook:
-    """How quick the workers of each trainer are beside each other."""
+    """Relative speeds of the workers of each trainer."""
 
     def __init__(self, threshold: float, write: Write) -> None:
         """Watch for stragglers.
 
         Args:
-            threshold: fraction of the others' throughput; 0: nothing is watched.
-            write: (trainer, kind of entry, what): puts a verdict into the journal.
+            threshold: fraction of the others' throughput; 0: do not watch.
+            write: (trainer, kind of entry, what): journals a verdict.
         """
         self._threshold, self._write = threshold, write
         self._fields: dict[str, Field] = {}
@@ -58,7 +58,7 @@ class SpeedBook:
         self.found = self.replaced = 0  # since the daemon started
 
     def on_progress(self, trainer_id: str, node: str, said: Progress) -> bool:
-        """Take in a report; whether decisions have something new to hear."""
+        """Process a report; return whether there is news for decisions."""
         if not self._threshold:
             return False
         before = self._fields.get(trainer_id) or Field(generation=said.generation)
@@ -71,7 +71,7 @@ class SpeedBook:
             threshold=self._threshold,
         )
         if after.standings is before.standings:
-            return False  # nobody was compared: most reports
+            return False  # no comparison: most reports
         is_news = False
         for name, now in after.standings.items():
             was = before.standings.get(name, NodeSlowness())
@@ -88,12 +88,12 @@ class SpeedBook:
         self._write(trainer_id, "straggler", one)
 
     def is_uneven(self, trainer_id: str) -> bool:
-        """Whether the trainer is slowed down now: its throughput is not that of its size."""
+        """Whether a straggler slows the trainer, so its throughput is not typical of its size."""
         known = self._fields.get(trainer_id)
         return known is not None and known.is_uneven(self._threshold)
 
     def staying(self, trainer_id: str, pairs: Mapping[str, str]) -> None:
-        """Stragglers of a trainer that stay until the node beside them trains."""
+        """Set the stragglers of a trainer that stay until their replacement trains."""
         self._staying[trainer_id] = dict(pairs)
 
     def on_rescaled(self, trainer_id: str, done: Rescaled) -> None:
@@ -113,12 +113,12 @@ class SpeedBook:
         self._fields[trainer_id] = entered(before, done.generation, done.nodes)
 
     def forget(self, trainer_id: str) -> None:
-        """The trainer is parked or over."""
+        """Drop a trainer that is parked or final."""
         self._fields.pop(trainer_id, None)
         self._staying.pop(trainer_id, None)
 
     def speeds(self, remembered: Collection[str]) -> dict[str, float]:
-        """Fractions of the nodes that are slow now; 1.0 for those remembered that are not."""
+        """Return the fractions of slow nodes; 1.0 for remembered ones that are no longer slow."""
         found: dict[str, float] = {}
         for known in self._fields.values():
             found |= dict.fromkeys(sorted(known.quick(self._threshold) & set(remembered)), 1.0)

@@ -1,9 +1,9 @@
-"""Pilots that the journal has forgotten: their directories are left, perhaps their jobs too.
+"""Pilots missing from the journal, of which directories and perhaps jobs remain.
 
-A journal that was restored from a backup, or begun anew, numbers above them. One whose
-directory is in our state directory is ours, and is told to leave: nobody can talk to its
-agent any more. Others in the queue may be another daemon's and are only named in the log;
-they end with their lease or their time limit.
+After a restored backup, or with a new journal, numbering continues above them. A pilot whose
+directory is in our state directory is ours and is cancelled, because its agent cannot connect any
+more. Others in the queue may belong to another daemon and are only logged; they end with their
+lease or their time limit.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ SECRETS = ("agent.key", "agent.json")
 
 
 class StrayPilots:
-    """What is left of them, at the start and in each look."""
+    """The stray pilots at start and in each snapshot."""
 
     def __init__(self, pilots_dir: Path, active: Container[str]) -> None:
         """Drop the secrets of all but the active pilots; their logs stay."""
         self._pilots_dir = pilots_dir
         self._named: set[str] = set()
-        self.greatest = 0  # of their numbers: ours begin above
+        self.greatest = 0  # of their numbers; new ones are above it
         with suppress(OSError):
             for directory in pilots_dir.iterdir():
                 self._count(directory.name)
@@ -35,7 +35,7 @@ class StrayPilots:
                     forget_secrets(directory)
 
     def to_cancel(self, snapshot: Snapshot, known: Container[str]) -> list[str]:
-        """Return the job ids of those in the queue that are ours."""
+        """Return the job ids of our stray pilots in the queue."""
         found = []
         for job in snapshot.jobs or ():
             pilot_id = job.pilot_id
@@ -48,14 +48,14 @@ class StrayPilots:
                 found.append(job.job_id)
             if pilot_id not in self._named:
                 self._named.add(pilot_id)
-                what = "is cancelled" if is_ours else "is left alone: no directory of it is here"
+                what = "is cancelled" if is_ours else "is left alone: it has no directory here"
                 LOG.warning(
                     "pilot %s (job %s) is not in the journal: it %s", pilot_id, job.job_id, what
                 )
         return found
 
     def _count(self, name: str) -> bool:
-        """Whether it is a pilot's name; then the numbering goes on above it."""
+        """Whether it is a pilot's name; if so, numbering continues above it."""
         try:
             self.greatest = max(self.greatest, pilot_ordinal(name))
         except ValueError:
@@ -64,7 +64,7 @@ class StrayPilots:
 
 
 def forget_secrets(directory: Path) -> None:
-    """Remove the key and the configuration of an agent."""
+    """Remove an agent's key and configuration."""
     for name in SECRETS:
         with suppress(OSError):
             (directory / name).unlink(missing_ok=True)

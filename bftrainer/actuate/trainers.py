@@ -1,7 +1,7 @@
-"""Trainers: their records, their generation machines, their history.
+"""Trainers: their records, generation machines and history.
 
-The plan's assignment and every word of an agent come in; messages for agents and
-journal entries go out. One ``TrainerBook`` per daemon.
+The plan's assignment and all agents' messages come in; messages for agents and journal entries go
+out. One ``TrainerBook`` per daemon.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ KEPT_RESCALES = 1000
 
 
 class Send(Protocol):
-    """How messages reach agents."""
+    """Sends messages to agents."""
 
     def __call__(self, pilot_id: str, message: DaemonMessage, /) -> bool:
         """Send without waiting."""
@@ -87,13 +87,13 @@ class Trainer:
 
     record: TrainerRecord
     machine: GenerationMachine
-    watch: Observation | None = None  # of the throughput of the present generation
+    watch: Observation | None = None  # of the current generation's throughput
     tries: FailedTries = field(default_factory=FailedTries)
-    is_saved: bool = False  # when it was parked last
+    is_saved: bool = False  # when it was last parked
 
 
 class TrainerBook:
-    """Every trainer, and the machine of each that is not final."""
+    """All trainers, with the machines of those that are not final."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class TrainerBook:
         clock: Callable[[], float],
         on_change: Callable[[], None],
         offers: Callable[[], Iterable[NodeOffer]] = lambda: (),
-        steady: Callable[[], float] | None = None,  # seconds that nobody sets; None: ``clock``
+        steady: Callable[[], float] | None = None,  # monotonic; None: ``clock``
         refusals: RefusedMessages | None = None,
     ) -> None:
         self._journal = journal
@@ -128,7 +128,7 @@ class TrainerBook:
             remember=self._remember_holders,
             refusals=self._refusals,
         )
-        # The latest only, as (trainer, at_s, what): the journal has them all.
+        # The latest, as (trainer, at_s, what); the journal has all.
         self.rescales: deque[tuple[str, float, Rescaled]] = deque(maxlen=KEPT_RESCALES)
         self.pauses, self.paused_s = 0, 0.0  # since the daemon started
         for record in self.records.values():
@@ -148,7 +148,7 @@ class TrainerBook:
         return record
 
     def cancel(self, trainer_id: str, *, now: bool = False) -> TrainerRecord:
-        """End a trainer: its workers write a checkpoint first, but for ``now``."""
+        """End a trainer; its workers write a checkpoint first, unless ``now``."""
         trainer = self.trainers.get(trainer_id)
         record = self.records[trainer_id]
         is_there = trainer is not None and (trainer.machine.has_members or record.progress.size)
@@ -169,19 +169,19 @@ class TrainerBook:
         return self._finish(trainer_id, TrainerState.CANCELLED, why)
 
     def drop(self, reasons: Mapping[str, str]) -> None:
-        """End trainers because the policy does not let them enter; trainer -> why."""
+        """End trainers that the policy does not admit; trainer -> why."""
         for trainer_id, reason in reasons.items():
             self._finish(trainer_id, TrainerState.CANCELLED, f"The policy dropped it: {reason}")
 
     def settled_until_s(self, now_s: float) -> Mapping[str, float]:
-        """Which trainers decisions leave as they are, and until when."""
-        ahead_s = now_s - self._steady()  # of the clock of the machines
+        """Return the trainers whose nodes decisions must not change, and until when."""
+        ahead_s = now_s - self._steady()  # against the machines' clock
         ends = ((i, t.machine.ends_by_s) for i, t in self.trainers.items())
         winding_up = {i: end_s + ahead_s for i, end_s in ends if end_s is not None}
         return {**self.budget.used_up(now_s), **winding_up}
 
     def waiting_and_running(self) -> tuple[TrainerRecord, ...]:
-        """Records that are not final, in FCFS order."""
+        """Return records that are not final, in FCFS order."""
         return tuple(r for r in self.records.values() if not r.state.is_final)
 
     def _open(self, record: TrainerRecord) -> Trainer:
@@ -191,12 +191,12 @@ class TrainerBook:
         return trainer
 
     def nodes_of(self, trainer_id: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Nodes of its current members, and of workers that are starting or warm."""
+        """Return the nodes of its members, and of workers starting or warm."""
         trainer = self.trainers.get(trainer_id)
         return trainer.machine.nodes() if trainer is not None else ((), ())
 
     def log_files(self, trainer_id: str) -> tuple[LogFile, ...]:
-        """Name the log of every worker it ever had, oldest first; looks at users' files."""
+        """Return the log of every worker it ever had, oldest first; reads users' files."""
         trainer = self.trainers.get(trainer_id)
         spec = self.records[trainer_id].spec
         return log_files(trainer_id, spec, trainer.machine if trainer else None)
@@ -216,7 +216,7 @@ class TrainerBook:
                 self._on_parked(trainer, parked_meanwhile(trainer.record))
 
     def observed_assignment(self) -> dict[str, str]:
-        """Node → trainer as the members of current generations stand."""
+        """Return node -> trainer for the members of current generations."""
         return {
             trainer.machine.workers[worker_id].node: trainer_id
             for trainer_id, trainer in self.trainers.items()
@@ -225,9 +225,9 @@ class TrainerBook:
         }
 
     def reconcile(self, pilot_id: str, reports: Sequence[WorkerReport]) -> None:
-        """An agent came (back): workers it lacks are lost, ones we lack must go.
+        """An agent (re)connected: workers it lacks are lost, workers we do not know are killed.
 
-        So must those that are lost: the order to start one may be on its way.
+        So are the lost ones, because an order to start one may still arrive.
         """
         there = {r.worker_id for r in reports}
         known = set[str]()
@@ -242,7 +242,7 @@ class TrainerBook:
             self._send(pilot_id, KillWorker(worker_id=worker_id))
 
     def on_body(self, pilot_id: str, worker_id: str, body: dict[str, object]) -> None:
-        """A worker said something, by the agent of this pilot."""
+        """A worker sent a message through this pilot's agent."""
         trainer = self._trainer_of(pilot_id, worker_id)
         if trainer is None:
             return
@@ -257,21 +257,21 @@ class TrainerBook:
         self._carry_out(trainer, trainer.machine.on_body(worker_id, message, self._steady()))
 
     def on_exit(self, pilot_id: str, worker_id: str, returncode: int, cause: str) -> None:
-        """A worker is gone, as the agent of this pilot says."""
+        """This pilot's agent reports that a worker is gone."""
         trainer = self._trainer_of(pilot_id, worker_id)
         if trainer is not None:
             out = trainer.machine.on_exit(worker_id, returncode, cause, self._steady())
             self._carry_out(trainer, out)
 
     def on_agent_lost(self, pilot_id: str) -> None:
-        """An agent is gone and everything on its node with it."""
+        """An agent is gone, with everything on its node."""
         self.copies.on_agent_lost(pilot_id)
         for trainer in list(self.trainers.values()):
             out = trainer.machine.on_agent_lost(pilot_id, self._steady())
             self._carry_out(trainer, out)
 
     def on_agent_failed(self, pilot_id: str, how: str) -> None:
-        """The pilot of a lost agent was ended by nobody; ``how``: the batch system's word."""
+        """A lost agent's pilot was not cancelled by anyone; ``how`` it ended."""
         for trainer in list(self.trainers.values()):
             out = trainer.machine.on_agent_failed(pilot_id, how, self._steady())
             self._carry_out(trainer, out)
@@ -281,9 +281,9 @@ class TrainerBook:
         targets: Mapping[str, Sequence[NodeOffer]],
         replacing: Mapping[str, Replacing] | None = None,
     ) -> None:
-        """Hand each trainer its planned nodes whose agents are connected.
+        """Give each trainer its planned nodes whose agents are connected.
 
-        ``replacing``: stragglers that stay until the node in their place trains.
+        ``replacing``: stragglers that stay until their replacement trains.
         """
         staying: dict[str, dict[str, str]] = {}
         for node, pair in (replacing or {}).items():
@@ -296,7 +296,7 @@ class TrainerBook:
         self._keep_copies(now=True)
 
     def tick(self) -> None:
-        """Let time pass in every machine."""
+        """Advance the time in every machine."""
         for trainer in list(self.trainers.values()):
             self._carry_out(trainer, trainer.machine.tick(self._steady()))
             if trainer.machine.has_wound_up(self._steady()):
@@ -306,7 +306,7 @@ class TrainerBook:
             self._on_change()
 
     def on_settled(self, pilot_id: str, said: CopySettled) -> None:
-        """An agent has put a copy on disk, or could not."""
+        """An agent wrote a copy to disk, or failed to."""
         trainer = self.trainers.get(said.trainer_id)
         self.copies.on_settled(pilot_id, said, trainer.machine if trainer else None)
 
@@ -316,7 +316,7 @@ class TrainerBook:
     # ---- consequences ------------------------------------------------------------------
 
     def _trainer_of(self, pilot_id: str, worker_id: str) -> Trainer | None:
-        """Return the trainer of a worker that is on the node of the pilot who speaks of it."""
+        """Return the trainer of a worker, if the worker is on this pilot's node."""
         trainer = self.trainers.get(worker_id.rsplit("-", 2)[0])
         worker = trainer.machine.workers.get(worker_id) if trainer else None
         if worker is not None and worker.pilot_id != pilot_id:
@@ -343,7 +343,7 @@ class TrainerBook:
             return
         now_s, n_members = self._clock(), len(trainer.machine.members)
         watch, costs = learn_progress(trainer.watch, record, said, n_members, now_s)
-        if self.speeds.is_uneven(record.trainer_id):  # a straggler's pace is not its size's
+        if self.speeds.is_uneven(record.trainer_id):  # a straggler's pace, not its size's
             watch, costs = watch_from(record, said, now_s), record.costs
         trainer.watch = watch
         self._set(trainer, recording.progressed(record, said, costs, now_s))
@@ -389,7 +389,7 @@ class TrainerBook:
         config = trainer.tries.removed_by(config)
         try:
             message = load_runtime(spec.runtime).start_message(trainer.record, config)
-        except BftError as problem:  # of a runtime that is not installed any more
+        except BftError as problem:  # its runtime is no longer installed
             self._finish(trainer.record.trainer_id, TrainerState.FAILED, str(problem))
             return
         trainer.machine.workers[asked.worker_id].log_path = log_path
@@ -416,7 +416,7 @@ class TrainerBook:
         self._on_change()
 
     def _on_regrouped(self, trainer: Trainer, done: Regrouped) -> None:
-        """Take over a generation that the agents announced while we were away."""
+        """Record a generation that agents announced while no daemon ran."""
         record = trainer.record
         done = replace(done, size_before=record.progress.size)
         LOG.info(

@@ -1,8 +1,7 @@
-"""Which workers run on the nodes a trainer may use: started, given up, ended.
+"""Which workers run on a trainer's nodes: starts them, gives them up, ends them. No I/O.
 
-Planned nodes, workers' phases and the clock come in; ``StartWorkerOn`` and ``Kill`` go
-out. Who trains together is the business of ``actuate.generation``, which builds on
-this; no I/O.
+Planned nodes, workers' phases and the time come in; ``StartWorkerOn`` and ``Kill`` go out.
+``actuate.generation`` builds on this and decides who trains together.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from bftrainer.actuate.group import (
 )
 from bftrainer.actuate.stalling import Stall
 
-LEAVE_PATIENCE_S = 60.0  # how long a worker that shall leave may take: a long step, a save
+LEAVE_PATIENCE_S = 60.0  # time for a worker to leave: a long step, a checkpoint
 
 
 class WorkerSet:
@@ -45,14 +44,14 @@ class WorkerSet:
         self.members: tuple[str, ...] = ()  # roster of the current generation
         self.forming: Forming | None = None
         self.is_parking = False
-        self.ends_by_s: float | None = None  # cancelled: when who is left is killed
+        self.ends_by_s: float | None = None  # cancelled: when remaining workers are killed
         self.leave_patience_s = LEAVE_PATIENCE_S
         self.failures, self._stall = FailureCounts(), Stall(no_progress_s)
         self._targets: dict[str, NodeOffer] = {}
         self._started_workers = 0
 
     def nodes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Nodes of its current members, and of workers that are starting or warm."""
+        """Return the nodes of its members, and of workers starting or warm."""
         members = [self.workers[w] for w in self.members if w in self.workers]
         joining = {WorkerPhase.STARTING, WorkerPhase.WARM}
         return (
@@ -62,15 +61,15 @@ class WorkerSet:
 
     @property
     def has_members(self) -> bool:
-        """Whether a worker is there that may have a state to save."""
+        """Whether some worker may have a state to save."""
         return any(w.phase in {WorkerPhase.MEMBER, WorkerPhase.LEAVING} for w in self._live())
 
     def has_wound_up(self, now_s: float) -> bool:
-        """Whether it is cancelled and nobody is left, or it took too long."""
+        """Whether it is cancelled and no worker is left, or its time is up."""
         return self.ends_by_s is not None and (not self._live() or now_s >= self.ends_by_s)
 
     def _match_workers_to_targets(self, now_s: float) -> list[Instruction]:
-        """Start what is missing; drop joiners that are no longer wanted or too slow."""
+        """Start missing workers; kill joiners that are no longer planned or too slow."""
         out = self._kill_hung(now_s)
         busy_nodes = set()
         for worker in self.workers.values():
@@ -99,7 +98,7 @@ class WorkerSet:
         return out
 
     def _kill_hung(self, now_s: float) -> list[Instruction]:
-        """End workers whose loop does not act upon a commit: the others wait for them."""
+        """Kill workers whose loop does not act on a commit: the others wait for them."""
         out: list[Instruction] = []
         for worker in [self.workers[w] for w in self._stall.hung(now_s)]:
             if worker.is_alive:
@@ -107,7 +106,7 @@ class WorkerSet:
         return out
 
     def _is_overdue(self, worker: Worker, now_s: float) -> bool:
-        """Whether a worker that shall leave, or is in no generation any more, hangs."""
+        """Whether a worker that must leave, or is in no generation any more, hangs."""
         is_left_over = worker.phase is WorkerPhase.MEMBER and (
             self.is_parking or (self.forming is None and worker.worker_id not in self.members)
         )
@@ -146,7 +145,7 @@ class WorkerSet:
         return any(w.is_finished for w in self.workers.values() if w.is_alive)
 
     def _failed(self, worker: Worker, cause: str, now_s: float) -> WorkerFailed:
-        """A worker ended, or was ended, on its own account."""
+        """Record that a worker failed, or was killed for its own fault."""
         self._stall.acted(worker.worker_id)
         counts = self.failures.note(worker.node, cause, worker.log_path, now_s)
         return failure_of(worker, cause, counts=counts)

@@ -1,1 +1,1 @@
-"""CLI and dashboards ↔ daemon: HTTP over a Unix socket with peer credentials."""
+"""API between CLI or dashboards and daemon: HTTP over a Unix socket with peer credentials."""

@@ -1,8 +1,7 @@
-"""What every submitted spec must satisfy, wherever it comes from: pure checks.
+"""Checks that every submitted spec must pass, whatever its origin. Pure.
 
-A ``TrainerSpec`` comes in and passes or is refused with BFT-1002, BFT-1007, BFT-1015,
-BFT-1016, BFT-1032, BFT-1040 or BFT-1041. The command line asks before it sends, the server
-asks again.
+A ``TrainerSpec`` passes or is refused with BFT-1002, BFT-1007, BFT-1015, BFT-1016, BFT-1032,
+BFT-1040 or BFT-1041. The command line checks before it sends, the server checks again.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from bftrainer.profile.plausible import FASTEST, LEAP, SLOWEST
 from milp.problem import Curve
 
 MAX_NAME_BYTES = 255
-MAX_STRING_BYTES = 4096  # longest path Linux opens; arguments get no more
+MAX_STRING_BYTES = 4096  # longest path that Linux opens; also used for arguments
 MAX_NODES = 1_000_000
 MAX_TOTAL_BYTES = 128 * 1024  # of all strings together
 MAX_ARGUMENTS = 2048
 MAX_VARIABLES = 1024
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # categories Cc and Cs of Unicode
-MAX_POINTS = 1000  # of a curve; every decision reads them
-# Nothing real is beyond these, and whatever is computed from them stays finite and exact.
+MAX_POINTS = 1000  # of a curve; every decision reads it
+# Beyond any real value; what is computed within them stays finite and exact.
 RANGES: Final[dict[str, tuple[float, float]]] = {
     "--epochs": (1, 10**9),
     "--samples": (1, 10**15),
@@ -42,7 +41,7 @@ def check_spec(spec: TrainerSpec) -> None:
     """Refuse a spec that no daemon could run.
 
     Raises:
-        UsageError: one of those codes, with the field at fault.
+        UsageError: one of those codes, naming the field at fault.
     """
     _check_counts(spec)
     check_strings(spec)
@@ -56,17 +55,17 @@ def check_spec(spec: TrainerSpec) -> None:
 
 
 def read_request(gres: str, constraint: str) -> NodeRequest:
-    """Return what is asked of every node.
+    """Return the request for every node.
 
     Raises:
-        UsageError: BFT-1040, no node can be asked for that.
+        UsageError: BFT-1040, the request is malformed.
     """
     try:
         return request_of(gres, constraint)
     except ValueError as problem:
         raise UsageError(
             "BFT-1040",
-            f"No node can be asked for that: {problem}.",
+            f"The node request is malformed: {problem}.",
             "Write --gres gpu:TYPE:COUNT and --constraint 'A&(B|C)'; sizes are --nodes.",
         ) from problem
 
@@ -82,7 +81,7 @@ def _check_gpus(spec: TrainerSpec) -> None:
 
 
 def check_sizes(n_min: int, n_max: int) -> None:
-    """Refuse sizes that cannot be (BFT-1002)."""
+    """Refuse impossible sizes (BFT-1002)."""
     if n_min < 1:
         cause = f"The smallest size must be at least 1 node, not {_shown(n_min)}."
     elif n_min > n_max:
@@ -95,7 +94,7 @@ def check_sizes(n_min: int, n_max: int) -> None:
 
 
 def check_curve(curve: Curve) -> None:
-    """Refuse a curve that is none, or that nobody can believe (BFT-1015)."""
+    """Refuse a malformed or implausible curve (BFT-1015)."""
     _check_points(curve)
     first = curve.samples_per_s[0] / curve.sizes[0]
     if first == 0:
@@ -116,7 +115,7 @@ def _check_points(curve: Curve) -> None:
     elif len(sizes) != len(rates):
         cause = f"The curve has {len(sizes)} sizes but {len(rates)} rates."
     elif len(sizes) > MAX_POINTS:
-        cause = f"The curve has {len(sizes)} points; {MAX_POINTS} is the most."
+        cause = f"The curve has {len(sizes)} points; the limit is {MAX_POINTS}."
     elif sizes[0] < 1 or any(a >= b for a, b in itertools.pairwise(sizes)):
         cause = "The sizes of the curve must be whole numbers from 1, each above the last."
     elif sizes[-1] > MAX_NODES:
@@ -143,7 +142,7 @@ def check_strings(spec: TrainerSpec) -> None:
     if total_bytes > MAX_TOTAL_BYTES:
         raise UsageError(
             "BFT-1007",
-            f"Arguments and environment have {total_bytes} bytes; {MAX_TOTAL_BYTES} is the most.",
+            f"Arguments and environment have {total_bytes} bytes; the limit is {MAX_TOTAL_BYTES}.",
             "Put long values into a file that the script reads.",
         )
     for what, text in (("the name", spec.name), ("the script", spec.script)):
@@ -171,7 +170,7 @@ def check_string(what: str, text: str, *, limit_bytes: int = MAX_STRING_BYTES) -
     if length > limit_bytes:
         raise UsageError(
             "BFT-1007",
-            f"{what.capitalize()} has {length} bytes; {limit_bytes} is the most.",
+            f"{what.capitalize()} has {length} bytes; the limit is {limit_bytes}.",
             "Shorten it, or put it into a file that the script reads.",
         )
     return length
@@ -185,7 +184,7 @@ def _check_counts(spec: TrainerSpec) -> None:
         if count > most:
             raise UsageError(
                 "BFT-1032",
-                f"The trainer has {count} {what}; {most} is the most.",
+                f"The trainer has {count} {what}; the limit is {most}.",
                 "Put long lists into a file that the script reads.",
             )
 
@@ -224,7 +223,7 @@ def _check_numbers(spec: TrainerSpec) -> None:
 
 
 def _shown(number: float) -> str:
-    """Write a number out, if it has no hundreds of digits."""
+    """Write a number out, unless it has hundreds of digits."""
     text = str(number)
     return text if len(text) <= 40 else f"{text[:20]}... ({len(text)} digits)"
 

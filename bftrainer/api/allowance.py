@@ -1,8 +1,8 @@
-"""How much one user may submit: unfinished trainers at once, submissions in a minute.
+"""Limits per user: unfinished trainers at once, and submissions per minute.
 
-Each trainer costs every decision a little and the journal an entry, whoever's it is; without a
-limit one user's loop would be everybody's delay. Nobody is exempt: today all trainers belong to
-the daemon's own user, and a loop of root's writes as much.
+Each trainer makes every decision a little slower and adds to the journal; without a limit one
+user's loop would delay everyone. No user is exempt: today all trainers belong to the daemon's own
+user, and a loop run by root costs as much.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MINUTE_S = 60.0
 
 
 class Allowance:
-    """What users have submitted lately."""
+    """Recent submissions by user."""
 
     def __init__(
         self, most_trainers: int, most_per_minute: int, clock: Callable[[], float]
@@ -28,11 +28,7 @@ class Allowance:
         self._taken_s: defaultdict[str, deque[float]] = defaultdict(deque)
 
     def check(self, user: str, unfinished: Iterable[TrainerRecord]) -> None:
-        """Refuse one more submission of a user who has reached a limit.
-
-        Raises:
-            UsageError: BFT-1030, too many unfinished trainers; BFT-1031, too fast.
-        """
+        """Refuse a submission by a user who has reached a limit."""
         count = sum(1 for record in unfinished if record.spec.user == user)
         if count >= self._most_trainers:
             raise UsageError(
@@ -55,5 +51,5 @@ class Allowance:
             )
 
     def took(self, user: str) -> None:
-        """Count a submission that was taken."""
+        """Count an accepted submission."""
         self._taken_s[user].append(self._clock())

@@ -1,8 +1,8 @@
-"""Calls that look at users' files, beside the loop: few per user, none waited for long.
+"""Runs calls that read users' files outside the event loop: few per user, with a time limit.
 
-A file system that hangs keeps whoever looks at it for as long as it likes. Such a call has a
-thread of its own here, which nobody joins, and a place among those of the user whose files
-they are: when these are taken, that user is refused at once, and nobody else.
+A file system that hangs blocks its readers for ever. Each call runs in a thread of its own that is
+never joined, and counts for the user whose files it reads. A user with too many calls under way is
+refused at once; other users are not affected.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ MOST = 64
 
 
 class NoAnswerError(BftError):
-    """BFT-1033: what was looked at did not answer, or too much of the user's did not."""
+    """BFT-1033: the file system did not answer, or too many calls for the user hang."""
 
     def __init__(self, what: str, why: str) -> None:
         super().__init__(
             "BFT-1033",
-            f"{what} cannot be looked at: {why}.",
-            "Look at it yourself (ls); try again, or name a directory on another file system.",
+            f"{what} cannot be read: {why}.",
+            "Check it with ls; try again, or name a directory on another file system.",
             exit_code=ExitCode.TIMEOUT,
         )
 
 
 class Aside:
-    """The threads of one loop."""
+    """The threads of one event loop."""
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
         self._limit_s = limit_s
         self._running: dict[tuple[str, str], asyncio.Future[Any]] = {}
 
     async def call(self, user: str, what: str, work: Callable[[], T]) -> T:
-        """Return what ``work`` returns, or raise what it raises.
+        """Return the result of ``work``, or raise its exception.
 
-        What is being looked at already gets no second thread: it may hang.
+        No second thread is started for the same user and object, because the first may hang.
 
         Raises:
             NoAnswerError: it did not return in time, or too many others did not.
@@ -55,7 +55,7 @@ class Aside:
             await self._outcome(what, self._running[key])
         own = sum(1 for owner, _ in self._running if owner == user)
         if own >= MOST_PER_USER or len(self._running) >= MOST:
-            raise NoAnswerError(what, f"{own} looks for {user} have not come back")
+            raise NoAnswerError(what, f"{own} earlier calls for {user} have not returned")
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._running[key] = answer
         answer.add_done_callback(partial(self._came_back, key))
@@ -71,13 +71,13 @@ class Aside:
     def _came_back(self, key: tuple[str, str], answer: asyncio.Future[Any]) -> None:
         del self._running[key]
         if not answer.cancelled():
-            answer.exception()  # seen: nobody may be waiting for it any more
+            answer.exception()  # mark it as retrieved: the caller may be gone
 
 
 def _run(work: Callable[[], T], answer: asyncio.Future[T]) -> None:
     try:
         value, problem = work(), None
-    except Exception as raised:  # noqa: BLE001 - whoever asked gets it
+    except Exception as raised:  # noqa: BLE001 - passed to the caller
         value, problem = None, raised
 
     def tell() -> None:

@@ -1,8 +1,8 @@
-"""Where a trainer writes its checkpoints: whether it can, and whether another does so too.
+"""Checks the checkpoint directory of a trainer: usable, and not used by another trainer.
 
-``check_place`` judges the path alone. ``resolve_directory`` and ``check_real`` ask the file
-system and may hang, so they are called outside the event loop. Nothing is created here: the
-directory is the user's, created with the user's rights by ``bftrainer submit`` or the first worker.
+``check_place`` judges paths only. ``resolve_directory`` and ``check_real`` access the file system
+and may hang, so they are called outside the event loop. Nothing is created here: ``bftrainer
+submit`` or the first worker creates the directory, with the user's rights.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def normal(path: str) -> str:
 
 
 def check_place(spec: TrainerSpec, trainers: Sequence[TrainerView]) -> dict[str, str]:
-    """Refuse what can be known from the paths alone (BFT-1014).
+    """Refuse what the paths alone show to be unusable (BFT-1014).
 
     Returns:
-        The directories of the same user's other unfinished trainers, by trainer: what
-        ``check_real`` is to compare.
+        The directories of the same user's other unfinished trainers, by trainer, for
+        ``check_real`` to compare.
     """
     if not spec.checkpoint_dir:
         return {}
@@ -38,7 +38,7 @@ def check_place(spec: TrainerSpec, trainers: Sequence[TrainerView]) -> dict[str,
     if any(len(os.fsencode(name)) > _MAX_COMPONENT_BYTES for name in components):
         raise _unusable(spec, f"a name in it is above {_MAX_COMPONENT_BYTES} bytes")
     if components[0] in _NOT_FOR_FILES:
-        raise _unusable(spec, f"/{components[0]} keeps no files")
+        raise _unusable(spec, f"/{components[0]} cannot hold files")
     own: dict[str, str] = {}
     for other in (view.record for view in trainers if not view.record.state.is_final):
         if other.spec.checkpoint_dir:
@@ -50,9 +50,9 @@ def check_place(spec: TrainerSpec, trainers: Sequence[TrainerView]) -> dict[str,
 
 
 def resolve_directory(spec: TrainerSpec) -> str:
-    """Return where the directory really is; refuse what the file system says is none.
+    """Return the real path of the directory; refuse it if a parent is not a directory.
 
-    What this machine, or the daemon's user, may not see is for the node to find out.
+    What this machine or the daemon's user cannot access is left for the node to check.
     """
     try:
         _check_above(spec, _above(spec.checkpoint_dir))
@@ -64,10 +64,10 @@ def resolve_directory(spec: TrainerSpec) -> str:
 
 
 def check_real(spec: TrainerSpec, real: str, others: Mapping[str, str]) -> None:
-    """Refuse another way to a directory that one of ``others`` writes to (BFT-1014).
+    """Refuse a directory that resolves to one that ``others`` write to (BFT-1014).
 
-    Only directories of the same user are looked at: nobody waits for the file systems of
-    others, and the directories of others are kept by their permissions.
+    Only directories of the same user are compared: no user waits for another's file systems,
+    and permissions protect the directories of others.
     """
     for trainer_id, other in others.items():
         if os.path.realpath(other) == real:
@@ -75,7 +75,7 @@ def check_real(spec: TrainerSpec, real: str, others: Mapping[str, str]) -> None:
 
 
 def _above(path: str) -> Iterable[str]:
-    """Yield the path and what it is in, up to the root."""
+    """Yield the path and its parents up to the root."""
     yield path
     while path != os.path.dirname(path):  # noqa: PTH120 - Path would change it
         path = os.path.dirname(path)  # noqa: PTH120

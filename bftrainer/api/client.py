@@ -1,7 +1,7 @@
-"""The daemon as the command line sees it: HTTP over its Unix socket.
+"""Client of the daemon's API: HTTP over its Unix socket.
 
-Views come out; every failure is a ``BftError``, whether the daemon raised it or the
-socket did. Standard library only, so that a verb starts fast.
+Returns views; every failure is a ``BftError``, whether the daemon or the socket raised it. Standard
+library only, so that a verb starts fast.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    """An HTTP connection whose address is a path."""
+    """An HTTP connection to the path of a Unix socket."""
 
     def __init__(self, path: Path, timeout_s: float) -> None:
         super().__init__("localhost", timeout=timeout_s)
@@ -42,8 +42,8 @@ class _UnixConnection(http.client.HTTPConnection):
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # A blocking connect waits in the kernel's queue while many others connect; with
-        # Python's own time limit the socket would not block, and be refused at once.
+        # A blocking connect waits in the kernel while the backlog is full. With Python's timeout
+        # the socket would be non-blocking and refused at once.
         seconds = struct.pack("ll", math.ceil(self.timeout or 0), 0)
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
         try:
@@ -54,7 +54,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 class Client:
-    """One daemon; each call is one connection, so a restarted daemon is no surprise."""
+    """One daemon; each call is one connection, so that a restart of the daemon does not matter."""
 
     def __init__(self, socket_path: Path, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         self.socket_path = socket_path
@@ -73,19 +73,19 @@ class Client:
         return self._views(TrainerView, "trainers", "/v1/trainers")
 
     def trainer(self, trainer_id: str) -> TrainerView:
-        """Return one trainer; BFT-1004 when there is none."""
+        """Return one trainer; BFT-1004 if there is none."""
         return self._view(TrainerView, "trainer", _path(trainer_id))
 
     def explain(self, trainer_id: str) -> Explanation:
-        """Say why it has this size or does not run."""
+        """Say why the trainer has this size or does not run."""
         return self._view(Explanation, "explain", f"{_path(trainer_id)}/explain")
 
     def logs(self, trainer_id: str) -> tuple[LogFile, ...]:
-        """Name its log files, oldest first."""
+        """Return its log files, oldest first."""
         return self._views(LogFile, "logs", f"{_path(trainer_id)}/logs")
 
     def harm(self, since_s: float | None) -> HarmReport:
-        """Sum up what ordinary jobs noticed since then; None: since ever."""
+        """Summarise the effect on ordinary jobs since then; None: since the start."""
         query = "" if since_s is None else f"?since_s={since_s:.3f}"
         return self._view(HarmReport, "harm", f"/v1/harm{query}")
 
@@ -97,17 +97,17 @@ class Client:
         return text.decode(errors="replace")
 
     def submit(self, spec: TrainerSpec) -> TrainerView:
-        """Hand over a trainer; it is durable when this returns."""
+        """Submit a trainer; it is durable when this returns."""
         body = {"schema": schema("submit"), "spec": encode(spec)}
         return self._view(TrainerView, "trainer", "/v1/trainers", method="POST", body=body)
 
     def cancel(self, trainer_id: str, *, now: bool = False) -> TrainerView:
-        """End a trainer, after a checkpoint but for ``now``; BFT-1005: it is not ours."""
+        """End a trainer, after a checkpoint unless ``now``; BFT-1005: not the user's own."""
         path = f"{_path(trainer_id)}{'?now=1' if now else ''}"
         return self._view(TrainerView, "trainer", path, method="DELETE")
 
     def shutdown(self) -> None:
-        """Stop the daemon; trainers keep running until their lease ends."""
+        """Stop the daemon; trainers continue until their lease ends."""
         self._request("POST", "/v1/shutdown", {"schema": schema("shutdown")})
 
     def _view(
@@ -145,7 +145,7 @@ class Client:
             headers["Content-Type"] = "application/json"
         connection = self._connection()
         try:
-            # A daemon that has heard enough stops listening, but its answer is there.
+            # The daemon may stop reading a request that is too long; its answer is still readable.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(method, path, body=text, headers=headers)
             with connection.getresponse() as response:
@@ -166,7 +166,7 @@ class Client:
         paths.check_length(self.socket_path)
         try:
             info = self.socket_path.lstat()
-            # Root may look after anybody's daemon; everybody else only after their own.
+            # Root may use any user's daemon, other users only their own.
             uid = info.st_uid if os.geteuid() == 0 else None
             paths.check_socket(self.socket_path, uid=uid)
             paths.check_directory(self.socket_path.parent, uid=uid)
@@ -174,7 +174,7 @@ class Client:
             raise self._unreachable(problem) from problem
 
     def _read(self, response: http.client.HTTPResponse) -> bytes:
-        # The time limit holds for the whole answer, not for each piece of it.
+        # The time limit is for the whole answer, not for each piece.
         deadline = time.monotonic() + self._timeout_s
         answer = bytearray()
         while chunk := response.read1(_CHUNK_BYTES):
@@ -189,7 +189,7 @@ class Client:
         return BftError(
             "BFT-1105",
             f"The daemon at {self.socket_path} did not answer within {self._timeout_s:g} s.",
-            "Try again; if it stays so, look into the daemon's log.",
+            "Try again; if this persists, check the daemon's log.",
             exit_code=ExitCode.TIMEOUT,
         )
 
@@ -198,7 +198,7 @@ class Client:
         return BftError(
             "BFT-1101",
             f"No daemon can be reached at {self.socket_path} ({why}).",
-            "Start it with 'bftrainer daemon', or name its socket by --socket, "
+            "Start it with 'bftrainer daemon', or name its socket with --socket, "
             "BFTRAINER_SOCKET or BFTRAINER_STATE_DIR.",
             exit_code=ExitCode.DAEMON_UNREACHABLE,
         )

@@ -1,8 +1,8 @@
-"""Plain data ↔ JSON for the API: dataclasses, tuples, enums, strictly by type hint.
+"""Converts plain data to JSON for the API and back, strictly by type hint.
 
-Views and specs come in and JSON-ready values go out, and back again. The server refuses
-fields it does not know; the client ignores them, so that an older command line can read
-a newer daemon. Called by ``documents``, ``server`` and ``client``.
+Handles dataclasses, tuples and enums. The server refuses unknown fields; the client ignores them,
+so that an older command line can read a newer daemon. Called by ``documents``, ``routes`` and
+``client``.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
-MAX_ITEMS = 4096  # of a list, where we are strict: with strangers
+MAX_ITEMS = 4096  # of a list, in strict mode (requests)
 
 
 class CodecError(ValueError):
-    """A value that is not what its type hint says; ``where`` is a dotted path."""
+    """A value that does not match its type hint; ``where`` is a dotted path."""
 
     def __init__(self, where: str, problem: str) -> None:
         super().__init__(f"{where or 'the body'} {problem}")
@@ -32,7 +32,7 @@ class CodecError(ValueError):
 
 
 def encode(value: Any) -> Any:
-    """Turn plain data into what ``json.dumps`` takes."""
+    """Convert plain data to values that ``json.dumps`` accepts."""
     if isinstance(value, enum.Enum):
         return value.value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -47,7 +47,7 @@ def encode(value: Any) -> Any:
 
 
 def parse(text: bytes) -> Any:
-    """Read JSON without its traps: NaN, infinities, endless depth and digits."""
+    """Parse JSON; refuses NaN, infinities, and excessive depth and digits."""
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as problem:
@@ -117,7 +117,7 @@ def _decode_tuple(hint: Any, value: Any, where: str, *, is_strict: bool) -> tupl
     if not isinstance(value, list):
         raise CodecError(where, f"must be a list, not {_kind(value)}")
     if is_strict and len(value) > MAX_ITEMS:
-        raise CodecError(where, f"has {len(value)} items; {MAX_ITEMS} is the most")
+        raise CodecError(where, f"has {len(value)} items; the limit is {MAX_ITEMS}")
     arms = typing.get_args(hint)
     if len(arms) == 2 and arms[1] is Ellipsis:
         arms = (arms[0],) * len(value)

@@ -1,7 +1,7 @@
-"""The JSON documents of the API and of ``--json``: one name and version for each.
+"""The JSON documents of the API and of ``--json``, each with a name and version.
 
-A view comes in, a document with a ``schema`` field goes out (``document``), and back
-(``view_of``). The same documents travel on the socket and are printed by the verbs.
+``document`` wraps a view and adds a ``schema`` field, ``view_of`` reads it back. The API sends the
+same documents that the verbs print.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def schema(name: str) -> str:
 
 
 def document(name: str, body: Any) -> dict[str, Any]:
-    """Wrap one view: its fields beside the schema."""
+    """Wrap one view: its fields and the schema."""
     return {"schema": schema(name), **encode(body)}
 
 
@@ -33,10 +33,10 @@ def listing(name: str, items: Sequence[Any], **more: Any) -> dict[str, Any]:
 
 
 def check_schema(name: str, value: Any) -> dict[str, Any]:
-    """Return the document when it is the one expected.
+    """Return the document if it is the expected one.
 
     Raises:
-        CodecError: another document, another version, or no document at all.
+        CodecError: another document, another version, or not a document.
     """
     if not isinstance(value, dict):
         raise CodecError("", "must be an object")
@@ -46,12 +46,12 @@ def check_schema(name: str, value: Any) -> dict[str, Any]:
 
 
 def view_of(cls: type[T], name: str, value: Any) -> T:
-    """Read one view back; fields of a newer daemon are ignored."""
+    """Read one view; fields of a newer daemon are ignored."""
     return decode(cls, check_schema(name, value), is_strict=False)
 
 
 def views_of(cls: type[T], name: str, value: Any) -> tuple[T, ...]:
-    """Read a listing back; fields of a newer daemon are ignored."""
+    """Read a listing; fields of a newer daemon are ignored."""
     items = check_schema(name, value).get(name)
     if not isinstance(items, list):
         raise CodecError(name, "must be a list")
@@ -62,7 +62,7 @@ def views_of(cls: type[T], name: str, value: Any) -> tuple[T, ...]:
 
 
 def error_document(error: BftError) -> dict[str, Any]:
-    """Return what the API answers instead of a view."""
+    """Return the document that reports an error."""
     return {
         "schema": schema("error"),
         "error": {
@@ -75,7 +75,7 @@ def error_document(error: BftError) -> dict[str, Any]:
 
 
 def error_of(value: Any) -> BftError | None:
-    """Rebuild the error of such an answer; None when it is not one."""
+    """Rebuild the error of such a document; None: it is not one."""
     error = value.get("error") if isinstance(value, dict) else None
     if not isinstance(error, dict):
         return None

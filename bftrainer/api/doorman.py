@@ -1,8 +1,8 @@
-"""Who may come in: connections are accepted here, and each user has a share of the places.
+"""Accepts connections to the API, with a limit per user.
 
-A listening socket comes in; connections with the user that the kernel names go out to
-``receive``. What is above a user's share gets one prepared answer and is closed, which costs
-so little that a flood of it keeps nobody else waiting.
+Connections go to ``receive`` with the user that the kernel reports. A connection above its user's
+share gets one prepared answer and is closed, which is cheap enough that a flood does not delay
+other users.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from bftrainer.api.peer import Credentials, credentials_of
 from bftrainer.errors import BftError, ExitCode
 
 LOG = logging.getLogger("bftrainer.api")
-PLACES: Final = 256  # of all users together, but for the owners
+PLACES: Final = 256  # of all users together, except the owners
 PLACES_OF_USER: Final = 32
-PLACES_OF_OWNER: Final = 256  # root's, and the daemon's own user's
-ACCEPTS_PER_TURN: Final = 64  # then the loop has other work
+PLACES_OF_OWNER: Final = 256  # root and the daemon's own user
+ACCEPTS_PER_TURN: Final = 64  # then the event loop does other work
 _LOG_EVERY_S: Final = 10.0
 _PAUSE_S: Final = 0.1  # while the process has no file descriptors left
 
@@ -37,14 +37,14 @@ class Guest(Protocol):
 
 
 class Places:
-    """Guests by user, oldest first; ``owners`` have places that nobody else can take."""
+    """Connections by user, oldest first; ``owners`` have places of their own."""
 
     def __init__(self, owners: frozenset[int]) -> None:
         self._owners = owners
         self._of: dict[int, dict[Guest, None]] = {}
 
     def make_room(self, uid: int) -> bool:
-        """Tell whether one more may come; if need be, a user who has more gives one up."""
+        """Whether one more may come; if necessary, the user with most connections loses one."""
         n_own = len(self._of.get(uid, ()))
         if uid in self._owners:
             return n_own < PLACES_OF_OWNER
@@ -62,11 +62,11 @@ class Places:
         return True
 
     def enter(self, uid: int, guest: Guest) -> None:
-        """Give a guest a place."""
+        """Give a connection a place."""
         self._of.setdefault(uid, {})[guest] = None
 
     def leave(self, uid: int, guest: Guest) -> None:
-        """Take the place back; harmless when it was."""
+        """Free the place; harmless if it is free."""
         own = self._of.get(uid, {})
         own.pop(guest, None)
         if not own:
@@ -88,12 +88,12 @@ class Doorman:
         self._refused, self._said_s = 0, -_LOG_EVERY_S
 
     def open(self) -> None:
-        """Begin to accept."""
+        """Start accepting."""
         self._pause = None
         self._loop.add_reader(self._listener.fileno(), self._accept_some)
 
     def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting."""
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._listener.fileno())
@@ -104,7 +104,7 @@ class Doorman:
                 connection, _ = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError:  # no descriptors: who waits is accepted when some are free
+            except OSError:  # out of descriptors: waiting connections are accepted later
                 self.close()
                 self._pause = self._loop.call_later(_PAUSE_S, self.open)
                 return
@@ -130,8 +130,8 @@ class Doorman:
 def _full() -> bytes:
     error = BftError(
         "BFT-1107",
-        "You, or all users together, have as many connections to the daemon as are allowed.",
-        "Try again in a moment; end programs of yours that keep connections open.",
+        "You, or all users together, have the maximum number of connections to the daemon.",
+        "Try again in a moment; end your programs that keep connections open.",
         exit_code=ExitCode.TIMEOUT,
     )
     body = json.dumps(error_document(error)).encode()

@@ -1,9 +1,8 @@
-"""HTTP over a Unix socket: uvicorn with peer credentials and firm limits.
+"""HTTP over a Unix socket: uvicorn with peer credentials and strict limits.
 
-The application and a listening socket come in from ``server``; each request reaches the
-application with the ``Credentials`` of its sender in the scope. A connection is one request
-and its answer. Idle and slow ones are dropped here, surplus ones by ``doorman``, so that no
-client can hold the daemon's loop or its file descriptors.
+Each request reaches the application with its sender's ``Credentials`` in the scope. A connection is
+one request and its answer. Idle and slow connections are dropped here, surplus ones by ``doorman``,
+so that no client can exhaust the daemon's event loop or file descriptors.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ SHUTDOWN_LIMIT_S = 2
 
 
 class PeerProtocol(H11Protocol):
-    """One connection: knows its peer and ends after a while, whatever it does."""
+    """One connection: knows its peer, and ends after a time limit whatever it does."""
 
     def __init__(
         self,
@@ -54,14 +53,14 @@ class PeerProtocol(H11Protocol):
         self._look_again = self.loop.call_later(HEAD_LIMIT_S, self._check_time)
 
     def data_received(self, data: bytes) -> None:
-        """Take what the peer sent; what is no HTTP after the answer began ends it."""
+        """Process received data; end the connection if it is not HTTP after the answer began."""
         try:
             super().data_received(data)
         except h11.ProtocolError:
             self.send_away()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP; what was begun for its head has nobody to answer then."""
+        """Answer data that is not HTTP; a request already begun is cancelled."""
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None:
             cycle.disconnected = True
@@ -69,14 +68,14 @@ class PeerProtocol(H11Protocol):
         super().send_400_response(msg)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection and its time limits."""
+        """Drop the connection and its time limits."""
         self._look_again.cancel()
         self._on_end(self)
         super().connection_lost(exc)
 
     def send_away(self) -> None:
         """Close the connection now."""
-        if self in self.connections:  # else it is being made, and ends by its time limit
+        if self in self.connections:  # else it is still being set up, and ends by its time limit
             self.transport.abort()
 
     def _check_time(self) -> None:
@@ -95,7 +94,7 @@ class PeerProtocol(H11Protocol):
 
 
 class EmbeddedServer(uvicorn.Server):
-    """A uvicorn server inside somebody else's loop: it takes no signals."""
+    """A uvicorn server inside another event loop: it handles no signals."""
 
     def __init__(self, app: ASGIApp) -> None:
         super().__init__(
@@ -105,7 +104,7 @@ class EmbeddedServer(uvicorn.Server):
                 ws="none",
                 lifespan="off",
                 log_config=None,
-                log_level="error",  # what strangers send is not worth a line each
+                log_level="error",  # clients' errors are not logged
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
@@ -121,12 +120,12 @@ class EmbeddedServer(uvicorn.Server):
         self._arriving: set[asyncio.Task[Any]] = set()
 
     def leave(self) -> None:
-        """Ask the server to answer what it has begun and end."""
+        """Ask the server to finish the answers under way and end."""
         self.should_exit = True
         self._is_over.set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, then say so."""
+        """Start listening, then set ``is_ready``."""
         await super().startup(sockets=[])
         self._doormen = [Doorman(each, self._places, self._receive) for each in sockets or ()]
         for doorman in self._doormen:
@@ -134,7 +133,7 @@ class EmbeddedServer(uvicorn.Server):
         self.is_ready.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more, answer what was begun."""
+        """Stop accepting, and finish the answers under way."""
         for doorman in self._doormen:
             doorman.close()
         await super().shutdown(sockets=sockets)
@@ -163,6 +162,6 @@ class EmbeddedServer(uvicorn.Server):
 async def _arrive(protocol: PeerProtocol, connection: socket.socket) -> None:
     try:
         await protocol.loop.connect_accepted_socket(lambda: protocol, connection)
-    except OSError as problem:  # gone before it was here
+    except OSError as problem:  # closed before it was set up
         connection.close()
         protocol.connection_lost(problem)

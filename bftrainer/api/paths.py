@@ -1,8 +1,7 @@
-"""Where the daemon's socket is, and whether its surroundings can be trusted.
+"""Where the daemon's socket is, and whether its path can be trusted.
 
-The option and the environment come in, a checked path goes out; called by the server
-before it binds and by the client before it connects. Whoever can write to a directory
-on the way could put their own socket in place of ours, so such paths are refused.
+Called by the server before it binds and by the client before it connects. A user who can write to a
+directory on the path could replace our socket, so such paths are refused.
 """
 
 from __future__ import annotations
@@ -20,28 +19,28 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def state_dir(environ: Mapping[str, str]) -> Path:
-    """Return the daemon's directory of this user."""
+    """Return this user's state directory of the daemon."""
     if named := environ.get("BFTRAINER_STATE_DIR"):
         return Path(named)
     return Path(environ.get("HOME") or Path.home()) / ".bftrainer"
 
 
 def socket_path(option: str | None, environ: Mapping[str, str]) -> Path:
-    """Return the socket to use: option, BFTRAINER_SOCKET, state directory, home."""
+    """Return the socket to use: option, BFTRAINER_SOCKET, state directory, or home."""
     if named := option or environ.get("BFTRAINER_SOCKET"):
         return Path(named).absolute()
     return (state_dir(environ) / SOCKET_NAME).absolute()
 
 
 def check_directory(directory: Path, *, uid: int | None = None) -> None:
-    """Refuse a directory in which somebody else could replace our socket.
+    """Refuse a directory in which another user could replace our socket.
 
-    The directory itself must be real (not a link), ours or root's, and writable by its
-    owner alone. Its ancestors are judged where they really are: a shared one passes
-    when its sticky bit keeps others from renaming what is ours, as in /tmp.
+    The directory itself must be real (not a link), ours or root's, and writable only by its
+    owner. Its ancestors are judged by their real paths: a shared one is accepted if its sticky bit
+    keeps others from renaming our files, as in /tmp.
 
     Raises:
-        BftError: BFT-1104 naming the directory and the reason.
+        BftError: BFT-1104, naming the directory and the reason.
     """
     owner = os.geteuid() if uid is None else uid
     try:
@@ -60,11 +59,11 @@ def check_directory(directory: Path, *, uid: int | None = None) -> None:
 
 
 def check_socket(path: Path, *, uid: int | None = None) -> None:
-    """Refuse what is at ``path`` unless it is a socket of ours or root's.
+    """Refuse ``path`` unless it is a socket owned by us or root.
 
     Raises:
-        FileNotFoundError: there is nothing.
-        BftError: BFT-1104 naming the path and the reason.
+        FileNotFoundError: it does not exist.
+        BftError: BFT-1104, naming the path and the reason.
     """
     owner = os.geteuid() if uid is None else uid
     info = path.lstat()
@@ -81,8 +80,8 @@ def check_length(path: Path) -> None:
     if length > MAX_SOCKET_PATH_BYTES:
         raise BftError(
             "BFT-1104",
-            f"The socket path {path} has {length} bytes; {MAX_SOCKET_PATH_BYTES} is the most "
-            "the system allows.",
+            f"The socket path {path} has {length} bytes; the system allows "
+            f"{MAX_SOCKET_PATH_BYTES}.",
             "Use a shorter --socket or BFTRAINER_STATE_DIR.",
             exit_code=ExitCode.USAGE,
         )

@@ -1,8 +1,7 @@
-"""Who is at the other end of a connection, as the kernel says.
+"""The process at the other end of a connection, as reported by the kernel.
 
-A connected Unix socket comes in, ``Credentials`` go out: nothing that the other side writes
-can change them. Called where connections are accepted; the name of the account is looked up
-where somebody needs it, because that may take long.
+Nothing that the other side sends can change its ``Credentials``. Called where connections are
+accepted; the account's name is looked up later, because that may take long.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ class Credentials(NamedTuple):
 
 
 def credentials_of(connection: HasPeer) -> Credentials:
-    """Return what the kernel says of the other end."""
+    """Return the credentials of the other end."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, uid, _ = _UCRED.unpack(raw)
     return Credentials(uid=uid, pid=pid)
 
 
 def user_name(uid: int) -> str:
-    """Return the account's name, or its number when it has none; this may take long."""
+    """Return the account's name, or its number if it has none; may take long."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -1,7 +1,7 @@
-"""What of a trainer is its owner's business: the values of its environment.
+"""Hides the values of a trainer's environment from other users.
 
-Tokens and passwords are handed to programs there. Its owner, root and the daemon's own user
-see them; everybody else sees the names. Pure.
+They may contain tokens and passwords. The owner, root and the daemon's own user see them; other
+users see the names only. Pure.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Every route of the API: requests in, the documents of ``documents`` out.
+"""The routes of the API: requests in, documents (``documents``) out.
 
-A ``Service`` is served under /v1, and /metrics for Prometheus. The service is called in the
-daemon's loop, which nothing else here may hold: large texts are read and written in one thread,
-users' files are looked at beside the loop, and the requests of one user wait for each other, so
-that another user waits for one of them at most.
+Serves a ``Service`` under /v1, and /metrics for Prometheus. The service is called in the daemon's
+event loop, which nothing else here may block: a background thread parses and writes large texts,
+users' files are read outside the loop, and one user's requests are served one by one, so that
+another user waits for one of them at most.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from bftrainer.model.views import TrainerView
 
 T = TypeVar("T")
 
-MAX_BODY_BYTES = 512 * 1024  # what the longest spec has when each character is escaped
+MAX_BODY_BYTES = 512 * 1024  # size of the longest spec with every character escaped
 MOST_NAMES = 10_000
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # Prometheus' text format
 _TRAINER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -54,7 +54,7 @@ _STATUS_OF_EXIT_CODE = {
     ExitCode.DAEMON_UNREACHABLE: 503,
     ExitCode.TIMEOUT: 504,
 }
-_STATUS_OF_CODE = {"BFT-1031": 429}  # the same a little later may be taken
+_STATUS_OF_CODE = {"BFT-1031": 429}  # may succeed a little later
 
 
 class Routes:
@@ -68,11 +68,11 @@ class Routes:
         self._names: dict[int, str] = {}
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._texts.shutdown(wait=False, cancel_futures=True)
 
     def app(self) -> Starlette:
-        """Return the application: every route of /v1."""
+        """Return the application with all routes."""
         one = "/v1/trainers/{trainer_id}"
         routes = [
             Route("/v1/status", self._status, methods=["GET"]),
@@ -87,7 +87,7 @@ class Routes:
             Route("/v1/shutdown", self._shutdown, methods=["POST"]),
             Route("/metrics", self._metrics, methods=["GET"]),  # where Prometheus looks
         ]
-        # Coroutines: Starlette would run plain functions in threads.
+        # Coroutines, because Starlette runs plain functions in threads.
         handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
             BftError: _answer_error,
             CodecError: _answer_malformed,
@@ -131,7 +131,7 @@ class Routes:
     async def _logs(self, request: Request) -> Response:
         trainer_id = _trainer_id(request)
         spec = self._service.trainer(trainer_id).record.spec
-        # Its owner's place among the threads: whoever asks, the owner's files are looked at.
+        # Counts for the owner, whose files are read, not for the requester.
         find = partial(self._service.logs, trainer_id)
         found = await self._aside.call(spec.user, spec.checkpoint_dir, find)
         return await self._answer(
@@ -154,7 +154,7 @@ class Routes:
         await self._check_directory(spec, peer)
 
         def submit() -> TrainerView:
-            check_place(spec, self._service.trainers())  # again: we have waited
+            check_place(spec, self._service.trainers())  # again: time has passed
             return self._service.submit(spec, peer)
 
         return await self._answer(request, submit, _one_for(peer), 201)
@@ -175,7 +175,7 @@ class Routes:
         self._service.shutdown(await self._peer(request))
         return _json(document("shutdown", {}), 202)
 
-    # ---- how ---------------------------------------------------------------------------
+    # ---- helpers -----------------------------------------------------------------------
 
     async def _answer(
         self,
@@ -212,7 +212,7 @@ class Routes:
             peer.user, spec.checkpoint_dir, partial(resolve_directory, spec)
         )
         if others:
-            # One of them that hangs keeps its user from no other directory.
+            # One that hangs must not block the user's other directories.
             with contextlib.suppress(NoAnswerError):
                 check = partial(check_real, spec, real, others)
                 await self._aside.call(peer.user, "other directories", check)
@@ -222,7 +222,7 @@ def read_submission(body: bytes) -> TrainerSpec:
     """Return the spec in the body of a submission.
 
     Raises:
-        CodecError: it is none.
+        CodecError: there is none.
         UsageError: of ``check_spec``.
     """
     given = check_schema("submit", parse(body))
@@ -319,5 +319,5 @@ async def _answer_bug(_: Request, error: Exception) -> Response:
 
 
 def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    text = json.dumps(value, allow_nan=False)  # all ASCII: no text in it can break it
+    text = json.dumps(value, allow_nan=False)  # all ASCII, so any text is safe
     return Response(text, status, headers, "application/json")

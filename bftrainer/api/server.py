@@ -1,7 +1,6 @@
 """The daemon's HTTP API on a Unix socket.
 
-A ``Service`` comes in and is served by ``routes`` until ``stop``. Started by the daemon
-inside its own asyncio loop.
+Serves a ``Service`` through ``routes`` until ``stop``. Started by the daemon in its event loop.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from bftrainer.api.routes import Routes
 from bftrainer.api.service import Service
 from bftrainer.errors import BftError, ExitCode
 
-BACKLOG = 1024  # a burst of connections waits here until ``doorman`` has looked at it
+BACKLOG = 1024  # a burst of connections waits here for ``doorman``
 
 
 class ApiServer:
@@ -32,11 +31,10 @@ class ApiServer:
         self._inode: tuple[int, int] | None = None
 
     async def start(self) -> None:
-        """Listen; when this returns, requests are answered.
+        """Start listening; when this returns, requests are answered.
 
         Raises:
-            BftError: BFT-1102 when another daemon answers there, BFT-1104 when the
-                path is not safe.
+            BftError: BFT-1102, another daemon answers there; BFT-1104, the path is not safe.
         """
         listener = bind(self.socket_path, self._mode)
         info = self.socket_path.stat()
@@ -47,20 +45,20 @@ class ApiServer:
         await asyncio.wait({self._task, ready}, return_when=asyncio.FIRST_COMPLETED)
         if self._task.done():
             ready.cancel()
-            self._task.result()  # raises what went wrong
+            self._task.result()  # raises its error
 
     async def stop(self) -> None:
-        """Finish what is being answered and remove the socket."""
+        """Finish the answers under way and remove the socket."""
         if self._server is None or self._task is None:
             return
-        self._remove_socket()  # first: newcomers learn at once that nobody is here
+        self._remove_socket()  # first: new clients learn at once that there is no daemon
         self._server.leave()
         await self._task
         self._routes.close()
         self._server = self._task = None
 
     def _remove_socket(self) -> None:
-        # A successor may already have put its own socket there.
+        # A successor may already have created its own socket there.
         try:
             info = self.socket_path.lstat()
         except FileNotFoundError:
@@ -70,10 +68,10 @@ class ApiServer:
 
 
 def bind(path: Path, mode: int) -> socket.socket:
-    """Return a listening socket at ``path``, in the place of a dead daemon's.
+    """Return a listening socket at ``path``, replacing one of a dead daemon.
 
-    The socket is made under another name and renamed when it listens with its final
-    mode: whoever sees it can use it, and nobody reaches it with a wider mode.
+    The socket is created under another name and renamed once it listens with its final mode, so
+    it is usable when it appears and never accessible with a wider mode.
     """
     staging = path.with_name(f".{os.getpid():x}")
     paths.check_length(path)
@@ -93,7 +91,7 @@ def bind(path: Path, mode: int) -> socket.socket:
         staging.unlink(missing_ok=True)
         raise BftError(
             "BFT-1104",
-            f"The socket {path} cannot be made: {problem.strerror}.",
+            f"The socket {path} cannot be created: {problem.strerror}.",
             "Use a local directory that you can write to as BFTRAINER_STATE_DIR.",
         ) from problem
     return listener
@@ -111,8 +109,8 @@ def _refuse_live(path: Path) -> None:
         except (ConnectionRefusedError, FileNotFoundError):
             return  # its owner is dead
         except OSError as problem:
-            # Full backlog or no answer: somebody is there, even if too busy.
-            cause = f"Something holds the socket {path} ({problem})."
+            # Full backlog or no answer: it is in use, if busy.
+            cause = f"The socket {path} is in use ({problem})."
         else:
             cause = f"Another daemon answers on {path}."
     raise BftError(

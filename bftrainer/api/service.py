@@ -1,4 +1,4 @@
-"""What the daemon offers to its users: the protocol behind every API route.
+"""The daemon's interface for its users: the protocol behind every API route.
 
 ``bftrainer.service`` implements ``Service``, ``bftrainer.api.server`` serves it. What it returns
 is in ``bftrainer.model.views``.
@@ -16,7 +16,7 @@ from bftrainer.model.views import Explanation, LogFile, NodeView, StatusView, Tr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """Who is asking, as the kernel says (SO_PEERCRED)."""
+    """The requesting user and process, as reported by the kernel (SO_PEERCRED)."""
 
     uid: int
     user: str
@@ -24,7 +24,7 @@ class Peer:
 
 
 class Service(Protocol):
-    """Implemented by the daemon; raises ``BftError`` with codes 10xx and 11xx."""
+    """Implemented by ``bftrainer.service``; raises ``BftError`` with codes 10xx and 11xx."""
 
     def status(self) -> StatusView:
         """Return the daemon's state."""
@@ -36,28 +36,28 @@ class Service(Protocol):
         """Return all trainers in order of submission."""
 
     def trainer(self, trainer_id: str) -> TrainerView:
-        """Return one trainer; BFT-1004 when there is none."""
+        """Return one trainer; BFT-1004 if there is none."""
 
     def explain(self, trainer_id: str) -> Explanation:
-        """Say why it has this size or does not run."""
+        """Say why the trainer has this size or does not run."""
 
     def logs(self, trainer_id: str) -> tuple[LogFile, ...]:
-        """Name its log files, oldest first; looks at users' files, so not in the loop."""
+        """Return its log files, oldest first; reads users' files, so not in the event loop."""
 
     def harm(self, since_s: float | None) -> HarmReport:
-        """Sum up what ordinary jobs noticed since then; None: since ever."""
+        """Summarise the effect on ordinary jobs since then; None: since the start."""
 
     def metrics(self) -> str:
-        """Return everything in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
 
     def submit(self, spec: TrainerSpec, peer: Peer) -> TrainerView:
-        """Accept a trainer; durable before this returns."""
+        """Accept a trainer; it is durable when this returns."""
 
     def cancel(self, trainer_id: str, peer: Peer, *, now: bool = False) -> TrainerView:
-        """End a trainer, after a checkpoint but for ``now``; BFT-1005: it is not the peer's."""
+        """End a trainer, after a checkpoint unless ``now``; BFT-1005: not the peer's own."""
 
     def flush(self) -> None:
-        """Wait until what was accepted is on disk, or cannot be; called beside the loop."""
+        """Wait until accepted entries are on disk or have failed; not in the event loop."""
 
     def shutdown(self, peer: Peer) -> None:
-        """Stop the daemon; trainers keep running until their lease ends."""
+        """Stop the daemon; trainers continue until their lease ends."""

@@ -1,1 +1,1 @@
-"""DecisionInput → Plan: pure; the same code decides in the daemon and the simulator."""
+"""DecisionInput -> Plan. Pure; daemon and simulator run the same code."""

@@ -1,9 +1,9 @@
-"""Who gets which node of the pool, by the site's policy: a stage of ``decision``.
+"""Allocates the nodes of the pool to trainers by the site's policy: a stage of ``decision``.
 
-States the allocation problem: what trains for a trainer is what it has (C_j), what is on its
-way to it is nobody's yet. Nodes that only joined the plan are kept where they were planned
-as far as others are as good, so that no warm-up is begun in vain. Trainers whose budget of
-rescales is used up keep what they have. Pure.
+States the allocation problem: a trainer has (C_j) the nodes on which it trains; nodes still on
+their way count as free. Such nodes stay with the trainer they were planned for where the
+allocation is as good, so that no warm-up is wasted. Trainers whose rescale budget is used up keep
+their nodes. Pure.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from milp.problem import Allocation, Problem, ProblemNode
 
 
 def stage(draft: Draft) -> Draft:
-    """Allocate the pool; without a policy everybody keeps what is left of theirs."""
+    """Allocate the pool; without a policy every trainer keeps its nodes that are still in it."""
     given, pool = draft.given, draft.pool
     names = {n.name for n in pool.nodes}
     memory = slow_nodes.settle(draft.memory, names, given)
     draft = replace(draft, memory=memory)
-    # Stragglers that stay for a while are nobody else's.
+    # Stragglers that stay until they are replaced are not allocated.
     names -= memory.replacing.keys() | given.cooling.keys()
     kept = _kept(draft, names)
     policy, decided, assignment = draft.policy, None, dict[str, str]()
@@ -46,9 +46,9 @@ def stage(draft: Draft) -> Draft:
 
 
 def _kept(draft: Draft, names: set[str]) -> dict[str, str]:
-    """Return which nodes stay with whom, whatever the policy would say.
+    """Return which nodes stay with their trainer, whatever the policy decides.
 
-    One that would fall below its n_min is allocated like any other.
+    A trainer that would fall below its n_min is allocated like any other.
     """
     given = draft.given
     if not given.settled_until_s:
@@ -95,7 +95,7 @@ def _problem(draft: Draft, names: set[str], as_they_are: set[str]) -> Problem | 
             ]
         ),
         t_fwd_s=t_fwd_s,
-        # Only where a gap is over before that do ends change what nodes earn.
+        # The end of a node matters only if it lies within the forward-looking time.
         per_node_horizon=min(ends_s, default=now_s + t_fwd_s) < now_s + t_fwd_s,
         p_jmax=p_jmax,
         objective=settings.objective,
@@ -111,7 +111,7 @@ def _decided(problem: Problem, policy: AllocationPolicy, draft: Draft) -> Decide
         decided = slow_nodes.allocate(problem, solve, draft.memory, given)
     else:
         decided = solve(problem)
-    # Its slow nodes may have been hidden from the policy.
+    # A trainer whose slow nodes were hidden from the policy may train after all.
     trains = set(given.training.values())
     dropped = {t: why for t, why in decided.dropped.items() if t not in trains}
     allocation = _as_planned(decided.allocation, problem, draft)
@@ -119,9 +119,9 @@ def _decided(problem: Problem, policy: AllocationPolicy, draft: Draft) -> Decide
 
 
 def _as_planned(allocation: Allocation, problem: Problem, draft: Draft) -> Allocation:
-    """Exchange nodes on which nobody trains, so that they stay with whom they were planned for.
+    """Exchange nodes on which nobody trains so that they stay with their planned trainers.
 
-    Sizes stay as they are. A node that ends within the forward-looking time may be let go.
+    Sizes are unchanged. A node that ends within the forward-looking time may move.
     """
     planned, training = draft.memory.assignment, draft.given.training
     nodes = {node.name: node for node in problem.nodes if node.name not in training}
@@ -137,19 +137,19 @@ def _as_planned(allocation: Allocation, problem: Problem, draft: Draft) -> Alloc
         found = _exchanged(allocation.assignment, stays, kinds)
         exchanged = replace(allocation, assignment=found)
         if find_violations(problem, exchanged) == find_violations(problem, allocation):
-            return exchanged  # as good, and within the rules of the problem
+            return exchanged  # as good, and valid
     return allocation
 
 
 def _exchanged(
     assignment: Mapping[str, str], stays: Mapping[str, str], kinds: Mapping[str, str]
 ) -> dict[str, str]:
-    """Give each trainer as many nodes of a kind as it has, first those that are to stay."""
+    """Give each trainer as many nodes of a kind as it has, planned ones first."""
     free = {name: trainer_id for name, trainer_id in assignment.items() if name in kinds}
     wants = Counter((trainer_id, kinds[name]) for name, trainer_id in free.items())
     found = {name: trainer_id for name, trainer_id in assignment.items() if name not in kinds}
     agreed = dict(stays.items() & free.items())
-    for choice in (agreed, stays, free):  # then those that others had
+    for choice in (agreed, stays, free):  # in order of preference
         for name in sorted(choice.keys() - found.keys()):
             want = choice[name], kinds[name]
             if wants[want]:

@@ -1,10 +1,9 @@
-"""A problem → the policy's answer, judged before it is used.
+"""Asks the policy for an answer to a problem, and checks it before it is used.
 
-A policy is told what is known beside the problem (``Context``) and may answer with more than
-an allocation (``Decided``). It is asked in view of how little is known of the curves: sizes
-that teach are preferred within the budget the administrator sets (``profile.explore``).
-Called by ``allocating``; an answer that is not accepted leaves nothing behind. Pure, whatever
-a policy does to what it is given.
+A policy gets more than the problem (``Context``) and may answer with more than an allocation
+(``Decided``). Because curves are uncertain, sizes that improve them are preferred within the
+administrator's budget (``profile.explore``). A rejected answer leaves no trace. Called by
+``allocating``. Pure, whatever a policy does to its input.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from milp.problem import Allocation, Objective, Problem
 def allocate(
     problem: Problem, policy: AllocationPolicy, given: DecisionInput, context: Context
 ) -> Decided:
-    """Decide who gets which node; the state is that of the answer to what is believed.
+    """Decide on the allocation; the policy's state is that of its answer to the estimated curves.
 
     Raises:
         milp.errors.ProblemError: the problem is malformed.
@@ -56,7 +55,7 @@ def allocate(
 
 
 def context_of(given: DecisionInput, policy: AllocationPolicy) -> Context:
-    """Return what the policy is told.
+    """Return the context of a policy.
 
     Raises:
         OptionError: BFT-3053, its options are not those that it declares.
@@ -82,17 +81,16 @@ def _standing(record: TrainerRecord) -> Standing:
 
 
 def ask(policy: AllocationPolicy, problem: Problem, context: Context) -> Decided:
-    """Return the policy's answer with its state as the journal keeps it.
+    """Return the policy's answer, its state as the journal keeps it.
 
     Raises:
         milp.errors.ProblemError: the problem is malformed.
-        BftError: BFT-3054, the answer breaks the rules; BFT-2220, it holds what cannot be
-            written down.
+        BftError: BFT-3054, the answer breaks the rules; BFT-2220, it cannot be serialised.
     """
     decided = policy.allocate(problem, replace(context, state=deepcopy(context.state)))
     if not isinstance(decided, Decided):
         raise _unusable(policy, f"it is a {type(decided).__name__}, not a Decided")
-    # Another package's policy may give any number. Node names are checked below.
+    # A third-party policy may return any number. Node names are checked below.
     plain = to_plain(replace(decided, allocation=replace(decided.allocation, assignment={})))
     if violations := _violations(problem, decided, context.now_s):
         raise _unusable(policy, "; ".join(violations))
@@ -108,12 +106,12 @@ def _unusable(policy: AllocationPolicy, why: str) -> BftError:
 
 
 def _violations(problem: Problem, decided: Decided, now_s: float) -> list[str]:
-    """Say which rules an answer breaks: those of the problem, with trainers in its order."""
+    """Return which rules an answer breaks: the problem's, with trainers in the answer's order."""
     trainers = {trainer.trainer_id: trainer for trainer in problem.trainers}
     order, dropped, wake_at_s = decided.order, decided.dropped, decided.wake_at_s
-    found = [f"{name} is no trainer" for name in (*order, *dropped) if name not in trainers]
+    found = [f"{name} is not a trainer" for name in (*order, *dropped) if name not in trainers]
     if len(set(order)) < len(order):
-        found.append("a trainer enters twice")
+        found.append("the order names a trainer twice")
     if found:
         return found
     if order:
@@ -126,5 +124,5 @@ def _violations(problem: Problem, decided: Decided, now_s: float) -> list[str]:
         if trainers[name].current or name in sizes
     ]
     if wake_at_s is not None and wake_at_s <= now_s:
-        found.append(f"it wants to be asked again at {wake_at_s!r}, and now it is {now_s!r}")
+        found.append(f"wake_at_s {wake_at_s!r} is not later than now ({now_s!r})")
     return found + find_violations(problem, decided.allocation)

@@ -1,4 +1,4 @@
-"""Which pilots are asked for, and which go because nobody wants them or they must.
+"""Which pilots are requested, and which are released because they are unwanted or due.
 
 The last stage of ``decision``. Pure.
 """
@@ -13,7 +13,7 @@ from bftrainer.model.decision import Claim, PoolNode, Release
 
 
 def stage(draft: Draft) -> Draft:
-    """Claim what trainers are to have, and release what they do not want."""
+    """Claim the nodes assigned to trainers, and release those without a trainer."""
     given = draft.given
     unused = {
         n.name: draft.memory.unused_since.get(n.name, given.now_s)
@@ -31,7 +31,7 @@ def _claims(draft: Draft) -> Iterator[Claim]:
     if not (given.may_claim and given.snapshot.is_complete and asked):
         return
     longest_s = settings.pilot_time_limit_s
-    if given.snapshot.plan_window_s is not None:  # nothing is known of what comes after
+    if given.snapshot.plan_window_s is not None:  # nothing is known beyond it
         longest_s = min(longest_s, given.snapshot.plan_window_s)
     for node in asked:
         limit_s = longest_s
@@ -41,7 +41,7 @@ def _claims(draft: Draft) -> Iterator[Claim]:
 
 
 def _unwanted(draft: Draft) -> Iterator[Release]:
-    """Release pilots that no trainer wants."""
+    """Release pilots whose node no trainer gets."""
     given, since_s = draft.given, draft.memory.unused_since
     for node in draft.pool.nodes:
         if node.name not in since_s:

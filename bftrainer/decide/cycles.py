@@ -1,7 +1,7 @@
-"""Cycles of the scheduler, as looks have shown them: how many have passed since a moment.
+"""Scheduler cycles, as snapshots have shown them: how many have passed since a moment.
 
-``observe`` is an estimator (``observing``). Only what was seen counts: nobody foretells when
-a cycle comes. Pure.
+``observe`` is an estimator (``observing``). Only observed cycles count; the next one is never
+predicted. Pure.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import replace
 from bftrainer.model.cluster import Snapshot
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Settings
 
-MOST = 33  # cycles that are remembered: nobody waits for more
-PASS_S = 1.0  # where only its end is told a cycle takes less than that, and its clock rounds
+MOST = 33  # cycles remembered; nothing waits for more
+PASS_S = 1.0  # assumed length where only the end is known; covers rounded clocks
 
 
 def observe(memory: Memory, given: DecisionInput) -> Memory:
-    """Add the cycle that the look shows, if it is a new one."""
+    """Add the cycle that the snapshot shows, if it is a new one."""
     began_s, known = _began_s(given.snapshot), memory.cycles
     if began_s is None or (known and began_s <= known[-1]):
         return memory
@@ -27,9 +27,10 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
 def have_passed(
     count: int, since_s: float, memory: Memory, snapshot: Snapshot, settings: Settings
 ) -> bool:
-    """Whether so many whole cycles, begun at that moment or later, are over.
+    """Whether ``count`` whole cycles that began at ``since_s`` or later are over.
 
-    Where the batch system tells of none: whether so many are over for certain, and a bit.
+    Where the batch system does not report cycles: whether enough time has passed for ``count``
+    cycles and, for safety, one more.
     """
     if not are_told(snapshot):
         return snapshot.taken_at_s > since_s + (count + 1) * settings.cycle_s
@@ -37,15 +38,15 @@ def have_passed(
 
 
 def are_told(snapshot: Snapshot) -> bool:
-    """Whether the batch system tells of its cycles."""
+    """Whether the batch system reports its cycles."""
     return _began_s(snapshot) is not None
 
 
 def is_awaited(memory: Memory, pilots: Iterable[PilotView]) -> bool:
-    """Whether anything of ours depends on what the scheduler's next cycle does.
+    """Whether anything of ours depends on the outcome of the scheduler's next cycle.
 
-    Asking for the cycle is a request to the controller of its own: else the daemon's looks have
-    the one known last, which can only say "not passed yet", so that nothing is taken too early.
+    Reading the cycle costs one more request to the controller. Without it a snapshot holds the
+    last known cycle, which can only delay a decision, never hasten it.
     """
     if memory.held_off or memory.vain:
         return True

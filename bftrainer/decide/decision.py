@@ -1,7 +1,7 @@
-"""The decision itself: DecisionInput → Plan, a pure fold over events.
+"""The decision: DecisionInput -> Plan, a pure fold over events.
 
-Order matters and is the order of the promises: first give back what ordinary jobs
-could use, then restore the reserve, then allocate what is left by the policy.
+The order of the stages is the order of the promises: first nodes go back to ordinary jobs that
+could use them, then the reserve is restored, then the policy allocates the rest.
 """
 
 from __future__ import annotations
@@ -19,32 +19,33 @@ from bftrainer.model.decision import DecisionInput, Plan
 from bftrainer.queue.model import QueueModel
 from bftrainer.queue.printed import PrintedQueue
 
-# The one there is; the look will name the other when there are two (docs/adr/0017).
+# The only model. With a second one, the snapshot will name it (docs/adr/0017).
 MODEL: Callable[[Snapshot, float, float], QueueModel] = PrintedQueue
 NO_ANSWER = "The batch system did not answer; nothing is taken or released until it does."
 STAGES: tuple[Callable[[Draft], Draft], ...] = (
     giveback.stage,  # what ordinary jobs could use
-    overdue.stage,  # pilots that do not come
+    overdue.stage,  # overdue pilots and agents
     reserving.stage,  # the reserve
-    limit.stage,  # of a daemon that backs off
-    allocating.stage,  # who gets what is left
-    claiming.stage,  # pilots to ask for, and those that nobody wants
+    limit.stage,  # the node limit while the daemon backs off
+    allocating.stage,  # assigns the rest to trainers
+    claiming.stage,  # requests pilots, releases unwanted ones
 )
 
 
 def decide(given: DecisionInput, policy: AllocationPolicy | None) -> Plan:
-    """Return who gets which node, what to claim and what to release.
+    """Return the assignment of nodes to trainers, the claims and the releases.
 
-    While a part of the snapshot could not be read nothing is claimed; give-back goes on with
-    what is known. Without nodes or jobs nothing is released either (observation *unknown*),
-    and the assignment stays as it is.
+    While part of the snapshot is unread, nothing is claimed; give-back uses what is known.
+    Without nodes or jobs nothing is released either (observation *unknown*), and the assignment
+    stays unchanged.
 
     Args:
-        given: everything it depends on.
-        policy: who allocates; none: everybody keeps what they have.
+        given: everything the decision depends on.
+        policy: the allocation policy; None: every trainer keeps its nodes.
 
     Raises:
-        Exception: on something in the input. ``bftrainer.surviving`` decides without it.
+        Exception: caused by one part of the input. ``bftrainer.surviving`` finds that part and
+            decides without it.
     """
     if given.snapshot.nodes is None or given.snapshot.jobs is None:
         return unchanged(given, NO_ANSWER)
@@ -74,9 +75,9 @@ def decide(given: DecisionInput, policy: AllocationPolicy | None) -> Plan:
 
 
 def _in_haste(draft: Draft) -> Plan:
-    """Release what is in the way of jobs; all else is left as it is."""
+    """Return a plan that only releases nodes for ordinary jobs."""
     memory = end_cost.asked(draft.memory, draft.releases, draft.given)
-    plan = replace(unchanged(draft.given, "Not looked at yet."), releases=draft.releases)
+    plan = replace(unchanged(draft.given, "Not evaluated yet."), releases=draft.releases)
     return replace(plan, memory=memory).without_taking(memory)
 
 

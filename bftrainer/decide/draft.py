@@ -1,4 +1,4 @@
-"""A plan in the making: what the stages of a decision hand on to each other. Pure data."""
+"""A plan under construction, passed from stage to stage of a decision. Plain data."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from bftrainer.queue.model import NextPlan, QueueModel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """What has been decided so far; every stage returns the next one."""
+    """What has been decided so far; every stage returns a new one."""
 
     given: DecisionInput
-    queue: QueueModel  # of the look that is given
-    memory: Memory  # with what was observed and decided
-    pick: Pick  # chooses among the nodes of trainers
-    policy: AllocationPolicy | None  # None: everybody keeps what they have
-    for_jobs: AbstractSet[str] = frozenset()  # nodes on which waiting jobs are about to start
-    next_plan: NextPlan | None = None  # of the jobs that cannot start; None: nobody waits
-    refused: Mapping[str, str] = field(default_factory=dict)  # job that gets no nodes -> why
+    queue: QueueModel  # of the given snapshot
+    memory: Memory  # including what this decision observed and decided
+    pick: Pick  # chooses victims among the nodes of trainers
+    policy: AllocationPolicy | None  # None: every trainer keeps its nodes
+    for_jobs: AbstractSet[str] = frozenset()  # nodes on which pending jobs are about to start
+    next_plan: NextPlan | None = None  # of the jobs that cannot start; None: no job is pending
+    refused: Mapping[str, str] = field(default_factory=dict)  # job without nodes -> why
     releases: tuple[Release, ...] = ()
-    pool: Pool = field(default_factory=Pool)  # what is left without the pilots released
+    pool: Pool = field(default_factory=Pool)  # without the nodes of released pilots
     decided: Decided | None = None  # the policy's answer
     assignment: Mapping[str, str] = field(default_factory=dict)  # node -> trainer
     claims: tuple[Claim, ...] = ()
 
     def releasing(self, more: Iterable[Release], *, is_held_off: bool) -> Draft:
-        """Release further pilots, each once; ``is_held_off``: nobody is to ask for their nodes."""
+        """Release further pilots, each once; ``is_held_off``: hold their nodes off."""
         gone = {release.pilot_id for release in self.releases}
         new = tuple(release for release in more if release.pilot_id not in gone)
         if not new:
@@ -45,7 +45,7 @@ class Draft:
         return replace(self, memory=memory, releases=(*self.releases, *new))
 
     def cheapest(self, count: int, nodes: Sequence[PoolNode]) -> list[PoolNode]:
-        """Choose so many of our nodes, or all if there are fewer: those that cost least."""
+        """Choose up to ``count`` of our nodes, the cheapest for the trainers."""
         by_name = {node.name: node for node in nodes}
         is_held = {node.name: node.is_held for node in nodes}
         *at_no_cost, of_trainers = tiers_of(is_held, self.memory.assignment)
@@ -56,7 +56,7 @@ class Draft:
         return [by_name[name] for name in chosen]
 
     def with_pool(self) -> Draft:
-        """Sort the nodes, with those of the pilots released on their way."""
+        """Build the pool, counting the released pilots as leaving."""
         gone = {release.pilot_id for release in self.releases}
         pilots = tuple(
             replace(p, is_leaving=True) if p.pilot_id in gone else p for p in self.given.pilots
@@ -67,7 +67,7 @@ class Draft:
             given.snapshot, queue, planned, pilots, self.memory, given.settings, given.now_s
         )
         pool = leave_to_jobs(pool, queue, given, self.memory)
-        cools = {  # without a pilot; those with one ``allocating`` gives to nobody
+        cools = {  # without a pilot; ``allocating`` skips those with one
             node.name: given.cooling[node.name].sentence(given.now_s)
             for node in pool.nodes
             if node.name in given.cooling and not node.pilot_id

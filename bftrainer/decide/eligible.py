@@ -1,10 +1,10 @@
-"""Which nodes each trainer may have: classes of nodes, and who cannot start at all. Pure.
+"""Which nodes each trainer may have: classes of nodes, and trainers that cannot start at all. Pure.
 
-A trainer has nodes of one *type* at a time (GPUs by type and number), because gradient steps
-go at the pace of the slowest, and only nodes that meet what it asks for (``node_request``).
-Nodes of one type that are alike to all these requests are one class of the allocation
-problem. A trainer that has nodes, or may have one type only, mixes the classes of its type;
-another one chooses a class. Called by ``allocating``; ``startable`` tells users.
+A trainer has nodes of one *type* at a time (GPUs by type and count), because the slowest node
+sets the pace of a step, and only nodes that meet its request (``node_request``). Nodes of one
+type that are alike to all requests form a class of the allocation problem. A trainer that has
+nodes, or may use only one type, mixes the classes of its type; any other chooses one class.
+Called by ``allocating``; ``startable`` explains it to users.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class NodeClass:
 
     @property
     def name(self) -> str:
-        """What the allocation problem calls it."""
+        """Its name in the allocation problem."""
         return " ".join([self.node_type, *sorted(str(one) for one in self.meets - {ANYTHING})])
 
 
@@ -41,12 +41,12 @@ class AllowedNodes:
     """What a trainer may have."""
 
     classes: tuple[NodeClass, ...]
-    mixes: bool  # nodes of all of them at once; else of one
-    most: int  # nodes it could have, were it alone
+    mixes: bool  # classes at once; else it uses one of them
+    most: int  # nodes it could have if it were alone
 
 
 class Classes:
-    """Some nodes by class."""
+    """Nodes by class."""
 
     def __init__(
         self, names: Iterable[str], seen: Mapping[str, Node], requests: Iterable[NodeRequest]
@@ -66,14 +66,14 @@ class Classes:
 
     @property
     def is_one(self) -> bool:
-        """Whether there are no two classes."""
+        """Whether there is at most one class."""
         return len(self._counts) <= 1
 
     def choice(self, request: NodeRequest, n_min: int, held: Iterable[str] = ()) -> AllowedNodes:
-        """Return what a trainer may have that has those nodes now.
+        """Return what a trainer with these nodes may have.
 
-        One that may have several types and fits into no class by itself, but into a type,
-        gets the largest type.
+        If it may use several types and needs more nodes than any one class has, but not more than
+        a type has, it gets the largest type.
         """
         classes = [one for one in self._counts if request in one.meets]
         of_type = Counter[str]()
@@ -90,21 +90,21 @@ class Classes:
 
 
 def suited(problem: Problem, given: DecisionInput, warm_up_s: float = 0.0) -> Problem | None:
-    """Return the problem in which everybody may have what suits them.
+    """Return the problem restricted to the nodes that suit each trainer.
 
-    Trainers that cannot start are not in it, so that they do not count for P_jmax, unless
-    the policy says that they do. None: there are no others.
+    Trainers that cannot start are left out, so that they do not count for P_jmax, unless
+    ``skip_unstartable`` is off. None: no trainer is left.
 
     Args:
-        problem: with every node open to everybody.
+        problem: with every node open to every trainer.
         given: what it was made of.
-        warm_up_s: what a joining node needs before it trains.
+        warm_up_s: of a joining node.
     """
     specs = {record.trainer_id: record.spec for record in given.trainers}
     requests = [asked(specs[trainer.trainer_id]) for trainer in problem.trainers]
     seen = nodes_by_name(given.snapshot.nodes or ())
     classes = Classes([node.name for node in problem.nodes], seen, requests)
-    # A trainer's type, if none of its nodes trains yet, is that of those about to.
+    # A trainer of which no node trains yet has the type of its joining nodes.
     joins = nodes_by_trainer(given.memory.assignment, {p.node for p in given.pilots if p.is_held})
     trainers: list[ProblemTrainer] = []
     for trainer, request in zip(problem.trainers, requests, strict=True):
@@ -126,7 +126,7 @@ def suited(problem: Problem, given: DecisionInput, warm_up_s: float = 0.0) -> Pr
 def _known(
     nodes: tuple[ProblemNode, ...], classes: Classes, seen: Mapping[str, Node]
 ) -> tuple[ProblemNode, ...]:
-    """The nodes with their classes, where there are several, and their switches."""
+    """The nodes with their switches and, if there are several, their classes."""
     if classes.is_one and not any(seen[node.name].switch for node in nodes):
         return nodes
     titles = {} if classes.is_one else {one: one.name for one in set(classes.class_of.values())}

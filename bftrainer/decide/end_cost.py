@@ -1,11 +1,10 @@
-"""What the end and the start of a pilot cost on this site, as looks show it.
+"""How long the end and the start of a pilot take on this site, as snapshots show it.
 
-A node is usable again when its pilot's job has left the queue and its Epilog has ended: until
-then it is of no use to the ordinary job it was given back for. ``observe`` is an estimator of
-the fold, ``asked`` takes down what a decision releases. What was measured counts as lead
-before planned starts (``applied``). Where it is longer than what the site promises, no
-give-back is in time: then one node more of each type stays free, and no node is taken on
-which a waiting job could start (``leave_to_jobs``). docs/design/give-back.md has the reasons. Pure.
+A node is usable again when its pilot's job has left the queue and its Epilog has ended. The
+measured time counts as lead before planned starts (``applied``). Where it exceeds the site's
+promise, no release is in time: then one more node of each type stays free, and nodes on which a
+pending job could start are not taken (``leave_to_jobs``). ``observe`` is an estimator of the
+fold, ``asked`` records what a decision releases. docs/design/give-back.md has the reasons. Pure.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from bftrainer.model.finding import Measured
 from bftrainer.queue.model import QueueModel
 
 REMEMBERED = 15  # ends, and starts
-LEAST_S = 5.0  # agents on busy nodes take as long to leave: what is less is no Epilog
-MOST_S = 900.0  # what took longer hung, and says nothing of the next
-_BUSY = (NodeState.COMPLETING, NodeState.DOWN)  # an adapter calls one down that takes long
+LEAST_S = 5.0  # a busy node's agent takes as long: no Epilog
+MOST_S = 900.0  # longer ends hung and are not typical
+_BUSY = (NodeState.COMPLETING, NodeState.DOWN)  # adapters report slow completing as down
 _BACK = (NodeState.IDLE, NodeState.PLANNED, NodeState.ALLOCATED)
 
 
 def end_cost_s(memory: Memory) -> float:
-    """Return how long a node usually takes to come back, in seconds; 0: no look shows it."""
+    """Return the typical time until a node is usable again in seconds; 0: none or unknown."""
     cost_s = median(memory.ends.took_s or (0.0,))
     return cost_s if cost_s >= LEAST_S else 0.0
 
 
 def measured(memory: Memory, settings: Settings) -> Measured:
-    """Return what people are told of it."""
+    """Return the figures for users."""
     known = memory.ends
     return Measured(
         end_s=end_cost_s(memory) if known.took_s else None,
@@ -45,11 +44,11 @@ def measured(memory: Memory, settings: Settings) -> Measured:
 
 
 def observe(memory: Memory, given: DecisionInput) -> Memory:
-    """Take over what a look shows of pilots that end, and of those that start."""
+    """Learn from pilots that end and pilots that start."""
     known, snapshot = memory.ends, given.snapshot
     ours = {job.pilot_id: job for job in snapshot.jobs or () if job.pilot_id is not None}
     joining, joined_s = _joining(known, given, ours)
-    # The batch system asks some itself: these have just heard of it.
+    # Some are ended by the batch system itself; count from now.
     ending = {
         p.node: Ending(pilot_id=p.pilot_id, asked_s=given.now_s)
         for p in given.pilots
@@ -70,14 +69,14 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
 def _ending(
     known: Mapping[str, Ending], snapshot: Snapshot, ours: Mapping[str, Job]
 ) -> tuple[dict[str, Ending], list[float]]:
-    """Return which nodes are not back yet, and what the others took.
+    """Return which nodes are not usable yet, and what the others took, in seconds.
 
-    A pilot that is completing does not say whose turn it is: the controller's epilog holds the
-    job and not the node, and the node was looked at before the job.
+    A completing pilot proves nothing: the controller's epilog holds the job but not the node, and
+    nodes are read before jobs.
     """
     ending, took_s, looked_s = dict[str, Ending](), list[float](), snapshot.taken_at_s
     states = {n.name: n.state for n in snapshot.nodes or () if n.name in known}
-    for node, one in sorted(known.items()):  # however they were read
+    for node, one in sorted(known.items()):  # independent of read order
         state, job = states.get(node), ours.get(one.pilot_id)
         if looked_s <= one.asked_s:
             ending[node] = one
@@ -85,7 +84,7 @@ def _ending(
             ending[node] = replace(one, busy_s=looked_s)
         elif job is not None:
             ending[node] = one
-        elif state in _BACK:  # at least so long: where looks are seldom nobody knows better
+        elif state in _BACK:  # a lower bound; with rare polls the best there is
             took_s.append(0.0 if one.busy_s is None else one.busy_s - one.asked_s)
     return ending, [one_s for one_s in took_s if one_s <= MOST_S]
 
@@ -93,7 +92,7 @@ def _ending(
 def _joining(
     known: Ends, given: DecisionInput, ours: Mapping[str, Job]
 ) -> tuple[dict[str, float | None], list[float]]:
-    """Return which pilots have no agent or no start yet, and what the others took."""
+    """Return which pilots have no agent or no start yet, and what the others took, in seconds."""
     joining, joined_s = dict[str, float | None](), list[float]()
     for pilot in given.pilots:
         if pilot.is_leaving or (pilot.is_held and pilot.pilot_id not in known.joining):
@@ -104,13 +103,13 @@ def _joining(
         start_s = job.start_s if job is not None and job.state is JobState.RUNNING else None
         if came_s is None or start_s is None:
             joining[pilot.pilot_id] = came_s
-        else:  # the batch system's times are whole seconds
+        else:  # the batch system reports whole seconds
             joined_s.append(max(0.0, came_s - start_s))
     return joining, joined_s
 
 
 def asked(memory: Memory, releases: Sequence[Release], given: DecisionInput) -> Memory:
-    """Take down which pilots that had started are asked to leave now."""
+    """Record which started pilots are asked to leave now."""
     begun = {p.pilot_id for p in given.pilots if p.is_held or p.end_s is not None}
     new = {
         release.node: Ending(pilot_id=release.pilot_id, asked_s=given.now_s)
@@ -122,23 +121,23 @@ def asked(memory: Memory, releases: Sequence[Release], given: DecisionInput) -> 
 
 
 def applied(settings: Settings, memory: Memory) -> Settings:
-    """Return the settings of a decision, with the lead that ends of pilots need."""
+    """Return the settings of a decision with the lead that pilot ends need."""
     cost_s = end_cost_s(memory)
     return _with_lead(settings, cost_s) if cost_s else settings
 
 
-@lru_cache(maxsize=16)  # the same object while nothing new is measured: others go by identity
+@lru_cache(maxsize=16)  # the same object while nothing changes: other caches go by identity
 def _with_lead(settings: Settings, cost_s: float) -> Settings:
-    # While the reserve is filled up again, which takes as long, there is another node.
+    # Refilling the reserve takes as long; the extra node covers that time.
     extra = settings.reserve_extra_nodes + (cost_s > settings.harm_slo_s)
     margin_s = settings.gap_margin_s + cost_s
     return replace(settings, gap_margin_s=margin_s, reserve_extra_nodes=extra)
 
 
 def leave_to_jobs(pool: Pool, queue: QueueModel, given: DecisionInput, memory: Memory) -> Pool:
-    """Take out of the pool what waiting jobs could start on, where ends break the promise.
+    """Remove nodes on which pending jobs could start, where pilot ends break the promise.
 
-    A job whose start is planned is served by that (``QueueModel.gap_ends``), with the lead.
+    Jobs with a planned start are covered by that plan (``QueueModel.gap_ends``) and the lead.
     """
     cost_s = end_cost_s(memory)
     names = {n.name for n in pool.nodes if not n.pilot_id}

@@ -1,10 +1,9 @@
-"""Would the scheduler start this job on the free nodes and some of ours? Asked of the queue.
+"""Which pending jobs could start on the free nodes and some of ours, by the queue model.
 
-Takes the pending ordinary jobs in their scheduler's order and what is free or ours, returns who
-can start with the demands that must be met, and why the others cannot; called by ``giveback``.
-Jobs are judged in that order against what those before them leave: all that can start now can
-start together. One that cannot is planned as the scheduler will (``queue.backfill``): on
-those nodes later ones must be over by then. Pure.
+Jobs are judged in scheduler order, each against what the earlier ones leave, so all that can
+start can start together. A job that cannot start is planned as the scheduler would
+(``queue.backfill``); later jobs may use its nodes only if they end before. Returns which jobs can
+start with which demands, and why the others cannot. Called by ``giveback``. Pure.
 """
 
 from __future__ import annotations
@@ -21,33 +20,32 @@ from bftrainer.queue.nodesets import NodeSet
 TOO_FEW = "Too few nodes for it are free or ours."
 
 
-Placed = tuple[
-    Job, NodeDemand
-]  # what a job that can start needs for itself, with what it takes on top
+# A job that can start, and its demand, including nodes beyond its minimum.
+Placed = tuple[Job, NodeDemand]
 
 
 class Feasibility:
-    """Who of a queue can start, with which nodes, and who cannot."""
+    """Which jobs of a queue can start, with which nodes, and why the others cannot."""
 
     def __init__(self, queue: QueueModel, usable: NodeSet, free: NodeSet) -> None:
         """Begin a pass over the queue.
 
         Args:
             queue: pending ordinary jobs.
-            usable: nodes that are free, on their way back, or ours.
-            free: those of them that nobody has to give back.
+            usable: nodes that are free, coming back, or ours.
+            free: the subset that needs no release.
         """
-        self.starts: list[Job] = []  # in the queue's order
+        self.starts: list[Job] = []  # in queue order
         self.placed: list[Placed] = []  # likewise
-        self.refused: dict[str, str] = {}  # job -> why it cannot, one sentence
-        self.plan = queue.next_plan(usable)  # of those that cannot
+        self.refused: dict[str, str] = {}  # job -> why it cannot start, one sentence
+        self.plan = queue.next_plan(usable)  # of the refused jobs
         self._queue, self._rooms = queue, Rooms(queue.sets, usable)
-        self._matching = Matching(usable)  # of all that can start with free nodes and ours
-        self._n_unused = usable.bit_count()  # of these
-        self._now_free = Matching(free)  # of as much of that as free nodes can have
+        self._matching = Matching(usable)  # of startable jobs to free nodes and ours
+        self._n_unused = usable.bit_count()  # of ``usable``
+        self._now_free = Matching(free)  # the part of it that free nodes can meet
 
     def of_all(self, why_refused: Callable[[Job], str]) -> Feasibility:
-        """Judge every job; ``why_refused`` says why one gets no nodes whatever is free, or ""."""
+        """Judge every job; ``why_refused`` gives a reason to release nothing for one, or ""."""
         for job in self._queue.jobs:
             self._judge(job, why_refused)
         return self
@@ -55,7 +53,7 @@ class Feasibility:
     def _judge(self, job: Job, why_refused: Callable[[Job], str]) -> None:
         why, request = self._queue.why_not(job), None
         if not (why or job.can_share) and job.n_nodes > self._n_unused and self.plan.is_full:
-            why = TOO_FEW  # whatever it asks for: most jobs of a full machine
+            why = TOO_FEW  # a shortcut: most jobs of a full machine
         if not why:
             request = self._queue.request(job)
             why = request.why_not or why_refused(job)
@@ -68,7 +66,7 @@ class Feasibility:
             self.plan.wait(job, request)
 
     def _start(self, job: Job, request: JobNeeds) -> bool:
-        """Find a job nodes, of several ways what is free; whether there are enough."""
+        """Find nodes for a job, preferring the way that uses most free nodes; False: too few."""
         off = self.plan.kept_off(request.limit_s, is_in_reservation=bool(job.reservations))
         ways = [
             [replace(demand, among=demand.among & ~off) for demand in way] if off else list(way)
@@ -78,13 +76,13 @@ class Feasibility:
             ways.sort(key=self._lacks)
         before = self._matching.unused
         is_found = any(self._start_so(job, way) for way in ways)
-        if taken := before & ~self._matching.unused:  # others may have moved to some of these
+        if taken := before & ~self._matching.unused:  # earlier jobs may have moved to some of these
             self.plan.start(request.limit_s, taken)
             self._n_unused -= taken.bit_count()
         return is_found
 
     def _lacks(self, way: list[NodeDemand]) -> int:
-        """Count the nodes of ours that a way would take on top of what is taken."""
+        """Count the nodes of ours that a way would need released."""
         trial = Matching(self._now_free.unused, dict(self._now_free.has))
         return sum(one.count - trial.add_up_to(one.among, one.count) for one in way)
 

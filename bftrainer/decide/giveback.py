@@ -1,12 +1,12 @@
-"""Pending ordinary jobs → pilots to cancel now, before the scheduler has to preempt.
+"""Pending ordinary jobs -> pilots to cancel now, before the scheduler has to preempt them.
 
-``feasible`` judges which jobs could start, ``passed_over`` remembers who could and did not,
-``victims`` chooses the nodes; this module knows which nodes are free, coming back or ours.
+``feasible`` judges which jobs could start, ``passed_over`` remembers jobs that could have and
+did not, ``victims`` chooses the nodes. This module knows which nodes are free, coming back or ours.
 
-Why: a job for which the scheduler has to preempt may wait a whole cycle more
-(docs/design/give-back.md), and none at all when the nodes are free by then. A false release costs
-one short pause; so when in doubt, give back, and at once: nobody foretells when the scheduler
-comes.
+Why: a job for which the scheduler must preempt may wait a whole cycle longer
+(docs/design/give-back.md); it does not wait if the nodes are free in time. A wrong release costs
+one short pause. So when in doubt, release, and at once: the time of the next scheduler pass
+cannot be predicted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bftrainer.queue.waiting import waits_for_nodes
 
 
 def stage(draft: Draft) -> Draft:
-    """Release the pilots that are in the way of ordinary jobs, and leave their nodes to these."""
+    """Release the pilots whose nodes ordinary jobs could use, and hold those nodes off."""
     if not draft.queue.jobs:
         return draft
     given, memory, sets = draft.given, draft.memory, draft.queue.sets
@@ -45,7 +45,7 @@ def stage(draft: Draft) -> Draft:
     shares = give(judged.placed, sets, offer, draft.pick) if judged.placed else []
     served = _served(judged.starts, shares, sets, sets.named(free))
     shares = _believed(shares, offer)
-    # Free or coming back, and a job is about to start there: for as long as those given back now.
+    # Nodes free or coming back on which a job is about to start: held off like released ones.
     left = {node.name for _, share in shares for node in sets.members(share & offer.free)}
     held_off = dict.fromkeys(left, given.now_s) | dict(memory.held_off)
     memory = replace(
@@ -61,7 +61,7 @@ def stage(draft: Draft) -> Draft:
 def _served(
     starts: Sequence[Job], shares: Sequence[tuple[Job, NodeSet]], sets: NodeSets, free: NodeSet
 ) -> Iterator[passed_over.Served]:
-    """Return who could start, with the nodes; None where some are not free yet."""
+    """Return the startable jobs with their nodes; None where some are not free yet."""
     has = {job.job_id: 0 for job in starts}
     for job, share in shares:
         has[job.job_id] |= share
@@ -74,9 +74,9 @@ def _served(
 def _believed(
     shares: Sequence[tuple[Job, NodeSet]], offer: VictimPool
 ) -> list[tuple[Job, NodeSet]]:
-    """Leave an announced job one node, free if there is one: perhaps nobody accepts it.
+    """Limit an announced job to one node, a free one if possible: it may still be refused.
 
-    The others follow by the look that shows it, a moment later.
+    The other nodes follow after the poll that shows it, a moment later.
     """
     tiers = (offer.free, *offer.at_no_cost, offer.of_trainers)
     return [
@@ -90,8 +90,8 @@ def _believed(
 def _in_the_way(given: DecisionInput) -> dict[str, PilotView]:
     """Return the pilots whose node a job could have.
 
-    Where pilots come last one that waits is in no way. Nor is one that has started since the
-    look: the cycle that started it has started jobs, too.
+    Where pilots come last, a pending pilot delays no job. Nor does one that has started since the
+    snapshot: the cycle that started it has served the jobs before it.
     """
     snapshot = given.snapshot
     out = LOST_STATES + FREE_STATES if snapshot.pilots_come_last else LOST_STATES
@@ -104,7 +104,7 @@ def _in_the_way(given: DecisionInput) -> dict[str, PilotView]:
 def _offer(
     sets: NodeSets, free: AbstractSet[str], ours: Mapping[str, PilotView], memory: Memory
 ) -> VictimPool:
-    """Sort our nodes by what they are to the trainers."""
+    """Sort our nodes by what they are worth to the trainers."""
     tiers = tiers_of({name: pilot.is_held for name, pilot in ours.items()}, memory.assignment)
     *at_no_cost, of_trainers = [sets.named(names) for names in tiers]
     return VictimPool(free=sets.named(free), at_no_cost=at_no_cost, of_trainers=of_trainers)
@@ -116,7 +116,7 @@ def _releases(
     offer: VictimPool,
     ours: Mapping[str, PilotView],
 ) -> Iterator[Release]:
-    """Release what is ours of what jobs get now, the cheapest first."""
+    """Release our nodes among those that jobs get now, the cheapest first."""
     for job, share in shares:
         for tier in (*offer.at_no_cost, offer.of_trainers):
             for node in sets.members(share & tier):
@@ -129,17 +129,17 @@ def _releases(
 
 
 def observe(memory: Memory, given: DecisionInput) -> Memory:
-    """Bring up to date for which nodes nobody is to be asked, because jobs are to have them.
+    """Update which nodes are held off for jobs.
 
-    That is counted from when the node was free, and is over when a job has it, when nobody
-    waits any more, or when a whole cycle of the scheduler has passed.
+    The time counts from when the node was free. It ends when a job has the node, when no job
+    waits any more, or after a whole scheduler cycle.
     """
     if not memory.held_off:
         return memory
     snapshot, settings = given.snapshot, given.settings
     if not waits_for_nodes(snapshot):
-        return replace(memory, held_off={})  # there is no one to keep them free for
-    more_s = (settings.hold_off_cycles - 1.0) * settings.cycle_s  # of a daemon that backs off
+        return replace(memory, held_off={})  # no job to keep them free for
+    more_s = (settings.hold_off_cycles - 1.0) * settings.cycle_s  # while backing off
     taken = taken_nodes(snapshot)
     leaving = {p.node for p in given.pilots if p.is_leaving}
     leaving |= names_in(snapshot, NodeState.COMPLETING)
@@ -157,7 +157,7 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
 
 
 def coming_back(snapshot: Snapshot, pilots: Sequence[PilotView], memory: Memory) -> set[str]:
-    """Return the nodes we gave back that nobody has taken yet, whatever their state shows."""
+    """Return the nodes given back that nothing occupies yet, whatever state they show."""
     given_back = {p.node for p in pilots if p.is_leaving} | set(memory.held_off)
     if not given_back:
         return set()

@@ -1,7 +1,7 @@
-"""How long a node takes to train once a trainer is to have it and its agent is there: learnt.
+"""Learns the warm-up of a node: from its assignment, with the agent connected, until it trains.
 
 ``observe`` is an estimator (``observing``). A decision that knows the warm-up moves fewer nodes
-for little (ADR 7). Pure.
+for small gains (ADR 7). Pure.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from bftrainer.model.decision import DecisionInput, Joining, Memory
 
-ENOUGH = 5  # nodes that joined, before the average counts
-NEWEST = 0.2  # share of the newest in the average
+ENOUGH = 5  # nodes that joined before the average is used
+NEWEST = 0.2  # weight of the newest in the average
 
 
 def observe(memory: Memory, given: DecisionInput) -> Memory:
-    """Note which nodes are to train and do not yet, and learn from those that do now."""
+    """Note which assigned nodes do not train yet, and learn from those that now do."""
     known = memory.joining
     waits = {p.node for p in given.pilots if p.is_held and not p.is_leaving}
     waits &= memory.assignment.keys() - given.training.keys()
@@ -30,11 +30,11 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
 
 
 def warm_up_s(joining: Joining, t_fwd_s: float) -> float:
-    """Return what a joining node is taken to need before it trains; 0 until it is known.
+    """Return the assumed warm-up of a joining node; 0 while it is unknown.
 
-    At most half of t_fwd: a node that would be worth nothing within it would never be taken.
+    At most half of t_fwd: otherwise a node would never pay back and never be taken.
     """
     if joining.count < ENOUGH:
         return 0.0
-    # Whole seconds: what is learnt a little further changes nothing.
+    # Whole seconds, so that small updates do not change decisions.
     return float(round(min(joining.warm_up_s, t_fwd_s / 2.0)))

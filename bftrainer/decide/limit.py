@@ -1,8 +1,7 @@
-"""At most so many nodes held, of a daemon that backs off: a stage of ``decision``. Pure.
+"""Limits the number of held nodes while the daemon backs off: a stage of ``decision``. Pure.
 
-``max_held_nodes`` comes from ``bftrainer.harm.backoff`` with the settings of a
-decision. Nodes without a pilot stay out of the pool, those whose gap ends soonest first;
-then pilots go, the cheapest for the trainers first.
+``max_held_nodes`` is set by ``bftrainer.harm.backoff``. Nodes without a pilot leave the pool
+first, shortest gap first; then pilots are released, the cheapest for the trainers first.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from bftrainer.model.decision import Release
 
 
 def stage(draft: Draft) -> Draft:
-    """Take what is too much out of the pool, and release the pilots among it."""
+    """Remove the excess nodes from the pool, and release the pilots among them."""
     pool, most = draft.pool, draft.given.settings.max_held_nodes
     if most is None or len(pool.nodes) <= most:
         return draft

@@ -1,7 +1,7 @@
-"""What decisions remember, brought up to what is observed: the first stage.
+"""Updates the decision's memory from what was observed: the first stage.
 
-Each estimator is a fold over its own part of ``Memory``; they are asked in this order, for
-later ones build on what earlier ones have seen. Pure.
+Each estimator is a fold over its own part of ``Memory``. The order matters: later ones use the
+results of earlier ones. Pure.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from bftrainer.model.decision import DecisionInput, Memory
 
 
 class Estimator(Protocol):
-    """Keeps an estimate of something that no single look shows."""
+    """Maintains an estimate that no single snapshot shows."""
 
     def __call__(self, memory: Memory, given: DecisionInput, /) -> Memory:
-        """Return the memory with the estimate as it is after this input."""
+        """Return the memory updated with this input."""
 
 
 def _count_idle(memory: Memory, given: DecisionInput) -> Memory:
@@ -31,19 +31,19 @@ def _count_idle(memory: Memory, given: DecisionInput) -> Memory:
 
 
 ESTIMATORS: tuple[Estimator, ...] = (
-    _count_idle,  # in how many looks in a row each node was idle
-    cycles.observe,  # when the scheduler's last cycles began
-    giveback.observe,  # which nodes are left to jobs
-    passed_over.observe,  # who had nodes and did not start
-    overdue.observe,  # how long agents take to come
-    joining.observe,  # how long nodes take until they train
-    end_cost.observe,  # how long ends and starts of pilots take
-    slow_nodes.observe,  # which nodes are slow
+    _count_idle,  # number of consecutive snapshots in which each node was idle
+    cycles.observe,  # begins of the latest scheduler cycles
+    giveback.observe,  # nodes held off for jobs
+    passed_over.observe,  # jobs that did not start despite free nodes
+    overdue.observe,  # time agents need to connect
+    joining.observe,  # warm-up of nodes
+    end_cost.observe,  # duration of pilot ends and starts
+    slow_nodes.observe,  # slow nodes
 )
 
 
 def observe(given: DecisionInput) -> Memory:
-    """Bring the memory up to the input."""
+    """Update the memory with the input."""
     memory = given.memory
     for estimator in ESTIMATORS:
         memory = estimator(memory, given)

@@ -1,9 +1,9 @@
-"""Pilots that do not start, and agents that do not come: given up, after a while.
+"""Gives up pilots that do not start and agents that do not connect.
 
-A pilot waits its turn behind every ordinary job; two cycles of the scheduler that began after
-its request have passed over it. An agent that takes long to come may have a slow prolog or
-file system before it: how long that takes is learnt. ``observe`` is an estimator
-(``observing``), ``stage`` one of ``decision``. Pure.
+A pilot waits behind every ordinary job; it is overdue when two scheduler cycles that began after
+its request passed over it. A slow prolog or file system may delay an agent, so the time limit
+for agents is learnt. ``observe`` is an estimator (``observing``), ``stage`` a stage of
+``decision``. Pure.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from bftrainer.decide.cycles import are_told, have_passed
 from bftrainer.decide.draft import Draft
 from bftrainer.model.decision import AgentPatience, DecisionInput, Memory, PilotView, Release
 
-LEAST_S, MOST_S = 60.0, 900.0  # of patience with agents: imports take their time
-TIMES = 3.0  # what the last agent took
-A_BIT_S = 5.0  # to be submitted, and to be seen
+LEAST_S, MOST_S = 60.0, 900.0  # bounds of the agents' time limit; imports are slow
+TIMES = 3.0  # the time of the agent that connected last
+A_BIT_S = 5.0  # from the request until polls show the pilot
 
 
 def observe(memory: Memory, given: DecisionInput) -> Memory:
-    """Note which pilots have started, and learn from the agents that came."""
+    """Note which pilots have started, and learn from the agents that connected."""
     known = memory.agents
     came = [p.pilot_id for p in given.pilots if p.is_held and p.pilot_id in known.started_s]
     took_s = [given.now_s - (known.started_s[pilot_id] or given.now_s) for pilot_id in came]
@@ -39,7 +39,7 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
 
 
 def stage(draft: Draft) -> Draft:
-    """Release the pilots that have had time enough; agents get twice as long the next time."""
+    """Release overdue pilots; if an agent was overdue, double the time limit for agents."""
     late = list(_late(draft.given, draft.memory))
     draft = draft.releasing(late, is_held_off=True)
     agents = draft.memory.agents
@@ -56,7 +56,7 @@ def _late(given: DecisionInput, memory: Memory) -> Iterator[Release]:
             continue
         since_s, reason = memory.agents.started_s[pilot.pilot_id], ""
         if since_s is not None and given.now_s - since_s > limit_s:
-            reason = f"Its agent did not come in time ({limit_s:.0f} s)."
+            reason = f"Its agent did not connect in time ({limit_s:.0f} s)."
         elif since_s is None and _is_passed_over(pilot, given, memory):
             reason = "Its pilot did not start in time: the scheduler has passed over it."
         if reason:
@@ -64,11 +64,11 @@ def _late(given: DecisionInput, memory: Memory) -> Iterator[Release]:
 
 
 def _is_passed_over(pilot: PilotView, given: DecisionInput, memory: Memory) -> bool:
-    """Whether two cycles did not start it; a look that shows it is young enough to show that."""
+    """Whether two cycles did not start it, as far as a recent enough snapshot shows."""
     snapshot, settings = given.snapshot, given.settings
     if snapshot.taken_at_s - pilot.requested_s <= A_BIT_S:
         return False
-    if not are_told(snapshot):  # of two one is over for certain
+    if not are_told(snapshot):  # ``have_passed(1)`` waits for two intervals then
         since_s = pilot.requested_s + A_BIT_S
         return have_passed(1, since_s, memory, snapshot, settings)
     return have_passed(2, pilot.requested_s, memory, snapshot, settings)

@@ -1,11 +1,11 @@
-"""Jobs that had their nodes and did not start: for a while they get no others.
+"""Detects jobs that the scheduler passed over, and releases nothing for them for a while.
 
-What keeps such a job we do not know; nodes given back for it would lie idle again. A job whose
-nodes were free for a whole cycle of the scheduler and that still waits was *served in vain*,
-and so was one on whose nodes a pilot was started that had been asked for after that, where
-pilots come last: after k times it gets none for 2^k cycles. The tasks of an array share one
-memory, and a task that starts or leaves the queue clears it. ``observe`` is an estimator
-(``observing``), ``serve`` is called by ``giveback`` when it knows who could start. Pure.
+If a job's nodes were free for a whole scheduler cycle and it is still pending, something we cannot
+see blocks it; further nodes would idle as well. Where pilots come last, it also counts as passed
+over when a pilot requested later started on its nodes. After the k-th time, nothing is released
+for it for 2^k cycles. The tasks of an array share one record; it is cleared when a task starts
+or leaves the queue. ``observe`` is an estimator (``observing``); ``giveback`` calls ``serve``
+when it knows which jobs could start. Pure.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from bftrainer.queue.waiting import pending_jobs
 MOST_DOUBLINGS = 5
 
 Known = Mapping[str, VainReleases]  # by ``Job.counts_as``
-# A job that could start, and its nodes; None while not all of them are free: a large job whose
-# last nodes are still being left has not been passed over.
+# A startable job and its nodes; None while some of them are not free yet, because then it cannot
+# have been passed over.
 Served = tuple[Job, tuple[str, ...] | None]
 
 
 def observe(memory: Memory, given: DecisionInput) -> Memory:
-    """Count whom a cycle has passed over, and forget who waits no more."""
+    """Count jobs that a cycle passed over; drop jobs that are no longer pending."""
     if not memory.vain:
         return memory
     snapshot = given.snapshot
@@ -58,18 +58,18 @@ def _has_started(pilot: PilotView) -> bool:
 
 
 def why_refused(job: Job, known: Known) -> str:
-    """Say why it gets no nodes at the moment; "": it may."""
+    """Say why nothing is released for a job at the moment; "": it is not refused."""
     one = known.get(job.counts_as)
     if one is None or one.refused_s is None:
         return ""
     return (
-        f"It had its nodes for a whole cycle and did not start, {one.times} times: it gets none"
-        f" for {1 << min(one.times, MOST_DOUBLINGS)} cycles."
+        f"The scheduler passed over it {one.times} times while its nodes were free: none are"
+        f" released for it for {1 << min(one.times, MOST_DOUBLINGS)} cycles."
     )
 
 
 def serve(known: Known, served: Iterable[Served], now_s: float) -> Known:
-    """Note who could start at this decision; of a family the first."""
+    """Note which jobs could start at this decision; of a family the first."""
     after: dict[str, VainReleases] = {}
     for job, nodes in served:
         base, job_id = job.counts_as, job.job_id

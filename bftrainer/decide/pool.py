@@ -1,9 +1,9 @@
-"""Snapshot and pilots → the pool: which nodes may be used, until when, and why not.
+"""Snapshot and pilots -> the pool: which nodes may be used, until when, and why the others not.
 
-A node is *usable* when a pilot of ours holds it or has been requested for it, or
-when it is a candidate: idle in enough snapshots, passed over by the scheduler, with
-a gap long enough. Some candidates stay unborrowed as the reserve. A node is left when
-what is planned on it (``QueueModel.gap_ends``) comes nearer than the margin.
+A node is *usable* when one of our pilots holds it or was requested for it, or when it is a
+candidate: idle in enough snapshots, not held off for a job, with a gap long enough. Some
+candidates stay free as the reserve. We leave a node when the next planned use
+(``QueueModel.gap_ends``) is closer than the margin.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from bftrainer.queue.model import GapEnd, QueueModel
 from bftrainer.queue.shown import FREE_STATES, LOST_STATES, names_in, once_per_look, taken_nodes
 from bftrainer.queue.waiting import waits_for_nodes
 
-# Two passes of the main scheduler, usually: a job for which a node was given back has it by
-# then, or waits for the next cycle.
+# Usually two passes of the main scheduler: a job for which a node was released has started by
+# then, or waits for the next backfill cycle.
 PASS_S = 3.0
 ENOUGH_GAP_S = 3600.0  # an interactive job of an hour fits
-SHORTEST_S = 60.0  # a minute is the shortest limit that is asked for
+SHORTEST_S = 60.0  # the shortest time limit we request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +35,10 @@ class Pool:
     reserve: tuple[str, ...] = ()
     not_used: Mapping[str, str] = field(default_factory=dict)
     due: Mapping[str, str] = field(default_factory=dict)  # pilot to release now -> why
-    starts_s: float = 0.0  # by when a pilot that is asked for now may start
+    starts_s: float = 0.0  # latest start of a pilot requested now
 
     def without(self, why: Mapping[str, str]) -> Pool:
-        """Take nodes out, for a reason each."""
+        """Remove nodes, each for a reason."""
         if not why:
             return self
         nodes = tuple([n for n in self.nodes if n.name not in why])
@@ -54,22 +54,22 @@ def build_pool(
     settings: Settings,
     now_s: float,
 ) -> Pool:
-    """Sort every node of a complete snapshot into pool, reserve and not used.
+    """Sort every node of a complete snapshot into pool, reserve or not used.
 
     Args:
         snapshot: complete.
-        queue: of the same look.
-        planned: who is next on each node by the scheduler's next plan. A pilot that is not there
-            yet has to fit that, too.
+        queue: of the same snapshot.
+        planned: earliest planned use of each node in the scheduler's next plan. It binds pilots
+            that have not started, too.
         pilots: ours, not ended.
         memory: of the decision fold.
         settings: of the site.
-        now_s: batch system's clock.
+        now_s: on the batch system's clock.
     """
     by_node, known = {p.node: p for p in pilots}, queue.gap_ends
     sooner = {**known, **{n: e for n, e in planned.items() if e.is_before(known.get(n))}}
-    # While somebody waits for nodes the scheduler comes to a pilot in its next cycle: a limit
-    # that fits what is left of a gap now would not fit what is left then.
+    # While jobs are pending, the scheduler reaches a pilot only in its next cycle, so the time
+    # limit must fit what is left of the gap then.
     waits_s = settings.cycle_s if sooner and waits_for_nodes(snapshot) else 0.0
     sorter = _Sorter(snapshot, memory, settings, now_s, now_s + waits_s)
     usable, due = list[PoolNode](), dict[str, str]()
@@ -98,12 +98,12 @@ def build_pool(
 
 
 def in_reserve(free: Sequence[PoolNode], settings: Settings, now_s: float) -> tuple[str, ...]:
-    """Return the nodes that stay in reserve, of those that nobody holds.
+    """Return which of the free nodes stay in reserve.
 
-    Those whose gap has an end are worth less to trainers and come first, the shortest gap before
-    the others, as long as an interactive job still fits; then those without an end; last those
-    too short for such a job, longest first. Between equals the last by name. Ends are points in
-    time, so the choice stays while plans stay.
+    Preferred are nodes whose gap has an end, because trainers gain less from them: the shortest
+    gap first, as long as an interactive job fits. Then nodes without an end, then gaps too short
+    for such a job, longest first. Ties: the last by name. Ends are points in time, so the choice
+    is stable while plans are.
     """
 
     def liked(node: PoolNode) -> tuple[int, float, str]:
@@ -120,7 +120,7 @@ def in_reserve(free: Sequence[PoolNode], settings: Settings, now_s: float) -> tu
     return tuple(reserve)
 
 
-@lru_cache(maxsize=1 << 16)  # mostly the same nodes, decision after decision
+@lru_cache(maxsize=1 << 16)  # mostly the same nodes in every decision
 def _pool_node(
     name: str, kind: str, gpus: int, end_s: float | None, pilot_id: str, is_held: bool
 ) -> PoolNode:
@@ -135,7 +135,7 @@ def _pool_node(
 
 
 class _Sorter:
-    """Says of a node until when it may be used, and why not."""
+    """Decides for a node until when it may be used, or why not."""
 
     def __init__(
         self, seen: Snapshot, memory: Memory, settings: Settings, now_s: float, starts_s: float
@@ -148,17 +148,17 @@ class _Sorter:
             if job.pilot_id and job.time_limit_s and job.state is JobState.PENDING
         }
         if seen.pilots_come_last and settings.hold_off_cycles <= 1.0:
-            # A pilot may wait in the queue as soon as a look shows that the main scheduler has
-            # passed over the node: it gets what the next cycle leaves. Not while we back off.
+            # Once a snapshot shows that the main scheduler passed over the node, a pilot may be
+            # queued: it ranks below every ordinary job. Not while the daemon backs off.
             shown_s = seen.taken_at_s - PASS_S
             self._held_off = {n: at_s for n, at_s in memory.held_off.items() if at_s > shown_s}
 
     def until_s(self, end: GapEnd | None) -> float | None:
-        """When a pilot that is asked for now must be over by its limit."""
+        """When the time limit of a pilot requested now must end."""
         return None if end is None else end.last_end_s - self._settings.gap_margin_s
 
     def keep_until_s(self, pilot: PilotView, end: GapEnd | None) -> float | None:
-        """When a pilot must be off its node; of one that waits, when it would have to be."""
+        """When a pilot must leave its node; for a pending pilot, when it would have to."""
         if end is None:
             return pilot.end_s
         if pilot.is_held or pilot.end_s is not None:
@@ -166,7 +166,7 @@ class _Sorter:
         return self.until_s(end)
 
     def why_not_take(self, node: Node, end: GapEnd | None) -> str:
-        """Say why nobody is asked for a free node without a pilot; "": it is a candidate."""
+        """Say why a free node without a pilot is not claimed; "": it is a candidate."""
         settings = self._settings
         if settings.eligible_node_types and node.node_type not in settings.eligible_node_types:
             return f"Policy does not use nodes of type {node.node_type}."
@@ -174,7 +174,7 @@ class _Sorter:
             return "It is left to the queue until a whole scheduler cycle has passed."
         until_s = self.until_s(end)
         if end is not None and until_s is not None:
-            shortest_s = min(SHORTEST_S, settings.min_gap_s)  # of what is left once it starts
+            shortest_s = min(SHORTEST_S, settings.min_gap_s)  # left once the pilot starts
             is_long = until_s - self._starts_s >= shortest_s
             if not is_long or until_s - self._now_s < settings.min_gap_s:
                 return end.sentence(self._now_s)
@@ -183,14 +183,14 @@ class _Sorter:
         return ""
 
     def leave(self, node: Node, pilot: PilotView, end: GapEnd | None) -> tuple[str, bool]:
-        """Say why the node of a pilot is of no use any more, and whether the pilot has to go."""
+        """Say why a pilot's node is not usable any more, and whether the pilot must be released."""
         settings, now_s = self._settings, self._now_s
         if pilot.is_leaving:
             return f"Pilot {pilot.pilot_id} is leaving it.", False
         left_s = math.inf if pilot.end_s is None else pilot.end_s - now_s
         is_taken = node.name in self._taken and not pilot.is_held
         must_go = is_taken or left_s <= settings.end_margin_s / 2
-        if node.state in LOST_STATES:  # of one that is down the batch system ends the pilot
+        if node.state in LOST_STATES:  # if it is down, the batch system ends the pilot
             return _state_of(node), must_go or node.state is not NodeState.DOWN
         if end is not None and self._is_due(pilot, end):
             return end.sentence(now_s), True
@@ -201,7 +201,7 @@ class _Sorter:
         return "", False
 
     def _is_due(self, pilot: PilotView, end: GapEnd) -> bool:
-        """Whether a pilot has to leave for what comes next, or waits and would not start."""
+        """Whether a pilot must leave for the next use, or is pending and could not start."""
         if limit_s := self._limits_s.get(pilot.pilot_id):
             return self._now_s + limit_s > end.last_end_s
         return self._now_s >= end.at_s - self._settings.gap_margin_s

@@ -1,4 +1,4 @@
-"""The reserve for small and immediate jobs, filled up again: a stage of ``decision``. Pure."""
+"""Restores the reserve for small and immediate jobs: a stage of ``decision``. Pure."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from bftrainer.queue.shown import FREE_STATES, names_in, nodes_by_name
 
 
 def stage(draft: Draft) -> Draft:
-    """Sort the nodes, and free as many as the reserve lacks."""
+    """Build the pool, and release as many nodes as the reserve lacks."""
     draft = draft.with_pool()
     releases = list(_releases(draft))
     return draft.releasing(releases, is_held_off=True).with_pool() if releases else draft
 
 
 def _releases(draft: Draft) -> Iterator[Release]:
-    """Release what is missing and not on its way back.
+    """Release what the reserve lacks beyond the nodes already coming back.
 
-    What jobs are about to start on, announced a moment ago perhaps, is nobody's reserve.
+    Nodes on which jobs are about to start (perhaps just announced) do not count for the reserve.
     """
     given, memory, settings = draft.given, draft.memory, draft.given.settings
     size = settings.reserve_nodes_per_type + settings.reserve_extra_nodes
@@ -44,7 +44,7 @@ def _releases(draft: Draft) -> Iterator[Release]:
 
 
 def _unconfirmed(draft: Draft) -> set[str]:
-    """Return the free nodes that are candidates as soon as they have been idle long enough."""
+    """Return the free nodes that were not yet idle in enough snapshots."""
     given = draft.given
     piloted = {p.node for p in given.pilots}
     seen, enough = draft.memory.idle_seen, given.settings.idle_confirmations

@@ -1,8 +1,8 @@
-"""Nodes that jobs share: what is left of each, and where one more job finds room.
+"""Nodes that jobs share: what is left of each, and where one more job fits.
 
-A room is one of some nodes and what is left of it: a node in use, or one that a job of this
-decision is about to start on. Used by ``feasible``. A search goes on where the last one for the
-same part ended, because rooms only get smaller.
+A room is what is left of one node out of a set: a node in use, or one on which a job of this
+decision is about to start. Used by ``feasible``. A search for a known share resumes where the
+last one ended, because rooms only get smaller.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from bftrainer.queue.nodesets import NodeSet, NodeSets
 
 
 class Rooms:
-    """All rooms there are."""
+    """All rooms."""
 
     def __init__(self, sets: NodeSets, usable: NodeSet) -> None:
-        """Begin with nodes in use of which something is left; pilots have theirs whole."""
+        """Begin with partly used nodes; nodes of pilots count as whole."""
         self._sets = sets
-        self._rooms: list[tuple[NodeSet, NodeLeft] | None] = [  # None: it has changed, see below
+        self._rooms: list[tuple[NodeSet, NodeLeft] | None] = [  # None: replaced by a smaller one
             (sets.bit_of[node.name], node.left)
             for node in sets.nodes
             if node.left is not None
@@ -28,7 +28,7 @@ class Rooms:
         self._searched: dict[tuple[NodeSet, NodeLeft], int] = {}
 
     def find(self, demand: NodeDemand, share: NodeLeft) -> list[int]:
-        """Return rooms for a demand, as many as it asks for if there are."""
+        """Return the positions of up to ``demand.count`` rooms for a demand."""
         key, found = (demand.among, share), list[int]()
         for position in range(self._searched.get(key, 0), len(self._rooms)):
             if len(found) == demand.count:
@@ -41,14 +41,14 @@ class Rooms:
         return found
 
     def use(self, position: int, share: NodeLeft) -> None:
-        """Take a part of a room."""
+        """Take part of a room."""
         room = self._rooms[position]
         if room is not None:
             self._rooms[position] = None
             self._add(room[0], room[1].without(share))
 
     def begin(self, demand: NodeDemand, share: NodeLeft) -> None:
-        """Leave to others what a job does not need of whole nodes it starts on."""
+        """Add as rooms what a job leaves of the whole nodes it starts on."""
         kinds = [node for node, members in self._sets.kinds if members & demand.among]
         smallest = NodeLeft(
             cpus=min(node.cpus for node in kinds),

@@ -1,13 +1,13 @@
-"""Slow nodes as measured → which of them are still used, and who takes a straggler's place.
+"""Which measured slow nodes are still used, and which node replaces a straggler.
 
-A straggler is replaced when another node is there that is not worth more elsewhere and the
-pause pays back within T; it is left out without replacement when the others are quicker
-without it; it stays otherwise (``milp.slow``). One that is replaced stays a member until its
-replacement trains (``Replacing``); it then goes in the same change of generation (MLSys 2020,
-section 5). A slow node is remembered, for it may be slow for anyone; the memory fades.
+A straggler is replaced when another node is available that is not worth more elsewhere and the
+pause pays back within T_fwd; it is dropped without replacement when the others are faster without
+it; otherwise it stays (``milp.slow``). A replaced straggler remains a member until its replacement
+trains (``Replacing``) and leaves in the same change of generation (MLSys 2020, section 5). A slow
+node is remembered, because it may be slow for any trainer; the memory fades.
 
-``observe`` is an estimator (``observing``), the rest is called by ``allocating``; with no slow
-nodes it costs nothing. Pure.
+``observe`` is an estimator (``observing``), ``allocating`` calls the rest; without slow nodes it
+costs nothing. Pure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from milp.slow import without_some, worth
 
 
 def observe(memory: Memory, given: DecisionInput) -> Memory:
-    """Take in what was measured; forget what has faded."""
+    """Record new measurements; forget those that have faded."""
     before, settings = memory.slow_nodes, given.settings
     if not (before or given.speeds):
         return memory
@@ -40,16 +40,16 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
 
 
 def fraction_now(one: SlowNode, settings: Settings, now_s: float) -> float:
-    """What a slow node is taken to reach: half as slow after each ``straggler_memory_s``."""
+    """Assumed speed of a slow node: the deficit halves every ``straggler_memory_s``."""
     halvings = max(0.0, now_s - one.seen_s) / settings.straggler_memory_s
     return 1.0 - (1.0 - one.fraction) * float(0.5**halvings)
 
 
 def settle(memory: Memory, in_pool: AbstractSet[str], given: DecisionInput) -> Memory:
-    """Bring pairs of straggler and replacement up to what is observed.
+    """Update the pairs of straggler and replacement with what is observed.
 
-    A pair is over when the replacement trains without the straggler. When the replacement is
-    lost, or the node slow no more, it is the trainer's own again, if it is still there.
+    A pair ends when the replacement trains without the straggler. When the replacement is lost,
+    or the node is no longer slow, the straggler is assigned to its trainer again.
     """
     if not memory.replacing:
         return memory
@@ -70,7 +70,7 @@ def settle(memory: Memory, in_pool: AbstractSet[str], given: DecisionInput) -> M
 def allocate(
     problem: Problem, solve: Callable[[Problem], Decided], memory: Memory, given: DecisionInput
 ) -> Decided:
-    """Return the policy's answer that is worth most with the slow nodes; ties: the earlier try.
+    """Return the answer of the policy that is worth most given the slow nodes; ties: the earlier.
 
     Raises:
         milp.errors.ProblemError: the problem is malformed.
@@ -88,8 +88,8 @@ def replaced(
 ) -> Mapping[str, Replacing]:
     """Return which stragglers stay until another node trains, by straggler.
 
-    Each is paired with a node that its trainer is to have in its place; where fewer come
-    than go, several stay for the same one, so that the trainer pauses once.
+    Each is paired with a node that its trainer is about to get. If fewer come than go, several
+    are paired with the same node, so that the trainer pauses once.
     """
     pairs = {
         node: pair

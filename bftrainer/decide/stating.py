@@ -1,4 +1,4 @@
-"""Records, nodes and settings → what the solver is given (``milp.problem``).
+"""Converts records, nodes and settings into the solver's input (``milp.problem``).
 
 Called by ``allocating`` and ``victims``.
 """
@@ -26,11 +26,11 @@ def nodes_by_trainer(
     return {trainer_id: tuple(own) for trainer_id, own in found.items()}
 
 
-@lru_cache(maxsize=1 << 16)  # mostly the same nodes, decision after decision
+@lru_cache(maxsize=1 << 16)  # mostly the same nodes in every decision
 def problem_node(
     name: str, gpus: int = 0, remaining_s: float | None = None, *, has_pilot: bool = False
 ) -> ProblemNode:
-    """Return the node as the allocation problem sees it."""
+    """Return the node for the allocation problem."""
     return ProblemNode(name=name, gpus=gpus, has_pilot=has_pilot, expected_remaining_s=remaining_s)
 
 
@@ -40,7 +40,7 @@ def problem_trainer(
     settings: Settings,
     settled: tuple[str, ...] = (),
 ) -> ProblemTrainer:
-    """Return the trainer as the allocation problem sees it."""
+    """Return the trainer for the allocation problem."""
     key = (id(record.spec), id(record.costs), id(settings))
     if known := _KNOWN.get(key):
         made = known.made
@@ -54,7 +54,7 @@ def problem_trainer(
 
 
 class _Known(NamedTuple):
-    """What was made last of a record: most trainers are the same at the next decision."""
+    """The last result for a record: most trainers do not change between decisions."""
 
     record: TrainerRecord
     settings: Settings

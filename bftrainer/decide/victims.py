@@ -1,12 +1,11 @@
-"""Which of our nodes go: as few as are asked for, the cheapest of those.
+"""Which of our nodes are released: as few as needed, and of those the cheapest.
 
-Takes the demands of jobs that can start, what is free and what our nodes are to the
-trainers; returns who gets which nodes. Called by ``giveback``; ``Draft.cheapest`` is the same
-rule for the reserve and for a daemon that backs off. What a node costs its trainer depends on
-which others go, so that choice is ``milp.victims``' and exact for as long as every choice of so
-many nodes meets the demands. Where one does not, because jobs want different nodes, what it
-does meet is kept and the rest is chosen again: then still the fewest nodes go, and the
-cheapest of each choice.
+Takes the demands of startable jobs, the free nodes and what our nodes are worth to the trainers;
+returns which demand gets which nodes. Called by ``giveback``; ``Draft.cheapest`` applies the same
+rule for the reserve and the back-off. A node's cost to its trainer depends on which others go,
+so ``milp.victims`` chooses, exactly as long as any choice of that many nodes meets the demands.
+Where it does not, because jobs want different nodes, the demands it meets are kept and the rest
+is chosen again: still the fewest nodes, and the cheapest of each round.
 """
 
 from __future__ import annotations
@@ -27,27 +26,27 @@ from milp.victims import choose_victims
 
 
 class Pick(Protocol):
-    """Chooses so many of the candidates, cheapest for the trainers."""
+    """Chooses ``count`` of the candidates, the cheapest for the trainers."""
 
     def __call__(
         self, count: int, candidates: Collection[str], gone: Collection[str]
     ) -> Collection[str]:
-        """``gone``: nodes of trainers that are given up already."""
+        """``gone``: nodes of trainers that are already released."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VictimPool:
     """What the demands may be met with, in this order."""
 
-    free: NodeSet  # nobody has to give them back
-    at_no_cost: Sequence[NodeSet]  # ours, and no trainer loses anything by them
+    free: NodeSet  # without a release
+    at_no_cost: Sequence[NodeSet]  # ours, and no trainer loses by their release
     of_trainers: NodeSet
 
 
 def give(
     placed: Sequence[Placed], sets: NodeSets, offer: VictimPool, pick: Pick
 ) -> list[tuple[Job, NodeSet]]:
-    """Return for each demand, in its order, the nodes that meet it."""
+    """Return for each demand, in the given order, the nodes that meet it."""
     matching = Matching(offer.free)
     lacking: dict[NodeSet, int] = {}
     for _, demand in placed:
@@ -64,7 +63,7 @@ def give(
         chosen = sets.named(names)
         matching.offer(chosen)
         _meet(matching, lacking)
-        left &= ~chosen  # of no help now is of no help later
+        left &= ~chosen  # what does not help now will not later
         gone |= chosen & ~matching.unused
         matching.unused &= ~chosen
     return _shared_out(placed, matching.has, offer)
@@ -84,7 +83,7 @@ def _names(sets: NodeSets, some: NodeSet) -> list[str]:
 def _shared_out(
     placed: Sequence[Placed], has: Mapping[NodeSet, NodeSet], offer: VictimPool
 ) -> list[tuple[Job, NodeSet]]:
-    """Split what each set of demands has among its jobs: the first get what is free."""
+    """Split the nodes of each set of demands among its jobs; the first get the free ones."""
     left = dict(has)
     shares: list[tuple[Job, NodeSet]] = []
     for job, demand in placed:
@@ -97,13 +96,13 @@ def _shared_out(
 
 
 def tiers_of(is_held: Mapping[str, bool], assignment: Mapping[str, str]) -> list[list[str]]:
-    """Sort nodes of ours by what they are to the trainers, who lose something by the last only.
+    """Sort our nodes into four tiers by their worth; only the last costs trainers anything.
 
-    First those nobody has yet and nobody wants; last those that trainers have.
+    The first: not held and not assigned. The last: held and assigned.
 
     Args:
-        is_held: node -> whether a pilot is on it, of those that are ours.
-        assignment: node -> trainer, as decided last.
+        is_held: our nodes -> whether an agent holds it.
+        assignment: node -> trainer, of the last decision.
     """
     tiers: list[list[str]] = [[], [], [], []]
     for name, is_there in is_held.items():
@@ -116,7 +115,7 @@ def first_by_name(
     candidates: Collection[str],
     gone: Collection[str],  # noqa: ARG001 - as ``Pick`` has it
 ) -> Collection[str]:
-    """``Pick`` when nothing can be said of the trainers."""
+    """``Pick`` without a policy."""
     return sorted(candidates)[:count]
 
 
@@ -131,7 +130,7 @@ class CheapestForTrainers:
     def __call__(
         self, count: int, candidates: Collection[str], gone: Collection[str]
     ) -> Collection[str]:
-        """Choose exactly; equal costs: fewest trainers, those that leave soonest."""
+        """Choose exactly; ties: fewest trainers, then nodes whose pilots end soonest."""
         if count == len(candidates):
             return candidates
         if self._problem is None:
@@ -142,12 +141,12 @@ class CheapestForTrainers:
         return choose_victims(problem, count, candidates=candidates).nodes
 
     def _state(self) -> Problem:
-        """State who has which nodes now; only nodes that are held count for a trainer."""
+        """State the current assignment as a problem; only held nodes count."""
         given, settings = self.given, self.given.settings
         held = {p.node for p in given.pilots if p.is_held and not p.is_leaving}
         own_of = nodes_by_trainer(self.memory.assignment, held)
         return Problem(
-            # Which of two leaves sooner is all that is asked, so that when it ends does as well.
+            # Only the order of the ends matters here, so absolute times serve as well.
             nodes=tuple([problem_node(p.node, remaining_s=p.end_s) for p in given.pilots]),
             trainers=tuple(
                 [

@@ -1,1 +1,1 @@
-"""Snapshots → events: what changed that calls for a decision; pure."""
+"""Snapshots -> events: the changes that call for a decision. Pure."""

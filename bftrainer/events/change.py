@@ -1,7 +1,7 @@
-"""Two looks at the pool and the trainers → the one event between them, or none.
+"""Two consecutive situations -> the one event between them, or none.
 
-Simultaneous changes are one event (BFTrainer paper, section 2.1). An event only
-says *when* to decide; the decision reads the full state (level-triggered).
+Simultaneous changes are one event (BFTrainer paper, section 2.1). An event only determines *when*
+to decide; the decision reads the full state (level-triggered).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _FREE = (NodeState.IDLE, NodeState.PLANNED)
 def situation_of(
     snapshot: Snapshot, ours: Iterable[str], trainers: Iterable[str], held: Iterable[str]
 ) -> Situation:
-    """Return what a decision reacts to.
+    """Return the state that a decision reacts to.
 
     Args:
-        snapshot: the last look.
-        ours: nodes with a pilot that stays.
+        snapshot: the last one.
+        ours: nodes with a pilot that is not leaving.
         trainers: those that are not final.
         held: pilots with a connected agent.
     """

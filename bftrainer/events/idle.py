@@ -1,8 +1,8 @@
-"""Count in how many snapshots running a node has been idle.
+"""Counts in how many consecutive snapshots each node was idle.
 
-Source: BFTrainer paper, section 2.1: nodes that are idle only between two jobs show
-up in one record and are dropped. On Slurm one look suffices, because a pilot waits
-its turn behind every ordinary job anyway.
+Source: BFTrainer paper, section 2.1: nodes that are idle only between two jobs appear in one
+record and are dropped. On Slurm one snapshot suffices, because a pilot waits behind every ordinary
+job anyway.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _IDLE = (NodeState.IDLE, NodeState.PLANNED)
 
 
 def observe_idle(seen: Mapping[str, int], snapshot: Snapshot, enough: int) -> dict[str, int]:
-    """Return the new counts, up to ``enough``; an unknown node table changes nothing.
+    """Return the new counts, capped at ``enough``; an unknown node table changes nothing.
 
-    A count that went on would be a change of every idle node in every decision's journal entry.
+    Without the cap every idle node would change in every journalled decision.
     """
     if snapshot.nodes is None:
         return dict(seen)

@@ -1,1 +1,1 @@
-"""Plans and records in sentences: what users and logs are told. Pure."""
+"""Plans and records as sentences for users and logs. Pure."""

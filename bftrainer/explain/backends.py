@@ -1,7 +1,7 @@
-"""What a trainer's workers average their gradients with, in sentences. Pure.
+"""Explains which backend averages a trainer's gradients. Pure.
 
-A trainer's record comes in; nothing goes out where there is nothing to choose: one
-worker, or models that are not on GPUs. Called by ``service`` (explain).
+Nothing is said where there is no choice: one worker, or models that are not on GPUs. Called by
+``service`` (explain).
 """
 
 from __future__ import annotations

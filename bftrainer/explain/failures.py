@@ -1,7 +1,6 @@
-"""What went wrong with a trainer that goes on all the same, in sentences. Pure.
+"""Explains the failures of a trainer that is not final. Pure.
 
-A trainer's record comes in; nothing goes out for one that fares well, or has ended: then its
-reason says it. Called by ``service``.
+For a final trainer its reason says it. Called by ``service``.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from bftrainer.model.trainer import TrainerRecord, TrainerState
 
 
 def trouble(record: TrainerRecord, budget: int, now_s: float) -> str:
-    """Say which failure in a row it is at, why, and what it does about it.
+    """Say which failure in a row it had, why, and what happens next; "": none.
 
     Args:
         record: the trainer.
         budget: the policy's ``failure_budget``.
-        now_s: the time it is, monotonic.
+        now_s: monotonic.
     """
     row = record.failing
     if record.state.is_final or not row.count:
@@ -25,7 +24,7 @@ def trouble(record: TrainerRecord, budget: int, now_s: float) -> str:
     is_running = record.state is TrainerState.RUNNING and record.progress.size
     if is_running:
         begin = "Goes on"
-    elif 0.0 < wait_s <= MAX_BACKOFF_S:  # more: the machine was booted since
+    elif 0.0 < wait_s <= MAX_BACKOFF_S:  # more: the machine was rebooted since
         begin = f"Waits {wait_s:.0f} s" if wait_s >= 1.0 else "Waits a moment"
     else:
         begin = "Is tried again"
@@ -36,7 +35,7 @@ def trouble(record: TrainerRecord, budget: int, now_s: float) -> str:
 
 
 def trouble_sentences(record: TrainerRecord, budget: int, now_s: float) -> tuple[str, ...]:
-    """Say it, and that a cancelled trainer is about to end."""
+    """Also say that a cancelled trainer is about to end."""
     found = trouble(record, budget, now_s)
     is_going = record.cancelled_s is not None and not record.state.is_final
     return (*([record.reason] if is_going else []), *([found] if found else []))

@@ -1,7 +1,7 @@
-"""What a restart, or a loss, costs a trainer, in sentences. Pure.
+"""Explains what a restart, or a loss, costs a trainer. Pure.
 
-A trainer's record comes in; nothing goes out for a trainer that is resized in place.
-Called by ``service`` (explain) and ``cli.status``.
+Says nothing about trainers resized in place, except MPI programs. Called by ``service`` (explain)
+and ``cli.status``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def loss_sentences(record: TrainerRecord) -> tuple[str, ...]:
 
 
 def restart_sentences(record: TrainerRecord) -> tuple[str, ...]:
-    """Say that its resizes are restarts and what they cost."""
+    """Say that its resizes are restarts, and what they cost."""
     is_restarted = record.spec.contract is not None or record.costs.restart is not None
     if not is_restarted or record.state.is_final:
         return ()

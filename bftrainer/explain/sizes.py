@@ -1,4 +1,4 @@
-"""Plan and records → sentences: why a trainer has the size it has. Pure."""
+"""Explains why a trainer has its size, from the plan and the records. Pure."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def explain_trainer(
 
     Args:
         record: the trainer.
-        plan: the last decision, or none yet.
+        plan: the last decision; None: not yet.
         settings: of the policy.
         queue: all trainers that are not final, in FCFS order.
-        nodes: those of the last look.
+        nodes: of the last snapshot.
         observed_size: members of its current generation.
     """
     if record.state.is_final:
@@ -77,9 +77,9 @@ def _size_sentences(
             )
         ]
     if plan.trouble:
-        return [plan.trouble, "Until that is mended every trainer keeps what it has."]
+        return [plan.trouble, "Until this is fixed, every trainer keeps its nodes."]
     if planned == spec.n_max:
-        return [f"It has the {spec.n_max} nodes it asked for at most (n_max)."]
+        return [f"It has its maximum of {spec.n_max} nodes (n_max)."]
     allocation = plan.allocation
     if allocation is None:
         return [f"The pool is empty ({pool} nodes).", *_idle(plan)]
@@ -96,7 +96,7 @@ def _size_sentences(
 
 
 def _of_one_more(gain: float, price: float) -> str:
-    """Say why it has not one node more; the unit of both cancels out."""
+    """Say why it has not one node more; the unit of both figures cancels out."""
     if gain <= 0.0:
         return "With one node more it would lose more by the rescale than it gains in that time."
     if price > gain:

@@ -1,4 +1,4 @@
-"""Slow nodes as the decision remembers them → sentences for users. Pure.
+"""Explains the slow nodes that decisions remember. Pure.
 
 Called by ``service`` for ``bftrainer status``, ``nodes`` and ``sizes``.
 """
@@ -13,7 +13,7 @@ from bftrainer.model.trainer import TrainerRecord
 
 
 def slow_sentences(memory: Memory, settings: Settings, now_s: float) -> dict[str, str]:
-    """Say of each slow node how slow it is and for how long that counts."""
+    """Say of each slow node how slow it is, and for how long that counts."""
     return {
         name: f"{name} was found slow: {_how_slow(one)} ({one.trainer_id or 'a trainer'},"
         f" {_ago(now_s - one.seen_s)}); {_counts_on(one, settings, now_s)}."
@@ -24,7 +24,7 @@ def slow_sentences(memory: Memory, settings: Settings, now_s: float) -> dict[str
 def straggler_sentences(
     record: TrainerRecord, plan: Plan | None, settings: Settings, observed: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Say what becomes of the slow nodes that a trainer has or had."""
+    """Say what happens to the slow nodes that a trainer has or had."""
     if plan is None or record.state.is_final:
         return ()
     memory, sentences = plan.memory, []
@@ -54,7 +54,7 @@ def _ago(seconds: float) -> str:
 
 
 def _counts_on(one: SlowNode, settings: Settings, now_s: float) -> str:
-    """Until its remembered fraction has risen to the threshold."""
+    """Say when its remembered fraction will have risen to the threshold."""
     left = (1.0 - fraction_now(one, settings, now_s)) / (1.0 - settings.straggler_threshold)
     left_s = settings.straggler_memory_s * max(0.0, math.log2(left))
     return f"that counts for {left_s / 60.0:.0f} min more"

@@ -1,4 +1,4 @@
-"""Why a trainer cannot start: too few nodes that it may have, in the cluster or the pool. Pure.
+"""Explains why a trainer cannot start: too few suitable nodes in the cluster or the pool. Pure.
 
 Called by ``service`` and ``sizes``.
 """
@@ -16,19 +16,19 @@ from bftrainer.model.trainer import TrainerRecord
 
 
 def impossible(records: Sequence[TrainerRecord], seen: Sequence[Node]) -> dict[str, str]:
-    """Say of each trainer for which this cluster has too few nodes that it has.
+    """Say why for each trainer that needs more nodes than this cluster has of a suitable type.
 
     Args:
         records: trainers that are not final.
-        seen: all nodes of the last look, whatever their state; none: nothing is known.
+        seen: all nodes of the last snapshot, in any state; empty: unknown.
     """
     found: dict[str, str] = {}
     for record, there in _too_few(records, [node.name for node in seen], seen, {}):
         found[record.trainer_id] = (
-            f"It needs {record.spec.n_min} nodes (n_min), and of those it may have this cluster"
-            f" has {there} of one type."
+            f"It needs {record.spec.n_min} nodes (n_min) of one type, and of those that it may use"
+            f" this cluster has {there}."
             if there
-            else f"No node of this cluster is what it asks for ({asked(record.spec)})."
+            else f"No node of this cluster meets its request ({asked(record.spec)})."
         )
     return found
 
@@ -39,12 +39,12 @@ def cannot_start(
     seen: Sequence[Node],
     assignment: Mapping[str, str],
 ) -> dict[str, str]:
-    """Say of each trainer that could not run now, were it alone, why.
+    """Say why for each trainer that could not run now even if it were alone.
 
     Args:
         records: trainers that are not final.
         pool: nodes of the last decision.
-        seen: all nodes of the last look.
+        seen: all nodes of the last snapshot.
         assignment: node -> trainer, of that decision.
     """
     known = {node.name for node in seen}
@@ -52,7 +52,7 @@ def cannot_start(
     held = nodes_by_trainer(assignment, set(names))
     found: dict[str, str] = {}
     for record, there in _too_few(records, names, seen, held):
-        of_type = "" if there == len(names) else " of one type that it may have"
+        of_type = "" if there == len(names) else " of one type that it may use"
         needs = f"It needs {record.spec.n_min} nodes (n_min) and the pool has {there}{of_type}."
         found[record.trainer_id] = needs
     return {**found, **impossible(records, seen)}
@@ -64,10 +64,10 @@ def _too_few(
     seen: Sequence[Node],
     held: Mapping[str, Sequence[str]],
 ) -> Iterator[tuple[TrainerRecord, int]]:
-    """Yield who needs more of these nodes than it could have, and how many that are."""
+    """Yield the trainers that need more of these nodes than they could have, with that number."""
     requests = [asked(record.spec) for record in records] if seen else []
     classes = Classes(names, {node.name: node for node in seen}, requests)
-    for record, request in zip(records, requests, strict=False):  # none: nothing is known
+    for record, request in zip(records, requests, strict=False):  # none: unknown
         there = classes.choice(request, record.spec.n_min, held.get(record.trainer_id, ())).most
         if there < record.spec.n_min:
             yield record, there

@@ -1,1 +1,1 @@
-"""Do ordinary jobs notice us? Measured at every hand-over of a node, and acted upon."""
+"""The effect on ordinary jobs: measured at every hand-over of a node, and acted on."""

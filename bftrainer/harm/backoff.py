@@ -1,20 +1,20 @@
-"""Hand-overs → how far the daemon backs off, and what that does to decisions. Pure.
+"""How far the daemon backs off, from measured hand-overs, and what that changes. Pure.
 
-Rule. Of the last 20 measured hand-overs since the last change of level, at least 3 are
-bad for certain, whatever the batch system's clock and ticks add, and their share is above
-``1 - share``: one level up, 5 at most. Bad is one that was late; one for which the batch
-system preempted and whose job did not start within that time either, because it lost a
-cycle; and a release for a job that did not start, once for each job. Each level
+Rule. One level up, 5 at most, when of the last 20 measured hand-overs since the last change of
+level at least 3 are certainly bad, whatever the batch system's clock and ticks add, and their
+share exceeds ``1 - share``. Bad are: a late hand-over; one for which the batch system preempted
+and whose job did not start within the limit either, because it lost a cycle; a release for a job
+that did not start, counted once per job. Each level
 
-* halves the nodes that may be held (of the most held at one of these hand-overs: when
-  the first level begins, much may just have been given back; one always stays, or
-  nothing could ever show that things are better),
-* lets one more scheduler cycle pass before a node given back is taken again,
+* halves the number of nodes that may be held (starting from the most held at one of these
+  hand-overs, because many may just have been released; at least one, or nothing could show an
+  improvement),
+* lets one more scheduler cycle pass before a released node is taken again,
 * keeps one more node of each type in reserve.
 
-``quiet_s`` without a bad hand-over and with a good one: one level down. Without any
-hand-over at all, four times as long. The state is journalled as it is (entries of kind
-``back-off``), so a restart keeps the level. Called by ``bftrainer.harm.monitor``.
+``quiet_s`` without a bad hand-over and with a good one: one level down. Without any hand-over, four
+times as long. The state is journalled (entries of kind ``back-off``), so a restart keeps the level.
+Called by ``bftrainer.harm.monitor``.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ KIND = "back-off"  # of the journal's entries
 WINDOW = 20  # hand-overs
 MIN_LATE = 3
 MAX_LEVEL = 5
-PATIENCE = 4.0  # quiet times without any hand-over
-# A job that starts shows that its node is free: since up to a tick of the scheduler before (3 s
-# by Slurm's default), and in whole seconds.
+PATIENCE = 4.0  # times ``quiet_s`` if there was no hand-over
+# The start of a job shows that its node is free, up to one scheduler tick late (3 s by Slurm's
+# default), in whole seconds.
 ROUNDING_S = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackOff:
-    """State of the fold; level 0 is no back-off."""
+    """State of the fold; level 0: not backing off."""
 
     level: int = 0
     base_nodes: int = 0  # most held in the window when level 1 began
     changed_s: float = 0.0  # of the level
     late_s: float = 0.0  # the last bad hand-over, or the last change of level
-    window: tuple[bool, ...] = ()  # since then, oldest first: was it bad?
+    window: tuple[bool, ...] = ()  # since then, oldest first: whether it was bad
     held: tuple[int, ...] = ()  # nodes held at each hand-over of the window
-    good: int = 0  # in time since late_s
-    in_vain: tuple[str, ...] = ()  # jobs that were counted: each is once, whatever it takes
+    good: int = 0  # hand-overs in time since late_s
+    in_vain: tuple[str, ...] = ()  # jobs already counted; each counts once
 
 
 def record_hand_over(
     state: BackOff, done: HandOver | Vain, rule: Rule, *, held_nodes: int, now_s: float
 ) -> BackOff:
-    """Take over a hand-over, or a release in vain; one without a figure changes nothing."""
+    """Record a hand-over, or a release in vain; an unmeasured one changes nothing."""
     if isinstance(done, Vain):
         job = done.family or done.job_id
         if done.why is not Why.DID_NOT_START or job in state.in_vain:
@@ -85,8 +85,8 @@ def record_hand_over(
 def _is_late(done: HandOver, rule: Rule) -> bool:
     """Whether the node was free too late, or its job started too late after a preemption.
 
-    A job for which backfill preempts starts in its next cycle; one for which the main
-    scheduler does starts at once, and nobody noticed.
+    A job for which backfill preempts starts in the next cycle; one for which the main scheduler
+    preempts starts at once and loses nothing.
     """
     if done.delay_s is not None and _surely_s(done, done.delay_s) > rule.limit_s:
         return True
@@ -96,11 +96,11 @@ def _is_late(done: HandOver, rule: Rule) -> bool:
 
 
 def _surely_s(done: HandOver, delay_s: float) -> float:
-    """Return the figure without what the batch system's clock and ticks may have added.
+    """Return the delay without what the batch system's clock and ticks may have added.
 
-    Without a farewell the figure is an upper bound, and mostly that of the second in which
-    the job started: a node that was free after 0.1 s may show as 1.1 s, and as 3.1 s where
-    the scheduler looked at its queue that late.
+    Without the agent's report it is an upper bound, usually from the second in which the job
+    started: a node that was free after 0.1 s may show as 1.1 s, or as 3.1 s if the scheduler
+    came to its queue that late.
     """
     if done.agent_s is not None:
         return delay_s
@@ -114,7 +114,7 @@ def is_violated(window: tuple[bool, ...], rule: Rule) -> bool:
 
 
 def rested(state: BackOff, rule: Rule, *, now_s: float) -> BackOff:
-    """Let time pass: perhaps one level down."""
+    """Let time pass; return the state, possibly one level lower."""
     if state.level == 0:
         return state
     patience = 1.0 if state.good else PATIENCE
@@ -128,12 +128,12 @@ def rested(state: BackOff, rule: Rule, *, now_s: float) -> BackOff:
 
 
 def max_held_nodes(state: BackOff) -> int | None:
-    """Return how many nodes may be held; None: as many as there are."""
+    """Return how many nodes may be held; None: unlimited."""
     return max(1, state.base_nodes >> state.level) if state.level else None
 
 
 def applied(settings: Settings, state: BackOff) -> Settings:
-    """Return the settings that decisions get; at level 0 the very same."""
+    """Return the settings for decisions; at level 0 the same object."""
     if state.level == 0:
         return settings
     return replace(
@@ -145,7 +145,7 @@ def applied(settings: Settings, state: BackOff) -> Settings:
 
 
 def sentence(state: BackOff) -> str:
-    """Say what is done; nothing at level 0."""
+    """Describe the back-off; "" at level 0."""
     most = max_held_nodes(state)
     if most is None:
         return ""

@@ -1,11 +1,11 @@
-"""Decisions and farewells → what every node cost the ordinary job that wanted it. Pure.
+"""Follows each pilot's end until the ordinary job that got its node is known. Pure.
 
-A pilot's *end* is open from its first sign (our release, the agent's farewell, its
-absence from the queue) until it is settled: an ordinary job is on the node, or none
-came. ``fold`` takes a decision with its input, ``farewell`` what an agent said last;
-both return the next ledger. Called by ``bftrainer.harm.monitor`` alone.
+A pilot's *end* is open from its first sign (our release, the agent's last message, its absence
+from the queue) until it is settled: an ordinary job is on the node, or none came. ``fold``
+processes a decision with its input, ``farewell`` an agent's last message; both return the next
+ledger. Called only by ``bftrainer.harm.monitor``.
 
-Only pilots that had started count: one that still waits in the queue withholds nothing.
+Only pilots that have started count: a pending one withholds no node.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from bftrainer.model.cluster import Job, JobState
 from bftrainer.model.decision import DecisionInput, PilotView, Plan
 from bftrainer.poll.announcer import UNSEEN_S, is_same_job, is_stand_in
 
-LIMIT_MARGIN_S = 10.0  # an end this close to the pilot's time limit is nobody's doing
+LIMIT_MARGIN_S = 10.0  # an end this close to the pilot's time limit has no other cause
 CYCLES_UNTIL_TAKEN = 2.0  # backfill preempts in one cycle and starts the job in the next
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Farewell:
-    """What an agent said last, on the daemon's clock."""
+    """An agent's last message, in the daemon's time."""
 
     pilot_id: str
     node: str
     reason: str  # "signal", "told", "lease", "time-limit", "refused"
-    told_s: float  # when it heard that it must go
+    told_s: float  # when it was told to leave
     left_s: float
 
 
@@ -42,11 +42,11 @@ class Ledger:
 
     held: Mapping[str, PilotView] = field(default_factory=dict)  # started, at the last decision
     ends: Mapping[str, End] = field(default_factory=dict)
-    settled: frozenset[str] = frozenset()  # pilots whose end is known while they are listed
+    settled: frozenset[str] = frozenset()  # pilots still listed whose end is settled
 
 
 class _Ordinary:
-    """The ordinary jobs of a look: hundreds, and asked for as often."""
+    """The ordinary jobs of a snapshot, indexed: hundreds, looked up as often."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self._by_id: dict[str, Job] = {}
@@ -57,7 +57,7 @@ class _Ordinary:
                 self._by_user.setdefault(job.user, []).append(job)
 
     def same_as(self, job: Job) -> list[Job]:
-        """Return the job itself; of one that was announced, all that it may be."""
+        """Return the job itself; for an announced one, all jobs that it may be."""
         if is_stand_in(job.job_id):
             return [j for j in self._by_user.get(job.user, ()) if is_same_job(job, j)]
         found = self._by_id.get(job.job_id)
@@ -71,14 +71,14 @@ class _Verdict(enum.Enum):
 
 
 def farewell(ledger: Ledger, said: Farewell) -> Ledger:
-    """Take over an agent's last words."""
+    """Process an agent's last message."""
     end = ledger.ends.get(said.pilot_id)
     if end is None:
         view = ledger.held.get(said.pilot_id)
         if said.reason != "signal" or (view is not None and _limit_struck(view, said.told_s)):
             return replace(ledger, settled=ledger.settled | {said.pilot_id})
         end = End(pilot_id=said.pilot_id, node=said.node)
-    # A signal before our own release is the batch system's; after it, our cancel's.
+    # A signal before our release came from the batch system; one after it from our cancel.
     is_theirs = said.reason == "signal" and (end.asked_s is None or said.told_s < end.asked_s)
     heard = replace(end, told_s=said.told_s, left_s=said.left_s, is_preempted=is_theirs)
     return replace(ledger, ends={**ledger.ends, said.pilot_id: heard})
@@ -87,18 +87,18 @@ def farewell(ledger: Ledger, said: Farewell) -> Ledger:
 def fold(
     ledger: Ledger, given: DecisionInput, plan: Plan, took_s: float
 ) -> tuple[Ledger, HarmRecords]:
-    """Take over one decision: what its look shows, and what it releases.
+    """Process one decision: what its snapshot shows, and what it releases.
 
     Args:
         ledger: state so far.
-        given: the decision's input; pilots that ended in its look are gone from it.
-        plan: what was decided.
-        took_s: how long the decision took.
+        given: the decision's input, without pilots that its snapshot shows as ended.
+        plan: the decision.
+        took_s: duration of the decision.
     """
     views = {p.pilot_id: p for p in given.pilots}
     known = ledger.ends.keys() | ledger.settled
     ends = dict(ledger.ends)
-    for pilot_id in ledger.held.keys() - views.keys() - known:  # ended without a word
+    for pilot_id in ledger.held.keys() - views.keys() - known:  # ended without a message
         view = ledger.held[pilot_id]
         if not _limit_struck(view, given.now_s):
             ends[pilot_id] = End(
@@ -135,7 +135,7 @@ def _limit_struck(view: PilotView, at_s: float) -> bool:
 def _look(
     ends: Mapping[str, End], given: DecisionInput, held_off: AbstractSet[str]
 ) -> tuple[dict[str, End], HarmRecords]:
-    """Settle what the look settles."""
+    """Settle the ends that the snapshot settles."""
     jobs = given.snapshot.jobs or ()
     ours = {j.pilot_id for j in jobs if j.pilot_id is not None}
     on_node = _by_node(jobs, {e.node for e in ends.values()})
@@ -178,7 +178,7 @@ def _observed(end: End, given: DecisionInput, *, is_present: bool) -> End:
 def _taker(end: End, on_node: Iterable[Job]) -> Job | None:
     """Return the first job on the node that had waited for it.
 
-    A job submitted when the node was free already owes us nothing.
+    A job submitted after the node was free did not wait for us.
     """
     began_s = end.began_s
     after = [
@@ -191,7 +191,7 @@ def _taker(end: End, on_node: Iterable[Job]) -> Job | None:
 
 
 def _is_for(end: End, job: Job) -> bool:
-    """Whether the node was released for this job, announced or seen."""
+    """Whether the node was released for this job, announced or in the queue."""
     if end.job is None:
         return False
     if is_stand_in(end.job.job_id):
@@ -202,7 +202,7 @@ def _is_for(end: End, job: Job) -> bool:
 def _verdict(
     end: End, ordinary: _Ordinary, given: DecisionInput, *, is_held_off: bool
 ) -> _Verdict | Why:
-    """Say what became of an end on whose node nobody is."""
+    """Return the state of an end whose node no ordinary job is on."""
     cycle_s = given.settings.cycle_s
     if end.gone_s is None:
         return _Verdict.OPEN
@@ -213,7 +213,7 @@ def _verdict(
         return _Verdict.DROPPED if given.now_s > end.gone_s + cycle_s else _Verdict.OPEN
     wanted = ordinary.same_as(end.job)
     if not wanted:
-        # The look may have begun before the job was in the queue.
+        # The poll may have begun before the job was in the queue.
         is_late = given.snapshot.taken_at_s > end.asked_s + 2.0 * UNSEEN_S
         return Why.LEFT_THE_QUEUE if is_late else _Verdict.OPEN
     if all(j.state is not JobState.PENDING for j in wanted):

@@ -1,15 +1,14 @@
-"""One end of a pilot and the job that took its node → when the node was free. Pure.
+"""When a node was free: measured from a pilot's end and the job that got its node. Pure.
 
-The batch system's times are whole seconds and its looks are seconds apart; the agent
-knows its own farewell exactly. So the time lies between two bounds:
+The batch system's times are whole seconds and polls are seconds apart; the agent knows its own
+exit exactly. So the time lies between two bounds:
 
-* from: the farewell, the last look that still showed the pilot's job;
-* to: the first look that did not, the second after the job's start.
+* lower: the agent's exit, or the last poll that still showed the pilot's job;
+* upper: the first poll that did not, or the second after the job's start.
 
-With a farewell the lower bound is the figure (what follows an agent's exit is the batch
-system's epilog, and a slow one is seen by looks); without one it is the upper, because
-an agent that did not say goodbye was probably slow. ``precision_s`` is the distance of
-the bounds.
+With an exit reported by the agent the lower bound is used (what follows is the batch system's
+epilog, and polls show a slow one), otherwise the upper, because an agent that did not report was
+probably slow. ``precision_s`` is the distance between the bounds.
 """
 
 from __future__ import annotations
@@ -22,27 +21,27 @@ from bftrainer.model.cluster import Job
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """A pilot on its way out, and what is known of it."""
+    """A pilot on its way out, as far as known."""
 
     pilot_id: str
     node: str
     asked_s: float | None = None  # our release
     decision_s: float = 0.0
     job: Job | None = None  # the ordinary job it was released for
-    told_s: float | None = None  # the agent heard of it
-    left_s: float | None = None  # the agent said goodbye
-    is_preempted: bool = False  # the batch system was first
-    seen_s: float | None = None  # begin of the last look that still showed its job
-    gone_s: float | None = None  # end of the first look that did not
+    told_s: float | None = None  # the agent was told
+    left_s: float | None = None  # the agent reported its exit
+    is_preempted: bool = False  # the batch system ended it first
+    seen_s: float | None = None  # begin of the last poll that showed its job
+    gone_s: float | None = None  # end of the first poll that did not
 
     @property
     def began_s(self) -> float | None:
-        """When somebody first wanted the node."""
+        """When the node was first requested."""
         return self.told_s if self.is_preempted else self.asked_s
 
 
 def hand_over(end: End, taker: Job, now_s: float) -> HandOver:
-    """Measure a hand-over to the job that is on the node now."""
+    """Measure a hand-over to the job that is now on the node."""
     asked_s = end.began_s
     freed_s, precision_s = _freed(end, taker, now_s)
     cancel_s = agent_s = epilog_s = None

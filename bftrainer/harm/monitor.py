@@ -1,7 +1,7 @@
-"""The harm monitor of a daemon: ledger, back-off, their journal and their log.
+"""The harm monitor of a daemon: ledger, back-off, their journal entries and log.
 
-The daemon hands over every decision and every farewell; ``applied`` gives it the
-settings for the next decision. At a start the journal's records and the level are read again.
+The daemon passes in every decision and every agent's last message; ``applied`` returns the settings
+for the next decision. At start the records and the level are read from the journal.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from bftrainer.model.harm import HarmReport
 from bftrainer.policy.model import SitePolicy
 
 LOG = logging.getLogger("bftrainer.harm")
-KEPT_RECORDS = 10_000  # looks that settled something; the journal has them all
+KEPT_RECORDS = 10_000  # snapshots that settled something; the journal has all
 SAID_AGAIN_S = 86_400.0
-MAX_LEAVING_S = 60.0  # an agent needs milliseconds; one that says more has no say in the promise
-MAX_CLOCK_LAG_S = 1.0  # older last words come from a node whose clock is wrong
+MAX_LEAVING_S = 60.0  # agents need milliseconds; longer claims are cut to this
+MAX_CLOCK_LAG_S = 1.0  # an older last message means that the node's clock is wrong
 
 
 class LastWords(Protocol):
-    """What is needed of an agent's ``Leaving``."""
+    """The fields used of an agent's ``Leaving``."""
 
     @property
     def reason(self) -> str:
@@ -40,15 +40,15 @@ class LastWords(Protocol):
 
     @property
     def told_s(self) -> float | None:
-        """When it heard that it must go, on its node's clock."""
+        """When it was told to leave, on its node's clock."""
 
     @property
     def left_s(self) -> float | None:
-        """When it said so, on its node's clock."""
+        """When it sent the message, on its node's clock."""
 
 
 class HarmMonitor:
-    """Counts what ordinary jobs wait for us, and backs off when it is too much."""
+    """Measures how long ordinary jobs wait for us, and backs off if it is too long."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class HarmMonitor:
         return backoff.applied(settings, self.state)
 
     def left(self, pilot_id: str, node: str, said: LastWords) -> None:
-        """Take over an agent's last words."""
+        """Process an agent's last message."""
         told_s, left_s = on_our_clock(said, self._clock())
         self._ledger = ledger.farewell(
             self._ledger,
@@ -86,7 +86,7 @@ class HarmMonitor:
         )
 
     def decided(self, given: DecisionInput, plan: Plan, took_s: float) -> None:
-        """Take over a decision."""
+        """Process a decision."""
         self._ledger, settled = ledger.fold(self._ledger, given, plan, took_s)
         if settled.is_empty:
             return
@@ -113,13 +113,13 @@ class HarmMonitor:
         self._change(state)
 
     def report(self, since_s: float | None) -> HarmReport:
-        """Sum up since then; None: since the oldest record that is kept."""
+        """Summarise the time since then; None: since the oldest kept record."""
         now_s = self._clock()
         return report_of(self._records, self.state, self.rule, since_s=since_s, until_s=now_s)
 
     def _change(self, state: BackOff) -> None:
         is_new = state.level != self.state.level
-        # A level that lasts is said again: the journal forgets.
+        # A lasting level is journalled again, because the journal drops old entries.
         if is_new or (state.level and self._clock() - self._noted_s > SAID_AGAIN_S):
             self._journal.note(backoff.KIND, state)
             self._noted_s = self._clock()
@@ -134,7 +134,7 @@ def rule_of(policy: SitePolicy) -> Rule:
 
 
 def on_our_clock(said: LastWords, heard_s: float) -> tuple[float, float]:
-    """Return when an agent was told and left; where its clock is wrong, by when we heard."""
+    """Return when an agent was told and left; by our clock if its own is wrong."""
     left_s = heard_s if said.left_s is None else said.left_s
     told_s = left_s if said.told_s is None else min(said.told_s, left_s)
     told_s = max(told_s, left_s - MAX_LEAVING_S)
@@ -149,12 +149,12 @@ def read_records(journal: Journal) -> Iterable[tuple[float, HarmRecords]]:
 
 
 def _newest(journal: Journal) -> Iterable[tuple[float, HarmRecords]]:
-    """The same, as many as are kept."""
+    """The newest records, as many as are kept."""
     return _readable(journal.newest(records.KIND, KEPT_RECORDS))
 
 
 def _readable(entries: Iterable[JournalEntry]) -> Iterable[tuple[float, HarmRecords]]:
-    """Pass over, with one line of log, what another release wrote otherwise."""
+    """Skip entries in another release's format, with one log line."""
     passed_over = 0
     for entry in entries:
         if (found := entry.payload_if(HarmRecords)) is None:
@@ -162,11 +162,11 @@ def _readable(entries: Iterable[JournalEntry]) -> Iterable[tuple[float, HarmReco
         else:
             yield entry.at_s, found
     if passed_over:
-        LOG.warning("%d records of hand-overs are another release's: not counted", passed_over)
+        LOG.warning("%d hand-over records of another release are not counted", passed_over)
 
 
 def read_state(journal: Journal) -> BackOff:
-    """Read the last level of the back-off; none where another release wrote it otherwise."""
+    """Read the last level of the back-off; level 0 if another release wrote it differently."""
     last = journal.latest(backoff.KIND)
     return (last.payload_if(BackOff) if last is not None else None) or BackOff()
 
@@ -179,7 +179,7 @@ def report_of(
     since_s: float | None,
     until_s: float,
 ) -> HarmReport:
-    """Choose the records of a span of time and sum them up."""
+    """Summarise the records of a period."""
     kept = [(at_s, r) for at_s, r in found if since_s is None or at_s >= since_s]
     begin_s = since_s if since_s is not None else (kept[0][0] if kept else until_s)
     return make_report((r for _, r in kept), state, rule, since_s=begin_s, until_s=until_s)

@@ -1,8 +1,7 @@
-"""What the harm monitor writes down: hand-overs, nodes given back in vain, nodes taken.
+"""Records of the harm monitor: hand-overs, nodes released in vain, nodes taken.
 
-``ledger`` makes these records, the journal keeps them (entries of kind ``harm``), and
-``slo``, ``backoff`` and ``report`` are computed from nothing else. Times are seconds
-since the epoch on the daemon's clock.
+``ledger`` makes them, the journal keeps them (entries of kind ``harm``); ``slo``, ``backoff`` and
+``report`` use nothing else. Times are seconds since the epoch on the daemon's clock.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ KIND = "harm"  # of the journal's entries
 
 
 class How(enum.StrEnum):
-    """Who asked for the node."""
+    """How the node was freed."""
 
     GIVEN_BACK = "given-back"  # we did, before the batch system had to
     PREEMPTED = "preempted"  # the batch system ended our pilot
@@ -24,8 +23,8 @@ class Why(enum.StrEnum):
     """Why a node was given back in vain."""
 
     STARTED_ELSEWHERE = "started-elsewhere"
-    DID_NOT_START = "did-not-start"  # and the node is held off no longer
-    LEFT_THE_QUEUE = "left-the-queue"  # cancelled, or too short for any look to show it
+    DID_NOT_START = "did-not-start"  # and the node is no longer held off
+    LEFT_THE_QUEUE = "left-the-queue"  # cancelled, or too short for a poll to show it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,26 +36,26 @@ class HandOver:
     node: str
     pilot_id: str
     how: How
-    asked_s: float | None  # our release or the agent's SIGTERM; None: nobody could tell
+    asked_s: float | None  # our release or the agent's SIGTERM; None: unknown
     freed_s: float
-    precision_s: float  # freed_s may be off by as much
+    precision_s: float  # possible error of freed_s
     start_s: float | None = None  # of the job, whole seconds on Slurm
     asked_for: str = ""  # the job the node was released for, if any
-    # Where the time went; None: the agent said nothing.
+    # Parts of the delay; None: the agent did not report.
     decision_s: float = 0.0
-    cancel_s: float | None = None  # until the agent heard of it
-    agent_s: float | None = None  # until the agent had gone
+    cancel_s: float | None = None  # until the agent was told
+    agent_s: float | None = None  # until the agent had exited
     epilog_s: float | None = None  # until the batch system had the node
 
     @property
     def delay_s(self) -> float | None:
-        """What the job waited for us: the figure of the SLO."""
+        """The time the job waited for us: the figure of the SLO."""
         return None if self.asked_s is None else max(0.0, self.freed_s - self.asked_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vain:
-    """A node given back for a job that did not take it, and nobody else did."""
+    """A node released for a job that did not take it, nor did another."""
 
     job_id: str
     node: str
@@ -69,7 +68,7 @@ class Vain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """A pilot that the batch system ended and on whose node no ordinary job was seen."""
+    """A pilot ended by the batch system on whose node no ordinary job was seen."""
 
     node: str
     pilot_id: str
@@ -79,7 +78,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HarmRecords:
-    """What one look settled: the payload of one entry of the journal."""
+    """What one snapshot settled: the payload of one journal entry."""
 
     hand_overs: tuple[HandOver, ...] = ()
     vain: tuple[Vain, ...] = ()
@@ -87,5 +86,5 @@ class HarmRecords:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to write down."""
+        """Whether there is nothing to journal."""
         return not (self.hand_overs or self.vain or self.taken)

@@ -1,6 +1,6 @@
-"""Harm records → what ``bftrainer report harm`` shows. Pure.
+"""Summarises harm records for ``bftrainer report harm``. Pure.
 
-Records come from the daemon's memory or straight from a journal (``monitor``).
+Records come from the daemon's memory or directly from a journal (``monitor``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WORST_SHOWN = 10
 def make_report(
     found: Iterable[HarmRecords], state: BackOff, rule: Rule, *, since_s: float, until_s: float
 ) -> HarmReport:
-    """Sum up what was settled in a span of time."""
+    """Summarise what was settled in a period."""
     records = list(found)
     hand_overs = [h for r in records for h in r.hand_overs]
     vain = [v for r in records for v in r.vain]

@@ -1,9 +1,9 @@
-"""Hand-overs → the service-level objective: histogram, share within, slowest part. Pure.
+"""The service-level objective: histogram of hand-overs, share within, slowest part. Pure.
 
-The limit (``harm_slo_s``) is one second by default: an agent is gone 0.05 s after it
-was told, Slurm itself starts batch jobs at ticks of one to three seconds, and its own
-times are whole seconds; what is below that, nobody can notice. The share
-(``harm_slo_share``) is 0.95: one node in twenty may be slow for reasons of its own.
+The default limit (``harm_slo_s``) is one second: an agent exits 0.05 s after it was told, Slurm
+starts batch jobs at ticks of one to three seconds, and its times are whole seconds, so shorter
+delays go unnoticed. The default share (``harm_slo_share``) is 0.95: one node in twenty may be slow
+for reasons of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BUCKETS_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # upper boun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What is promised, and when a broken promise is forgotten."""
+    """The promise, and when breaking it is forgotten."""
 
     limit_s: float = 1.0
     share: float = 0.95
@@ -29,7 +29,7 @@ class Rule:
 
 
 def delays_s(hand_overs: Iterable[HandOver]) -> list[float]:
-    """Return the delays that could be measured, in order."""
+    """Return the measured delays, in order."""
     return [h.delay_s for h in hand_overs if h.delay_s is not None]
 
 
@@ -45,12 +45,12 @@ def histogram(delays: Iterable[float]) -> tuple[DelayBucket, ...]:
 
 
 def share_within(delays: Sequence[float], limit_s: float) -> float | None:
-    """Return the share of delays within the limit; None of none."""
+    """Return the share of delays within the limit; None if there are none."""
     return sum(d <= limit_s for d in delays) / len(delays) if delays else None
 
 
 def quantile(delays: Sequence[float], q: float) -> float | None:
-    """Return the smallest delay that a share ``q`` of them does not exceed."""
+    """Return the smallest delay that a share ``q`` of the delays does not exceed."""
     if not delays:
         return None
     ordered = sorted(delays)
@@ -58,7 +58,7 @@ def quantile(delays: Sequence[float], q: float) -> float | None:
 
 
 def worst(hand_overs: Iterable[HandOver], count: int) -> tuple[HandOver, ...]:
-    """Return the slowest, slowest first; those without a figure come last."""
+    """Return the slowest, slowest first; unmeasured ones last."""
     return tuple(
         sorted(hand_overs, key=lambda h: -1.0 if h.delay_s is None else h.delay_s, reverse=True)[
             :count
@@ -69,13 +69,13 @@ def worst(hand_overs: Iterable[HandOver], count: int) -> tuple[HandOver, ...]:
 def slow_part(done: HandOver) -> str:
     """Say in one sentence which part took most of the time."""
     if done.delay_s is None:
-        return "The batch system ended the pilot and its agent said nothing."
+        return "The batch system ended the pilot and its agent did not report."
     if done.cancel_s is None or done.agent_s is None or done.epilog_s is None:
-        return f"The agent said no goodbye: the node was free within {done.delay_s:.2f} s."
+        return f"The agent did not report: the node was free within {done.delay_s:.2f} s."
     order = "the batch system's signal" if done.how is How.PREEMPTED else "our order"
     parts = {
         f"our decision took {done.decision_s:.2f} s": done.decision_s,
-        f"the agent heard {order} after {done.cancel_s:.2f} s": done.cancel_s,
+        f"the agent received {order} after {done.cancel_s:.2f} s": done.cancel_s,
         f"the agent took {done.agent_s:.2f} s to leave": done.agent_s,
         f"the batch system's epilog took {done.epilog_s:.2f} s": done.epilog_s,
     }

@@ -1,7 +1,7 @@
-"""What a decision reads and what it says: plain data, journalled as a whole.
+"""Input and output of a decision: plain data, journalled as a whole.
 
-``decide`` is a fold: ``Memory`` is what it hands to its own next call. All times
-are seconds since the epoch on the batch system's clock.
+``decide`` is a fold: each call returns the ``Memory`` that the next call gets. All times are
+seconds since the epoch on the batch system's clock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Settings:
     """The part of the administrator's policy that decisions depend on."""
 
     policy: str = "milp"
-    # As the policy declares them; settings are keys of what is remembered by them.
+    # As the policy declares them. Left out of the hash: ``Settings`` objects are cache keys.
     policy_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     objective: Objective = Objective.SCALING_EFFICIENCY
     t_fwd_s: float = 120.0
@@ -33,21 +33,21 @@ class Settings:
     pilot_time_limit_s: float = 14400.0
     min_gap_s: float = 120.0
     gap_margin_s: float = 60.0
-    end_margin_s: float = 20.0  # a node stops being usable this long before its pilot ends
+    end_margin_s: float = 20.0  # a node is not used in the last seconds of its pilot
     cycle_s: float = 30.0
     hold_idle_s: float = 5.0
     rescale_up_guess_s: float = 0.5
     rescale_down_guess_s: float = 0.2
     max_nodes_per_trainer: int | None = None
     eligible_node_types: tuple[str, ...] = ()  # empty: all
-    # Of a daemon that backs off (bftrainer.harm.backoff); the defaults change nothing.
+    # Set while the daemon backs off (bftrainer.harm.backoff); the defaults have no effect.
     max_held_nodes: int | None = None
-    hold_off_cycles: float = 1.0  # until a node given back may be taken again
+    hold_off_cycles: float = 1.0  # before a released node may be taken again
     reserve_extra_nodes: int = 0  # beyond reserve_nodes_per_type
     explore_budget: float = 0.0  # share of the objective; 0: sizes are never explored
-    straggler_threshold: float = 0.0  # fraction of the others' throughput; 0: none replaced
-    straggler_memory_s: float = 1800.0  # until a node is taken to be half as slow as it was
-    harm_slo_s: float = 1.0  # a node that is given back is free by then: the site's promise
+    straggler_threshold: float = 0.0  # fraction of the others' throughput; 0: never replace
+    straggler_memory_s: float = 1800.0  # half-life of the slowness remembered of a node
+    harm_slo_s: float = 1.0  # the site's promise: a released node is free within this time
     REMOVED: ClassVar = frozenset(
         {"learns_reserve", "learns_min_gap", "backfill_lead_s", "pilot_start_timeout_s"}
     )
@@ -62,7 +62,7 @@ class PilotView:
     requested_s: float
     is_held: bool  # its agent is connected
     is_leaving: bool = False  # cancelled or on its way out
-    end_s: float | None = None  # when its time limit strikes
+    end_s: float | None = None  # when its time limit expires
     REMOVED: ClassVar = frozenset({"shortest_limit_s"})
 
 
@@ -70,14 +70,14 @@ class PilotView:
 class SlowNode:
     """A node that was found slow."""
 
-    fraction: float  # of the throughput of the nodes beside it
-    seen_s: float  # measured last
-    trainer_id: str  # in this trainer
+    fraction: float  # of the throughput of its trainer's other nodes
+    seen_s: float  # last measurement
+    trainer_id: str  # the trainer it was measured in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replacing:
-    """Where a straggler's place goes, until that node trains."""
+    """The node that replaces a straggler, until it trains."""
 
     node: str
     trainer_id: str
@@ -86,75 +86,75 @@ class Replacing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPatience:
-    """How long an agent may take to come once its pilot has started."""
+    """How long an agent may take to connect after its pilot has started."""
 
     limit_s: float = 60.0
-    # Pilot without an agent -> when a look first showed that it runs; None: none has.
+    # Pilot without an agent -> when a snapshot first showed it running; None: none yet.
     started_s: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joining:
-    """How long nodes of ours take to train once a trainer is to have them."""
+    """Warm-up of nodes: from their assignment to a trainer until they train."""
 
-    since_s: Mapping[str, float] = field(default_factory=dict)  # of those that do not yet
+    since_s: Mapping[str, float] = field(default_factory=dict)  # nodes still warming up
     warm_up_s: float = 0.0  # moving average
-    count: int = 0  # of what it is the average
+    count: int = 0  # nodes in the average
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VainReleases:
-    """A job that could start, or an array of which a task could, and how often it did not."""
+    """How often a startable job (or a task of an array) was passed over despite free nodes."""
 
-    job_id: str  # the task
-    times: int = 0  # that it was served in vain
-    served_s: float | None = None  # since then its nodes are free; None: they are not
-    nodes: tuple[str, ...] = ()  # these
-    refused_s: float | None = None  # since then it gets none; None: it may
+    job_id: str  # for an array: the task
+    times: int = 0  # it was passed over
+    served_s: float | None = None  # its nodes have been free since then; None: they are not
+    nodes: tuple[str, ...] = ()
+    refused_s: float | None = None  # nothing is released for it since then; None: not refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """A pilot that was asked to leave and whose node is not usable again."""
+    """A pilot that was asked to leave and whose node is not usable yet."""
 
     pilot_id: str
     asked_s: float
-    busy_s: float | None = None  # the last look that showed its node busy
+    busy_s: float | None = None  # last snapshot that showed the node busy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """How long ends and starts of pilots take, the last ones, the oldest first (``end_cost``)."""
+    """Recent durations of pilot ends and starts, oldest first (``end_cost``)."""
 
     ending: Mapping[str, Ending] = field(default_factory=dict)  # by node
     took_s: tuple[float, ...] = ()  # from the cancel request until the node was usable
-    # Pilot that is not measured yet -> when its agent came; None: it has not.
+    # Pilot whose start is not measured yet -> when its agent connected; None: not yet.
     joining: Mapping[str, float | None] = field(default_factory=dict)
-    joined_s: tuple[float, ...] = ()  # from the pilot's start until its agent came
+    joined_s: tuple[float, ...] = ()  # from the pilot's start until its agent connected
 
 
 class Kind(enum.StrEnum):
-    """What is left out of a decision (``bftrainer.surviving``)."""
+    """What a decision can leave out (``bftrainer.surviving``)."""
 
-    REQUEST = "request"  # of a job, which then asks for some nodes, whichever
+    REQUEST = "request"  # of a job; it then counts as asking for any nodes
     TRAINER = "trainer"
     NODE = "node"
-    POLICY = "policy"  # whoever is left out: nothing is allocated
+    POLICY = "policy"  # no allocation at all
     JOB = "job"  # written by earlier releases only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A trainer, job or node that decisions do without, because they fail on it."""
+    """A trainer, job or node that decisions leave out because they fail on it."""
 
     kind: Kind
     name: str  # id of a job or trainer, name of a node or policy
     reason: str  # a sentence
-    since_s: float  # when it was last found to be at fault
+    since_s: float  # when a decision last failed on it
 
     @property
     def key(self) -> str:
-        """By which ``Memory`` knows it."""
+        """Its key in ``Memory``."""
         return f"{self.kind} {self.name}"
 
 
@@ -166,32 +166,32 @@ class Memory:
     """State of the fold; empty at the very first decision."""
 
     assignment: Mapping[str, str] = field(default_factory=dict)  # node -> trainer, planned
-    idle_seen: Mapping[str, int] = field(default_factory=dict)  # consecutive idle looks
+    idle_seen: Mapping[str, int] = field(default_factory=dict)  # node -> idle snapshots in a row
     held_off: Mapping[str, float] = field(default_factory=dict)  # node -> since when
-    cycles: tuple[float, ...] = ()  # of the scheduler: when those seen last began, oldest first
-    vain: Mapping[str, VainReleases] = field(default_factory=dict)  # ordinary job id, of an array
-    unused_since: Mapping[str, float] = field(default_factory=dict)  # held node no one wants
+    cycles: tuple[float, ...] = ()  # begins of the latest scheduler cycles, oldest first
+    vain: Mapping[str, VainReleases] = field(default_factory=dict)  # by ordinary job or array
+    unused_since: Mapping[str, float] = field(default_factory=dict)  # held nodes without a trainer
     agents: AgentPatience = field(default_factory=AgentPatience)
     joining: Joining = field(default_factory=Joining)
     ends: Ends = field(default_factory=Ends)
     slow_nodes: Mapping[str, SlowNode] = field(default_factory=dict)
     replacing: Mapping[str, Replacing] = field(default_factory=dict)  # by straggler
     left_out: Known = field(default_factory=dict)
-    policy_state: Any = None  # of the policy's last answer; plain data, the policy's alone
+    policy_state: Any = None  # plain data that only the policy reads
     REMOVED: ClassVar = frozenset({"joins", "claim_costs", "small_jobs", "gave_back"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cooling:
-    """A node that is left alone for a while: workers failed there again and again.
+    """A node that is not used for a while because workers failed on it repeatedly.
 
-    ``actuate.quarantine`` says which and until when; ``pool`` offers them to nobody.
+    Set by ``actuate.quarantine``; ``pool`` does not offer such nodes.
     """
 
     until_s: float
-    failures: int  # in a row that are held against it
-    trainer_id: str  # whose worker failed there last
-    cause: str  # of that failure, one sentence
+    failures: int  # in a row, counted against the node
+    trainer_id: str  # of the worker that failed last
+    cause: str  # of the last failure, one sentence
 
     def sentence(self, now_s: float) -> str:
         """Say why the node is not used, and for how long."""
@@ -209,19 +209,19 @@ class DecisionInput:
 
     now_s: float
     snapshot: Snapshot
-    is_new_snapshot: bool  # False when only trainers or agents changed since the last look
-    gives_back_only: bool = False  # in haste: the whole decision follows
+    is_new_snapshot: bool  # False: only trainers or agents changed since the last poll
+    gives_back_only: bool = False  # a full decision follows
     pilots: tuple[PilotView, ...]
-    trainers: tuple[TrainerRecord, ...]  # not final ones, in FCFS order
+    trainers: tuple[TrainerRecord, ...]  # not in a final state; in FCFS order
     settings: Settings
     memory: Memory
-    may_claim: bool = True  # False while the batch system keeps refusing pilots
+    may_claim: bool = True  # False while the batch system refuses pilots
     training: Mapping[str, str] = field(default_factory=dict)  # node -> trainer, observed
-    # Slow node -> fraction of the throughput of those beside it; 1.0: remembered, and not slow.
+    # Slow node -> fraction of its trainer's other nodes' throughput; 1.0: no longer slow.
     speeds: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
-    cooling: Mapping[str, Cooling] = field(default_factory=dict)  # nodes to be left alone
-    # Trainer -> until when it is not to be moved, its budget of rescales being used up.
+    cooling: Mapping[str, Cooling] = field(default_factory=dict)  # nodes not to be used
+    # Trainer whose rescale budget is used up -> until when it keeps its nodes.
     settled_until_s: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -242,24 +242,24 @@ class Release:
     pilot_id: str
     node: str
     reason: str
-    for_job: str = ""  # the ordinary job it makes room for
+    for_job: str = ""  # the ordinary job that is to get the node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolNode:
-    """A node of the pool and until when it may be used."""
+    """A node of the pool, with the end of its use."""
 
     name: str
     node_type: str
     gpus: int
-    usable_until_s: float | None  # when we must be off it, margins taken off
+    usable_until_s: float | None  # when we must have left it, margins subtracted
     pilot_id: str = ""  # "" while it is only a candidate
     is_held: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The decision: who gets which node, what to claim and what to release."""
+    """The decision: assignment of nodes to trainers, claims and releases."""
 
     assignment: Mapping[str, str]
     claims: tuple[Claim, ...]
@@ -269,14 +269,14 @@ class Plan:
     reserve: tuple[str, ...]
     allocation: Allocation | None  # None: nothing to allocate or observation unknown
     memory: Memory
-    trouble: str = ""  # why the policy gave no answer; the assignment is then the old one
-    wake_at_s: float | None = None  # the policy wants to be asked again by then
-    order: tuple[str, ...] = ()  # in which it lets trainers enter; (): of submission
-    dropped: Mapping[str, str] = field(default_factory=dict)  # trainer that is to end -> why
+    trouble: str = ""  # why the policy has no answer; the assignment is then unchanged
+    wake_at_s: float | None = None  # the policy asks for a decision by then
+    order: tuple[str, ...] = ()  # of admission, by the policy; (): order of submission
+    dropped: Mapping[str, str] = field(default_factory=dict)  # trainer to end -> reason
     REMOVED: ClassVar = frozenset({"look_wanted_s"})
 
     def without_taking(self, before: Memory) -> Plan:
-        """Return the plan that only gives back: nobody gets a node that was not theirs."""
+        """Return the plan with its releases only: no trainer gets a further node."""
         gone = {release.node for release in self.releases}
         kept = {node: trainer for node, trainer in before.assignment.items() if node not in gone}
         memory = replace(self.memory, assignment=kept, policy_state=before.policy_state)
@@ -285,9 +285,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRecord:
-    """A decision as the journal keeps it: enough to take it again."""
+    """A decision as the journal keeps it: enough to repeat it."""
 
-    event: Event | None  # what called for it; None: time passed
+    event: Event | None  # its cause; None: time passed
     input: DecisionInput
     policy_hash: str
     plan: Plan

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What decisions react to, as sets of names."""
+    """The state that decisions react to, as sets of names."""
 
     usable: frozenset[str]  # nodes idle or held
-    pending: frozenset[str]  # ordinary jobs that wait
+    pending: frozenset[str]  # pending ordinary jobs
     trainers: frozenset[str]  # trainers that are not final
     held: frozenset[str]  # pilots with a connected agent
 

@@ -1,8 +1,8 @@
-"""Which features nodes are to have, as data: names joined by AND and OR. Pure.
+"""Required node features as data: names joined by AND and OR. Pure.
 
-Adapters, and whoever reads what a user wrote, make ``Rule`` and ``Way`` of it; a node is held
-against them with ``meets``. Rules are kept as they are written and read from left to right for
-a node: what that costs grows with their length only, however they are nested and joined.
+Adapters, and readers of user input, convert text to ``Rule`` and ``Way``; ``meets`` checks a node
+against them. Rules stay in written order and are evaluated from left to right, so the cost grows
+with their length only, however they are nested.
 """
 
 from __future__ import annotations
@@ -11,33 +11,33 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-# Names joined by AND (&) and OR (|), with parentheses in pairs; () is met by every node.
+# Tokens: names, AND (&), OR (|) and balanced parentheses; () is met by every node.
 Rule = tuple[str, ...]
 
 LONGEST = 1024  # characters
 MOST_NAMES = 64
-DEEPEST = 32  # parentheses in each other
+DEEPEST = 32  # nested parentheses
 _WORD = re.compile(r"[\w.:+=-]+|[&|()]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One way to give a job nodes with the features that it asks for."""
+    """One alternative of a job's feature request."""
 
     everywhere: Rule = ()
-    counted: tuple[tuple[Rule, int], ...] = ()  # beyond that, so many nodes with these
+    counted: tuple[tuple[Rule, int], ...] = ()  # in addition, that many nodes with these
 
 
 def meets(features: Collection[str], wanted: Rule) -> bool:
-    """Whether a node with these features is one of those wanted.
+    """Whether a node with these features meets the rule.
 
-    Where AND and OR are mixed some read from left to right (Slurm) and people AND first. AND
-    first it is: that is met by whatever meets the other, so that nothing is overlooked.
+    Slurm evaluates mixed AND and OR from left to right, people expect AND first. Here AND comes
+    first: all nodes that meet the rule from left to right meet it too, so none is missed.
     """
     if not wanted:
         return True
     has = frozenset(features)
-    # Of every open parenthesis: whether a product before the last OR is met, and the last one.
+    # Per open parenthesis: whether a product before the last OR is met; the last product so far.
     open_ = [(False, True)]
     for word in wanted:
         if word == "(":
@@ -52,7 +52,7 @@ def meets(features: Collection[str], wanted: Rule) -> bool:
 
 
 def rule_of(text: str) -> Rule | None:
-    """Read names joined by & and |, with parentheses; ``None``: it is none, or too much."""
+    """Parse names joined by & and |, with parentheses; ``None``: malformed or too long."""
     text = "".join(text.split())
     if len(text) > LONGEST or len(re.split("[&|]", text)) > MOST_NAMES:
         return None

@@ -1,7 +1,7 @@
-"""What a site's setting costs its ordinary jobs, or us: one finding per setting.
+"""What a site setting costs ordinary jobs or us: one finding per setting.
 
-Adapters make them (``BatchSystem.findings``); ``bftrainer doctor`` prints them and the
-daemon writes them to its log when it starts.
+Adapters make them (``BatchSystem.findings``); ``bftrainer doctor`` prints them and the daemon logs
+them at start.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from dataclasses import dataclass
 
 
 class Weight(enum.StrEnum):
-    """Whom it hurts."""
+    """Who is affected."""
 
-    HARM = "harm"  # ordinary jobs would notice
-    LOSS = "loss"  # we would get less, or nothing
-    UNKNOWN = "unknown"  # it could not be looked at
+    HARM = "harm"  # ordinary jobs
+    LOSS = "loss"  # we get fewer nodes, or none
+    UNKNOWN = "unknown"  # could not be checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a daemon has measured here; None: nothing yet, or there is no daemon."""
+    """What a daemon has measured here; None: nothing yet, or no daemon."""
 
     end_s: float | None = None  # from a pilot's cancel request until its node is usable
-    start_s: float | None = None  # from a pilot's start until its agent has come
-    promise_s: float = 1.0  # a node that is given back is free by then
+    start_s: float | None = None  # from a pilot's start until its agent connected
+    promise_s: float = 1.0  # promised time until a released node is free
 
 
 NOTHING = Measured()
@@ -32,10 +32,10 @@ NOTHING = Measured()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One setting that is not as it should be."""
+    """One setting that should be changed."""
 
     code: str  # stable
     weight: Weight
-    setting: str  # as the batch system spells it, with its value
-    cost: str  # one sentence; measured where it has a figure
+    setting: str  # as the batch system writes it, with its value
+    cost: str  # one sentence; figures in it are measured
     remedy: str  # the line to change

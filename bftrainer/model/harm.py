@@ -1,7 +1,7 @@
-"""What ``bftrainer report harm`` shows, as plain data: the document of ``/v1/harm``.
+"""Plain data of ``bftrainer report harm`` and of the document ``/v1/harm``.
 
-``report`` makes it; the API carries it; the command line prints it. Imports nothing
-that would make a verb start slowly.
+``report`` makes it, the API transfers it, the command line prints it. Imports nothing that would
+slow down a verb's start.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayBucket:
-    """A bar of the histogram: delays up to ``at_most_s``, and above the bar before."""
+    """A bar of the histogram: delays up to ``at_most_s`` and above the previous bar."""
 
-    at_most_s: float | None  # None: everything longer
+    at_most_s: float | None  # None: all longer delays
     count: int
 
 
@@ -34,7 +34,7 @@ class WorstCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VainCount:
-    """Nodes given back in vain, for one reason."""
+    """Nodes released in vain, for one reason."""
 
     why: str
     nodes: int
@@ -42,7 +42,7 @@ class VainCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HarmReport:
-    """What ordinary jobs have noticed of us."""
+    """The effect on ordinary jobs."""
 
     since_s: float
     until_s: float
@@ -57,14 +57,14 @@ class HarmReport:
     p95_s: float | None
     max_s: float | None
     histogram: tuple[DelayBucket, ...]
-    given_back: int  # nodes that ordinary jobs got because we gave them back
-    preempted: int  # nodes that they got because the batch system ended our pilot
+    given_back: int  # nodes that ordinary jobs got because we released them
+    preempted: int  # nodes they got because the batch system ended our pilot
     preempted_jobs: int  # jobs that had to preempt
     share_preempted: float | None  # of the jobs that got nodes
     preempted_jobs_per_hour: float | None
-    taken: int  # pilots ended by the batch system, and no job was seen on the node
+    taken: int  # pilots ended by the batch system without a job seen on the node
     in_vain: int
-    share_in_vain: float | None  # of the nodes given back for a job
+    share_in_vain: float | None  # of the nodes released for a job
     in_vain_per_hour: float | None
     vain: tuple[VainCount, ...]
     worst: tuple[WorstCase, ...]

@@ -13,13 +13,13 @@ from bftrainer.model.trainer import TrainerRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerView:
-    """A trainer with its three sizes."""
+    """A trainer with its planned, requested and observed nodes."""
 
     record: TrainerRecord
     planned_nodes: tuple[str, ...]
     requested_nodes: tuple[str, ...]  # pilots submitted or workers starting
     observed_nodes: tuple[str, ...]  # members of the current generation
-    trouble: str = ""  # its failures, while it goes on all the same, one sentence
+    trouble: str = ""  # its failures while it is not final, one sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestCount:
-    """How often the controller was asked for something."""
+    """Number of requests of one kind to the controller."""
 
     kind: str
     total: int
@@ -47,22 +47,22 @@ class RequestCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollingView:
-    """What looking at the batch system costs its controller, and what it may cost."""
+    """The cost of polling to the controller, and its limits."""
 
-    mode: str  # "hook": told of changes | "polling"
-    interval_s: float  # between two looks that nothing called for, at least
-    requests_per_minute: int  # allowed, of looks that nothing called for
-    total_per_minute: int  # allowed, of all looks
-    requests_last_minute: int  # of looks and orders
+    mode: str  # "hook": notified of changes | "polling"
+    interval_s: float  # minimum between two regular polls
+    requests_per_minute: int  # limit for regular polls
+    total_per_minute: int  # limit for all polls
+    requests_last_minute: int  # of polls and orders
     looks: int
-    called_looks: int  # because of something announced
-    last_look_s: float  # how long it took
+    called_looks: int  # polls called by an announcement
+    last_look_s: float  # duration of the last poll
     requests: tuple[RequestCount, ...]  # so far, by kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusView:
-    """The daemon in one look."""
+    """The state of the daemon."""
 
     incarnation: int
     pid: int
@@ -79,14 +79,14 @@ class StatusView:
     last_decision_ms: float
     last_decision_s: float | None
     rescales: int
-    give_backs: int  # nodes handed back before being asked
-    preemptions: int  # nodes the batch system had to take
+    give_backs: int  # nodes released before the batch system took them
+    preemptions: int  # nodes the batch system took
     trainers: tuple[TrainerView, ...]
     polling: PollingView | None = None
     back_off: str = ""  # one sentence while the daemon backs off (docs/design/give-back.md)
     slow_nodes: tuple[str, ...] = ()  # a sentence each (docs/design/estimators.md)
     cooling_nodes: tuple[str, ...] = ()  # a sentence each (docs/reference/failures.md)
-    left_out: tuple[str, ...] = ()  # of decisions, a sentence each (docs/design/solver.md)
+    left_out: tuple[str, ...] = ()  # left out of decisions, a sentence each (docs/design/solver.md)
     measured: Measured = NOTHING  # of pilots (docs/design/give-back.md)
 
 
@@ -107,7 +107,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFile:
-    """Where a worker's output is."""
+    """A worker's log file."""
 
     worker_id: str
     node: str

@@ -1,1 +1,1 @@
-"""What the daemon tells the world about itself: logs, notifications, pictures."""
+"""Logs, metrics and readiness notifications of the daemon."""

@@ -1,7 +1,7 @@
-"""What decisions fail on: counted, and logged when it is new.
+"""Failures of decisions: counted, and logged when new.
 
-``decide_surely`` leaves out whoever is at fault and goes on, so that a defect shows here, in
-``status`` and nowhere else. One ``DecisionFailures`` per daemon.
+``decide_surely`` leaves out what a decision fails on and continues, so a bug shows only here and in
+``status``. One ``DecisionFailures`` per daemon.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from bftrainer.model.decision import Known
 from bftrainer.surviving.words import sentences
 
 LOG = logging.getLogger("bftrainer.decide")
-MOST_PLACES = 1000  # logged; who wants more than that has the journal
+MOST_PLACES = 1000  # logged; the journal has all
 
 
 class DecisionFailures:
-    """Of the decisions of one daemon."""
+    """The failures of one daemon's decisions."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -25,16 +25,16 @@ class DecisionFailures:
         self._left_out: Known = {}
 
     def add(self, failure: Exception) -> None:
-        """Count one; log it, with its traceback, the first time it comes from a place."""
+        """Count a failure; log the first one of each place, with its traceback."""
         self.count += 1
         frames = extract_tb(failure.__traceback__)
         place = f"{type(failure).__name__} {frames[-1].filename}:{frames[-1].lineno}"
         if place not in self._logged and len(self._logged) < MOST_PLACES:
             self._logged.add(place)
-            LOG.error("a decision failed; others go on without who is at fault", exc_info=failure)
+            LOG.error("a decision failed; it is repeated without the cause", exc_info=failure)
 
     def left_out(self, known: Known) -> None:
-        """Log who is left out that was not before."""
+        """Log what is newly left out."""
         if known or self._left_out:
             fresh = {key: one for key, one in known.items() if key not in self._left_out}
             for sentence in sentences(fresh):

@@ -1,6 +1,6 @@
-"""The daemon's state → figures for Prometheus. Pure.
+"""The daemon's state as metrics for Prometheus. Pure.
 
-``bftrainer.service`` asks at every scrape, with what ``bftrainer status`` shows.
+``bftrainer.service`` calls it at every scrape, with the data of ``bftrainer status``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bftrainer.model.trainer import TrainerState
 from bftrainer.model.views import PollingView, StatusView
 from bftrainer.observability.metrics import MetricSample
 
-# What ``wire.refusals`` counts at the daemon; a series that does not exist cannot be alerted on.
+# Counted by ``wire.refused_messages``; always exported, because alerts need existing series.
 REFUSALS = (
     "stranger", "handshake-failed", "malformed", "impostor", "before-hello", "fenced", "later",
     "not-its-worker", "not-its-copy", "not-believed", "unknown", "failed",
@@ -22,7 +22,7 @@ REFUSALS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """What a scrape wants to know beyond the status."""
+    """What a scrape needs beyond the status."""
 
     pool_nodes: int
     pauses: int
@@ -39,44 +39,44 @@ class Extras:
 
 
 def daemon_figures(status: StatusView, extras: Extras) -> tuple[MetricSample, ...]:
-    """Return one figure for each thing worth a graph."""
+    """Return the metrics."""
     states = Counter(view.record.state for view in status.trainers)
     return (
-        _figure("nodes", "Nodes that the batch system shows.", status.nodes_total),
+        _figure("nodes", "Nodes known to the batch system.", status.nodes_total),
         _figure("idle_nodes", "Nodes without any job.", status.nodes_idle),
         _figure("pool_nodes", "Nodes that the last decision could use.", extras.pool_nodes),
         _figure("held_nodes", "Nodes with a pilot whose agent answers.", status.nodes_held),
         _figure("requested_nodes", "Nodes with a pilot that is not held.", status.nodes_requested),
         _figure("decisions_total", "Decisions that changed something.", status.decisions),
-        _figure("rescales_total", "Changes of size of trainers.", status.rescales),
-        _figure("pauses_total", "Pauses of trainers at a change of size.", extras.pauses),
+        _figure("rescales_total", "Changes of trainers' sizes.", status.rescales),
+        _figure("pauses_total", "Pauses of trainers at changes of size.", extras.pauses),
         _figure("pause_seconds_total", "Time that trainers paused.", extras.paused_s),
         _figure(
-            "give_backs_total", "Nodes given back for ordinary jobs, taken or not.",
+            "give_backs_total", "Nodes released for ordinary jobs, taken or not.",
             status.give_backs,
         ),
         _figure(
-            "back_off_level", "How far the daemon backs off; 0 is not at all.",
+            "back_off_level", "Level of back-off; 0: none.",
             extras.back_off_level,
         ),
         _figure(
-            "batch_system_known", "1 when the last look was complete.",
+            "batch_system_known", "1 if the last poll was complete.",
             float(status.observed == "present"),
         ),
         _figure(
-            "journal_writable", "0 while decisions cannot be written down.",
+            "journal_writable", "0 while decisions cannot be journalled.",
             float(extras.can_write_down),
         ),
-        _figure("slow_nodes", "Nodes that are remembered as slow.", extras.slow_nodes),
+        _figure("slow_nodes", "Nodes remembered as slow.", extras.slow_nodes),
         _figure(
-            "cooling_nodes", "Nodes left alone because workers failed there.",
+            "cooling_nodes", "Nodes not used because workers failed there.",
             extras.cooling_nodes,
         ),
         _figure(
             "stragglers_found_total", "Workers found persistently slow.", extras.stragglers_found
         ),
         _figure(
-            "stragglers_replaced_total", "Of these, replaced by another node.",
+            "stragglers_replaced_total", "Stragglers replaced by another node.",
             extras.stragglers_replaced,
         ),
         *_harmless(extras),
@@ -91,15 +91,15 @@ def daemon_figures(status: StatusView, extras: Extras) -> tuple[MetricSample, ..
 
 
 def _harmless(extras: Extras) -> tuple[MetricSample, ...]:
-    """Return what was left out or refused so that others are not harmed."""
+    """Return what was left out or refused to protect the rest."""
     return (
         _figure(
-            "left_out", "Trainers, jobs and nodes that decisions do without because they fail on"
+            "left_out", "Trainers, jobs and nodes left out of decisions because they fail on"
             " them.", extras.left_out,
         ),
         _figure(
-            "failed_decisions_total", "Decisions that were taken again without whoever was at"
-            " fault.", extras.failed_decisions,
+            "failed_decisions_total", "Failures of decisions, which were repeated without their"
+            " cause.", extras.failed_decisions,
         ),
         MetricSample(
             name="bftrainer_refused_total",
@@ -114,7 +114,7 @@ def _polling(polling: PollingView | None) -> tuple[MetricSample, ...]:
     if polling is None:
         return ()
     return (
-        _figure("looks_total", "Looks at the batch system.", polling.looks),
+        _figure("looks_total", "Polls of the batch system.", polling.looks),
         _figure(
             "controller_requests_last_minute",
             "Requests to the batch system's controller in the last minute.",
@@ -122,7 +122,7 @@ def _polling(polling: PollingView | None) -> tuple[MetricSample, ...]:
         ),
         _figure(
             "controller_requests_allowed_per_minute",
-            "What all looks together may ask of it in a minute.",
+            "Limit of requests per minute for all polls together.",
             polling.total_per_minute,
         ),
         MetricSample(

@@ -1,7 +1,7 @@
 """Logging set-up: one line per record, UTC, to a file or to stderr.
 
-Whatever was quoted in a record stays in its line: what agents, workers and the batch system
-wrote cannot look like a record of ours.
+Quoted text stays within its line, so that what agents, workers and the batch system wrote cannot
+look like a record of ours.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bftrainer.errors import BftError, ExitCode
 
 
 class OneLine(logging.Formatter):
-    """Escapes what could break a line; tracebacks follow, indented."""
+    """Escapes line breaks and control characters; tracebacks follow, indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the library's name
         """Return the line."""
@@ -41,7 +41,7 @@ def configure_logging(level: str, log_file: Path | None) -> None:
         raise BftError(
             "BFT-2215",
             f"The log file {log_file} cannot be opened: {problem.strerror}.",
-            "Name a file that the user of the daemon may write, or leave --log-file out.",
+            "Name a file that the daemon's user may write, or omit --log-file.",
             exit_code=ExitCode.NOT_PERMITTED,
         ) from problem
     formatter = OneLine(

@@ -1,10 +1,10 @@
-"""What the daemon exports for Prometheus: instruments it feeds, figures it is asked for.
+"""The metrics that the daemon exports for Prometheus.
 
-One ``MetricsRegistry`` per daemon. What happens again and again is observed as it happens
-(``decision_seconds``, ``hand_over_seconds`` and so on); what is simply so is a
-``MetricSample`` from a source that is asked at every scrape. **To export something more, add
-a source**: ``metrics.add(lambda: [MetricSample(...)])``. Names end in their unit, or in
-``_total`` where they only grow; labels have few values, never a job, node or trainer.
+One ``MetricsRegistry`` per daemon. Recurring events are observed as they happen
+(``decision_seconds``, ``hand_over_seconds`` and so on); the current state is a ``MetricSample``
+from a source called at every scrape. **To export something more, add a source**:
+``metrics.add(lambda: [MetricSample(...)])``. Names end in their unit, or in ``_total`` for
+counters; labels have few values, never a job, node or trainer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bftrainer.harm.slo import BUCKETS_S
 _DECISION_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
 _TOTAL = "_total"
 
-# A series more for every counter, of no use here. (The library's function has no hints.)
+# They would add a useless series per counter. (The library's function has no hints.)
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
@@ -36,7 +36,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 class MetricSample:
     """One metric at the time of a scrape."""
 
-    name: str  # bftrainer_..., ending in its unit; in _total it is a counter
+    name: str  # bftrainer_..., ending in its unit, or in _total for counters
     meaning: str
     value: float = 0.0
     label: str = ""  # of ``by_label``
@@ -53,25 +53,25 @@ class MetricsRegistry:
         self._registry = CollectorRegistry()
         self.decision_seconds = Histogram(
             "bftrainer_decision_seconds",
-            "Time that a decision took.",
+            "Duration of a decision.",
             buckets=_DECISION_BUCKETS_S,
             registry=self._registry,
         )
         self._hand_over_seconds = Histogram(
             "bftrainer_hand_over_seconds",
-            "From our release or the batch system's signal until an ordinary job's node was free.",
+            "From our release or the batch system's signal until the node was free for a job.",
             ["how"],
             buckets=BUCKETS_S,
             registry=self._registry,
         )
         self._unmeasured = Counter(
             "bftrainer_hand_overs_unmeasured_total",
-            "Hand-overs of which nobody could tell when they began.",
+            "Hand-overs with an unknown beginning.",
             registry=self._registry,
         )
         self._vain = Counter(
             "bftrainer_vain_give_backs_total",
-            "Nodes given back for a job that did not take them.",
+            "Nodes released for a job that did not take them.",
             ["why"],
             registry=self._registry,
         )
@@ -85,13 +85,13 @@ class MetricsRegistry:
             "Pilots that the batch system ended without any job seen on their node.",
             registry=self._registry,
         )
-        for how in How:  # a series that does not exist cannot be alerted on
+        for how in How:  # always exported, because alerts need existing series
             self._hand_over_seconds.labels(how.value)
         for why in Why:
             self._vain.labels(why.value)
 
     def add(self, source: Source) -> None:
-        """Ask this source, too, at every scrape."""
+        """Call this source at every scrape, too."""
         self._registry.register(_Asked(source))
 
     def settled(self, records: HarmRecords) -> None:
@@ -108,12 +108,12 @@ class MetricsRegistry:
         self._taken.inc(len(records.taken))
 
     def text(self) -> str:
-        """Return everything in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry).decode()
 
 
 class _Asked(Collector):
-    """A source, as the registry wants it."""
+    """A source, adapted to the registry."""
 
     def __init__(self, source: Source) -> None:
         self._source = source

@@ -7,7 +7,7 @@ import socket
 
 
 def notify(state: str) -> bool:
-    """Send ``READY=1`` and the like; False when nobody listens."""
+    """Send a state such as ``READY=1``; False: no one listens."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return False

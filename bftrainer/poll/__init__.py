@@ -1,1 +1,1 @@
-"""batch system → Snapshot: what the cluster looks like now, in our words."""
+"""Batch system -> ``Snapshot``: the state of the cluster in our own terms."""

@@ -1,12 +1,11 @@
-"""What a batch system says by itself, between two looks.
+"""Notifications from the batch system between two polls.
 
-An adapter that has such a source offers an ``Announcer``; the daemon waits on its file
-descriptor and acts on what comes at once. It is a promise of nothing: a lost
-announcement costs the time until the next look.
+An adapter with such a source offers an ``Announcer``; the daemon waits on its file descriptor and
+reacts at once. Nothing relies on it: a lost announcement costs the time until the next poll.
 
-A job is announced before the batch system has accepted it, and anybody may submit what it
-refuses. So of all announced jobs of a user one counts, ``decide.giveback`` lets that have
-one node, and who announced a job that no look shows is not believed for a while.
+A job is announced before the batch system has accepted it, and any user may submit jobs that it
+refuses. So only one announced job per user counts, ``decide.giveback`` releases one node for it,
+and a user whose announced job no poll shows is not believed for a while.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from typing import Protocol
 
 from bftrainer.model.cluster import Job, JobState, NodeState, Snapshot
 
-# A look that begins so soon after a job was announced shows it, but for bad luck (Slurm 22.05:
-# 75 of 75 squeue begun at once did) ...
+# A poll that begins this long after an announcement almost always shows the job (Slurm 22.05:
+# 75 of 75 squeue calls begun at once did) ...
 SHOWN_S = 0.02
-UNSEEN_S = 1.0  # ... and one that begins later must: else the job was refused
-DOUBTED_S = 60.0  # then nothing is believed of its user
-MOST_HEARD = 100  # announced jobs of one user between two looks: all count as one anyway
-STAND_IN = "announced-"  # what the ids of such jobs start with
+UNSEEN_S = 1.0  # ... and one that begins after this must show it, or the job was refused
+DOUBTED_S = 60.0  # after a refusal, the user's announcements are ignored this long
+MOST_HEARD = 100  # announced jobs kept per user between two polls; only one counts anyway
+STAND_IN = "announced-"  # prefix of the ids of announced jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,53 +34,53 @@ class Announcement:
 
     at_s: float  # whole seconds
     partition: str  # "": the default one, or any of several
-    job: Job | None = None  # submitted: what is known of it, its id is a stand-in
-    nodes: tuple[str, ...] = ()  # ended: those it had
+    job: Job | None = None  # submitted: as far as known, with a stand-in id
+    nodes: tuple[str, ...] = ()  # ended: its nodes
 
 
 class Announcer(Protocol):
     """A source of announcements."""
 
     def fileno(self) -> int:
-        """Becomes readable when there is something."""
+        """Return a descriptor that becomes readable when there is something to read."""
 
     def read(self) -> tuple[Announcement, ...]:
-        """Return what has come since the last call; never blocks."""
+        """Return what has arrived since the last call; never blocks."""
 
     def close(self) -> None:
-        """Stop listening: nothing more is written for us."""
+        """Unsubscribe: nothing more is written for us."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Heard:
-    """A job that was announced."""
+    """An announced job."""
 
     at_s: float
     job: Job
-    shown_before: frozenset[str]  # jobs of an earlier look: none of them is this one
+    shown_before: frozenset[str]  # jobs of earlier snapshots: none of them is this one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ended:
-    """A job whose end was announced."""
+    """An announced end of a job."""
 
     at_s: float
-    said_s: float  # whole seconds of the batch system's clock
+    said_s: float  # on the batch system's clock, whole seconds
     nodes: frozenset[str]
 
 
 class UnseenAnnouncements:
-    """Jobs that were announced, and ends of jobs, that no look has shown yet."""
+    """Announced jobs, and announced ends of jobs, that no snapshot has shown yet."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._heard: list[_Heard] = []
         self._doubted_until_s: dict[str, float] = {}  # users
         self._ended: list[_Ended] = []
-        self._shown: frozenset[str] = frozenset()  # ordinary jobs of the last look
+        self._shown: frozenset[str] = frozenset()  # ordinary jobs of the last snapshot
 
     def hear(self, announcements: tuple[Announcement, ...]) -> bool:
-        """Remember submitted and ended jobs; whether there were any."""
+        """Record submitted and ended jobs; return whether there were any."""
         heard = [
             _Heard(at_s=self._clock(), job=said.job, shown_before=self._shown)
             for said in announcements
@@ -102,25 +101,25 @@ class UnseenAnnouncements:
 
     @property
     def is_unshown(self) -> bool:
-        """Whether a job was announced that no look has shown: one has to come that must."""
+        """Whether an announced job awaits the poll that must show it."""
         return bool(self._heard)
 
     def look_begins(self) -> float:
-        """Return what ``add_to`` wants to know of a look."""
+        """Return the time that ``add_to`` needs about a new poll."""
         return self._clock()
 
     def add_to(self, snapshot: Snapshot, began: float = -math.inf) -> Snapshot:
-        """Return a look with the jobs, and ends, it cannot have shown; forget those it can.
+        """Add announced jobs and ends that the snapshot cannot show; forget those it can.
 
-        Of a user's jobs the one announced first stands for all; of a doubted user's none does.
-        A job that a new look shows, and none before, takes the place of what was announced
-        of it: somebody's job in that partition, submitted then, of that size and limit if
-        there is one. The nodes of a job that has ended count as idle, though the batch system
-        may still clear them: who can start on them, and on ours beside, does so in a moment.
+        Of a user's announced jobs only the first counts; of a doubted user's none. A job new in the
+        snapshot replaces the announcement it matches: same user, partition and time of
+        submission, preferably same size and limit. The nodes of an ended job count as idle although
+        the batch system may still be cleaning them up, because a job that can use them and some of
+        ours starts within moments.
 
         Args:
-            snapshot: of a look, or what was returned of one before.
-            began: what ``look_begins`` said of a new look.
+            snapshot: a new one, or what an earlier call returned.
+            began: of a new one, what ``look_begins`` returned before the poll.
         """
         if snapshot.jobs is None:
             return snapshot
@@ -141,13 +140,13 @@ class UnseenAnnouncements:
         return first.values()
 
     def _forget(self, looked: Sequence[Job], began: float) -> None:
-        """Drop what a new look shows, and what it should have shown: whose that is, is doubted."""
+        """Drop shown jobs; doubt the users of jobs that should have been shown."""
         self._shown = frozenset(job.job_id for job in looked)
         shown: dict[str, dict[str, Job]] = {heard.job.user: {} for heard in self._heard}
         for job in looked:
             if job.user in shown:
                 shown[job.user][job.job_id] = job
-        for is_the_one in (_is_alike, is_same_job):  # nobody takes the place of a better match
+        for is_the_one in (_is_alike, is_same_job):  # exact matches first
             kept: list[_Heard] = []
             for heard in self._heard:
                 candidates = shown[heard.job.user]
@@ -165,7 +164,7 @@ class UnseenAnnouncements:
 
 
 def _without(end: _Ended, snapshot: Snapshot, jobs: list[Job]) -> tuple[Snapshot, list[Job]]:
-    """Take a job that has ended out of a look, if that shows it running."""
+    """Remove an ended job that the snapshot still shows as running."""
     others = [job for job in jobs if not _is_that(job, end)]
     if len(others) == len(jobs):
         return snapshot, jobs
@@ -181,7 +180,7 @@ def _without(end: _Ended, snapshot: Snapshot, jobs: list[Job]) -> tuple[Snapshot
 
 
 def _is_that(job: Job, end: _Ended) -> bool:
-    """Whether it is the job that has ended, not one that began there after it."""
+    """Whether it is the job that ended, not one that started there later."""
     if not job.is_ordinary or job.state is not JobState.RUNNING or job.start_s is None:
         return False
     return job.start_s < end.said_s and end.nodes == set(job.nodes)
@@ -196,12 +195,12 @@ def _is_alike(announced: Job, shown: Job) -> bool:
 
 
 def is_stand_in(job_id: str) -> bool:
-    """Whether the job was announced and no look has shown it."""
+    """Whether the job was announced and no snapshot has shown it."""
     return job_id.startswith(STAND_IN)
 
 
 def is_same_job(announced: Job, shown: Job) -> bool:
-    """Whether a look shows the job that was announced: both times are whole seconds."""
+    """Whether a shown job may be the announced one; both times are whole seconds."""
     when_s = announced.submit_s or 0.0
     return (
         shown.user == announced.user

@@ -1,9 +1,8 @@
 """The protocol every batch system implements, and how one is found by name.
 
-Implementations: ``bftrainer.local`` (process groups on this machine),
-``slurm_plugins`` (Slurm 22.05 and later). They share one conformance test class,
-``tests/conformance/batch_system.py``. Calls block (they run commands or sockets)
-and are made from a worker thread of the daemon, one at a time.
+Implementations: ``bftrainer.local`` (process groups on this machine), ``slurm_plugins`` (Slurm
+22.05 and later). They share one conformance test class, ``tests/conformance/batch_system.py``.
+Calls block (they run commands or use sockets) and are made from worker threads of the daemon.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from bftrainer.plugins import load_plugin
 from bftrainer.poll.announcer import Announcer
 
 ENTRY_POINT_GROUP = "bftrainer.batch_systems"
-ORDER_KINDS = frozenset({"submit", "cancel"})  # of requests: ours that may not wait
+ORDER_KINDS = frozenset({"submit", "cancel"})  # kinds of requests that are never delayed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PilotRequest:
-    """The 1-node lowest-priority job that shall hold ``node`` and run our agent."""
+    """The one-node, lowest-priority job that will hold ``node`` and run our agent."""
 
-    pilot_id: str  # ours, unique for ever, e.g. "p000017"; also the batch job's name
+    pilot_id: str  # ours, never reused, e.g. "p000017"; also the batch job's name
     node: str
     time_limit_s: float  # fits the gap; adapters round *down* to their granularity
     agent_argv: tuple[str, ...]  # absolute interpreter first; becomes the batch script itself
@@ -38,15 +37,15 @@ class PilotRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PilotObservation:
-    """What the batch system says about one pilot job."""
+    """What the batch system reports about one pilot job."""
 
     presence: Presence
     phase: str = ""  # "pending" | "running" | "ending" when present, else ""
     node: str | None = None
     start_s: float | None = None
-    reason: str = ""  # why it ended or does not start: the batch system's own word
-    # Its process ended other than with status 0, and neither the batch system nor anybody who
-    # asked it has ended it; nor has its node failed.
+    reason: str = ""  # why it ended or is pending, in the batch system's words
+    # Its process ended with a non-zero status although no one cancelled it, neither the batch
+    # system nor on request, and its node did not fail.
     has_failed: bool = False
 
 
@@ -54,13 +53,13 @@ class PilotObservation:
 class OptionProblem:
     """What is wrong with one option of a batch system, or of a policy."""
 
-    path: tuple[str | int, ...]  # its name, then where inside its value; (): all of them
+    path: tuple[str | int, ...]  # its name, then the path inside its value; (): all options
     cause: str
     next_step: str
 
 
 class OptionError(UsageError):
-    """Options of a plug-in that are unknown or malformed: all of them."""
+    """Unknown or malformed options of a plug-in, all at once."""
 
     def __init__(self, code: str, problems: Sequence[OptionProblem]) -> None:
         cause = " ".join(problem.cause for problem in problems)
@@ -70,52 +69,52 @@ class OptionError(UsageError):
 
 
 class BatchSystem(Protocol):
-    """Where nodes come from and pilots go to."""
+    """Source of nodes, and where pilots run."""
 
     name: str
-    idle_confirmations: int  # snapshots a node must be idle in before we believe it
+    idle_confirmations: int  # consecutive idle snapshots before a node counts as idle
     cycle_s: float  # longest time between two complete passes of its scheduler
 
     def snapshot(self, *, wants_cycle: bool = True) -> Snapshot:
-        """Look once; never raises for a failing source (that part is ``None``).
+        """Poll once; never raises for a failing source (that part is ``None``).
 
         Args:
-            wants_cycle: False: nothing waits for it, and where asking for it costs a
-                request it is the one known last.
+            wants_cycle: False: the last known scheduler cycle suffices, if reading it costs
+                another request.
         """
 
     def request_counts(self) -> Mapping[str, int]:
-        """Count what the controller was asked so far, by kind; orders are ORDER_KINDS."""
+        """Return the number of requests to the controller so far, by kind."""
 
     def launch_pilot(self, request: PilotRequest) -> str:
         """Submit the pilot and return its batch job id; raise ``BatchSystemError``."""
 
     def cancel_pilots(self, job_ids: Sequence[str], *, force: bool = False) -> None:
-        """Ask the pilots to leave now; ids already gone are no error."""
+        """Ask the pilots to leave now; ids already gone are not an error."""
 
     def pilot_states(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
-        """Observe each id; a controller that does not answer gives ``UNKNOWN``."""
+        """Observe each id; ``UNKNOWN`` if the controller does not answer."""
 
     def findings(self, measured: Measured = NOTHING, /) -> tuple[Finding, ...]:
-        """Look for settings of the site that cost ordinary jobs or us something."""
+        """Check for site settings that harm ordinary jobs or cost us nodes."""
 
     def open_announcer(self) -> Announcer | None:
-        """Return what tells of changes between two looks; None: there is no such thing.
+        """Return the source of notifications; None: there is none.
 
         Raises:
-            BatchSystemError: one is configured and cannot be used.
+            BatchSystemError: one is configured but cannot be used.
         """
 
     def close(self) -> None:
-        """Release what the adapter holds; the cluster itself is untouched."""
+        """Release the adapter's resources; the cluster is untouched."""
 
 
 def load_batch_system(name: str, options: Mapping[str, Any]) -> BatchSystem:
     """Create the named batch system from its entry point.
 
     Raises:
-        UsageError: BFT-1201 when no such plug-in is installed.
-        OptionError: with the adapter's own code, what is wrong with the options.
+        UsageError: BFT-1201, no such plug-in is installed.
+        OptionError: invalid options, with the adapter's own code.
     """
     create = load_plugin(ENTRY_POINT_GROUP, name, what="batch system", code="BFT-1201")
     system: BatchSystem = create(dict(options))

@@ -1,1 +1,1 @@
-"""What a trainer's throughput is at every size: measured, fitted, explored. Pure."""
+"""A trainer's throughput by size: measured, fitted, explored. Pure."""

@@ -1,10 +1,10 @@
-"""Scaling predicted before a trainer has run: one worker's steps and an all-reduce table.
+"""Predicts scaling before a trainer has run, from one worker's steps and an all-reduce table.
 
 t(b, k) = t_proc(ceil(b / k)) + t_comm(weights, k), the Job Scalability Analyzer of Saxena et
 al., "Effective elastic scaling of deep learning workloads" (arXiv 2006.13878), section
 III-B: t_proc is measured on one worker for some batch sizes, t_comm once per cluster for
-some numbers of weights and workers; both are interpolated linearly. Beyond the workers that
-were measured t_comm grows by what its last doubling added. Called by ``cli.profile``.
+some numbers of weights and workers; both are interpolated linearly. Beyond the measured number of
+workers t_comm grows by its last increase per doubling. Called by ``cli.profile``.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class AllreduceTable:
     seconds: tuple[tuple[float, ...], ...]  # [workers][weights]
 
     def time_s(self, weights: int, workers: int) -> float:
-        """t_comm: interpolated, 0 on one worker."""
+        """t_comm, interpolated; 0 with one worker."""
         if workers < 2:
             return 0.0
         by_workers = [float(np.interp(weights, self.weights, row)) for row in self.seconds]
-        if weights > self.weights[-1]:  # bytes cost what bytes cost
+        if weights > self.weights[-1]:  # proportional to the bytes
             by_workers = [t * weights / self.weights[-1] for t in by_workers]
         logs = [0.0, *(math.log2(k) for k in self.workers)]
         times = [0.0, *by_workers]
@@ -47,16 +47,16 @@ class AllreduceTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """What one worker of a script takes for a step; one row per batch size."""
+    """The duration of a step on one worker; one row per batch size."""
 
     weights: int  # trained parameters
     global_batch: int  # samples per update, on one worker
-    is_per_worker: bool = False  # updates grow with the workers, steps do not shrink
+    is_per_worker: bool = False  # batch per worker is fixed: updates grow with the workers
     batches: tuple[int, ...]  # samples in a step, rising
-    seconds: tuple[float, ...]  # median of some steps
+    seconds: tuple[float, ...]  # median of several steps
 
     def time_s(self, batch: int) -> float:
-        """t_proc: interpolated; beyond what was measured, along the nearest two."""
+        """t_proc, interpolated; beyond the measured sizes, along the nearest two."""
         if len(self.batches) == 1:
             return self.seconds[0]
         if self.batches[0] <= batch <= self.batches[-1]:
@@ -81,7 +81,7 @@ def table_from(data: Any, where: str) -> AllreduceTable:
     """Read what ``bftrainer profile allreduce`` wrote.
 
     Raises:
-        UsageError: BFT-4202, it is no such table.
+        UsageError: BFT-4202, it is not such a table.
     """
     try:
         table = AllreduceTable(
@@ -102,7 +102,7 @@ def table_from(data: Any, where: str) -> AllreduceTable:
 
 
 def table_document(table: AllreduceTable, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the table as ``table_from`` reads it."""
+    """Return the table in the form that ``table_from`` reads."""
     return {
         "table": "allreduce",
         **about,
@@ -119,6 +119,6 @@ def _rises(axis: Sequence[int]) -> bool:
 def _no_table(where: str, why: str) -> UsageError:
     return UsageError(
         "BFT-4202",
-        f"{where} is no all-reduce table ({why}).",
+        f"{where} is not an all-reduce table ({why}).",
         "Make one with: bftrainer profile allreduce --out FILE",
     )

@@ -1,7 +1,7 @@
-"""Trainer records → throughput curves, with how well they are known.
+"""Throughput curves of trainers, and how well they are known.
 
-The curve is fitted to what was measured (``fit``); a user's own curve is taken as it is until
-measurements contradict it, and corrected then. Called by ``decide.stating`` and ``decide.asking``.
+The curve is fitted to measurements (``fit``); a user's own curve is used until measurements
+contradict it, then corrected. Called by ``decide.stating`` and ``decide.asking``.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from bftrainer.profile.plausible import FASTEST, LEAP, is_plausible
 from milp.problem import Curve, Problem
 from milp.worth import curve_at
 
-OLD_ERROR = 0.05  # relative, of throughputs that come without statistics
+OLD_ERROR = 0.05  # relative, for throughputs without statistics
 
 
 def fitted(record: TrainerRecord, *, explores: bool) -> Fitted:
-    """Return the curve that decisions take to be the trainer's, and how well it is known.
+    """Return the curve that decisions assume for the trainer, and how well it is known.
 
     Args:
         record: the trainer.
-        explores: decisions may prefer sizes that teach.
+        explores: whether decisions may prefer sizes that improve the curve.
     """
     points, n_max, own = points_of(record.costs), record.spec.n_max, record.spec.curve
     guess = USUAL if explores else CAUTIOUS
@@ -36,7 +36,7 @@ def fitted(record: TrainerRecord, *, explores: bool) -> Fitted:
 
 
 def points_of(costs: MeasuredCosts) -> tuple[MeasuredSize, ...]:
-    """Return what decisions have been told of the throughput, with its error.
+    """Return the throughputs published to decisions, with their errors.
 
     Per node no size counts as more than ``LEAP`` times as fast as the smallest.
     """
@@ -50,10 +50,10 @@ def points_of(costs: MeasuredCosts) -> tuple[MeasuredSize, ...]:
 
 
 def put_to_scale(problem: Problem, records: Iterable[TrainerRecord], *, is_bold: bool) -> Problem:
-    """Give those whose rate nobody knows a rate that can be compared with the others'.
+    """Give trainers of unknown rate a rate comparable with the others'.
 
-    On one node as fast as the others on average; as the fastest of them if ``is_bold``:
-    then they get nodes, and are measured, soon.
+    On one node it is the geometric mean of the others'; with ``is_bold`` the maximum, so that
+    they get nodes, and are measured, soon.
     """
     unknown = {r.trainer_id for r in records if not _is_known(r)}
     known = [curve_at(t.curve, 1) for t in problem.trainers if t.trainer_id not in unknown]

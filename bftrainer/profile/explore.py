@@ -1,10 +1,9 @@
-"""Among allocations of nearly equal worth, the one that teaches most.
+"""Among allocations of nearly equal worth, chooses the one that improves the curves most.
 
-A trainer that grows or shrinks anyway may as well go to a size whose throughput is not
-known well. The problem and its best allocation come in, and for each trainer how well its
-curve is known; out comes that allocation or another one that is worth at most
-``budget`` less (a share of the objective). Who does not move is left alone. Deterministic,
-nothing is remembered: what is known is in the input. Called by ``decide.asking``.
+A trainer that is rescaled anyway may as well go to a size of poorly known throughput. Given the
+problem, its best allocation and the error of each trainer's curve, returns that allocation or
+one that is worth at most ``budget`` less (a share of the objective). Trainers that do not move are
+left alone. Deterministic and stateless. Called by ``decide.asking``.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from milp.worth import allocation_value, curve_at
 
 ErrorAt = Callable[[int], float]  # size -> relative error of the curve there
 
-FULL_ERROR = 0.2  # a curve that is this far off teaches as much as can be
-LEAST_ERROR = 0.02  # what is known this well teaches nothing
-MOST_SIZES = 64  # of one trainer that are told apart
+FULL_ERROR = 0.2  # at this error, measuring is worth most
+LEAST_ERROR = 0.02  # below this error, measuring is worth nothing
+MOST_SIZES = 64  # considered per trainer
 
 
 def explore(
@@ -29,14 +28,14 @@ def explore(
     errors: Mapping[str, ErrorAt],
     budget: float,
 ) -> Allocation:
-    """Return ``best``, or an allocation that teaches more for at most ``budget`` of it.
+    """Return ``best``, or an allocation that teaches more at a cost of at most ``budget``.
 
     Args:
-        problem: with the curves as they are believed.
-        best: its answer by the policy.
+        problem: with the estimated curves.
+        best: the policy's answer to it.
         allocate: the policy.
-        errors: how well the curve of each trainer is known; those missing do not explore.
-        budget: share of the objective, from 0 on.
+        errors: error of each trainer's curve by size; trainers missing here do not explore.
+        budget: share of the objective, >= 0.
     """
     if budget <= 0.0 or best.objective <= 0.0 or problem.objective is Objective.UTILITY:
         return best
@@ -75,7 +74,7 @@ def explore(
 
 
 def teaches(error: float) -> float:
-    """How much there is to learn at a size, 0 to 1."""
+    """Value of measuring a size, 0 to 1."""
     return min(1.0, max(0.0, error - LEAST_ERROR) / (FULL_ERROR - LEAST_ERROR))
 
 
@@ -95,7 +94,7 @@ def _with_bonus(
     before: Mapping[str, int],
     budget: float,
 ) -> Problem:
-    """Return the problem in which movers earn more where they teach, and others stay."""
+    """Return the problem in which movers earn a bonus where they teach, and others stay."""
     trainers = []
     for t in problem.trainers:
         size = sizes.get(t.trainer_id, 0)
@@ -112,7 +111,7 @@ def _with_bonus(
 def _earning_more(
     trainer: ProblemTrainer, error_at: ErrorAt, n_nodes: int, budget: float
 ) -> ProblemTrainer:
-    """One node earns what it earns: the objective may be relative to it."""
+    """Add the bonus, except at one node, because the objective may be relative to it."""
     sizes = _grid(trainer, n_nodes)
     bonus = [budget * teaches(error_at(n)) if n > 1 else 0.0 for n in sizes]
     if not any(bonus):
@@ -124,7 +123,7 @@ def _earning_more(
 
 
 def _grid(trainer: ProblemTrainer, n_nodes: int) -> list[int]:
-    """Every size it may get, or about ``MOST_SIZES`` of them, and the curve's own."""
+    """Every size it may get, or about ``MOST_SIZES`` of them, and the sizes of the curve."""
     last = max(1, min(trainer.n_max, n_nodes))
     step = 1.0 if last <= MOST_SIZES else last ** (1.0 / MOST_SIZES)
     if step == 1.0:
@@ -137,5 +136,5 @@ def _grid(trainer: ProblemTrainer, n_nodes: int) -> list[int]:
 def _unmoved(
     marginals: Mapping[str, Marginal], sizes: Mapping[str, int], found: Mapping[str, int]
 ) -> dict[str, Marginal]:
-    """What one node more would bring is known for the sizes it was asked for only."""
+    """Drop marginals of trainers whose size changed: they hold for one size only."""
     return {t: m for t, m in marginals.items() if sizes.get(t, 0) == found.get(t, 0)}

@@ -1,11 +1,11 @@
-"""Measured throughputs → a curve over all sizes, with its error at each.
+"""Fits a throughput curve over all sizes to measurements, with its error at each size.
 
 Model: one sample takes y(n) = t_compute/n + t_sync(n) seconds on n nodes, where t_sync is a
-sum of two non-negative parts: what a step takes longer with each doubling (log2(n)/n), and
-what does not become less with more nodes ((n-1)/n). Weighted least squares, relative to
-the measurements, drawn towards a guess where sizes are missing. What the model leaves
-over is put back, so that a curve passes through what was measured, within its error.
-Called by ``curves``; one fit takes well under a millisecond and is kept.
+sum of two non-negative parts: one that grows per step with each doubling (log2(n)/n), and one that
+does not shrink with more nodes ((n-1)/n). Weighted least squares, relative to the measurements,
+regularised towards a guess where sizes are missing. Residuals are added back, so that the curve
+passes through the measurements within their errors. Called by ``curves``; a fit takes well under a
+millisecond and is cached.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ from milp.problem import Curve
 
 
 class Guess(NamedTuple):
-    """What is believed of a trainer's scaling before it was measured."""
+    """The assumed scaling of a trainer before it was measured."""
 
     exponent: float  # throughput is proportional to size ** exponent
-    parts: tuple[float, float, float]  # the same by the model, within 3% up to 64 nodes
+    parts: tuple[float, float, float]  # the same in the model, within 3% up to 64 nodes
 
 
 # Each doubling of the size brings 1.75 times the throughput: most networks of Table 2 of
 # the BFTrainer paper scale better than that up to 64 nodes. For decisions that do not explore.
 CAUTIOUS = Guess(0.807, (1.0, 0.136, 0.0066))
-# 1.92 times, as networks of Table 2 usually have it. Who is believed to be worse than those
-# that were measured is never measured: to explore, the guess must not be too low.
+# 1.92 times, typical of the networks of Table 2. A trainer assumed to be worse than the measured
+# ones would never be measured, so for exploring the guess must not be too low.
 USUAL = Guess(0.941, (1.0, 0.04, 0.0007))
 
-# How far each part may be from the guess for the price of one standard error.
+# Deviation of each part from the guess that costs as much as one standard error.
 _SPREAD = np.array([1.0, 0.15, 0.02])
 _ROUNDS = 3  # the guess is relative to t_compute, which is being fitted
 
-MODEL_ERROR = 0.03  # relative: measurements are not fitted better than this ...
-LEFT_OVER = 0.05  # ... and what is left over is believed against errors of this size
+MODEL_ERROR = 0.03  # relative: the assumed error of the model
+LEFT_OVER = 0.05  # relative: the prior deviation of residuals
 # Relative error of the curve per doubling of the distance to the nearest measured size.
 ERROR_BETWEEN, ERROR_BEYOND, ERROR_UNKNOWN = 0.05, 0.15, 0.5
 
-# A user's curve is wrong where it is off by more than this (in logarithms) and by more
-# than so many standard errors; until then it is taken to be this exact where not measured.
+# A user's curve is wrong where it is off by more than this (in logarithms) and by more than this
+# number of standard errors; until then it is assumed to have this error where not measured.
 CONTRADICTS, CONTRADICTS_ERRORS, ERROR_OF_USERS = 0.05, 3.0, 0.05
 
 Floats = npt.NDArray[np.float64]
 
 
 class MeasuredSize(NamedTuple):
-    """A measured size."""
+    """The measured throughput at one size."""
 
     size: int
     samples_per_s: float  # > 0
@@ -78,8 +78,8 @@ class Fitted(NamedTuple):
 def fit(points: tuple[MeasuredSize, ...], n_max: int, guess: Guess = CAUTIOUS) -> Fitted:
     """Fit a curve up to ``n_max`` to the points, which are sorted by size.
 
-    Bounds: the curve rises from the largest measured size at most in proportion to the
-    nodes and does not fall; below the smallest the same, seen from there.
+    Bounds: beyond the largest measured size the curve does not fall and rises at most in
+    proportion to the nodes; likewise below the smallest.
     """
     sizes = sorted({*_powers_of_two(n_max), n_max, *(p.size for p in points)})
     if not points:
@@ -105,10 +105,10 @@ def correct(
 ) -> Fitted:
     """Return a user's curve, corrected where measurements contradict it.
 
-    They do where one is off by more than 5% and by more than three standard errors. If all
-    are off alike, the level was wrong (another machine, another unit) and the shape stays:
-    the ratio of measured to claimed is interpolated over log2(size), constant beyond. If not,
-    the shape is refuted and the curve is fitted as if nothing had been claimed.
+    They do if one is off by more than 5% and by more than three standard errors. If all are off
+    by the same factor, the level was wrong (another machine, another unit) and the shape stays:
+    the ratio of measured to claimed is interpolated over log2(size), constant beyond. Otherwise
+    the curve is fitted as if nothing had been claimed.
     """
     known = [(p, _at(own, p.size)) for p in points if _at(own, p.size) > 0.0]
     off = [math.log(p.samples_per_s / claimed) for p, claimed in known]
@@ -143,13 +143,13 @@ def error_at(points: Sequence[MeasuredSize], size: int, unmeasured: float = ERRO
 
 
 def _basis(sizes: Floats) -> Floats:
-    """Seconds per sample that one unit of each part costs at each size."""
+    """Seconds per sample of one unit of each part at each size."""
     inverse = 1.0 / sizes
     return np.stack([inverse, np.log2(sizes) * inverse, (sizes - 1.0) * inverse], axis=1)
 
 
 def _parts(sizes: Floats, values: Floats, errors: Floats, guess: Floats) -> Floats:
-    """Non-negative parts of the model: weighted least squares, drawn towards the guess."""
+    """Return the non-negative parts by weighted least squares, regularised towards the guess."""
     basis = _basis(sizes)
     weights = 1.0 / np.hypot(errors, MODEL_ERROR)
     rows = basis * (values * weights)[:, None]  # of (model / measured - 1) / error
@@ -158,7 +158,7 @@ def _parts(sizes: Floats, values: Floats, errors: Floats, guess: Floats) -> Floa
     parts = guess * scale
     for _ in range(_ROUNDS):
         pull = 1.0 / (_SPREAD * scale) ** 2
-        pull[0] *= 1e-6  # how fast one node is, nobody knows beforehand
+        pull[0] *= 1e-6  # the speed of one node is not known beforehand
         parts = _least_squares(normal + np.diag(pull), right + pull * guess * scale)
         scale = max(float(parts[0]), 1e-3 * scale)
     parts[0] = max(float(parts[0]), 1e-3 * scale)  # one node takes some time, too
@@ -195,14 +195,14 @@ def _least_squares(normal: Floats, right: Floats) -> Floats:
 
 
 def _spread(known: Floats, left_over: Floats, at: Floats) -> Floats:
-    """Return what the model left over: linear in between, halved per doubling beyond."""
+    """Interpolate the residuals linearly; halve them per doubling beyond."""
     inside = np.interp(at, known, left_over)
     beyond = np.maximum(0.0, np.maximum(known[0] - at, at - known[-1]))
     return np.asarray(inside * 0.5**beyond)
 
 
 def _bounded(at: Floats, curve: Floats, measured: Sequence[int]) -> Floats:
-    """Keep what is extrapolated, and what lies between, within what sizes can do."""
+    """Clip interpolated and extrapolated values to what sizes can do."""
     first, last = measured[0], measured[-1]
     low, high = curve.copy(), curve.copy()
     for i in range(len(at)):

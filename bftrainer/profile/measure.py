@@ -1,9 +1,9 @@
-"""Reports of progress → throughput at a size, with its error.
+"""Measures throughput at a size, with its error, from reports of progress.
 
-A ``Observation`` follows one generation: committed samples over time, cut into intervals, the
-first steps after a rescale left out. Each interval is one observation; ``add`` folds it
-into the statistics of its size, a window in which what is old fades (EWMA). Pure: the time
-comes in. Called by ``actuate.costs`` and by the simulator.
+An ``Observation`` follows one generation: committed samples over time, cut into intervals, without
+the first steps after a rescale. Each interval is one observation; ``add`` folds it into the
+statistics of its size, a window in which old ones fade (EWMA). Pure: the time comes in. Called by
+``actuate.costs`` and by the simulator.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from dataclasses import dataclass, replace
 from bftrainer.model.trainer import SizeThroughput
 from bftrainer.profile.plausible import FASTEST
 
-SETTLE_S, SETTLE_STEPS = 1.0, 3  # of a new generation: caches and buffers are still cold
+SETTLE_S, SETTLE_STEPS = 1.0, 3  # of a new generation, to warm caches and buffers
 OBSERVE_S = 2.0  # one observation; a report comes every half second
-WINDOW = 30.0  # observations of that long ago weigh 1/e: a minute of training
-MAX_SIZES = 24  # of one trainer; the one measured longest ago makes room
-USUAL_NOISE = 0.05  # relative standard deviation assumed until there are some observations
-USUAL_NOISE_WEIGHT = 2.0  # as many observations' worth
-CLIP_SD = 4.0  # an observation further off (a stall) counts as one that far off
-LEAST_ERROR = 0.003  # means are never believed to be better than this
+WINDOW = 30.0  # observations this long ago weigh 1/e: a minute of training
+MAX_SIZES = 24  # per trainer; the one measured longest ago is dropped
+USUAL_NOISE = 0.05  # prior relative standard deviation
+USUAL_NOISE_WEIGHT = 2.0  # of the prior, in observations
+CLIP_SD = 4.0  # observations further off (stalls) are clipped
+LEAST_ERROR = 0.003  # lower bound of the error of a mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """Where the present observation of one generation began."""
+    """The start of the current observation of a generation."""
 
     generation: int
     size: int
@@ -39,12 +39,12 @@ class Observation:
 def add_sample(
     watch: Observation, *, generation: int, step: int, samples: int, now_s: float
 ) -> tuple[Observation, float | None]:
-    """Take in a report; return samples per second when an observation is complete.
+    """Process a report; return samples per second when an observation is complete.
 
-    Every member reports, so reports may come twice or late: those change nothing, nor does
-    one that nobody can believe.
+    Every member reports, so reports may come twice or late; those change nothing, nor do
+    implausible ones.
     """
-    if now_s < watch.at_s:  # somebody set the clock back
+    if now_s < watch.at_s:  # the clock was set back
         watch = replace(watch, at_s=now_s, is_settled=False)
     if generation != watch.generation or samples <= watch.samples or now_s <= watch.at_s:
         return watch, None
@@ -63,7 +63,7 @@ def add_sample(
 def add(
     known: tuple[SizeThroughput, ...], size: int, samples_per_s: float, now_s: float
 ) -> tuple[SizeThroughput, ...]:
-    """Fold one observation into the statistics of its size; sizes stay in order."""
+    """Fold one observation into the statistics of its size; sizes stay sorted."""
     by_size = {one.size: one for one in known}
     before = by_size.get(size)
     if before is None:
@@ -75,7 +75,7 @@ def add(
 
 
 def _fold(before: SizeThroughput, samples_per_s: float, now_s: float) -> SizeThroughput:
-    """Welford's step, after what is known has faded to make room in the window."""
+    """Welford's update, after fading the known observations to fit the window."""
     fade = min(1.0, (WINDOW - 1.0) / before.count) if before.count > 0.0 else 1.0
     count, m2 = fade * before.count + 1.0, fade * before.m2
     if before.count >= USUAL_NOISE_WEIGHT + 1.0:
@@ -94,7 +94,7 @@ def _fold(before: SizeThroughput, samples_per_s: float, now_s: float) -> SizeThr
 
 
 def deviation(known: SizeThroughput) -> float:
-    """Standard deviation of an observation; few of them are helped out by what is usual."""
+    """Standard deviation of an observation, with a prior for few observations."""
     usual = USUAL_NOISE * known.mean_samples_per_s
     squares = known.m2 + USUAL_NOISE_WEIGHT * usual * usual
     return math.sqrt(squares / (max(0.0, known.count - 1.0) + USUAL_NOISE_WEIGHT))

@@ -1,9 +1,9 @@
-"""A curve made concave where its measurements allow it.
+"""Makes a curve concave where its measurements allow it.
 
-A second half of the same nodes never brings more than the first, as a rule; noise says
-otherwise now and then, and a solver that believes it jumps between sizes. Measured values
-that lie below the line between their neighbours by no more than their errors are raised to
-it; if one lies lower, the curve is as it is and keeps what was measured. Called by ``fit``.
+Adding the same nodes again rarely brings more than the first time; noise sometimes suggests it, and
+a solver that believes it jumps between sizes. Measured values below the line between their
+neighbours by no more than their errors are raised to it; if one lies lower, the curve stays as it
+is. Called by ``fit``.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ TOLERANCE = 2.0  # standard errors of a value and of its neighbours
 
 
 def concave(sizes: Floats, curve: Floats, measured: Sequence[int], errors: Floats) -> Floats:
-    """Return the curve, concave from (0, 0) on if what is at ``measured`` can be.
+    """Return the curve, concave from (0, 0) if the values at ``measured`` allow it.
 
-    ``errors`` are relative, of the measured ones. The values in between give way.
+    ``errors`` are relative, of the measured values. The values in between are changed.
     """
     anchors = _raised(sizes[list(measured)], curve[list(measured)], errors)
     if anchors is None:
@@ -29,13 +29,13 @@ def concave(sizes: Floats, curve: Floats, measured: Sequence[int], errors: Float
     bent = np.minimum(curve, _ceiling(sizes, sizes[list(measured)], anchors, end_slope))
     bent[list(measured)] = anchors
     bent = _hull(sizes, bent)
-    # Where more nodes did harm already, what even more would do is not extrapolated.
+    # If the curve already falls, the fall is not extrapolated.
     bent[measured[-1] + 1 :] = np.maximum(bent[measured[-1] + 1 :], anchors[-1])
     return bent
 
 
 def _raised(sizes: Floats, values: Floats, errors: Floats) -> Floats | None:
-    """Measured values on their hull; None when one is too far below it."""
+    """Measured values raised to their hull; None if one is too far below it."""
     hull = _hull(sizes, values)
     around = np.maximum(np.append(errors[1:], 0.0), np.append(0.0, errors[:-1]))
     allowed = TOLERANCE * np.hypot(errors, around) * values
@@ -55,15 +55,15 @@ def _ceiling(sizes: Floats, xs: Floats, anchors: Floats, end_slope: float) -> Fl
 
 
 def _end_slope(sizes: Floats, curve: Floats, last: int) -> float:
-    """Slope of the curve around the largest measured size, where no chord ends it."""
+    """Slope of the curve around the largest measured size, beyond which there is no chord."""
     around = np.concatenate(([0.0], sizes)), np.concatenate(([0.0], curve))
-    low, high = last, min(last + 2, len(sizes))  # of what has (0, 0) in front
+    low, high = last, min(last + 2, len(sizes))  # indices into ``around``
     rise = (around[1][high] - around[1][low]) / (around[0][high] - around[0][low])
     return max(0.0, float(rise))
 
 
 def _hull(sizes: Floats, values: Floats) -> Floats:
-    """The least concave function from (0, 0) on that is nowhere below the values."""
+    """The least concave function from (0, 0) that is nowhere below the values."""
     corners: list[tuple[float, float]] = [(0.0, 0.0)]
     for x, y in zip(sizes.tolist(), values.tolist(), strict=True):
         while len(corners) > 1:

@@ -1,16 +1,15 @@
-"""Reports of workers → which of a trainer's nodes is persistently slower than the others.
+"""Finds nodes of a trainer that are persistently slower than the others, from workers' reports.
 
 Source: Or, Zhang and Freedman, "Resource Elasticity in Distributed Deep Learning" (MLSys
 2020), section 5, algorithm 1: a moving average (EWMA) of each worker's throughput as a
-fraction of the median; below a threshold the worker is a straggler. Here the median is
-that of the *other* workers, so that two of them can be told apart, too, and a verdict is
-taken back only some way above the threshold. A report covers the last steps of a worker
-(their median), so one report counts as one step does there. Pure: called by
-``actuate.speeds`` and by the simulator.
+fraction of the median; below a threshold the worker is a straggler. Here the median is that of the
+*other* workers, so that two can be told apart, too, and a verdict is revoked only some way above
+the threshold. A report covers the last steps of a worker (their median), so one report counts as
+one step does there. Pure: called by ``actuate.speeds`` and by the simulator.
 
-What a worker reports is its own part of a step, in seconds, and its share of the batch.
-Shares differ by rounding, and part of a step costs the same however small the share is: a
-worker counts as slow only if it is slower both by the step and by the sample.
+A worker reports its own part of a step, in seconds, and its share of the batch. Shares differ by
+rounding, and part of a step costs the same however small the share is: a worker counts as slow only
+if it is slower both by the step and by the sample.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 ALPHA = 0.1  # weight of the newest report, as in the paper
-SETTLE_REPORTS = 2  # of a worker in a new generation: caches and buffers are still cold
+SETTLE_REPORTS = 2  # of a worker in a new generation, to warm caches and buffers
 FEWEST_REPORTS = 3  # before a verdict
-CLEAR_REPORTS = 12  # before a node that was slow elsewhere is taken not to be
-CLEAR_ABOVE = 0.05  # a straggler is one until its average is so far above the threshold
-TOLD_STEP = 0.05  # decisions hear of a change of the average that is larger than this
-LONGEST_S, MOST_SAMPLES = 1e6, 10**12  # of a step: reports of more, or of 1 / LONGEST_S, are void
+CLEAR_REPORTS = 12  # before a node that was slow elsewhere counts as not slow
+CLEAR_ABOVE = 0.05  # a verdict ends this far above the threshold
+TOLD_STEP = 0.05  # smallest change of the average that is published
+LONGEST_S, MOST_SAMPLES = 1e6, 10**12  # of a step; shortest: 1 / LONGEST_S; else ignored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own:
-    """What a worker last said in this generation."""
+    """A worker's last report in this generation."""
 
     own_s: float  # its part of a step
     share: int  # samples in that step
@@ -39,34 +38,34 @@ class Own:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSlowness:
-    """What is known of a node in this trainer, over its generations."""
+    """The state of a node in this trainer, over its generations."""
 
-    fraction: float = 1.0  # average of its throughput, in that of the others; innocent at first
+    fraction: float = 1.0  # average throughput relative to the others'
     reports: int = 0
     is_slow: bool = False
-    told: float = 1.0  # what decisions were told of the fraction; 1: not slow
+    told: float = 1.0  # fraction published to decisions; 1: not slow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """The workers of one trainer beside each other, by node."""
+    """The workers of one trainer, by node, for comparison."""
 
     generation: int = 0
     latest: Mapping[str, Own] = field(default_factory=dict)
-    heard: frozenset[str] = frozenset()  # since they were compared last
+    heard: frozenset[str] = frozenset()  # nodes that reported since the last comparison
     standings: Mapping[str, NodeSlowness] = field(default_factory=dict)
 
     def slow(self) -> dict[str, float]:
-        """Nodes that are persistently slow, with the fraction decisions are told."""
+        """Return the persistently slow nodes, with their published fractions."""
         return {n: s.told for n, s in self.standings.items() if s.is_slow}
 
     def is_uneven(self, threshold: float) -> bool:
-        """Whether some node may well be slow: the trainer's pace is not that of its size."""
+        """Whether some node may be slow, so the trainer's pace is not typical of its size."""
         doubt = _doubt(threshold)
         return any(s.is_slow or s.fraction < doubt for s in self.standings.values())
 
     def quick(self, threshold: float) -> set[str]:
-        """Nodes that were measured for a while and are well above the threshold."""
+        """Return nodes measured for a while and well above the threshold."""
         doubt = _doubt(threshold)
         return {
             n
@@ -80,7 +79,7 @@ def _doubt(threshold: float) -> float:
 
 
 def entered(known: Field, generation: int, nodes: Collection[str]) -> Field:
-    """Begin a generation: who is still a member keeps its standing, steps are timed anew."""
+    """Begin a generation: members keep their standing, steps are timed anew."""
     kept = {n: s for n, s in known.standings.items() if n in nodes}
     return Field(generation=generation, standings=kept)
 
@@ -88,14 +87,14 @@ def entered(known: Field, generation: int, nodes: Collection[str]) -> Field:
 def record_report(
     known: Field, node: str, *, generation: int, own_s: float, share: int, threshold: float
 ) -> Field:
-    """Take in a report of the worker on ``node``; a second one ends a round of comparison.
+    """Process a report of the worker on ``node``; its second one ends a round of comparison.
 
     Args:
-        known: what there was.
+        known: state so far.
         node: of the worker.
-        generation: the report is of; others than the present one are passed over.
+        generation: of the report; others than the current one are ignored.
         own_s: its own part of a step, s; 0: not measured.
-        share: samples of it in that step.
+        share: its samples in that step.
         threshold: fraction below which it is slow, in (0, 1).
     """
     if generation != known.generation:
@@ -110,7 +109,7 @@ def record_report(
 
 
 def _compared(known: Field, threshold: float) -> Field:
-    """Judge everybody who was heard in this round."""
+    """Judge all nodes that reported in this round."""
     now = fractions_of({n: o for n, o in known.latest.items() if o.reports > SETTLE_REPORTS})
     standings = dict(known.standings)
     for node in known.heard & now.keys():
@@ -119,7 +118,7 @@ def _compared(known: Field, threshold: float) -> Field:
 
 
 def fractions_of(latest: Mapping[str, Own]) -> dict[str, float]:
-    """Each worker's throughput in the median of the others'; empty for a single one."""
+    """Each worker's throughput relative to the median of the others; empty for a single one."""
     if len(latest) < 2:
         return {}
     by_step = sorted(1.0 / one.own_s for one in latest.values())
@@ -134,7 +133,7 @@ def fractions_of(latest: Mapping[str, Own]) -> dict[str, float]:
 
 
 def _median_without(ordered: list[float], value: float) -> float:
-    """The median of the other values; two at least, ``value`` among them."""
+    """The median of the other values; at least two, ``value`` among them."""
     at, rest = bisect_left(ordered, value), len(ordered) - 1
 
     def other(i: int) -> float:
@@ -144,7 +143,7 @@ def _median_without(ordered: list[float], value: float) -> float:
 
 
 def _judged(standing: NodeSlowness, now: float, threshold: float) -> NodeSlowness:
-    # Quicker than the others is no credit against being slow later on.
+    # Being faster than the others is capped: no credit against being slow later.
     counted = min(now, 1.0 / threshold)
     average = ALPHA * counted + (1.0 - ALPHA) * standing.fraction
     reports = standing.reports + 1

@@ -1,1 +1,1 @@
-"""Queue models: what the pending jobs of a look ask for, for ``decide``. Pure."""
+"""Queue models: order and requests of a snapshot's pending jobs, for ``decide``. Pure."""

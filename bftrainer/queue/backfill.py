@@ -1,9 +1,9 @@
-"""What the scheduler will plan in its next cycle for the jobs that cannot start now.
+"""Plans pending jobs as the scheduler will in its next backfill cycle.
 
-What it has printed is as old as its last cycle: jobs have ended since. Takes the limits of running
-jobs and, in the queue's order, who starts and who waits; says when and where each of those would
-start. Conservative backfill: nobody delays who comes before. Source: slurm.conf(5), release 22.05,
-"SchedulerParameters"; that ends within a span count as one was measured. Pure.
+The printed plan is as old as the last cycle; jobs have ended since. Takes the limits of running
+jobs and, in queue order, which jobs start or wait; plans when and where waiting jobs would start.
+Conservative backfill: no job delays an earlier one. Source: slurm.conf(5), release 22.05,
+"SchedulerParameters". That ends within one span count as simultaneous was measured. Pure.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from bftrainer.queue.matching import Matching
 from bftrainer.queue.model import GapEnd, JobNeeds, NodeDemand, Then
 from bftrainer.queue.nodesets import NodeSet, NodeSets, first
 
-FIRST_SPAN_S = 30.0  # each of the next ones lasts as long as all before it
-MOST_PLANNED = 50  # jobs; of those behind them what is printed has to do
-Span = tuple[float, float, NodeSet]  # from, until, where
+FIRST_SPAN_S = 30.0  # each further span lasts as long as all before it
+MOST_PLANNED = 50  # jobs; for later ones the printed plan is used
+Span = tuple[float, float, NodeSet]  # begin, end, nodes
 
 
 class BackfillPlan:
-    """``NextPlan``: nodes that come free, and who is planned on them."""
+    """``NextPlan``: when nodes come free, and which jobs are planned on them."""
 
     def __init__(self, snapshot: Snapshot, sets: NodeSets, usable: NodeSet, now_s: float) -> None:
-        """Begin with what a complete snapshot shows; ``usable``: nodes that jobs may have now."""
+        """Begin with a complete snapshot; ``usable``: nodes that jobs may have now."""
         window_s = snapshot.plan_window_s
         self._sets, self._now_s, self._slot_s = sets, now_s, snapshot.plan_resolution_s
         self._until_s = math.inf if window_s is None else now_s + window_s
@@ -49,12 +49,12 @@ class BackfillPlan:
         self._times_s = sorted(at_s for at_s in times_s if at_s <= self._until_s)
         self._started: list[Span] = []
         self._planned: list[Span] = []
-        self._off: dict[float, tuple[int, NodeSet]] = {}  # by limit: of how many, which
-        self._first: list[tuple[GapEnd, NodeSet]] = []  # of those planned
+        self._off: dict[float, tuple[int, NodeSet]] = {}  # limit -> (plans counted, nodes)
+        self._first: list[tuple[GapEnd, NodeSet]] = []  # of each planned job
 
     @cached_property
     def ends(self) -> dict[str, GapEnd]:
-        """The earliest start on each node; to be asked for when all jobs wait."""
+        """The earliest planned start on each node; read only when all jobs have been judged."""
         found, seen = dict[str, GapEnd](), 0
         for end, nodes in sorted(self._first, key=lambda one: one[0].at_s):
             found |= {node.name: end for node in self._sets.members(nodes & ~seen)}
@@ -63,11 +63,11 @@ class BackfillPlan:
 
     @property
     def is_full(self) -> bool:
-        """Whether there are as many jobs as a decision has time for."""
+        """Whether as many jobs are planned as a decision has time for."""
         return len(self._planned) >= MOST_PLANNED
 
     def kept_off(self, limit_s: float | None, *, is_in_reservation: bool) -> NodeSet:
-        """Those of plans and, unless it has one of its own, of reservations."""
+        """Nodes of plans and, unless the job has a reservation, of reservations."""
         if limit_s is None:
             return 0
         known, off = self._off.get(limit_s, (0, 0))
@@ -81,13 +81,13 @@ class BackfillPlan:
         return off
 
     def start(self, limit_s: float | None, nodes: NodeSet) -> None:
-        """Take the nodes until its limit strikes."""
+        """Occupy the nodes until the job's limit."""
         end_s = self._now_s + (math.inf if limit_s is None else limit_s)
         self._started.append((self._now_s, end_s, nodes))
         self._look_at(end_s)
 
     def wait(self, job: Job, request: JobNeeds | None) -> None:
-        """Plan it where it fits first; if nobody knows where, as it is printed."""
+        """Plan the job at its earliest start; if that is unknown, as printed."""
         found: tuple[float, NodeSet] | None = None
         limit_s = job.time_limit_s if request is None else request.limit_s
         if request is not None and not self.is_full and not job.reservations:
@@ -112,7 +112,7 @@ class BackfillPlan:
     def _earliest(
         self, way: Sequence[NodeDemand], limit_s: float | None
     ) -> tuple[float, NodeSet] | None:
-        """Return when and where a job that asks for this starts; None: not within the window."""
+        """Return the earliest start within the window, and the nodes; None: there is none."""
         among = reduce(or_, [demand.among for demand in way])
         count = sum(demand.count for demand in way)
         for at_s in self._times_s:
@@ -133,8 +133,8 @@ def slot_begin_s(start_s: float, slot_s: float) -> float:
     """Return the begin of the slot of the scheduler's plan in which a planned job starts.
 
     The whole slot counts as taken: a job whose limit reaches into it waits (measured on Slurm
-    22.05 with the default bf_resolution of 60 s, and a plan for 22:04:53: limits until
-    22:03:50 started, until 22:04:05 did not).
+    22.05 with the default bf_resolution of 60 s: with a start planned at 22:04:53, jobs with limits
+    until 22:03:50 started, until 22:04:05 did not).
 
     Args:
         start_s: as planned.
@@ -146,7 +146,7 @@ def slot_begin_s(start_s: float, slot_s: float) -> float:
 
 
 def _must_end_s(job: Job, now_s: float) -> float:
-    """Return when a job that runs is over by its limit; inf: nobody knows."""
+    """Return when a running job ends at the latest by its limit; inf: unknown."""
     if job.state is JobState.COMPLETING:
         return now_s
     return job.start_s + job.time_limit_s if job.start_s and job.time_limit_s else math.inf
@@ -155,7 +155,7 @@ def _must_end_s(job: Job, now_s: float) -> float:
 def _coming_free(
     now_s: float, usable: NodeSet, ends: Iterable[tuple[float, NodeSet]]
 ) -> Iterator[tuple[float, NodeSet]]:
-    """Yield which nodes are free from when on; what ends within a span ends with the last."""
+    """Yield which nodes are free from when; all ends within a span count as the last one."""
     at_s, free, mark_s, bound_s = now_s, usable, 0.0, -math.inf
     for end_s, nodes in sorted(ends):
         if end_s > bound_s:
@@ -173,7 +173,7 @@ def _coming_free(
 def _last(
     ends: Iterable[tuple[float, NodeSet]], usable: NodeSet
 ) -> Iterator[tuple[float, NodeSet]]:
-    """Yield which nodes come free when all that is on them has ended."""
+    """Yield which nodes come free when the last job or reservation on them has ended."""
     known = usable
     for end_s, nodes in sorted(ends, reverse=True):
         if nodes & ~known and end_s < math.inf:
@@ -182,7 +182,7 @@ def _last(
 
 
 def _chosen(way: Sequence[NodeDemand], room: NodeSet) -> NodeSet:
-    """Choose the nodes of a job; 0: of some there are too few."""
+    """Choose the nodes of a job; 0: too few for some demand."""
     if len(way) == 1:
         return neighbours(room, way[0].count)
     found = Matching(room)
@@ -190,7 +190,7 @@ def _chosen(way: Sequence[NodeDemand], room: NodeSet) -> NodeSet:
 
 
 def neighbours(some: NodeSet, count: int) -> NodeSet:
-    """Choose as Slurm does: in the shortest row that is long enough, else the longest first."""
+    """Choose as Slurm does: the shortest sufficient run of adjacent nodes, else longest first."""
     rows: list[tuple[int, NodeSet]] = []
     while some:
         row = some & ~(some + (some & -some))
@@ -199,7 +199,7 @@ def neighbours(some: NodeSet, count: int) -> NodeSet:
     rows.sort()
     chosen = 0
     while count > 0 and rows:
-        longest = bisect_right(rows, (rows[-1][0], -1))  # the first of them
+        longest = bisect_right(rows, (rows[-1][0], -1))  # the first of the longest runs
         length, row = rows.pop(min(bisect_right(rows, (count, -1)), longest))
         chosen |= first(row, count)
         count -= length

@@ -1,9 +1,9 @@
-"""Demands for nodes, each of some number out of some set, met together without a conflict.
+"""Matches demands, each for a number of nodes out of a set, to nodes without conflict.
 
-Takes demands one after the other, keeps a matching of demands to nodes, and moves earlier
-ones to other nodes of theirs where that makes room; used by ``feasible`` to see who can
-start and by ``giveback`` to find the fewest nodes that do. Nodes that are matched once stay
-matched, whatever is added later, so that what is offered first is used as far as possible.
+Takes demands one after the other and moves earlier ones to other nodes of theirs where that makes
+room. ``feasible`` uses it to find which jobs can start, ``victims`` to find the fewest nodes.
+A matched node stays matched whatever is added later, so nodes offered first are used as far
+as possible.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from bftrainer.queue.nodesets import NodeSet, first
 
 @dataclass(slots=True)
 class Matching:
-    """Which nodes each demand has; demands among the same nodes are one."""
+    """Which nodes each demand has; demands for the same set are merged."""
 
-    unused: NodeSet  # offered, and nobody has them
+    unused: NodeSet  # offered, not matched
     has: dict[NodeSet, NodeSet] = field(default_factory=dict)
 
     def offer(self, more: NodeSet) -> None:
@@ -28,7 +28,7 @@ class Matching:
         self.unused |= more
 
     def try_add(self, demands: Sequence[NodeDemand]) -> bool:
-        """Meet all these demands, or leave everything as it is."""
+        """Meet all these demands, or change nothing."""
         if sum(demand.count for demand in demands) > self.unused.bit_count():
             return False
         unused, has = self.unused, dict(self.has)
@@ -38,7 +38,7 @@ class Matching:
         return False
 
     def add_up_to(self, among: NodeSet, count: int) -> int:
-        """Take as many of these nodes as possible; returns how many that is."""
+        """Match up to ``count`` nodes of the set; return how many were found."""
         self.has.setdefault(among, 0)
         got = 0
         while got < count:
@@ -49,7 +49,7 @@ class Matching:
         return got
 
     def reachable(self, askers: Iterable[NodeSet]) -> NodeSet:
-        """Return the nodes that would help one of these demands, itself or by moving others."""
+        """Return the nodes that would help one of these demands, directly or by moving others."""
         asking = list(askers)
         asked = set(asking)
         others = [(other, nodes) for other, nodes in self.has.items() if other not in asked]
@@ -61,12 +61,12 @@ class Matching:
         return found
 
     def _take(self, among: NodeSet, most: int) -> int:
-        """Take unused nodes, or others' for which those take unused ones: the shortest way."""
+        """Take unused nodes, or nodes of others that can move to unused ones: a shortest path."""
         if not self.unused:
             return 0
-        before: dict[NodeSet, NodeSet | None] = {among: None}  # who would ask whom
+        before: dict[NodeSet, NodeSet | None] = {among: None}  # demand -> the asking demand
         asking = [among]
-        others: list[tuple[NodeSet, NodeSet]] | None = None  # and what they have
+        others: list[tuple[NodeSet, NodeSet]] | None = None  # demand, nodes
         for asker in asking:
             if reachable := asker & self.unused:
                 return self._shift(asker, before, first(reachable, most))
@@ -80,7 +80,7 @@ class Matching:
         return 0
 
     def _shift(self, last: NodeSet, before: dict[NodeSet, NodeSet | None], gained: NodeSet) -> int:
-        """``last`` gains unused nodes and gives up as many to who asked, and so on."""
+        """``last`` gains unused nodes and passes on as many of its own, and so on up the tree."""
         chain = [last]
         while (asker := before[chain[-1]]) is not None:
             chain.append(asker)

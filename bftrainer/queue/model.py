@@ -1,7 +1,7 @@
-"""What ``decide`` asks of a queue, and in which terms it is told. Plain data.
+"""The interface between ``decide`` and a queue. Plain data.
 
-All that schedulers differ in is behind ``QueueModel``: who may start, in which order, on which
-nodes, and when somebody else is to have a node. ``printed`` is the one there is.
+``QueueModel`` hides the differences between schedulers: which jobs may start, in which order, on
+which nodes, and when a node is planned for another use. ``printed`` is the only implementation.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from bftrainer.queue.nodesets import NodeSet, NodeSets
 
 @dataclass(frozen=True, slots=True)
 class NodeDemand:
-    """So many of these nodes."""
+    """A number of nodes out of a set."""
 
     among: NodeSet
     count: int
-    n_more: int = 0  # that it takes on top where they are free
-    share: NodeLeft | None = None  # of each it takes that much, others may have the rest
+    n_more: int = 0  # that it takes as well if they are free
+    share: NodeLeft | None = None  # part needed of each node; others may use the rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobNeeds:
-    """What a job asks for."""
+    """What a job requests."""
 
-    why_not: str = ""  # why it cannot start now, whatever is free; a sentence
-    ways: tuple[tuple[NodeDemand, ...], ...] = ()  # one of them is enough
-    limit_s: float | None = None  # the shortest time it may be run for; None: not known
+    why_not: str = ""  # why it cannot start whatever is free, one sentence
+    ways: tuple[tuple[NodeDemand, ...], ...] = ()  # alternatives
+    limit_s: float | None = None  # the shortest run it accepts; None: not known
 
 
 class Then(enum.StrEnum):
     """What ends a gap."""
 
     JOB = "job"  # a job planned on this node
-    RESERVATION = "reservation"  # set aside for somebody
-    MAINTENANCE = "maintenance"  # set aside for nobody
+    RESERVATION = "reservation"  # for the users it was made for
+    MAINTENANCE = "maintenance"  # for no job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapEnd:
-    """When a gap is over, and what comes then."""
+    """When an idle gap ends, and what follows."""
 
     at_s: float
-    last_end_s: float  # when a job that starts now has to be over by its limit, to be let start
+    last_end_s: float  # a job that starts now must end before it by its limit
     then: Then
-    by: str = ""  # job id or name of the reservation
+    by: str = ""  # job id or reservation name
 
     def is_before(self, other: GapEnd | None) -> bool:
         """Whether it comes first."""
@@ -64,51 +64,51 @@ class GapEnd:
 
 
 class NextPlan(Protocol):
-    """What the scheduler will plan when it comes to its queue next, job by job in its order."""
+    """The scheduler's next plan, built job by job in queue order."""
 
     @property
     def ends(self) -> Mapping[str, GapEnd]:
-        """Of each node on which somebody is planned: the first."""
+        """The first planned use of each node that has one."""
 
     @property
     def is_full(self) -> bool:
-        """Whether no more jobs are planned by what they ask for."""
+        """Whether further jobs are no longer planned by their requests."""
 
     def kept_off(self, limit_s: float | None, *, is_in_reservation: bool) -> NodeSet:
-        """Return the nodes on which a job that starts now would delay one that is planned.
+        """Return the nodes on which a job that starts now would delay a planned one.
 
         Args:
-            limit_s: its time limit; None: not known, and it delays nobody.
-            is_in_reservation: it has one of its own.
+            limit_s: its time limit; None: unknown, taken to delay no job.
+            is_in_reservation: it has a reservation of its own.
         """
 
     def start(self, limit_s: float | None, nodes: NodeSet) -> None:
-        """Let a job start there now."""
+        """Record that a job starts there now."""
 
     def wait(self, job: Job, request: JobNeeds | None) -> None:
-        """Plan a job that cannot start now; ``request`` None: it lacks more than nodes."""
+        """Plan a job that cannot start now; ``request`` None: it waits for more than nodes."""
 
 
 class QueueModel(Protocol):
-    """The pending ordinary jobs of one look, as their scheduler takes them. Pure."""
+    """The pending ordinary jobs of one snapshot, as their scheduler sees them. Pure."""
 
     @property
     def sets(self) -> NodeSets:
-        """The nodes of the look, in which requests are stated."""
+        """The nodes of the snapshot, as used in requests."""
 
     @property
     def jobs(self) -> Sequence[Job]:
-        """The jobs, in the order in which the scheduler takes them."""
+        """The jobs in scheduling order."""
 
     @property
     def gap_ends(self) -> Mapping[str, GapEnd]:
-        """Of each node that somebody else is to have: from when."""
+        """The end of the idle gap of each node that has one."""
 
     def why_not(self, job: Job) -> str:
-        """Say at a glance why a job cannot start, whatever is free; "": nothing is known."""
+        """Quick check: say why a job cannot start whatever is free; "": no reason known."""
 
     def request(self, job: Job) -> JobNeeds:
-        """Say what a job asks for, other jobs apart."""
+        """Return what a job requests, regardless of other jobs."""
 
     def next_plan(self, usable: NodeSet) -> NextPlan:
-        """Return the scheduler's next plan, without anybody yet; ``usable``: for jobs, now."""
+        """Return the scheduler's next plan, still empty; ``usable``: nodes jobs may have now."""

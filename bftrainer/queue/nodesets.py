@@ -1,7 +1,7 @@
-"""The nodes of a look as bits of an integer: sets of nodes that are cheap to combine.
+"""Sets of nodes as bits of an integer, cheap to combine.
 
-Takes the nodes of a snapshot, returns ``NodeSets``; hundreds of such sets are combined within a
-decision. Bit 0 is the first node by name, so that the lowest bits of a set are its first nodes.
+A decision combines hundreds of such sets. Bit 0 is the first node by name, so the lowest bits
+of a set are its first nodes.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from bftrainer.model.cluster import Node
 from bftrainer.queue.shown import once_per_look
 
 NodeSet = int
-LONG = 64  # names in a list of which the set is kept
+LONG = 64  # shortest list of names whose set is cached
 _NAME = attrgetter("name")
 _KIND = attrgetter("partitions", "features", "cpus", "memory_mb", "gpus")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSets:
-    """All nodes, and which of them are of one kind: they differ in name and state only."""
+    """All nodes, grouped by kind: nodes of a kind differ in name and state only."""
 
     nodes: tuple[Node, ...]
     bit_of: dict[str, NodeSet]
-    kinds: tuple[tuple[Node, NodeSet], ...]  # any node of the kind, and all of them
+    kinds: tuple[tuple[Node, NodeSet], ...]  # one node of the kind, and the set of all
     _named: dict[tuple[str, ...], NodeSet] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -47,7 +47,7 @@ class NodeSets:
         )
 
     def named(self, names: Iterable[str]) -> NodeSet:
-        """Return those of the names that are nodes here; long lists are said again and again."""
+        """Return the known nodes among the names; long lists recur, so their sets are cached."""
         if not isinstance(names, tuple) or len(names) < LONG:
             return reduce(or_, [self.bit_of.get(name, 0) for name in names], 0)
         if names not in self._named:
@@ -55,7 +55,7 @@ class NodeSets:
         return self._named[names]
 
     def where(self, is_one: Callable[[Node], bool]) -> NodeSet:
-        """Return the nodes of the kinds that are wanted; asks once per kind."""
+        """Return the nodes of the kinds that satisfy a predicate, asked once per kind."""
         found = 0
         for node, members in self.kinds:
             if is_one(node):
@@ -63,18 +63,18 @@ class NodeSets:
         return found
 
     def members(self, some: NodeSet) -> Iterator[Node]:
-        """Go through a set in order of name."""
+        """Iterate over a set in order of name."""
         return (self.nodes[position] for position in positions(some))
 
 
 @once_per_look
 def sets_of(nodes: tuple[Node, ...]) -> NodeSets:
-    """Number the nodes of a look."""
+    """Number the nodes of a snapshot."""
     return NodeSets.of(nodes)
 
 
 def positions(some: NodeSet) -> Iterator[int]:
-    """Go through the bits of a set, the lowest first."""
+    """Iterate over the bits of a set, the lowest first."""
     while some:
         lowest = some & -some
         yield lowest.bit_length() - 1
@@ -94,7 +94,7 @@ def first(some: NodeSet, count: int) -> NodeSet:
 
 
 def _from_positions(positions: Sequence[int], length: int) -> NodeSet:
-    """Set many bits at once: one by one costs the length of the number each time."""
+    """Set many bits at once: setting one costs the length of the integer."""
     bits = bytearray(length // 8 + 1)
     for position in positions:
         bits[position >> 3] |= 1 << (position & 7)

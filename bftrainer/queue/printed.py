@@ -1,16 +1,14 @@
-"""The queue as looks show it: entitled jobs, the starts that the scheduler printed, reservations.
+"""``QueueModel`` of what the batch system shows: entitled jobs, printed plans, reservations.
 
-The ``QueueModel`` of batch systems whose adapter says with plain data what it knows: ``local``,
-and Slurm with the plan of its backfill. What ends a node's gap (docs/design/give-back.md has the
-reasons):
+Used for adapters that provide this as plain data: ``local``, and Slurm with its backfill plan.
+What ends a node's idle gap (docs/design/give-back.md has the reasons):
 
-* a reservation to come: everybody's use of its nodes. Nothing may run into it, ours or not;
-* a planned start with the nodes it is planned on: our use of these nodes. Whoever ends
-  before may use them until then, and so may we.
+* a future reservation: no job may run into it, ours or not;
+* a planned start on that node: jobs that end before may use the node until then, and so may we.
 
-How far ahead the batch system plans at all (bf_window) ends nothing by itself: what is not
-planned by then cannot start before then, unless jobs end early, and then the plan moves.
-``claiming`` asks for no pilot that lasts longer than that.
+The planning window (bf_window) itself ends nothing: jobs not planned within it cannot start
+within it unless others end early, and then the plan moves. ``claiming`` requests no pilot that
+lasts longer than the window.
 """
 
 from __future__ import annotations
@@ -26,20 +24,20 @@ from bftrainer.queue.nodesets import NodeSet, sets_of
 from bftrainer.queue.requests import Requests
 from bftrainer.queue.waiting import pending_jobs, why_it_waits
 
-# A planned start that passed this many cycles ago is none any more: Slurm leaves the last
-# estimate of a job that it no longer tries (bf_max_job_test) in the queue for ever.
+# A planned start older than this many cycles is stale: Slurm keeps the last estimate of a job
+# that it no longer tries (bf_max_job_test).
 _STALE_CYCLES = 2.0
 
 
 class PrintedQueue:
-    """``QueueModel`` of a complete snapshot; each part is worked out when it is asked for."""
+    """``QueueModel`` of a complete snapshot; each part is computed on demand."""
 
     def __init__(self, snapshot: Snapshot, now_s: float, cycle_s: float) -> None:
-        """Look.
+        """Read the snapshot.
 
         Args:
             snapshot: complete.
-            now_s: batch system's clock.
+            now_s: on the batch system's clock.
             cycle_s: time between two passes of its scheduler.
         """
         self._snapshot, self._now_s, self._cycle_s = snapshot, now_s, cycle_s
@@ -47,7 +45,7 @@ class PrintedQueue:
 
     @cached_property
     def jobs(self) -> list[Job]:
-        """By tier of the partition, priority, age."""
+        """By partition tier, priority, then age."""
         jobs, ranks = list(pending_jobs(self._snapshot)), dict[tuple[str, ...], int]()
         tiers = {partition.name: partition.tier for partition in self._snapshot.partitions}
         for said in {job.partitions for job in jobs}:
@@ -75,11 +73,11 @@ class PrintedQueue:
         return Requests(self._snapshot, self.sets, self._now_s)
 
     def why_not(self, job: Job) -> str:
-        """Not entitled, or not begun."""
+        """Not entitled, or before its begin time."""
         return why_it_waits(job, self._now_s)
 
     def request(self, job: Job) -> JobNeeds:
-        """State it once for all jobs that are alike."""
+        """Return what a job requests, computed once for identical jobs."""
         return self._requests.of(job)
 
     def next_plan(self, usable: NodeSet) -> BackfillPlan:
@@ -88,13 +86,13 @@ class PrintedQueue:
 
 
 def _number(job: Job) -> float:
-    """Many are submitted within a second: of those the lower number comes first."""
+    """Order of jobs submitted within the same second: by job number."""
     number = job.counts_as
     return float(number) if number.isdecimal() else math.inf
 
 
 def _end_of(one: Reservation) -> GapEnd:
-    """It holds from its own second on."""
+    """A reservation holds from its exact start, not from a slot."""
     then = Then.MAINTENANCE if one.is_maintenance else Then.RESERVATION
     return GapEnd(at_s=one.start_s, last_end_s=one.start_s, then=then, by=one.name)
 

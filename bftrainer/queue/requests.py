@@ -1,8 +1,8 @@
-"""What a pending job asks for, as sets of nodes of this cluster; or why it cannot start.
+"""What a pending job requests, as sets of nodes of this cluster; or why it cannot start.
 
-Called by ``printed`` for pending ordinary jobs. Only what does not depend on other jobs is
-judged here. What nobody could read of a job (``Job.unclear``) is no condition: a node given
-back in vain costs a short pause, one kept by mistake costs somebody's job a cycle.
+Called by ``printed`` for pending ordinary jobs. Judges only what does not depend on other jobs.
+Parts of a request that could not be read (``Job.unclear``) are ignored: an unnecessary release
+costs a short pause, a missing one costs a job a cycle.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from bftrainer.queue.model import JobNeeds, NodeDemand
 from bftrainer.queue.nodesets import NodeSet, NodeSets
 from bftrainer.queue.waiting import pending_jobs, why_it_waits
 
-# What a job asks for: two jobs of which this is the same are alike to every scheduler.
+# Two jobs with equal values of these are alike to every scheduler.
 ASKS = attrgetter(
     *("partitions", "n_nodes", "n_nodes_max", "time_limit_s", "time_limit_min_s", "wants"),
     *("required_nodes", "excluded_nodes", "waits_for", "reservations", "can_share"),
     *("cpus", "cpus_per_node", "memory_mb", "memory_per_cpu_mb", "gpus_per_node", "gpus"),
     *("reason", "is_entitled", "begin_s", "together"),
 )
-MOST_WAYS = 64  # of one job: partitions, times the choices of its constraint
+MOST_WAYS = 64  # of one job: partitions times alternatives of its constraint
 ANY = Way()
 
 
 class Requests:
-    """What the jobs of a look ask for; those that are alike, tasks of an array above all, once."""
+    """The requests of a snapshot's jobs, computed once for identical jobs such as array tasks."""
 
     def __init__(self, snapshot: Snapshot, sets: NodeSets, now_s: float) -> None:
-        """Judge them against this."""
+        """Index partitions, reservations and jobs that start together."""
         self._sets, self._now_s = sets, now_s
         self._partitions = {partition.name: partition for partition in snapshot.partitions}
         self._reservations = [
@@ -48,7 +48,7 @@ class Requests:
         self._known: dict[object, JobNeeds] = {}
 
     def of(self, job: Job) -> JobNeeds:
-        """Say what a job asks for; of several that start together the first for all."""
+        """Return what a job requests; for jobs that start together the first stands for all."""
         parts = sorted(self._together.get(job.together, [job]), key=_by_id)
         if job.job_id != parts[0].job_id:
             return JobNeeds(why_not=f"It starts together with job {parts[0].job_id}.")
@@ -77,17 +77,17 @@ class Requests:
             for way in self._ways(job, allowed, name, wanted, shares=shares)
         ]
         if not ways:
-            return JobNeeds(why_not="No node of this cluster is what it asks for.")
+            return JobNeeds(why_not="No node of this cluster meets its request.")
         return JobNeeds(ways=tuple(dict.fromkeys(ways)), limit_s=limit_s)
 
     def _why_refused(self, job: Job, name: str) -> str:
-        """Say why a partition never starts the job; one that was put in line is not doubted."""
+        """Say why a partition never starts the job; limits apply only before it was evaluated."""
         partition = self._partitions.get(name)
         if partition is None:
             return f"There is no node in partition {name}." if self._partitions else ""
         if not partition.can_start:
             return f"Partition {name} starts no jobs."
-        if job.reason:  # it was looked at, and entitled
+        if job.reason:  # the batch system has evaluated and accepted it
             return ""
         shortest_s = job.time_limit_min_s or job.time_limit_s
         if partition.time_limit_s is not None and (shortest_s or 0.0) > partition.time_limit_s:
@@ -97,9 +97,9 @@ class Requests:
         return ""
 
     def _allowed(self, job: Job, limit_s: float | None) -> NodeSet:
-        """Return the nodes that neither the job nor, if it has one, a reservation rules out.
+        """Return the nodes that neither the job nor, if it has one, a reservation excludes.
 
-        All others keep off reservations by the plan (``backfill``).
+        Jobs without a reservation are kept off reservations by the plan (``backfill``).
         """
         allowed = self._sets.where(lambda _: True) & ~self._sets.named(job.excluded_nodes)
         for name, start_s, nodes in self._reservations if job.reservations else ():
@@ -112,11 +112,11 @@ class Requests:
     def _ways(
         self, job: Job, allowed: NodeSet, partition: str, wanted: Way, *, shares: bool
     ) -> Iterator[tuple[NodeDemand, ...]]:
-        """State one choice as demands, in each size; none: too few such nodes exist."""
+        """State one alternative as demands, for each size; nothing: too few such nodes exist."""
         sets, required = self._sets, self._sets.named(job.required_nodes)
         if required.bit_count() < len(set(job.required_nodes)) or required & ~allowed:
             return
-        counted = () if required else wanted.counted  # not both: it would start somewhere
+        counted = () if required else wanted.counted  # not both, lest a startable job be refused
         kinds = [
             (node, members & allowed)
             for node, members in sets.kinds
@@ -141,7 +141,7 @@ class Requests:
 
 
 def _joint(requests: list[JobNeeds]) -> JobNeeds:
-    """Return what jobs ask for that start together: all of it, for the longest of them."""
+    """Combine the requests of jobs that start together; the limit is the longest."""
     if len(requests) == 1:
         return requests[0]
     if refused := next((request for request in requests if request.why_not), None):
@@ -159,7 +159,7 @@ def _by_id(job: Job) -> tuple[int, str]:
 
 
 def _is_one(node: Node, partition: str, wanted: Way) -> bool:
-    """Whether a node is of that partition and, as far as it says, has what is wanted."""
+    """Whether a node is in the partition and, if its features are known, has those wanted."""
     if partition and node.partitions and partition not in node.partitions:
         return False
     return not node.features or meets(node.features, wanted.everywhere)
@@ -179,9 +179,10 @@ def _all(kinds: Iterable[tuple[Node, NodeSet]], wanted: Rule) -> NodeSet:
 
 
 def _sizes(job: Job, kinds: Iterable[Node]) -> list[int]:
-    """Return on how many nodes what it asks for in all may be, in even shares.
+    """Return the node counts over which the totals of a job may be spread evenly.
 
-    As many as of each kind are enough: in between no further node is large enough.
+    The count that suffices on each kind of node is enough: between two of them no further kind
+    qualifies.
     """
     if not (job.cpus or job.gpus):
         return [job.n_nodes]
@@ -197,7 +198,7 @@ def _sizes(job: Job, kinds: Iterable[Node]) -> list[int]:
 
 
 def _share(job: Job, n_nodes: int) -> NodeLeft:
-    """Return what it asks for on each of so many nodes."""
+    """Return what it requests on each of ``n_nodes`` nodes."""
     cpus = max(math.ceil(job.cpus / n_nodes), job.cpus_per_node)
     return NodeLeft(
         cpus=cpus,

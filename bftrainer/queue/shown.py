@@ -1,6 +1,6 @@
-"""What a look shows: which nodes are in which state, and which ones ordinary jobs are on.
+"""What a snapshot shows: the nodes by state, and those occupied by ordinary jobs.
 
-Several decisions go by one look; what depends on nothing else is worked out once. Pure.
+Several decisions use one snapshot; what depends on it alone is computed once. Pure.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import TypeVar
 from bftrainer.model.cluster import JobState, Node, NodeState, Snapshot
 
 FREE_STATES = (NodeState.IDLE, NodeState.PLANNED)
-LOST_STATES = (NodeState.DRAINED, NodeState.DOWN, NodeState.RESERVED)  # of no use to anybody
+LOST_STATES = (NodeState.DRAINED, NodeState.DOWN, NodeState.RESERVED)  # not usable
 Given = TypeVar("Given")
 Found = TypeVar("Found")
 
 
 def once_per_look(work: Callable[[Given], Found]) -> Callable[[Given], Found]:
-    """Keep what a pure function returned for the last object; nobody may change that."""
+    """Cache the result of a pure function for its last argument; callers must not modify it."""
     last: tuple[Given, Found] | None = None
 
     @wraps(work)
@@ -35,13 +35,13 @@ def once_per_look(work: Callable[[Given], Found]) -> Callable[[Given], Found]:
 
 @once_per_look
 def nodes_by_name(nodes: tuple[Node, ...]) -> Mapping[str, Node]:
-    """Return the nodes of a look."""
+    """Return the nodes by name."""
     return {node.name: node for node in nodes}
 
 
 @once_per_look
 def names_by_state(nodes: tuple[Node, ...]) -> Mapping[NodeState, AbstractSet[str]]:
-    """Return the names of the nodes in each state that there is."""
+    """Return the names of the nodes in each state."""
     found: dict[NodeState, set[str]] = {}
     for node in nodes:
         found.setdefault(node.state, set()).add(node.name)
@@ -49,16 +49,16 @@ def names_by_state(nodes: tuple[Node, ...]) -> Mapping[NodeState, AbstractSet[st
 
 
 def names_in(snapshot: Snapshot, *states: NodeState) -> set[str]:
-    """Return the names of the nodes in any of the states."""
+    """Return the names of the nodes in any of these states."""
     by_state = names_by_state(snapshot.nodes or ())
     return set[str]().union(*[by_state.get(state, ()) for state in states])
 
 
 @once_per_look
 def taken_nodes(snapshot: Snapshot) -> AbstractSet[str]:
-    """Return the nodes on which an ordinary job is.
+    """Return the nodes occupied by ordinary jobs.
 
-    Nodes and jobs are not read in the same instant: a node seen free is free.
+    Nodes and jobs are not read at the same instant: a node shown free counts as free.
     """
     pending = JobState.PENDING
     running = [j for j in snapshot.jobs or () if j.state is not pending and j.pilot_id is None]

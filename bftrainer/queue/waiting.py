@@ -1,4 +1,4 @@
-"""Who waits for nodes: ordinary jobs that have not started, by what their adapter says. Pure."""
+"""Which ordinary jobs are waiting for nodes, as reported by the adapter. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from bftrainer.queue.shown import once_per_look
 
 @once_per_look
 def pending_jobs(snapshot: Snapshot) -> Sequence[Job]:
-    """Return the ordinary jobs that have not started, as the snapshot has them."""
-    pending = JobState.PENDING  # once: a queue may have 10,000
+    """Return the ordinary jobs that have not started, in snapshot order."""
+    pending = JobState.PENDING  # looked up once: a queue may have 10,000 jobs
     return [j for j in snapshot.jobs or () if j.state is pending and j.pilot_id is None]
 
 
 def why_it_waits(job: Job, now_s: float) -> str:
-    """Say why a job cannot start now whatever is free; "": nothing is known to be missing."""
+    """Say why a job cannot start now whatever is free; "": no reason known."""
     if not job.is_entitled:
         what = f" ({job.waits_for})" if job.waits_for else ""
         return f"The batch system does not start it: {job.reason or 'it does not say why'}{what}."
@@ -27,5 +27,5 @@ def why_it_waits(job: Job, now_s: float) -> str:
 
 @once_per_look
 def waits_for_nodes(snapshot: Snapshot) -> bool:
-    """Whether there is a job that might start if it had nodes."""
+    """Whether some job might start if it had nodes."""
     return any(not why_it_waits(job, snapshot.taken_at_s) for job in pending_jobs(snapshot))

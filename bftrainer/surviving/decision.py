@@ -1,13 +1,12 @@
-"""A decision that fails → the same decision without the trainer, job or node at fault.
+"""Repeats a failing decision without the trainer, job or node that it fails on.
 
-When one fails, everybody else is decided as if whoever is at fault were not there. Whom the
-solver's refusal names, or no problem can be stated with (``unfit``), is left out; else one
-after the other is found by halving who is left out, of the jobs, the trainers and the nodes.
-Of a job only what it asks for is left out: it counts as one we do not understand and gets its
-nodes back. When a decision fails unless nobody is left, it is the policy that is at fault:
-everybody keeps what they have, and jobs get nodes back all the same.
+All others are decided as if the offender were not there. Left out are those that the solver's
+refusal names and those with which no problem can be stated (``unfit``); else bisection finds the
+offenders, among the jobs, then the trainers, then the nodes. Of a job only the request is left
+out: it counts as one we do not understand and still gets nodes back. If the decision fails unless
+none are left, the policy is at fault: every trainer keeps its nodes, and jobs still get nodes back.
 
-Who was left out is remembered and left out at once for ``RETRY_S``, then tried again. Pure.
+What was left out is remembered, left out at once for ``RETRY_S``, then tried again. Pure.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from milp.problem import Problem
 from milp.validate import validate
 
 RETRY_S = 60.0
-MOST_TRIES = 32  # for each kind; one culprit among a thousand takes a dozen
+MOST_TRIES = 32  # for each kind; finding one among a thousand takes a dozen
 LONGEST_REASON = 300  # characters
 SEARCHED = (Kind.REQUEST, Kind.TRAINER, Kind.NODE)
 
@@ -38,16 +37,16 @@ def decide_surely(
     policy: AllocationPolicy,
     on_failure: Callable[[Exception], object] = lambda _: None,
 ) -> Plan:
-    """Decide, of as many as can be; it raises nothing.
+    """Decide for as many as possible; raises nothing of its own.
 
     Args:
-        given: everything it depends on.
-        policy: who allocates.
-        on_failure: told what failed. What it raises is raised.
+        given: everything the decision depends on.
+        policy: the allocation policy.
+        on_failure: called with each failure. What it raises is raised.
     """
     try:
         return _surviving(given, policy, on_failure)
-    except Exception as failure:  # noqa: BLE001 - give-back itself: the batch system preempts
+    except Exception as failure:  # noqa: BLE001 - even give-back failed; preemption remains
         on_failure(failure)
         why = f"BFT-2118: nothing could be decided ({_reason_of(failure)})."
         return replace(unchanged(given, why), trouble=why)
@@ -59,7 +58,7 @@ def _surviving(
     known, at_fault = _still(given)
     try:
         return decide(without(given, known), policy)
-    except Exception as failure:  # noqa: BLE001 - of one of many: the others are decided
+    except Exception as failure:  # noqa: BLE001 - one of many: decide for the others
         on_failure(failure)
         search = _Search(given=given, policy=policy, known=known, failure=failure)
     plan = search.named()
@@ -74,16 +73,16 @@ def _surviving(
 
 @dataclass(slots=True, kw_only=True)
 class _Search:
-    """For those on whom a decision fails."""
+    """Searches for what a decision fails on."""
 
     given: DecisionInput
     policy: AllocationPolicy
-    known: Known  # left out by now
+    known: Known  # left out so far
     failure: Exception  # of the last attempt
     tries: int = 0
 
     def named(self) -> Plan | None:
-        """Return the decision without those whose fault is plain; ``None``: it fails still."""
+        """Return the decision without the obvious offenders; ``None``: it still fails."""
         given = self.given
         whys = [(r.trainer_id, unfit(r, given.settings)) for r in given.trainers]
         more = [_left_out(given, Kind.TRAINER, name, why) for name, why in whys if why]
@@ -99,10 +98,10 @@ class _Search:
         return plan
 
     def halved(self, kind: Kind) -> Plan | None:
-        """Return the decision without as few of a kind as make it succeed; ``None``: no such.
+        """Return the decision without as few of a kind as make it succeed; ``None``: none do.
 
-        Without all of them it goes well, or it is not they who are at fault. The culprit is
-        the last one of the fewest in front without whom it goes well.
+        If it fails without all of them, this kind is not at fault. Bisection finds the shortest
+        prefix without which the decision succeeds; its last element is an offender.
         """
         known, plan, self.tries = self.known, None, 0
         while plan is None and self.tries < MOST_TRIES:
@@ -119,7 +118,7 @@ class _Search:
             known = self._and(known, kind, names[goes_well - 1 : goes_well])
             plan = self._try(known)
         if plan is not None and plan.allocation is None and kind is not Kind.REQUEST:
-            return None  # nobody is left: it is not they who are at fault
+            return None  # none are left: this kind is not at fault
         return plan
 
     def _and(self, known: Known, kind: Kind, names: Sequence[str]) -> Known:
@@ -136,9 +135,9 @@ class _Search:
 
 
 def unfit(record: TrainerRecord, settings: Settings) -> str:
-    """Say why no allocation can be made with this trainer in it, whoever else there is.
+    """Say why no allocation can be made with this trainer, whichever others there are; "": one can.
 
-    "": one can. Asked when a trainer is submitted, and when a decision has failed.
+    Asked when a trainer is submitted, and when a decision has failed.
     """
     try:
         alone = (problem_trainer(record, (), settings),)
@@ -147,13 +146,13 @@ def unfit(record: TrainerRecord, settings: Settings) -> str:
         )
     except ProblemError as problem:
         return problem.cause
-    except Exception as failure:  # noqa: BLE001 - numbers that arithmetic cannot take
-        return f"Trainer {record.trainer_id}: its numbers are beyond arithmetic ({failure})."
+    except Exception as failure:  # noqa: BLE001 - e.g. overflow
+        return f"Trainer {record.trainer_id}: its numbers cannot be computed with ({failure})."
     return ""
 
 
 def _reason_of(failure: Exception) -> str:
-    """Say in one line what failed."""
+    """Describe a failure in one line."""
     if isinstance(failure, ProblemError | BftError):
         return failure.cause[:LONGEST_REASON]
     return f"{type(failure).__name__}: {failure}"[:LONGEST_REASON].rstrip(".") + "."
@@ -165,7 +164,7 @@ def _left_out(given: DecisionInput, kind: Kind, name: str, why: Exception | str)
 
 
 def _still(given: DecisionInput) -> tuple[Known, LeftOut | None]:
-    """Return who was found to be at fault a short while ago, the policy apart."""
+    """Return what was recently found to be at fault, and the policy if it was."""
     young = {
         key: one
         for key, one in given.memory.left_out.items()

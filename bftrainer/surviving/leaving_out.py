@@ -1,9 +1,9 @@
-"""A decision's input without trainers, jobs and nodes, and without what cannot be written down.
+"""A decision's input without some trainers, jobs and nodes, and without invalid values.
 
-Numbers are looked at where they come in; what slips through all the same (an adapter of
-another package, a defect of ours) is found before a decision is taken of it (``writable``,
-called by ``bftrainer.deciding``): a trainer, job or node with a number that is none is left out
-by name, as those on whom a decision fails are (``surviving.decision``). Pure.
+Numbers are checked where they come in. What slips through (a third-party adapter, a bug of ours)
+is found before a decision (``writable``, called by ``bftrainer.deciding``): a trainer, job or node
+with an invalid number is left out by name, as if a decision had failed on it
+(``surviving.decision``). Pure.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ T = TypeVar("T")
 
 
 def without(given: DecisionInput, known: Known) -> DecisionInput:
-    """Return the input as if those were not there; the memory says who is left out.
+    """Return the input as if those were not there; the memory records what is left out.
 
-    Of a job only what it asks for is left out: it wants as many nodes, whichever.
+    Of a job only the request is left out: it then wants that many nodes of any kind.
     """
     if not known and not given.memory.left_out:
         return given
@@ -59,7 +59,7 @@ def _unclear(job: Job) -> Job:
 
 
 def writable(given: DecisionInput) -> DecisionInput:
-    """Return the input with nothing in it that has no canonical form.
+    """Return the input without anything that has no canonical form.
 
     Raises:
         CanonicalError: a name, a state, the time or the settings have none.
@@ -91,7 +91,7 @@ def _kept_job(job: Job) -> Job:
 
 
 def _kept(one: T, **otherwise: object) -> T:
-    """Return the dataclass with ``otherwise``, or defaults, in place of what cannot be written.
+    """Return the dataclass with ``otherwise``, or defaults, for fields that cannot be serialised.
 
     Raises:
         CanonicalError: a field without a default cannot.
@@ -113,7 +113,7 @@ def _kept(one: T, **otherwise: object) -> T:
 
 
 def _why_not(one: object) -> str:
-    """Say what cannot be written; "": everything can."""
+    """Say why it cannot be serialised; "": it can."""
     try:
         to_plain(one)
     except CanonicalError as problem:

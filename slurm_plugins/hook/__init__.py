@@ -1,5 +1,5 @@
-"""Slurm tells us: a line in a file for every job that is submitted or ends.
+"""Notifications from Slurm: a line in a file for every job that is submitted or ends.
 
-``scripts`` holds what runs inside the controller, ``lines`` reads what it wrote,
-``watch`` notices it. Without any of it the daemon polls.
+``scripts`` holds what runs inside the controller, ``lines`` parses what it wrote, ``watch`` notices
+it. Without the hook the daemon only polls.
 """

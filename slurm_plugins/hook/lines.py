@@ -1,8 +1,8 @@
-"""Lines of the hook's file → announcements.
+"""Parses lines of the hook's file into announcements.
 
-``watch`` calls in with whole lines. A line that is not ours, or cut short, is none. What a user
-wrote and nobody can read is left out, and the job is in doubt (``slurm_plugins.written``):
-Slurm may refuse it, but only after we were told.
+Called by ``watch`` with whole lines. Foreign or truncated lines give None. User-written fields that
+cannot be read are left out and noted (``slurm_plugins.written``): Slurm may refuse such a job, but
+only after the notification.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from slurm_plugins.constraint import ways_of
 from slurm_plugins.parse import gpus_of
 from slurm_plugins.written import Doubts, NodeLists
 
-LONGEST_LINE = 1 << 18  # characters; 165,000 of GPUs alone were seen (22.05)
+LONGEST_LINE = 1 << 18  # characters; 165,000 for GPUs alone were seen (22.05)
 N_SUBMIT, N_CHANGE = 16, 5  # fields
 _COUNT = re.compile(r"[0-9]{1,10}")  # 32 bits
 _TIME = re.compile(r"-?[0-9]{1,20}")  # 64 bits; --begin may lie in the past
-CHANGES = ("end", "modify")  # a job has ended, or is not what it was: time to look
+CHANGES = ("end", "modify")  # a job ended or was modified
 
 
 def announcement(line: str, number: int, cpus_per_node: int = 0) -> Announcement | None:
-    """Read one line.
+    """Parse one line.
 
     Args:
-        line: without its end; of a script installed earlier it may have one field more.
+        line: without its end; an earlier version of the script may add one field.
         number: becomes part of the job's stand-in id.
-        cpus_per_node: turns processors asked for into nodes; 0: not known.
+        cpus_per_node: converts requested processors to nodes; 0: unknown.
     """
     if len(line) > LONGEST_LINE:
         return None
@@ -69,7 +69,7 @@ def _job(fields: list[str], number: int, cpus_per_node: int) -> Job:
         reason=why_later,
         is_entitled=not why_later,
         submit_s=float(_count(at_s)),
-        # Behind all whose turn is known; the next look says it properly.
+        # Behind all known jobs; the next poll shows the true priority.
         priority=0.0,
         required_nodes=doubts.read("nodes", required, NodeLists().names, ()),
         wants=doubts.read("a constraint", features, ways_of, ()),
@@ -79,7 +79,7 @@ def _job(fields: list[str], number: int, cpus_per_node: int) -> Job:
 
 
 def _n_nodes(nodes: str, tasks: str, cpus_per_task: str, cpus: str, cpus_per_node: int) -> int:
-    """Nodes asked for, or as many as the processors asked for need."""
+    """Nodes requested, or the number that the requested processors need."""
     if nodes:
         return max(1, _count(nodes))
     if not cpus_per_node:
@@ -89,7 +89,7 @@ def _n_nodes(nodes: str, tasks: str, cpus_per_task: str, cpus: str, cpus_per_nod
 
 
 def _why_later(begin_s: str, now_s: str, dependency: str, priority: str) -> str:
-    """The reason for which it cannot start yet, in Slurm's words."""
+    """The reason why it cannot start yet, in Slurm's words."""
     if priority == "0":
         return "JobHeldUser"
     if dependency:

@@ -1,7 +1,7 @@
-"""``bftrainer-slurm-hook``: write the two scripts a site installs, and say what to change.
+"""``bftrainer-slurm-hook``: writes the two scripts a site installs, and prints what to change.
 
-The administrator names the file to append to and the directory of slurm.conf; the directory
-of the file is made so that nobody but Slurm's own user and root can write there.
+The administrator names the file to append to and the directory of slurm.conf. The file's directory
+is created so that only Slurm's user and root can write there.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from slurm_plugins.hook.place import name_of, why_unsafe_place
 _SLURM_USER = re.compile(r"^\s*SlurmUser\s*=\s*(\S+)", re.MULTILINE | re.IGNORECASE)
 
 _NEXT = (
-    "Give an absolute --file, below directories that only root and Slurm's own user may write "
+    "Give an absolute --file, below directories that only root and Slurm's user may write "
     "to, and a --directory you may write to."
 )
 
 
 @click.command()
 @click.option("--file", "file", type=click.Path(path_type=Path), required=True,
-              help="What the scripts append to; the policy's hook_file.")  # fmt: skip
+              help="File that the scripts append to; the policy's hook_file.")  # fmt: skip
 @click.option("--directory", type=click.Path(path_type=Path, file_okay=False), required=True,
-              help="Where slurm.conf is.")  # fmt: skip
+              help="Directory of slurm.conf.")  # fmt: skip
 @click.option("--group", default="",
               help="Who may read the file, such as the daemon's group.  [default: everybody]",
               )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the scripts, write nothing.")
 def main(file: Path, directory: Path, group: str, *, dry_run: bool) -> None:
-    """Let Slurm tell bftrainer of submitted and ended jobs."""
+    """Let Slurm notify bftrainer of submitted and ended jobs."""
     try:
         texts = {scripts.LUA_NAME: scripts.lua(file), scripts.EPILOG_NAME: scripts.epilog(file)}
         taken = directory / scripts.LUA_NAME
         if not dry_run and taken.exists() and "bftrainer" not in taken.read_text():
-            raise FileExistsError(0, "the site has one of its own; put ours into it", taken)
+            raise FileExistsError(0, "the site has its own; merge ours into it", taken)
         if not dry_run:
             _make_place(file.parent, _slurm_uid(directory / "slurm.conf"), group)
             scripts.install(directory, file)
@@ -61,17 +61,17 @@ def main(file: Path, directory: Path, group: str, *, dry_run: bool) -> None:
 
 
 def _slurm_uid(conf: Path) -> int:
-    """Read as whom the controller runs: root, where nobody says anything else."""
+    """Read SlurmUser from slurm.conf; root if it is not set."""
     said = _SLURM_USER.search(conf.read_text()) if conf.exists() else None
     name = said[1] if said else "root"
     return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
 
 
 def _make_place(directory: Path, owner_uid: int, group: str) -> None:
-    """Make the file's directory, or look at the one that is there.
+    """Create the file's directory, or check an existing one.
 
     Raises:
-        ValueError: others could write there, or put another in its place.
+        ValueError: others could write there, or replace it.
     """
     why = why_unsafe_place(directory, owner_uid)
     if why:
@@ -82,5 +82,5 @@ def _make_place(directory: Path, owner_uid: int, group: str) -> None:
     os.chown(directory, owner_uid, -1)
     if group:
         shutil.chown(directory, group=group)
-    # With a group the file is of that group as well, and the others stay outside.
+    # With a group, files inherit it and others have no access.
     directory.chmod(0o2750 if group else 0o755)

@@ -1,9 +1,9 @@
-"""The two scripts a site installs: text in, files for slurm.conf's directory out.
+"""The two scripts a site installs into slurm.conf's directory.
 
-Called by ``bftrainer-slurm-hook`` and the test cluster. Both run where nothing may wait: the
-first inside slurmctld with its locks held, the second in a child of it. So each appends
-one line to a regular file, never to a pipe, and begins another file when it is full. They do
-not know whether anybody reads. Source: slurm.conf(5) and the job_submit/lua page, release 22.05.
+Called by ``bftrainer-slurm-hook`` and the test cluster. Both run where nothing may block: the first
+inside slurmctld with its locks held, the second in a child of it. So each appends one line to a
+regular file, never to a pipe, and begins a new file when it is full, whether or not it is read.
+Source: slurm.conf(5) and the job_submit/lua page, release 22.05.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 
 from slurm_plugins.hook.place import FIRST_LINE, MAX_BYTES, OLD
 
-LUA_NAME = "job_submit.lua"  # Slurm's own name for it
+LUA_NAME = "job_submit.lua"  # fixed by Slurm
 EPILOG_NAME = "bftrainer_epilog.sh"
-MAX_LINE_BYTES = 2000  # written at once, or two writers could mix their lines
+MAX_LINE_BYTES = 2000  # written at once, so that writers do not mix their lines
 
 _LUA = """\
--- Tells bftrainer of every submitted job: one line in a file.
+-- Notifies bftrainer of every submitted job: one line in a file.
 -- Job ids do not exist yet at this point. Nothing here can refuse or change a job.
 local FILE, OLD = "{file}", "{file}{old}"
 local FIRST_LINE = "{first_line}\\n"
@@ -34,8 +34,8 @@ local function text(value)
     return (string.gsub(tostring(value), "[%c\\127]", " "))
 end
 
--- Only SlurmUser and root can put anything there. Should it not be our file all the same:
--- "a+" waits for nobody at a pipe, which has no end, and does not cut what is there.
+-- Only SlurmUser and root can create anything there. If it is not our file all the same:
+-- "a+" does not block at a pipe, which has no end, and does not truncate a file.
 local function opened()
     local file = io.open(FILE, "a+")
     if file == nil then return nil, 0 end
@@ -64,17 +64,17 @@ local function write(line)
     file:close()
 end
 
--- Whose job it will be, not who submits it: administrators and gateways do so for others.
+-- The job's owner, not its submitter: administrators and gateways submit for others.
 local function owner(job, uid)
     local found = job.user_id
-    -- 65534 is nobody, not a number that was left out.
+    -- 65534 is the user nobody, not a missing value.
     if found == nil or found >= 4294967294 then found = uid end
     return string.format("%d", found)
 end
 
 local function tell(fields)
     local line = table.concat(fields, "\\t") .. "\\n"
-    if #line > MAX_LINE_BYTES then  -- there is something to look at, and no more is said
+    if #line > MAX_LINE_BYTES then  -- only triggers a poll
         line = table.concat({{"modify", fields[2], "", "", ""}}, "\\t") .. "\\n"
     end
     write(line)
@@ -107,14 +107,14 @@ function slurm_job_modify(job, record, partitions, uid)
     return slurm.SUCCESS
 end
 
--- Now, when Slurm reads this script: who reads the file sees that it is told.
+-- When Slurm loads this script: creates the file, which shows that the hook is active.
 pcall(write, "")
 return slurm.SUCCESS
 """
 
 _EPILOG = """\
 #!/bin/sh
-# Tells bftrainer of every job that has ended: one line in the file of {lua_name}.
+# Notifies bftrainer of every ended job: one line in the file of {lua_name}.
 file='{file}'
 [ -f "$file" ] && [ ! -L "$file" ] && [ -O "$file" ] || exit 0
 if [ "$(wc -c < "$file")" -gt {max_bytes} ]; then
@@ -130,7 +130,7 @@ exit 0
 
 
 def lua(file: Path) -> str:
-    """Return ``job_submit.lua``; ``file``: what it appends to."""
+    """Return ``job_submit.lua``, which appends to ``file``."""
     return _filled(_LUA, file)
 
 
@@ -151,12 +151,12 @@ def _filled(script: str, file: Path) -> str:
 
 
 def settings(directory: Path) -> dict[str, str]:
-    """Return the lines of slurm.conf that use the scripts in its directory."""
+    """Return the lines of slurm.conf that use the scripts in this directory."""
     return {"JobSubmitPlugins": "lua", "EpilogSlurmctld": str(directory / EPILOG_NAME)}
 
 
 def install(directory: Path, file: Path) -> tuple[Path, Path]:
-    """Write both scripts into a directory; returns where they are.
+    """Write both scripts into a directory; return their paths.
 
     Raises:
         OSError: the directory cannot be written.
@@ -172,5 +172,5 @@ def install(directory: Path, file: Path) -> tuple[Path, Path]:
 def _quotable(file: Path) -> str:
     name = str(file)
     if not file.is_absolute() or any(c in name for c in "'\"\\\n") or not name.isprintable():
-        raise ValueError(f"{name!r} cannot stand in a script: use a plain absolute path")
+        raise ValueError(f"{name!r} cannot be used in a script: use a plain absolute path")
     return name

@@ -1,8 +1,8 @@
-"""The hook's file, watched: appended lines come out as announcements at once.
+"""Watches the hook's file and turns appended lines into announcements at once.
 
-The adapter opens it, the daemon waits on its descriptor. Slurm's scripts make the file and
-put a fresh one in its place; we only read, and only while nobody but SlurmUser and root can
-write there. The directory is watched, so that a new file is noticed. Source: inotify(7).
+The adapter opens it, the daemon waits on its descriptor. Slurm's scripts create the file and
+replace it when full; we only read, and only while no one but SlurmUser and root can write there.
+The directory is watched, to notice a new file. Source: inotify(7).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from bftrainer.poll.announcer import Announcement
 from slurm_plugins.hook.lines import announcement
 from slurm_plugins.hook.place import name_of, why_unsafe
 
-MOST_BYTES = 1 << 16  # read at once: of more, some 700 lines, none is read, a look shows all
+MOST_BYTES = 1 << 16  # about 700 lines; if there is more, it is skipped and a poll shows all
 MOST_LINE_BYTES = 1 << 15
-_NO_LINE = b"?"  # what is added to it is no line of ours
-# Modified, its rights changed, moved away or here, made, removed; the directory removed, moved.
+_NO_LINE = b"?"  # makes the rest of a line invalid
+# Modify, attrib, moved from, moved to, create, delete; delete and move of the directory itself.
 _IN_CHANGES = 0x2 | 0x4 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800
 _IN_ONLYDIR = 0x1000000
 _IN_NONBLOCK, _IN_CLOEXEC = os.O_NONBLOCK, os.O_CLOEXEC
@@ -31,25 +31,25 @@ _EVENTS_BYTES = 1 << 16
 
 
 class Lines:
-    """Pieces of a file in, whole lines out; what is no line is not kept."""
+    """Assembles pieces of a file into whole lines; overlong ones are dropped."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def add(self, piece: bytes) -> list[str]:
-        """Return the lines that are whole now."""
+        """Return the lines completed by this piece."""
         *lines, self._rest = (self._rest + piece).split(b"\n")
         if len(self._rest) > MOST_LINE_BYTES:
             self._rest = _NO_LINE
         return [line.decode(errors="replace") for line in lines if 0 < len(line) <= MOST_LINE_BYTES]
 
     def skip(self) -> None:
-        """Something is left out here."""
+        """Drop the current line: part of the file was skipped."""
         self._rest = _NO_LINE
 
 
 class _Reading:
-    """One file, read on from where it was read to."""
+    """One file, read incrementally."""
 
     def __init__(self, path: Path, owner_uid: int, *, at_end: bool) -> None:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -58,21 +58,21 @@ class _Reading:
         self._at = os.fstat(self._fd).st_size if at_end else 0
 
     def why_unsafe(self) -> str:
-        """Say why its lines may be anybody's; "" if they are not."""
+        """Say why others may have written its lines; "" if they cannot."""
         status = os.fstat(self._fd)
         if not stat.S_ISREG(status.st_mode):
-            return "is no file"
+            return "is not a regular file"
         return why_unsafe(status, self._owner_uid)
 
     def is_at(self, path: Path) -> bool:
-        """Whether it is the file of that name; if there is none, none has taken its place."""
+        """Whether the path still names this file, or nothing."""
         try:
             return os.path.samestat(os.fstat(self._fd), path.lstat())
         except FileNotFoundError:
             return True
 
     def read(self) -> tuple[list[str], bool]:
-        """Return the next lines, and whether there were too many."""
+        """Return the new lines, and whether too many were skipped."""
         size = os.fstat(self._fd).st_size
         if size < self._at:
             self._at, self._lines = 0, Lines()
@@ -85,7 +85,7 @@ class _Reading:
         return self._lines.add(piece), is_too_much
 
     def close(self) -> None:
-        """Read no more."""
+        """Close the file."""
         os.close(self._fd)
 
 
@@ -100,17 +100,17 @@ class HookFile:
         owner_uid: int,
         cpus_per_node: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Watch the file; what was said before is not read, a look will show it.
+        """Watch the file; older lines are not read, because a poll shows those jobs.
 
         Args:
-            path: what the scripts append to.
-            pilot_partition: what happens there is our own doing, and no news.
-            owner_uid: SlurmUser, to whom it belongs if it does not to root.
+            path: that the scripts append to.
+            pilot_partition: lines about it are our own doing and ignored.
+            owner_uid: SlurmUser, owner of the file unless root is.
             cpus_per_node: of the largest node.
 
         Raises:
-            BatchSystemError: BFT-1231, it is not there or cannot be watched; BFT-1233, somebody
-                else could write there.
+            BatchSystemError: BFT-1231, it is missing or cannot be watched; BFT-1233, others
+                could write there.
         """
         self._path, self._owner_uid, self._pilot_partition = path, owner_uid, pilot_partition
         self._cpus_per_node = cpus_per_node
@@ -130,14 +130,14 @@ class HookFile:
             raise
 
     def fileno(self) -> int:
-        """Becomes readable when a line was appended."""
+        """Return a descriptor that becomes readable when a line was appended."""
         return self._fd
 
     def read(self) -> tuple[Announcement, ...]:
-        """Return what has been said since the last call.
+        """Return the announcements since the last call.
 
         Raises:
-            BatchSystemError: it can be used no longer; codes as for opening it.
+            BatchSystemError: it can no longer be used; codes as for opening it.
         """
         with suppress(BlockingIOError):
             while len(os.read(self._fd, _EVENTS_BYTES)) == _EVENTS_BYTES:
@@ -148,7 +148,7 @@ class HookFile:
             raise self._unusable(problem) from problem
 
     def close(self) -> None:
-        """Stop listening; the scripts go on writing, into a file that does not grow."""
+        """Stop watching; the scripts keep writing, into a file of bounded size."""
         if self._reading is not None:
             self._reading.close()
             self._reading = None
@@ -173,7 +173,7 @@ class HookFile:
         return said
 
     def _check(self) -> _Reading:
-        """Return what is read, if nobody else can write it."""
+        """Return the open file, if no one else can write to it."""
         now, reading = self._path.parent.stat(), self._reading
         if reading is None or not os.path.samestat(now, self._directory):
             raise FileNotFoundError(0, "its directory was replaced")
@@ -189,9 +189,9 @@ class HookFile:
     def _unsafe(self, path: Path, why: str) -> BatchSystemError:
         return BatchSystemError(
             "BFT-1233",
-            f"The hook's file is not believed: {path} {why}.",
-            f"Let it belong to {name_of(self._owner_uid)}, Slurm's own user, and nobody else "
-            "write there; bftrainer-slurm-hook makes a directory like that.",
+            f"The hook's file is not trusted: {path} {why}.",
+            f"Make {name_of(self._owner_uid)}, Slurm's user, its owner, and let no one else write "
+            "there; bftrainer-slurm-hook creates such a directory.",
         )
 
     def _watched(self, directory: Path) -> int:
@@ -211,7 +211,7 @@ class HookFile:
         return BatchSystemError(
             "BFT-1231",
             f"The hook's file {self._path} cannot be read: {problem.strerror or problem}.",
-            "Slurm makes it when it has read the scripts of bftrainer-slurm-hook: write them, run "
+            "Slurm creates it when it loads the scripts of bftrainer-slurm-hook: write them, run "
             "'scontrol reconfigure', and let the daemon's user read file and directory.",
         )
 

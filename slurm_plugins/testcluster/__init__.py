@@ -1,7 +1,7 @@
 """A real multi-node Slurm on one host: for tests, the demonstration and development.
 
-``SlurmTestCluster(ClusterConfig(directory=...))`` is the Python side,
-``bftrainer-testcluster`` the command; nothing system-wide is touched.
+``SlurmTestCluster(ClusterConfig(directory=...))`` is the Python interface,
+``bftrainer-testcluster`` the command; nothing system-wide is changed.
 """
 
 from slurm_plugins.testcluster.cluster import SlurmTestCluster

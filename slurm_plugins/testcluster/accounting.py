@@ -1,9 +1,8 @@
-"""Accounting of a test cluster: slurmdbd on a database of its own, so that sacct works.
+"""Accounting of a test cluster: slurmdbd with a database of its own, so that sacct works.
 
-``cluster`` calls these when the configuration asks for accounting. The database listens
-on no port, only on a socket in a directory that nobody else may enter; it dies with the
-cluster, and no database of the machine is touched. Recipe measured with Slurm 22.05 and
-MariaDB 10.11.
+Used by ``cluster`` if the configuration asks for accounting. The database listens on no port, only
+on a socket in a private directory, and ends with the cluster; no database of the machine is
+touched. Tested with Slurm 22.05 and MariaDB 10.11.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ PACKAGES = "slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-c
 DATABASE = "db"  # folder of the cluster's directory
 _INSTALL_TIMEOUT_S = 60.0
 _READY_TIMEOUT_S = 30.0
-# Nothing has to survive a crash of this machine, and little is ever stored.
+# The data need not survive a crash of the machine, and there is little of it.
 _SMALL_AND_QUICK = (
     "--skip-log-bin",
     "--innodb-flush-log-at-trx-commit=0",
     "--innodb-buffer-pool-size=32M",
     "--innodb-log-file-size=8M",
-    "--innodb-lock-wait-timeout=900",  # slurmdbd asks for it
+    "--innodb-lock-wait-timeout=900",  # required by slurmdbd
     "--innodb-doublewrite=0",
     "--performance-schema=OFF",
 )
@@ -42,7 +41,7 @@ _SMALL_AND_QUICK = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accounting:
-    """The two daemons behind ``sacct``; ``start`` and nothing else has to be called."""
+    """The two daemons behind ``sacct``; only ``start`` has to be called."""
 
     config: ClusterConfig
     user: str
@@ -50,20 +49,20 @@ class Accounting:
 
     @property
     def socket(self) -> Path:
-        """Where the database listens."""
+        """The database's socket."""
         return self.config.directory / DATABASE / "db.sock"
 
     def start(self, port: int) -> str:
-        """Start database and slurmdbd and make the cluster known; say what is wrong, or ''.
+        """Start database and slurmdbd and register the cluster; return what is wrong, or "".
 
         Args:
-            port: on which slurmdbd listens, as its configuration says.
+            port: of slurmdbd, as in its configuration.
         """
         return self._start_database() or self._start_slurmdbd(port)
 
     def _start_database(self) -> str:
         home = self.config.directory / DATABASE
-        home.chmod(0o700)  # whoever reaches the socket is the database's root
+        home.chmod(0o700)  # access to the socket is access as the database's root
         data = home / "data"
         common = ("--no-defaults", f"--user={self.user}", f"--datadir={data}", *_SMALL_AND_QUICK)
         done = process.run(
@@ -93,7 +92,7 @@ class Accounting:
         return "" if self._is_reached(self.socket) else f"no database yet: {_last_words(log)}"
 
     def _start_slurmdbd(self, port: int) -> str:
-        # Its configuration names no socket: the client library takes it from here.
+        # Its configuration cannot name a socket; the client library reads this variable.
         env = {**self.env, "MYSQL_UNIX_PORT": str(self.socket)}
         done = process.run(("slurmdbd",), timeout_s=20, env=env, cwd=Path("/"))
         if not done.is_ok:
@@ -111,7 +110,7 @@ class Accounting:
         return self._add_qos() if self.config.preempt_type == "qos" else ""
 
     def _add_qos(self) -> str:
-        """Make the QOS of pilots before the controller reads of it in slurm.conf."""
+        """Create the pilots' QOS before the controller reads its name in slurm.conf."""
         orders = (
             f"add qos {PILOT_QOS} Priority=0 UsageFactor=0 Flags=NoReserve",
             f"modify qos normal set Priority=1000 Preempt={PILOT_QOS}",
@@ -124,7 +123,7 @@ class Accounting:
         return ""
 
     def _is_reached(self, place: Path | int) -> bool:
-        """Wait until somebody listens on a socket or a port of this machine."""
+        """Wait until a socket or a port of this machine accepts connections."""
         deadline = time.monotonic() + _READY_TIMEOUT_S
         while time.monotonic() < deadline:
             family = socket.AF_UNIX if isinstance(place, Path) else socket.AF_INET
@@ -158,18 +157,18 @@ def render(config: ClusterConfig, user: str, port: int) -> str:
 
 
 def slurm_settings(config: ClusterConfig, port: int) -> dict[str, object]:
-    """Return what slurm.conf has to say about it."""
+    """Return the settings for slurm.conf."""
     return {
         "AccountingStorageType": "accounting_storage/slurmdbd",
         "AccountingStorageHost": "127.0.0.1",
         "AccountingStoragePort": port,
-        # Clients of slurmdbd take the munge socket from here, not from AuthInfo.
+        # Clients of slurmdbd read the munge socket from here, not from AuthInfo.
         "AccountingStoragePass": f"{config.directory}/run/munge.sock",
     }
 
 
 def missing(path: str) -> list[str]:
-    """Return the programs accounting needs that are not installed."""
+    """Return the required programs that are not installed."""
     return [name for name in PROGRAMS if shutil.which(name, path=path) is None]
 
 

@@ -1,8 +1,8 @@
-"""Brings a real Slurm of several nodes up on this host and takes it down again.
+"""Starts a real Slurm of several nodes on this host and stops it again.
 
-Tests, the demonstration and ``bftrainer-testcluster`` call it. Every node is a slurmd
-of its own on loopback with its own port; key, socket, state and logs lie in one
-directory, so any number of clusters can run side by side, as root or as anybody.
+Used by tests, the demonstration and ``bftrainer-testcluster``. Every node is a slurmd on loopback
+with its own port; key, socket, state and logs are in one directory, so any number of clusters can
+run side by side, as root or as any user.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ _SUBDIRECTORIES = ("etc", "state", "log", "run", "spool", "ev", "hook", accounti
 
 
 class SlurmTestCluster:
-    """One cluster; also a context manager that is up inside its ``with`` block."""
+    """One cluster; also a context manager that runs it inside its ``with`` block."""
 
     def __init__(self, config: ClusterConfig) -> None:
         self.config = config
         self.directory = config.directory
-        # Of our own environment only where programs are: it becomes the jobs' environment.
+        # PATH only, because it becomes the jobs' environment.
         self.env = {"SLURM_CONF": str(config.slurm_conf)}
         self._full_env = {"PATH": _PATH, "LC_ALL": "C", **self.env}
         self.jobs = JobRunner(directory=config.directory, env=self._full_env)
         self._accounting_port = 0
-        self.up_s: float | None = None  # how long it took
+        self.up_s: float | None = None  # duration of ``up``
         self.down_s: float | None = None
 
     @classmethod
     def load(cls, directory: Path) -> Self:
-        """Find the cluster that was brought up in a directory.
+        """Return the cluster that was started in a directory.
 
         Raises:
-            UsageError: BFT-1242 when there is none.
+            UsageError: BFT-1242, there is none.
         """
         try:
             return cls(ClusterConfig.load(directory))
@@ -85,8 +85,8 @@ class SlurmTestCluster:
         What an earlier run left in the directory is ended and removed first.
 
         Raises:
-            UsageError: BFT-1243 when it cannot work here.
-            BatchSystemError: BFT-1244 when it does not come up.
+            UsageError: BFT-1243, it cannot work here.
+            BatchSystemError: BFT-1244, it does not come up.
         """
         started = time.monotonic()
         check_host(self.config)
@@ -111,7 +111,7 @@ class SlurmTestCluster:
         if self._pid("slurmctld") is not None:
             self._cancel_everything()
         self.jobs.end_srun()
-        # A slurmd waits for its jobs; those that have not obeyed by now never will.
+        # A slurmd waits for its jobs; those still running now ignore signals.
         processes.kill(self._processes(jobs_only=True))
         daemons = [self._pid(name) for name in ("slurmctld", "slurmdbd", "munged")]
         daemons += [self._pid("slurmd", name) for name in self.config.node_names]
@@ -153,7 +153,7 @@ class SlurmTestCluster:
             scripts.install(self.directory / "etc", config.hook_file)
         if config.accounting:
             slurmdbd = self.directory / "etc" / "slurmdbd.conf"
-            slurmdbd.touch(mode=0o600)  # slurmdbd insists
+            slurmdbd.touch(mode=0o600)  # required by slurmdbd
             slurmdbd.write_text(accounting.render(config, user, self._accounting_port))
         key = self.directory / "etc" / "munge.key"
         key.touch(mode=0o600)
@@ -163,7 +163,7 @@ class SlurmTestCluster:
         self.jobs.install()
 
     def _make_devices(self) -> bool:
-        """Make null devices that stand for GPUs; only root may, and not everywhere."""
+        """Create null devices that stand for GPUs; needs root, and fails in some containers."""
         try:
             for device in gpu_devices(self.config, own_devices=True):
                 os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
@@ -197,7 +197,7 @@ class SlurmTestCluster:
             raise not_up(problem)
 
     def _start(self, *argv: str) -> None:
-        """Start a daemon, which leaves its pid in a file and goes to the background."""
+        """Start a daemon, which writes a pid file and goes to the background."""
         done = process.run(argv, timeout_s=20, env=self._full_env, cwd=Path("/"))
         if not done.is_ok:
             raise not_up(why_failed(done))
@@ -222,7 +222,7 @@ class SlurmTestCluster:
         if not ids:
             return
         self.command("scancel", "-f", *ids)
-        # Jobs that obey are gone in a moment; the others need not get their KillWait here.
+        # Jobs that obey end at once; the others are not given their KillWait here.
         deadline = time.monotonic() + 1.0
         while time.monotonic() < deadline:
             if not self.command("squeue", "-h", "-a", "-o", "%A").stdout.strip():
@@ -268,22 +268,22 @@ class SlurmTestCluster:
         )
 
     def started_s(self, job_id: str) -> float | None:
-        """When a submitted job itself noted its start (epoch)."""
+        """Start of a submitted job as noted by itself (epoch)."""
         return self.jobs.noted_s(job_id, "START")
 
     def ended_s(self, job_id: str) -> float | None:
-        """When a submitted job itself noted its end (epoch)."""
+        """End of a submitted job as noted by itself (epoch)."""
         return self.jobs.noted_s(job_id, "END")
 
     def cancel(self, job_id: str) -> None:
-        """Cancel a job; one that is gone is no error."""
+        """Cancel a job; one that is gone is not an error."""
         self.command("scancel", job_id)
 
     def set_node(self, name: str, state: str, reason: str = "test") -> None:
         """Drain, resume or fail a node, as an administrator would.
 
         Raises:
-            BatchSystemError: BFT-1245 when the controller refuses.
+            BatchSystemError: BFT-1245, the controller refuses.
         """
         done = self.command(
             "scontrol", "update", f"NodeName={name}", f"State={state}", f"Reason={reason}"
@@ -294,19 +294,19 @@ class SlurmTestCluster:
             )
 
     def stop_controller(self) -> None:
-        """End slurmctld; jobs and slurmd go on. Harmless when it is down already."""
+        """Stop slurmctld; jobs and slurmd continue. Harmless if it is down already."""
         pid = self._pid("slurmctld")
         if pid is not None:
             processes.end([pid], patience_s=10)
 
     def start_controller(self) -> None:
-        """Start slurmctld with the state it left. Harmless when it is up already."""
+        """Start slurmctld with its saved state. Harmless if it is up already."""
         if self._pid("slurmctld") is None:
             self._start("slurmctld", "-f", str(self.config.slurm_conf))
 
 
 def not_up(why: str) -> BatchSystemError:
-    """Say that the cluster does not come up."""
+    """Return the error that the cluster does not come up."""
     return BatchSystemError(
         "BFT-1244",
         f"The test cluster does not come up: {why}",
@@ -315,7 +315,7 @@ def not_up(why: str) -> BatchSystemError:
 
 
 def check_host(config: ClusterConfig) -> None:
-    """Refuse what cannot work here, before anything is started."""
+    """Refuse configurations that cannot work here, before anything is started."""
     missing = [name for name in PROGRAMS if shutil.which(name, path=_PATH) is None]
     packages = "slurmctld slurmd slurm-client munge"
     if config.accounting:
@@ -326,7 +326,7 @@ def check_host(config: ClusterConfig) -> None:
         problem = f"These programs are not installed: {', '.join(missing)}."
         next_step = f"On Debian: apt-get install {packages}."
     elif not _is_ours(config.directory):
-        problem = f"{config.directory} holds something that is no test cluster of yours."
+        problem = f"{config.directory} contains something other than a test cluster of yours."
         next_step = "Choose a new directory, or one that an earlier cluster was in."
     elif len(str(config.directory / "run" / "munge.sock")) > 100:
         problem = f"The path {config.directory} is too long for a socket in it."
@@ -356,7 +356,7 @@ def _is_ours(directory: Path) -> bool:
 
 
 def free_ports(count: int) -> tuple[int, ...]:
-    """Find ports nobody listens on, below those the kernel hands out to connections."""
+    """Find unused ports, below those the kernel assigns to connections."""
     found: list[int] = []
     candidates = random.SystemRandom().sample(range(10_000, 30_000), 2_000)
     with contextlib.ExitStack() as held:

@@ -1,7 +1,7 @@
-"""How a test cluster looks: its settings, and the configuration files made of them.
+"""The settings of a test cluster, and the configuration files made from them.
 
-``ClusterConfig`` comes from tests and the command line; ``cluster`` writes what
-``render`` returns. The partitions are those docs/howto/slurm-site.md asks of a site.
+``ClusterConfig`` comes from tests and the command line; ``cluster`` writes what ``render`` returns.
+The partitions are those that docs/howto/slurm-site.md requires of a site.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any, Literal
 from slurm_plugins.hook import scripts
 
 FAST_CYCLE = "batch_sched_delay=0,sched_min_interval=0"
-"""Scheduler parameters for tests that must not wait; use with ``bf_interval_s=2``."""
+"""Scheduler parameters for fast tests; use with ``bf_interval_s=2``."""
 
 PILOT_QOS = "bfqos"
-"""Pilots ask for it where ``preempt_type`` is qos; QOS normal preempts it."""
+"""QOS of pilots where ``preempt_type`` is qos; QOS normal preempts it."""
 
-# Character devices every machine has, for users who may not make their own.
+# Character devices of every machine, for users who may not create their own.
 _STAND_IN_GPUS = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
-    """What to bring up. Everything of the cluster lies under ``directory``."""
+    """The cluster to start. All its files are under ``directory``."""
 
     directory: Path
     n_nodes: int = 8
@@ -47,27 +47,27 @@ class ClusterConfig:
     # GPUs (gpu:TYPE:COUNT, at most gpus_per_node; "": none) and features (a,b) of every node;
     # empty: all nodes are alike.
     node_types: tuple[tuple[str, str], ...] = ()
-    nodes_per_switch: int = 0  # in the order of the nodes; 0: the controller knows no switches
+    nodes_per_switch: int = 0  # in node order; 0: no switches configured
 
     @property
     def cluster_name(self) -> str:
-        """Name by which the cluster's own processes are told from any other's."""
+        """Name that identifies the cluster's own processes."""
         return "bft" + hashlib.sha256(str(self.directory.resolve()).encode()).hexdigest()[:10]
 
     @property
     def slurm_conf(self) -> Path:
-        """The file commands are pointed to."""
+        """The slurm.conf for commands."""
         return self.directory / "etc" / "slurm.conf"
 
     @property
     def hook_file(self) -> Path:
-        """What the hook's scripts make and append to."""
+        """The file that the hook's scripts create and append to."""
         return self.directory / "hook" / "told"
 
     def batch_options(self, *, is_told: bool = True) -> dict[str, str]:
-        """Return how a daemon on the adapter ``slurm`` finds this cluster.
+        """Return the options of the adapter ``slurm`` for this cluster.
 
-        ``is_told``: by the hook, where the cluster has it.
+        ``is_told``: use the hook, if the cluster has it.
         """
         options = {"slurm_conf": str(self.slurm_conf)}
         if self.has_hook and is_told:
@@ -82,13 +82,13 @@ class ClusterConfig:
         return tuple(f"n{number}" for number in range(1, self.n_nodes + 1))
 
     def save(self) -> None:
-        """Leave the settings in the directory, for later commands."""
+        """Store the settings in the directory, for later commands."""
         values = {**dataclasses.asdict(self), "directory": str(self.directory)}
         (self.directory / "cluster.json").write_text(json.dumps(values, indent=2) + "\n")
 
     @classmethod
     def load(cls, directory: Path) -> ClusterConfig:
-        """Read what ``save`` left."""
+        """Read what ``save`` stored."""
         values: dict[str, Any] = json.loads((directory / "cluster.json").read_text())
         node_types = tuple((gres, features) for gres, features in values["node_types"])
         return cls(**{**values, "directory": directory, "node_types": node_types})
@@ -96,7 +96,7 @@ class ClusterConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What only this machine can tell."""
+    """Settings that depend on this machine."""
 
     hostname: str
     user: str
@@ -111,7 +111,7 @@ def render(config: ClusterConfig, site: Site) -> dict[str, str]:
     files = {
         "slurm.conf": _slurm_conf(config, site),
         "gres.conf": "".join(f"{line}\n" for line in ("AutoDetect=off", *_gpus(config, site))),
-        "cgroup.conf": "CgroupPlugin=cgroup/v1\n",  # named, never used: no cgroups here
+        "cgroup.conf": "CgroupPlugin=cgroup/v1\n",  # required, but unused: no cgroups here
     }
     if config.nodes_per_switch:
         files["topology.conf"] = "".join(f"{line}\n" for line in _switches(config))
@@ -140,7 +140,7 @@ def _switches(config: ClusterConfig) -> list[str]:
 
 
 def gpu_devices(config: ClusterConfig, *, own_devices: bool) -> tuple[str, ...]:
-    """Device files that stand for GPUs: our own null devices, or what every machine has."""
+    """Device files that stand for GPUs: our own null devices, or those of every machine."""
     if own_devices:
         return tuple(
             str(config.directory / "run" / f"nvidia{number}")
@@ -199,7 +199,7 @@ def _slurm_conf(config: ClusterConfig, site: Site) -> str:
         "MaxJobCount": 20000,
     }
     if config.preempt_type == "qos":
-        settings["PriorityWeightQOS"] = 100_000  # else pilots would rank with everybody
+        settings["PriorityWeightQOS"] = 100_000  # else pilots would rank like other jobs
     if config.gpus_per_node:
         settings["GresTypes"] = "gpu"
     if config.nodes_per_switch:
@@ -212,7 +212,7 @@ def _slurm_conf(config: ClusterConfig, site: Site) -> str:
 
 
 def _what_nodes_have(config: ClusterConfig) -> list[str]:
-    """Return GPUs and features of every node, as slurm.conf says them."""
+    """Return GPUs and features of every node in the syntax of slurm.conf."""
     if not config.node_types:
         gres = f" Gres=gpu:{config.gpus_per_node}" if config.gpus_per_node else ""
         return [gres] * config.n_nodes
@@ -223,7 +223,7 @@ def _what_nodes_have(config: ClusterConfig) -> list[str]:
 
 
 def _rank_of_pilots(config: ClusterConfig) -> str:
-    """By partition, or by quality of service: then the partitions are of one tier."""
+    """By partition, or by QOS with partitions of one tier."""
     return f"PriorityTier=10 QOS={PILOT_QOS}" if config.preempt_type == "qos" else "PriorityTier=1"
 
 

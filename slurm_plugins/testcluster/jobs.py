@@ -1,8 +1,8 @@
-"""Ordinary jobs on a test cluster, and the truth about when they ran.
+"""Ordinary jobs on a test cluster, with the exact times of their starts and ends.
 
-``submit`` is called by tests, the demonstration and ``workload``. Each job writes its
-own start and end, to the microsecond, into ``DIR/ev/JOBID``: what Slurm says about
-times is whole seconds and, after preemption, not always true.
+``submit`` is used by tests, the demonstration and ``workload``. Each job writes its own start and
+end, to the microsecond, into ``DIR/ev/JOBID``, because Slurm's times are whole seconds and not
+always right after a preemption.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from slurm_plugins.testcluster import processes
 Kind = Literal["sbatch", "srun"]
 
 ORDINARY = "ordinary"
-"""Submit as some unprivileged account when we are root, else as ourselves."""
+"""Submit as an unprivileged account if we are root, else as ourselves."""
 
 # Written once per cluster. The trap runs also when the job is cancelled.
 JOB_SCRIPT = """\
@@ -49,14 +49,14 @@ _JOB_ID = re.compile(r"^srun: job(?:id)? ([0-9]+)", re.MULTILINE)
 
 @dataclass(slots=True, kw_only=True)
 class JobRunner:
-    """Submits jobs to one cluster and reads what they noted."""
+    """Submits jobs to one cluster and reads the times they noted."""
 
     directory: Path
     env: Mapping[str, str]
     _srun: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def install(self) -> None:
-        """Write the job script and make the folder every user may note in."""
+        """Write the job script and create the folder where all users' jobs note their times."""
         script = self.directory / "etc" / "job.sh"
         script.write_text(JOB_SCRIPT)
         script.chmod(0o755)
@@ -77,11 +77,11 @@ class JobRunner:
     ) -> str:
         """Submit a job of whole nodes and return its id.
 
-        ``limit_s`` is rounded up to Slurm's minutes; by default it is the duration
-        and a bit. ``user=None`` submits as ourselves.
+        ``limit_s`` is rounded up to Slurm's minutes; the default is slightly above the duration.
+        ``user=None`` submits as ourselves.
 
         Raises:
-            BatchSystemError: BFT-1241 when Slurm refuses it.
+            BatchSystemError: BFT-1241, Slurm refuses it.
         """
         limit_min = max(1, math.ceil((duration_s + 5 if limit_s is None else limit_s) / 60))
         options = (
@@ -109,14 +109,14 @@ class JobRunner:
     def _run(
         self, options: Sequence[str], work: Sequence[str], account: pwd.struct_passwd | None
     ) -> str:
-        """Start srun and read its job id from what it says of itself."""
+        """Start srun and read the job id from its messages."""
         prefix: tuple[str, ...] = ()
         if account is not None:
             prefix = (
                 *("setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}"),
                 "--clear-groups",
             )
-        # One task per node, as an MPI job has; the first one notes.
+        # One task per node, like an MPI job; the first one notes the times.
         argv = (*prefix, "srun", "-v", "--ntasks-per-node=1", *options, *work)
         with tempfile.TemporaryFile() as said:
             child = process.spawn(argv, env=self.env, cwd=Path("/"), stderr=said)
@@ -131,7 +131,7 @@ class JobRunner:
                 if ended:
                     raise refused(" ".join(text.split())[-300:])
                 time.sleep(0.005)
-        raise refused("srun did not say a job id within 30 s.")
+        raise refused("srun did not print a job id within 30 s.")
 
     def noted_s(self, job_id: str, word: Literal["START", "END"]) -> float | None:
         """When the job itself noted its start or end; ``None`` while it has not."""
@@ -139,7 +139,7 @@ class JobRunner:
         return None if noted is None else float(noted[0])
 
     def noted_nodes(self, job_id: str) -> tuple[str, ...]:
-        """All nodes of a job that has started."""
+        """Return all nodes of a job that has started."""
         noted = self._noted(job_id, "START")
         return () if noted is None else expand(noted[3])
 
@@ -152,7 +152,7 @@ class JobRunner:
         return next((words for words in lines if words[1:2] == [word]), None)
 
     def end_srun(self) -> None:
-        """End every srun that still waits for its job."""
+        """End every srun that is still running."""
         processes.end([srun.pid for srun in self._srun if srun.poll() is None], patience_s=2)
         for srun in self._srun:
             srun.wait()
@@ -160,16 +160,16 @@ class JobRunner:
 
 
 def refused(why: str) -> BatchSystemError:
-    """Say that a job could not be submitted."""
+    """Return the error that a job could not be submitted."""
     return BatchSystemError(
         "BFT-1241",
-        f"The test cluster did not take the job: {why}",
+        f"The test cluster did not accept the job: {why}",
         "Check its size and limit against the cluster with sinfo.",
     )
 
 
 def _account(user: str | None) -> pwd.struct_passwd | None:
-    """Find whom to submit as; only root can be somebody else."""
+    """Return the account to submit as; only root can use another's."""
     if user is None or (user == ORDINARY and os.geteuid() != 0):
         return None
     names = ("nobody", "games", "daemon") if user == ORDINARY else (user,)

@@ -1,7 +1,7 @@
-"""``bftrainer-testcluster``: a real Slurm on this host, up, used and down again.
+"""``bftrainer-testcluster``: starts, uses and stops a real Slurm on this host.
 
-The command line of ``slurm_plugins.testcluster``; each verb prints what a person or a
-script needs next, and ends with the exit codes of ``bftrainer``.
+The command line of ``slurm_plugins.testcluster``; each verb prints what a person or a script needs
+next, and ends with the exit codes of ``bftrainer``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _directory = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     default=_default_directory,
     show_default="bftrainer-testcluster-UID in /tmp",
-    help="Where everything of the cluster lies.",
+    help="Directory of all files of the cluster.",
 )
 
 
@@ -79,7 +79,7 @@ def up(
     *,
     accounting: bool,
 ) -> None:
-    """Bring a cluster up; prints the line that points Slurm's commands to it."""
+    """Start a cluster, and print the line that points Slurm's commands to it."""
     cluster = SlurmTestCluster(
         ClusterConfig(
             directory=directory.resolve(),
@@ -149,7 +149,7 @@ def submit(
         return
     items = load_workload(script)
     with WorkloadRun(cluster, items) as run:
-        # Every job may have to wait for every other one, and a cycle besides.
+        # Every job may have to wait for every other one, and for a cycle.
         patience_s = sum(i.at_s + i.duration_s + cluster.config.bf_interval_s + 10 for i in items)
         is_done = run.wait(patience_s)
     click.echo(json.dumps([record.as_json() for record in run.records()], indent=1))

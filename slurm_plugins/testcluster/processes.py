@@ -1,7 +1,7 @@
-"""The processes of a test cluster: found by what they are, ended by their ids.
+"""The processes of a test cluster: found by their environment, ended by their ids.
 
-``cluster`` calls these to take a cluster down, and to clean up after one that a
-crash left behind. Linux only: everything is read from /proc.
+Used by ``cluster`` to stop a cluster, and to clean up after one left by a crash. Linux only:
+everything is read from /proc.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DAEMONS = frozenset(
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs; one that only waits to be reaped does not."""
+    """Whether the process runs; a zombie does not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -29,9 +29,8 @@ def is_alive(pid: int) -> bool:
 def of_cluster(slurm_conf: Path, cluster_name: str, *, jobs_only: bool = False) -> frozenset[int]:
     """Find the cluster's daemons, and the processes of its jobs.
 
-    A daemon is one of Slurm's that was started with our configuration; a job's process
-    has our cluster's name from its node. A shell that merely has ``SLURM_CONF`` set is
-    neither.
+    A daemon is one of Slurm's started with our configuration; a job's process has our cluster's
+    name from its node. A shell that merely has ``SLURM_CONF`` set is neither.
     """
     found = set()
     for entry in Path("/proc").iterdir():
@@ -50,7 +49,7 @@ def of_cluster(slurm_conf: Path, cluster_name: str, *, jobs_only: bool = False) 
 
 
 def from_pid_file(path: Path, name: str) -> int | None:
-    """Read a pid file; ``None`` when that process is gone or is something else by now."""
+    """Read a pid file; ``None``: that process is gone, or the id belongs to another by now."""
     try:
         pid = int(path.read_text())
         is_it = Path(f"/proc/{pid}/comm").read_text().strip() == name
@@ -60,7 +59,7 @@ def from_pid_file(path: Path, name: str) -> int | None:
 
 
 def end(pids: Iterable[int], *, patience_s: float) -> None:
-    """Ask processes to end, wait until they have, and kill those that have not."""
+    """Ask processes to end, wait, and kill those that have not ended."""
     left = _signal(pids, signal.SIGTERM)
     if not wait_gone(left, patience_s):
         wait_gone(_signal(left, signal.SIGKILL), 5.0)
@@ -72,7 +71,7 @@ def kill(pids: Iterable[int]) -> None:
 
 
 def wait_gone(pids: Iterable[int], timeout_s: float) -> bool:
-    """Wait until none of them runs; say whether that came to pass."""
+    """Wait until none of them runs; return whether that happened in time."""
     deadline = time.monotonic() + timeout_s
     left = [pid for pid in pids if is_alive(pid)]
     while left and time.monotonic() < deadline:

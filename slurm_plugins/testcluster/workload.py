@@ -1,8 +1,8 @@
-"""A scripted workload: who submits what when, run against a test cluster.
+"""A scripted workload of job submissions, run against a test cluster.
 
-Comes as a JSON list of ``{"at_s", "n_nodes", "duration_s", "limit_s", "kind"}``; a
-thread submits each job at its time, and the record says when each was submitted,
-started and ended. Called by tests, the demonstration and the command line.
+Input is a JSON list of ``{"at_s", "n_nodes", "duration_s", "limit_s", "kind"}``. A thread submits
+each job at its time; the record has the times of submission, start and end. Used by tests, the
+demonstration and the command line.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class WorkloadItem(pydantic.BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """What became of one job; times are seconds since the epoch."""
+    """The result of one job; times are seconds since the epoch."""
 
     item: WorkloadItem
     job_id: str | None = None
@@ -68,7 +68,7 @@ def load_workload(path: Path) -> tuple[WorkloadItem, ...]:
     """Read a script.
 
     Raises:
-        UsageError: BFT-1246 when the file cannot be read or is no script.
+        UsageError: BFT-1246, the file cannot be read or is malformed.
     """
     try:
         items = pydantic.TypeAdapter(tuple[WorkloadItem, ...]).validate_json(path.read_bytes())
@@ -116,7 +116,7 @@ class WorkloadRun:
         self._thread.start()
 
     def stop(self) -> None:
-        """Submit nothing more; jobs that were submitted stay."""
+        """Submit no more; jobs already submitted stay."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -126,7 +126,7 @@ class WorkloadRun:
         return all(record.ended_s is not None or record.error for record in self.records())
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it is done; say whether that came to pass."""
+        """Wait until it is done; return whether that happened in time."""
         deadline = time.monotonic() + timeout_s
         while not self.is_done():
             if time.monotonic() >= deadline:
@@ -135,7 +135,7 @@ class WorkloadRun:
         return True
 
     def records(self) -> tuple[JobRecord, ...]:
-        """Return what is known of each job now, in the order of submission."""
+        """Return what is known of each job now, in order of submission."""
         with self._lock:
             for index, record in enumerate(self._records):
                 if record.job_id is not None and record.ended_s is None:

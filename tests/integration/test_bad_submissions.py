@@ -55,6 +55,6 @@ def test_a_daemon_starts_with_what_another_release_accepted_and_serves_the_other
         assert all(one.is_equal for one in again)
         log = site.sidecar.log.read_text()
         assert log.count("BFT-2116") == 1
-        assert log.count("a decision failed; others go on") == 1
+        assert log.count("a decision failed; it is repeated") == 1
         site.client.cancel(endless)
         wait_for(lambda: not site.client.status().left_out, what="nobody is left out")

@@ -94,7 +94,7 @@ def test_without_another_agent_it_says_so(site: DaemonSite) -> None:
         trainer = lone_trainer(site, "single")
         wait_for(
             lambda: any(
-                "no other node has an agent of ours" in s
+                "no other node has an agent of bftrainer" in s
                 for s in site.client.explain(trainer).sentences
             ),
             timeout_s=60,

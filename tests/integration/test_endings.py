@@ -126,7 +126,7 @@ def test_a_syntax_error_is_tried_once(site: DaemonSite) -> None:
     record = site.in_state(trainer, TrainerState.FAILED).record
     assert record.failures == 1
     assert "SyntaxError" in record.reason
-    assert "the same on every node" in record.reason
+    assert "This fails on every node" in record.reason
 
 
 def test_a_missing_package_is_tried_on_one_other_node(site: DaemonSite) -> None:
@@ -134,7 +134,7 @@ def test_a_missing_package_is_tried_on_one_other_node(site: DaemonSite) -> None:
     record = site.in_state(trainer, TrainerState.FAILED).record
     assert record.failures == 2
     assert "No module named 'no_such_package'" in record.reason
-    assert "It was the same on " in record.reason
+    assert "It failed the same way on " in record.reason
     assert len(_failed_on(site, trainer)) == 2
 
 

@@ -96,7 +96,7 @@ def test_each_trainer_gets_only_nodes_that_are_what_it_asks_for(
 
     wait_for(settled, timeout_s=90, what="each trainer has all there is for it")
     said = sidecar.client.explain(nowhere).sentences
-    assert said[0] == "No node of this cluster is what it asks for (gpu:h100:1)."
+    assert said[0] == "No node of this cluster meets its request (gpu:h100:1)."
     assert sidecar.client.trainer(nowhere).trouble == said[0]
     # One worker with two of the node's four GPUs; two workers with one each.
     assert _seen(sidecar, linked) == {"0,1"}

@@ -144,7 +144,7 @@ def test_an_heir_takes_over_what_agents_hold() -> None:
 def test_it_says_how_old_the_copy_is_and_why() -> None:
     m = machine()
     advance(m, ALONE, A)
-    assert "no other node has an agent of ours" in m.in_words(0.0)[0]
+    assert "no other node has an agent of bftrainer" in m.in_words(0.0)[0]
     advance(m, ALONE, A, B)
     assert "on its way" in m.in_words(0.0)[0]
     m.on_copied(copied("p-b", 10), 10.0)

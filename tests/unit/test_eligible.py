@@ -90,7 +90,7 @@ def test_nobody_gets_what_it_does_not_ask_for() -> None:
     said = explain_trainer(
         asking("t1", "gpu:h100:1"), plan, SETTINGS, [asking("t1", "gpu:h100:1")], THREE, 0
     )
-    assert said[0] == "No node of this cluster is what it asks for (gpu:h100:1)."
+    assert said[0] == "No node of this cluster meets its request (gpu:h100:1)."
 
 
 def test_too_few_nodes_of_a_type_are_told() -> None:
@@ -98,13 +98,13 @@ def test_too_few_nodes_of_a_type_are_told() -> None:
     plan = Fold().decide(snapshot(THREE), trainers=[wants])
     said = explain_trainer(wants, plan, SETTINGS, [wants], THREE, 0)
     assert said[0] == (
-        "It needs 4 nodes (n_min), and of those it may have this cluster has 3 of one type."
+        "It needs 4 nodes (n_min) of one type, and of those that it may use this cluster has 3."
     )
     busy = with_state(THREE, NodeState.ALLOCATED, "n001")
     fits = asking("t1", "gpu:a100:4", n_min=3)
     plan = Fold().decide(snapshot(busy), trainers=[fits])
     said = explain_trainer(fits, plan, SETTINGS, [fits], busy, 0)
-    assert said[0] == "It needs 3 nodes (n_min) and the pool has 2 of one type that it may have."
+    assert said[0] == "It needs 3 nodes (n_min) and the pool has 2 of one type that it may use."
 
 
 def test_switches_and_pilots_decide_which_nodes() -> None:
@@ -143,7 +143,7 @@ def test_who_cannot_start_does_not_hold_up_those_behind_it() -> None:
     assert said[0].startswith("It needs 64 nodes (n_min)")
     assert "It keeps its place" in said[1]
     said = explain_trainer(trainers[-1], plan, SETTINGS, trainers, many(20), 20)
-    assert said == ("It has the 20 nodes it asked for at most (n_max).",)
+    assert said == ("It has its maximum of 20 nodes (n_max).",)
 
 
 def test_in_the_paper_it_does() -> None:

@@ -61,9 +61,7 @@ def test_a_place_behind_p_jmax_is_the_reason() -> None:
 
 def test_n_max_is_the_reason() -> None:
     plan = _plan(snapshot(BUSY), [record(n_max=2)], "n1", "n2", "n3")
-    assert _explain(record(n_max=2), plan, observed=2) == (
-        "It has the 2 nodes it asked for at most (n_max)."
-    )
+    assert _explain(record(n_max=2), plan, observed=2) == ("It has its maximum of 2 nodes (n_max).")
 
 
 def test_n_min_is_the_reason_and_says_where_the_nodes_are() -> None:

@@ -103,7 +103,7 @@ def test_a_clock_that_was_turned_back_delays_nobody() -> None:
 def test_an_error_in_the_script_itself_is_not_tried_again() -> None:
     for kind in ("SyntaxError", "IndentationError", "TabError"):
         why = Tries(trained=False).fail(RAISED.format(kind, "invalid syntax (train.py, line 3)"))
-        assert why == "That is the same on every node, so it is not tried again."
+        assert why == "This fails on every node, so it is not tried again."
         assert Tries().fail(RAISED.format(kind, "in a configuration it reads late")) is None
 
 
@@ -111,10 +111,10 @@ def test_the_same_words_on_another_node_are_enough_before_any_training() -> None
     said = RAISED.format("ModuleNotFoundError", "No module named 'there'")
     tries = Tries(trained=False)
     assert tries.fail(said) is None
-    assert tries.fail(said, "n2") == "It was the same on n1 and on n2, before any training."
+    assert tries.fail(said, "n2") == "It failed the same way on n1 and n2, before any training."
     tries = Tries(trained=False)
     tries.fail(said)
-    assert "no other node was to be had" in (tries.fail(said) or "")
+    assert "no other node was available" in (tries.fail(said) or "")
 
 
 def test_other_words_signals_and_trainers_that_have_trained_have_the_whole_budget() -> None:

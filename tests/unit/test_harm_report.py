@@ -87,15 +87,15 @@ def test_nothing_to_report() -> None:
     ("changes", "says"),
     [
         ({"decision_s": 0.5}, "Our decision took 0.50 s."),
-        ({"cancel_s": 0.5}, "The agent heard our order after 0.50 s."),
+        ({"cancel_s": 0.5}, "The agent received our order after 0.50 s."),
         (
             {"cancel_s": 0.5, "how": How.PREEMPTED},
-            "The agent heard the batch system's signal after 0.50 s",
+            "The agent received the batch system's signal after 0.50 s",
         ),
         ({"agent_s": 0.5}, "The agent took 0.50 s to leave."),
         ({"epilog_s": 0.5}, "The batch system's epilog took 0.50 s."),
-        ({"agent_s": None}, "The agent said no goodbye"),
-        ({"asked_s": None}, "The batch system ended the pilot and its agent said nothing."),
+        ({"agent_s": None}, "The agent did not report"),
+        ({"asked_s": None}, "The batch system ended the pilot and its agent did not report."),
     ],
 )
 def test_the_slow_part_is_named(changes: dict[str, object], says: str) -> None:

@@ -138,11 +138,11 @@ def test_a_policy_that_changes_the_state_it_is_given_changes_nothing() -> None:
 
 BAD: list[tuple[dict[str, Any] | None, str]] = [
     (None, "it is a Allocation, not a Decided"),
-    ({"order": ("t9",)}, "t9 is no trainer"),
-    ({"order": ("t2", "t2")}, "a trainer enters twice"),
-    ({"dropped": {"t9": "why"}}, "t9 is no trainer"),
+    ({"order": ("t9",)}, "t9 is not a trainer"),
+    ({"order": ("t2", "t2")}, "the order names a trainer twice"),
+    ({"dropped": {"t9": "why"}}, "t9 is not a trainer"),
     ({"dropped": {"t1": "why"}}, "trainer t1 is dropped, but has nodes"),
-    ({"wake_at_s": T0}, "it wants to be asked again at"),
+    ({"wake_at_s": T0}, "is not later than now"),
     ({"wake_at_s": float("nan")}, "Decided.wake_at_s: nan is not a finite number"),
     ({"state": object()}, "Decided.state: object where int belongs"),
     ({"order": ("t2", "t1")}, "trainer t1 runs, but 1 trainers come before it"),

@@ -105,9 +105,13 @@ EPILOG = configured(Epilog="/etc/slurm/check", Prolog="/etc/slurm/mount")
 @pytest.mark.parametrize(
     ("settings", "measured", "costs"),
     [
-        (EPILOG, Measured(), {"BFT-1274": "A daemon measures", "BFT-1275": "A daemon measures"}),
+        (
+            EPILOG,
+            Measured(),
+            {"BFT-1274": "The daemon measures", "BFT-1275": "The daemon measures"},
+        ),
         (EPILOG, Measured(end_s=20.4, start_s=2.0), {"BFT-1274": "usable 20.4 s after"}),
-        (EPILOG, Measured(end_s=0.0, start_s=31.0), {"BFT-1275": "31.0 s, measured,"}),
+        (EPILOG, Measured(end_s=0.0, start_s=31.0), {"BFT-1275": "31.0 s (measured)"}),
         (EPILOG, Measured(end_s=20.4, start_s=2.0, promise_s=30.0), {}),
         (GOOD, Measured(end_s=20.4, start_s=31.0), {"BFT-1274": "usable 20.4 s after"}),
     ],

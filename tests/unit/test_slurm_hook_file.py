@@ -176,7 +176,7 @@ class TestBelieved:
         self.refuses(path, "is a link")
         path.unlink()
         os.mkfifo(path)
-        self.refuses(path, "is no file")
+        self.refuses(path, "is not a regular file")
 
     @pytest.mark.parametrize("is_there", [True, False], ids=["no file", "no directory"])
     def test_what_is_not_there_yet(self, tmp_path: Path, *, is_there: bool) -> None:
@@ -309,7 +309,7 @@ class TestCommand:
         (tmp_path / "hook").symlink_to(tmp_path)
         result = CliRunner().invoke(main, self.argv(tmp_path))
         assert result.exit_code == 2
-        assert "not its true name" in result.output
+        assert "not its real path" in result.output
 
     def test_nobody_of_that_name(self, tmp_path: Path) -> None:
         result = CliRunner().invoke(main, self.argv(tmp_path, "--group", "no-such-group"))

@@ -206,7 +206,7 @@ def test_a_policy_that_always_fails_leaves_everybody_what_they_have_and_jobs_get
     assert "what nobody thought of" in plan.trouble
     queue = (record("t1"), record("t2"))
     said = explain_trainer(queue[1], plan, SETTINGS, queue, HELD, 2)
-    assert said == (plan.trouble, "Until that is mended every trainer keeps what it has.")
+    assert said == (plan.trouble, "Until this is fixed, every trainer keeps its nodes.")
     policy.calls = 0
     site.decide(seen, record("t1"), record("t2"), pilots=pilots, after_s=1.0)
     assert policy.calls == 2  # decided twice, and nobody searched again
@@ -239,7 +239,7 @@ def test_a_job_that_cannot_be_judged_gets_nodes_like_one_we_do_not_understand() 
     assert {r.for_job for r in plan.releases} == {"7", "8"}
     assert [(o.kind, o.name) for o in plan.memory.left_out.values()] == [(Kind.REQUEST, "7")]
     (said,) = sentences(plan.memory.left_out)
-    assert said.startswith("BFT-2117: decisions fail on what job 7 asks for")
+    assert said.startswith("BFT-2117: decisions fail on the request of job 7")
     assert set(plan.assignment.values()) == {"t1"}
 
 

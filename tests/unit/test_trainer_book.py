@@ -284,7 +284,7 @@ def test_before_any_training_two_more_nodes_are_enough(tmp_path: Path, journal: 
         _agents_die(site, node)
         site.steady_s += 60.0
     reason = site.book.records[site.trainer_id].reason
-    assert "It was the same on n2 and on n3, before any training." in reason
+    assert "It failed the same way on n2 and n3, before any training." in reason
 
 
 def test_an_agents_death_after_net_progress_is_a_loss_again(
@@ -328,7 +328,7 @@ def test_failures_in_all_end_a_trainer_that_says_so(tmp_path: Path, journal: Jou
     site.lose_worker("n2")
     record = site.book.records[site.trainer_id]
     assert record.state is TrainerState.FAILED
-    assert "failure 2 of 2 at most (--max-failures)" in record.reason
+    assert "failure 2 of at most 2 (--max-failures)" in record.reason
 
 
 def test_workers_that_fail_together_are_one_failure(tmp_path: Path, journal: Journal) -> None:

@@ -166,4 +166,4 @@ def test_what_the_harm_monitor_of_another_release_wrote_does_not_count(
         monitor = HarmMonitor(journal, SitePolicy(), lambda: T0)
         assert monitor.state == BackOff()
         assert monitor.report(None).taken == 1
-    assert caplog.text.count("2 records of hand-overs are another release's") == 1
+    assert caplog.text.count("2 hand-over records of another release") == 1

@@ -221,8 +221,8 @@ def test_an_agent_that_claims_anothers_worker_does_not_get_it(
     ("changes", "why"),
     [
         ({"generation": 3 + MOST_REGROUPED, "origin": "p-n1"}, "far beyond"),
-        ({"generation": 3}, "of no daemon"),
-        ({"members": 2}, "members that nobody announced"),
+        ({"generation": 3}, "not announced by a daemon"),
+        ({"members": 2}, "members that were never announced"),
     ],
 )
 def test_a_member_that_lies_about_its_generation_costs_itself(

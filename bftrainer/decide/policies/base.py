@@ -1,7 +1,7 @@
-"""What a policy is, what it is told and what it answers, and how one is found by name.
+"""The interface of a policy: its traits, input and answer, and how it is found by name.
 
-Takes a name from the administrator's policy file, returns the object that an installed
-package declares for it in the entry point group ``bftrainer.policies``. How one is written:
+Loads, by the name in the administrator's policy file, the object that an installed package
+declares in the entry point group ``bftrainer.policies``. How to write one:
 docs/reference/policy-plugins.md.
 """
 
@@ -25,49 +25,47 @@ ENTRY_POINT_GROUP = "bftrainer.policies"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoOptions:
-    """Of a policy that has none."""
+    """The options of a policy without any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """What others have to know of a policy; the defaults suit one that reads the problem."""
+    """What callers must know about a policy; the defaults suit one that reads the problem."""
 
-    # A frozen dataclass: its fields are what ``policy_options`` may name, with types and
-    # defaults; a ValueError of its ``__post_init__`` says what else is wrong.
+    # A frozen dataclass. Its fields are the keys of ``policy_options``, with types and defaults;
+    # ``__post_init__`` may raise ValueError for invalid values.
     options: type[Any] = NoOptions
-    # False: who runs keeps its nodes. Such a rule is not asked for replacements of slow
-    # nodes, and the simulator gives it jobs of one size.
+    # False: a running trainer keeps its nodes. Such a policy is not asked to replace slow nodes,
+    # and the simulator gives it jobs of one size.
     rescales: bool = True
-    # False: its sizes do not depend on curves. It is not asked for sizes that teach.
+    # False: its sizes do not depend on curves, so it is not asked to explore sizes.
     follows_curves: bool = True
-    # True: it chooses among all trainers; the simulator shows it more than the first p_jmax.
+    # True: it chooses among all trainers; the simulator offers it more than the first p_jmax.
     admits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How a trainer stands at a decision."""
+    """A trainer's progress at a decision."""
 
     submitted_s: float  # since the epoch, as now_s
-    attained_node_s: float  # node-seconds since it first trained, pauses counted
-    done_samples: float  # lost ones not counted
-    left_samples: float | None  # until it is complete; None: it has no goal in samples
-    points: tuple[
-        MeasuredSize, ...
-    ] = ()  # measured: size in nodes, samples per second, their error
-    deadline_s: float | None = None  # since the epoch; None: none, or nobody knows
-    group: str | None = None  # that it belongs to; None: none, or nobody knows
+    attained_node_s: float  # node-seconds since it first trained, including pauses
+    done_samples: float  # without lost ones
+    left_samples: float | None  # until completion; None: no goal in samples
+    points: tuple[MeasuredSize, ...] = ()  # measured throughput by size
+    deadline_s: float | None = None  # since the epoch; None: none or unknown
+    group: str | None = None  # None: none or unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What a policy is told beside the problem."""
+    """A policy's input apart from the problem."""
 
     now_s: float  # since the epoch, on the batch system's clock
-    seed: int = 0  # of whatever is drawn
-    options: Any = field(default_factory=NoOptions)  # of the type that the policy declares
-    state: Any = None  # of its last answer that was accepted, as plain data; None: none yet
-    trainers: Mapping[str, Standing] = field(default_factory=dict)  # by id, each of the problem
+    seed: int = 0  # for random choices
+    options: Any = field(default_factory=NoOptions)  # of the declared type
+    state: Any = None  # of its last accepted answer, as plain data; None: none yet
+    trainers: Mapping[str, Standing] = field(default_factory=dict)  # by id, all of the problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +73,14 @@ class Decided:
     """A policy's answer."""
 
     allocation: Allocation
-    # What it wants to be told next time, if this answer is accepted: plain data, small,
-    # because every decision in the journal holds it.
+    # Passed to its next call if this answer is accepted: plain data, small, because the journal
+    # keeps it with every decision.
     state: Any = None
-    wake_at_s: float | None = None  # it wants to be asked again by then; later than now_s
-    # Trainers in the order in which they enter, of which the first p_jmax may run; those it
-    # does not name come behind, in order of submission.
+    wake_at_s: float | None = None  # ask again by then; later than now_s
+    # Order of admission; the first p_jmax may run. Trainers not named follow in order of
+    # submission.
     order: tuple[str, ...] = ()
-    # Trainers that are to end, with one sentence each; none that has nodes, or gets any.
+    # Trainers to end -> reason, one sentence; none that has nodes or gets any.
     dropped: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -90,22 +88,22 @@ class Decided:
 class AllocationPolicy(Protocol):
     """Turns a problem into an allocation; pure and deterministic.
 
-    It is asked several times per decision, of altered problems; of all answers one is
-    accepted. What it is to remember is in its answer, nowhere else. Every allocation keeps the
-    rules of its problem, with trainers in the order of the answer
-    (``milp.check.find_violations`` finds none), whatever it aims at.
+    It is called several times per decision, with altered problems; one of the answers is accepted.
+    It keeps state in its answer only. Every allocation obeys the rules of its problem, with
+    trainers in the order of the answer (``milp.check.find_violations`` finds none), whatever its
+    objective.
     """
 
     @property
     def name(self) -> str:
-        """The name users choose it by."""
+        """The name by which users choose it."""
 
     @property
     def traits(self) -> Traits:
-        """What others have to know of it."""
+        """What callers must know about it."""
 
     def allocate(self, problem: Problem, context: Context, /) -> Decided:
-        """Decide who gets which node.
+        """Allocate the nodes.
 
         Raises:
             milp.errors.ProblemError: the problem is malformed.
@@ -113,7 +111,7 @@ class AllocationPolicy(Protocol):
 
 
 def in_order(trainer_ids: Iterable[str], order: tuple[str, ...]) -> list[str]:
-    """Return trainers (given in order of submission) as they enter by a policy's order."""
+    """Return trainers (given in order of submission) in a policy's order of admission."""
     named = frozenset(order)
     return [*order, *(one for one in trainer_ids if one not in named)]
 
@@ -127,8 +125,8 @@ def load_policy(name: str) -> AllocationPolicy:
     """Load a policy by its name.
 
     Raises:
-        UsageError: BFT-3050, no installed package declares that name; BFT-3051, what it
-            declares is no policy; BFT-3052, it is one of an earlier release.
+        UsageError: BFT-3050, no installed package declares that name; BFT-3051, the declared
+            object is not a policy; BFT-3052, it has the interface of an earlier release.
     """
     policy = load_plugin(ENTRY_POINT_GROUP, name, what="policy", code="BFT-3050")
     allocate = getattr(policy, "allocate", None)
@@ -154,16 +152,16 @@ def _takes_two(allocate: Any) -> bool:
         inspect.signature(allocate).bind(None, None)
     except TypeError:
         return False
-    except ValueError:  # of a compiled one nothing is known
+    except ValueError:  # a compiled function has no signature
         return True
     return True
 
 
 def options_of(policy: AllocationPolicy, given: Mapping[str, Any]) -> Any:
-    """Return a policy's options as it declares them; what is not given has its default.
+    """Return a policy's options as it declares them; options not given have their defaults.
 
     Raises:
-        OptionError: BFT-3053, one is unknown, or is not what the policy accepts.
+        OptionError: BFT-3053, one is unknown, or the policy does not accept it.
     """
     cls = policy.traits.options
     known = [one.name for one in fields(cls)]

@@ -8,10 +8,10 @@ from milp.problem import Problem
 
 
 class EqualSharePolicy:
-    """Equal sizes as far as the bounds allow, whatever that costs in rescales.
+    """Equal sizes as far as the bounds allow, at any cost in rescales.
 
-    Trainers are admitted in FCFS order while their n_min fit; then node by node to the
-    smallest. Nobody migrates.
+    Trainers are admitted in FCFS order while their n_min fit; then each further node goes to the
+    smallest. Nodes are never exchanged.
     """
 
     name = "equal-share"

@@ -8,13 +8,13 @@ from milp.problem import Problem
 
 
 class FcfsGreedyPolicy:
-    """In FCFS order up to n_max while nodes last; who cannot have n_min is passed over."""
+    """In FCFS order up to n_max while nodes last; a trainer that cannot have n_min is skipped."""
 
     name = "fcfs-greedy"
     traits = Traits(follows_curves=False)
 
     def allocate(self, problem: Problem, context: Context, /) -> Decided:  # noqa: ARG002
-        """Serve the trainers one after the other."""
+        """Serve the trainers in order."""
         shares = share_out(problem)
         left = list(shares.pool.counts())
         sizes: list[int] = []

@@ -8,7 +8,7 @@ from milp.solve import solve
 
 
 class MilpPolicy:
-    """Solves exactly."""
+    """Solves the problem exactly."""
 
     name = "milp"
     traits = Traits()

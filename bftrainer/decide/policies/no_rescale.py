@@ -1,14 +1,13 @@
-"""What a preemptable queue does: a trainer keeps the nodes it started on, all or none.
+"""The behaviour of a preemptable queue: a trainer keeps the nodes it started on, all or none.
 
-Takes a Problem, returns an Allocation. Source: BFTrainer paper, section 2.2 (Summit's
-killable queue): a job runs on exactly the nodes it was given; what else becomes idle is of
-no use to it, and when any of its nodes goes, it is killed and waits to start again. The
-simulator plays this as the state of the art that rescaling is compared with.
+Source: BFTrainer paper, section 2.2 (Summit's killable queue): a job runs on exactly the nodes it
+was given, cannot use others that become idle, and is killed and requeued when any of its nodes
+goes. The simulator uses it as the baseline for rescaling.
 
-A loss shows in the problem: ``current`` names a node that is not in the pool, or fewer than
-n_min are present. A trainer whose n_min is its n_max (a job of a batch queue) therefore
-never survives one. What ``current`` leaves out cannot be seen: then a trainer that may have
-several sizes goes on with the nodes it has left, as long as they are n_min.
+A loss shows in the problem: ``current`` names a node that is not in the pool, or fewer than n_min
+are present. A trainer with n_min = n_max (a job of a batch queue) therefore never survives one.
+Nodes missing from ``current`` itself cannot be detected: then a trainer with several sizes
+continues on the nodes left, if they are at least n_min.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from milp.problem import Problem
 
 
 class NoRescalePolicy:
-    """Who runs keeps its size; who lost a node is killed; the others start in FCFS order.
+    """Running trainers keep their size or, after a loss, are killed; others start in FCFS order.
 
-    They start at the largest size that fits; who cannot have n_min is passed over. A killed
-    trainer can start again at the next decision: until then it has given its nodes back.
+    They start at the largest size that fits; a trainer that cannot have n_min is skipped. A killed
+    trainer may start again at the next decision, when its nodes have been given back.
     """
 
     name = "no-rescale"
     traits = Traits(rescales=False, follows_curves=False)
 
     def allocate(self, problem: Problem, context: Context, /) -> Decided:  # noqa: ARG002
-        """Leave what runs alone, then hand out what is free."""
+        """Leave running trainers alone, then hand out the free nodes."""
         shares = share_out(problem)
         pool, classes = shares.pool, list(shares.classes)
         left = list(pool.counts())
@@ -43,7 +42,7 @@ class NoRescalePolicy:
         for j, trainer in enumerate(pool.trainers):
             accepted = [k for k in range(len(left)) if pool.accepts[j][k]]
             if pool.present[j] or not accepted:
-                continue  # it runs on or is killed; or it accepts nothing there is
+                continue  # it is running, is being killed, or accepts no class
             k = max(accepted, key=left.__getitem__)
             size = min(trainer.n_max, left[k])
             if size >= trainer.n_min:

@@ -1,7 +1,6 @@
-"""What the simple policies share: a class of nodes for each trainer, and the answer.
+"""Shared by the simple policies: chooses a class of nodes per trainer, and builds the answer.
 
-Takes a Problem, hands out its counts, turns chosen sizes into an Allocation. Used by
-equal_share and fcfs_greedy.
+Used by equal_share, fcfs_greedy and no_rescale.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from milp.validate import validate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassShares:
-    """The pool with a class chosen for each trainer that may run."""
+    """The pool, with a class chosen for each trainer that may run."""
 
     problem: Problem
     pool: PoolView
     classes: tuple[int, ...]
 
     def largest(self, j: int) -> int:
-        """Largest size trainer j may have if it were alone in its class."""
+        """Largest size of trainer j if it were alone in its class."""
         return self.pool.largest_of_one(j, self.classes[j])
 
     def allocation(self, sizes: Sequence[int], name: str) -> Allocation:
-        """The answer; its node price is 0, because nothing was priced."""
+        """Build the answer; its node price is 0, because nothing was priced."""
         options = build_options(self.problem, self.pool)
         return make_allocation(
             self.problem,
@@ -43,9 +42,9 @@ class ClassShares:
 
 
 def share_out(problem: Problem) -> ClassShares:
-    """Choose classes: the one a trainer has nodes of, else the emptiest it accepts.
+    """Choose a class per trainer: the one it has nodes of, else the least contended it accepts.
 
-    Emptiest: most nodes per trainer, counting those that already chose it.
+    Least contended: most nodes per trainer, counting those that already chose it.
     """
     validate(problem)
     pool = view_pool(problem)
