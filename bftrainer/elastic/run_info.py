@@ -1,5 +1,4 @@
 """The read-only part of ``Run``: position, size and hooks."""
-"""
 
 from __future__ import annotations
 
