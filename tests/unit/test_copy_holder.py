@@ -138,7 +138,7 @@ def test_a_holder_that_cannot_prove_itself_is_not_believed(site: Site) -> None:
 def test_what_is_too_large_is_refused_with_the_limit(site: Site) -> None:
     site.put(1)
     site.limit_bytes = 5000
-    with pytest.raises(CopyError, match="exceed the agent.s limit"):
+    with pytest.raises(CopyError, match="exceed the agent's limit"):
         site.put(2)
     assert site.steps() == [1]
     assert free_bytes() > 0
