@@ -123,7 +123,7 @@ def filesystem_type(directory: Path, mounts: str | None = None) -> str:
             continue
         point = Path(_unescaped(fields[1]))
         if target.is_relative_to(point) and len(point.parts) >= best:
-            best, kind = len(point.parts), fields[2]  # of equal mount points, the last one is visible
+            best, kind = len(point.parts), fields[2]  # of equals, the last hides the others
     return kind
 
 
