@@ -228,7 +228,7 @@ def _assigned(assignments: tuple[str, ...], defaults: object) -> dict[str, float
         try:
             values[name] = float(text)
         except ValueError:
-            raise click.BadParameter(f"{text!r} is no number.", param_hint="--set") from None
+            raise click.BadParameter(f"{text!r} is not a number.", param_hint="--set") from None
     return values
 
 

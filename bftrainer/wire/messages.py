@@ -29,9 +29,7 @@ MAX_WORD_BYTES = 256 * 1024  # of an agent's message other than Hello
 MAX_HELLO_BYTES = 64 * 1024  # with its workers' last messages, ...
 MAX_MEMBER_BYTES = 1024  # ... and this much per agent, as rosters list them
 MAX_LISTED = 4096
-_HELLO = re.compile(
-    rb'\{"v":\d+,"incarnation":\d+,"type":"hello"'
-)  # the beginning in ``encode``'s output
+_HELLO = re.compile(rb'\{"v":\d+,"incarnation":\d+,"type":"hello"')  # as in ``encode``
 
 Count = Annotated[int, Field(ge=0, le=fields.MOST)]
 Port = Annotated[int, Field(ge=0, le=65535)]

@@ -54,8 +54,7 @@ def test_a_run_that_is_complete_says_so_and_trains_nothing(
     tried = len(journal.entries(tmp_path, "try"))
     log = run(tmp_path, template, epochs=epochs, size=2)
     assert (
-        f"bftrainer: already complete: 2 epochs, 406 samples done, {epochs} epochs requested"
-        in log
+        f"bftrainer: already complete: 2 epochs, 406 samples done, {epochs} epochs requested" in log
     )
     assert len(journal.entries(tmp_path, "try")) == tried
     assert journal.result(tmp_path) == before

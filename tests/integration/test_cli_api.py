@@ -209,7 +209,7 @@ def test_options_behind_the_script_that_look_like_ours_are_named(
     Path("train.py").write_text("parser.add_argument('--epochs')\n")
     assert main(["submit", "train.py", "--nodes=1:4", "--epochs", "3", "--lr", "0.1"]) == 0
     said = output.readouterr().err
-    assert "warning: --nodes stands behind train.py" in said
+    assert "warning: --nodes follows train.py" in said
     assert "--epochs" not in said
     assert "--lr" not in said
     assert service.records["t1"].spec.args == ("--nodes=1:4", "--epochs", "3", "--lr", "0.1")

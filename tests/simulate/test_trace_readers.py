@@ -142,7 +142,7 @@ def test_swf_without_a_header_and_with_shared_nodes_says_what_it_assumed(tmp_pat
         ("sacct.txt", "NodeList|", "Nodes|", ":1: the header lacks NodeList"),
         ("sacct.txt", "02:00:00", "02:00:00|x", ":2: 11 fields"),
         ("machine.swf", "1200 -1", "1200", ":7: 17 fields"),
-        ("machine.swf", "600  4", "many 4", ":7: a field is no number"),
+        ("machine.swf", "600  4", "many 4", ":7: a field is not a number"),
         ("machine.swf", "MaxNodes: 4", "MaxNodes: four", ":4: maxnodes is 'four'"),
         ("lsb.acct", ' 4 "h1"', ' 5 "h1"', ":1: a broken JOB_FINISH"),
         ("lsb.acct", "1612918800", "noon", ":1: a broken JOB_FINISH"),
