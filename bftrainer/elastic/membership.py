@@ -238,7 +238,7 @@ class Membership:
             self.writer.begin()
         if commit.abandon and self.commit is not None:
             step = self.counters.step + 1
-            sys.stderr.write(f"bftrainer: {_lost(self.commit, commit)}: repeating step {step}\n")
+            sys.stderr.write(f"bftrainer: {_lost(self.commit, commit)}: step {step} is redone\n")
         self.commit, self.nodes = commit, me.nodes
         self.rank, self.size = me.rank, (size := me.size)
         self.handover.complete()

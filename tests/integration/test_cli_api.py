@@ -395,7 +395,7 @@ def test_an_unknown_trainer_is_not_found(
 def test_logs_prints_files_and_selects(service: MemoryService, output: Output) -> None:
     submitted(service)
     assert main(["logs", "t1"]) == 0
-    assert "no such log files" in output.readouterr().err
+    assert "no matching log files" in output.readouterr().err
     service.add_log("t1", "w1", "first\n", rank=0, generation=1)
     service.add_log("t1", "w2", "second\n", rank=1, generation=2)
     assert main(["logs", "t1"]) == 0

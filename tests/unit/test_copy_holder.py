@@ -174,7 +174,7 @@ def test_bytes_changed_on_the_way_are_found_out(
     site.holder.hold("t1", KEY, 3)
     replica_transfer.put(site.address, KEY, forged, parts)
     assert site.found() is None
-    assert "not what its holder was given" in caplog.text
+    assert "not the copy that was given to its holder" in caplog.text
 
 
 def test_strangers_that_say_nothing_sensible_are_answered_and_left(site: Site) -> None:
