@@ -1,9 +1,8 @@
-"""One spelling per value: our frozen dataclasses as canonical JSON, and back.
+"""Canonical JSON of frozen dataclasses: equal values have equal bytes.
 
-The journal stores what ``encode`` returns and digests are taken over it; ``decode``
-reads it back, strictly, driven by the type hints of the class it is given. Equal
-values have equal bytes: keys are sorted, there is no white space, floats are
-written by ``repr``, an int in a float field is written as a float.
+The journal stores the output of ``encode``, and digests are computed over it; ``decode`` reads it
+back, strictly, driven by the type hints of a class. Keys are sorted, there is no white space,
+floats are written by ``repr``, an int in a float field is written as a float.
 """
 
 from __future__ import annotations
@@ -36,19 +35,19 @@ class _Codec(NamedTuple):
 
 
 class CanonicalError(BftError):
-    """A value that has no canonical form, or bytes that are not one."""
+    """A value without canonical form, or bytes that are not canonical JSON."""
 
     def __init__(self, cause: str, where: str = "") -> None:
         super().__init__(
             "BFT-2220",
             f"{where or 'The value'}: {cause}.",
-            "Report this with the entry or input it came from.",
+            "Report this together with the entry or input that caused it.",
         )
         self.bare_cause = cause
         self.where = where
 
     def under(self, step: str) -> CanonicalError:
-        """Return the same error, one level further from the cause."""
+        """Return the same error with ``step`` prepended to its path."""
         joint = "" if not self.where or self.where.startswith("[") else "."
         return CanonicalError(self.bare_cause, f"{step}{joint}{self.where}")
 
@@ -63,11 +62,11 @@ def encode(value: object) -> bytes:
 
 
 def decode(data: bytes | str, cls: type[T]) -> T:
-    """Return the ``cls`` that canonical JSON describes, every part type-checked.
+    """Return the ``cls`` described by canonical JSON, with every part type-checked.
 
-    A field that is missing takes its default, so that entries written before the
-    field existed stay readable; so do those with a field that the class names in
-    ``REMOVED``, which is left out. Any other unknown field, tag or type is refused.
+    A missing field takes its default, so that entries written before the field existed stay
+    readable. Fields listed in the class's ``REMOVED`` are ignored. Any other unknown field,
+    tag or type is refused.
 
     Raises:
         CanonicalError: not JSON, or not a ``cls``.
@@ -94,12 +93,12 @@ def to_plain(value: object) -> Any:
 
 
 def text_of(plain: Any) -> str:
-    """Return the canonical JSON of the outcome of ``to_plain`` or ``parse``."""
+    """Return the canonical JSON of a result of ``to_plain`` or ``parse``."""
     return _WRITER.encode(plain)
 
 
 def from_plain(plain: Any, cls: type[T]) -> T:
-    """Return the ``cls`` described by the outcome of ``parse``."""
+    """Return the ``cls`` described by a result of ``parse``."""
     return cast("T", _codec(cast("Any", cls)).decode(plain))
 
 
@@ -188,7 +187,7 @@ _SCALARS: dict[Any, _Convert] = {
 }
 
 
-# ---- values that no hint describes --------------------------------------------------
+# ---- values without a type hint -----------------------------------------------------
 
 
 def _encode_any(value: Any) -> Any:
@@ -246,7 +245,7 @@ def _encode_mapping(value: Mapping[Any, Any], key: _Convert, item: _Convert) -> 
     return result
 
 
-# ---- values that a type hint describes ----------------------------------------------
+# ---- values with a type hint --------------------------------------------------------
 
 
 @functools.cache
@@ -316,7 +315,7 @@ def _int_key(name: Any) -> int:
     try:
         return int(_as_str(name))
     except ValueError as problem:
-        raise CanonicalError(f"key {name!r} is no int") from problem
+        raise CanonicalError(f"key {name!r} is not an int") from problem
 
 
 def _enum_codec(cls: enum.EnumType) -> _Codec:
@@ -324,7 +323,7 @@ def _enum_codec(cls: enum.EnumType) -> _Codec:
         try:
             return cls(value)
         except ValueError as problem:
-            raise CanonicalError(f"{value!r} is no {cls.__name__}") from problem
+            raise CanonicalError(f"{value!r} is not a {cls.__name__}") from problem
 
     return _Codec(lambda value: _encode_any(member(value).value), member)
 
@@ -350,7 +349,7 @@ def _first_of(converts: list[_Convert], *, has_none: bool) -> _Convert:
                 return option(value)
             except CanonicalError as problem:
                 problems.append(problem)
-        # The deepest complaint is about the alternative that nearly fitted.
+        # The deepest error is that of the alternative that fitted best.
         raise max(problems, key=lambda problem: len(problem.where))
 
     return convert
@@ -360,7 +359,7 @@ def _literal(options: tuple[Any, ...], value: Any) -> Any:
     for option in options:
         if type(option) is type(value) and option == value:
             return option
-    raise CanonicalError(f"{value!r} is none of {options!r}")
+    raise CanonicalError(f"{value!r} is not one of {options!r}")
 
 
 def _fixed(values: Sequence[Any], parts: list[_Convert]) -> list[Any]:

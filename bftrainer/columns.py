@@ -21,5 +21,5 @@ def columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def shown(text: str) -> str:
-    """Return text that cannot steer a terminal: other characters as escapes."""
+    """Return the text with unprintable characters escaped, safe for a terminal."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

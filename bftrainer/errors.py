@@ -1,12 +1,12 @@
-"""What can go wrong and what to do about it: one tree of errors with stable codes.
+"""The error classes, with stable codes.
 
-Every mistake a user can make ends as a ``BftError``: a code that never changes its
-meaning, one sentence of cause, one next step. The command line prints these three
-and exits with ``exit_code``; a traceback is reserved for bugs.
+Every error that a user can cause is a ``BftError``: a code that never changes its meaning, one
+sentence of cause, one next step. The command line prints these three and exits with
+``exit_code``; a traceback is printed only for bugs.
 
 Code ranges: 10xx command line and submission, 11xx daemon and API, 12xx batch
 systems, 13xx wire and agents, 14xx trainers and elastic runtime (defined in
-``bftrainer.elastic``, which stands alone), 20xx-21xx policy files, 22xx journal,
+``bftrainer.elastic``, which imports nothing else of ours), 20xx-21xx policy files, 22xx journal,
 30xx decision, 40xx traces and workloads, 41xx simulator, 42xx profiler.
 """
 
@@ -49,7 +49,7 @@ class BftError(Exception):
 
 
 class UsageError(BftError):
-    """The request itself is wrong (exit code 2 unless said otherwise)."""
+    """The request itself is wrong (exit code 2 by default)."""
 
     def __init__(
         self, code: str, cause: str, next_step: str, *, exit_code: ExitCode = ExitCode.USAGE
@@ -58,4 +58,4 @@ class UsageError(BftError):
 
 
 class BatchSystemError(BftError):
-    """The batch system refused a request or did not answer it."""
+    """The batch system refused a request or did not answer."""

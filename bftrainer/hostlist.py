@@ -1,10 +1,9 @@
-"""Slurm's host list expressions, written out.
+"""Expands Slurm's host list expressions, such as ``n[1-3,07],login``.
 
-Text such as ``n[1-3,07],login`` comes in, node names in its order go out; called by
-``slurm_plugins.parse`` for every list in a snapshot and by the reader of ``sacct``
-output. Done here and not by ``scontrol show hostnames``: a queue of a thousand planned
-jobs would cost a thousand processes. How many names a list has is known before the first
-is written out: users write lists, too.
+Called by ``slurm_plugins.parse`` for every list in a snapshot and by the reader of ``sacct``
+output. Not done by ``scontrol show hostnames``, which would take a process for each of possibly a
+thousand planned jobs. The number of names is computed before any is expanded, because lists may
+come from users.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 MAX_NAMES = 32_768
-"""More names than any cluster has nodes: a longer list is garbage, not a plan."""
+"""Limit on names, above the number of nodes of any cluster."""
 
 LONGEST = 1 << 16  # characters of a list
 MOST_PIECES = 16  # of a name: brackets, and what is between them
@@ -26,14 +25,14 @@ _EMPTY = frozenset({"", "(null)", "None", "N/A"})
 
 
 class ParseError(ValueError):
-    """Text from the batch system that does not have the form it should have."""
+    """Malformed text from the batch system."""
 
 
 def expand(text: str, most: int = MAX_NAMES) -> tuple[str, ...]:
-    """Write out a host list; the words Slurm uses for "none" give an empty tuple.
+    """Expand a host list; Slurm's words for "none" give an empty tuple.
 
     Raises:
-        ParseError: the text is no host list, or names more than ``most`` hosts.
+        ParseError: the text is not a host list, or has more than ``most`` hosts.
     """
     text = text.strip()
     if text in _EMPTY:
@@ -58,7 +57,7 @@ def expand(text: str, most: int = MAX_NAMES) -> tuple[str, ...]:
 
 
 def _names(pieces: list[str], most: int) -> Iterable[str]:
-    """Write out one expression; several brackets multiply."""
+    """Expand one expression; several brackets multiply."""
     if not pieces or len(pieces) > MOST_PIECES:
         raise ParseError(f"not a name of hosts: {''.join(pieces)[:80]!r}")
     parts: list[Iterable[str]] = []
@@ -73,12 +72,12 @@ def _names(pieces: list[str], most: int) -> Iterable[str]:
             length += len(piece)
             parts.append((piece,))
     if count > most or length > LONGEST_NAME:
-        raise ParseError(f"too long a list, or name, of hosts: {''.join(pieces)[:80]!r}")
+        raise ParseError(f"a host list or host name is too long: {''.join(pieces)[:80]!r}")
     return map("".join, itertools.product(*parts))
 
 
 def _numbers(text: str) -> tuple[int, int, Iterator[str]]:
-    """Read the inside of one bracket: how many numbers, how wide, and all of them, later."""
+    """Parse the inside of a bracket; return count, width and an iterator of its numbers."""
     ranges: list[tuple[int, int, int]] = []
     total = width = 0
     for part in text.split(","):
@@ -95,7 +94,7 @@ def _numbers(text: str) -> tuple[int, int, Iterator[str]]:
 
 
 def _written(ranges: list[tuple[int, int, int]]) -> Iterator[str]:
-    """Write out ranges, leading zeros kept."""
+    """Expand ranges, keeping leading zeros."""
     for first, last, width in ranges:
         for number in range(first, last + 1):
             yield f"{number:0{width}d}"

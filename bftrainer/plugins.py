@@ -1,7 +1,7 @@
-"""How a plug-in is found: by the name an installed package declares in a group.
+"""Loads plug-ins from the entry points of installed packages.
 
-Batch systems, policies and runtimes are one file and one entry-point line each. A group
-and a name come in, whatever the package declares there comes out, imported only now.
+Batch systems, policies and runtimes are one file and one entry-point line each, imported on
+first use.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ def plugin_names(group: str) -> list[str]:
 
 
 def load_plugin(group: str, name: str, *, what: str, code: str) -> Any:
-    """Return what is declared under ``name``.
+    """Return the object declared under ``name``.
 
     Args:
         group: entry-point group, such as ``bftrainer.policies``.
-        name: as users choose it.
-        what: for the message, such as "policy".
-        code: of the error when there is none.
+        name: of the plug-in.
+        what: its kind for the message, such as "policy".
+        code: of the error if there is no such plug-in.
 
     Raises:
         UsageError: ``code``, no installed package declares that name.

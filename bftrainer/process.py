@@ -1,8 +1,7 @@
-"""The one place that starts processes: argument lists only, never a shell.
+"""Starts processes: argument lists only, never a shell.
 
-``run`` is for commands whose answer we need (bounded in time and output);
-``spawn`` is for children that live on (agents, templates, test daemons);
-``become`` replaces this very process.
+``run`` runs a command to its end, with limits on time and output; ``spawn`` starts a long-lived
+child (agents, templates, test daemons); ``become`` replaces this process.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ DEFAULT_OUTPUT_CAP_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """What a command left behind."""
+    """The result of a command."""
 
     argv: tuple[str, ...]
     returncode: int
@@ -34,7 +33,7 @@ class Completed:
 
     @property
     def is_ok(self) -> bool:
-        """Whether the command ended by itself, with status 0, all output read."""
+        """Whether the command ended by itself with status 0 and complete output."""
         return self.returncode == 0 and not self.timed_out and not self.truncated
 
 
@@ -112,7 +111,7 @@ def _exchange(
     deadline: float,
     cap_bytes: int,
 ) -> tuple[bool, bool]:
-    """Feed the child and fill the buffers until both outputs end; (timed out, too much)."""
+    """Write the input and read both outputs to their end; return (timed out, too much output)."""
     unsent = memoryview(text)
     os.set_blocking(stdin.fileno(), False)  # it may never read
     with selectors.DefaultSelector() as selector:
@@ -140,11 +139,11 @@ def _exchange(
 
 
 def _send(fd: int, unsent: memoryview) -> memoryview:
-    """Write what the pipe takes and return the rest; nothing when nobody reads it."""
+    """Write what fits into the pipe and return the rest; nothing if the pipe is closed."""
     try:
         return unsent[os.write(fd, unsent[: 1 << 16]) :] if unsent else unsent
     except BrokenPipeError:
-        return unsent[:0]  # it ended or closed its input: its status and output say why
+        return unsent[:0]  # its status and output explain it
 
 
 def kill_group(pgid: int, sig: signal.Signals = signal.SIGKILL) -> None:
@@ -165,7 +164,7 @@ def spawn(
     pass_fds: Sequence[int] = (),
     new_session: bool = True,
 ) -> subprocess.Popen[bytes]:
-    """Start a child that outlives this call; the caller owns its end."""
+    """Start a child that outlives this call; the caller must end and reap it."""
     return subprocess.Popen(
         list(argv),
         stdin=subprocess.DEVNULL,
@@ -179,7 +178,7 @@ def spawn(
 
 
 def become(argv: Sequence[str], *, env: Mapping[str, str]) -> NoReturn:
-    """Run another program in this process: same number, same open descriptors.
+    """Replace this process by another program, with the same pid and open descriptors.
 
     Raises:
         OSError: it cannot be started.

@@ -1,4 +1,4 @@
-"""``bftrainer agent``: be the agent of a pilot, as the daemon's batch scripts are."""
+"""``bftrainer agent``: run the agent of a pilot, as the daemon's batch scripts do."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import click
     help="agent.json in the pilot's directory, written by the daemon.",
 )
 def agent(config: Path) -> None:
-    """Hold this node for the daemon and run the workers it asks for.
+    """Hold this node for the daemon and run its workers.
 
-    Leaves at once, with status 0, on SIGTERM, SIGINT, SIGHUP or SIGUSR1, when the
-    daemon says so or stays away longer than the lease, and before the time limit.
+    Exits at once, with status 0, on SIGTERM, SIGINT, SIGHUP or SIGUSR1, when the daemon
+    orders it or is away longer than the lease, and before the time limit.
     """
     from trainers.agent.signals import SignalWaiter  # noqa: PLC0415 - only this verb needs it
 

@@ -1,7 +1,6 @@
 """``bftrainer cancel ID...``: end trainers.
 
-Ids come in; each is tried, whatever becomes of the others, and the exit code is that
-of the first one that could not be cancelled.
+Every id is tried; the exit code is that of the first failure.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def cancel(trainer_ids: tuple[str, ...], socket_name: str | None, *, now: bool) 
             print_error(error)
             first = first or error.exit_code
             if error.exit_code == ExitCode.DAEMON_UNREACHABLE:
-                break  # the next one would meet the same
+                break  # the others would fail, too
         else:
             record = view.record
             said = str(record.state) if record.state.is_final else record.reason

@@ -1,7 +1,7 @@
-"""What must hold on this machine before a trainer is sent: files, Python, directories.
+"""Checks on this machine before a trainer is submitted: files, Python, directories.
 
-A spec comes in; one sentence per thing that was found in order goes out, or the first
-``UsageError``. Called by ``submit`` for both the dry run and the real one.
+Returns a sentence per passed check, or raises the first ``UsageError``. Called by ``submit``, also
+for ``--dry-run``.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from bftrainer.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
 
 IMPORT_TIMEOUT_S = 120.0  # torch on a cold parallel file system
-# What a runtime's workers import first, and how its version is called.
+# The package that a runtime's workers import, and a program that prints its version.
 _PROBES = {
     "torch": ("torch", "import torch; print(torch.__version__)"),
     "horovod": ("Horovod", "import horovod, horovod.torch; print(horovod.__version__)"),
 }
-# The line that does not compile is in the message; nothing is run and nothing is written.
+# Compiles without running or writing anything; the message names the line.
 _COMPILE = """\
 import sys
 path = sys.argv[1]
@@ -37,7 +37,7 @@ except (ValueError, RecursionError, MemoryError, OverflowError) as problem:
 
 
 def check_script(script: str) -> str:
-    """Refuse a script that is missing, unreadable or no regular file (BFT-1001)."""
+    """Refuse a script that is missing, unreadable or not a regular file (BFT-1001)."""
     try:
         info = os.stat(script)  # noqa: PTH116 - the path may be any string
         if not stat.S_ISREG(info.st_mode):
@@ -58,7 +58,7 @@ def _script_refusal(script: str, reason: str) -> UsageError:
 
 
 def check_here(spec: TrainerSpec) -> tuple[str, ...]:
-    """Check everything that a spec names on this machine; change nothing."""
+    """Check everything that a spec refers to on this machine; change nothing."""
     return (
         check_script(spec.script) if spec.interpreter else _check_program(spec.script),
         _check_cwd(spec.cwd),
@@ -83,7 +83,7 @@ def _check_runtime(spec: TrainerSpec) -> str:
     from bftrainer.runtimes.base import load_runtime  # noqa: PLC0415 - heavy; -h needs none of it
 
     load_runtime(spec.runtime).check(spec)
-    return f"runtime {spec.runtime} takes it"
+    return f"runtime {spec.runtime} accepts it"
 
 
 def _check_program(program: str) -> str:
@@ -92,7 +92,7 @@ def _check_program(program: str) -> str:
         raise UsageError(
             "BFT-1001",
             f"The program {program} may not be executed.",
-            "Make it executable, or name what runs it with --interpreter.",
+            "Make it executable, or name its interpreter with --interpreter.",
         )
     return f"program {program} can be run"
 
@@ -112,7 +112,7 @@ def _check_interpreter(spec: TrainerSpec) -> str:
         [str(path), "-c", probe],
         timeout_s=IMPORT_TIMEOUT_S,
         env={**os.environ, **dict(spec.environment)},
-        cwd=Path("/"),  # or a torch.py where we happen to be would answer
+        cwd=Path("/"),  # a torch.py in our working directory must not be imported
         output_cap_bytes=1024 * 1024,
     )
     if done.timed_out:
@@ -126,9 +126,9 @@ def _check_interpreter(spec: TrainerSpec) -> str:
 
 
 def _check_syntax(spec: TrainerSpec) -> tuple[str, ...]:
-    """Let the interpreter that will run the script compile it: its grammar counts, not ours.
+    """Compile the script with the interpreter that will run it.
 
-    A command may be in any language.
+    Not for runtime ``command``, whose program may be in any language.
     """
     if not spec.interpreter or spec.runtime == COMMAND:
         return ()
@@ -175,7 +175,7 @@ def _checkpoint_refusal(path: Path, reason: str) -> UsageError:
 
 
 def make_checkpoint_dir(path: Path) -> bool:
-    """Create the directory and write to it once; return whether it is new."""
+    """Create the directory if necessary and test writing; return whether it is new."""
     try:
         is_new = not path.exists()
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -186,6 +186,6 @@ def make_checkpoint_dir(path: Path) -> bool:
 
 
 def remove_if_empty(path: Path) -> None:
-    """Take back a directory that was made for a submission which failed."""
+    """Remove a directory that was created for a failed submission."""
     if not any(path.iterdir()):
         path.rmdir()

@@ -1,7 +1,6 @@
-"""What the verbs share: the socket option, trainer ids, and how output is written.
+"""Shared by the verbs: common options, trainer ids, and output as JSON or columns.
 
-Views come in; JSON for programs or columns for people go out. Columns become a rich
-table on a terminal only; in a pipe they are plain and never cut.
+Columns become a rich table on a terminal; in a pipe they are plain and never truncated.
 """
 
 from __future__ import annotations
@@ -60,12 +59,12 @@ def _complete_trainer_id(ctx: click.Context, _: click.Parameter, incomplete: str
     try:
         views = client.trainers()
     except BftError:
-        return []  # completion has nowhere to say why
+        return []  # completion cannot report errors
     return [v.record.trainer_id for v in views if v.record.trainer_id.startswith(incomplete)]
 
 
 def connect(socket_name: str | None, **more: Any) -> Client:
-    """Return the client of the daemon that the options and the environment name."""
+    """Return a client of the daemon selected by option and environment."""
     return Client(socket_path(socket_name, os.environ), **more)
 
 
@@ -97,7 +96,7 @@ def clock(at_s: float | None) -> str:
 
 
 def is_terminal() -> bool:
-    """Whether people look at standard output, on something that can draw."""
+    """Whether standard output is a terminal that can draw."""
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
@@ -108,7 +107,7 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if not is_terminal():
         click.echo(columns(headers, rows))
         return
-    from rich.console import Console  # noqa: PLC0415 - 0.1 s that pipes need not pay
+    from rich.console import Console  # noqa: PLC0415 - takes 0.1 s
 
     Console().print(table(headers, rows))
 

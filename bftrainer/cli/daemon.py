@@ -48,7 +48,7 @@ def parse_options(pairs: tuple[str, ...]) -> dict[str, str]:
     "--bind",
     "bind_host",
     default="",
-    help="Address agents reach us at.  [default: this host's own; loopback for local]",
+    help="Address where agents reach the daemon.  [default: this host's; loopback for local]",
 )
 @click.option(
     "--agent-address", default="", help="Data-plane address of agents, when not their own."
@@ -74,10 +74,10 @@ def daemon(
 ) -> None:
     """Watch the batch system, decide and act until told to stop.
 
-    SIGTERM stops the daemon only: trainers and pilots go on, and the next daemon in
-    the same state directory takes them over.
+    SIGTERM stops the daemon only: trainers and pilots go on, and the next daemon with the
+    same state directory takes them over.
     """
-    # Imports here: other verbs must not pay for them.
+    # Imported here to keep other verbs fast.
     from bftrainer.daemon import Daemon, DaemonOptions  # noqa: PLC0415
     from bftrainer.observability.logs import configure_logging  # noqa: PLC0415
     from bftrainer.observability.notify import notify  # noqa: PLC0415
@@ -89,7 +89,7 @@ def daemon(
     first = parse_options(pairs)
     policy = load_policy_file(policy_file, batch_system=batch_system, batch_options=first).policy
     configure_logging(policy.log_level, log_file)
-    # A login node that listens on loopback only would never hear from its agents.
+    # Agents on other nodes cannot reach loopback.
     own = "127.0.0.1" if batch_system == "local" else own_address()
     options = DaemonOptions(
         state_dir=(state_dir or default_state_dir()).absolute(),

@@ -62,7 +62,7 @@ def demo(
     Needs no cluster: nodes are process groups on this machine, or the nodes of a real
     Slurm that is brought up for the occasion (--slurm). Everything is taken down again.
     """
-    # Imports here: other verbs must not pay for them.
+    # Imported here to keep other verbs fast.
     from bftrainer.demo.report import as_document, as_text  # noqa: PLC0415
     from bftrainer.demo.run import DemoOptions, run_demo  # noqa: PLC0415
 
@@ -86,7 +86,7 @@ def demo(
 
 
 class _Screen:
-    """The live page, or lines where nobody could see it move."""
+    """The live page on a terminal, otherwise lines."""
 
     def __init__(self, *, is_live: bool, on_stderr: bool) -> None:
         from rich.console import Console  # noqa: PLC0415

@@ -1,7 +1,7 @@
-"""``#BFT`` lines at the head of a script, read as sbatch reads its own.
+"""Parses ``#BFT`` lines at the head of a script, as sbatch parses ``#SBATCH`` lines.
 
-A script comes in, the values of its options go out. Only lines before the first one
-that is neither blank nor a comment count; an option that is not known is an error.
+Only lines before the first one that is neither blank nor a comment count; an unknown option is
+an error.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def read_directives(script: str) -> dict[str, Any]:
 
 
 def given(ctx: click.Context) -> dict[str, Any]:
-    """Return the parameters that were really written, not their defaults."""
+    """Return the parameters given explicitly, without defaults."""
     return {
         name: value
         for name, value in ctx.params.items()
@@ -58,11 +58,11 @@ def given(ctx: click.Context) -> dict[str, Any]:
 
 
 def merge(values: dict[str, Any], name: str, value: Any) -> None:
-    """Let a later value win; repeated options add up."""
+    """Add a value: later values win, repeated ``--export`` options accumulate."""
     earlier = values.get(name)
     if name == "environment" and earlier:
         value = (*earlier, *value)
-    if name in ("interpreter", "venv"):  # two ways to say one thing
+    if name in ("interpreter", "venv"):  # alternatives
         values.pop("interpreter", None)
         values.pop("venv", None)
     values[name] = value

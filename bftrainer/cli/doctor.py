@@ -1,7 +1,6 @@
-"""``bftrainer doctor``: settings of the site that would hurt its jobs, or us.
+"""``bftrainer doctor``: finds settings of the site that would harm ordinary jobs or trainers.
 
-Asks the batch system, so that it can be run before there is a daemon; one that runs says what
-it has measured.
+Queries the batch system, so it works without a daemon; a running daemon adds its measurements.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def doctor(
 ) -> None:
     """Name settings that cost ordinary jobs time, with the figure and the line to change.
 
-    Ends with 8 when ordinary jobs would notice, or when nothing could be found out.
+    Exits with 8 if ordinary jobs would be affected or the settings could not be read.
     """
     from bftrainer.model.finding import Weight  # noqa: PLC0415
     from bftrainer.policy.load import load_policy_file  # noqa: PLC0415
@@ -63,7 +62,7 @@ def doctor(
 
 
 def _measured(socket_name: str | None, batch_system: str) -> Measured:
-    """Ask the daemon of this batch system; nothing, where there is none."""
+    """Return the measurements of the daemon of this batch system, if one runs."""
     from bftrainer.model.finding import NOTHING  # noqa: PLC0415
 
     try:

@@ -1,7 +1,4 @@
-"""``bftrainer explain ID``: why this size, why not running.
-
-The daemon's ``Explanation`` comes in; sentences or JSON go out.
-"""
+"""``bftrainer explain ID``: prints the daemon's ``Explanation`` of a trainer's size."""
 
 from __future__ import annotations
 

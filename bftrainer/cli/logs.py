@@ -1,7 +1,7 @@
-"""``bftrainer logs ID``: what a trainer's workers wrote.
+"""``bftrainer logs ID``: print the logs of a trainer's workers.
 
-The daemon names the files; they are read here, with the caller's own rights, and their
-bytes go to standard output as they are.
+The daemon returns the paths; the files are read here, with the caller's rights, and copied
+unchanged to standard output.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class _Output:
 
 def _print_all(trainer_id: str, files: tuple[LogFile, ...]) -> None:
     if not files:
-        click.echo(f"{trainer_id} has no such log files yet", err=True)
+        click.echo(f"{trainer_id} has no matching log files yet", err=True)
         return
     output = _Output(has_headers=len(files) > 1)
     problems = []
@@ -139,7 +139,7 @@ def _unreadable(cause: str) -> BftError:
 
 
 def _open(path: str) -> int:
-    # Not blocking: a pipe in the place of a log must not stop us.
+    # Non-blocking: must not hang on a pipe.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -165,7 +165,7 @@ class _Follower:
                 if time.monotonic() >= ask_at:
                     has_ended = self._ask(wanted)
                     ask_at = time.monotonic() + ASK_INTERVAL_S
-                # Ended before this reading: what it finds is all there will be.
+                # If it had ended before this read, nothing more will be written.
                 if not self._read() and has_ended:
                     return
                 time.sleep(FOLLOW_INTERVAL_S)
@@ -181,7 +181,7 @@ class _Follower:
         except BftError as error:
             if error.exit_code not in (ExitCode.DAEMON_UNREACHABLE, ExitCode.TIMEOUT):
                 raise
-            if not self._is_away:  # trainers outlive their daemon, and so do their logs
+            if not self._is_away:  # trainers and their logs outlive a daemon
                 click.echo(f"warning: {shown(error.cause)} Waiting for it.", err=True)
             self._is_away = True
             return False

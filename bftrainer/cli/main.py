@@ -1,7 +1,6 @@
-"""``bftrainer VERB``: the table of verbs and the one place where errors are printed.
+"""``bftrainer VERB``: the table of verbs, and the printing of errors.
 
-Arguments come in, an exit code goes out. A verb's module is imported when the verb is
-used, so that ``--help`` and completion stay fast.
+A verb's module is imported when the verb is used, so that ``--help`` and completion stay fast.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import click
 from bftrainer import __version__
 from bftrainer.errors import BftError, ExitCode, UsageError
 
-# verb -> (module:command, what --help says)
+# verb -> (module:command, text for --help)
 VERBS = {
     "submit": ("bftrainer.cli.submit:submit", "Hand an elastic trainer to the daemon."),
     "status": ("bftrainer.cli.status:status", "Show the daemon and its trainers, or one trainer."),
@@ -78,7 +77,7 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb and return its exit code; only defects leave a traceback."""
+    """Run a verb and return its exit code; only bugs cause a traceback."""
     try:
         outcome = cli.main(
             args=None if arguments is None else list(arguments),
@@ -104,7 +103,7 @@ def print_error(error: BftError) -> None:
     """Print code, cause and next step to standard error."""
     lines = (f"error {error.code}: {error.cause}", f"next: {error.next_step}")
     for line in lines:
-        # What others named must not steer the terminal.
+        # Names chosen by other users must not contain terminal control sequences.
         click.echo("".join(c if c.isprintable() else repr(c)[1:-1] for c in line), err=True)
 
 

@@ -1,7 +1,7 @@
 """``bftrainer metrics``: the daemon's metrics in Prometheus' text format.
 
-For people, and for node_exporter's textfile collector; a Prometheus that can read a
-Unix socket through a proxy asks for /metrics itself.
+For users and for node_exporter's textfile collector; a Prometheus that can read a Unix socket
+through a proxy queries /metrics itself.
 """
 
 from __future__ import annotations

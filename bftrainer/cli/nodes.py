@@ -1,7 +1,4 @@
-"""``bftrainer nodes``: every node and what it is used for.
-
-The daemon's ``NodeView``s come in; a table or JSON goes out.
-"""
+"""``bftrainer nodes``: every node and its use, from the daemon's ``NodeView``s."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """``bftrainer policy``: check a policy file, show the values in force, print the schema.
 
-Works on files alone; no daemon is asked.
+Works on files only; needs no daemon.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""``bftrainer profile allreduce`` and ``bftrainer profile SCRIPT``: scaling before a run.
+"""``bftrainer profile allreduce`` and ``bftrainer profile SCRIPT``: predict scaling.
 
-Measures what an all-reduce costs (once per cluster) and what a step of one worker takes
-(per script), and predicts the throughput at each size: a file for ``submit --curve``.
+Measures the cost of an all-reduce (once per cluster) and the time of a step of one worker (per
+script), and predicts the throughput at each size, as a file for ``submit --curve``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _numbers(least: int) -> Callable[[Any, Any, str], list[int]]:
         if not found or found[0] < least or found[-1] > 10**10:
             raise UsageError(
                 "BFT-4200",
-                f"--{parameter.name} {text[:60]!r} is no list of numbers from {least} on.",
+                f"--{parameter.name} {text[:60]!r} is not a list of numbers from {least} on.",
                 f"Write --{parameter.name} {least},{2 * least},{4 * least}.",
             )
         return found

@@ -1,7 +1,7 @@
-"""What ``bftrainer profile`` runs and what it makes of the answers.
+"""Runs the measurements of ``bftrainer profile`` and reads their results.
 
-Options come in; an ``AllreduceTable`` and ``StepTimes`` go out. Real processes in the user's
-interpreter do the measuring (``trainers.profiler``); all of them have ended on return.
+Returns an ``AllreduceTable`` or ``StepTimes``. Processes in the user's interpreter measure
+(``trainers.profiler``); all have ended on return.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def measure_allreduce(
     """
     size = max(workers)
     if shutil.which(interpreter) is None:  # where a child that starts would have to say so
-        raise _failed(f"{interpreter} is no program")
+        raise _failed(f"{interpreter} is not a program")
     # Several workers share the machine: one interface that is always there.
     env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory(prefix="bft-allreduce-") as directory, ExitStack() as left:
@@ -86,7 +86,7 @@ def measure_steps(
     """Run a script plainly and time the steps it does at each size.
 
     Raises:
-        BftError: BFT-4203, it came to no result.
+        BftError: BFT-4203, there was no result.
     """
     with tempfile.TemporaryDirectory(prefix="bft-profile-") as directory:
         out = Path(directory) / "steps.json"
@@ -99,9 +99,9 @@ def measure_steps(
         if not out.exists():
             raise BftError(
                 "BFT-4203",
-                f"{script} came to no {'step in time' if done.timed_out else 'elastic step'}"
-                f" ({_last_line(done) or 'it said nothing'}).",
-                "Run it plainly first; its loops must be those of bftrainer.elastic.Run, and "
+                f"{script} made no {'step in time' if done.timed_out else 'elastic step'}"
+                f" ({_last_line(done) or 'no output'}).",
+                "Run it by hand first; its loops must be those of bftrainer.elastic.Run, and "
                 f"{steps} steps at each of {len(sizes)} sizes must fit into --limit.",
             )
         found = json.loads(out.read_text())
@@ -186,7 +186,7 @@ def _table(
         seconds = None
     if seconds is None:
         why = "it took too long" if done.timed_out else _last_line(done)
-        raise _failed(why or "a worker said nothing")
+        raise _failed(why or "a worker printed nothing")
     return AllreduceTable(
         weights=tuple(weights),
         workers=tuple(workers),

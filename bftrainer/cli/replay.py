@@ -1,7 +1,7 @@
-"""``bftrainer replay``: take every decision of a journal again, and compare.
+"""``bftrainer replay``: repeat every decision of a journal and compare.
 
-Shows that a daemon's decisions follow from what it saw, and that this release decides
-as the one that wrote the journal. Reads only; the daemon may be running.
+Shows that a daemon's decisions follow from their recorded input, and that this release decides
+like the one that wrote the journal. Reads only; the daemon may be running.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from bftrainer.errors import ExitCode
 @json_option
 @click.pass_context
 def replay(context: click.Context, journal: Path, *, as_json: bool) -> None:
-    """Take every decision in JOURNAL again (journal.db of a state directory).
+    """Repeat every decision in JOURNAL (journal.db of a state directory).
 
-    Ends with 8 when one comes out otherwise.
+    Exits with 8 if a plan differs.
     """
     from bftrainer.journal.journal import Journal  # noqa: PLC0415 - SQLAlchemy is slow
     from bftrainer.simulate.recorded import take_again  # noqa: PLC0415 - numpy takes 0.1 s

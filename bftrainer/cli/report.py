@@ -1,7 +1,6 @@
-"""``bftrainer report harm``: what ordinary jobs have noticed of us.
+"""``bftrainer report harm``: the effect of bftrainer on ordinary jobs.
 
-The daemon's ``HarmReport`` comes in, or the same computed from a journal; a table or
-JSON goes out.
+Prints the daemon's ``HarmReport``, or one computed from a journal.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ def span_s(_: click.Context, param: click.Parameter, value: str | None) -> float
         return None
     found = _SPAN.fullmatch(value)
     if found is None:
-        why = f"{value!r} is no length of time such as 90s, 30m, 24h or 7d"
+        why = f"{value!r} is not a length of time such as 90s, 30m, 24h or 7d"
         raise click.BadParameter(why, param=param)
     return float(found[1]) * _UNITS_S[found[2]]
 
 
 @click.group()
 def report() -> None:
-    """Sum up what the daemon has written down."""
+    """Summarise what the daemon has recorded."""
 
 
 @report.command()

@@ -1,7 +1,7 @@
-"""``bftrainer reproduce``: a paper's evaluation again, ours beside the paper's values.
+"""``bftrainer reproduce``: repeat a paper's evaluation and compare with its values.
 
-A trace comes in (the original data, a file, or the sample that ships); a table, a JSON
-document, a Markdown report and pictures go out. No daemon is asked.
+Replays a trace (the original data, a file, or the included sample) and writes a table, a JSON
+document, a Markdown report and pictures. Needs no daemon.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _print(made: Reproduction) -> None:
 
 
 def _check_writable(out: Path | None, json_file: str | None) -> None:
-    """Find out before minutes of replays whether their results can be kept."""
+    """Check that results can be written, before minutes of replays."""
     files = [] if json_file in {None, "-"} else [Path(str(json_file))]
     try:
         if out is not None:

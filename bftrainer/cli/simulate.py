@@ -1,7 +1,7 @@
 """``bftrainer simulate``: replay a trace with the daemon's own decisions.
 
-A trace and a workload come in; one JSON object, CSV, a table of figures or a page goes
-out. With several policies they are replayed side by side. No daemon is asked.
+Prints a table or a JSON object, and writes CSV or a page with figures. Several policies are
+compared. Needs no daemon.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SHIPPED = "sample"
 LONGEST_T_FWD_S = 1e9
-STEPS = 500  # of a progress bar: more would be drawing, not replaying
+STEPS = 500  # of the progress bar; more would slow the replay
 
 
 @click.command()
@@ -88,7 +88,7 @@ def simulate(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Replay a trace of idle nodes and say what it would have been good for."""
+    """Replay a trace of idle nodes and report what trainers would have made of it."""
     from bftrainer.simulate.report.setup import Setup  # noqa: PLC0415 - numpy takes 0.1 s
     from bftrainer.simulate.report.tables import (  # noqa: PLC0415
         check_place,
@@ -158,7 +158,7 @@ def _forward_time_s(text: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0.0 <= seconds <= LONGEST_T_FWD_S:
-        raise click.BadParameter(f"{text!r} is no time in seconds.", param_hint="--t-fwd")
+        raise click.BadParameter(f"{text!r} is not a time in seconds.", param_hint="--t-fwd")
     return seconds
 
 
@@ -176,7 +176,7 @@ def _injection(text: str | None, costs: str) -> Injection | None:
     except ValueError:
         found = Injection(share=-1.0, fraction=-1.0)
     if not (0.0 <= found.share <= 1.0 and 0.0 < found.fraction < 1.0):
-        raise click.BadParameter(f"{text!r} is no SHARE:FRACTION.", param_hint="--slow")
+        raise click.BadParameter(f"{text!r} is not SHARE:FRACTION.", param_hint="--slow")
     return found
 
 
@@ -217,17 +217,17 @@ class _Bar(LateProgress):
 
     @property
     def is_shown(self) -> bool:
-        """Whether there is anybody to look at it."""
+        """Whether standard error is a terminal."""
         return sys.stderr.isatty()
 
     def report(self, share: float) -> None:
-        """Take note that ``share`` (0 to 1) is done."""
+        """Show that ``share`` (0 to 1) is done."""
         if self.is_shown:
             super().report(share)
 
 
 def command_line(context: click.Context) -> str:
-    """Return the command that was given: what a shell needs to do the same again."""
+    """Return the command line that repeats this run, quoted for a shell."""
     words = ["bftrainer", context.info_name or "simulate"]
     for parameter in context.command.params:
         name = parameter.name or ""
@@ -259,7 +259,7 @@ def _costs(costs: str, given: tuple[str, ...]) -> PhysicalCosts | None:
         try:
             durations[name] = float(text)
         except ValueError:
-            raise click.BadParameter(f"{text!r} is no number.", param_hint="--cost") from None
+            raise click.BadParameter(f"{text!r} is not a number.", param_hint="--cost") from None
     own = costs_from_mapping(durations, "--cost")
     if costs == "physical":
         return own

@@ -1,7 +1,7 @@
 """``bftrainer solve``: decide one problem with a solver of choice and show the answer.
 
-A problem file (docs/design/solver.md) comes in; sizes, map and numbers go out as tables or
-JSON. No daemon is asked.
+Reads a problem file (docs/design/solver.md) and prints sizes, map and figures as tables or JSON.
+Needs no daemon.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HEADERS = ("TRAINER", ">NOW", ">SIZE", ">BATCH", ">ONE MORE", ">ONE FEWER", "NOD
 
 def _refuse_nan(_: click.Context, option: click.Parameter, value: float | None) -> float | None:
     if value is not None and math.isnan(value):
-        raise click.BadParameter("nan is no number of seconds", param=option)
+        raise click.BadParameter("nan is not a number of seconds", param=option)
     return value
 
 

@@ -1,7 +1,6 @@
-"""From the words of a submission to the one ``TrainerSpec`` that is printed or sent.
+"""Builds the ``TrainerSpec`` of a submission from option values and the environment.
 
-Typed option values and the environment come in; a checked spec goes out, the very same
-object for ``--dry-run`` and for the daemon.
+``--dry-run`` prints the same object that is sent to the daemon.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def build_spec(
     if values["runtime"] == COMMAND:
         if values["interpreter"] or values["venv"]:
             path, args = interpreter, (path, *args)
-        interpreter = ""  # the command says what runs it
+        interpreter = ""  # the command needs none
     return TrainerSpec(
         name=name,
         user=user_name(os.geteuid()),
@@ -71,7 +70,7 @@ def build_spec(
 
 
 def _workers_per_node(values: Mapping[str, Any]) -> int:
-    """Return what was said; else, where a node may have several, one for each GPU asked for."""
+    """Return the option's value; by default one per requested GPU if the runtime allows it."""
     if values["workers_per_node"] is not None:
         return int(values["workers_per_node"])
     n_gpus = read_request(values["gres"], values["constraint"]).n_gpus
@@ -79,14 +78,14 @@ def _workers_per_node(values: Mapping[str, Any]) -> int:
 
 
 def find_command(name: str, environ: Mapping[str, str]) -> str:
-    """Return the path of a command that is named as in a shell."""
+    """Return the path of a command, looked up as in a shell."""
     if os.sep in name or os.path.lexists(name):
         return name
     return shutil.which(name, path=environ.get("PATH")) or name
 
 
 def _contract(values: Mapping[str, Any]) -> CheckpointContract | None:
-    """Return what a command keeps to; None where nothing was said and nothing is needed."""
+    """Return the checkpoint contract; None if no option was given and none is needed."""
     names = [f.name for f in dataclasses.fields(CheckpointContract)]
     said = {name: values[name] for name in names if values.get(name) is not None}
     if not said and values["runtime"] != COMMAND:
@@ -98,12 +97,12 @@ def _contract(values: Mapping[str, Any]) -> CheckpointContract | None:
 
 def _absolute(what: str, path: str) -> str:
     check_string(what, path)
-    # Not resolved: a virtual environment is known by the link that is its python.
+    # Not resolved: the python link identifies a virtual environment.
     return os.path.abspath(path)  # noqa: PTH100
 
 
 def _file_name(name: str) -> str:
-    """Return the name as one harmless part of a path."""
+    """Return the name as a safe component of a path."""
     return re.sub(r"[^\w.-]", "_", name)[:64]
 
 
@@ -115,7 +114,7 @@ def _interpreter(values: Mapping[str, Any], environ: Mapping[str, str]) -> str:
         )
     if interpreter:
         return _absolute("the interpreter", interpreter)
-    # Without a word about it: the environment that is active, else our own Python.
+    # Default: the active environment, else our own Python.
     prefix = venv or environ.get("VIRTUAL_ENV") or environ.get("CONDA_PREFIX")
     if prefix:
         return _absolute("the interpreter", str(Path(prefix) / "bin" / "python"))

@@ -1,6 +1,6 @@
-"""``bftrainer status``: the daemon and its trainers in one look, or one trainer in full.
+"""``bftrainer status``: an overview of the daemon and its trainers, or one trainer in full.
 
-The daemon's ``StatusView`` or ``TrainerView`` comes in; a table or JSON goes out.
+Prints the daemon's ``StatusView`` or ``TrainerView`` as a table or JSON.
 """
 
 from __future__ import annotations

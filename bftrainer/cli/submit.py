@@ -1,7 +1,7 @@
-"""``bftrainer submit SCRIPT``: hand an elastic trainer to the daemon, as sbatch does.
+"""``bftrainer submit SCRIPT``: submit an elastic trainer to the daemon, like sbatch.
 
-Options and #BFT lines come in; one ``TrainerSpec`` is built, checked on this machine and
-either printed (``--dry-run``) or sent. ``--wait`` turns the trainer's end into the exit code.
+Builds a ``TrainerSpec`` from options and #BFT lines, checks it on this machine and prints
+(``--dry-run``) or sends it. ``--wait`` turns the trainer's end into the exit code.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from bftrainer.model.trainer import TrainerSpec, TrainerState
 from bftrainer.model.views import TrainerView
 
 WAIT_INTERVAL_S = 1.0
-AWAY_LIMIT_S = 300.0  # how long --wait puts up with a daemon that is away
+AWAY_LIMIT_S = 300.0  # how long --wait tolerates an unreachable daemon
 _EXIT_CODES = {
     TrainerState.FINISHED: 0,
     TrainerState.FAILED: 1,
@@ -75,7 +75,9 @@ def submit(
     command line, which wins.
     """
     if (dry_run and (wait or parsable)) or (as_json and parsable):
-        raise click.UsageError("--dry-run, --wait, --parsable and --json do not all go together")
+        raise click.UsageError(
+            "--dry-run excludes --wait and --parsable; --json excludes --parsable"
+        )
     if ctx.params["runtime"] == COMMAND:
         script = find_command(script, os.environ)
     check_script(script)
@@ -84,8 +86,8 @@ def submit(
     checks = check_here(spec)
     for option in _late_options(ctx, script, args):
         click.echo(
-            f"warning: {shown(option)} stands behind {shown(script)} and goes to it, not to submit;"
-            " options of submit stand before the script",
+            f"warning: {shown(option)} follows {shown(script)} and is passed to it;"
+            " options of submit come before the script",
             err=True,
         )
     if dry_run:
@@ -111,7 +113,7 @@ def submit(
 
 
 def _late_options(ctx: click.Context, script: str, args: tuple[str, ...]) -> list[str]:
-    """Our own options among the script's, unless it mentions them, too."""
+    """Return our own options among the script's arguments, unless the script mentions them."""
     own = {name for param in ctx.command.params for name in param.opts if name.startswith("--")}
     late = [name for name in (argument.partition("=")[0] for argument in args) if name in own]
     text = Path(script).read_text(errors="replace") if late else ""
@@ -119,7 +121,7 @@ def _late_options(ctx: click.Context, script: str, args: tuple[str, ...]) -> lis
 
 
 def _values(ctx: click.Context, script: str) -> dict[str, Any]:
-    """Merge defaults, #BFT lines and the command line, the last wins."""
+    """Merge defaults, #BFT lines and the command line; the last wins."""
     written = read_directives(script)
     for name, value in given(ctx).items():
         merge(written, name, value)
@@ -132,7 +134,7 @@ def _send(client: Client, spec: TrainerSpec) -> TrainerView:
     try:
         return client.submit(spec)
     except BftError as error:
-        # After a time-out the trainer may exist all the same, and use the directory.
+        # After a time-out the trainer may exist and use the directory.
         if is_new and error.exit_code != ExitCode.TIMEOUT:
             remove_if_empty(path)
         raise
@@ -150,7 +152,7 @@ def _print_dry_run(spec: TrainerSpec, checks: tuple[str, ...], *, as_json: bool)
 
 
 def wait_for_end(client: Client, trainer_id: str) -> TrainerView:
-    """Ask until the trainer has ended; a daemon may restart meanwhile."""
+    """Poll the daemon, which may restart meanwhile, until the trainer has ended."""
     last_seen = time.monotonic()
     while True:
         try:

@@ -1,7 +1,6 @@
-"""The options that describe a trainer: one table for the command line and #BFT lines.
+"""The options that describe a trainer, for the command line and #BFT lines.
 
-Strings come in, typed values go out (``submit`` merges both sources and ``spec`` makes a
-``TrainerSpec`` of them).
+``submit`` merges both sources and ``spec`` makes a ``TrainerSpec`` of them.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ def parse_sizes(text: str) -> tuple[int, int]:
     """Return n_min and n_max of ``4`` or ``1:8`` (``1-8`` as in sbatch).
 
     Raises:
-        UsageError: BFT-1002 when this is no range.
+        UsageError: BFT-1002 when this is not a range.
     """
     match = _SIZES.match(text)
     if match is None:
@@ -39,19 +38,19 @@ def parse_sizes(text: str) -> tuple[int, int]:
 
 
 def parse_gres(text: str) -> str:
-    """Return what is asked of every node; BFT-1040 when nothing can be."""
+    """Return the GPU request; raise BFT-1040 if it is invalid."""
     read_request(text, "")
     return text
 
 
 def parse_constraint(text: str) -> str:
-    """Return the features of every node; BFT-1040 when nobody can read them."""
+    """Return the constraint; raise BFT-1040 if it is invalid."""
     read_request("", text)
     return text
 
 
 def parse_variable(text: str) -> tuple[str, str]:
-    """Return name and value of ``KEY=VALUE``, or of ``KEY`` as it is set here."""
+    """Return name and value of ``KEY=VALUE``, or of ``KEY`` from our environment."""
     key, has_value, value = text.partition("=")
     if has_value:
         return key, value
@@ -61,7 +60,7 @@ def parse_variable(text: str) -> tuple[str, str]:
 
 
 def spec_options() -> list[click.Option]:
-    """Return the options that a #BFT line may hold, too."""
+    """Return all options that are also allowed in #BFT lines."""
     return [
         click.Option(["-J", "--job-name", "name"], metavar="NAME", help="Name of the trainer."),
         *_size_options(),
@@ -102,7 +101,7 @@ def spec_options() -> list[click.Option]:
 
 
 def _standing_options() -> list[click.Option]:
-    """Return what a trainer counts for beside others, and when it is given up."""
+    """Return the options on priority and on the limit of failures."""
     return [
         click.Option(
             ["--weight"],
@@ -116,14 +115,14 @@ def _standing_options() -> list[click.Option]:
             ["--max-failures"],
             type=int,
             metavar="N",
-            help="Give it up at its N-th failure; lost nodes are none.  "
-            "[default: only failures in a row count]",
+            help="Give up at the N-th failure; lost nodes do not count.  "
+            "[default: only consecutive failures count]",
         ),
     ]
 
 
 def _runtime_options() -> list[click.Option]:
-    """Return what runs the workers, and what connects them."""
+    """Return the options on runtime and back end."""
     return [
         click.Option(
             ["--runtime"],
@@ -143,7 +142,7 @@ def _runtime_options() -> list[click.Option]:
 
 
 def _size_options() -> list[click.Option]:
-    """Return how many nodes and workers there are to be, and for how much work."""
+    """Return the options on nodes, workers and amount of work."""
     return [
         click.Option(
             ["-N", "--nodes", "sizes"],
@@ -164,14 +163,14 @@ def _size_options() -> list[click.Option]:
             type=parse_gres,
             default="",
             metavar="gpu[:TYPE][:COUNT]",
-            help="GPUs that every node has to have, as for sbatch: gpu:a100:4.",
+            help="GPUs required on every node, as for sbatch: gpu:a100:4.",
         ),
         click.Option(
             ["-C", "--constraint"],
             type=parse_constraint,
             default="",
             metavar="FEATURES",
-            help="Features that every node has to have, as for sbatch: 'a100&nvlink'.",
+            help="Features required on every node, as for sbatch: 'a100&nvlink'.",
         ),
         click.Option(["--epochs"], type=int, metavar="N", help="Passes over the data."),
         click.Option(["--samples"], type=int, metavar="N", help="Samples to train on."),
@@ -179,7 +178,7 @@ def _size_options() -> list[click.Option]:
 
 
 def _contract_options() -> list[click.Option]:
-    """Return how a program of runtime command is asked for its checkpoint."""
+    """Return the options on the checkpoint contract of runtime command."""
     return [
         click.Option(
             ["--launch"],
@@ -206,6 +205,6 @@ def _contract_options() -> list[click.Option]:
             ["--checkpoint-grace", "grace_s"],
             type=float,
             metavar="SECONDS",
-            help="Time it may take for that at most, then SIGKILL.  [default: 60]",
+            help="Limit for writing it and ending; then SIGKILL.  [default: 60]",
         ),
     ]

@@ -1,6 +1,6 @@
-"""``bftrainer trace``: what a trace of idle nodes is like, make one, convert one.
+"""``bftrainer trace``: describe, generate and convert traces of idle nodes.
 
-Files come in, a table, JSON, a picture or another file goes out. No daemon is asked.
+Prints a table or JSON, or writes a picture or another file. Needs no daemon.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def trace() -> None:
 
 
 def reading_options(command: Command) -> Command:
-    """Add the options that say how a trace file is read."""
+    """Add the options on reading a trace file."""
     for option in (
         click.option(
             "--ignore",
@@ -178,7 +178,7 @@ def load(
 
 
 class LateProgress:
-    """A progress bar on standard error that shows up only when something takes long."""
+    """A progress bar on standard error that appears only for long operations."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -199,7 +199,7 @@ class LateProgress:
             self._bar.stop()
 
     def report(self, share: float) -> None:
-        """Take note that ``share`` (0 to 1) is done."""
+        """Show that ``share`` (0 to 1) is done."""
         if self._bar is None and time.monotonic() - self._started_s > PATIENCE_S:
             from rich.console import Console  # noqa: PLC0415 - only who waits pays for it
             from rich.progress import Progress  # noqa: PLC0415
@@ -229,7 +229,7 @@ def _assigned(assignments: tuple[str, ...], defaults: object) -> dict[str, float
         try:
             values[name] = float(text)
         except ValueError:
-            raise click.BadParameter(f"{text!r} is no number.", param_hint="--set") from None
+            raise click.BadParameter(f"{text!r} is not a number.", param_hint="--set") from None
     return values
 
 

@@ -1,7 +1,7 @@
-"""``bftrainer whatif``: what a site would harvest, from its own accounting.
+"""``bftrainer whatif``: predict what a site would harvest, from its own accounting.
 
-An accounting export or a trace comes in; one page of text, JSON or HTML goes out. No
-daemon is asked. ``bftrainer.simulate.whatif`` does the work.
+Reads an accounting export or a trace and prints text, JSON or HTML. Needs no daemon.
+``bftrainer.simulate.whatif`` does the work.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _BENCHMARK_COSTS = ("pause_up", "pause_down", "pause_loss")
 @click.option("--hold-down", "hold_down_s", type=click.FloatRange(0), multiple=True, metavar="S",
               help="Hold-down time(s) to try.")  # fmt: skip
 @click.option("--poll-interval", "poll_interval_s", type=click.FloatRange(0.05), default=1.0,
-              show_default=True, help="Time between two looks at the batch system.")  # fmt: skip
+              show_default=True, help="Time between two polls of the batch system.")  # fmt: skip
 @click.option("--network", default="shufflenet", show_default=True,
               help="What the trainers train: a network of Table 2.")  # fmt: skip
 @click.option("--trainer-nodes", default="1:64", show_default=True, metavar="MIN:MAX",
@@ -148,7 +148,7 @@ def _costs(file: Path | None, given: tuple[str, ...]) -> PhysicalCosts:
         try:
             durations[name] = float(text)
         except ValueError:
-            raise click.BadParameter(f"{text!r} is no number.", param_hint="--cost") from None
+            raise click.BadParameter(f"{text!r} is not a number.", param_hint="--cost") from None
     return _replaced(costs, costs_from_mapping(durations, "--cost"), tuple(durations))
 
 

@@ -1,7 +1,6 @@
-"""The cluster under the demonstration, here the local one (``slurm`` has the other).
+"""The cluster of the demonstration: the interface, and the local one (``slurm`` has the other).
 
-A directory and a workload come in; a running cluster, and at the end what became of
-the ordinary jobs, go out. Called by ``run``.
+It runs the ordinary jobs and summarises them at the end. Called by ``run``.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _BY_REPLAY = (
 
 
 class Cluster(Protocol):
-    """What ``run`` needs of a running cluster."""
+    """Interface of a running cluster."""
 
     @property
     def batch_system(self) -> str:
@@ -47,7 +46,7 @@ class Cluster(Protocol):
 
 @dataclass(slots=True)
 class LocalDemoCluster:
-    """Nodes are process groups on this machine."""
+    """A cluster whose nodes are process groups on this machine."""
 
     server: LocalServer
     workload: JobWorkload

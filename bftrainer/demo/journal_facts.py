@@ -1,7 +1,6 @@
-"""What the run's journal says: rescales with their pauses, parks, give-backs, decisions.
+"""Extracts rescales with their pauses, parks, give-backs and decisions from the run's journal.
 
-Journal entries come in, one ``JournalFacts`` goes out. Pure; called when the daemon has
-stopped, and for the live view on the entries so far.
+Pure. Called when the daemon has stopped and, with the entries so far, for the live view.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""A local batch system and a daemon on it, for as long as a block lasts.
+"""A context manager for a local batch system with a daemon.
 
-A directory, a number of nodes and a policy come in. Called by the tests and by
-benchmarks that want a whole site on this machine.
+Used by tests and benchmarks that need a whole site on this machine.
 """
 
 from __future__ import annotations

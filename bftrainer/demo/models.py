@@ -1,7 +1,6 @@
-"""The three trainers of the demonstration: example scripts, their curves, their length.
+"""The three trainers of the demonstration: example scripts and their curves.
 
-A number of epochs comes in; specs to submit and command lines for the fixed-size runs
-go out. Called by ``run``.
+Makes their specs, and the command lines of the fixed-size runs. Called by ``run``.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ SIZES = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoTrainer:
-    """One of the example scripts and what we know of its scaling."""
+    """An example script and its throughput curve."""
 
     name: str
     script: Path
@@ -101,7 +100,7 @@ def _example(name: str) -> Path:
 
 
 def require_extras() -> None:
-    """Refuse to start without what the demonstration needs beyond the core.
+    """Require the optional packages that the demonstration needs.
 
     Raises:
         UsageError: BFT-1021, naming what is missing.

@@ -1,8 +1,8 @@
 """Runs a training script as if its node needed a given time for each sample.
 
-``paced.py MS_PER_SAMPLE SCRIPT [ARGS]...``: the nodes of the demonstration share one
-machine; with a pace of their own, twice the nodes are twice as fast, as on a cluster.
-Only forward passes in training are slowed down. Imports nothing but torch.
+``paced.py MS_PER_SAMPLE SCRIPT [ARGS]...``: the nodes of the demonstration share one machine; with
+a fixed time per sample, twice as many nodes are twice as fast, as on a cluster. Only forward passes
+in training are slowed down. Imports nothing but torch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PacedSteps:
 
 
 def main() -> None:
-    """Set the pace, then become the script."""
+    """Set the pace, then run the script."""
     ms_per_sample, script, *arguments = sys.argv[1:]
     PacedSteps(float(ms_per_sample) / 1000.0)
     sys.argv = [script, *arguments]

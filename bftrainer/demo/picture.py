@@ -1,7 +1,7 @@
-"""The picture at the end: spans, give-backs and sizes in, one PNG out.
+"""Draws the picture at the end of the demonstration as a PNG file.
 
-Above, nodes by time, coloured by trainer; below, how many nodes were offered and who
-trained on them. Called by ``run``; the only module that needs matplotlib.
+Above, nodes over time, coloured by trainer; below, how many nodes were offered and which trainers
+used them. Called by ``run``; the only module here that needs matplotlib.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BAR = 0.82  # of a row's height
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """What there is to draw; times are seconds since the epoch."""
+    """The data to draw; times are seconds since the epoch."""
 
     title: str
     subtitle: str

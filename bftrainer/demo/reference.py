@@ -1,7 +1,7 @@
-"""The fixed-size runs: the same scripts, plainly, one process each, no bftrainer.
+"""The fixed-size runs: the same scripts without bftrainer, in one process each.
 
-They run beside the demonstration at the lowest priority, one after the other, and
-give the accuracy the elastic trainers are held against. Called by ``run``.
+They run during the demonstration at the lowest priority, one after the other, and give the
+accuracy with which the elastic trainers are compared. Called by ``run``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bftrainer.errors import BftError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedRun:
-    """What a fixed-size run reached."""
+    """The result of a fixed-size run."""
 
     accuracy: float
     wall_s: float

@@ -1,7 +1,4 @@
-"""The summary as text for people and as a document for programs.
-
-``Summary`` comes in. Called by ``cli demo``.
-"""
+"""Formats a ``Summary`` as text and as a JSON document. Called by ``cli demo``."""
 
 from __future__ import annotations
 

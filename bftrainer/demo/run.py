@@ -1,7 +1,7 @@
-"""The demonstration from the first process to the last.
+"""Runs the demonstration.
 
-``DemoOptions`` come in; ``Summary`` goes out, with summary.json and timeline.png in the
-output directory. Called by ``cli demo``. Whatever happens, what was started is ended.
+Returns a ``Summary`` and writes summary.json and timeline.png to the output directory. All
+processes that it starts are ended in any case. Called by ``cli demo``.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivePart:
-    """What was seen from the first look to the last."""
+    """The samples of the whole run."""
 
     batch_system: str
     spans: tuple[ActivitySpan, ...]
@@ -80,7 +80,7 @@ def run_demo(options: DemoOptions, see: See, say: Say) -> Summary:
     """Run everything; ``see`` gets every frame, ``say`` a sentence now and then.
 
     Raises:
-        BftError: something did not work; the temporary directory is kept and named.
+        BftError: something failed; the temporary directory is kept, and its path printed.
     """
     require_extras()
     trainers = demo_trainers(options.epochs)
@@ -177,7 +177,7 @@ def _live(
 
 
 def _follow(watch: LiveView, seconds: float, references: References, see: See) -> LiveFrame:
-    """Look until the trainers are done or the time is up."""
+    """Sample until the trainers are done or the time is up."""
     deadline = time.monotonic() + seconds
     while True:
         started = time.monotonic()

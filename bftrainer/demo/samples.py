@@ -1,8 +1,8 @@
-"""What every node is used for, sampled: snapshots and trainer views in, spans out.
+"""Samples the use of every node, from snapshots and trainer views. Pure.
 
-The snapshot is the demonstration's own, taken beside the daemon, so that what is
-offered and harvested is not counted by the one who is judged. Pure; called by
-``watch`` for every look and by ``summary`` and ``picture`` at the end.
+The snapshots are the demonstration's own, so that offered and harvested time is not measured by
+the daemon, which is being judged. Called by ``watch`` for every sample and by ``summary`` and
+``picture`` at the end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bftrainer.model.views import TrainerView
 
 
 class Use(enum.StrEnum):
-    """What a node is doing at an instant; all but the first two are offered."""
+    """The use of a node at an instant; all but the first two count as offered."""
 
     ORDINARY = "ordinary"  # somebody else's job is on it
     AWAY = "away"  # down, drained, reserved or unknown

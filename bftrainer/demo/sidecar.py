@@ -1,7 +1,7 @@
-"""A daemon in its own process: started, waited for, stopped.
+"""Starts and stops a daemon in a separate process.
 
-A state directory and the name of a batch system come in. Called by the demonstration
-and by the tests; the daemon ends with the thread that started it, at the latest.
+Called by the demonstration and by the tests. The daemon ends with the thread that started it, at
+the latest.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class DaemonProcess:
         return self._process.pid
 
     def kill(self) -> None:
-        """SIGKILL: no goodbye."""
+        """SIGKILL the daemon."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:

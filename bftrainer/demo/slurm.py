@@ -1,6 +1,6 @@
-"""The cluster under ``demo --slurm``: a real Slurm, every node a slurmd on this machine.
+"""The cluster of ``demo --slurm``: a real Slurm whose nodes are slurmds on this machine.
 
-Imported by ``run`` only when it is asked for.
+Imported by ``run`` only if it is requested.
 """
 
 from __future__ import annotations

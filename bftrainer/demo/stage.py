@@ -1,7 +1,4 @@
-"""What surrounds a run: its temporary directory, and signals that end it in order.
-
-Called by ``run``.
-"""
+"""The temporary directory of a run, and its orderly end by signals. Called by ``run``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The figures at the end: spans, journal facts, delays and accuracies in, ``Summary`` out.
+"""Computes the ``Summary`` of spans, journal facts, delays and accuracies. Pure.
 
-``docs/reference/cli.md`` says what each figure means. Pure; called by ``run``, shown by
-``report``, written as summary.json.
+``docs/reference/cli.md`` defines the figures. Called by ``run``, shown by ``report``, written as
+summary.json.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class NodeSeconds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerResult:
-    """What became of one trainer."""
+    """The result of one trainer."""
 
     trainer_id: str
     name: str
@@ -60,7 +60,7 @@ class TrainerResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrdinaryJobsSummary:
-    """What the ordinary jobs saw of us."""
+    """The effect on ordinary jobs."""
 
     jobs: int  # that started
     delay_s: Quantiles
@@ -70,7 +70,7 @@ class OrdinaryJobsSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Everything the demonstration has to say."""
+    """All results of the demonstration."""
 
     batch_system: str
     nodes: int

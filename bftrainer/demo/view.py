@@ -1,7 +1,4 @@
-"""A frame as people see it: a live page on a terminal, one line elsewhere.
-
-``LiveFrame`` comes in; a rich renderable or a text goes out. Called by ``run``.
-"""
+"""Shows a ``LiveFrame``: a live page on a terminal, one line elsewhere. Called by ``run``."""
 
 from __future__ import annotations
 

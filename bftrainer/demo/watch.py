@@ -1,7 +1,6 @@
-"""One look after the other at cluster and daemon: ``LiveFrame`` for the view, samples kept.
+"""Polls cluster, daemon and journal: makes ``LiveFrame``s for the view and keeps samples.
 
-The daemon's client, a batch system of our own and the journal come in. Called by
-``run`` a few times a second.
+Called by ``run`` a few times a second.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class LiveFrame:
 
 
 class LiveView:
-    """Looks, remembers, and adds up."""
+    """Polls, and accumulates samples and facts."""
 
     def __init__(self, daemon: DaemonProcess, system: BatchSystem, total_s: float) -> None:
         self._daemon, self._system, self._total_s = daemon, system, total_s
@@ -67,7 +66,7 @@ class LiveView:
         self._offered_s = self._training_s = 0.0
 
     def look(self) -> LiveFrame:
-        """Look once.
+        """Poll once.
 
         Raises:
             BftError: the daemon does not answer, or a trainer has failed (BFT-1024).

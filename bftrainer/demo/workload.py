@@ -1,7 +1,6 @@
-"""The ordinary jobs of the demonstration: a busy little cluster, the same for the same seed.
+"""The ordinary jobs of the demonstration, for either cluster; determined by a seed.
 
-A size, a length and a seed come in; a workload for either cluster goes out. Called by
-``run``.
+Called by ``run``.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ RUSH_AT = 0.45  # of the whole length
 def demo_workload(n_nodes: int, length_s: float, seed: int) -> JobWorkload:
     """Return small jobs all the time, and a rush in the middle.
 
-    At first most nodes are busy and come free one after the other. In the rush a job
-    that wants nearly every node has to wait for one that is running, a short one behind
-    it may run before (backfill), and then trainers have to make room for the wide one.
+    At first most nodes are busy and become free one by one. In the rush a wide job waits for a
+    running one, a short job behind it may start first (backfill), and then trainers must
+    release their nodes for the wide one.
     """
     rng = random.Random(seed)  # noqa: S311 - a workload, not a secret
     third = max(1, n_nodes // 3)

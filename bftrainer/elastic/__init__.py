@@ -1,9 +1,9 @@
 """What a training script imports: an elastic training loop around ordinary PyTorch.
 
-A script's model, optimizer and loader come in through ``Run``; its loops go over
-``run.epochs()`` and ``run.batches()``, its updates through ``run.step()``. Workers
-join and leave between two updates. Run plainly, the same script is one worker.
-Importing this package is cheap: torch is imported with ``Run``, not before.
+A script gives ``Run`` its model, optimizer and loader, iterates over ``run.epochs()`` and
+``run.batches()``, and updates with ``run.step()``. Workers join and leave between two updates.
+Run by hand, the same script is one worker. Importing this package is cheap: torch is imported
+with ``Run``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs torch on its first use."""
+    """Import names that need torch on first use."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

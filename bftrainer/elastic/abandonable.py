@@ -1,7 +1,7 @@
-"""Blocking actions that can be left: nothing can interrupt a back end, so a thread waits.
+"""Blocking actions that can be abandoned: a thread runs them, as back ends have no interrupt.
 
-An action comes in; its outcome goes out, or ``Broken`` when a newer generation came
-first. Used by ``group``, ``forming`` and ``mpi``. Standard library only.
+The result is the action's outcome, or ``Broken`` if a newer generation came first. Used by
+``group``, ``forming`` and ``mpi``. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bftrainer.elastic.control import Control
 T = TypeVar("T")
 
 GROUP_TIMEOUT_S = 30.0  # last resort: the control plane notices long before
-LEFT_BEHIND = "left behind for a newer generation"
+LEFT_BEHIND = "abandoned for a newer generation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Broken:
 
 
 class AbandonableCall(Generic[T]):
-    """A blocking action in a thread of its own, begun at once."""
+    """A blocking action, started at once in its own thread."""
 
     def __init__(self, control: Control, action: Callable[[], T]) -> None:
         self._control = control
@@ -55,13 +55,13 @@ class AbandonableCall(Generic[T]):
 
     @property
     def is_done(self) -> bool:
-        """Whether its outcome is there."""
+        """Whether the action has ended."""
         return bool(self._outcome)
 
     def wait(
         self, abandoned: Callable[[], bool], timeout_s: float = 2 * GROUP_TIMEOUT_S
     ) -> T | Broken:
-        """Return what came out; leave it to itself as soon as ``abandoned`` says so."""
+        """Return the outcome; stop waiting as soon as ``abandoned`` is true."""
         self._control.wait_until(lambda: bool(self._outcome) or abandoned(), timeout_s)
         if not self._outcome:
             return Broken(reason=LEFT_BEHIND)
@@ -70,7 +70,7 @@ class AbandonableCall(Generic[T]):
         return self._outcome[0]
 
     def forgo(self, discard: Callable[[T], object]) -> None:
-        """Have what came out, or still comes out, discarded."""
+        """Discard the outcome, now or when the action ends."""
         with self._lock:
             self._discard = discard
             outcome = list(self._outcome)
@@ -81,5 +81,5 @@ class AbandonableCall(Generic[T]):
 def in_side_thread(
     control: Control, abandoned: Callable[[], bool], action: Callable[[], T]
 ) -> T | Broken:
-    """Run a blocking action; leave it to itself as soon as ``abandoned`` says so."""
+    """Run a blocking action; stop waiting as soon as ``abandoned`` is true."""
     return AbandonableCall(control, action).wait(abandoned)

@@ -1,8 +1,8 @@
-"""The members of a generation agree, through its store, on the back end they all use.
+"""Agreement of a generation's members, through its store, on one back end.
 
-First on what they offer; if all can use NCCL, each connects and probes it, and all use it
-only if all succeeded: otherwise this generation trains with gloo. No member ever decides
-that for itself. Called by ``group``, in the thread in which a group forms.
+The members publish their offers. If all can use NCCL, each connects and probes it, and the
+generation uses it only if all succeeded; otherwise it trains with gloo. No member decides
+alone. Called by ``group``, in the thread that forms a group.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger("bftrainer.elastic")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """Where and as whom this member meets the others of its generation."""
+    """The generation's store, and this member's place in the generation."""
 
     host: str
     port: int
@@ -34,16 +34,16 @@ class Meeting:
     size: int
 
     def connect(self) -> StoreClient:
-        """Return a connection of one's own: a wait in another one must not stop it."""
+        """Return a new connection, which a blocking wait on another one cannot delay."""
         return StoreClient(self.host, self.port, self.token, GROUP_TIMEOUT_S)
 
     def key(self, what: str, rank: int) -> str:
-        """Return the name of what a member says."""
+        """Return the key of a value that a member publishes."""
         return f"{self.prefix}/{what}/{rank}"
 
 
 class Attempt:
-    """This member's try at a back end; its outcome is settled once, and told to all."""
+    """This member's attempt to connect a back end; its one outcome is published to all."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Attempt:
     def _run(self) -> None:
         try:
             made = self._make()
-        except Exception as problem:  # noqa: BLE001 - whatever it is, gloo does the work then
+        except Exception as problem:  # noqa: BLE001 - whatever failed, gloo is used
             self._decide(str(problem).partition("\n")[0][:200] or type(problem).__name__)
             return
         if not self._decide("", made):
@@ -87,35 +87,35 @@ class Attempt:
         meeting = self._meeting
         try:
             store = meeting.connect()
-            # A failure stands in everybody's place, so that nobody waits for the others'.
+            # A failure is published for every rank, so that no member waits for the others.
             others = range(meeting.size) if reason else ()
             for rank in (*others, meeting.rank):
                 text = f"rank {meeting.rank}: {reason}" if reason else ""
                 store.set(meeting.key("outcome", rank), text)
             store.close()
-        except RuntimeError as problem:  # whoever waits for us learns it from the store, too
-            log.warning("cannot tell the other members: %s", problem)
+        except RuntimeError as problem:  # members that wait for us fail at the store, too
+            log.warning("cannot report to the other members: %s", problem)
 
     def give_up(self) -> None:
-        """Let go of what came out, or still comes out."""
-        self._decide(None)  # the others know why better than we
+        """Close the connection, now or when it is made."""
+        self._decide(None)  # the member that failed has published the reason
         made, self.collective = self.collective, None
         if made is not None:
             made.close()
 
 
 def choice_of(meeting: Meeting, store: StoreClient, offer: BackendOffer) -> BackendChoice:
-    """Tell what this member offers and return what all the offers come to.
+    """Publish this member's offer and return the choice that follows from all offers.
 
     Raises:
         ElasticError: BFT-1414, see ``choosing``.
         RuntimeError: the store is gone, or a member never came.
     """
     if offer.wanted == choosing.GLOO:
-        return BackendChoice()  # all were told the same
+        return BackendChoice()  # all members have the same setting
     store.set(meeting.key("offer", meeting.rank), choosing.encode(offer))
     if not offer.device and offer.wanted != NCCL:
-        return BackendChoice()  # whatever the others have
+        return BackendChoice()  # one member without a GPU decides it
     ranks = range(meeting.size)
     return choosing.choose([choosing.decode(store.get(meeting.key("offer", r))) for r in ranks])
 
@@ -124,7 +124,7 @@ def attempt_all(attempt: Attempt, meeting: Meeting, choice: BackendChoice) -> Ba
     """Wait for the outcome of all members' attempts; return what the generation uses.
 
     Raises:
-        RuntimeError: the store is gone, or a member never said how it went.
+        RuntimeError: the store is gone, or a member never reported its outcome.
     """
     store = meeting.connect()
     try:

@@ -1,8 +1,8 @@
-"""What a script declares about its batch, and how a global batch is cut accordingly.
+"""How a script declares its batch, and how a global batch is divided among the workers.
 
-A script gives ``Run`` one of ``GlobalBatch`` and ``PerWorkerBatch``, and perhaps
-``LogicalWorkers``; for every step the size of the global batch and each worker's pieces
-of it go out. Pure arithmetic, without torch; called by ``run`` and ``loader``.
+A script gives ``Run`` a ``GlobalBatch`` or a ``PerWorkerBatch``, and optionally
+``LogicalWorkers``. From these follow the size of each global batch and each worker's pieces of
+it. Pure arithmetic, without torch; called by ``run`` and ``loader``.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from bftrainer.elastic.errors import ElasticError
 class GlobalBatch:
     """The loader's ``batch_size`` is the batch of all workers together, at every size.
 
-    A worker whose share exceeds ``max_per_worker`` samples works it off in several
-    passes whose gradients add up.
+    A worker whose share exceeds ``max_per_worker`` samples processes it in several passes
+    and accumulates their gradients.
     """
 
     max_per_worker: int | None = None
@@ -28,11 +28,11 @@ class GlobalBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerWorkerBatch:
-    """The loader's ``batch_size`` is each worker's; ``rule`` says what the size does to lr.
+    """The loader's ``batch_size`` is that of each worker; ``rule`` scales the learning rate.
 
-    The optimizer's learning rate was chosen for ``base_workers`` workers. With S workers
-    for each of these it is multiplied by S (``linear``), by its root (``sqrt``), or by
-    the gain that the noise of the gradients allows (``adascale``), between 1 and S.
+    The optimizer's learning rate is meant for ``base_workers`` workers. With S times as
+    many it is multiplied by S (``linear``), by its square root (``sqrt``), or by the gain
+    that the gradient noise allows (``adascale``), between 1 and S.
     """
 
     rule: Literal["linear", "sqrt", "adascale"] = "linear"
@@ -41,9 +41,10 @@ class PerWorkerBatch:
 
 @dataclass(frozen=True, slots=True)
 class LogicalWorkers:
-    """Bitwise mode: the global batch is always that of ``count`` workers, however many there are.
+    """Bitwise mode: every step is computed as if by ``count`` workers, at every size.
 
-    Each has its own share and random streams; gradients are added in their order.
+    Each logical worker has its own share and random streams; gradients are added in their
+    order.
     """
 
     count: int
@@ -51,12 +52,12 @@ class LogicalWorkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a generation trains with; printed when it begins."""
+    """Batch and learning rate of a generation; printed when it begins."""
 
     batch: int = 0  # effective global batch
-    lr_factor: float = 1.0  # at the beginning; adascale moves on from it
+    lr_factor: float = 1.0  # at the beginning; adascale changes it later
     shares: tuple[int, ...] = ()  # samples of each rank in a full batch
-    passes: tuple[int, ...] = ()  # in how many passes each rank works its share off
+    passes: tuple[int, ...] = ()  # number of passes of each rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class BatchPiece:
 
     @property
     def samples(self) -> int:
-        """How many there are."""
+        """Number of samples."""
         return self.stop - self.start
 
 
@@ -79,7 +80,7 @@ class Cutting:
 
     rule: GlobalBatch | PerWorkerBatch = GlobalBatch()
     logical: int = 0  # logical workers, 0 = not in bitwise mode
-    least: int = 1  # samples in a piece, see sampler.active
+    least: int = 1  # samples in a piece at least, see sampler.active
 
     @property
     def is_parted(self) -> bool:
@@ -89,7 +90,7 @@ class Cutting:
         )
 
     def workers(self, size: int) -> int:
-        """Return how many times the loader's batch makes the global batch."""
+        """Return how many of the loader's batches make a global batch."""
         return size if isinstance(self.rule, PerWorkerBatch) else 1
 
     def active(self, batch: int, size: int) -> int:
@@ -99,11 +100,11 @@ class Cutting:
         return sampler.active(batch, size, self.least)
 
     def pieces(self, batch: int, size: int, rank: int) -> tuple[BatchPiece, ...]:
-        """Return what ``rank`` takes of a global batch, pass by pass."""
+        """Return the pieces of a global batch that ``rank`` processes, one per pass."""
         return _pieces(self, batch, size, rank)
 
     def terms(self, batch: int, size: int, lr_factor: float) -> Terms:
-        """Return what a generation of ``size`` workers trains with; ``batch``: the loader's."""
+        """Return the terms of a generation of ``size`` workers; ``batch``: the loader's."""
         whole = batch * self.workers(size)
         cut = [self.pieces(whole, size, rank) for rank in range(size)]
         return Terms(
@@ -114,7 +115,7 @@ class Cutting:
         )
 
     def rehearsal(self, batch: int) -> int:
-        """Return with how many samples a joiner rehearses."""
+        """Return the number of samples of a joiner's rehearsal."""
         samples = (batch + 1) // 2
         if self.logical:
             samples = -(-batch // self.logical)
@@ -125,7 +126,7 @@ class Cutting:
         return max(samples, self.least)
 
 
-@lru_cache(maxsize=4096)  # a step asks several times for the same
+@lru_cache(maxsize=4096)  # called several times per step with equal arguments
 def _pieces(cutting: Cutting, batch: int, size: int, rank: int) -> tuple[BatchPiece, ...]:
     least = cutting.least
     if cutting.logical:
@@ -144,7 +145,7 @@ def _pieces(cutting: Cutting, batch: int, size: int, rank: int) -> tuple[BatchPi
 
 
 def in_words(terms: Terms, attempt: str, backend: str = "") -> str:
-    """Return the line that says what a generation trains with."""
+    """Return the log line that describes a generation's terms."""
     size = len(terms.shares)
     text = f"generation {attempt}: {size} worker{'s' if size > 1 else ''}"
     text += f", global batch {terms.batch} = {_runs(terms.shares)}"
@@ -155,7 +156,7 @@ def in_words(terms: Terms, attempt: str, backend: str = "") -> str:
 
 
 def _runs(numbers: tuple[int, ...]) -> str:
-    """Return numbers with equal neighbours put together."""
+    """Return a sum as text, runs of equal numbers as ``COUNT x NUMBER``."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][0] == number:
@@ -166,7 +167,7 @@ def _runs(numbers: tuple[int, ...]) -> str:
 
 
 def cutting_of(batch: object, bitwise: object, *, loader_batch: int, least: int) -> Cutting:
-    """Return how to cut what a script declared; raise when it cannot be."""
+    """Return the ``Cutting`` of a script's declarations; raise BFT-1403 if it is impossible."""
     rule = GlobalBatch() if batch is None else batch
     if not isinstance(rule, GlobalBatch | PerWorkerBatch):
         raise _refused(

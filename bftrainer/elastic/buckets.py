@@ -1,12 +1,12 @@
-"""Gradients of all workers become one average, overlapped with the backward pass.
+"""Averages the gradients of all workers, overlapped with the backward pass.
 
-Hooks copy each finished gradient, weighted by this worker's share of the global
-batch, into a flat bucket; a full bucket is reduced at once. The last bucket also
-carries every worker's vote to switch to a newer generation, so that all agree on the
-step without waiting for a message; where gradients stay on GPUs the votes travel by
-themselves, after them. When ``backward()`` returns, ``p.grad`` is the
-average, as with DistributedDataParallel. A step may have several passes; all but the
-last only add up. Used by ``run`` at sizes above 1, and alone where a step is parted.
+Hooks copy each finished gradient, weighted by this worker's share of the global batch, into a
+flat bucket; a full bucket is reduced at once. The last bucket also carries every worker's vote
+to switch to a newer generation, so all agree on the step without an extra message; where
+gradients stay on GPUs the votes have a bucket of their own, reduced last. When ``backward()``
+returns, ``p.grad`` is the average, as with DistributedDataParallel. In a step of several
+passes all but the last only accumulate. Used by ``run`` at sizes above 1, and at size 1 where
+a step may have several passes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bftrainer.elastic.group import Broken, Group
 
 FIRST_BUCKET_BYTES = 1 << 20  # small, so that the first reduction starts early
 BUCKET_BYTES = 25 << 20
-FRESH_BYTES_PER_S = 2e9  # how fast a kernel hands out zeroed memory
+FRESH_BYTES_PER_S = 2e9  # rate at which the kernel provides zeroed memory
 _FLAG_DTYPES = (torch.float32, torch.float64)
 
 
@@ -36,7 +36,7 @@ class GradientBucket:
         first = params[members[0]] if members else torch.empty(0)
         count = sum(params[i].numel() for i in members)
         self.members = members
-        # Zeros, not empty: touched now, off the critical path.
+        # Zeros, not empty: page faults happen now, off the critical path.
         self.flat = torch.zeros(count + flags, dtype=first.dtype, device=first.device)
         self.flags = self.flat[count:]
         self.views: dict[int, torch.Tensor] = {}
@@ -45,7 +45,7 @@ class GradientBucket:
             self.views[i] = self.flat[offset : offset + params[i].numel()].view(params[i].shape)
             offset += params[i].numel()
         self.count = count
-        self.carry: torch.Tensor | None = None  # of the step's earlier passes
+        self.carry: torch.Tensor | None = None  # sum of the step's earlier passes
         self.missing = len(members)
         self.work: Any = None
         self.is_haunted = False  # an abandoned collective may still write into it
@@ -82,7 +82,7 @@ class GradientReducer:
         measures: bool = False,
     ) -> None:
         self._all = list(parameters)
-        self.works_alone = works_alone  # also at size 1: a step may have several passes
+        self.works_alone = works_alone  # active at size 1 too: a step may have several passes
         self.squares: tuple[float, float] | None = None  # see _measure
         self._measures = measures
         self._square = 0.0
@@ -90,11 +90,11 @@ class GradientReducer:
         self._is_last = True  # this pass ends the step
         self._has_carry = False
         self.group: Group | None = None
-        self._left: Group | None = None  # in which a collective broke
+        self._left: Group | None = None  # the group in which a collective failed
         self.broken: Broken | None = None
         self.votes = 0
-        self.waited_s = 0.0  # in the last step, for others, after this worker's own part was done
-        self.is_listening = False  # hooks act: in a batch, not under no_sync
+        self.waited_s = 0.0  # wait for other members in the last step
+        self.is_listening = False  # hooks are active: in a batch, not under no_sync
         self.is_finished = True
         self.is_in_hand = False  # the script has a batch and has not called step() for it
         self._vote: Callable[[], bool] = lambda: False
@@ -104,7 +104,7 @@ class GradientReducer:
         self._watch()
 
     def _watch(self) -> None:
-        """Follow the parameters that are trained now; scripts may freeze some later."""
+        """Hook the parameters that are trained now; scripts may freeze some later."""
         self._unhook()
         self._trained = [p.requires_grad for p in self._all]
         self.params = [p for p in self._all if p.requires_grad]
@@ -136,7 +136,7 @@ class GradientReducer:
             )
             for members in groups
         ]
-        if own_flags:  # half precision cannot count votes, and the host has to read them
+        if own_flags:  # half precision cannot count votes, and the host must read them
             self.buckets.append(GradientBucket([], [], flags))
         self._index()
 
@@ -144,8 +144,8 @@ class GradientReducer:
         haunted = [b for b in self.buckets if b.is_haunted]
         if not haunted:
             return
-        # A member that died lets go of the others within milliseconds; one that hangs does
-        # not. Waiting longer than fresh memory takes would be of no use.
+        # A collective with a dead member ends within milliseconds, with a hung one it does
+        # not. Waiting longer than it takes to get fresh memory would be useless.
         fresh_s = sum(b.flat.nbytes for b in haunted) / FRESH_BYTES_PER_S
         if self._left is not None and self._left.is_gone(fresh_s):
             for bucket in haunted:
@@ -165,7 +165,7 @@ class GradientReducer:
     def bind(
         self, group: Group | None, vote: Callable[[], bool], abandoned: Callable[[], bool]
     ) -> None:
-        """Work for a new generation; ``None`` for one that needs no reduction."""
+        """Attach to a new generation; ``group`` is None at size 1."""
         if group is not None or self.works_alone:
             self._replace_haunted()
         self.group = group
@@ -173,22 +173,22 @@ class GradientReducer:
         self.votes = 0
         self._is_bound = True
         if group is None and not self.works_alone:
-            self._unhook()  # alone, a step costs what it costs without us
+            self._unhook()  # at size 1 a step costs nothing extra
         elif not self._handles:
             self._hook()
         self._vote = vote
         self._abandoned = abandoned
 
     def let_go(self) -> None:
-        """Hold nothing of the old group: its sockets close with the last reference."""
+        """Drop all references to the old group: its sockets close with the last one."""
         self.group = None
         for bucket in self.buckets:
             bucket.work = None
 
     def begin(self, weight: float, number: int = 0, passes: Sequence[int] = (1,)) -> None:
-        """Start pass ``number`` of a step, whose gradients count with ``weight``.
+        """Start pass ``number`` of a step; its gradients are multiplied by ``weight``.
 
-        ``passes``: in how many passes each rank works its share off.
+        ``passes``: number of passes of each rank in this step.
         """
         if self._trained != [p.requires_grad for p in self._all]:
             self._watch()
@@ -210,7 +210,7 @@ class GradientReducer:
 
     def _hook_of(self, i: int) -> Callable[[torch.Tensor], None]:
         def hook(p: torch.Tensor) -> None:
-            is_late = self.is_finished and self.is_in_hand  # its gradient would be our own
+            is_late = self.is_finished and self.is_in_hand  # p.grad is a view of our bucket by now
             if not (self.is_listening or is_late):
                 return
             if is_late or self._seen[i]:
@@ -245,8 +245,8 @@ class GradientReducer:
                 self._square += _square_of(bucket)
             if self._launched == len(self.buckets) - 1:
                 self._write_flags(bucket)
-            # Votes that travel by themselves wait for the gradients: who has them all knows
-            # that everybody's are there, and may leave the group.
+            # A separate vote bucket is reduced after the gradients: a member that has all
+            # votes knows that all gradients are complete, and may leave the group.
             if self.group is not None and (bucket.count or self.group.data is None):
                 bucket.work = self.group.carrier_of(bucket.flat).all_reduce(bucket.flat)
             self._launched += 1
@@ -263,7 +263,7 @@ class GradientReducer:
             bucket.flags[1 + len(self.params)] = own
 
     def _marks(self) -> list[float]:
-        """Return 1 for each parameter that got a gradient from this worker in this step."""
+        """Return 1.0 for each parameter with a gradient of this worker in this step."""
         if self._weight <= 0:
             return [0.0] * len(self.params)
         pairs = zip(self.params, self._carried, strict=True)
@@ -280,7 +280,7 @@ class GradientReducer:
         self.finish()
 
     def finish(self) -> None:
-        """Reduce what is left and wait; ``broken`` and ``votes`` hold the outcome."""
+        """Reduce the remaining buckets and wait; sets ``broken`` and ``votes``."""
         if self.is_finished:
             return
         self.is_finished = True
@@ -301,7 +301,7 @@ class GradientReducer:
             self._hand_out()
 
     def _carry(self) -> None:
-        """Add the gradients of a pass to those of the step's earlier ones."""
+        """Add the gradients of a pass to those of the step's earlier passes."""
         for bucket in self.buckets:
             for i in bucket.members:
                 weigh(self.params[i].grad, self._weight, bucket.views[i])
@@ -325,7 +325,7 @@ class GradientReducer:
             if self.broken is not None:
                 break
         self.waited_s = time.monotonic() - began_s
-        # An unfinished collective may write into its bucket at any later time.
+        # An unfinished collective may still write into its bucket.
         for bucket in self.buckets:
             bucket.is_haunted = bucket.work is not None and not bucket.work.is_completed()
             bucket.work = None  # a work keeps its group's sockets open
@@ -344,7 +344,7 @@ class GradientReducer:
             mean = sum(_square_of(bucket) for bucket in self.buckets)
             self.squares = (marks[len(self.params)], mean)
         for p, mark, (_, view) in zip(self.params, marks, self._slots, strict=False):
-            # A parameter that got no gradient anywhere has none, as without us.
+            # A parameter without a gradient on any member keeps None, as in plain torch.
             p.grad = view if mark else None
 
 
@@ -354,7 +354,7 @@ def _square_of(bucket: GradientBucket) -> float:
 
 
 def weigh(grad: torch.Tensor | None, weight: float, into: torch.Tensor) -> None:
-    """Write a gradient's contribution to the average."""
+    """Write the weighted gradient, zeros if there is none."""
     if grad is None or weight <= 0:  # not a product with zero: NaN times zero is NaN
         into.zero_()
     elif grad.layout != torch.strided:

@@ -43,7 +43,7 @@ __all__ = [
     "write",
 ]
 
-# What a table of tensors that we did not write may come to.
+# Errors that a table of tensors from a foreign file may cause.
 _NO_TABLE = (ElasticError, KeyError, ValueError, TypeError, OverflowError, RuntimeError)
 
 
@@ -51,7 +51,7 @@ _NO_TABLE = (ElasticError, KeyError, ValueError, TypeError, OverflowError, Runti
 class VerifiedCheckpoint:
     """A checkpoint whose every byte has been verified."""
 
-    source: str  # its file, or who held it
+    source: str  # its file, or the holder of the copy
     header: dict[str, Any]
     tensors: list[torch.Tensor]
 
@@ -76,7 +76,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[torch.Tensor]]:
 
 
 def read_from(file: BinaryIO, expected: str = "") -> tuple[dict[str, Any], list[torch.Tensor]]:
-    """Return header and tensors of what comes out of ``file``; see ``files.read_from``."""
+    """Return header and tensors read from ``file``; see ``files.read_from``."""
     tensors: list[torch.Tensor] = []
 
     def allocate(header: dict[str, Any]) -> list[memoryview]:

@@ -1,15 +1,14 @@
-"""When a step was committed here, for a worker that has to know how old a checkpoint is.
+"""Times of recent commits, from which a worker derives the age of a checkpoint.
 
-Committed steps with their times come in, one of them in a while is kept; asked by
-``writer`` when it takes over from a worker whose clock it never saw.
+Keeps a subset of the committed steps. Used by ``writer`` when it takes over from another worker.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-PER_INTERVAL = 32  # how finely an interval is told apart
-INTERVALS = 2  # an older one is overdue anyway
+PER_INTERVAL = 32  # resolution
+INTERVALS = 2  # an older checkpoint is overdue anyway
 
 
 class Ages:
@@ -20,12 +19,12 @@ class Ages:
         self._known: deque[tuple[int, float]] = deque(maxlen=PER_INTERVAL * INTERVALS)
 
     def note(self, step: int, now_s: float) -> None:
-        """Remember a step committed now, unless one was remembered just before."""
+        """Record a step committed now, unless one was recorded just before."""
         if not self._known or now_s - self._known[-1][1] >= self._apart_s:
             self._known.append((step, now_s))
 
     def committed_s(self, step: int) -> float | None:
-        """Return when this step was committed at the earliest, None where that is not known."""
-        # Steps may be taken back after a failure: of the same step the earlier one counts.
+        """Return the earliest time at which this step was committed, None if unknown."""
+        # A step may be repeated after a failure: its earlier commit counts.
         known = [(at, -at_s) for at, at_s in list(self._known) if at <= step]
         return -max(known)[1] if known else None

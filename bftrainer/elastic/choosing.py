@@ -1,8 +1,7 @@
-"""Which back end a generation takes: what its members offer in, one choice out. Pure.
+"""Chooses the back end of a generation from its members' offers. Pure.
 
-All members read the same offers and so come to the same choice; ``agreeing`` does the
-reading, and ``run`` says what this worker has. Whoever cannot use NCCL need not know why
-others can.
+All members read the same offers (``agreeing``) and so make the same choice; ``offering`` makes
+this worker's offer.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class BackendOffer:
     """What one member has for a generation."""
 
     wanted: str = AUTO  # one of BACKENDS, the same for all workers of a trainer
-    device: str = ""  # name of its GPU that no other GPU has; "": none for NCCL
+    device: str = ""  # unique name of its GPU; "": none for NCCL
     place: str = ""  # torch's name of it in this process
     why_not: str = ""
     version: str = ""  # of NCCL: members of different ones cannot connect
@@ -30,7 +29,7 @@ class BackendOffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendChoice:
-    """What a generation uses, and why it is not NCCL where one might expect that."""
+    """The back end of a generation, and why it is not NCCL."""
 
     backend: str = GLOO
     reason: str = ""
@@ -41,10 +40,10 @@ class BackendChoice:
 
 
 def choose(offers: Sequence[BackendOffer]) -> BackendChoice:
-    """Return the back end of a generation whose ranks offer this.
+    """Return the back end of a generation from its ranks' offers.
 
     Raises:
-        ElasticError: BFT-1414 when NCCL is demanded and cannot be.
+        ElasticError: BFT-1414 when NCCL is demanded and cannot be used.
     """
     if any(offer.wanted == GLOO for offer in offers):
         return BackendChoice()
@@ -71,7 +70,7 @@ def _obstacle(offers: Sequence[BackendOffer]) -> str:
 
 
 def refused(reason: str) -> ElasticError:
-    """Return the error of a trainer that demands NCCL in vain."""
+    """Return the error of a trainer that demands NCCL but cannot use it."""
     return ElasticError(
         "BFT-1414",
         f"NCCL was asked for and cannot be used: {reason}.",
@@ -80,7 +79,7 @@ def refused(reason: str) -> ElasticError:
 
 
 def encode(offer: BackendOffer) -> str:
-    """Return an offer as the store keeps it."""
+    """Return an offer as JSON, for the store."""
     return json.dumps(asdict(offer))
 
 

@@ -1,8 +1,8 @@
-"""State trees to JSON plus a list of tensors and back; never pickle.
+"""Encodes state trees as JSON plus a list of tensors; never pickle.
 
-``state_dict()``s of models, optimizers, schedulers and users' own objects come in;
-out goes a structure that JSON can carry and the tensors it refers to by number, not
-copied. Used by the transfer between members and by checkpoint files.
+Handles the ``state_dict()``s of models, optimizers, schedulers and users' own objects. The
+structure refers to tensors by number; they are not copied. Used by the transfer between
+members and by checkpoint files.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def decode(structure: Any, tensors: Sequence[torch.Tensor]) -> Any:
     """Return the tree of a structure and its tensors.
 
     Raises:
-        ElasticError: BFT-1413, it is no structure that ``encode`` returns.
+        ElasticError: BFT-1413, it is not a structure that ``encode`` returns.
     """
     try:
         return _decode(structure, tensors)
@@ -130,7 +130,7 @@ def allocate(
 ) -> list[torch.Tensor]:
     """Return CPU tensors of the described types and shapes, from ``spare`` ones first.
 
-    Memory that is in use already need not be mapped page by page while others wait.
+    Memory that is already mapped causes no page faults while others wait.
     """
     at_hand: dict[Any, list[torch.Tensor]] = {}
     for tensor in spare:
@@ -144,7 +144,7 @@ def allocate(
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """Return the type of a name, refusing what is not one."""
+    """Return the torch type of a name; raise BFT-1413 for an unknown one."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise ElasticError(

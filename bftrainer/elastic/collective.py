@@ -1,8 +1,9 @@
-"""What a generation needs of whatever carries its tensors, and the rules of waiting for it.
+"""The collectives that a generation needs of a back end, and how to wait for them.
 
-A back end is used through ``Collective``: gloo's is here, the one for GPUs in ``device``.
-What is under way is a ``CollectiveWork``; ``settle`` waits for it in slices, so that it can be left
-at any moment. Used by ``group``, ``buckets``, ``ordered_reduction`` and ``state_transfer``.
+``Collective`` is the interface; gloo's is here, the one for GPUs in ``device``. A collective
+in progress is a ``CollectiveWork``; ``settle`` waits for it in slices, so that it can be
+abandoned at any moment. Used by ``group``, ``buckets``, ``ordered_reduction`` and
+``state_transfer``.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ _GLOO_PLACE = re.compile(r"^\[[^\]]{1,200}\.(?:cc|cpp|h):\d{1,6}\] ?")
 
 
 class ExpiredError(RuntimeError):
-    """A collective has not ended within its time, and is not waited for any longer."""
+    """A collective has not ended within its time limit."""
 
 
 class CollectiveWork(Protocol):
-    """A collective under way."""
+    """A collective in progress."""
 
     def is_completed(self) -> bool:
-        """Whether it has ended, well or not: it writes into its tensor no more."""
+        """Whether it has ended, with or without success: it no longer writes to its tensor."""
 
     def wait(self, timeout: timedelta) -> object:
-        """Wait so long at most; the work goes on if that was not enough.
+        """Wait up to ``timeout``; the collective continues if that was too short.
 
         Raises:
-            ExpiredError: its time is over.
+            ExpiredError: its time limit has passed.
             RuntimeError: it failed, or has not ended yet.
         """
 
@@ -49,29 +50,29 @@ class Collective(Protocol):
     name: str
 
     def all_reduce(self, tensor: torch.Tensor) -> CollectiveWork:
-        """Start to add up a tensor of all members, in place."""
+        """Start to sum a tensor over all members, in place."""
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> CollectiveWork:
-        """Start to bring the tensor of rank ``root`` to all."""
+        """Start to broadcast rank ``root``'s tensor."""
 
     def abort(self) -> None:
-        """End what is under way here; members that wait for us fail, or leave us behind."""
+        """End the collectives in progress; members that wait for us fail or abandon them."""
 
     def close(self) -> None:
-        """Abort, and let go of everything, without waiting for either to be done."""
+        """Abort and free everything, without waiting for either."""
 
     def is_gone(self, within_s: float) -> bool:
-        """Whether nothing of it can write any more, waiting so long at most."""
+        """Whether it can no longer write to any tensor; waits up to ``within_s`` for that."""
 
 
 class BackendTeardown:
-    """Destroys a closed back end in a thread of its own: that takes up to 80 ms."""
+    """Destroys a closed back end in a background thread: that takes up to 80 ms."""
 
     def __init__(self) -> None:
         self._is_over = threading.Event()
 
     def begin(self, holders: list[Any], before: Callable[[], object] = bool) -> None:
-        """Do what comes ``before``, then let go of ``holders``, whose first one is to end."""
+        """Call ``before``, then drop the references in ``holders``, the back end first."""
         ghost = weakref.ref(holders[0])
 
         def destroy() -> None:
@@ -79,18 +80,18 @@ class BackendTeardown:
                 before()
             finally:
                 holders.clear()
-                if ghost() is None:  # nobody else held it
+                if ghost() is None:  # no other reference was left
                     self._is_over.set()
 
         threading.Thread(target=destroy, name="bft-drop-group", daemon=True).start()
 
     def is_over(self, within_s: float) -> bool:
-        """Whether its threads have ended, waiting that long."""
+        """Whether its threads have ended; waits up to ``within_s``."""
         return self._is_over.wait(within_s)
 
 
 class Gloo:
-    """Gloo's collectives: sockets and the host's memory; control messages always go here."""
+    """Gloo's collectives, over sockets and host memory; control messages always use them."""
 
     name = "gloo"
 
@@ -99,19 +100,19 @@ class Gloo:
         self._ending = BackendTeardown()
 
     def all_reduce(self, tensor: torch.Tensor) -> Any:
-        """Start to add up a tensor of all members, in place."""
+        """Start to sum a tensor over all members, in place."""
         return self.pg.allreduce([tensor])
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> Any:
-        """Start to bring the tensor of rank ``root`` to all."""
+        """Start to broadcast rank ``root``'s tensor."""
         return self.pg.broadcast([tensor], broadcast_options(root))
 
     def abort(self) -> None:
-        """Close the sockets: it is what lets peers that wait for us fail at once."""
+        """Close the sockets, so that peers waiting for us fail at once."""
         self.pg.abort()
 
     def close(self) -> None:
-        """Abort, and join gloo's threads aside."""
+        """Abort, and join gloo's threads in the background."""
         if self.pg is None:
             return
         self.abort()
@@ -119,22 +120,21 @@ class Gloo:
         self._ending.begin(last)
 
     def is_gone(self, within_s: float) -> bool:
-        """Whether its threads have ended, waiting that long: no collective writes any more."""
+        """Whether its threads have ended, so that no collective writes any more."""
         return self._ending.is_over(within_s)
 
 
 def broadcast_options(root: int) -> BroadcastOptions:
-    """Return what torch's back ends want to know of a broadcast."""
+    """Return torch's options of a broadcast from rank ``root``."""
     options = BroadcastOptions()
     options.rootRank = root
     return options
 
 
 def settle(work: CollectiveWork, abandoned: Callable[[], bool]) -> Broken | None:
-    """Wait until a collective is done; None when it succeeded.
+    """Wait until a collective is done or ``abandoned`` is true; None when it succeeded.
 
-    A wait that times out leaves the collective running, so waiting in slices costs
-    nothing while it runs and lets us go as soon as ``abandoned`` says so.
+    A wait that times out leaves the collective running, so waiting in slices is free.
     """
     while True:
         was_complete = work.is_completed()
@@ -143,8 +143,8 @@ def settle(work: CollectiveWork, abandoned: Callable[[], bool]) -> Broken | None
         except RuntimeError as problem:
             if _is_of_a_signal(problem):
                 raise
-            # Only the text: the traceback would keep the group's sockets open, and
-            # with them the peers waiting.
+            # Only the text: a traceback would keep the group's sockets open, and its peers
+            # waiting.
             reason = words_of(problem)
             is_over = was_complete or isinstance(problem, ExpiredError)
         else:
@@ -156,15 +156,15 @@ def settle(work: CollectiveWork, abandoned: Callable[[], bool]) -> Broken | None
 
 
 def words_of(problem: RuntimeError) -> str:
-    """Return what gloo says of a failure, without its source files, advice and wishes."""
+    """Return gloo's message of a failure, without source file and advice."""
     first = str(problem).partition("\n")[0]
     return _GLOO_PLACE.sub("", first).partition(" This is typically ")[0].strip()[:300]
 
 
 def _is_of_a_signal(problem: RuntimeError) -> bool:
-    """Whether a signal handler of the script raised it during our wait: not the collective's."""
+    """Whether a signal handler of the script raised it during our wait."""
     trace = problem.__traceback__
-    trace = None if trace is None else trace.tb_next  # the first is our own
+    trace = None if trace is None else trace.tb_next  # the first frame is ours
     if trace is None:
         return False
     handlers = {getattr(signal.getsignal(n), "__code__", None) for n in signal.valid_signals()}

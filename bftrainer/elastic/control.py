@@ -1,9 +1,9 @@
-"""The control thread of a worker: what the agent says comes in, reports go out.
+"""A worker's control thread: receives the agent's messages and sends reports.
 
-Lines of ``protocol`` arrive on a socket handed over by the template; the newest
-``Commit`` is kept for the training loop, ``Prepare`` is answered from here without
-disturbing it, ``Stop`` and the agent's death end the process. Run plainly there is
-no socket: ``current()`` is then a control that says nothing and hears nothing.
+``protocol`` lines arrive on a socket inherited from the template. The newest ``Commit`` is kept
+for the training loop; ``Prepare`` is answered here without disturbing it; ``Stop`` and the
+agent's death end the process. A script run without an agent has no socket: ``current()`` is
+then a control that neither sends nor receives.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from bftrainer.elastic.store import StoreServer
 log = logging.getLogger("bftrainer.elastic")
 
 T = TypeVar("T")
-Key = tuple[int, int]  # generation, attempt: never used twice
-BEAT_S = 0.25  # between two signs of life
+Key = tuple[int, int]  # generation, attempt: unique
+BEAT_S = 0.25  # between two heartbeats
 
 
 def key_of(message: Commit | Prepare) -> Key:
-    """Return what orders announcements: generation, then attempt."""
+    """Return the key that orders announcements: generation, then attempt."""
     return (message.generation, message.attempt)
 
 
 class Control:
-    """What this worker knows from its agent; shared by two threads."""
+    """The agent's messages to this worker; shared by two threads."""
 
     def __init__(self, config: WorkerConfig, channel: socket.socket | None) -> None:
         self.config = config
@@ -57,9 +57,9 @@ class Control:
         self.started_s = time.monotonic()
         self.changed = threading.Condition()
         self.newest: Commit | None = None  # replaced whole, so readable without the lock
-        self.keep: KeepCopy | None = None  # where copies of the state go
-        self.recall: Recall | None = None  # where one may be
-        self.is_over = False  # the loops are done: later commits concern others
+        self.keep: KeepCopy | None = None  # destination of copies of the state
+        self.recall: Recall | None = None  # possible source of a copy
+        self.is_over = False  # the loops are done: later commits do not concern this worker
         self.on_script_end: Callable[[], None] | None = None
         self.on_commit: Callable[[Commit], None] | None = None  # in the control thread
         self._incarnation = config.incarnation
@@ -98,12 +98,12 @@ class Control:
             return result
 
     def notify(self) -> None:
-        """Wake whoever waits: something a condition depends on has changed."""
+        """Wake all waiters: something a condition depends on has changed."""
         with self.changed:
             self.changed.notify_all()
 
     def send(self, message: FromWorker) -> None:
-        """Report to the agent; without one there is nobody to tell."""
+        """Report to the agent, if there is one."""
         if self.channel is None:
             return
         line = protocol.encode(message)
@@ -129,8 +129,8 @@ class Control:
         if not self.is_over:
             raise ElasticError(
                 "BFT-1423",
-                "The script came to its end and trained nothing with bftrainer: it never went"
-                " through the batches of an elastic Run.",
+                "The script ended without training with bftrainer: it never iterated over the"
+                " batches of an elastic Run.",
                 "Make its loop elastic as docs/howto/train-pytorch.md shows, or submit it as it is"
                 " with --runtime command.",
             )
@@ -141,10 +141,10 @@ class Control:
         if self.channel is None:
             return
         pending = b""
-        # Not select(): a script may have more than a thousand files open.
+        # Not select(): it fails for descriptors above 1023, and a script may have more.
         poll = select.poll()
         poll.register(self.channel, select.POLLIN)
-        self.send(protocol.Alive())  # from now on silence means something
+        self.send(protocol.Alive())  # the agent expects heartbeats from now on
         while True:
             if not poll.poll(1000.0 * BEAT_S):
                 self.send(protocol.Alive())
@@ -154,7 +154,7 @@ class Control:
             except OSError:
                 chunk = b""
             if not chunk:
-                os._exit(1)  # the agent died: this node is not ours any more
+                os._exit(1)  # the agent died: we no longer hold this node
             *lines, pending = (pending + chunk).split(b"\n")
             if len(pending) > protocol.MAX_LINE_BYTES:
                 die("the agent sent a line without end", status=1)
@@ -183,7 +183,7 @@ class Control:
 
     def _prepare(self, message: Prepare) -> None:
         port = 0
-        if message.open_store and not self.config.local_rank:  # one store for all
+        if message.open_store and not self.config.local_rank:  # one store per generation
             try:
                 store = StoreServer(self.config.address)
             except OSError as problem:  # answered with port 0, which ends this worker
@@ -219,7 +219,7 @@ def start(config: WorkerConfig, channel: socket.socket) -> Control:
 
 
 def current() -> Control:
-    """Return this process's control, a mute one when no agent started it."""
+    """Return this process's control; one without a socket if no agent started it."""
     if not _current:
         script = sys.argv[0] if sys.argv else ""
         config = WorkerConfig(trainer_id="", worker_id="local", node="", script=script)
@@ -233,19 +233,19 @@ def is_worker() -> bool:
 
 
 def step_aside() -> None:
-    """Let everybody else go first from now on.
+    """Give all threads of this process idle priority.
 
-    Giving back the memory of a large model takes the kernel a good part of a second;
-    survivors on the same node need that time for their next step. The thread that ends
-    last does it, so all of them step aside, those of the back end too.
+    Freeing the memory of a large model takes the kernel most of a second, which survivors on
+    the same node need for their next step. The thread that ends last does it, which may be
+    one of the back end's.
     """
     for thread in Path("/proc/self/task").iterdir():
-        with suppress(OSError):  # it has ended, or a container forbids it: no loss
+        with suppress(OSError):  # it has ended, or a container forbids it
             os.sched_setscheduler(int(thread.name), os.SCHED_IDLE, os.sched_param(0))
 
 
 def die(reason: str, *, status: int) -> NoReturn:
-    """Leave at once: no clean-up can be trusted to end in time."""
+    """Exit at once: no clean-up is certain to end in time."""
     log.warning("worker ends: %s", reason)
     try:
         sys.stdout.flush()
@@ -255,10 +255,10 @@ def die(reason: str, *, status: int) -> NoReturn:
 
 
 def end_as_loss(reason: str) -> NoReturn:
-    """End this process from any thread as if its node had been taken: not as a failure.
+    """End this process from any thread, counted as a lost node and not as a failure.
 
-    SIGTERM's default action even where the script has a handler of its own: Python runs
-    that in the main thread alone, which may be the one that hangs.
+    Uses SIGTERM's default action: Python runs a handler of the script in the main thread
+    only, which may be the one that hangs.
     """
     log.warning("worker ends as a loss: %s", reason)
     ctypes.CDLL(None).signal(int(signal.SIGTERM), 0)  # SIG_DFL; signal.signal: main thread only

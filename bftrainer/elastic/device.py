@@ -1,13 +1,11 @@
 """The collectives of a generation whose members have a GPU each: NCCL.
 
-A store, a rank and a device come in, a ``Collective`` that works in the device's memory
-goes out. What only NCCL needs is ``new_nccl``; everything else also runs, and is tested,
-with a back end for CPUs. Used by ``group``; torch's process group is our own, never the
-default one.
+Only ``new_nccl`` is specific to NCCL; everything else also runs, and is tested, with a back end
+for CPUs. The process group is our own, never torch's default one. Used by ``group``.
 
-NCCL does not say when a member is gone: a collective with it waits for ever, on the GPU.
-So the host asks for the event at its end again and again, has a deadline, and asks
-between whether a newer generation has left this one behind; ``abort`` then frees the GPU.
+NCCL does not notice a lost member: a collective with it waits for ever, on the GPU. So the host
+polls the event at its end, with a deadline, and checks in between whether a newer generation
+has been announced; ``abort`` then frees the GPU.
 """
 
 from __future__ import annotations
@@ -29,12 +27,12 @@ from bftrainer.elastic.collective import (
     broadcast_options,
 )
 
-POLL_S = 50e-6  # between two looks at an event
-PROBE_S = 20.0  # a new communicator has to be connected and to have added up within
-HURRIED_S = 5.0  # the same after a loss: nobody trains meanwhile
+POLL_S = 50e-6  # between two queries of an event
+PROBE_S = 20.0  # limit for connecting a communicator and one all-reduce
+HURRIED_S = 5.0  # the same after a loss, when no member trains meanwhile
 
-# torch 2.13, ProcessGroupNCCL.hpp. Its own threads must not end the process when a member
-# is lost, nor look for signals in a store that is only ours; ``wait`` must not block.
+# torch 2.13, ProcessGroupNCCL.hpp. Its threads must not end the process when a member is lost,
+# nor poll our store for signals; ``wait`` must not block.
 SETTINGS = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_BLOCKING_WAIT": "0",
@@ -45,13 +43,13 @@ SETTINGS = {
 
 
 def is_on_device(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is not in the host's memory."""
+    """Whether a tensor is not in host memory."""
     return tensor.device.type != "cpu"
 
 
 @contextmanager
 def using(device: torch.device) -> Iterator[None]:
-    """Make ``device`` the current one of this thread: a side thread begins with the first."""
+    """Make ``device`` this thread's current one; a new thread begins with device 0."""
     if device.type == "cuda":
         with torch.cuda.device(device):
             yield
@@ -60,18 +58,18 @@ def using(device: torch.device) -> Iterator[None]:
 
 
 def host_memory(shape: Sequence[int] | int, like: torch.Tensor) -> torch.Tensor:
-    """Return new memory of the host for values of ``like``'s type, pinned for a GPU's."""
+    """Return new host memory of ``like``'s type, pinned if ``like`` is on a GPU."""
     return torch.empty(shape, dtype=like.dtype, pin_memory=like.device.type == "cuda")
 
 
 def await_kernels(device: torch.device) -> None:
-    """Wait until what this process has asked of ``device`` is done, on whatever stream."""
+    """Wait until all streams of this process on ``device`` are idle."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 class Stillborn:
-    """A collective that could not be started: the communicator had failed before."""
+    """A collective that could not be started because the communicator had failed."""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason
@@ -81,7 +79,7 @@ class Stillborn:
         return True
 
     def wait(self, timeout: timedelta) -> None:  # noqa: ARG002 - as in collective.Work
-        """Say why not."""
+        """Raise the reason."""
         raise RuntimeError(self._reason)
 
 
@@ -94,13 +92,13 @@ class DeviceWork:
         self._waited_since_s: float | None = None
 
     def is_completed(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether it has ended, with or without success."""
         return bool(self._work.is_completed())
 
     def wait(self, timeout: timedelta) -> None:
-        """Wait so long at most; see ``collective.CollectiveWork``.
+        """Wait up to ``timeout``; see ``collective.CollectiveWork``.
 
-        Its time begins with the first wait: until then it may stand in the device's queue
+        Its time limit begins with the first wait: before, it may be queued on the device
         behind the backward pass.
         """
         now_s = time.monotonic()
@@ -114,7 +112,7 @@ class DeviceWork:
             if now_s > until_s:
                 raise RuntimeError("a collective has not ended yet")
             time.sleep(POLL_S)
-        self._work.wait()  # raises what went wrong; what follows on our stream comes after it
+        self._work.wait()  # raises its error; orders our stream after it
 
 
 class DeviceCollective:
@@ -130,25 +128,25 @@ class DeviceCollective:
         self._ending = BackendTeardown()
 
     def all_reduce(self, tensor: torch.Tensor) -> CollectiveWork:
-        """Start to add up a tensor of all members, in place, on a stream of its own."""
+        """Start to sum a tensor over all members, in place, on a stream of its own."""
         return self._started(lambda: self.pg.allreduce([tensor]))
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> CollectiveWork:
-        """Start to bring the tensor of rank ``root`` to all."""
+        """Start to broadcast rank ``root``'s tensor."""
         return self._started(lambda: self.pg.broadcast([tensor], broadcast_options(root)))
 
     def _started(self, start: Callable[[], Any]) -> CollectiveWork:
         try:
             return DeviceWork(start(), self._limit_s)
-        except RuntimeError as problem:  # not for the script, in whose backward pass we are
+        except RuntimeError as problem:  # must not reach the script's backward pass
             return Stillborn(str(problem).partition("\n")[0][:300])
 
     def abort(self) -> None:
-        """End the kernels under way; may take a while, so ``close`` does it aside."""
+        """End running kernels; may take long, so ``close`` does it in the background."""
         self.pg.abort()
 
     def close(self) -> None:
-        """Abort and destroy aside. Peers are let go by the control messages' group."""
+        """Abort and destroy in the background; peers are released by the gloo group."""
         if self.pg is None:
             return
         last, self.pg = [self.pg], None
@@ -159,7 +157,7 @@ class DeviceCollective:
         self._ending.begin(last, before=abort)
 
     def is_gone(self, within_s: float) -> bool:
-        """Whether no kernel writes any more, waiting that long."""
+        """Whether no kernel writes any more; waits up to ``within_s`` for that."""
         return self._ending.is_over(within_s)
 
 
@@ -168,7 +166,7 @@ def new_nccl(store: Any, rank: int, size: int, device: torch.device) -> DeviceCo
 
     Raises:
         ImportError: this torch has no NCCL.
-        RuntimeError: torch's or NCCL's own words.
+        RuntimeError: torch or NCCL failed; with their message.
     """
     from torch._C._distributed_c10d import ProcessGroupNCCL  # noqa: PLC0415 - not in every torch
 
@@ -176,8 +174,8 @@ def new_nccl(store: Any, rank: int, size: int, device: torch.device) -> DeviceCo
     with using(device):
         nccl: Any = ProcessGroupNCCL
         options = nccl.Options()
-        options.is_high_priority_stream = True  # a reduction goes before the backward pass
-        options.config.blocking = 0  # what connects can be aborted
+        options.is_high_priority_stream = True  # reductions before the backward pass
+        options.config.blocking = 0  # so that connecting can be aborted
         options._timeout = timedelta(seconds=GROUP_TIMEOUT_S)  # noqa: SLF001 - as for gloo
         pg = nccl(store, rank, size, options)
         pg.eager_connect_single_device(device)
@@ -185,7 +183,7 @@ def new_nccl(store: Any, rank: int, size: int, device: torch.device) -> DeviceCo
 
 
 def probe(collective: DeviceCollective, size: int) -> None:
-    """Add up ones over all members, once, before a training depends on it.
+    """Test a new communicator: sum ones over all members.
 
     Raises:
         RuntimeError: it failed, took too long or the sum is wrong.

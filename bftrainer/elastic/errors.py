@@ -1,20 +1,19 @@
-"""Mistakes in the use of the elastic runtime: code, cause, next step.
+"""Errors in the use of the elastic runtime: code, cause, next step.
 
-Raised by ``Run`` and its parts, printed by the worker into its log and sent on as
-``Failed``. Standard library only, like everything a training process imports first.
+Raised by ``Run`` and its parts, printed to the worker's log and reported as ``Failed``.
+Standard library only, like everything a training process imports first.
 
 Codes: 1401 model or optimizer does not fit, 1402 loader or sampler does not fit, 1403
 arguments of ``Run``, 1404 two backward passes in one step, 1405 loops or ``step()`` out
 of place, 1406 a batch without ``step()``, 1407 state that cannot be encoded, 1408
 members built different models, 1409 no torch in the interpreter, 1410 the script
 raised, 1411 the script could not be started, 1412 a checkpoint refused by the fence,
-1413 a checkpoint that cannot be read, 1414 NCCL demanded in vain, 1420 a framework that
-is set up in a way its hook cannot serve, 1421 members that read different data, 1422 an
-optimizer that steps beside the run, 1423 a script that trained nothing, 1424 one written
-for torchrun, 1430 no Horovod in the interpreter, 1431 no
-elastic function of Horovod called, or one again after its end. MPI: 1441 no mpi4py,
-1442 an MPI that cannot connect, 1443 state that cannot be handed over, 1444 a blocking
-call.
+1413 a checkpoint that cannot be read, 1414 NCCL demanded but not usable, 1420 a framework
+set up in a way its hook does not support, 1421 members that read different data, 1422 an
+optimizer that steps outside the run, 1423 a script that trained nothing, 1424 one written
+for torchrun, 1430 no Horovod in the interpreter, 1431 no elastic function of Horovod called,
+or one called again after its end. MPI: 1441 no mpi4py, 1442 an MPI that cannot connect, 1443
+state that cannot be handed over, 1444 a blocking call.
 """
 
 from __future__ import annotations

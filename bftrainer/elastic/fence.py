@@ -1,9 +1,9 @@
-"""Who may write checkpoints into a directory, and how a file gets there whole.
+"""Decides who may write checkpoints into a directory, and writes files atomically.
 
-A fence file names the newest writer by incarnation, trainer and generation; smaller
-ones are refused, and so is a different token under equal numbers. Standard library
-only: workers write here by ``checkpoint``, and an agent that puts a copy it holds on
-disk, by ``trainers.agent.replica_store``.
+A fence file names the newest writer by incarnation, trainer and generation. Writers of lower
+order are refused, and so is one of equal order with a different token. Standard library only:
+used by workers (``checkpoint``) and by agents that write a held copy to disk
+(``trainers.agent.replica_store``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FENCE = "fence.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """Who writes: compared by incarnation, then trainer, then generation."""
+    """A writer; ordered by incarnation, then trainer, then generation."""
 
     incarnation: int
     generation: int
@@ -39,17 +39,17 @@ class Fence:
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Return what decides between two writers.
+        """Return the sort key of writers.
 
-        A trainer submitted later for the same directory follows the one before it,
-        whose generations may have had greater numbers.
+        A trainer submitted later for the same directory follows an earlier one, even if that
+        one's generation numbers are higher.
         """
         digits = "".join(c for c in self.trainer_id if c in "0123456789")[:MAX_DIGITS]
         return (self.incarnation, int(digits or 0), self.generation)
 
 
 def path_for(directory: Path, step: int, generation: int) -> Path:
-    """Return a name that sorts by steps; a redone step in a later generation wins."""
+    """Return a name that sorts by step; a step repeated in a later generation sorts last."""
     return directory / f"step-{step:012d}-generation-{generation:08d}{SUFFIX}"
 
 
@@ -57,7 +57,7 @@ def write_whole(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """Write a file beside its name, sync it, rename it, sync the directory.
 
     Raises:
-        OSError: it could not be written; nothing of it is left then.
+        OSError: it could not be written; nothing is left of it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -76,14 +76,14 @@ def write_whole(path: Path, parts: Iterable[bytes | memoryview]) -> None:
 
 
 def claim(directory: Path, fence: Fence) -> bool:
-    """Make ``fence`` the directory's writer; False when somebody else is who may stay."""
+    """Make ``fence`` the directory's writer; False when a writer of higher order holds it."""
     directory.mkdir(parents=True, exist_ok=True)
     with _locked(directory):
         held = read_fence(directory)
         if held is not None and _forbids(held, fence):
             log.warning(
                 "BFT-1412: %s belongs to generation %d%s of daemon %d; generation %d%s of %d may"
-                " not write there any more.",
+                " no longer write there.",
                 directory, held.generation, _of(held), held.incarnation, fence.generation,
                 _of(fence), fence.incarnation,
             )  # fmt: skip
@@ -94,7 +94,7 @@ def claim(directory: Path, fence: Fence) -> bool:
 
 
 def _forbids(held: Fence, fence: Fence) -> bool:
-    """A number is used once: equal ones with different tokens are two writers."""
+    """Whether ``held`` excludes ``fence``; equal order with another token is another writer."""
     return held.order > fence.order or (held.order == fence.order and held.token != fence.token)
 
 
@@ -103,10 +103,10 @@ def _of(fence: Fence) -> str:
 
 
 def read_fence(directory: Path) -> Fence | None:
-    """Return who wrote last, None when nobody did or the file is damaged.
+    """Return the last writer, None if there was none or the file is damaged.
 
     Raises:
-        OSError: it cannot be read at the moment: nobody may write on that account.
+        OSError: it cannot be read at the moment; nothing may be written then.
     """
     path = directory / _FENCE
     try:
@@ -123,13 +123,13 @@ def read_fence(directory: Path) -> Fence | None:
         log.warning("ignored a damaged %s: %s", path, problem)
         return None
     if not all(type(n) is int and 0 <= n < MAX_NUMBER for n in fence.order):
-        log.warning("ignored a damaged %s: its numbers are none", path)
+        log.warning("ignored a damaged %s: its numbers are invalid", path)
         return None
     return fence
 
 
 def _read_small(path: Path) -> bytes:
-    """Read a file that may be anything: no link is followed, no pipe waited for."""
+    """Read a file that may be anything: follows no link, does not block on a pipe."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as problem:
@@ -165,8 +165,8 @@ def _write_fence(directory: Path, fence: Fence) -> None:
 def _locked(directory: Path) -> Iterator[None]:
     fd = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        # Some shared file systems have no locks; the fence then still holds between
-        # writers that are more than one write apart.
+        # Some shared file systems have no locks; the fence then fails only for writers that
+        # claim at the same moment.
         with suppress(OSError):
             fcntl.lockf(fd, fcntl.LOCK_EX)
         yield

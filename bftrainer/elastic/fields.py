@@ -1,8 +1,7 @@
-"""What a field of a message may hold: said once in its annotation, checked where it comes in.
+"""Field types of messages: declared in annotations, checked on receipt.
 
-``step: Count`` is an ``int`` to everybody, and finite and in range once ``checks_of`` has
-looked at it. Standard library only, like ``protocol``, which is its user. Nothing here
-recurses on what was sent.
+``step: Count`` is an ``int`` to a type checker; ``made`` checks that it is in range. Standard
+library only, like ``protocol``, which uses it. Nothing here recurses on received data.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, get_type_hints
 
-MOST = 2**53 - 1  # the greatest whole number that every reader of JSON keeps
+MOST = 2**53 - 1  # the greatest integer that every JSON parser keeps exact
 MOST_NAME, MOST_PATH, MOST_WORDS = 256, 4096, 2000  # characters
 MOST_TEXT = 4 * 1024 * 1024
 MOST_LISTED = 65_536  # members, arguments, variables
-MOST_DEPTH = 32  # of brackets within brackets
+MOST_DEPTH = 32  # of nested brackets
 _BRACKETS = b"[]{}"
 _NO_BRACKETS = bytes(set(range(256)) - set(_BRACKETS))
 _SQUARE = bytes.maketrans(b"{}", b"[]")
@@ -24,18 +23,18 @@ _TOO_MANY = b"[" * (MOST_DEPTH + 1)
 
 
 def in_one_line(text: str) -> str:
-    """Return the text with everything escaped that could break a line or a screen."""
+    """Return the text with all unprintable characters escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def is_deep(text: bytes) -> bool:
-    """Whether JSON text has more than ``MOST_DEPTH`` brackets within each other.
+    """Whether JSON text nests brackets deeper than ``MOST_DEPTH``.
 
-    Known before anybody parses it, and in linear time: each round takes the innermost pairs,
-    and too many that are opened in a row end the search. Brackets that do not match count as
-    deep or are left to the parser.
+    Checked before parsing, in linear time: each round removes the innermost pairs, and too
+    many consecutive opening brackets end the search. Unbalanced brackets count as deep or are
+    left to the parser.
     """
     unescaped = text.replace(rb"\\", b"").replace(rb"\"", b"")
     brackets = b"".join(unescaped.split(b'"')[::2]).translate(_SQUARE, _NO_BRACKETS)
@@ -80,12 +79,12 @@ class _Text:
     def __call__(self, value: Any) -> str:
         if not isinstance(value, str) or len(value) > self.most:
             raise ValueError(f"not a text of at most {self.most} characters")
-        value.encode()  # halves of characters are nobody's
+        value.encode()  # refuses lone surrogates
         return value
 
 
 def words(value: Any) -> str:
-    """Return what is shown to people: cut, and in one line."""
+    """Return a text for display: truncated, on one line."""
     if not isinstance(value, str):
         raise ValueError("not a text")  # noqa: TRY004  # one kind of error for all
     return in_one_line(value[:MOST_WORDS])[:MOST_WORDS]
@@ -107,7 +106,7 @@ class Each:
     most: int = MOST_LISTED
 
     def __call__(self, value: Any) -> tuple[Any, ...]:
-        """Return them."""
+        """Return the checked values."""
         if not isinstance(value, list | tuple) or len(value) > self.most:
             raise ValueError(f"not a list of at most {self.most}")
         return tuple(map(self.inner, value))
@@ -125,7 +124,7 @@ _count = _Whole(0, MOST)
 Count = Annotated[int, _count]
 MaybeCount = Annotated[int | None, _Maybe(_count)]
 Port = Annotated[int, _Whole(0, 65535)]
-Amount = Annotated[float, _amount]  # of seconds, or of samples in one
+Amount = Annotated[float, _amount]  # seconds, or samples per second
 Flag = Annotated[bool, _flag]
 Name = Annotated[str, _Text(MOST_NAME)]
 FilePath = Annotated[str, _Text(MOST_PATH)]
@@ -140,16 +139,16 @@ Pairs = Annotated[tuple[tuple[str, str], ...], Each(_pair)]
 
 @functools.cache
 def checks_of(cls: Any) -> Mapping[str, Callable[[Any], Any]]:
-    """Return what each field of a class must hold; every one has to be declared."""
+    """Return the check of each field of a class; every field needs one."""
     hints = get_type_hints(cls, include_extras=True)
     return {name: hint.__metadata__[-1] for name, hint in hints.items()}
 
 
 def made(cls: Any, fields: Mapping[Any, Any]) -> Any:
-    """Make an object of what somebody sent.
+    """Construct an object from received fields.
 
     Raises:
-        ValueError: unknown or missing fields, or what one of them may not hold.
+        ValueError: a field is unknown, missing or invalid.
     """
     checks = checks_of(cls)
     if unknown := fields.keys() - checks.keys():
@@ -167,5 +166,5 @@ def made(cls: Any, fields: Mapping[Any, Any]) -> Any:
 
 
 def shown(value: object, most: int = 100) -> str:
-    """Return the beginning of a text that was sent, or what else came, fit for a log."""
+    """Return the beginning of a received text, or the type of another value, for a log."""
     return repr(value[:most]) if isinstance(value, str) else f"a {type(value).__name__}"

@@ -1,9 +1,9 @@
-"""Checkpoint files: what surrounds the bytes of a state, and how to trust them again.
+"""The checkpoint file format: writing, verifying and pruning.
 
-A checkpoint is a magic line, a JSON header and raw bytes, closed by their SHA-256; a copy
-in another agent's memory is the same bytes. The two newest files stay. ``fence`` says who
-may write. What the bytes mean is the callers' business: ``checkpoint`` (tensors) and
-``mpi.disk`` (arrays). Standard library only.
+A checkpoint is a magic line, a JSON header and raw bytes, followed by their SHA-256; a copy in
+another agent's memory has the same format. The two newest files are kept. ``fence`` decides who
+may write. The raw bytes are defined by the callers, ``checkpoint`` (tensors) and ``mpi.disk``
+(arrays). Standard library only.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class UnreadableError(Exception):
-    """Something that is not a complete checkpoint of ours; the text says why."""
+    """Not a complete checkpoint of ours; the text says why."""
 
 
 def newest_first(directory: Path) -> list[Path]:
-    """Return the checkpoints of a directory, the one with most steps first."""
+    """Return the checkpoints of a directory, most steps first."""
     with suppress(FileNotFoundError):
         names = [n for n in os.listdir(directory) if n.endswith(SUFFIX)]  # noqa: PTH208
         return [directory / n for n in sorted(names, reverse=True) if not n.startswith(".")]
@@ -38,7 +38,7 @@ def newest_first(directory: Path) -> list[Path]:
 
 
 def step_of(path: Path) -> int:
-    """Return the committed steps a file's name tells, -1 when it tells none."""
+    """Return the committed steps in a file's name, -1 if there are none."""
     number = path.name.removeprefix("step-").split("-")[0]
     return int(number) if number.isascii() and number.isdecimal() else -1
 
@@ -47,7 +47,7 @@ def step_of(path: Path) -> int:
 
 
 def parts_of(header: dict[str, Any], states: Iterable[memoryview]) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of a checkpoint, its digest last; ``states`` are taken one by one."""
+    """Yield the bytes of a checkpoint, its digest last; ``states`` is consumed lazily."""
     digest = hashlib.sha256()
     text = json.dumps(header).encode()
     for part in (MAGIC, len(text).to_bytes(8, "little"), text):
@@ -60,11 +60,11 @@ def parts_of(header: dict[str, Any], states: Iterable[memoryview]) -> Iterator[b
 
 
 def prune(directory: Path, written: Path, layout: int | None) -> None:
-    """Remove what ``written``, the newest checkpoint, has made useless.
+    """Remove the files that ``written``, the newest checkpoint, has superseded.
 
-    Goes: all of our model's but the newest two up to it; those of our model that claim
-    more steps, for we did not go on from them; what crashed writers left. Files that
-    cannot be read, or of another model, are neither counted nor touched.
+    Removed: our model's checkpoints except the newest two up to ``written``; those with more
+    steps, from which the run did not continue; temporary files of crashed writers. Unreadable
+    files and those of other models are neither counted nor removed.
     """
     ours = [path for path in newest_first(directory) if _has_layout(path, layout)]
     kept = [path for path in ours if path.name <= written.name][:KEEP]
@@ -90,13 +90,13 @@ def read_from(
     allocate: Callable[[dict[str, Any]], Sequence[memoryview]],
     expected: str = "",
 ) -> dict[str, Any]:
-    """Return the header of what comes out of ``file`` until its end, verified.
+    """Read and verify a checkpoint up to the end of ``file``; return its header.
 
     Args:
         file: a buffered reader.
-        allocate: makes room for the bytes that the header announces; filled here, worth
-            nothing when this raises.
-        expected: its SHA-256 in hex, where somebody trusted has told it.
+        allocate: returns memory for the bytes that the header announces; filled here, invalid
+            if this raises.
+        expected: its SHA-256 in hex, if known from a trusted source.
 
     Raises:
         UnreadableError: it is not one complete checkpoint, or ``allocate`` says so.
@@ -111,12 +111,12 @@ def read_from(
     if file.read() != digest.digest():
         raise UnreadableError("its checksum does not match")
     if expected and digest.hexdigest() != expected:
-        raise UnreadableError("it is not what its holder was given")
+        raise UnreadableError("it is not the copy that was given to its holder")
     return header
 
 
 def peek(path: Path) -> dict[str, Any]:
-    """Return the header alone, not verified: good for a guess."""
+    """Return the header alone, not verified."""
     with opened(path) as file:
         return _read_header(file, hashlib.sha256())
 
@@ -126,11 +126,11 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     """Open a checkpoint for reading.
 
     Raises:
-        UnreadableError: it is no file of this user.
+        UnreadableError: it is not a regular file of this user.
         OSError: it cannot be opened.
     """
-    # Refuses symbolic links and files another user put there: their content would
-    # become our parameters. A pipe is not waited for.
+    # Refuses symbolic links and files of other users: their content would become our
+    # parameters. Does not block on a pipe.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags), "rb") as file:
         status = os.fstat(file.fileno())

@@ -1,9 +1,8 @@
 """Makes ``bftrainer.elastic`` importable in an interpreter that does not have it.
 
-The template calls ``ensure_importable`` before anything else. The directory of the
-running ``bftrainer`` comes in; nothing changes where that is what the interpreter
-would import anyway, else a finder serves this one subpackage and nothing beside it,
-so that no other package of ours can shadow one of the user's. Standard library only.
+The template calls ``ensure_importable`` first. If the interpreter would import another
+``bftrainer`` or none, a finder serves this one subpackage and nothing else, so that none of our
+other packages can shadow one of the user's. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from types import ModuleType
 
 
 class ElasticFinder:
-    """Serves ``bftrainer`` and ``bftrainer.elastic`` from one directory."""
+    """Finds ``bftrainer`` and ``bftrainer.elastic`` in one directory."""
 
     def __init__(self, package_dir: Path) -> None:
         self.package_dir = package_dir
@@ -28,15 +27,15 @@ class ElasticFinder:
         path: Sequence[str] | None = None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """Find our two packages; modules below them are found through their path."""
+        """Find our two packages; their modules are found through the package path."""
         del path, target
         if fullname == "bftrainer":
             spec = importlib.util.spec_from_file_location(
                 fullname, self.package_dir / "__init__.py", submodule_search_locations=[]
             )
             if spec is not None:
-                # The call above fills in the directory; without it the sidecar's other
-                # parts stay out of reach.
+                # The call above fills in the directory. Emptied, it hides the sidecar's
+                # other packages.
                 spec.submodule_search_locations = []
             return spec
         if fullname == "bftrainer.elastic":
@@ -48,7 +47,7 @@ class ElasticFinder:
 
 
 def ensure_importable(package_dir: Path) -> bool:
-    """Return whether the finder had to be installed for ``package_dir``."""
+    """Install the finder for ``package_dir`` if necessary; return whether it was."""
     spec = importlib.util.find_spec("bftrainer")
     if spec is not None and spec.origin is not None:
         origin = Path(spec.origin).resolve()

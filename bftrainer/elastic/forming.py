@@ -1,8 +1,8 @@
 """Connects the process group of a generation while the script trains on.
 
-A ``Commit`` comes in as soon as the control thread hears of it; its group goes out to
-``membership`` at the switch, by then usually connected. What was begun and is not
-wanted any more is dropped once it is done: nothing can interrupt it.
+Starts when the control thread receives a ``Commit``; ``membership`` takes the group at the
+switch, when it is usually connected. A group that is no longer wanted is dropped when it is
+complete, because nothing can interrupt it.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from bftrainer.elastic.rank import place_in
 
 
 class FormingGroups:
-    """Groups under way, by commit; shared by the control thread and the training loop."""
+    """Forming groups by commit; shared by the control thread and the training loop."""
 
     def __init__(self, control: Control, offer: BackendOffer = BackendOffer()) -> None:  # noqa: B008 - frozen
         self._control = control
         self._offer = offer
         self._lock = threading.Lock()
         self._tasks: dict[Key, AbandonableCall[Group]] = {}
-        self._begun: set[Key] = set()  # also those taken: a second group would confuse peers
+        self._begun: set[Key] = set()  # including those taken: a second group confuses peers
         control.on_commit = self.hear
 
     def hear(self, commit: Commit) -> None:
         """Begin to connect to the other members of a commit, once.
 
-        The training loop may learn of a commit and take its group before the control
-        thread, which announced it, comes to this.
+        The training loop may see a commit and take its group before the control thread,
+        which received it, calls this.
         """
         config = self._control.config
         me = place_in(commit, config)
@@ -49,16 +49,16 @@ class FormingGroups:
                 )
 
     def is_slow(self, commit: Commit) -> bool:
-        """Whether the group of ``commit`` is still forming, and that may take seconds.
+        """Whether the group of ``commit`` is still forming, and may take seconds.
 
-        Sockets are connected while the members wait; a communicator of GPUs is not.
+        Members may wait while sockets connect, but not for a communicator of GPUs.
         """
         with self._lock:
             task = self._tasks.get(key_of(commit))
         return bool(self._offer.device) and task is not None and not task.is_done
 
     def take(self, commit: Commit, abandoned: Callable[[], bool]) -> Group | Broken:
-        """Wait for the group of ``commit``, in which this worker is not alone."""
+        """Wait for the group of ``commit``, which has several members."""
         self.hear(commit)
         with self._lock:
             task = self._tasks.pop(key_of(commit))
@@ -68,7 +68,7 @@ class FormingGroups:
         return outcome
 
     def forget(self, before: Key) -> None:
-        """Drop what was begun for earlier commits than this one: nobody enters them now."""
+        """Drop the groups of earlier commits, which will not be entered."""
         with self._lock:
             stale = [self._tasks.pop(key) for key in sorted(self._tasks) if key < before]
             self._begun = {key for key in self._begun if key >= before}

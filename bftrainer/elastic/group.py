@@ -1,10 +1,10 @@
-"""One generation's process groups, built and used so that they can be left at any moment.
+"""One generation's process groups, built and used so that they can be abandoned at any moment.
 
-The torch back end blocks in ways nothing can interrupt (a full mesh towards a dead
-member, a collective with a hung one). So whatever may hang runs in a side thread or is
-waited for in slices, and is simply left behind when a newer ``Commit`` arrives; the
-next group has fresh sockets, a fresh key in a fresh store, and fresh buffers. Used by
-``membership``, ``buckets`` and ``transfer``.
+The torch back end blocks in ways nothing can interrupt (connecting to a dead member, a
+collective with a hung one). So whatever may hang runs in a side thread or is waited for in
+slices, and is abandoned when a newer ``Commit`` arrives; the next group has fresh sockets, a
+fresh key in a fresh store, and fresh buffers. Used by ``membership``, ``buckets`` and
+``transfer``.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ __all__ = ["LEFT_BEHIND", "AbandonableCall", "Broken", "in_side_thread", "settle
 
 
 def new_process_group(store: Store, rank: int, size: int, address: str) -> Any:
-    """Make gloo's process group of a generation, which every generation has."""
+    """Make the gloo process group that every generation has."""
     gloo: Any = ProcessGroupGloo  # its type stubs know neither options nor collectives
-    options = gloo._Options()  # noqa: SLF001 - the only way to name the address
+    options = gloo._Options()  # noqa: SLF001 - the only way to set the address
     options._timeout = timedelta(seconds=GROUP_TIMEOUT_S)  # noqa: SLF001
     options._devices = [gloo.create_device(hostname=address)]  # noqa: SLF001
     options._threads = 2  # noqa: SLF001
@@ -48,8 +48,8 @@ def new_process_group(store: Store, rank: int, size: int, address: str) -> Any:
 class Group:
     """The process groups of one generation and attempt.
 
-    ``control`` carries what is in the host's memory: votes, standings, and with gloo all
-    else. ``data`` carries what is on a device, where the members agreed on NCCL.
+    ``control`` carries what is in host memory: votes, member status, and with gloo everything
+    else. ``data`` carries device tensors, if the members agreed on NCCL.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Group:
         return self.control.pg
 
     def carrier_of(self, tensor: torch.Tensor) -> Collective:
-        """Return what this tensor is added up or handed on with."""
+        """Return the back end that carries this tensor."""
         if self.data is not None and device.is_on_device(tensor):
             return self.data
         return self.control
@@ -88,7 +88,7 @@ class Group:
         self.store = None
 
     def is_gone(self, within_s: float) -> bool:
-        """Whether its threads have ended, waiting that long: no collective writes any more."""
+        """Whether its threads have ended, so that no collective writes any more."""
         return self.control.is_gone(within_s) and (self.data is None or self.data.is_gone(within_s))
 
 
@@ -99,10 +99,10 @@ def build(
     offer: BackendOffer = BackendOffer(),  # noqa: B008 - frozen
     per_node: int = 1,
 ) -> Group:
-    """Connect to all members of a commit; blocks, so ``Forming`` has a thread for it.
+    """Connect to all members of a commit; blocks, so ``forming`` calls it in a thread.
 
     Raises:
-        ElasticError: BFT-1414 when NCCL is demanded and cannot be.
+        ElasticError: BFT-1414 when NCCL is demanded and cannot be used.
         RuntimeError: a member, or the store, cannot be reached.
     """
     client = StoreClient(commit.store_host, commit.store_port, commit.token, GROUP_TIMEOUT_S)
@@ -133,7 +133,7 @@ def build(
 
 
 def connect_device(store: TorchStore, meeting: Meeting, offer: BackendOffer) -> DeviceCollective:
-    """Connect and probe what works in the devices' memory."""
+    """Connect and probe NCCL."""
     made = device.new_nccl(
         PrefixStore(f"{meeting.prefix}/nccl", store),
         meeting.rank,
@@ -149,6 +149,6 @@ def connect_device(store: TorchStore, meeting: Meeting, offer: BackendOffer) -> 
 
 
 def rehearse(address: str) -> None:
-    """Touch everything a first group needs, alone."""
+    """Form a group of one, to warm up the code that a first group needs."""
     pg = new_process_group(HashStore(), 0, 1, address)
     pg.allreduce([torch.zeros(1)]).wait()

@@ -1,9 +1,9 @@
-"""The user's ``DataLoader`` as the elastic runtime reads it.
+"""Reads the user's ``DataLoader`` in shares of global batches.
 
-A loader comes in once; for each step a position comes in and this worker's share of
-the global batch goes out, fetched and collated as the user's loader would. With
-``num_workers`` its processes read ahead over the rest of the epoch, from the position
-and the seat at which a generation begins; with ``persistent_workers`` they stay.
+For each position in the epoch it returns this worker's share of the global batch, fetched and
+collated as the user's loader would. With ``num_workers`` the loader's processes read ahead for
+the rest of the epoch, from the position and rank at which a generation begins; with
+``persistent_workers`` they are kept.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bftrainer.elastic.state import seed_everything
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """From which seat the loader is read: changes with every generation and epoch."""
+    """The rank for which the loader is read; changes with every generation and epoch."""
 
     seed: int
     epoch: int
@@ -52,21 +52,21 @@ class Loader:
         self.plan = _plan_of(loader)
         self._order_of: tuple[int, int] | None = None
         self._order = torch.empty(0, dtype=torch.long)
-        self._ahead: DataLoader[Any] | None = None  # reads ahead in other processes
+        self._ahead: DataLoader[Any] | None = None  # reads ahead in worker processes
         self._asked = _Asked()
         self._stream_of: tuple[View, int, int] | None = None
         self._stream: Iterator[Any] | None = None
 
     def global_batch(self, size: int, position: int, budget: int | None) -> int:
-        """Return the size of the global batch at ``position``, 0 at the end of the epoch."""
+        """Return the size of the global batch at ``position``; 0: the epoch ends."""
         return self.plan.global_batch(position, budget, self.cutting.workers(size))
 
     def fetch(
         self, view: View, position: int, batch: int, budget: int | None, number: int = 0
     ) -> Any:
-        """Return piece ``number`` of this rank of the global batch at ``position``.
+        """Return this rank's piece ``number`` of the global batch at ``position``.
 
-        The caller skips positions at which this rank has no piece.
+        Must not be called for positions at which this rank has no piece.
         """
         pieces = self.cutting.pieces(batch, view.size, view.rank)
         if self.loader.num_workers == 0:
@@ -94,13 +94,13 @@ class Loader:
     def _keys(
         self, view: View, position: int, batch: int, pieces: Sequence[BatchPiece]
     ) -> list[list[Any]]:
-        """Return what to ask the dataset for, one list for each piece."""
+        """Return the keys to read from the dataset, one list for each piece."""
         if self._order_of != (view.seed, view.epoch):
             self._order = self._order_for(view)
             self._order_of = (view.seed, view.epoch)
         whole = self._order[position : position + batch]
         if isinstance(self.loader.dataset, Sharded):
-            # Neighbours in a shard go to the same worker: it reads few shards, in order.
+            # Sorted, so that each worker reads few shards, in order.
             whole = whole.sort().values
         return [
             self._keys_of(
@@ -126,7 +126,7 @@ class Loader:
 
     @property
     def _dataset(self) -> Any:
-        # Bitwise: what a dataset draws at random may not depend on who reads it.
+        # Bitwise mode: a dataset's random numbers must not depend on the reading process.
         return _Seeded(self.loader.dataset) if self.cutting.logical else self.loader.dataset
 
     def _collate(self, keys: list[Any]) -> Any:
@@ -138,7 +138,7 @@ class Loader:
     def _read_ahead(
         self, view: View, position: int, budget: int | None, number: int
     ) -> Iterator[Any]:
-        """Have the loader's processes read this rank's pieces of the rest of the epoch."""
+        """Let the loader's processes read this rank's pieces of the rest of the epoch."""
         asked: list[list[Any]] = []
         while batch := self.global_batch(view.size, position, budget):
             pieces = self.cutting.pieces(batch, view.size, view.rank)
@@ -160,12 +160,12 @@ class Loader:
                 multiprocessing_context=self.loader.multiprocessing_context,
                 persistent_workers=self.loader.persistent_workers,
             )
-        # With persistent workers this drops what they had read for another seat.
+        # With persistent workers this drops what they had read for another rank.
         return iter(self._ahead)
 
 
 class _Asked(Sampler[list[Any]]):
-    """The batches a reading loader is asked for; exchanged between two iterations."""
+    """Batch sampler of the loader that reads ahead; replaced between two iterations."""
 
     def __init__(self) -> None:
         self.batches: list[list[Any]] = []
@@ -178,7 +178,7 @@ class _Asked(Sampler[list[Any]]):
 
 
 class _Seeded(Dataset[Any]):
-    """A dataset that reads each piece with the random streams that belong to the piece."""
+    """A dataset that seeds the random streams for each piece before reading it."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -246,7 +246,7 @@ def _plan(loader: DataLoader[Any], *, shuffle: bool) -> sampler.EpochPlan:
 
 
 def least_share(model: torch.nn.Module) -> int:
-    """Return how many samples a share must have for the model to take it."""
+    """Return the number of samples that the model needs at least in a share."""
     needs_two = torch.nn.modules.batchnorm._BatchNorm  # noqa: SLF001 - the common base
-    # Normalising over one sample raises, at the end of an epoch of all places.
+    # Batch normalisation over one sample raises.
     return 2 if any(isinstance(m, needs_two) for m in model.modules()) else 1

@@ -1,7 +1,7 @@
-"""What a member says of itself first thing in a new group, and what all must have alike. Pure.
+"""The status that members exchange first in a new group, and what must be alike. Pure.
 
-The standings of all members come in; whose state all take goes out, and the error of
-members that built another model or read other data. Used by ``state_transfer``.
+Chooses the member whose state all take, and returns the error of members that built another
+model or read other data. Used by ``state_transfer``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NO_STATE = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStatus:
-    """One member, in whole numbers, as members exchange them."""
+    """The status of one member, in integers."""
 
     step: int  # committed, or NO_STATE
     layout: int  # of the model
@@ -25,12 +25,12 @@ class MemberStatus:
     order: int = 0  # how the loader goes through the samples: shuffling, shards
 
     def row(self) -> list[int]:
-        """Return what ``of`` makes a standing of again."""
+        """Return the status as a list of integers, the inverse of ``of``."""
         return list(astuple(self))
 
     @classmethod
     def of(cls, row: Sequence[int]) -> MemberStatus:
-        """Return the standing of another member."""
+        """Return the status of another member."""
         step, layout, samples, batch, order = row
         return cls(step=step, layout=layout, samples=samples, batch=batch, order=order)
 
@@ -46,8 +46,8 @@ def refuse(
     """Return the error of members that cannot train together; ``nodes`` are those of the ranks.
 
     Raises:
-        ElasticError: it is ours to end. Members with the state that all would take are not
-            to blame: the group goes on without the others.
+        ElasticError: this worker must end. Members that match the state's source do not: the
+            group goes on without the others.
     """
     error = _unlike(standings, nodes)
     if error is None:

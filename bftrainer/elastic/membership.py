@@ -1,9 +1,8 @@
-"""Which workers train together: entering, changing and leaving generations.
+"""A worker's membership: entering, changing and leaving generations.
 
-``run`` calls in at step boundaries; ``Commit`` messages come from ``control``. A
-change ends the old generation, forms the new group (leaving any attempt that a newer
-commit overtakes), finds the member with the most committed steps and brings the
-others to its state. What comes out is a group and equal state on all members.
+``run`` calls this at step boundaries; ``control`` supplies the ``Commit`` messages. A change
+ends the old generation, forms the new group (giving up an attempt that a newer commit
+supersedes), and brings all members to the state with the most committed steps.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ log = logging.getLogger("bftrainer.elastic")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationInfo:
-    """Where a worker stands; what the hooks of ``Run`` are told."""
+    """Position of a worker in the run; passed to the hooks of ``Run``."""
 
     generation: int
     attempt: int
@@ -44,7 +43,7 @@ class GenerationInfo:
     samples: int
     rank: int
     size: int
-    terms: Terms = Terms()  # noqa: RUF009 - frozen; batch, shares and learning rate
+    terms: Terms = Terms()  # noqa: RUF009 - frozen
 
     @property
     def share(self) -> int:
@@ -86,14 +85,14 @@ class Membership:
         self.undo: dict[str, Any] | None = None  # light state when a step failed
         self.on_generation_end: list[Callable[[GenerationInfo], object]] = []
         self.on_entered: list[Callable[[GenerationInfo], object]] = []
-        self._seen: Key = (-1, -1)  # the newest commit acted upon
+        self._seen: Key = (-1, -1)  # the newest commit this worker acted on
         self._forming = FormingGroups(control, offer)
 
     # ---- what run asks ---------------------------------------------------------------
 
     @property
     def counters(self) -> Counters:
-        """Where the run is."""
+        """Steps, samples and epoch of the run."""
         return self.handover.counters
 
     @property
@@ -107,7 +106,7 @@ class Membership:
         return 0 if self.commit is None else self.commit.attempt
 
     def info(self) -> GenerationInfo:
-        """Return where this worker stands."""
+        """Return this worker's position."""
         return GenerationInfo(
             generation=self.generation,
             attempt=self.attempt,
@@ -120,7 +119,7 @@ class Membership:
         )
 
     def fence(self) -> Fence:
-        """Return what this worker's checkpoints are fenced with."""
+        """Return the fence of this worker's checkpoints."""
         commit = self.commit
         return Fence(
             incarnation=0 if commit is None else commit.incarnation,
@@ -130,17 +129,17 @@ class Membership:
         )
 
     def wants_switch(self) -> bool:
-        """Whether this worker holds a commit for a later generation, and could enter it."""
+        """Whether this worker has a commit for a later generation and could enter it now."""
         newer = self.control.newer_than(self._seen)
         return newer is not None and not self._forming.is_slow(newer)
 
     def must_abandon(self) -> bool:
-        """Whether that commit says that the present group is broken."""
+        """Whether the newest commit declares the present group broken."""
         newer = self.control.newer_than(self._seen)
         return newer is not None and newer.abandon
 
     def switch_due(self) -> Commit | None:
-        """Return the commit to switch to at this boundary, if all members agree."""
+        """Return the commit to enter at this boundary, if all members voted for it."""
         newer = self.control.newer_than(self._seen)
         if newer is None:
             return None
@@ -164,7 +163,7 @@ class Membership:
         self.enter(self.control.wait_newer(self._seen))
 
     def enter(self, commit: Commit) -> None:
-        """End the present generation and enter ``commit``'s, or the one that overtakes it."""
+        """End the present generation and enter ``commit``'s, or the one that supersedes it."""
         if self.undo is not None:
             self.state.restore_light(self.undo)
             self.undo = None
@@ -184,7 +183,7 @@ class Membership:
             commit = self.control.wait_newer(self._seen)
 
     def _report(self, broken: Broken, key: Key) -> None:
-        self._drop_group()  # first of all: others may be waiting for us in a collective
+        self._drop_group()  # first: others may be waiting for us in a collective
         log.warning("generation %d.%d interrupted: %s", *key, broken.reason)
         self.control.send(
             Interrupted(
@@ -218,7 +217,7 @@ class Membership:
     # ---- forming a generation ------------------------------------------------------------
 
     def _form(self, commit: Commit, me: RankInfo) -> Broken | None:
-        """Bring this worker into ``commit``'s generation with everybody's state."""
+        """Form ``commit``'s group and bring this worker to its common state."""
         group: Group | None = None
         if me.size > 1:
             built = self._forming.take(commit, overtaken(self.control, commit))
@@ -244,7 +243,7 @@ class Membership:
         self.rank, self.size = me.rank, (size := me.size)
         self.handover.complete()
         counters = self.counters
-        # Each rank its own streams, the same on every replay.
+        # Random streams differ by rank and are the same whenever the step is repeated.
         seed_everything(counters.seed, *key_of(commit), counters.step, me.rank, 2)
         self.terms = self._terms_of(size)
         if self.reducer is None and (size > 1 or self._reduces_alone):
@@ -269,7 +268,7 @@ class Membership:
                 resumed_from=resumed,
                 batch=self.terms.batch,
                 lr_factor=self.terms.lr_factor,
-                shares=self.terms.shares if me.rank == 0 else (),  # once is enough
+                shares=self.terms.shares if me.rank == 0 else (),  # from one member is enough
                 backend=backend,
             )
         )
@@ -280,16 +279,16 @@ class Membership:
             hook(self.info())
 
     def note_commit(self) -> None:
-        """Remember that a step is committed here."""
+        """Record that this worker committed a step."""
         self.committed_s = time.monotonic()
         self.writer.note(self.counters.step)
 
     def share_after(self, active: int) -> Broken | bool:
-        """After a step in which only ``active`` members had samples: bring the others along.
+        """Send rank 0's state to the members that had no samples in the last step.
 
-        They took part in the average, but what the script does around its update
-        (clipping, schedules) ran only where there were samples, so they take the
-        outcome from rank 0. Returns whether this member was one of them.
+        Only the first ``active`` members had samples. The others took part in the average,
+        but not in what the script does around its update (clipping, schedules). Returns
+        whether this member was one of them.
         """
         if self.group is None:
             return False
@@ -298,8 +297,8 @@ class Membership:
 
 
 def _lost(old: Commit, new: Commit) -> str:
-    """Say what broke the old generation."""
+    """Return which members the old generation lost, as text."""
     left = {m.worker_id for m in new.members}
     nodes = [m.node or m.worker_id for m in old.members if m.worker_id not in left]
     number = f"generation {old.generation}.{old.attempt}"
-    return f"lost {', '.join(nodes)} of {number}" if nodes else f"{number} broke"
+    return f"lost {', '.join(nodes)} of {number}" if nodes else f"{number} failed"

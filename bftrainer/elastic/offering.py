@@ -1,7 +1,7 @@
-"""What this worker can offer a generation: a GPU of its own and NCCL, or why not.
+"""This worker's ``BackendOffer``: a GPU of its own and NCCL, or why not.
 
-The model's parameters and what the trainer was submitted with come in, an ``BackendOffer`` goes
-out. Called by ``run`` when the model is known.
+Depends on the model's parameters and on the trainer's ``backend``. Called by ``run`` when the
+model is known.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ def _obstacle(parameters: Sequence[torch.Tensor], *, is_bitwise: bool) -> str:
     if kinds != {"cuda"} or len(devices) > 1:
         return f"the model is on {' and '.join(sorted(map(str, devices)))}"
     if is_bitwise:
-        return "the bitwise mode adds up in the host's memory"
+        return "the bitwise mode adds gradients in host memory"
     if not torch.distributed.is_nccl_available():
         return "this torch has no NCCL"
     return ""
 
 
 def _name_of(device: torch.device) -> str:
-    """Return a name that no other GPU has."""
+    """Return a unique name of a GPU."""
     found = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     if found:
         return str(found)
-    # Workers of one node may each see one GPU only, and all call it the first.
+    # Workers of one node may each see one GPU only, always with index 0.
     seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return f"{os.uname().nodename}:{seen}:{device.index}"

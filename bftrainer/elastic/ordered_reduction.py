@@ -1,12 +1,11 @@
-"""Bitwise mode: the gradients of logical workers become one sum in one fixed order.
+"""Bitwise mode: adds the gradients of logical workers in a fixed order.
 
-Each worker keeps the gradients of its logical workers apart. Every member then gets
-one slice of all of them, adds them in the order of the logical workers, and hands the
-sum of its slice to all: additions and their order are the same at every size, so is the
-result, bit for bit. Buffers (running averages) are those of logical worker 0. Memory:
-one copy of the gradients per logical worker, shared among the members, in the host's
-memory: the order of sums is ours, which only gloo leaves to us. Used by ``run``
-in place of ``buckets.GradientReducer``.
+Each worker keeps the gradients of its logical workers separate. Every member then receives one
+slice of all of them, adds them in the order of the logical workers, and sends the sum to all:
+the additions and their order are the same at every size, so the result is bit-identical.
+Buffers (running averages) are those of logical worker 0. Memory: one copy of the gradients per
+logical worker, divided among the members. It is host memory, because only gloo leaves the order
+of sums to us. Used by ``run`` in place of ``buckets.GradientReducer``.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ from bftrainer.elastic.state import pack, unpack
 
 
 class Exchange:
-    """The memory in which one bucket's slices travel, made for one generation."""
+    """Memory for the exchange of one bucket's slices, made for one generation."""
 
     def __init__(self, bucket: GradientBucket, size: int, rank: int, passes: Sequence[int]) -> None:
-        width = bucket.flat.numel() // size  # of a slice; the bucket is padded to that end
+        width = bucket.flat.numel() // size  # of a slice; buckets are padded to a multiple of size
         new = partial(host_memory, like=bucket.flat)
-        self.leaves = new((size, passes[rank], width))  # by the member that adds them
-        self.slices = new((sum(passes), width))  # ours of all logical workers, in order
-        self.part = new(width + 1)  # the sum of our slice, and our vote
+        self.leaves = new((size, passes[rank], width))  # our gradients, by adding member
+        self.slices = new((sum(passes), width))  # our slice of all logical workers, in order
+        self.part = new(width + 1)  # sum of our slice, and our vote
         self.parts = new((size, width + 1))
         self.splits = ([count * width for count in passes], [passes[rank] * width] * size)
 
     def scatter(self, pg: Any) -> Any:
-        """Start to give every member its slice of our leaves."""
+        """Start to send every member its slice of our gradients."""
         return pg.alltoall_base(self.slices.view(-1), self.leaves.view(-1), *self.splits)
 
     def add_up(self, vote: float) -> None:
@@ -84,7 +83,7 @@ class OrderedReducer(GradientReducer):
     def bind(
         self, group: Group | None, vote: Callable[[], bool], abandoned: Callable[[], bool]
     ) -> None:
-        """Work for a new generation, in fresh memory."""
+        """Attach to a new generation, with fresh memory."""
         super().bind(group, vote, abandoned)
         self._padding = 1 if group is None else group.size
         self._allocate()
@@ -107,7 +106,7 @@ class OrderedReducer(GradientReducer):
 
     @property
     def _buffers(self) -> list[torch.Tensor]:
-        # Asked anew: a module may put another tensor in a buffer's place.
+        # Not cached: a module may replace a buffer's tensor.
         return [b for b in self._all_buffers() if b.numel()]
 
     def _restore(self, values: Sequence[torch.Tensor]) -> None:
@@ -172,7 +171,7 @@ class OrderedReducer(GradientReducer):
             self._hand_out()
             return
         self._restore(self._before)
-        # What is left behind may still be written to: nothing of it is used again.
+        # Abandoned collectives may still write to this memory.
         self._exchanges = {}
 
     def _exchange_all(self, group: Group) -> Broken | None:

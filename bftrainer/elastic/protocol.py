@@ -1,16 +1,15 @@
-"""What the control plane and a worker say to each other, as frozen dataclasses.
+"""The messages between the control plane and a worker, as frozen dataclasses.
 
-Carried as one JSON object per line over a socket that the worker inherits; the
-agent passes these bodies on. Standard library only: this module is imported inside
-users' training processes. Unknown types and fields are refused, and so is what a field's
-annotation does not allow (``fields``); lines are at most ``MAX_LINE_BYTES``.
+One JSON object per line, over a socket that the worker inherits; the agent forwards the
+bodies. Standard library only: this module is imported in users' training processes. Unknown
+types and fields and values that a field's annotation forbids (``fields``) are refused; a line
+has at most ``MAX_LINE_BYTES``.
 
-A generation forms in three steps. ``Prepare`` goes to every worker of the new
-membership; each answers ``Ready`` at once, from its control thread, while it goes
-on training; the first survivor opens the generation's own store and reports the
-port. ``Commit`` then goes to the union of the old and the new membership: all old
-members switch at the same step boundary, joiners are already waiting. ``Entered``
-says that a member holds the common state and trains on.
+A generation forms in three steps. ``Prepare`` goes to every worker of the new membership;
+each answers ``Ready`` from its control thread and goes on training; the first survivor opens
+the generation's store and reports its port. ``Commit`` goes to the union of the old and the
+new membership: old members switch at the same step boundary, joiners are waiting. ``Entered``
+reports that a member holds the common state and trains.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class ProtocolError(Exception):
 
 
 class UnknownTypeError(ProtocolError):
-    """It may be one of a later release."""
+    """An unknown message type, perhaps one of a later release."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +63,7 @@ class Member:
 
 def _member(value: Any) -> Member:
     if not isinstance(value, dict):
-        raise ValueError("not an object")  # noqa: TRY004  # as all that is wrong with a value
+        raise ValueError("not an object")  # noqa: TRY004  # as for any other invalid value
     return cast("Member", made(Member, value))
 
 
@@ -73,7 +72,7 @@ Members: TypeAlias = Annotated[tuple[Member, ...], Each(_member, MAX_MEMBERS)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """What a worker is told when it is forked."""
+    """Configuration of a worker, sent when it is forked."""
 
     trainer_id: Name
     worker_id: Name
@@ -91,18 +90,18 @@ class WorkerConfig:
     incarnation: Count = 0
     seed: Count = 0
     backend: Name = "auto"  # see elastic.choosing
-    member: Name = ""  # what rosters call the workers of this node together; "": worker_id
-    local_rank: Count = 0  # among them
+    member: Name = ""  # id in rosters of this node's workers together; "": worker_id
+    local_rank: Count = 0  # among this node's workers
     local_size: Count = 1
-    gpus: Count = 0  # of each worker; 0: all for one worker, one each for several
+    gpus: Count = 0  # per worker; 0: a single worker has all, several have one each
 
     @property
     def member_id(self) -> str:
-        """What rosters call the workers of this node together."""
+        """Id in rosters of this node's workers together."""
         return self.member or self.worker_id
 
 
-# Fields that came later: left out at these values, for older agents refuse what they do not know.
+# Fields added later: omitted at these values, because older agents refuse unknown fields.
 _LATER: dict[str, Any] = {
     "member": "",
     "local_rank": 0,
@@ -117,7 +116,7 @@ _LATER: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepare:
-    """A generation is being formed and you are in it."""
+    """A generation is being formed and the receiver is in it."""
 
     generation: Count
     attempt: Count
@@ -128,11 +127,10 @@ class Prepare:
 class Commit:
     """The generation exists: switch to it at the next step boundary.
 
-    A receiver that is not in ``members`` leaves at that boundary. No members at
-    all means *park*: ``saver`` writes a checkpoint first; "" stands for rank 0, who may
-    be the one that is gone.
-    ``abandon``: the old generation is broken (a member is gone), do not wait for a
-    boundary; the step in flight is redone if no member committed it.
+    A receiver that is not in ``members`` leaves at that boundary. An empty ``members``
+    parks the trainer: ``saver`` first writes a checkpoint ("": rank 0, which may be lost).
+    ``abandon``: the old generation lost a member, so do not wait for a boundary; the step
+    in flight is repeated if no member committed it.
     """
 
     generation: Count
@@ -145,7 +143,7 @@ class Commit:
     incarnation: Count = 0
     saver: Name = ""
     n_min: Count = 1  # fewer members than this are parked
-    origin: Name = ""  # pilot whose agent announced it while no daemon was there
+    origin: Name = ""  # pilot whose agent announced it while no daemon was running
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,10 +155,10 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepCopy:
-    """While you are alone, keep a copy of the state in that agent's memory.
+    """While this worker is alone, keep a copy of its state in that agent's memory.
 
-    ``port`` 0: there is none, stop. The key proves to the holder, and by it to us, that
-    this trainer is meant; it is one assignment's and told to nobody else.
+    ``port`` 0: no holder, stop copying. The key authenticates worker and holder to each
+    other; it is valid for one assignment.
     """
 
     holder: Name  # its pilot
@@ -171,7 +169,7 @@ class KeepCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recall:
-    """Nobody of the last generation is left: this agent may hold a copy of its state."""
+    """No member of the last generation is left; this agent may hold a copy of its state."""
 
     holder: Name
     node: Name
@@ -185,7 +183,7 @@ class Recall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warm:
-    """Imported, built and rehearsed one step: can join without delaying anybody."""
+    """The worker has imported, built and rehearsed a step: it can join without delay."""
 
     warm_up_s: Amount
 
@@ -212,11 +210,11 @@ class Entered:
     samples: Count  # committed samples so far, over all epochs
     pause_s: Amount  # since the end of its last committed step; 0 for a joiner
     transfer_s: Amount
-    resumed_from: Words = ""  # checkpoint file, or who held the copy, if no member had a state
+    resumed_from: Words = ""  # checkpoint file or holder of the copy, if no member had a state
     batch: Count = 0  # effective global batch of this generation
     lr_factor: Amount = 1.0  # on the optimizer's learning rate, at its beginning
     shares: Counts = ()  # samples of each rank in a full batch
-    backend: Words = ""  # what gradients are averaged with, and why; "": alone
+    backend: Words = ""  # back end of the gradient average, and why; "": one worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,13 +227,13 @@ class Progress:
     samples: Count
     step_s: Amount  # recent median, s
     samples_per_s: Amount  # whole generation, recent
-    own_s: Amount = 0.0  # of a full step, what this worker did itself; 0: not measured
+    own_s: Amount = 0.0  # of a full step, without waiting for others; 0: not measured
     share: Count = 0  # samples of this worker in a full batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alive:
-    """The process answers, whatever its training loop does; for the agent only."""
+    """Heartbeat of the process, whatever its training loop does; for the agent only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,30 +259,30 @@ class Saved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """A copy of the state is complete in the holder's memory, or why it is not."""
+    """A copy of the state is complete in the holder's memory, or was refused."""
 
     generation: Count
     step: Count
     samples: Count
     holder: Name
     size_bytes: Count
-    hold_s: Amount  # how long the training stood still for it
+    hold_s: Amount  # pause of the training
     wall_s: Amount  # from the step boundary until the holder had it
-    gap_s: Amount  # until the next one begins
-    refused: Words = ""  # why the holder does not have it; the one before stays
+    gap_s: Amount  # until the next copy begins
+    refused: Words = ""  # why the holder does not have it; the previous copy stays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """Not in the new generation: left at the boundary, exits with status 0."""
+    """The worker is not in the new generation and exits with status 0."""
 
-    generation: Count  # the one it was not in
+    generation: Count  # the new one
     step: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """All epochs (or samples) are done; on rank 0 the script runs on to its own end."""
+    """All epochs (or samples) are done; on rank 0 the script runs on to its end."""
 
     generation: Count
     step: Count
@@ -335,7 +333,7 @@ def to_body(message: Message) -> dict[str, Any]:
 
 
 def from_body(body: Any) -> Message:
-    """Return the message a dict describes; raise ``ProtocolError`` otherwise."""
+    """Return the message of a dict; raise ``ProtocolError`` if it is not one."""
     if not isinstance(body, dict):
         raise ProtocolError("a message is a JSON object")
     kind = body.get("type")
@@ -357,11 +355,11 @@ def encode(message: Message) -> bytes:
 
 
 def decode(line: bytes) -> Message:
-    """Return the message of one line; raise ``ProtocolError`` otherwise."""
+    """Return the message of a line; raise ``ProtocolError`` if it is not one."""
     if len(line) > MAX_LINE_BYTES:
         raise ProtocolError("line too long")
     if is_deep(line):
-        raise ProtocolError("brackets within brackets within brackets")
+        raise ProtocolError("brackets are nested too deeply")
     try:
         body = json.loads(line)
     except ValueError as problem:

@@ -1,8 +1,7 @@
-"""Where a worker is in a generation, whose members are nodes.
+"""A worker's rank in a generation, whose members are nodes.
 
-A node takes part as a whole: with L workers on each of k nodes the generation has k * L
-workers, and the one with local rank l on the node of rank r has rank r * L + l. L is the
-trainer's and never changes, so a ``Commit`` need not say it.
+With L workers on each of k nodes a generation has k * L workers; the one with local rank l on
+the node of rank r has rank r * L + l. L is fixed for a trainer and so not part of a ``Commit``.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from bftrainer.elastic.protocol import Commit, WorkerConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankInfo:
-    """One worker among all workers of a generation."""
+    """A worker's place among all workers of a generation."""
 
     rank: int
     size: int  # workers of all nodes
@@ -23,7 +22,7 @@ class RankInfo:
 
 
 def place_in(commit: Commit, config: WorkerConfig) -> RankInfo | None:
-    """Return this worker's place in the generation of ``commit``, None if it has none."""
+    """Return this worker's place in the generation of ``commit``, None if it is not in it."""
     me = next((m for m in commit.members if m.worker_id == config.member_id), None)
     if me is None:
         return None

@@ -1,10 +1,9 @@
-"""The learning rate of a run whose batch grows with its workers.
+"""Scales the learning rate of a run whose batch grows with its workers.
 
-The size of the generation and the measured squares of gradients come in; the factor on
-the optimizer's learning rate goes out. The estimates are part of the run's common
-state. Applied around the update only, so that schedulers see what they set. The gain
-is that of AdaScale (Johnson et al., "AdaScale SGD: A User-Friendly Algorithm for
-Distributed Training", ICML 2020, section 3). Used by ``run``.
+The factor follows from the size and, for ``adascale``, from measured squares of gradients.
+The estimates are part of the run's common state. The factor is applied around the update only,
+so that schedulers see the rates they set. The gain is that of AdaScale (Johnson et al., "AdaScale
+SGD: A User-Friendly Algorithm for Distributed Training", ICML 2020, section 3). Used by ``run``.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import torch
 from bftrainer.elastic.batch import GlobalBatch, PerWorkerBatch
 from bftrainer.elastic.registered_models import parts_of
 
-KEY = "bft-rates"  # where the state is kept among the registered objects
+KEY = "bft-rates"  # key of the estimates among the registered objects
 
 
 class Rates:
@@ -44,7 +43,7 @@ class Rates:
         return math.sqrt(scale) if self._rule.rule == "sqrt" else self._gain(scale)
 
     def _gain(self, scale: float) -> float:
-        cautious = min(1.0, scale)  # as long as nothing is known
+        cautious = min(1.0, scale)  # until there is an estimate
         if self.seen == 0.0 or self._rule is None:
             return cautious
         noise = self.noise / self._rule.base_workers
@@ -53,15 +52,18 @@ class Rates:
         return min(max(gain, cautious), max(1.0, scale))
 
     def observe(self, size: int, sum_of_squares: float, square_of_mean: float) -> None:
-        """Learn from one step: squares of all workers' gradients and of their mean.
+        """Update the estimates with one step.
 
-        Only of steps in which all had a share of the same size.
+        Args:
+            size: number of workers, all with shares of equal size.
+            sum_of_squares: over the workers, of the squared norms of their gradients.
+            square_of_mean: squared norm of the averaged gradient.
         """
         if size < 2 or not (math.isfinite(sum_of_squares) and math.isfinite(square_of_mean)):
             return  # mixed precision skips such a step, too
         noise = max(0.0, (sum_of_squares - size * square_of_mean) / (size - 1))
         signal = max(0.0, square_of_mean - noise / size)
-        # The paper's decay; larger steps forget faster. Divided by the weight so far, so
+        # The paper's decay; larger steps decay faster. Normalised by the weight so far, so
         # that the first observations count in full.
         decay = max(1.0 - size / 1000, 0.0)
         kept = decay * self.seen
@@ -74,12 +76,12 @@ class Rates:
         return {"noise": self.noise, "signal": self.signal, "seen": self.seen}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Take over estimates."""
+        """Restore estimates."""
         self.noise, self.signal, self.seen = state["noise"], state["signal"], state["seen"]
 
 
 class Updater:
-    """Applies the averaged gradients: mixed precision and learning rate included."""
+    """Applies the averaged gradients, with mixed precision and scaled learning rate."""
 
     def __init__(self, optimizer: Any, extra: dict[str, Any]) -> None:
         self._optimizer = optimizer
@@ -98,7 +100,7 @@ class Updater:
                 group["lr"] = group["lr"] * factor
             self._step()
         finally:
-            # The very objects: a scheduler may hold on to a tensor of them.
+            # The same objects: a scheduler may keep a reference to a rate that is a tensor.
             for group, rate in zip(groups, rates, strict=True):
                 group["lr"] = rate
 
@@ -112,12 +114,12 @@ class Updater:
             self._scaler.update()
 
     def forget(self) -> None:
-        """No update follows this pass: the scaler may look at the gradients again."""
+        """Reset the scaler after a pass without an update."""
         scaler = self._scaler
         if scaler is not None and scaler.is_enabled() and scaler._scale is not None:  # noqa: SLF001
-            scaler.update(scaler.get_scale())  # a scale of its own ends the iteration
+            scaler.update(scaler.get_scale())  # an explicit scale ends the iteration
 
     @property
     def scale(self) -> float:
-        """What the gradients are multiplied by, by mixed precision."""
+        """The loss scale of mixed precision."""
         return 1.0 if self._scaler is None else float(self._scaler.get_scale())

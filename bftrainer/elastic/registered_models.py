@@ -1,7 +1,6 @@
-"""What a script registers as its model and optimizer: one of each, or several to train together.
+"""Combines the models and optimizers that a script registers into one of each.
 
-Lists come in, one module and one thing that steps like an optimizer go out, so that
-everything else knows only one of each. Called by ``Run``.
+Called by ``Run``, so that all other modules handle one model and one optimizer.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from bftrainer.elastic.errors import ElasticError
 
 
 class Optimizers:
-    """Several optimizers that update together, as far as a run asks for one."""
+    """Several optimizers that update together, with the interface that a run needs."""
 
     def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
         self.parts = tuple(parts)
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of all, one after the other."""
+        """The parameter groups of all optimizers."""
         return [group for part in self.parts for group in part.param_groups]
 
     def step(self) -> None:
-        """Update with all."""
+        """Step all optimizers."""
         for part in self.parts:
             part.step()
 
@@ -36,7 +35,7 @@ class Optimizers:
         return {"parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the states over.
+        """Restore the states.
 
         Raises:
             ValueError: they are those of other optimizers.
@@ -49,7 +48,7 @@ class Optimizers:
 
 
 def parts_of(optimizer: Any) -> tuple[Any, ...]:
-    """Return the optimizers that step when this one does."""
+    """Return the single optimizers of a registered one."""
     return optimizer.parts if isinstance(optimizer, Optimizers) else (optimizer,)
 
 

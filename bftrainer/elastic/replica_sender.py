@@ -1,8 +1,8 @@
 """Keeps a copy of the state in another agent's memory while this worker is alone.
 
-``run`` asks at every step boundary; a snapshot is taken there and sent by a thread.
-How often follows from what it costs: at most a hundredth of the training's time is
-spent standing still for it, and a copy is at most ``AGE_S`` old where that allows it.
+``run`` calls it at every step boundary; snapshots are taken there and sent by a thread. Their
+interval follows from their cost: the pauses take at most 1 % of the training's time; within
+that limit the newest copy is at most ``AGE_S`` old.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from bftrainer.elastic.state_snapshot import Snapshots, StateSnapshot
 log = logging.getLogger("bftrainer.elastic")
 
 AGE_S = 5.0  # how old the newest complete copy may get
-USUAL_GAP_S = 2.5  # between two snapshots; leaves as long for bringing one away
+USUAL_GAP_S = 2.5  # between two snapshots; leaves as long to send one
 LEAST_GAP_S = 1.0
 MAX_SHARE = 0.01  # of the training's time
 AGAIN_S = 5.0  # after a refusal
 
 
 def gap_after(hold_s: float, send_s: float) -> float:
-    """Return how long after a snapshot the next one is taken.
+    """Return the time from one snapshot to the next.
 
     Args:
-        hold_s: how long the training stands still for one, of late.
-        send_s: how long it took from then until the holder had it.
+        hold_s: recent pause of the training for a snapshot.
+        send_s: from the end of the pause until the holder had it.
     """
     in_time_s = min(USUAL_GAP_S, AGE_S - 1.5 * send_s)  # the next may take half as long again
     return max(LEAST_GAP_S, in_time_s, hold_s / MAX_SHARE)
 
 
 class Copier:
-    """The copies of one run's state."""
+    """Takes and sends the copies of one run's state."""
 
     def __init__(self, control: Control, state: State) -> None:
         self._control = control
@@ -55,7 +55,7 @@ class Copier:
         self._served: KeepCopy | None = None  # the assignment the gap belongs to
 
     def is_due(self, nodes: int) -> bool:
-        """Whether a copy should be taken at this boundary, by this worker of its node."""
+        """Whether this worker should take a copy at this boundary."""
         keep = self._control.keep
         if keep is None or not keep.port or nodes > 1 or self._control.config.local_rank:
             if self._served is not None and not self._is_busy():
@@ -66,12 +66,12 @@ class Copier:
         return (is_new or time.monotonic() >= self._next_s) and not self._is_busy()
 
     def copy_aside(self, counters: Counters, writer: Fence) -> None:
-        """Copy the state now, bring it to the holder in a thread."""
+        """Copy the state now, send it to the holder in a thread."""
         keep = self._control.keep
         if keep is None:
             return
         prepare = self._snapshots.preparation(counters)
-        if prepare is not None:  # not while all wait
+        if prepare is not None:  # memory is made in the thread, not while the training waits
             self._begin(prepare)
             return
         self._served = keep

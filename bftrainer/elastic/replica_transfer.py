@@ -1,10 +1,10 @@
-"""How a copy of a trainer's state gets into another agent's memory and back.
+"""Sends a copy of a trainer's state to another agent's memory and fetches it.
 
-One TCP connection per copy. The holder says a nonce; one line asks to ``put`` or
-``get``, proven with the assignment's key; one line answers, proven with the same key,
-so neither side can be a stranger. The bytes of a checkpoint follow in the clear, as
-gradients do, and close with a digest that the proven lines have named. Standard library
-only: the worker calls ``put`` and ``get``, the agent serves (``trainers.agent.replica_store``).
+One TCP connection per copy. The holder sends a nonce; one line requests ``put`` or ``get``, one
+line answers; both are authenticated with the assignment's key. The bytes of a checkpoint follow
+unencrypted, as gradients do, and end with a digest that the authenticated lines contain.
+Standard library only: the worker calls ``put`` and ``get``, the agent serves
+(``trainers.agent.replica_store``).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _NUMBERS = frozenset({"incarnation", "generation", "step", "samples", "size_byte
 
 
 class CopyError(Exception):
-    """The copy could not be made or had; the text says why."""
+    """The copy could not be sent or fetched; the text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyFacts:
-    """What a copy is of. ``order`` decides which of two is kept."""
+    """Description of a copy. ``order`` decides which of two is kept."""
 
     trainer_id: str
     incarnation: int
@@ -46,13 +46,13 @@ class CopyFacts:
 
     @property
     def order(self) -> tuple[int, int]:
-        """A later generation's is newer, whatever its step; no number is used twice."""
+        """Sort key: a later generation is newer, whatever its step."""
         return (self.generation, self.step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asker:
-    """Who asks for a copy."""
+    """The trainer and generation that request a copy."""
 
     trainer_id: str
     generation: int  # the one that is being formed
@@ -62,26 +62,26 @@ class Asker:
 
 
 def new_nonce() -> str:
-    """Return what makes a proof good for one connection only."""
+    """Return a nonce, which makes a proof valid for one connection only."""
     return secrets.token_hex(16)
 
 
 def proof(key: str, nonce: str, body: object) -> str:
-    """Return the HMAC-SHA-256 of a body said on the connection with this nonce."""
+    """Return the HMAC-SHA-256 of a body sent on the connection with this nonce."""
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return hmac.new(key.encode(), f"{nonce}\n{text}".encode(), hashlib.sha256).hexdigest()
 
 
 def is_proven(said: object, key: str, nonce: str, body: object) -> bool:
-    """Whether what was said, which may be anything, is the proof of that body."""
+    """Whether a received value, which may be anything, is the proof of ``body``."""
     return hmac.compare_digest(str(said).encode(errors="replace"), proof(key, nonce, body).encode())
 
 
 def facts_of(said: dict[str, Any]) -> CopyFacts:
-    """Return the facts of a line.
+    """Return the facts in a line.
 
     Raises:
-        CopyError: they are not all there, or of another kind.
+        CopyError: fields are missing, unknown or of the wrong type.
     """
     numbers = [said.get(name) for name in _NUMBERS]
     if (
@@ -89,28 +89,28 @@ def facts_of(said: dict[str, Any]) -> CopyFacts:
         or not all(type(number) is int and number >= 0 for number in numbers)
         or not all(isinstance(said[name], str) for name in said.keys() - _NUMBERS)
     ):
-        raise CopyError("it speaks otherwise")
+        raise CopyError("it sent an invalid message")
     return CopyFacts(**said)
 
 
 def send_line(connection: socket.socket, body: dict[str, Any]) -> None:
-    """Send one object."""
+    """Send one JSON object."""
     connection.sendall(json.dumps(body).encode() + b"\n")
 
 
 def read_line(file: BufferedReader) -> dict[str, Any]:
-    """Return one object.
+    """Receive one JSON object.
 
     Raises:
-        CopyError: that is not what came.
+        CopyError: the line is not one, or the connection was closed.
     """
     line = file.readline(MAX_LINE_BYTES)
     try:
         body = json.loads(line)
-    except (ValueError, RecursionError):  # nested as deeply as a line is long
+    except (ValueError, RecursionError):  # a line may be deeply nested
         body = None
     if not isinstance(body, dict) or not line.endswith(b"\n"):
-        raise CopyError("the connection was closed" if not line else "it speaks otherwise")
+        raise CopyError("the connection was closed" if not line else "it sent an invalid message")
     return body
 
 
@@ -120,7 +120,7 @@ def read_line(file: BufferedReader) -> dict[str, Any]:
 def put(
     address: tuple[str, int], key: str, facts: CopyFacts, parts: Sequence[bytes | memoryview]
 ) -> None:
-    """Bring a copy to a holder; complete there when this returns.
+    """Send a copy to a holder; complete there when this returns.
 
     Raises:
         CopyError: refused, or the holder is gone; what it held before is untouched.
@@ -137,9 +137,9 @@ def put(
 def get(
     address: tuple[str, int], key: str, asker: Asker
 ) -> Iterator[tuple[CopyFacts, BufferedReader]]:
-    """Yield the facts of a held copy and its bytes, to be read to their end or left.
+    """Yield the facts of a held copy and its bytes, which need not all be read.
 
-    The holder then refuses copies of generations before the asker's.
+    From then on the holder refuses copies of generations before the asker's.
 
     Raises:
         CopyError: there is none, or the holder is gone.

@@ -1,8 +1,8 @@
-"""Where a run's first state comes from when no member has one: a copy, or the disk.
+"""Loads a run's state when no member has one: from a copy or from disk.
 
-The daemon's ``Recall`` and the checkpoint directory come in; the state with most steps
-that can be verified and is of this model goes out, and the log says why others were
-passed over. Called by ``state_transfer`` on rank 0.
+Of the copy that ``Recall`` names and the checkpoints in the directory, it loads the one with
+the most steps that can be verified and is of this model; the log says why others were skipped.
+Called by ``state_transfer`` on rank 0.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger("bftrainer.elastic")
 
 
 class _OtherModelError(Exception):
-    """It can be read, but is of another model."""
+    """A readable state of another model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +36,10 @@ class _Candidate:
 def find(
     directory: Path | None, recall: Recall | None, asker: Asker, layout: int
 ) -> VerifiedCheckpoint | None:
-    """Return the state that is furthest, None when there is none at all.
+    """Return the usable state with the most steps, None if there is none.
 
     Raises:
-        ElasticError: BFT-1408, when all there is is of another model.
+        ElasticError: BFT-1408, when the only states are of another model.
     """
     others = []
     for candidate in _candidates(directory, recall, asker):
@@ -51,10 +51,10 @@ def find(
         except (OSError, UnreadableError, CopyError) as problem:
             log.warning("BFT-1413: skipped %s: %s", candidate.name, problem)
     if others:
-        # Starting from nothing beside them would look like a resume, and is not.
+        # Starting from scratch here would look like a resume.
         raise ElasticError(
             "BFT-1408",
-            f"The state at hand was written by a different model: {others[0]}.",
+            f"The saved state was written by a different model: {others[0]}.",
             "Name another --checkpoint-dir, or remove the old checkpoints.",
         )
     return None
@@ -67,7 +67,7 @@ def _of_model(found: VerifiedCheckpoint, layout: int) -> VerifiedCheckpoint:
 
 
 def _whole(found: VerifiedCheckpoint) -> VerifiedCheckpoint:
-    """Return a state whose structure can be read; a checksum says only that it was written so."""
+    """Return a state whose structure can be decoded, which its checksum does not prove."""
     try:
         codec.decode(found.header["structure"], found.tensors)
     except KeyError:
@@ -80,7 +80,7 @@ def _whole(found: VerifiedCheckpoint) -> VerifiedCheckpoint:
 def _candidates(
     directory: Path | None, recall: Recall | None, asker: Asker
 ) -> Iterator[_Candidate]:
-    """Yield what there is, most steps first; with equal steps the file, which is nearer."""
+    """Yield copy and checkpoints, most steps first; at equal steps the file first."""
     copy = None if recall is None else _ask(recall, asker)
     files = [] if directory is None else checkpoint.newest_first(directory)
     for path in files:
@@ -102,7 +102,7 @@ def _load_file(path: Path) -> VerifiedCheckpoint:
 
 
 def _ask(recall: Recall, asker: Asker) -> _Candidate | None:
-    """Learn what the holder has, without taking it yet."""
+    """Ask what the holder has, without fetching it."""
     name = f"the copy in the memory of {recall.node}"
     try:
         with replica_transfer.get((recall.host, recall.port), recall.key, asker) as (facts, _):
@@ -123,7 +123,7 @@ def _fetch(recall: Recall, asker: Asker) -> VerifiedCheckpoint:
 
 
 def _check(facts: CopyFacts, asker: Asker) -> None:
-    """A copy must be of this trainer, of a generation before the one that asks."""
+    """Require a copy of this trainer and of a generation before the asker's."""
     if facts.trainer_id != asker.trainer_id:
         raise CopyError(f"it is of trainer {facts.trainer_id}")
     if facts.generation >= asker.generation:

@@ -1,9 +1,9 @@
 """``Run``: the loops and the step of an elastic training script.
 
-The user's model, optimizer, scheduler, extra state and loader come in; epochs, this
-worker's share of each global batch, and committed updates go out. All changes of
-membership happen inside the generators, where the next batch is fetched: whatever
-the script does after ``step()`` is done before any state is captured.
+The script registers its model, optimizer, scheduler, extra state and loader; the run gives it
+epochs and this worker's share of each global batch, and commits updates. Membership changes
+only inside the generators, where the next batch is fetched: whatever the script does after
+``step()`` is then part of the state that is handed over.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ class Run(RunInfo):
         super().__init__(membership)
         self._is_entered = False
         self._is_looping = False
-        self._batch: int | None = None  # global size of the batch in the script's hands
+        self._batch: int | None = None  # global size of the batch the script is working on
         self._is_last_pass = True  # over that batch
-        self._undo: dict[str, Any] | None = None  # light state before what a pass may spoil
+        self._undo: dict[str, Any] | None = None  # light state, to undo what a pass changes
         self._short_batch: int | None = None  # of the last step, if some had no samples
         self._pace = StepDurations()
         control.on_script_end = self.finish
@@ -108,7 +108,7 @@ class Run(RunInfo):
     # ---- the loops -------------------------------------------------------------------
 
     def epochs(self) -> Iterator[int]:
-        """Go over the epochs that are left, from the one the trainer is in."""
+        """Iterate over the remaining epochs, beginning with the trainer's current one."""
         if self._is_looping:
             raise ElasticError(
                 "BFT-1405", "run.epochs() was called twice.", "Use one loop over run.epochs()."
@@ -130,7 +130,7 @@ class Run(RunInfo):
         self.finish()
 
     def batches(self) -> Iterator[Any]:
-        """Go over this worker's shares of the batches left in the epoch."""
+        """Iterate over this worker's shares of the remaining batches of the epoch."""
         if not self._is_looping:
             raise ElasticError(
                 "BFT-1405",
@@ -159,21 +159,21 @@ class Run(RunInfo):
     def step(self) -> bool:
         """Apply the averaged gradients, in place of ``optimizer.step()``.
 
-        Returns True when the update is committed. False in a rehearsal, after a pass that
-        is not the last over its global batch, and when a member was lost: the same global
-        batch then comes again.
+        Returns True when the update is committed. Returns False in a rehearsal, after a pass
+        that is not the last over its global batch, and when a member was lost: the same global
+        batch is then served again.
         """
         membership = self._membership
         reducer = membership.reducer
         if self._batch is None:
             raise ElasticError(
                 "BFT-1405",
-                "run.step() was called without a batch in hand.",
+                "run.step() was called without a batch.",
                 "Call it exactly once for each batch of run.batches().",
             )
         batch, self._batch = self._batch, None
         if reducer is not None and not reducer.is_finished:
-            reducer.finish()  # no backward pass reached us, or all were under no_sync
+            reducer.finish()  # there was no backward pass, or all were under no_sync
         if reducer is not None:
             reducer.is_in_hand = False
         if self._is_rehearsing:
@@ -183,12 +183,12 @@ class Run(RunInfo):
             self._end_pass()
             return False
         if membership.size > 1 and reducer is not None and reducer.broken is not None:
-            # What the script still does in this pass belongs to a step that never was.
+            # The step is void: whatever the script does until the next batch is undone.
             self._updater.forget()
             membership.undo = self._state.snapshot_light()
             return False
         if self._cutting.logical:
-            self._seed(self._cutting.logical)  # what an update draws, all must draw
+            self._seed(self._cutting.logical)  # all members draw the same random numbers
         if self._rates.measures:
             self._measure(batch)
         with self._strays.updating():
@@ -198,12 +198,12 @@ class Run(RunInfo):
 
     @property
     def is_last_pass(self) -> bool:
-        """Whether the step over the batch in hand updates: no further pass follows."""
+        """Whether the next ``step()`` updates: no further pass over this batch follows."""
         return self._is_last_pass
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward passes in here only accumulate; the one after them is averaged."""
+        """Accumulate gradients in here; the next backward pass outside averages them."""
         reducer = self._membership.reducer
         if reducer is None or not reducer.is_listening:
             yield
@@ -215,11 +215,11 @@ class Run(RunInfo):
             reducer.is_listening = not reducer.is_finished
 
     def finish(self) -> None:
-        """Complete the run: write the final checkpoint, tell the control plane.
+        """Complete the run: write the final checkpoint and report ``Finished``.
 
         Called at the end of the loops, and at the end of a script that left them early.
-        Only rank 0 returns from it: what a script does after its loops (evaluate, save,
-        print) it does once, as in one process. The others end here, with status 0.
+        Only rank 0 returns, so that what follows the loops (evaluate, save, print) is done
+        once. The other processes exit here with status 0.
         """
         if self._control.is_over or not self._is_entered:
             return
@@ -247,22 +247,22 @@ class Run(RunInfo):
     # ---- joining ---------------------------------------------------------------------
 
     def _before_first_epoch(self) -> int:
-        """Enter at once where there is nothing to rehearse; return the likely epoch."""
+        """Enter at once if there is nothing to rehearse; return the expected epoch."""
         if self._control.is_plain:
             self._enter_first()
             return self.epoch
         known = self._membership.writer.peek()
         if self._length.is_done(known):
-            # Only the code after the loops is left, and it needs no rehearsal.
+            # Only the code after the loops is left to run: nothing to rehearse.
             self._say_warm()
             self._enter_first()
         return known.epoch
 
     def _rehearse(self) -> Iterator[Any]:
-        """Do everything a step does, once, while the others train on."""
+        """Run one step on discarded data while the others train, to warm everything up."""
         membership = self._membership
         if self._control.newest is not None:
-            return  # awaited already
+            return  # a commit waits for this worker: join without a rehearsal
         membership.handover.keep_initial()
         membership.reducer = self._new_reducer()
         self._is_rehearsing = True
@@ -293,15 +293,15 @@ class Run(RunInfo):
         self._length.open(counters)
         if self._is_done() and self.rank == 0:
             sys.stderr.write(
-                f"bftrainer: complete already: {counters.epoch} epochs, {counters.samples} samples"
-                f" are done, {self._length} asked for; only what follows the loops is run."
-                " To train on, ask for more.\n"
+                f"bftrainer: already complete: {counters.epoch} epochs, {counters.samples} samples"
+                f" done, {self._length} requested; only the code after the loops runs."
+                " To train on, request more.\n"
             )
 
     # ---- one step --------------------------------------------------------------------
 
     def _boundary(self) -> None:
-        """Between two steps: whatever concerns more than this worker."""
+        """Between two steps: recover, switch generation, start copies, report progress."""
         membership = self._membership
         broken = None if membership.reducer is None else membership.reducer.broken
         if broken is None and self._short_batch is not None:
@@ -328,7 +328,7 @@ class Run(RunInfo):
         return GradientReducer(parameters, works_alone=is_parted, measures=measures)
 
     def _passes(self, batch: int, pieces: Sequence[BatchPiece]) -> Iterator[Any]:
-        """Work a share off piece by piece; only the last pass updates."""
+        """Process a share in several passes; only the last one updates."""
         for number in range(len(pieces)):
             data = self._begin(batch, pieces, number)
             try:
@@ -354,7 +354,7 @@ class Run(RunInfo):
         return data
 
     def _take_in_hand(self, batch: int, samples: int, number: int = 0) -> None:
-        """The script gets ``samples`` of a global batch that count."""
+        """Note that the script now works on ``samples`` samples of a global batch."""
         self._batch = batch
         reducer = self._membership.reducer
         if reducer is not None and (self.size > 1 or reducer.works_alone):
@@ -363,8 +363,8 @@ class Run(RunInfo):
         self._strays.next_batch()
 
     def _end_pass(self) -> None:
-        # A script's own code after an update (schedules, averages) follows every pass
-        # and shall count once: after the last one.
+        # The script's code after an update (schedules, averages) runs after every pass but
+        # must take effect only once, after the last.
         self._updater.forget()
         self._undo = self._state.snapshot_light()
         for p in self._state.parameters():
@@ -376,12 +376,12 @@ class Run(RunInfo):
         return [len(self._cutting.pieces(batch, self.size, r)) for r in range(self.size)]
 
     def _seed(self, logical: int) -> None:
-        """Bitwise: the streams of a logical worker in this step, whoever is it now."""
+        """Bitwise mode: set the random streams of a logical worker for this step."""
         counters = self._membership.counters
         seed_everything(counters.seed, counters.epoch, counters.position, logical, 6)
 
     def _measure(self, batch: int) -> None:
-        """Learn how noisy gradients are, if all workers had the same share."""
+        """Update the estimate of the gradient noise, if all workers had equal shares."""
         reducer, size = self._membership.reducer, self.size
         if size == 1 or reducer is None or reducer.squares is None or batch % size:
             return
@@ -397,7 +397,7 @@ class Run(RunInfo):
         yield from ()
 
     def _bring_along(self, batch: int) -> Broken | None:
-        """Give members that had no samples in the last step the state after it."""
+        """Send the state after the last step to members that had no samples in it."""
         outcome = self._membership.share_after(self._cutting.active(batch, self.size))
         if isinstance(outcome, Broken):
             return outcome
@@ -420,7 +420,7 @@ class Run(RunInfo):
             hook(membership.info())
 
     def _waited_s(self, batch: int) -> float | None:
-        """How long this worker waited for others in the step, where that says how quick it is."""
+        """Return the wait for other members; None where it says nothing about this worker."""
         membership = self._membership
         if membership.size == 1 or membership.reducer is None or batch != membership.terms.batch:
             return None
@@ -430,7 +430,7 @@ class Run(RunInfo):
         if self._batch is not None:
             raise ElasticError(
                 "BFT-1406",
-                "A batch was followed by another one without run.step().",
+                "run.batches() was asked for another batch without run.step() in between.",
                 "Call run.step() for every batch; use run.no_sync() to accumulate.",
             )
 
@@ -462,7 +462,7 @@ class Run(RunInfo):
 
 @contextmanager
 def _quiet_schedulers() -> Iterator[None]:
-    """Schedulers that are stepped before a first update think they come too early."""
+    """Silence torch's warning that ``lr_scheduler.step()`` came before an update."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
         yield

@@ -1,7 +1,4 @@
-"""What a script may ask a ``Run``: where it is, and to be told when that changes.
-
-The part of ``Run`` without behaviour of its own; reads the membership and its counters.
-"""
+"""The read-only part of ``Run``: position, size and hooks."""
 
 from __future__ import annotations
 
@@ -47,7 +44,7 @@ class RunInfo:
 
     @property
     def epoch(self) -> int:
-        """The epoch the run is in; in a joiner's first pass the loop variable may lag."""
+        """The run's epoch; a joiner's loop variable may lag behind it in its first pass."""
         return self._membership.counters.epoch
 
     @property
@@ -67,7 +64,7 @@ class RunInfo:
 
     @property
     def rehearsing(self) -> bool:
-        """Whether the batch in hand is a joiner's rehearsal, which changes nothing."""
+        """Whether the present batch is a joiner's rehearsal, which changes nothing."""
         return self._is_rehearsing
 
     def on_generation_end(self, hook: Hook) -> None:

@@ -1,9 +1,8 @@
-"""Which sample goes to which worker in which step: pure arithmetic.
+"""Assigns samples to workers and steps: pure arithmetic.
 
-Everything follows from (seed, epoch) and the samples consumed so far in the epoch by
-all workers together, so a rescale needs no more state than these numbers: every index
-falls into exactly one global batch per epoch, whatever the sizes in between. Used by
-the loader; no I/O.
+Everything follows from (seed, epoch) and the number of samples consumed so far in the epoch by
+all workers together, so a rescale needs no other state: every index is in exactly one global
+batch per epoch, whatever the sizes. Used by the loader.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ def mix(*numbers: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochPlan:
-    """How an epoch is cut into global batches."""
+    """How an epoch is divided into global batches."""
 
     samples: int  # in the dataset
     batch: int  # the global batch: the loader's batch_size
     drop_last: bool
     shuffle: bool
-    shards: tuple[int, ...] = ()  # their lengths, of a stream
+    shards: tuple[int, ...] = ()  # lengths of a stream's shards
 
     def order_id(self) -> int:
-        """Return a number that differs where two workers go through the samples differently."""
+        """Return a number that differs if two workers' loaders use different orders."""
         return mix(self.drop_last, self.shuffle, *self.shards)
 
     @property
@@ -45,10 +44,10 @@ class EpochPlan:
         return self.samples - self.samples % self.batch if self.drop_last else self.samples
 
     def global_batch(self, position: int, budget: int | None = None, workers: int = 1) -> int:
-        """Size of the batch that starts after ``position`` samples; 0 at the end.
+        """Return the size of the batch that starts after ``position`` samples; 0 at the end.
 
-        ``budget`` caps it: samples the whole run may still consume. ``workers``: how many
-        times the loader's batch makes the global one.
+        ``budget``: limit, the samples that the whole run may still consume. ``workers``: how
+        many of the loader's batches make a global batch.
         """
         left = min(self.batch * workers, self.epoch_samples - position)
         return max(0, left if budget is None else min(left, budget))
@@ -69,7 +68,7 @@ def order(plan: EpochPlan, seed: int, epoch: int) -> torch.Tensor:
 def active(batch: int, size: int, least: int = 1) -> int:
     """Return how many of ``size`` workers get samples of a global batch: the first ones.
 
-    ``least``: nobody gets fewer samples, unless the batch itself has fewer.
+    ``least``: no worker gets fewer samples, unless the batch itself has fewer.
     """
     return min(size, max(1, batch // least))
 

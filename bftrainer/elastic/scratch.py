@@ -1,9 +1,9 @@
-"""Where a worker and its children keep sockets of ``multiprocessing``, so that it can be removed.
+"""Per-worker directories for the temporary files of ``multiprocessing``.
 
-Workers end by ``os._exit`` or a signal, and the children that load their data with them: what
-``multiprocessing`` would remove at an ordinary end would stay in the node's temporary
-directory, a folder for every worker that ever left. So each has one that the template knows,
-and removes. Called by ``template``. Standard library only.
+Workers end by ``os._exit`` or a signal, together with the children that load their data, so
+``multiprocessing`` does not clean up and every worker would leave a directory in the node's
+temporary directory. So each worker gets one that the template knows and removes. Called by
+``template``. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 
 
 class Scratch:
-    """Of all workers of one template, which are told apart by their pids."""
+    """The directories of one template's workers, by pid."""
 
     def __init__(self) -> None:
-        # Not tempfile.gettempdir(): it would remember ours where a trainer has its own. And
-        # short, for the path of a Unix socket has to fit behind it.
+        # Not tempfile.gettempdir(): it caches our directory, while a trainer may set its own.
+        # Short, because paths of Unix sockets below it are limited to 107 bytes.
         self._base = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - 0700, below
         self._prefix = f"bft-{secrets.token_hex(4)}-"
 
@@ -28,7 +28,7 @@ class Scratch:
         return self._base / f"{self._prefix}{pid}"
 
     def use(self, pid: int) -> None:
-        """In the worker: have it and what it forks use its folder, made when it is needed."""
+        """In the worker: use its directory, here and in children; created on demand."""
         own = self._of(pid)
 
         def get_temp_dir() -> str:

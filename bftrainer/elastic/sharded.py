@@ -1,11 +1,10 @@
 """Datasets that are read as streams, in shards: files, tar balls, table partitions.
 
-A stream has no index, so nobody can hand out its samples exactly once. ``Sharded``
-gives it one, from what the dataset declares: how many samples each shard has, and an
-iterator over one shard from a given sample on. The order of an epoch goes through all
-shards side by side, so that many workers read different shards at the same time; after
-a rescale whoever takes over a shard skips to where the others stopped. Used inside the
-script's ``DataLoader``; ``loader`` asks for the order.
+A stream has no index, so its samples cannot be assigned exactly once. ``Sharded`` gives it one,
+from what the dataset declares: the number of samples of each shard, and an iterator over a
+shard from a given sample on. The order of an epoch interleaves all shards, so that workers read
+different shards at the same time; after a rescale the new reader of a shard skips to where the
+previous one stopped. Used in the script's ``DataLoader``; ``loader`` asks for the order.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from bftrainer.elastic.errors import ElasticError
 
 
 class ShardedSource(Protocol):
-    """What a dataset declares to be read in shards."""
+    """The interface of a dataset that is read in shards."""
 
     def shard_lengths(self) -> Sequence[int]:
         """Return the number of samples in each shard: the same on all workers."""
@@ -30,8 +29,8 @@ class ShardedSource(Protocol):
     def read_shard(self, shard: int, skip: int, epoch: int) -> Iterator[Any]:
         """Return the samples of ``shard`` from number ``skip`` on.
 
-        Their order may depend on ``epoch`` and on nothing else: not on the process, the
-        time, or random streams. At least the declared number must come.
+        Their order may depend on ``epoch`` only, not on the process, the time or random
+        streams. At least the declared number must come.
         """
 
 
@@ -45,9 +44,9 @@ class Key(NamedTuple):
 class Sharded(Dataset[Any]):
     """A stream in shards as a dataset with an index.
 
-    ``shuffle=True`` of the loader shuffles the order in which shards alternate; samples
-    inside a shard are shuffled by the source, if at all. A gap of up to ``drop`` samples
-    is read and dropped, a wider one skipped by opening the shard anew.
+    ``shuffle=True`` of the loader shuffles how shards are interleaved; samples within a shard
+    are shuffled by the source, if at all. A gap of up to ``drop`` samples is read and dropped;
+    for a wider one the shard is reopened.
     """
 
     def __init__(self, source: ShardedSource, *, drop: int = 64, most_open: int = 256) -> None:
@@ -68,11 +67,11 @@ class Sharded(Dataset[Any]):
         return self._ends[-1]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave open shards behind: another process has to open its own."""
+        """Omit open shards: another process must open its own."""
         return {**self.__dict__, "_open": {}}
 
     def order(self, seed: int | None) -> torch.Tensor:
-        """Return the order of all indices: shards side by side, each at its own pace."""
+        """Return the order of all indices: shards interleaved in proportion to their length."""
         generator = torch.Generator()
         count = len(self.lengths)
         ranks = torch.arange(count)
@@ -80,7 +79,7 @@ class Sharded(Dataset[Any]):
             generator.manual_seed(seed)
             ranks = torch.randperm(count, generator=generator)
         indices = torch.cat([torch.arange(e - n, e) for e, n in self._spans(ranks.tolist())])
-        # The sample in the middle of its shard comes in the middle of the epoch.
+        # Sort by relative position: the middle of a shard comes in the middle of the epoch.
         paces = torch.cat(
             [
                 (torch.arange(n, dtype=torch.float64) + 0.5) / n
@@ -108,7 +107,7 @@ class Sharded(Dataset[Any]):
             raise self._too_short(shard, number) from None
         if number + 1 < self.lengths[shard]:
             while len(self._open) >= self._most_open:
-                self._open.pop(next(iter(self._open)))  # the one not read for longest
+                self._open.pop(next(iter(self._open)))  # the least recently read
             self._open[shard] = (key.epoch, number + 1, samples)
         return sample
 

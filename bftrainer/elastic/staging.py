@@ -1,8 +1,8 @@
-"""Pieces of what lies on a device, moved from the member that has them to the others.
+"""Moves pieces of device memory from the member that has them to the others.
 
-With gloo they go down the chain through a few buffers of the host's memory, so that the
-copy of one piece runs beside the sending of another; with NCCL from device to device.
-Bytes on the device come in and go out. Used by ``transfer``, in its side thread.
+With gloo they travel down the chain through a few buffers in host memory, so that one piece is
+copied while another is sent; with NCCL from device to device. Used by ``transfer``, in its side
+thread.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from bftrainer.elastic.abandonable import GROUP_TIMEOUT_S
 from bftrainer.elastic.device import DeviceCollective, host_memory
 from bftrainer.elastic.group import Group
 
-PIECE_BYTES = 32 << 20  # smaller pieces cost more switches than they overlap
-SLOTS = 4  # pieces in the host's memory at a time
+PIECE_BYTES = 32 << 20  # smaller pieces: more overhead than gain by overlap
+SLOTS = 4  # pieces in host memory at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Link:
 
 
 def move(link: Link, pieces: Sequence[torch.Tensor]) -> None:
-    """Bring the source's pieces to all others of the chain."""
+    """Send the source's pieces to all other members of the chain."""
     data = link.group.data
     if data is None:
         stage(link, pieces)
@@ -44,7 +44,7 @@ def move(link: Link, pieces: Sequence[torch.Tensor]) -> None:
 def broadcast(
     group: Group, data: DeviceCollective, source: int, pieces: Sequence[torch.Tensor]
 ) -> None:
-    """Bring pieces of the same lengths on all members to what they are on ``source``.
+    """Broadcast pieces from ``source``; their lengths are the same on all members.
 
     Returns when all members have them: until then none may leave the group.
     """
@@ -55,7 +55,7 @@ def broadcast(
 
 
 def stage(link: Link, pieces: Sequence[torch.Tensor]) -> None:
-    """Receive each piece from before (unless we are the source), send it after."""
+    """Receive each piece from the previous member (unless we are the source), forward it."""
     pg = link.group.pg
     longest = max((piece.numel() for piece in pieces), default=0)
     count = min(SLOTS, len(pieces))
@@ -84,7 +84,7 @@ def stage(link: Link, pieces: Sequence[torch.Tensor]) -> None:
         if link.after is not None:
             outgoing[i] = pg.send([slot], link.after, i)
         if link.before is not None:
-            piece.copy_(slot)  # beside the sending
+            piece.copy_(slot)  # while it is being sent
             if i + SLOTS < len(pieces):
                 await_sent(i)
                 expect(i + SLOTS)

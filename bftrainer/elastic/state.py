@@ -1,8 +1,8 @@
-"""Everything of a training run that all members must agree on.
+"""The state of a training run that all members share.
 
-The registered model, optimizer, scheduler and extra objects come in; out go the
-tensors and structures that a joiner or a checkpoint needs, and they are put back the
-same way. Used by ``transfer`` (between members), ``checkpoint`` (disk) and ``run``.
+It consists of the registered model, optimizer, scheduler and extra objects, exported as the
+tensors and structures that a joiner or a checkpoint needs, and restored from them. Used by
+``transfer`` (between members), ``checkpoint`` (disk) and ``run``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bftrainer.elastic.sampler import mix
 
 @dataclass(slots=True, kw_only=True)
 class Counters:
-    """Where the run is; equal on all members between two steps."""
+    """Position of the run; equal on all members between two steps."""
 
     seed: int
     step: int = 0  # committed updates
@@ -31,19 +31,19 @@ class Counters:
     position: int = 0  # samples of this epoch in committed updates
     samples: int = 0  # the same over all epochs
     is_complete: bool = False
-    asked_epochs: int | None = None  # how long the run was to be when it was completed
+    asked_epochs: int | None = None  # requested length when the run was completed
     asked_samples: int | None = None
 
     @classmethod
     def known(cls, told: object) -> Counters:
-        """Return what the header of a checkpoint tells, which nobody has verified."""
+        """Return the counters in an unverified checkpoint header."""
         names = {f.name for f in fields(cls)}
         told = told if isinstance(told, dict) else {}
         sound: dict[str, Any] = {k: v for k, v in told.items() if k in names and isinstance(v, int)}
         return cls(**{"seed": 0, **sound})
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what is known: an earlier release knows only what a run has while it lasts."""
+        """Return all values that are set: earlier releases do not know ``asked_*``."""
         return {k: v for k, v in asdict(self).items() if v is not None}
 
 
@@ -73,7 +73,7 @@ class State:
         return list(self.model.buffers())
 
     def model_tensors(self) -> list[torch.Tensor]:
-        """Return parameters and buffers, the part whose layout all members share."""
+        """Return parameters and buffers, whose layout is the same on all members."""
         return [*(p.detach() for p in self.parameters()), *self.buffers()]
 
     def layout(self) -> int:
@@ -89,7 +89,7 @@ class State:
     # ---- the rest: what is not in the model --------------------------------------
 
     def encode_rest(self, counters: Counters) -> tuple[Any, list[torch.Tensor]]:
-        """Return structure and tensors of everything beside the model, not copied."""
+        """Return structure and tensors of everything but the model, not copied."""
         tree = {
             "counters": counters.as_dict(),
             "trained": [p.requires_grad for p in self.parameters()],
@@ -99,7 +99,7 @@ class State:
         return codec.encode(tree)
 
     def decode_rest(self, structure: Any, tensors: list[torch.Tensor]) -> Counters:
-        """Put back what ``encode_rest`` returned, on whatever member."""
+        """Restore what ``encode_rest`` returned on any member."""
         tree = codec.decode(structure, tensors)
         for p, is_trained in zip(self.parameters(), tree["trained"], strict=True):
             p.requires_grad_(is_trained)
@@ -116,13 +116,13 @@ class State:
         return Counters(**tree["counters"])
 
     def snapshot_light(self) -> dict[str, Any]:
-        """Return a copy of what a script changes beside the update: no model, no moments."""
+        """Return a copy of the small state: options, scheduler, extra; no tensors of the model."""
         groups = self.optimizer.param_groups
         options = [{k: v for k, v in group.items() if k != "params"} for group in groups]
         return copy.deepcopy({"groups": options, **self._user_state()})
 
     def restore_light(self, snapshot: dict[str, Any]) -> None:
-        """Undo what the script did since the snapshot."""
+        """Restore the small state of a snapshot."""
         tree = copy.deepcopy(snapshot)
         for group, values in zip(self.optimizer.param_groups, tree["groups"], strict=True):
             group.update(values)
@@ -142,18 +142,18 @@ class State:
                 thing.load_state_dict(tree["extra"][name])
 
     def detach_storages(self) -> None:
-        """Move the model to fresh memory: an abandoned transfer may write to the old."""
+        """Move the model to fresh memory: an abandoned transfer may write to the old one."""
         for tensor in [*self.parameters(), *self.buffers()]:
             tensor.data = tensor.data.clone()
 
 
 def pack(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-    """Return the bytes of tensors, one after the other."""
+    """Return the concatenated bytes of tensors."""
     return torch.cat([t.detach().cpu().reshape(-1).view(torch.uint8) for t in tensors])
 
 
 def unpack(flat: torch.Tensor, into: Iterable[torch.Tensor]) -> None:
-    """Write back what ``pack`` made of tensors of the same types and shapes."""
+    """Copy bytes from ``pack`` into tensors of the same types and shapes."""
     offset = 0
     with torch.no_grad():
         for target in into:
@@ -164,7 +164,7 @@ def unpack(flat: torch.Tensor, into: Iterable[torch.Tensor]) -> None:
 
 
 def seed_everything(*numbers: int) -> None:
-    """Give this process the random streams that belong to these numbers."""
+    """Seed all random streams of this process from these numbers."""
     seed = mix(*numbers)
     torch.manual_seed(seed)
     random.seed(seed)
@@ -200,5 +200,5 @@ def _check(
             raise ElasticError(
                 "BFT-1401",
                 f"{name!r} is a {type(thing).__name__} without state_dict/load_state_dict.",
-                "Register objects that can give and take their state.",
+                "Register objects with state_dict() and load_state_dict().",
             )

@@ -1,8 +1,7 @@
-"""The state at a step boundary, copied into memory that is used again.
+"""Copies the state at a step boundary into reused memory.
 
-A run's ``State`` comes in; a header and copied tensors go out, for a thread to write
-or send while the training goes on. Used by ``writer`` and ``replica_sender``, each with memory
-of its own: a slow disk must not delay a copy.
+A thread writes or sends the copy while the training goes on. Used by ``writer`` and
+``replica_sender``, each with its own memory: a slow disk must not delay a copy.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from bftrainer.elastic.state import Counters, State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSnapshot:
-    """What a checkpoint is made of."""
+    """Header and tensors of a checkpoint."""
 
     header: dict[str, Any]
     tensors: list[torch.Tensor]
@@ -31,15 +30,15 @@ class StateSnapshot:
 
 
 class Snapshots:
-    """Takes one snapshot after the other; the next one overwrites the last one's tensors."""
+    """Takes snapshots; each overwrites the tensors of the previous one."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._memory: list[torch.Tensor] = []
-        self._is_prepared = False  # tried to, for the next one
+        self._is_prepared = False  # whether memory for the next one was prepared
 
     def collect(self, counters: Counters) -> StateSnapshot:
-        """Return the state itself, not copied: to be used before the next step."""
+        """Return the state itself, not copied: valid until the next step."""
         structure, rest = self._state.encode_rest(counters)
         header = {
             "layout": self._state.layout(),
@@ -49,10 +48,10 @@ class Snapshots:
         return StateSnapshot(header=header, tensors=[*self._state.model_tensors(), *rest])
 
     def preparation(self, counters: Counters) -> Callable[[], None] | None:
-        """Return what makes memory for a snapshot, to be called in a thread before one is taken.
+        """Return a function that allocates the snapshot's memory, to be run in a thread.
 
-        None where there is nothing to make, or where it was tried: a state that changes
-        its shape is copied anyhow. Asking the kernel for memory takes longer than copying.
+        None if memory of the right shape exists, or was prepared once and the state changed
+        its shape since. Getting memory from the kernel takes longer than copying.
         """
         now = self.collect(counters)
         if self._is_prepared or _kinds(self._memory) == _kinds(now.tensors):
@@ -61,7 +60,7 @@ class Snapshots:
         return partial(self._make_memory, now)
 
     def _make_memory(self, snapshot: StateSnapshot) -> None:
-        """Its contents are not read: the training may be changing them."""
+        """Allocate; reads only shapes, as the training may be changing the contents."""
         fresh = [torch.empty(t.shape, dtype=t.dtype) for t in snapshot.tensors]
         for tensor in fresh:
             tensor.zero_()
@@ -79,7 +78,7 @@ class Snapshots:
         return StateSnapshot(header=now.header, tensors=self._memory)
 
     def forget(self) -> None:
-        """Give the memory back; a thread that still reads it keeps what it has."""
+        """Free the memory; a thread that still reads it keeps its reference."""
         self._memory = []
 
 

@@ -1,8 +1,8 @@
-"""Who has the state, and how the others of a generation get it.
+"""Brings all members of a newly formed group to one state.
 
-A group that has just formed comes in; equal state on all its members goes out: from
-the member with most committed steps, from a copy or the newest checkpoint, or from what
-rank 0's script built. Called by ``membership`` while everybody waits.
+The source is the member with the most committed steps; if no member has a state, a copy or
+the newest checkpoint, else what rank 0's script built. Called by ``membership`` while all
+members wait.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Initial:
-    """What a script built, as long as it may be needed."""
+    """The state that the script built, kept while it may still be needed."""
 
     tensors: list[torch.Tensor]
     light: dict[str, Any]
 
 
 class StateTransfer:
-    """This worker's state among the other members'."""
+    """This worker's state, and its exchange with the other members."""
 
     def __init__(
         self,
@@ -52,8 +52,8 @@ class StateTransfer:
         self.counters = counters
         self.writer = writer
         self.has_state = False
-        self.spare: list[torch.Tensor] = []  # the rehearsal's gradients, as memory
-        self.initial: Initial | None = None  # until there is a common state
+        self.spare: list[torch.Tensor] = []  # the rehearsal's gradients: memory for reuse
+        self.initial: Initial | None = None  # until all members have a common state
 
     @property
     def step(self) -> int:
@@ -61,15 +61,15 @@ class StateTransfer:
         return self.counters.step if self.has_state else NO_STATE
 
     def complete(self) -> None:
-        """All members have the state: let go of what was kept for other outcomes."""
+        """All members have the state: free what was kept in case they had not."""
         self.has_state = True
         self.initial, self.spare = None, []
 
     def keep_initial(self) -> None:
-        """Keep what this script built: the trainer may have to start from it.
+        """Keep the state that this script built, before a rehearsal or transfer changes it.
 
-        That is so in the very first generation, and when the only member with a state
-        dies while handing it over. Called before a rehearsal or a transfer changes it.
+        The trainer starts from it in its first generation, and if the only member with a
+        state dies while sending it.
         """
         if self.initial is None:
             self.initial = Initial(
@@ -78,9 +78,9 @@ class StateTransfer:
             )
 
     def agree(self, commit: Commit, group: Group | None, rank: int) -> Broken | str:
-        """Give every member the state of the one that is furthest.
+        """Give every member the state with the most committed steps.
 
-        Returns the checkpoint the state came from, if any.
+        Returns the checkpoint or copy that the state was loaded from, "" if none was.
         """
         mine = MemberStatus(
             step=self.step,
@@ -131,7 +131,7 @@ class StateTransfer:
         return [members[rank // per_node].node for rank in range(size)]
 
     def _found(self, commit: Commit) -> str:
-        """Become the source of a run's first state: a copy, a checkpoint, the script's own."""
+        """Load the first state of a run: a copy, a checkpoint, or what the script built."""
         trainer_id = self.control.config.trainer_id
         asker = Asker(trainer_id=trainer_id, generation=commit.generation)
         found = resuming.find(
@@ -148,7 +148,7 @@ class StateTransfer:
         return found.source
 
     def move(self, group: Group, chain: list[int], abandoned: Callable[[], bool]) -> Broken | None:
-        """Pass the state down ``chain``, whose first member has it."""
+        """Send the state down ``chain``, whose first member has it."""
         link = transfer.link_of(group, chain)
         own = self.state.model_tensors()
         await_kernels(own[0].device)  # the transfer's thread has streams of its own
@@ -165,7 +165,7 @@ class StateTransfer:
             )
             return sent if isinstance(sent, Broken) else None
         if self.has_state:
-            # What we hold stays whole until what replaces it is complete.
+            # Our own state stays intact until the one that replaces it is complete.
             landing = [torch.empty_like(t) for t in own]
         else:
             self.keep_initial()
@@ -183,7 +183,7 @@ class StateTransfer:
         return None
 
     def _aside(self, abandoned: Callable[[], bool], action: Callable[[], T]) -> T | Broken:
-        """Do what may hang in a side thread, with the model's device as its own."""
+        """Run an action that may hang in a side thread, on the model's device."""
         device = self.state.model_tensors()[0].device
 
         def act() -> T:
@@ -200,7 +200,7 @@ class StateTransfer:
                 target.copy_(value)
 
     def _share_buffers(self, commit: Commit, group: Group, source: int) -> Broken | None:
-        """Give all members the source's running averages: each kept its own since."""
+        """Broadcast the source's buffers (running averages): each member updated its own."""
         buffers = [b for b in self.state.buffers() if b.numel()]
         if not buffers:
             return None
@@ -214,10 +214,10 @@ class StateTransfer:
 
 
 def overtaken(control: Control, commit: Commit) -> Callable[[], bool]:
-    """Return what tells whether a generation in formation is known to be broken.
+    """Return a test for whether a forming generation is known to be broken.
 
-    Only a commit that says so counts: members that have entered already would
-    otherwise wait for one that left.
+    Only a newer commit with ``abandon`` counts: if a member left for any newer commit, those
+    that have already entered would wait for it.
     """
     key = key_of(commit)
 

@@ -1,8 +1,7 @@
-"""How fast the run is: what ``Progress`` says, from the newest committed steps.
+"""The speed of a run, as reported in ``Progress``, from the last committed steps.
 
-A step takes as long as its slowest worker, so how long the steps took does not tell who
-that is. What does is this worker's own part of them: from the end of one reduction to the
-moment it only waits in the next one.
+A step takes as long as its slowest worker, so step durations do not identify that worker. A
+worker's own part of a step does: from the end of one reduction until it only waits in the next.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ PROGRESS_INTERVAL_S = 0.5
 
 
 class Where(Protocol):
-    """A place in a run; ``membership.GenerationInfo`` is one."""
+    """A position in a run; ``membership.GenerationInfo`` is one."""
 
     @property
     def generation(self) -> int:
-        """Number of the membership."""
+        """Number of the generation."""
 
     @property
     def step(self) -> int:
@@ -38,7 +37,7 @@ class Where(Protocol):
 
     @property
     def share(self) -> int:
-        """Samples of this worker in a full batch; 0: not told."""
+        """Samples of this worker in a full batch; 0: unknown."""
 
 
 class StepDurations:
@@ -52,12 +51,12 @@ class StepDurations:
         self._reported_s = 0.0
 
     def note(self, batch: int, waited_s: float | None = None) -> None:
-        """Remember a committed step over ``batch`` samples.
+        """Record a committed step over ``batch`` samples.
 
         Args:
             batch: of all workers together.
-            waited_s: how long this worker only waited for others; None: the step tells
-                nothing about that (alone, or not a full batch).
+            waited_s: time this worker only waited for others; None: not measured (one worker,
+                or not a full batch).
         """
         now = time.monotonic()
         if self._last_s is not None:
@@ -68,13 +67,13 @@ class StepDurations:
         self._batch = batch
 
     def forget(self) -> None:
-        """Start again: the size changes."""
+        """Clear the durations because the size changes."""
         self._last_s = None
         self._step_s.clear()
         self._own_s.clear()
 
     def is_due(self) -> bool:
-        """Whether there is something to report, and long enough after the last time."""
+        """Whether there is something to report and the last report is old enough."""
         return bool(self._step_s) and time.monotonic() - self._reported_s >= PROGRESS_INTERVAL_S
 
     def progress(self, info: Where) -> Progress:

@@ -1,13 +1,12 @@
-"""The small store through which the members of one generation find each other.
+"""The key-value store through which the members of a generation find each other.
 
-The first survivor opens a ``StoreServer``; every member talks to it by a
-``StoreClient``. Used instead of torch's ``TCPStore``, which asks the name service for
-the host name of every connection it makes or takes: one lost answer stopped all members
-for 5 s. Addresses are used as they are here, and nothing is looked up. Standard library
-only: members that know no torch meet here, too.
+The first survivor opens a ``StoreServer``; every member uses a ``StoreClient``. It replaces
+torch's ``TCPStore``, which resolves the host name of every connection it makes or accepts:
+one lost DNS answer stopped all members for 5 s. Here addresses are used as given and nothing
+is resolved. Standard library only, because members without torch use it too.
 
 The port is open to the whole network of the nodes. So the server greets with a nonce and
-reads nothing but the proof that the other end knows the generation's token.
+reads nothing but a proof that the peer knows the generation's token.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ _SET, _GET = 1, 2
 MAX_VALUE_BYTES = 1 << 20
 NONCE_BYTES = 16
 PROOF_BYTES = hashlib.sha256().digest_size
-PROOF_S = 10.0  # members may be told of the generation a little before the server is
-MAX_UNPROVEN = 512  # connections at once; half of the files a process may usually open
+PROOF_S = 10.0  # generous: a member may learn the token before the server does
+MAX_UNPROVEN = 512  # connections at once; half of the usual limit on open files
 
 
 def _proof(token: str, nonce: bytes) -> bytes:
@@ -38,7 +37,7 @@ def _proof(token: str, nonce: bytes) -> bytes:
 
 
 class _Peer:
-    """A connection as the server sees it."""
+    """A connection of the server."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -46,13 +45,13 @@ class _Peer:
         self.come_s = time.monotonic()
         self.unread = bytearray()
         self.unsent = bytearray()
-        self.awaited: list[str] = []  # keys asked for that nobody has set yet
+        self.awaited: list[str] = []  # requested keys that are not set yet
 
 
 class StoreServer:
-    """Keeps what members set and hands it to those who ask, as soon as it is there.
+    """Stores values and answers each request as soon as its key is set.
 
-    Nobody is served before ``expect`` has told the token of the generation.
+    Nothing is served before ``expect`` has been called with the generation's token.
     """
 
     def __init__(self, address: str) -> None:
@@ -62,7 +61,7 @@ class StoreServer:
         self._wake, self._woken = socket.socketpair()
         self._values: dict[str, bytes] = {}
         self._peers: dict[int, _Peer] = {}
-        self._strangers: dict[int, _Peer] = {}  # not proven yet, as they came
+        self._strangers: dict[int, _Peer] = {}  # not authenticated yet, oldest first
         self._token: str | None = None
         self._selector = selectors.DefaultSelector()
         self._listener.settimeout(0.0)
@@ -71,14 +70,14 @@ class StoreServer:
         threading.Thread(target=self._serve, name="bft-store", daemon=True).start()
 
     def expect(self, token: str) -> None:
-        """Serve whoever proves that it knows this token; the first one said counts."""
+        """Serve peers that prove that they know this token; later calls change nothing."""
         if self._token is None:
             self._token = token
             with contextlib.suppress(OSError):  # closed meanwhile
                 self._wake.send(b"!")
 
     def close(self) -> None:
-        """Stop serving; members that still ask see their connections close."""
+        """Stop serving and close all connections."""
         self._wake.close()
 
     def _serve(self) -> None:
@@ -115,7 +114,7 @@ class StoreServer:
             self._dismiss(peer)
 
     def _hear(self, stranger: _Peer) -> None:
-        """Read a proof and not one byte behind it."""
+        """Read a proof, and no byte beyond it."""
         try:
             data = stranger.connection.recv(PROOF_BYTES - len(stranger.unread))
         except BlockingIOError:
@@ -130,7 +129,7 @@ class StoreServer:
             self._judge(stranger)
 
     def _judge(self, stranger: _Peer) -> None:
-        """Let in who has proven that it knows the token, send away who has proven otherwise."""
+        """Admit a peer whose proof is right, dismiss one whose proof is wrong."""
         if self._token is None or len(stranger.unread) < PROOF_BYTES:
             return
         if hmac.compare_digest(stranger.unread, _proof(self._token, stranger.nonce)):
@@ -142,7 +141,7 @@ class StoreServer:
             self._dismiss(stranger)
 
     def _send_away_strangers(self) -> None:
-        """Those who prove nothing in time, and the oldest of too many."""
+        """Dismiss peers without a proof in time, and the oldest if there are too many."""
         too_old_s, surplus = time.monotonic() - PROOF_S, len(self._strangers) - MAX_UNPROVEN
         for number, stranger in enumerate(list(self._strangers.values())):
             if number >= surplus and stranger.come_s >= too_old_s:
@@ -150,14 +149,14 @@ class StoreServer:
             self._dismiss(stranger)
 
     def _dismiss(self, peer: _Peer) -> None:
-        with contextlib.suppress(KeyError):  # one that has said its proof is not listened to
+        with contextlib.suppress(KeyError):  # unregistered since it sent its proof
             self._selector.unregister(peer.connection)
         for peers in (self._peers, self._strangers):
             peers.pop(peer.connection.fileno(), None)
         peer.connection.close()
 
     def _attend(self, peer: _Peer, events: int) -> bool:
-        """Read and write what is possible; False when the peer has to go."""
+        """Read and write without blocking; False when the peer must be dismissed."""
         try:
             if events & selectors.EVENT_READ:
                 data = peer.connection.recv(1 << 16)
@@ -197,11 +196,11 @@ class StoreServer:
         return True
 
     def _answer(self, peer: _Peer) -> None:
-        """Reply in the order of the questions, as far as the answers are known."""
+        """Reply in the order of the requests, up to the first key that is not set."""
         while peer.awaited and peer.awaited[0] in self._values:
             value = self._values[peer.awaited.pop(0)]
             peer.unsent += _REPLY.pack(len(value)) + value
-        with contextlib.suppress(OSError):  # its own turn finds out
+        with contextlib.suppress(OSError):  # found when its socket is served
             self._flush(peer)
 
     def _flush(self, peer: _Peer) -> None:
@@ -230,13 +229,13 @@ class StoreClient:
             raise self._broken(problem) from None
 
     def set(self, key: str, value: bytes | str) -> None:
-        """Tell the others."""
+        """Set a value."""
         data = value.encode() if isinstance(value, str) else bytes(value)
         with self._lock:
             self._send(_SET, key, data)
 
     def get(self, key: str) -> bytes:
-        """Return what a member has set, waiting for it."""
+        """Return a value; blocks until a member has set it."""
         with self._lock:
             if key not in self._known:
                 self._send(_GET, key)
@@ -245,7 +244,7 @@ class StoreClient:
             return self._known[key]
 
     def limit(self, timeout_s: float) -> None:
-        """Wait no longer than this for an answer from now on."""
+        """Set the timeout of later answers."""
         self._socket.settimeout(timeout_s)
 
     def _send(self, what: int, key: str, value: bytes = b"") -> None:
@@ -268,7 +267,7 @@ class StoreClient:
         return bytes(data)
 
     def _broken(self, why: object) -> RuntimeError:
-        self._socket.close()  # what comes late would be taken for the next answer
+        self._socket.close()  # a late reply would be taken for the next answer
         return RuntimeError(f"the store of the generation does not answer: {why}")
 
     def close(self) -> None:

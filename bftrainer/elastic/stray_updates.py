@@ -1,9 +1,8 @@
-"""Finds optimizers that step beside the run: what they train is not alike on all members.
+"""Detects optimizers that step outside the run, whose parameters would diverge among members.
 
-Every step of an optimizer of torch in this thread comes in while a run lasts; the error
-of one that a script steps by itself goes out, at that very call. An optimizer that is
-made and used up within one batch (to perturb an input, say) is the script's own business.
-Used by ``run``.
+While a run lasts, a torch hook sees every optimizer step of the training thread and raises if
+the script made it itself. Optimizers that are created and discarded within one batch (to perturb
+an input, say) are allowed. Used by ``run``.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from bftrainer.elastic.errors import ElasticError
 
-_watching: list[Callable[[], None]] = []  # what ends the watch of the run that began last
+_watching: list[Callable[[], None]] = []  # removes the hook of the latest run
 
 
 class StrayUpdates:
-    """Sees all steps between the first batch of a run and its end."""
+    """Watches optimizer steps from the first batch of a run to its end."""
 
     def __init__(self, registered: tuple[Any, ...]) -> None:
-        # By its number: a wrapper is not what steps in the end.
+        # By id, because the hook sees the wrapped optimizer, not a wrapper.
         self._registered = {id(optimizer) for optimizer in registered}
         self._thread = 0
         self._batch = 0
@@ -33,7 +32,7 @@ class StrayUpdates:
         self._first: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def next_batch(self) -> None:
-        """The script gets a batch."""
+        """Count the batch that the script gets; watch from the first one on."""
         self._batch += 1
         if self._batch > 1:
             return
@@ -43,7 +42,7 @@ class StrayUpdates:
 
     @contextmanager
     def updating(self) -> Iterator[None]:
-        """What steps now does so for the run."""
+        """Allow optimizer steps in here: they are the run's."""
         self._is_ours = True
         try:
             yield
@@ -58,7 +57,7 @@ class StrayUpdates:
             raise ElasticError(
                 "BFT-1422",
                 f"The script calls step() of its {name}, which run.step() does.",
-                "Leave the call out.",
+                "Remove the call.",
             )
         if self._first.setdefault(optimizer, self._batch) == self._batch:
             return
@@ -66,15 +65,15 @@ class StrayUpdates:
         count = sum(p.numel() for group in groups for p in group["params"])
         raise ElasticError(
             "BFT-1422",
-            f"A second optimizer ({name}, {count} parameters) steps beside run.step(): what it"
-            " trains would differ from worker to worker and be in no checkpoint.",
-            "Register it with its model and leave out its step():"
+            f"A second optimizer ({name}, {count} parameters) steps outside run.step(): its"
+            " parameters would differ between workers and not be in checkpoints.",
+            "Register it with its model and remove its step():"
             " elastic.Run([model_a, model_b], [opt_a, opt_b], ...); see"
             " docs/howto/train-pytorch.md, Several models.",
         )
 
 
 def end_watch() -> None:
-    """The run is over: what steps now is the script's own."""
+    """Stop watching: the run is over."""
     while _watching:
         _watching.pop()()

@@ -1,11 +1,11 @@
-"""A warm process, torch imported, from which an agent forks workers in milliseconds.
+"""A warm process with torch imported, from which an agent forks workers in milliseconds.
 
 Run by the agent in the *user's* interpreter, by path, with a socket it inherits::
 
     INTERPRETER /abs/path/bftrainer/elastic/template.py FD
 
 ``FD`` (or the environment variable ``BFT_TEMPLATE_FD``) is one end of a
-``SOCK_SEQPACKET`` Unix socket pair; every packet is one JSON object with one key.
+``SOCK_SEQPACKET`` Unix socket pair; every packet is a JSON object with one key.
 
 agent → template
     ``{"fork": BODY}`` with exactly one descriptor by ``SCM_RIGHTS``. ``BODY`` is the
@@ -13,18 +13,18 @@ agent → template
     ``SOCK_STREAM`` socket pair that carries ``protocol`` lines.
 
 template → agent
-    ``{"ready": {"torch": VERSION, "import_s": SECONDS}}`` once, when forks are cheap;
+    ``{"ready": {"torch": VERSION, "import_s": SECONDS}}`` once, when everything is imported;
     ``{"forked": {"worker_id": ID, "pid": PID}}`` (the pid is also the process group);
     ``{"exited": {"worker_id": ID, "pid": PID, "returncode": N}}`` at once when a
     worker ends, ``-N`` for signal ``N``;
-    ``{"failed": {"code": C, "cause": S, "next_step": S}}``, with ``worker_id`` when
-    it concerns one fork only; without, the template exits with status 1.
+    ``{"failed": {"code": C, "cause": S, "next_step": S}}``, with ``worker_id`` if it concerns
+    one fork only; otherwise the template exits with status 1.
 
-When the socket closes, as it does when the agent ends in whatever way, the template kills
-its workers' process groups and exits; a group also ends with its worker. Until it is warm
-it dies with the *thread* that started it (``PR_SET_PDEATHSIG``): start it from one that
-stays. Later that would be too early: nobody would be left to end the workers' children.
-Nothing here starts a thread, because a process with threads must not fork.
+When the socket closes, as it does however the agent ends, the template kills its workers'
+process groups and exits; a group also ends with its worker. Until it is warm, it dies with the
+*thread* that started it (``PR_SET_PDEATHSIG``), so start it from one that lives on. Afterwards
+it must outlive that thread, to kill the workers' children. Nothing here starts a thread, because
+a process with threads must not fork.
 """
 
 from __future__ import annotations
@@ -55,22 +55,22 @@ class ForkServer:
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
         self.workers: dict[int, str] = {}
-        self.scratch: Any = None  # a ``Scratch``, when the finder is there
+        self.scratch: Any = None  # a ``Scratch``, once the finder is installed
         self.wake_in, self.wake_out = socket.socketpair()
         self.wake_in.settimeout(0)
         self.wake_out.settimeout(0)
-        # The handler's only purpose is that the wake-up socket gets a byte.
+        # Only so that the wake-up socket gets a byte.
         signal.signal(signal.SIGCHLD, lambda _signum, _frame: None)
         signal.set_wakeup_fd(self.wake_in.fileno(), warn_on_full_buffer=False)
 
     def send(self, kind: str, **body: Any) -> None:
-        """Send one packet; an agent that is gone is noticed by the next read."""
+        """Send one packet; the loss of the agent is noticed by the next read."""
         with suppress(BrokenPipeError, ConnectionResetError):
             self.channel.send(json.dumps({kind: body}).encode())
 
     def serve(self) -> None:
         """Work until the agent closes the socket."""
-        import select  # noqa: PLC0415 - after the path is clean
+        import select  # noqa: PLC0415 - after sys.path is cleaned
 
         self.scratch = importlib.import_module("bftrainer.elastic.scratch").Scratch()
         while True:
@@ -91,7 +91,7 @@ class ForkServer:
         for pid, worker_id in list(self.workers.items()):
             flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
             if os.waitid(os.P_PID, pid, flags) is not None:
-                kill_group(pid)  # its children; until it is reaped nobody else has its number
+                kill_group(pid)  # its children; its pid is not reused before it is reaped
                 _, status = os.waitpid(pid, 0)
                 del self.workers[pid]
                 self.send(
@@ -153,7 +153,7 @@ class ForkServer:
         self.send("forked", worker_id=config.worker_id, pid=pid)
 
     def become_worker(self, config: WorkerConfig, channel_fd: int, parent: int) -> None:
-        """In the child: let go of what is the template's, then run the script."""
+        """In the child: close what belongs to the template, then run the script."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for end in (self.channel, self.wake_in, self.wake_out):
@@ -164,7 +164,7 @@ class ForkServer:
 
 
 def kill_group(pid: int) -> None:
-    """SIGKILL a worker and what it has started in its process group."""
+    """SIGKILL a worker's process group."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
@@ -186,25 +186,25 @@ def warm_up() -> str:
         "bftrainer.elastic.run",
     ):
         importlib.import_module(name)
-    # The first optimizer pulls in some 800 modules (about 1 s); no thread is started.
+    # The first optimizer imports some 800 modules (about 1 s); no thread is started.
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
     return str(torch.__version__)
 
 
 def main() -> int:
-    """Warm up, say so, and fork on request."""
+    """Warm up, report it, and fork on request."""
     given = sys.argv[1] if len(sys.argv) > 1 else os.environ.pop("BFT_TEMPLATE_FD", "")
-    # The agent may hold signals blocked; workers must die of them as usual.
+    # The agent may have blocked signals; workers must die of them as usual.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    # As a script our own directory is first: its module names are not for users.
+    # Run by path, sys.path begins with our own directory, whose modules must not be visible.
     here = Path(__file__).resolve().parent
     sys.path[:] = [p for p in sys.path if Path(p or os.curdir).resolve() != here]
     channel = socket.socket(fileno=int(given))
     channel.set_inheritable(False)
     template = ForkServer(channel)
     started = time.monotonic()
-    # What is imported stays: looking for garbage in it takes a tenth of the time, and would
-    # later touch, and so copy, the pages that workers share with us.
+    # Imported objects stay: collecting garbage among them takes a tenth of the start-up time,
+    # and would later copy the pages that workers share with us.
     gc.disable()
     try:
         _load_finder().ensure_importable(PACKAGE_DIR)

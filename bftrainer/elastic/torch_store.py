@@ -1,4 +1,4 @@
-"""The generation's store as torch's process groups want it."""
+"""Adapter from the generation's store to torch's ``Store``."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from bftrainer.elastic.store import StoreClient
 
 
 class TorchStore(Store):
-    """What a process group asks: ``set``, ``get`` and ``wait``, no more."""
+    """Implements what a process group uses: ``set``, ``get`` and ``wait``."""
 
     def __init__(self, client: StoreClient) -> None:
         super().__init__()
         self._client = client
 
     def set(self, key: str, value: bytes | str) -> None:
-        """Tell the others."""
+        """Set a value."""
         self._client.set(key, value)
 
     def get(self, key: str) -> bytes:
-        """Return what a member has set, waiting for it."""
+        """Return a value; blocks until a member has set it."""
         return self._client.get(key)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:

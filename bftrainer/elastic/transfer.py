@@ -1,11 +1,11 @@
-"""State from the member that has it to those that lack it.
+"""Sends the state from the member that has it to those that lack it.
 
-In the host's memory, down a chain: every link passes each piece on as soon as it has it,
-so that many joiners take little longer than one. Large tensors go straight from and into
-their own memory, small ones packed. What lies on a device is staged piece by piece
-through host memory, or where the generation uses NCCL broadcast from device to device,
-which all members take part in. The calls block and are made in a side thread by
-``state_transfer``; a transfer that is abandoned leaves its receiver without a state.
+Through host memory it travels down a chain: every member forwards each piece as soon as it
+has it, so many joiners take little longer than one. Large tensors are sent from and received
+into their own memory, small ones packed. Device tensors are staged piece by piece through
+host memory or, with NCCL, broadcast from device to device, which all members take part in.
+The calls block; ``state_transfer`` makes them in a side thread. After an abandoned transfer
+the receiver has no state.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from bftrainer.elastic import codec, device, staging
 from bftrainer.elastic.group import Group
 from bftrainer.elastic.staging import PIECE_BYTES, Link
 
-DIRECT_BYTES = 1 << 20  # from here a tensor travels without a copy
+DIRECT_BYTES = 1 << 20  # tensors of this size or more are sent without packing
 
 
 def link_of(group: Group, chain: Sequence[int]) -> Link | None:
-    """Return this member's place in ``chain``, None when it is not part of it."""
+    """Return this member's place in ``chain``, None if it is not in it."""
     if group.rank not in chain:
         return None
     i = list(chain).index(group.rank)
@@ -39,7 +39,7 @@ def link_of(group: Group, chain: Sequence[int]) -> Link | None:
 
 
 def send(link: Link, structure: Any, tensors: Sequence[torch.Tensor], known: int) -> None:
-    """Send a structure and its tensors; receivers have the first ``known`` of them."""
+    """Send a structure and its tensors; receivers know the shapes of the first ``known``."""
     apart = [(i, t.nbytes) for i, t in enumerate(tensors) if device.is_on_device(t)]
     header = json.dumps([structure, codec.describe(tensors[known:]), apart]).encode()
     body = torch.frombuffer(bytearray(header), dtype=torch.uint8)
@@ -51,13 +51,13 @@ def send(link: Link, structure: Any, tensors: Sequence[torch.Tensor], known: int
 def receive(
     link: Link, into: Sequence[torch.Tensor], spare: Sequence[torch.Tensor] = ()
 ) -> tuple[Any, list[torch.Tensor]]:
-    """Receive into the known tensors; return the structure and the other tensors.
+    """Receive into the known tensors; return the structure and the remaining tensors.
 
-    ``spare`` tensors may become such others, if they fit.
+    Memory for the remaining ones is taken from ``spare`` where type and shape fit.
     """
-    structure, descriptions, apart = _hear(link)
+    structure, descriptions, apart = _receive_header(link)
     apart = dict(apart)
-    # Where the source has it: what it has on a device we want on ours.
+    # A tensor that the source has on a device belongs on our device.
     data = link.group.data
     near = (
         next((t.device for t in into if device.is_on_device(t)), None)
@@ -82,30 +82,30 @@ def receive(
 
 
 def stand_by(group: Group, source: int) -> None:
-    """Take part in a broadcast of what this member has already."""
+    """Take part in a broadcast whose content this member already has."""
     if group.data is None:
         return
     link = Link(group=group, source=source, before=None, after=None)
-    _, _, apart = _hear(link)
+    _, _, apart = _receive_header(link)
     sizes = [size_bytes for _, size_bytes in apart]
     wires = [sum(sizes[i] for i in pack) for pack in packs_of(sizes)]
     lengths = [n for wire in wires for n in _lengths(wire)]
     new = partial(torch.empty, dtype=torch.uint8, device=group.data.device)
-    scratch = new(max(lengths, default=0))  # nobody reads it
+    scratch = new(max(lengths, default=0))  # never read
     staging.broadcast(group, group.data, source, [scratch[:n] for n in lengths])
 
 
-def _hear(link: Link) -> list[Any]:
+def _receive_header(link: Link) -> list[Any]:
     length = torch.zeros(1, dtype=torch.long)
     _announce(link, length)
     body = torch.empty(int(length), dtype=torch.uint8)
     _announce(link, body)
-    heard: list[Any] = json.loads(bytes(body.tolist()))
-    return heard
+    header: list[Any] = json.loads(bytes(body.tolist()))
+    return header
 
 
 def _announce(link: Link, words: torch.Tensor) -> None:
-    """Pass on what says what comes; all members have to know it where all take part."""
+    """Send or forward part of the header: by broadcast where all members take part."""
     if link.group.data is None:
         _pass_on(link, [words])
     else:
@@ -126,9 +126,9 @@ def _move(link: Link, tensors: Sequence[torch.Tensor], apart: Mapping[int, int])
 
 
 def _pass_on(link: Link, pieces: Sequence[torch.Tensor]) -> None:
-    """Receive each piece from before (unless we are the source), send it after."""
+    """Receive each piece from the previous member (unless we are the source), forward it."""
     pg = link.group.pg
-    # Posted in advance: a piece can land while the one before it is sent on.
+    # Posted in advance: a piece can arrive while the previous one is forwarded.
     incoming = (
         [] if link.before is None else [pg.recv([p], link.before, i) for i, p in enumerate(pieces)]
     )
@@ -163,7 +163,7 @@ class _Wire:
 
 
 def _lengths(total: int) -> list[int]:
-    """Return the lengths of the pieces of so many bytes."""
+    """Return the lengths of the pieces of ``total`` bytes."""
     return [min(PIECE_BYTES, total - start) for start in range(0, total, PIECE_BYTES)]
 
 
@@ -172,7 +172,7 @@ def _wires(tensors: Sequence[torch.Tensor]) -> list[_Wire]:
 
 
 def packs_of(sizes: Sequence[int]) -> list[list[int]]:
-    """Return which tensors of these sizes travel together: the same on all members."""
+    """Return which tensors of these sizes are packed together, alike on all members."""
     packs: list[list[int]] = []
     pack: list[int] = []
     pack_bytes = 0

@@ -1,9 +1,8 @@
-"""Models that a script has wrapped for data-parallel training by itself.
+"""Unwraps models that a script has wrapped for data-parallel training.
 
-The registered model comes in, the plain one goes out; the wrapper is made to pass its
-calls through, because the script goes on calling it: gradients are averaged once, by
-us. Refused where the script has built a process group of several members. Called by
-``Run``.
+The run trains the plain model. The wrapper, which the script still calls, is changed to pass
+calls through, so that gradients are averaged only once. Refused if the script has built a
+process group of several members. Called by ``Run``.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ log = logging.getLogger("bftrainer.elastic")
 def unwrap(
     model: torch.nn.Module, no_sync: Callable[[], AbstractContextManager[None]]
 ) -> torch.nn.Module:
-    """Return the plain model; ``no_sync`` takes the place of the wrapper's own."""
+    """Return the plain model; ``no_sync`` replaces the wrapper's own."""
     if isinstance(model, DataParallel):
         raise ElasticError(
             "BFT-1401",
@@ -44,27 +43,27 @@ def unwrap(
     if model.device_ids:
         _keep_moving_inputs(model)
     else:
-        # Past the wrapper: no hook of its process group is armed without its forward.
-        # A bound method: a module would be registered as a child.
+        # Bypasses the wrapper, whose hooks are armed only in its own forward. A bound method,
+        # because a module would be registered as a child.
         _replace(model, "forward", model.module.__call__)
     _replace(model, "no_sync", no_sync)
     log.warning(
-        "the model is wrapped in DistributedDataParallel: bftrainer trains the model inside"
-        " and averages its gradients; the wrapper only passes calls on."
+        "the model is wrapped in DistributedDataParallel: bftrainer trains the inner model"
+        " and averages its gradients; the wrapper only forwards calls."
     )
     plain: torch.nn.Module = model.module
     return plain
 
 
 def _keep_moving_inputs(model: DistributedDataParallel) -> None:
-    """Leave the wrapper's forward, which moves inputs to its device, but not its hooks."""
+    """Disable the wrapper's hooks but keep its forward, which moves inputs to its device."""
     if model.static_graph:
         raise ElasticError(
             "BFT-1401",
             "The model is wrapped in DistributedDataParallel with static_graph=True.",
-            "Give Run the plain model, or leave out static_graph.",
+            "Give Run the plain model, or remove static_graph.",
         )
-    # What its own no_sync() sets for a while.
+    # What its own no_sync() sets temporarily.
     _replace(model, "require_backward_grad_sync", False)  # noqa: FBT003 - an attribute's value
     _replace(model, "require_forward_param_sync", False)  # noqa: FBT003
 

@@ -1,9 +1,8 @@
-"""The child side of a fork: becomes one worker and runs the user's script in it.
+"""Turns a forked process into a worker and runs the user's script in it.
 
-The template calls ``run_worker`` with the worker's configuration and channel; it
-never returns. What the script printed is in the log, how it ended is the exit
-status, and a script that raised is reported as ``Failed`` with its traceback in
-the log.
+The template calls ``run_worker`` with the worker's configuration and channel; it never returns.
+The script's output goes to the log and its end is the exit status; if it raised, ``Failed`` is
+reported and the traceback is in the log.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from bftrainer.elastic import worker_exit
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.protocol import Failed, WorkerConfig
 
-SPENT_LOGS = "BFT_SPENT_LOGS"  # names of log files of failed tries, beside our own
+SPENT_LOGS = "BFT_SPENT_LOGS"  # log files of failed attempts, in the directory of ours
 _PR_SET_PDEATHSIG = 1
 _SEE_LOG = "What it printed is in the worker's log."
-_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun tells a script
+_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Ask the kernel to signal this process when the one that started it ends; 0: no more."""
+    """Ask the kernel for a signal when the thread that started us ends; 0: no longer."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
@@ -51,9 +50,9 @@ def run_worker(config: WorkerConfig, channel_fd: int, parent: int) -> NoReturn:
 def serve(
     config: WorkerConfig, control: control_module.Control, prepare: Callable[[], object] = bool
 ) -> NoReturn:
-    """Be the worker of ``config``: ``prepare``, run the script, exit with its status.
+    """Act as the worker of ``config``: ``prepare``, run the script, exit with its status.
 
-    What ``prepare`` raises is reported as if the script had.
+    Errors of ``prepare`` are reported like those of the script.
     """
     try:
         _enter_environment(config)
@@ -79,7 +78,7 @@ def _enter_environment(config: WorkerConfig) -> None:
     os.dup2(null, 0)
     os.close(null)
     if config.log_path:
-        # Here, not in the daemon: with the user's rights, and nobody else waits if it hangs.
+        # Not in the daemon: this needs the user's rights and may hang.
         Path(config.log_path).parent.mkdir(parents=True, exist_ok=True)
         log = os.open(config.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(log, 1)
@@ -88,23 +87,23 @@ def _enter_environment(config: WorkerConfig) -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # typed as TextIO
     threads = dict(config.environment).get("OMP_NUM_THREADS", "")
-    if "torch" in sys.modules:  # by the template
+    if "torch" in sys.modules:  # imported by the template
         import torch  # noqa: PLC0415
 
         if threads.isdecimal() and int(threads) > 0:
-            # OpenMP read its variable when the template imported torch.
+            # OpenMP read the variable when the template imported torch.
             torch.set_num_threads(int(threads))
     sys.argv = [config.script, *config.args]
     sys.path.insert(0, os.path.dirname(os.path.abspath(config.script)))  # noqa: PTH100, PTH120
 
 
 def remove_spent_logs(log_path: str, names: str) -> None:
-    """Remove logs of failed tries that need not be kept, those of all workers of their nodes."""
+    """Remove logs of failed attempts, of all workers of each node."""
     directory = Path(log_path).parent
     for name in filter(None, names.split(":")):
         stem = glob.escape(Path(name).stem)
         for path in (*directory.glob(f"{stem}.log"), *directory.glob(f"{stem}-*.log")):
-            with suppress(OSError):  # another worker was quicker
+            with suppress(OSError):  # removed by another worker
                 path.unlink()
 
 
@@ -129,7 +128,7 @@ def _run_script(
 
 
 def _status_of(script: str) -> int:
-    """Run the script; return the status that it ends with."""
+    """Run the script; return its exit status."""
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as end:
@@ -141,7 +140,7 @@ def _status_of(script: str) -> int:
 
 
 def _failure_of(problem: BaseException) -> Failed:
-    """Return what ends the worker, in words."""
+    """Return the report of the exception that ended the script."""
     if isinstance(problem, ElasticError):
         return Failed(code=problem.code, cause=problem.cause, next_step=problem.next_step)
     name, text = type(problem).__name__, str(problem)[:500]

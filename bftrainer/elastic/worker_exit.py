@@ -1,9 +1,8 @@
-"""How a worker's process ends once its script has: as Python ends, but within a limit.
+"""Ends a worker's process after its script: as Python would, but within a time limit.
 
-The exit status comes in, the process is gone afterwards. What runs in the main thread of
-a script has all the time it takes; what it left behind (threads, pools, exit handlers)
-has ``GRACE_S``. Children in the worker's process group end with it, by whoever started
-it. Called by ``worker``.
+The main thread of the script has unlimited time; what it leaves behind (threads, pools, exit
+handlers) has ``GRACE_S``. Children in the worker's process group end with it. Called by
+``worker``.
 """
 
 from __future__ import annotations
@@ -19,28 +18,28 @@ import traceback
 from contextlib import suppress
 from typing import NoReturn
 
-GRACE_S = 10.0  # for all that does not end by itself
-FLUSH_S = 1.0  # for the last words, when somebody may hold on to a stream
+GRACE_S = 10.0  # for threads and exit handlers
+FLUSH_S = 1.0  # for flushing files, when a thread may hold a stream's lock
 _BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
 def leave(status: int) -> NoReturn:
-    """End like a script does, minus the teardown that native threads may hang in."""
+    """End as Python does, without the teardown that native threads may hang in."""
     flush_output()
     threading.Thread(target=_end_late, args=(status,), name="bft-ending", daemon=True).start()
     try:
-        # Tells pools to end, then joins threads: in the other order they wait for ever.
+        # Ends pools, then joins threads: in the other order they wait for ever.
         threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 - as Python does
     except BaseException:  # noqa: BLE001 - as Python does
         traceback.print_exc()
-    # Exit handlers still run: os._exit below would skip them.
+    # os._exit below would skip exit handlers.
     atexit._run_exitfuncs()  # noqa: SLF001 - the only way to run them by hand
     _flush_files()
     os._exit(status)
 
 
 def flush_output() -> None:
-    """Write out what the script has printed, as far as its streams are still there."""
+    """Flush stdout and stderr, unless the script has closed them."""
     for stream in (sys.stdout, sys.stderr):
         _flush(stream)
 
@@ -54,15 +53,15 @@ def _flush_files() -> None:
 
 
 def _flush(stream: object) -> None:
-    with suppress(Exception):  # closed, None, a full disk: there is nobody left to tell
+    with suppress(Exception):  # closed, None, a full disk: cannot be reported any more
         stream.flush()  # type: ignore[attr-defined]
 
 
 def _end_late(status: int) -> None:
-    """End the process when its time is up, saying what was in the way."""
+    """End the process after ``GRACE_S`` and print what was still running."""
     time.sleep(GRACE_S)
-    text = f"bftrainer: {GRACE_S:.0f} s after the end of the script there is still {_who()}: left."
-    # Not through sys.stderr: whoever is stuck may hold its lock.
+    text = f"bftrainer: killed {_who()}, still running {GRACE_S:.0f} s after the script's end."
+    # Not through sys.stderr: a stuck thread may hold its lock.
     os.write(2, f"{text}\n".encode())
     last = threading.Thread(target=_flush_files, name="bft-last-words", daemon=True)
     last.start()

@@ -1,8 +1,8 @@
-"""Writes the state of a run as checkpoints beside the training.
+"""Writes the checkpoints of a run while it trains.
 
-``membership`` hands over at a step boundary: a snapshot written by a thread in the
-ordinary case, the state itself written before the call returns when the run parks or
-ends. Each file is reported as ``Saved``. Reading them is ``resuming``'s.
+Ordinarily a snapshot is taken at a step boundary and written by a thread; when the run parks or
+ends, the state itself is written before the call returns. Each file is reported as ``Saved``.
+``resuming`` reads them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from bftrainer.elastic.state_snapshot import Snapshots, StateSnapshot
 
 log = logging.getLogger("bftrainer.elastic")
 
-LEAST_SHARE = 0.5  # of the interval that lies between two writes, however long they take
-MARGIN = 1.25  # the next write may take so much longer than the last
-UNKNOWN_SHARE = 0.1  # of the interval is left to a write, as long as none was seen
+LEAST_SHARE = 0.5  # of the interval lies between two writes at least
+MARGIN = 1.25  # factor by which the next write may take longer than the last
+UNKNOWN_SHARE = 0.1  # of the interval is left for a write of unknown duration
 
 
 class CheckpointWriter:
@@ -38,7 +38,7 @@ class CheckpointWriter:
         self.directory = Path(config.checkpoint_dir) if config.checkpoint_dir else None
         self.interval_s = config.checkpoint_interval_s
         self.last_s = self._came_s = time.monotonic()
-        self._step = self._begun = -1  # committed here, and in the newest snapshot
+        self._step = self._begun = -1  # last committed step, step of the newest snapshot
         self._control = control
         self._snapshots = Snapshots(state)
         self._ages = Ages(self.interval_s)
@@ -54,27 +54,27 @@ class CheckpointWriter:
         return self._thread is None or not self._thread.is_alive()
 
     def gap_s(self) -> float:
-        """Return how long after a snapshot the next one is taken.
+        """Return the time from one snapshot to the next.
 
-        Early enough that it is on disk when the interval is over: what all nodes lost at
-        once may cost is the age of the last *complete* checkpoint.
+        The next is on disk when the interval ends: if all nodes are lost at once, the loss is
+        the age of the last *complete* checkpoint.
         """
         return max(LEAST_SHARE * self.interval_s, self.interval_s - MARGIN * self.wall_s)
 
     def note(self, step: int) -> None:
-        """Remember when a step was committed here, whoever writes the checkpoints."""
+        """Record the time of a commit, also while another worker writes the checkpoints."""
         self._step = step
         self._ages.note(step, time.monotonic())
 
     def begin(self) -> None:
-        """A run starts from nothing: its first step is written, then one per interval."""
+        """Start a new run: write its first step, then one per interval."""
         self.last_s = float("-inf")
 
     def succeed(self) -> None:
-        """Write from now on: another worker did, which is gone.
+        """Take over from another worker that wrote so far and is gone.
 
-        When it did is what its newest file says, read in a thread: nobody waits for a
-        file system here. Nothing is due until that is known.
+        A thread derives the time of its last write from its newest file, because the training
+        must not wait for a file system. Nothing is due until that is known.
         """
         self.last_s = float("inf")
         threading.Thread(target=self._look, name="bft-checkpoint-age", daemon=True).start()
@@ -89,16 +89,16 @@ class CheckpointWriter:
                     age_s = time.time() - path.stat().st_mtime
                     committed_s = min(self._came_s, time.monotonic() - age_s)
         except OSError as problem:
-            log.warning("cannot look for checkpoints in %s: %s", self.directory, problem)
+            log.warning("cannot list checkpoints in %s: %s", self.directory, problem)
         if committed_s is None:
-            self.last_s = float("-inf")  # nobody knows how long ago: at once
+            self.last_s = float("-inf")  # unknown: write at once
         else:
             self.last_s = committed_s - UNKNOWN_SHARE * self.interval_s
 
     def save_aside(self, counters: Counters, writer: Fence) -> None:
         """Copy the state now, write it in a thread.
 
-        The first time memory for it is made in a thread, and the copy is taken at a later
+        The first call only allocates memory, in a thread; the copy is taken at a later
         boundary.
         """
         prepare = self._snapshots.preparation(counters)
@@ -123,7 +123,7 @@ class CheckpointWriter:
         self._write(snapshot, counters.step, counters.samples, writer)
 
     def peek(self) -> Counters:
-        """Return the newest checkpoint's counters, unverified; those of a start without one."""
+        """Return the newest checkpoint's counters, unverified; initial ones without a file."""
         if self.directory is None:
             return Counters.known(None)
         for path in checkpoint.newest_first(self.directory)[:1]:

@@ -1,8 +1,8 @@
-"""The append-only record of everything that happened, and the state it adds up to.
+"""The append-only record of all events, and the state that follows from it.
 
-Entries come in from the daemon (decisions, launches, submissions); trainers, pilots
-and the incarnation come out when it returns. Pilots and submissions are written before
-anybody acts on them, all else is noted beside it.
+The daemon appends entries (decisions, launches, submissions); after a restart it reads trainers,
+pilots and the incarnation back. Pilots and submissions are on disk before anything depends on
+them; other entries are written in the background.
 """
 
 from bftrainer.journal.journal import Journal

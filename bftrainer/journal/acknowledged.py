@@ -1,9 +1,9 @@
-"""How far the journal had come, in a file of its own: what was acknowledged can be missed.
+"""A separate file with the last acknowledged entry, which reveals lost entries.
 
-SQLite drops a damaged end of its log without a word, and a backup ends where it ends; both
-leave a whole, older journal. The daemon hands in what each transaction wrote, and reads the
-file back at its next start: two slots, written in turn, each with a checksum, so that a
-write cut short costs the mark one entry at most. Numbers in it are never given again.
+SQLite silently drops a damaged end of its log, and a backup may be old; both leave an intact but
+older journal. The daemon records every transaction here and reads the file at its next start. It
+has two slots, written in turn, each with a checksum, so an interrupted write loses at most one
+entry of the mark. Numbers recorded in it are never reused.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from bftrainer.errors import BftError
 from bftrainer.journal import errors
 
 MARK_NAME: Final = "journal.mark"
-SLOT_BYTES: Final = 512  # disks write this much whole
+SLOT_BYTES: Final = 512  # disks write a sector atomically
 _MAGIC: Final = "bftrainer-journal-mark-1"
 _DIGITS: Final = 18  # of a number, at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """What had been acknowledged."""
+    """The last acknowledged entry."""
 
-    writes: int = 0  # of the mark; the greater is the later one
+    writes: int = 0  # of the mark; the slot with the greater number is newer
     seq: int = 0  # of the last entry
     sha256: str = "0" * 64  # of that entry, and so of all before it
     incarnation: int = 0
-    last_pilot: int = 0  # greatest numbers given
+    last_pilot: int = 0  # greatest numbers used
     last_trainer: int = 0
 
     def followed_by(self, seq: int, sha256: str, **numbers: int) -> Mark:
-        """Return the mark after one more entry; a number never gets smaller."""
+        """Return the mark after one more entry; numbers never decrease."""
         greatest = {name: max(getattr(self, name), n) for name, n in numbers.items()}
         return replace(self, writes=self.writes + 1, seq=seq, sha256=sha256, **greatest)
 
@@ -51,7 +51,7 @@ def encode(mark: Mark) -> bytes:
 
 
 def decode(slot: bytes) -> Mark | None:
-    """Return the mark in a slot; None when it is none, or not as it was written."""
+    """Return the mark in a slot; None if it is missing or damaged."""
     line, _, checksum = slot[:SLOT_BYTES].decode("ascii", "replace").rstrip().rpartition(" ")
     words = line.split(" ")
     if checksum != _checksum(line) or len(words) != 7 or words[0] != _MAGIC:
@@ -70,17 +70,17 @@ def decode(slot: bytes) -> Mark | None:
 
 
 class MarkFile:
-    """The file, open for as long as the journal is."""
+    """The mark's file, open as long as the journal is."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file, or note that it has to be made.
+        """Open the file if it exists.
 
         Raises:
-            JournalError: BFT-2214 when it is there and holds no mark.
+            JournalError: BFT-2214 when it exists but holds no valid mark.
         """
         self.path = path
         self._handle: int | None = None
-        self.mark: Mark | None = None  # None: of a journal that has had none yet
+        self.mark: Mark | None = None  # None: the journal has had no mark yet
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             handle = os.open(path, flags)
@@ -96,20 +96,20 @@ class MarkFile:
             found = [mark for slot in slots if (mark := decode(slot)) is not None]
         if not found:
             os.close(handle)
-            why = "it holds no mark that is whole" if is_file else "it is not a regular file"
+            why = "it holds no valid mark" if is_file else "it is not a regular file"
             raise _unreadable(path, why)
         self._handle = handle
         self.mark = max(found, key=lambda mark: mark.writes)
 
     def write(self, mark: Mark) -> None:
-        """Put the mark in place of the one before the last; it is on disk afterwards.
+        """Overwrite the older slot; on disk when this returns.
 
         Raises:
             JournalError: BFT-2207; the entry is written, but not acknowledged.
         """
         slot = encode(mark)
         try:
-            if self._handle is None:  # whole from the beginning: an empty file is damage
+            if self._handle is None:  # created atomically: an empty file counts as damaged
                 write_whole(self.path, (slot, slot))
                 self._handle = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             else:
@@ -127,13 +127,13 @@ class MarkFile:
 
 
 def lost(where: str, mark: Mark, found: Mark, *, is_other: bool) -> BftError:
-    """Return BFT-2213: the journal ends before, or beside, what was acknowledged.
+    """Return BFT-2213: the journal lacks acknowledged entries, or has others.
 
     Args:
         where: the journal.
-        mark: what was acknowledged.
-        found: the same numbers, as the journal has them.
-        is_other: the entry is there, and another than the one acknowledged.
+        mark: the last acknowledged entry.
+        found: the same for the journal as found.
+        is_other: the entry of that number exists but differs.
     """
     missing = [
         _span("trainers", "t", found.last_trainer, mark.last_trainer, width=1),
@@ -149,9 +149,9 @@ def lost(where: str, mark: Mark, found: Mark, *, is_other: bool) -> BftError:
     return errors.JournalError(
         "BFT-2213",
         f"The journal {where} {cause}; missing: {what}.",
-        "Copy the state directory before anything else, and restore a later backup if there is "
-        "one. To go on without what is missing, add once to the daemon's command line: "
-        f"--accept-loss {mark.seq}; trainers that are missing have to be submitted again.",
+        "First copy the state directory, then restore a later backup if there is one. To go on "
+        "without the missing entries, start the daemon once with "
+        f"--accept-loss {mark.seq}; missing trainers must be submitted again.",
     )
 
 
@@ -171,7 +171,7 @@ def _checksum(line: str) -> str:
 def _unreadable(path: Path, why: str) -> BftError:
     return errors.JournalError(
         "BFT-2214",
-        f"The mark {path} of what the journal had acknowledged cannot be read: {why}.",
-        "Without it nobody can tell whether the journal is complete. If it is known to be, or "
-        f"what it holds is to do: mv {path} {path}.damaged, and start again.",
+        f"The mark {path} of the last acknowledged entry cannot be read: {why}.",
+        "Without it bftrainer cannot tell whether the journal is complete. If it is, or if its "
+        f"contents suffice: mv {path} {path}.damaged, and start again.",
     )

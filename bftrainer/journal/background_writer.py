@@ -1,7 +1,6 @@
-"""A thread that writes entries in the order in which they were handed in.
+"""A thread that writes entries in order, so that ``Journal.note`` does not wait for the disk.
 
-``Journal.note`` hands them in and does not wait for the disk. What is handed in while more
-waits than may goes into a backlog, as in an outage.
+Entries beyond the queue's limits go into a backlog, as in an outage.
 """
 
 from __future__ import annotations
@@ -15,38 +14,38 @@ from bftrainer.journal.backlog import Backlog
 from bftrainer.journal.entry_drafts import EntryDraft, Large
 
 QUEUED: Final = 1000  # entries that wait for the disk
-LARGE_QUEUED: Final = 8  # large ones among them: each holds a whole look at the cluster
+LARGE_QUEUED: Final = 8  # large ones among them: each holds a whole snapshot
 BATCH: Final = 64  # entries in one transaction
 LONGEST_FLUSH_S: Final = 10.0
-PERIOD_S: Final = 1.0  # between two looks at what is due
+PERIOD_S: Final = 1.0  # between two calls without entries
 
 Write = Callable[[list[EntryDraft | Large], Backlog | None], None]
 
 
 class Beside:
-    """One thread and what it still has to write."""
+    """The thread and its queue."""
 
     def __init__(self, write: Write) -> None:
         """Start the thread.
 
         Args:
-            write: called in it with some entries, and with a backlog that follows them; with
-                neither once in a while.
+            write: called in the thread with entries and the backlog that follows them; called
+                without either every ``PERIOD_S``.
         """
         self._write = write
         self._changed = threading.Condition()
         self._queue: deque[EntryDraft | Large] = deque()
-        self._late = Backlog()  # newer than all that is in the queue
+        self._late = Backlog()  # newer than everything in the queue
         self._is_writing = self._is_stopping = False
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
 
     def put(self, item: EntryDraft | Large) -> None:
-        """Have an entry written.
+        """Queue an entry.
 
         Raises:
-            BaseException: what ended the thread.
+            BaseException: the error that ended the thread.
         """
         self.check()
         with self._changed:
@@ -61,17 +60,17 @@ class Beside:
             self._changed.notify_all()
 
     def check(self) -> None:
-        """Raise what ended the thread, if it has ended."""
+        """Raise the error that ended the thread, if any."""
         if self._failure is not None:
             raise self._failure
 
     def flush(self) -> None:
-        """Wait until all is written, or in the backlog of an outage; a stuck disk not for ever."""
+        """Wait until all is written or in the backlog of an outage, at most 10 s."""
         with self._changed:
             self._changed.wait_for(lambda: self._failure or not self._has_work(), LONGEST_FLUSH_S)
 
     def stop(self) -> None:
-        """Write what is left and end the thread. Safe to call twice."""
+        """Write the rest and end the thread. Safe to call twice."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
@@ -84,13 +83,13 @@ class Beside:
         try:
             while self._turn():
                 pass
-        except BaseException as failure:  # noqa: BLE001 - raised where the daemon hears of it
+        except BaseException as failure:  # noqa: BLE001 - raised at the next ``put`` or ``check``
             with self._changed:
                 self._failure, self._is_writing = failure, False
                 self._changed.notify_all()
 
     def _turn(self) -> bool:
-        """Write once; whether to go on."""
+        """Write once; return whether to continue."""
         with self._changed:
             self._is_writing = False
             self._changed.notify_all()

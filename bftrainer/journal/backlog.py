@@ -1,8 +1,8 @@
-"""What could not be written down yet, because the store of the journal could not be written.
+"""Entries that wait because the journal cannot be written at present.
 
-``Journal.note`` puts entries in, the next transaction that succeeds takes them out. Of each
-trainer and pilot only the latest record is kept, and of the rest only what is short, up to
-a number of them: an outage of any length stays small in memory.
+``Journal.note`` adds entries; the next successful transaction writes them. Only the latest record
+of each trainer and pilot is kept, and a limited number of short payloads, so an outage of any
+length needs little memory.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from bftrainer.journal.records import PilotRecord
 from bftrainer.model.trainer import TrainerRecord
 
 LOG = logging.getLogger("bftrainer.journal")
-# Disk full, not writable, failing, locked; server away. Anything else is not cured by waiting.
+# Disk full, not writable, failing, locked; server away. Other errors do not pass by waiting.
 PASSING: Final = frozenset({"BFT-2201", "BFT-2206", "BFT-2207", "BFT-2208", "BFT-2211"})
 LONGEST_PAUSE_S: Final = 30.0
-KEPT_BYTES: Final = 4096  # of a payload; those of decisions are longer
+KEPT_BYTES: Final = 4096  # of a payload; decisions are longer
 KEPT_ENTRIES: Final = 1000
 
 
 @dataclass(slots=True, kw_only=True)
 class Backlog:
-    """Records that wait, and since when nothing can be written."""
+    """Waiting entries, and the error that keeps them from being written."""
 
     trouble: JournalError | None = None
     trainers: dict[str, TrainerRecord] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Backlog:
             self.pilots |= {record.pilot_id: record for record in item.pilots}
 
     def follow(self, later: Backlog) -> None:
-        """Take over what came after all that is here."""
+        """Append a later backlog."""
         self._kinds += later._kinds
         self.kept += later.kept
         self.trainers |= later.trainers
@@ -57,11 +57,11 @@ class Backlog:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there is something to be written."""
+        """Whether entries wait."""
         return bool(self._kinds)
 
     def draft(self) -> EntryDraft:
-        """Return the entry that says what came late, or not at all, and brings the records."""
+        """Return the entry that counts late and dropped entries and holds the records."""
         said = {
             "late": dict(self._kinds),
             "kept": len(self.kept),
@@ -72,7 +72,7 @@ class Backlog:
         )
 
     def failed(self, problem: JournalError) -> None:
-        """Take note that writing failed; said once, and tried again after a pause."""
+        """Record a failed write; logged once, retried after a pause."""
         if problem.code not in PASSING:
             return
         if self.trouble is None:
@@ -82,15 +82,15 @@ class Backlog:
         self._tries = min(self._tries + 1, 16)
 
     def is_due(self) -> bool:
-        """Whether it is time to write what waits."""
+        """Whether it is time to try again."""
         has_to = self.is_waiting or self.trouble is not None
         return has_to and time.monotonic() >= self._next_try_s
 
     def written(self) -> None:
-        """Forget what waited: it is on disk."""
+        """Clear the backlog after it was written."""
         if self.trouble is not None or self.is_waiting:
             LOG.warning(
-                "The journal can be written again; %d of %d entries were too long to be kept.",
+                "The journal can be written again; %d of %d waiting entries were not kept.",
                 self._kinds.total() - len(self.kept),
                 self._kinds.total(),
             )

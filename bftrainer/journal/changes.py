@@ -1,10 +1,10 @@
-"""What makes one value of another of its type, as plain JSON. Pure.
+"""Differences between two values of a type, as plain JSON. Pure.
 
-Works on the values, not on their JSON: what is the same object, or equal, is not looked into,
-so that the work lies in what has changed. ``differences`` asks for changes when it writes and
-applies them when it reads. A change is None (none), ``{"v": whole}``, ``{"d": by key, "x":
-keys gone}`` or ``{"l": parts}``; a part is a run ``[first, count]`` of the old items, one of
-them changed, ``{"at": place, "c": change}``, or a new one, ``{"v": item}``.
+Works on the values, not on their JSON: parts that are identical or equal are not traversed, so
+the effort is proportional to what has changed. ``differences`` computes changes when it writes
+and applies them when it reads. A change is None (none), ``{"v": whole}``, ``{"d": by key, "x":
+removed keys}`` or ``{"l": parts}``; a part is a run ``[first, count]`` of old items, a changed
+one, ``{"at": place, "c": change}``, or a new one, ``{"v": item}``.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _SCALARS = (str, float, int, bool, type(None), Path)
 
 
 def difference(base: object, new: object, hint: Any = Any) -> Any:
-    """Return the change that makes the plain form of ``new`` of that of ``base``.
+    """Return the change from the plain form of ``base`` to that of ``new``.
 
     Args:
-        base: a value of ``hint``; neither it nor ``new`` is changed.
-        new: another.
-        hint: their type; ``Any``: plain JSON, or what each value itself is.
+        base: a value of type ``hint``; not modified.
+        new: another; not modified.
+        hint: their type; ``Any``: plain JSON, or the values' own types.
 
     Raises:
-        CanonicalError: BFT-2220, what is new has no canonical form.
+        CanonicalError: BFT-2220, a new part has no canonical form.
     """
     return None if base is new else _compare(hint)(base, new)
 

@@ -1,7 +1,6 @@
-"""Opens the database behind a journal: creates it, checks it, brings it up to date.
+"""Opens the database of a journal: creates, checks and migrates it.
 
-A path or URL comes in from ``Journal.open``, an engine with one connection and the
-newest schema goes out.
+Returns an engine with one connection and the newest schema. Called by ``Journal.open``.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _MIGRATIONS = Path(__file__).parent / "migrations"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Database:
-    """An open database and what to call it in errors."""
+    """An open database, and its name in errors."""
 
     engine: Engine
     where: str
@@ -64,9 +63,9 @@ def open_database(url_or_path: str | Path) -> Database:
 
 
 def close_unchanged(database: Database) -> None:
-    """Close without moving SQLite's log into the file: what is refused may be evidence.
+    """Close without moving SQLite's log into the file: a refused journal may be evidence.
 
-    The last connection does that; one that cannot write cannot either.
+    The last connection to close moves the log, unless it is read-only; so we open one.
     """
     with contextlib.ExitStack() as last:
         if database.engine.dialect.name == "sqlite":
@@ -78,7 +77,7 @@ def close_unchanged(database: Database) -> None:
 
 
 def _bring_up_to_date(database: Database, *, is_created: bool) -> None:
-    # Look first: a reader beside a running daemon must not make it wait.
+    # Read first: opening a journal for reading must not block a running daemon.
     with database.engine.execution_options(is_reading=True).begin() as connection:
         version = _version(connection, database.where)
     if version is None and is_created:
@@ -89,7 +88,7 @@ def _bring_up_to_date(database: Database, *, is_created: bool) -> None:
 
 
 def check_pages(connection: Connection, where: str) -> None:
-    """Let SQLite check its own structure; a server checks itself."""
+    """Let SQLite check its pages; a server checks its own."""
     if connection.dialect.name != "sqlite":
         return
     found = connection.execute(text("PRAGMA integrity_check(1)")).scalars().all()
@@ -102,7 +101,7 @@ def migrate(connection: Connection, where: str) -> None:
     version = _version(connection, where)
     if version == HEAD_REVISION:
         return
-    # Imported only when there is something to do: Alembic doubles the start-up time.
+    # Imported on demand: Alembic doubles the start-up time.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
     from alembic.script import ScriptDirectory  # noqa: PLC0415
@@ -152,10 +151,10 @@ def _prepare_directory(path: Path) -> None:
 
 
 def _create_if_missing(path: Path) -> None:
-    """Create the database whole: it appears under its name with all its tables.
+    """Create the database under a temporary name and rename it when it has all tables.
 
-    So an empty file under that name is never one that was just being created, but
-    one that lost its content, and a journal cannot silently begin anew.
+    So an empty file under its name has lost its content, and a journal cannot silently start
+    afresh.
     """
     if path.exists():
         return
@@ -179,7 +178,7 @@ def _create_if_missing(path: Path) -> None:
             with translated(str(path)), engine.begin() as connection:
                 migrate(connection, str(path))
         finally:
-            engine.dispose()  # the last connection moves the log into the file
+            engine.dispose()  # closing moves the log into the file
         _sync(draft)
         draft.rename(path)
         _sync(path.parent)
@@ -187,7 +186,7 @@ def _create_if_missing(path: Path) -> None:
 
 @contextmanager
 def _directory_locked(path: Path) -> Iterator[None]:
-    """Let one process at a time decide whether the file has to be created."""
+    """Let one process at a time decide whether to create the file."""
     try:
         directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as problem:
@@ -208,9 +207,9 @@ def _sync(path: Path) -> None:
 
 
 def _refuse_truncated(path: Path) -> None:
-    """Name the commonest damage before SQLite takes the file for a new one.
+    """Refuse a truncated file, which SQLite would take for a new one.
 
-    The file is not opened: closing it would drop the locks that SQLite holds on it
+    The file is not opened here: closing it would drop the locks that SQLite holds on it
     elsewhere in this process.
     """
     if not path.is_file():
@@ -242,8 +241,8 @@ def _sqlite(path: Path) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        # IMMEDIATE: two writers wait for each other instead of failing at the end.
-        # Readers see the state at their first read and hold nobody up.
+        # IMMEDIATE: writers wait at the beginning instead of failing at the end. Readers see
+        # the state at their first read and block no writer.
         is_reading = connection.get_execution_options().get("is_reading", False)
         connection.exec_driver_sql("BEGIN" if is_reading else "BEGIN IMMEDIATE")
 

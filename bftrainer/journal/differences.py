@@ -1,9 +1,9 @@
-"""A large payload, as what differs from the one before it of its kind.
+"""Stores large payloads as differences from the previous one of their kind.
 
-Decisions hold all nodes, jobs and trainers, and mostly the same ones each time.
-``DifferenceWriter`` shortens what the journal writes (``changes`` finds the difference),
-``Reader`` undoes it: the canonical JSON comes back to the byte. Every so often, at each start
-and after each checkpoint a payload is written whole. Long texts are deflated.
+Decisions hold all nodes, jobs and trainers, most of them unchanged. ``DifferenceWriter`` shortens
+what the journal writes (``changes`` computes the difference); ``Reader`` restores the canonical
+JSON byte for byte. After ``LONGEST_CHAIN`` entries, at each start and after each checkpoint a
+payload is written in full. Long texts are deflated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bftrainer.journal.changes import difference
 PREFIX: Final = '{"a-difference-from":'
 DEFLATED: Final = '{"a-text-deflated":'
 DEFLATED_CHARS: Final = 1024  # shorter texts are written as they are
-LONGEST_CHAIN: Final = 128  # entries to be read for one, at most
+LONGEST_CHAIN: Final = 128  # entries to be read to restore one, at most
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class _Base:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortened:
-    """A payload that lacks only the number of the entry it differs from."""
+    """A payload, complete except for the number of the entry it differs from."""
 
     text: str
     own: _Base
@@ -46,16 +46,16 @@ class Shortened:
 
 @dataclass(slots=True)
 class DifferenceWriter:
-    """Remembers the last value of each kind."""
+    """Keeps the last value of each kind and writes differences from it."""
 
     _last: dict[str, _Base] = field(default_factory=dict)
 
     def shortened(self, kind: str, value: object) -> Shortened:
-        """Return what to write; the next of its kind will differ from it.
+        """Return what to write; the base of the next difference of this kind.
 
         Args:
             kind: of the entry.
-            value: never to be changed afterwards.
+            value: must not change afterwards.
 
         Raises:
             CanonicalError: BFT-2220, it has no canonical form.
@@ -72,23 +72,23 @@ class DifferenceWriter:
         return made
 
     def forget(self) -> None:
-        """Write whole what comes next: some of it was not written, or is not to be needed."""
+        """Write the next payloads in full, as previous ones may be missing or removed."""
         self._last.clear()
 
 
 @dataclass(slots=True)
 class Reader:
-    """Makes payloads whole; ``payload_of`` reads that of another entry, as it is written."""
+    """Restores payloads; ``payload_of`` returns that of another entry as written."""
 
     payload_of: Callable[[int], str | None]
-    _seq: int = 0  # the last one made whole: mostly the one that the next differs from
+    _seq: int = 0  # the last one restored: usually the base of the next
     _plain: Any = None
 
     def whole(self, seq: int, payload: str) -> str:
-        """Return the payload as it was handed to the journal.
+        """Return the full payload.
 
         Raises:
-            CanonicalError: BFT-2220, what it differs from is not there or is another thing.
+            CanonicalError: BFT-2220, its base is missing or does not match.
         """
         if not payload.startswith((PREFIX, DEFLATED)):
             return payload
@@ -147,11 +147,11 @@ def _deflated(text: str) -> str:
 
 
 def _inflated(plain: Any) -> Any:
-    """Undo it; the number that a difference begins with is beside what was deflated."""
+    """Undo ``_deflated``; a difference's base number is outside the deflated text."""
     packed = plain.get("a-text-deflated") if isinstance(plain, dict) else None
     if packed is None:
         return plain
     try:
         return parse(zlib.decompress(base64.b64decode(packed, validate=True)))
     except zlib.error as problem:
-        raise ValueError("a text that was deflated otherwise") from problem
+        raise ValueError("invalid deflated text") from problem

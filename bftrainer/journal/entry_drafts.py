@@ -1,4 +1,4 @@
-"""Entries that are not written yet: ``Journal`` makes them of what it is handed."""
+"""Entries that are not written yet."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class EntryDraft:
         trainers: Sequence[TrainerRecord] = (),
         pilots: Sequence[PilotRecord] = (),
     ) -> Self:
-        """Encode what an entry consists of.
+        """Encode the parts of an entry.
 
         Raises:
-            CanonicalError: BFT-2220, something has no canonical form.
+            CanonicalError: BFT-2220, a part has no canonical form.
         """
         return cls(
             kind=kind,
@@ -51,4 +51,4 @@ class Large:
     """A draft whose payload is encoded only when it is written."""
 
     kind: str
-    value: object  # never changed any more
+    value: object  # must not change any more

@@ -1,7 +1,7 @@
-"""What can go wrong with the store, as errors that name the file and the way out.
+"""The errors of the journal, with the file and the next step.
 
-``translated`` wraps every access to the database; the rest of the journal raises
-``damaged`` and the like by name.
+``translated`` wraps every access to the database; the journal raises others, such as
+``damaged``, itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DAMAGED = {
     sqlite3.SQLITE_SCHEMA,
     sqlite3.SQLITE_FORMAT,
     sqlite3.SQLITE_RANGE,
-    # SQL that is valid against our tables fails only when the tables are not ours.
+    # Our SQL is valid for our tables, so these mean that the tables are not ours.
     sqlite3.SQLITE_ERROR,
     sqlite3.SQLITE_CONSTRAINT,
     sqlite3.SQLITE_INTERNAL,
@@ -45,13 +45,13 @@ def disk_full(where: str) -> JournalError:
     return JournalError(
         "BFT-2201",
         f"The disk of the journal {where} is full.",
-        "Free space there; trainers keep training, and nothing is launched until it is possible "
-        "to write again.",
+        "Free space there; trainers keep training, and nothing is launched until the journal can "
+        "be written again.",
     )
 
 
 def damaged(where: str, what: str) -> JournalError:
-    """Return BFT-2202: what we read cannot be what we wrote."""
+    """Return BFT-2202: the content is not what was written."""
     return JournalError(
         "BFT-2202",
         f"The journal {where} is damaged: {what}.",
@@ -85,8 +85,8 @@ def input_output(where: str, why: str) -> JournalError:
     return JournalError(
         "BFT-2207",
         f"The disk of the journal {where} failed: {why}.",
-        "Look into the kernel log (dmesg) and replace the disk or move the state directory; "
-        "a daemon that runs launches nothing until it is possible to write again.",
+        "Check the kernel log (dmesg) and replace the disk or move the state directory; a running "
+        "daemon launches nothing until the journal can be written again.",
     )
 
 
@@ -122,17 +122,17 @@ def bad_url(url: str, why: str) -> JournalError:
 
 
 def unavailable(where: str, why: str) -> JournalError:
-    """Return BFT-2211: a database server that does not do what we ask."""
+    """Return BFT-2211: a database server refuses or fails."""
     return JournalError(
         "BFT-2211",
-        f"The database {where} of the journal did not do as asked: {why}.",
-        "See that the server runs and that the user may write to this database, then try again.",
+        f"The journal's database {where} failed: {why}.",
+        "Check that the server runs and that the user may write to this database; then try again.",
     )
 
 
 @contextmanager
 def translated(where: str) -> Iterator[None]:
-    """Turn what the database driver raises into a ``JournalError``."""
+    """Turn errors of the database driver into a ``JournalError``."""
     try:
         yield
     except DBAPIError as problem:
@@ -146,7 +146,7 @@ def translated(where: str) -> Iterator[None]:
 
 def _from_sqlite(where: str, problem: sqlite3.Error) -> JournalError:
     why = _one_line(problem)
-    # Errors of Python's own layer (text that is not UTF-8, say) carry no code.
+    # Errors of Python's own layer (such as invalid UTF-8) have no code.
     primary = getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
     if primary in _FULL:
         return disk_full(where)

@@ -1,8 +1,8 @@
-"""The journal itself: append, submit, number pilots, read back.
+"""The journal: append, submit, number pilots, read back.
 
-The daemon and the simulator write through ``Journal``; every call that changes
-something is one transaction, on disk before it returns. Safe to call from threads.
-What is only to be remembered may wait for a disk that is full: ``note``.
+The daemon and the simulator write through ``Journal``; every call that changes something is one
+transaction, on disk when it returns. Thread-safe. Entries that only record the past may wait for
+the disk: ``note``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Journal(Reading):
         self._clock = clock
         self._marked = marked
         self._mark = self._next_mark = (marked.mark if marked else None) or Mark()
-        self._accepted_loss: int | None = None  # to be written down with the incarnation
+        self._accepted_loss: int | None = None  # recorded with the incarnation
         self._backlog = Backlog()
         self._noting = threading.Lock()  # notes are encoded before ``_lock`` is taken
         self._shorten = differences.DifferenceWriter()
@@ -69,7 +69,7 @@ class Journal(Reading):
         with self._transaction(is_reading=True) as connection:
             meta = tables.meta_of(connection, self.where)
             self._incarnation = meta.incarnation
-            # Greatest number given; ``_mark`` has those that this object has written.
+            # Greatest number used; ``_mark`` has those that this object has written.
             self._last_pilot = max(meta.last_pilot, tables.greatest(connection, schema.pilots))
 
     @classmethod
@@ -82,18 +82,18 @@ class Journal(Reading):
         mark_file: Path | None = None,
         accepted_loss: int | None = None,
     ) -> Journal:
-        """Open or create a journal and prove that it is whole.
+        """Open or create a journal and verify it.
 
         Args:
             url_or_path: file of a SQLite database, or a database URL.
             clock: returns seconds since the epoch; stamps the entries.
-            is_verified: read and check what follows from the last checkpoint on (under 1 s per
-                100 MB); ``verify`` checks all there is.
-            mark_file: where it is kept how far the journal had come; for its one writer.
-            accepted_loss: go on although the entries up to this one are not all there.
+            is_verified: check the entries from the last checkpoint on (under 1 s per 100 MB);
+                ``verify`` checks all.
+            mark_file: file that records the last acknowledged entry; for the one writer.
+            accepted_loss: continue although entries up to this number are missing.
 
         Raises:
-            BftError: BFT-2201 to 2214, each with the way out.
+            BftError: BFT-2201 to 2214.
         """
         marked = MarkFile(mark_file) if mark_file is not None else None
         try:
@@ -114,13 +114,13 @@ class Journal(Reading):
 
     @property
     def incarnation(self) -> int:
-        """The incarnation in whose name this object writes."""
+        """The incarnation with which this object writes."""
         return self._incarnation
 
     def begin_incarnation(self) -> int:
-        """Take over: return a number greater than any daemon before had.
+        """Take over: return a number greater than that of any earlier daemon.
 
-        Journals opened earlier on the same database can write no more (BFT-2209).
+        Journals opened earlier on the same database can no longer write (BFT-2209).
         """
         with self._transaction() as connection:
             found = (
@@ -140,7 +140,7 @@ class Journal(Reading):
         trainers: Sequence[TrainerRecord] = (),
         pilots: Sequence[PilotRecord] = (),
     ) -> int:
-        """Add one entry and bring its records into the state tables.
+        """Add one entry and update the state tables with its records.
 
         Args:
             kind: a word such as "decision" or "launch".
@@ -167,24 +167,24 @@ class Journal(Reading):
         trainers: Sequence[TrainerRecord] = (),
         pilots: Sequence[PilotRecord] = (),
     ) -> None:
-        """Write down what is so already, in order, as soon as it is possible.
+        """Record something that has already happened, in order, as soon as possible.
 
-        While the store cannot be written, the latest record of each is kept in memory, and the
-        payload if it is short: the next transaction that succeeds writes them first. What has
-        to be on disk before something else is done is for ``append``, which does not wait for
-        notes: its records must be new.
+        While the store cannot be written, the latest record of each trainer and pilot and
+        short payloads are kept in memory; the next successful transaction writes them first.
+        What must be on disk before something else is done needs ``append``, which does not
+        wait for notes, so its records must be new ones.
 
         Raises:
-            BftError: as ``append``, but for what passes (``trouble``); after ``write_beside``
-                at a later call than the one that it is about.
+            BftError: as ``append``, except passing troubles (``trouble``); after
+                ``write_beside`` possibly at a later call.
         """
         self._note(_draft(kind, payload, trainers, pilots))
 
     def note_large(self, kind: str, value: object) -> None:
-        """Write down a large value, which is encoded then, as what differs from the last one.
+        """Record a large value as a difference from the last one; encoded when written.
 
-        ``value``: a frozen dataclass of which nothing will be changed. Without canonical form
-        it is left out, and the log says so.
+        ``value``: a frozen dataclass that will not change. If it has no canonical form, it is
+        skipped and logged.
         """
         self._note(Large(kind=kind, value=value))
 
@@ -195,9 +195,10 @@ class Journal(Reading):
             self._write_notes([item])
 
     def write_beside(self, keep_s: float = math.inf) -> None:
-        """Let notes be written by a thread from now on; ``close`` ends it.
+        """Write notes in a background thread from now on; ``close`` ends it.
 
-        It also writes checkpoints, and removes what is before one that is older than ``keep_s``.
+        The thread also writes checkpoints and removes the entries before the last one that is
+        older than ``keep_s``.
         """
         self._keep_s = keep_s
         with self._transaction(is_reading=True) as connection:
@@ -206,9 +207,10 @@ class Journal(Reading):
         self._beside = Beside(self._write_notes)
 
     def compact(self, keep_s: float) -> int:
-        """Remove what is older than ``keep_s`` and give the space back; return how many entries.
+        """Remove entries older than ``keep_s`` and free their space; return how many.
 
-        It may take minutes, and a file needs as much space again. Not beside ``write_beside``.
+        It may take minutes and temporarily needs as much space as the file. Not to be combined
+        with ``write_beside``.
         """
         self.checkpoint(self._clock() - keep_s)
         cut, removed = self._find_cut(keep_s), 0
@@ -224,7 +226,7 @@ class Journal(Reading):
         return removed
 
     def flush(self) -> None:
-        """Wait until all notes are on disk, or known to have to wait for it (``trouble``)."""
+        """Wait until all notes are on disk, or in the backlog (``trouble``)."""
         if self._beside is not None:
             self._beside.flush()
 
@@ -234,17 +236,17 @@ class Journal(Reading):
 
     @property
     def trouble(self) -> JournalError | None:
-        """Why nothing can be written at the moment."""
+        """The error that keeps the journal from being written at present."""
         return self._backlog.trouble
 
     def catch_up(self) -> None:
-        """Try again to write, if there is trouble and its pause is over.
+        """Retry a failed write if its pause is over.
 
         Raises:
-            BftError: what no waiting cures, such as BFT-2209.
+            BftError: an error that does not pass, such as BFT-2209.
         """
         if self._beside is not None:
-            self._beside.check()  # it tries by itself
+            self._beside.check()  # the thread retries by itself
         else:
             self._write_notes([])
 
@@ -264,9 +266,9 @@ class Journal(Reading):
         return record
 
     def checkpoint(self, ended_before_s: float) -> int:
-        """Write down what all entries add up to; return its number.
+        """Write a checkpoint; return its number.
 
-        Ended pilots, and trainers that ended before a time, are not known any more.
+        Ended pilots, and trainers that ended before a time, are forgotten.
         """
         with self._noting:
             return self._checkpoint(ended_before_s)
@@ -276,17 +278,17 @@ class Journal(Reading):
             draft = retention.begin_checkpoint(connection, self.where, ended_before_s)
             seq = self._write(connection, draft)
             retention.end_checkpoint(connection, seq)
-        self._shorten.forget()  # what comes next needs nothing from before
+        self._shorten.forget()  # later entries must not refer to earlier ones
         return seq
 
     def next_pilot_ids(self, count: int, above: int = 0) -> list[str]:
-        """Return ids that no pilot in the journal has, and that were not returned before.
+        """Return unused pilot ids.
 
-        What is known of them is only in memory until they are written down with their pilots.
+        They are known only in memory until their pilots are written.
 
         Args:
             count: how many.
-            above: the greatest number of pilots that the journal may have forgotten.
+            above: the greatest number of a pilot that the journal may have lost.
         """
         with self._numbering:
             first = max(self._mark.last_pilot, self._last_pilot, above) + 1
@@ -299,16 +301,16 @@ class Journal(Reading):
             verify(connection, self.where, begin=begin)
 
     def verify(self) -> int:
-        """Check pages, hash chain and state tables, of all there is; return how many entries.
+        """Check pages, the whole hash chain and the state tables; return the number of entries.
 
         Raises:
-            BftError: BFT-2202 or BFT-2205, saying what does not fit.
+            BftError: BFT-2202 or BFT-2205, with the first mismatch.
         """
         with self._transaction(is_reading=True) as connection:
             return verify(connection, self.where)
 
     def close(self) -> None:
-        """Write what is noted and close the database; it is one file then. Safe to call twice."""
+        """Write all notes and close the database, which then is one file. Safe to call twice."""
         if self._beside is not None:
             self._beside.stop()
         with self._lock:
@@ -351,7 +353,7 @@ class Journal(Reading):
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
-        """A transaction that begins with what had to wait."""
+        """A transaction that first writes the backlog."""
         with self._lock:
             try:
                 with self._transaction() as connection:
@@ -366,7 +368,7 @@ class Journal(Reading):
             self._backlog.written()
 
     def _write_notes(self, items: list[EntryDraft | Large], late: Backlog | None = None) -> None:
-        """Write notes in one transaction, or put them into the backlog."""
+        """Write notes in one transaction, or add them to the backlog."""
         with self._noting:
             seqs: dict[str, int] = {}
             if items and self._backlog.trouble is None:
@@ -398,7 +400,7 @@ class Journal(Reading):
                     raise
 
     def _keep_house(self) -> None:
-        """Write a checkpoint, or remove a little of what is older than need be."""
+        """Write a checkpoint, or remove some expired entries."""
         if self._mark.seq - self._checkpointed >= retention.ENTRIES_BETWEEN:
             self._checkpointed = self._checkpoint(self._clock() - self._keep_s)
             self._cut = self._find_cut(self._keep_s)
@@ -424,7 +426,7 @@ class Journal(Reading):
                 continue
             try:
                 shortened = self._shorten.shortened(item.kind, item.value)
-            except CanonicalError:  # for want of a record nobody stops
+            except CanonicalError:  # a missing record must not stop the daemon
                 LOG.exception("an entry %s cannot be written", item.kind)
             else:
                 drafts.append(EntryDraft(kind=item.kind, payload=shortened))
@@ -447,7 +449,7 @@ class Journal(Reading):
             )
             first = retention.first_entry(connection)
         if sha256 == known.sha256 or (sha256 is None and known.seq < first):
-            return  # or older than all that is left
+            return  # second case: the marked entry was removed after a checkpoint
         problem = acknowledged.lost(self.where, known, found, is_other=sha256 is not None)
         if accepted_loss != known.seq:
             raise problem

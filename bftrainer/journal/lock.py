@@ -1,7 +1,7 @@
-"""Who may use a state directory: one daemon at a time, on a disk of its own host.
+"""The lock of a state directory: one daemon at a time, on a local disk.
 
-``InstanceLock.acquire`` is the first thing a daemon does; the journal asks
-``refuse_shared_filesystem`` too, since SQLite's log needs memory shared by its users.
+A daemon first calls ``InstanceLock.acquire``. The journal also calls
+``refuse_shared_filesystem``, since SQLite's write-ahead log needs memory shared by its users.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from typing import Self
 from bftrainer.errors import BftError, ExitCode
 
 LOCK_NAME = "daemon.lock"
-# As ``acquire`` writes it; anything else is nobody's name.
+# As ``acquire`` writes it; anything else is ignored.
 _HOLDER = re.compile(rb'\{"pid": ([0-9]{1,18}), "host": "([!-~]{1,255}?)"\}\n')
 _MOUNTS = Path("/proc/self/mounts")
-# Between hosts flock is a promise without effect on some of these, and SQLite's
-# write-ahead log is wrong on all of them.
+# On some of these flock has no effect between hosts; SQLite's write-ahead log is unsafe on all.
 SHARED_FILESYSTEMS = frozenset(
     {
         "nfs", "nfs4", "lustre", "gpfs", "mmfs", "cifs", "smb3", "smbfs", "ncpfs", "afs", "coda",
@@ -36,7 +35,7 @@ SHARED_FILESYSTEMS = frozenset(
 
 
 class InstanceLock:
-    """The right to be the daemon of a state directory; gone with its process."""
+    """The daemon's lock on a state directory; released when its process ends."""
 
     def __init__(self, handle: int, path: Path) -> None:
         self._handle: int | None = handle
@@ -75,7 +74,7 @@ class InstanceLock:
         return cls(handle, path)
 
     def release(self) -> None:
-        """Give the directory free; the file stays, a new one could be locked twice."""
+        """Release the directory; the file stays, since two files could both be locked."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
@@ -115,7 +114,7 @@ def filesystem_type(directory: Path, mounts: str | None = None) -> str:
         try:
             mounts = _MOUNTS.read_text(errors="surrogateescape")
         except OSError:
-            return ""  # no /proc: nothing to go by
+            return ""  # no /proc
     target = directory.resolve()
     best, kind = -1, ""
     for line in mounts.splitlines():
@@ -124,7 +123,7 @@ def filesystem_type(directory: Path, mounts: str | None = None) -> str:
             continue
         point = Path(_unescaped(fields[1]))
         if target.is_relative_to(point) and len(point.parts) >= best:
-            best, kind = len(point.parts), fields[2]  # of equals, the last covers the others
+            best, kind = len(point.parts), fields[2]  # of equals, the last hides the others
     return kind
 
 
@@ -135,7 +134,7 @@ def _unescaped(field: str) -> str:
 
 
 def held(state_dir: Path, text: bytes) -> BftError:
-    """Return BFT-1102 with what the lock's file says of its holder, if it says anything."""
+    """Return BFT-1102, naming the holder if the lock file does."""
     found = _HOLDER.fullmatch(text)
     who = "a process that has not written its name yet"
     if found is not None:
@@ -143,7 +142,7 @@ def held(state_dir: Path, text: bytes) -> BftError:
     return BftError(
         "BFT-1102",
         f"A daemon already uses the state directory {state_dir}: {who}.",
-        "Talk to that one, or end it first, or give this one another --state-dir.",
+        "Use that daemon, or stop it first, or give this one another --state-dir.",
         exit_code=ExitCode.ALREADY_RUNNING,
     )
 

@@ -1,7 +1,7 @@
-"""What entries add up to: the rows of the state tables.
+"""The rows of the state tables that follow from the entries.
 
-``journal`` writes these rows in the transaction of their entry; ``verify`` computes
-them again from the first entry on and compares.
+``journal`` writes these rows in the transaction of their entry; ``verify`` recomputes them from
+the first entry on and compares.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from bftrainer.model.trainer import TrainerRecord, TrainerState
 
 START: Final = "start"  # a daemon began an incarnation
 SUBMIT: Final = "submit"
-PILOT_ID: Final = "pilot-id"  # a pilot number was given out, by an earlier release
-CAUGHT_UP: Final = "caught-up"  # records of entries that could not be written in their time
-CHECKPOINT: Final = "checkpoint"  # all that the entries before it add up to and that is not over
+PILOT_ID: Final = "pilot-id"  # written by earlier releases: a pilot number was used
+CAUGHT_UP: Final = "caught-up"  # records of entries that could not be written in time
+CHECKPOINT: Final = "checkpoint"  # all trainers and pilots that are not over
 OWN_KINDS: Final = frozenset({START, SUBMIT, PILOT_ID, CAUGHT_UP, CHECKPOINT})
 OVER: Final = frozenset(
     {*(str(state) for state in TrainerState if state.is_final), str(PilotState.ENDED)}
@@ -91,7 +91,7 @@ def pilot_from(row_record: str) -> PilotRecord:
 
 @dataclass(slots=True, kw_only=True)
 class Projection:
-    """The state after some entries, kept as text until somebody asks for rows."""
+    """The state after some entries, kept as plain data until rows are requested."""
 
     incarnation: int = 0
     last_pilot: int = 0
@@ -100,10 +100,10 @@ class Projection:
     _pilots: dict[str, tuple[Any, int]] = field(default_factory=dict)
 
     def add(self, *, seq: int, kind: str, payload: str, trainers: str, pilots: str) -> None:
-        """Go one entry further.
+        """Apply the next entry.
 
         Raises:
-            ValueError: a checkpoint that says something else than the entries before it.
+            ValueError: a checkpoint contradicts the entries before it.
         """
         if kind == START:
             self.incarnation = int(parse(payload)["incarnation"])
@@ -119,7 +119,7 @@ class Projection:
         self._begun = True
 
     def _checkpoint(self, said: Any, trainers: list[Any], pilots: list[Any]) -> None:
-        """Forget what it leaves out."""
+        """Replace the state by that of a checkpoint."""
         if self._begun:
             _compare(self._trainers, {plain["trainer_id"]: plain for plain in trainers})
             _compare(self._pilots, {plain["pilot_id"]: plain for plain in pilots})
@@ -131,11 +131,11 @@ class Projection:
         self.last_pilot = max(self.last_pilot, pilot_ordinal(pilot_id))
 
     def trainer_rows(self) -> dict[str, Row]:
-        """Return what the table of trainers must hold."""
+        """Return the expected rows of the table of trainers."""
         return {key: _trainer_row(plain, seq) for key, (plain, seq) in self._trainers.items()}
 
     def pilot_rows(self) -> dict[str, Row]:
-        """Return what the table of pilots must hold."""
+        """Return the expected rows of the table of pilots."""
         return {key: _pilot_row(plain, seq) for key, (plain, seq) in self._pilots.items()}
 
 
@@ -144,7 +144,7 @@ def _compare(known: dict[str, tuple[Any, int]], said: dict[str, Any]) -> None:
         plain, _ = known.get(name, (None, 0))
         is_left_out = name not in said and plain["state"] in OVER
         if not is_left_out and plain != said.get(name):
-            raise ValueError(f"of {name} the checkpoint says something else")
+            raise ValueError(f"the checkpoint contradicts the entries of {name}")
 
 
 def _items(text: str) -> Iterable[Any]:
@@ -152,5 +152,5 @@ def _items(text: str) -> Iterable[Any]:
 
 
 def _printable(text: str) -> str:
-    """Replace what databases refuse in text columns; the record keeps the original."""
+    """Replace characters that databases refuse; the record keeps the original."""
     return text.replace("\0", "?").encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""What can be read in a journal: trainers, pilots, entries. ``Journal`` is built on it."""
+"""Read access to a journal: trainers, pilots, entries. Base class of ``Journal``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BATCH_ROWS = 256
 
 
 class Reading(ABC):
-    """A journal as far as it is read."""
+    """The read methods of a journal."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -49,7 +49,7 @@ class Reading(ABC):
     def entries(
         self, kind: str | None = None, after_seq: int = 0, limit: int | None = None
     ) -> Iterator[JournalEntry]:
-        """Yield entries in order; a few hundred at a time are in memory."""
+        """Yield entries in order, loading a few hundred at a time."""
         table = schema.entries
         left = limit
         with self._transaction(is_reading=True) as connection:

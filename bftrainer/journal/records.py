@@ -1,7 +1,4 @@
-"""What the journal gives back: entries and pilots as plain data.
-
-The daemon makes pilot records, the journal keeps them; entries are made only here.
-"""
+"""What the journal returns: entries and pilot records. Only the journal creates entries."""
 
 from __future__ import annotations
 
@@ -19,16 +16,16 @@ _TRAINER_ID = re.compile(r"t[1-9][0-9]{0,14}\Z")
 
 
 class PilotState(enum.StrEnum):
-    """Life of a pilot as we asked for it and saw it."""
+    """State of a pilot, as requested and observed."""
 
-    REQUESTED = "requested"  # the batch system was or is about to be asked
+    REQUESTED = "requested"  # submitted to the batch system, or about to be
     RUNNING = "running"
-    CANCELLED = "cancelled"  # we asked for its end and have not seen it yet
+    CANCELLED = "cancelled"  # cancellation requested, end not observed yet
     ENDED = "ended"
 
     @property
     def is_active(self) -> bool:
-        """Whether a job of it may still be in the queue or on a node."""
+        """Whether its job may still be in the queue or on a node."""
         return self is not PilotState.ENDED
 
 
@@ -36,9 +33,9 @@ class PilotState(enum.StrEnum):
 class PilotRecord:
     """A pilot in the daemon's memory and in the journal's projection."""
 
-    pilot_id: str  # "p000001", "p000002", ... never given twice
+    pilot_id: str  # "p000001", "p000002", ...; never reused
     node: str
-    job_id: str | None  # None: not submitted yet, or the answer was lost
+    job_id: str | None  # None: not submitted yet, or the reply was lost
     public_key: str  # of its agent, CURVE, Z85
     requested_s: float
     time_limit_s: float
@@ -48,7 +45,7 @@ class PilotRecord:
     reason: str = ""  # why it is in this state, one sentence
 
     def __post_init__(self) -> None:
-        """Refuse an id that the numbering could meet again."""
+        """Refuse an id that is not of our numbering."""
         pilot_ordinal(self.pilot_id)
 
 
@@ -63,14 +60,14 @@ class JournalEntry:
     payload: str  # canonical JSON
     trainers: tuple[TrainerRecord, ...]
     pilots: tuple[PilotRecord, ...]
-    sha256: str  # of this entry and the hash of the one before
+    sha256: str  # of this entry and the previous entry's hash
 
     def payload_as(self, cls: type[T]) -> T:
         """Return the payload as the class it was written from."""
         return decode(self.payload, cls)
 
     def payload_if(self, cls: type[T]) -> T | None:
-        """Return the payload; ``None`` where another release wrote it otherwise."""
+        """Return the payload; None if another release wrote it in another form."""
         try:
             return self.payload_as(cls)
         except CanonicalError:
@@ -84,12 +81,12 @@ class JournalEntry:
 def pilot_ordinal(pilot_id: str) -> int:
     """Return 17 for "p000017"."""
     if not _PILOT_ID.match(pilot_id):
-        raise ValueError(f"{pilot_id!r} is no pilot id such as p000017")
+        raise ValueError(f"{pilot_id!r} is not a pilot id such as p000017")
     return int(pilot_id[1:])
 
 
 def trainer_ordinal(trainer_id: str) -> int:
     """Return 3 for "t3"."""
     if not _TRAINER_ID.match(trainer_id):
-        raise ValueError(f"{trainer_id!r} is no trainer id such as t3")
+        raise ValueError(f"{trainer_id!r} is not a trainer id such as t3")
     return int(trainer_id[1:])

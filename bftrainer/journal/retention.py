@@ -1,9 +1,9 @@
-"""Checkpoints, and the removal of what is before them; inside a transaction of the journal.
+"""Checkpoints, and the removal of entries before them; inside a transaction of the journal.
 
-A checkpoint is an entry that holds every trainer and pilot that is not over: what comes before
-it adds nothing. So a start reads the journal from the last one on, and what is older than the
-policy's ``journal_days`` can go. Its payload has the hash of the entry before: the chain of
-hashes begins with it as well as with the first entry.
+A checkpoint is an entry that holds every trainer and pilot that is not over, so earlier entries
+are not needed. A start reads the journal from the last checkpoint on, and entries older than the
+policy's ``journal_days`` can be removed. Its payload has the hash of the previous entry, so that
+the chain of hashes can begin with it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from bftrainer.journal.entry_drafts import EntryDraft
 from bftrainer.journal.projection import CHECKPOINT, OVER
 from bftrainer.journal.records import PilotState
 
-ENTRIES_BETWEEN: Final = 10_000  # two checkpoints of a daemon; read at its start at most
-REMOVED_AT_ONCE: Final = 200  # entries: others want to write, too
+ENTRIES_BETWEEN: Final = 10_000  # between two checkpoints; bounds what a start reads
+REMOVED_AT_ONCE: Final = 200  # entries per transaction, so that other writers do not wait
 
 
 def last_checkpoint(connection: Connection, until_s: float | None = None) -> int:
-    """Return the number of the last checkpoint, or of the last one until a time; 0: none."""
+    """Return the number of the last checkpoint (up to a time, if given); 0: none."""
     table = schema.entries
     query = select(func.max(table.c.seq)).where(table.c.kind == CHECKPOINT)
     if until_s is not None:
@@ -32,18 +32,18 @@ def last_checkpoint(connection: Connection, until_s: float | None = None) -> int
 
 
 def first_entry(connection: Connection) -> int:
-    """Return the number of the first entry that is there; 0: none."""
+    """Return the number of the first entry that is left; 0: none."""
     return int(connection.execute(select(func.min(schema.entries.c.seq))).scalar() or 0)
 
 
 def begin_checkpoint(connection: Connection, where: str, ended_before_s: float) -> EntryDraft:
-    """Drop what is over and return the checkpoint to be written.
+    """Drop ended trainers and pilots and return the checkpoint to be written.
 
     Args:
         connection: in a transaction that writes.
         where: the journal.
-        ended_before_s: trainers that ended before are dropped; the newest never is, since
-            the numbering follows from it.
+        ended_before_s: trainers that ended before are dropped, except the newest, from which
+            the numbering follows.
     """
     meta, trainers = tables.meta_of(connection, where), schema.trainers
     final = select(trainers).where(trainers.c.state.in_(OVER))
@@ -68,13 +68,13 @@ def begin_checkpoint(connection: Connection, where: str, ended_before_s: float) 
 
 
 def end_checkpoint(connection: Connection, seq: int) -> None:
-    """Let all that is left follow from the checkpoint, which is entry ``seq``."""
+    """Make all remaining rows refer to the checkpoint, which is entry ``seq``."""
     for table in (schema.trainers, schema.pilots):
         connection.execute(update(table).values(seq=seq))
 
 
 def remove_before(connection: Connection, checkpoint: int) -> int:
-    """Remove some of the entries before a checkpoint, oldest first; return how many."""
+    """Remove some entries before a checkpoint, oldest first; return how many."""
     seq = schema.entries.c.seq
     first = first_entry(connection)
     below = min(checkpoint, first + REMOVED_AT_ONCE)

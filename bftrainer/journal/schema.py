@@ -1,4 +1,4 @@
-"""The tables: one append-only journal and the projections that follow from it.
+"""The tables: the append-only entries and the projections that follow from them.
 
 ``migrations`` creates them (a test compares the two); ``journal`` reads and writes.
 """
@@ -23,11 +23,11 @@ from sqlalchemy import (
 HEAD_REVISION: Final = "0002"  # newest migration; a test compares it with the folder
 
 metadata = MetaData()
-# SQLite keeps rows in the order of an INTEGER key; elsewhere that would be 32 bits.
+# INTEGER makes it SQLite's row id; on other databases it would have 32 bits only.
 _Seq = BigInteger().with_variant(Integer, "sqlite")
 
-# The truth. Rows are only ever added, and removed from the beginning up to a checkpoint; each
-# hash covers its row and the hash before.
+# The source of truth. Rows are appended, and removed from the beginning up to a checkpoint; each
+# hash covers its row and the previous hash.
 entries = Table(
     "entries",
     metadata,
@@ -42,7 +42,7 @@ entries = Table(
     Index("entries_by_kind", "kind", "seq"),
 )
 
-# Projections: last state of each record, written in the transaction of its entry.
+# Projections: the latest state of each record, written in the transaction of its entry.
 trainers = Table(
     "trainers",
     metadata,

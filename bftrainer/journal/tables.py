@@ -1,4 +1,4 @@
-"""Rows of the tables, inside a transaction of the journal."""
+"""Reads and writes rows of the tables, inside a transaction of the journal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def meta_of(connection: Connection, where: str) -> Meta:
     Raises:
         JournalError: BFT-2202, one is missing or unreadable.
     """
-    # The lock makes writers on a server queue here, as BEGIN IMMEDIATE does in a file.
+    # The lock serialises writers on a server, as BEGIN IMMEDIATE does in a file.
     rows = connection.execute(select(schema.meta).with_for_update())
     meta = {row.key: row.value for row in rows}
     try:
@@ -50,12 +50,12 @@ def set_meta(connection: Connection, key: str, value: object) -> None:
 
 
 def greatest(connection: Connection, table: Table) -> int:
-    """Return the greatest number of a trainer or pilot in its table, 0 when it is empty."""
+    """Return the greatest number of a trainer or pilot in its table, 0 if it is empty."""
     return int(connection.execute(select(func.max(table.c.ordinal))).scalar() or 0)
 
 
 def write(connection: Connection, draft: EntryDraft, meta: Meta, at_s: float) -> tuple[int, str]:
-    """Add an entry and bring its records into the state tables; return number and hash."""
+    """Add an entry and update the state tables; return its number and hash."""
     seq, payload = meta.head_seq + 1, draft.payload
     row: Row = {
         "seq": seq,

@@ -1,11 +1,10 @@
-"""Trainers and pilots in the journal that this release cannot read → records it can use.
+"""Substitutes for trainers and pilots in the journal that this release cannot read.
 
-What one release accepted and wrote another may refuse: a field it does not know, a number it
-cannot hold. The journal is whole all the same (``verify`` compares what is written), and a
-daemon must start for everybody else. Such a trainer has failed and says so; of such a pilot,
-whose job may be on a node, all counts that can be read. Called by ``projection``; nothing is
-written back, so that a release that can read the record finds it as it was. Payloads of
-entries: ``JournalEntry.payload_if``.
+Another release may have written fields or values that this one refuses. The journal is intact
+all the same (``verify`` compares the text), and the daemon must start for all other records.
+Such a trainer becomes failed, with the reason. Of such a pilot, whose job may be on a node, all
+readable fields are used. Nothing is written back, so a release that can read the record finds it
+unchanged. Called by ``projection``. For payloads of entries see ``JournalEntry.payload_if``.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 
 
 def trainer_of(plain: Any) -> TrainerRecord:
-    """Return the trainer; of one that cannot be read its id, owner and why.
+    """Return the trainer; if unreadable, a failed one with its id, owner and the reason.
 
     Raises:
-        CanonicalError: not even its id is there.
+        CanonicalError: even its id is missing.
     """
     try:
         return from_plain(plain, TrainerRecord)
@@ -47,11 +46,11 @@ def trainer_of(plain: Any) -> TrainerRecord:
 
 
 def pilot_of(plain: Any) -> PilotRecord:
-    """Return the pilot; of one that cannot be read its id and whatever can.
+    """Return the pilot; if unreadable, one with its id and all readable fields.
 
     Raises:
-        CanonicalError: not even its id is there.
-        ValueError: that is no id of a pilot.
+        CanonicalError: even its id is missing.
+        ValueError: its id is not one of a pilot.
     """
     try:
         return from_plain(plain, PilotRecord)

@@ -1,4 +1,4 @@
-"""Proves that a journal is what was written: pages, hash chain, projections.
+"""Verifies that a journal is as written: pages, hash chain, projections.
 
 ``Journal.open`` and ``Journal.verify`` call it inside one transaction; a flipped bit
 or a lost row becomes BFT-2205, never a wrong decision. A start reads from the last
@@ -67,7 +67,7 @@ def altered(where: str, what: str) -> JournalError:
 def first_to_follow(connection: Connection) -> int:
     """Return where the chain begins: a checkpoint if the first entry was removed, otherwise 0.
 
-    What is before it is being removed, and may differ from what is gone.
+    Entries before that checkpoint are being removed and need not be complete.
     """
     table = schema.entries
     first = connection.execute(select(func.min(table.c.seq))).scalar() or 1
@@ -126,4 +126,4 @@ def _compare(
     found = {row[key]: dict(row) for row in connection.execute(select(table)).mappings()}
     for name in sorted(expected.keys() | found.keys(), key=str):
         if expected.get(name) != found.get(name):
-            raise altered(where, f"the state of {name} is not what its entries say")
+            raise altered(where, f"the state of {name} does not match its entries")

@@ -1,6 +1,6 @@
 """The local batch system behind the ``BatchSystem`` protocol.
 
-Found by its entry point name ``local``; the daemon calls it, ``client`` does the talking.
+Found by its entry point ``local`` and called by the daemon; uses ``client``.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class LocalBatchSystem:
             return  # down for now; each snapshot tells it again
 
     def request_counts(self) -> Mapping[str, int]:
-        """It has no controller whose time is precious: nothing is counted."""
+        """Count nothing: there is no controller whose load matters."""
         return {}
 
     def snapshot(self, *, wants_cycle: bool = True) -> Snapshot:
-        """Look once; all parts come in one answer, so all fail together."""
+        """Poll once; all parts come in one answer, so all fail together."""
         del wants_cycle  # it comes with the rest
         try:
             seen = self._client.snapshot()
@@ -100,14 +100,14 @@ class LocalBatchSystem:
             return {job_id: PilotObservation(presence=Presence.UNKNOWN) for job_id in job_ids}
 
     def findings(self, _: Measured = NOTHING, /) -> tuple[Finding, ...]:
-        """It has no settings that could be wrong."""
+        """Return nothing: it has no settings that could be wrong."""
         return ()
 
     def open_announcer(self) -> None:
-        """It tells nothing by itself; a look costs next to nothing."""
+        """Do nothing: there are no announcements, and polls are cheap."""
 
     def close(self) -> None:
-        """Nothing is kept open between calls."""
+        """Do nothing: nothing is kept open between calls."""
 
 
 def _typed(fields: Mapping[str, Any], state: type[NodeState | JobState]) -> dict[str, Any]:

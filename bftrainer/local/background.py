@@ -1,6 +1,6 @@
-"""Submits the ordinary jobs of a workload when their time comes.
+"""Submits the ordinary jobs of a workload at their times.
 
-``server`` asks it at every turn; ``requests`` starts it.
+``server`` calls it in every iteration; ``requests`` starts it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Requests to the local batch system's server, one connection each.
+"""Client of the local batch system's server; one connection per request.
 
-Used by the adapter, the demo and the tests; answers are plain data (see ``views``).
+Used by the adapter, the demo and the tests. Answers are plain data (see ``views``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ANSWER_TIMEOUT_S = 2.0
 
 
 class LocalClient:
-    """The other end of DIR/local.sock."""
+    """Client of the socket DIR/local.sock."""
 
     def __init__(self, socket_path: Path, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         self.socket_path = socket_path
@@ -109,7 +109,7 @@ class LocalClient:
     def cancel(
         self, job_ids: Sequence[str], *, is_force: bool = False, pilots_only: bool = False
     ) -> None:
-        """Cancel jobs; ids that are gone are no error."""
+        """Cancel jobs; unknown ids are ignored."""
         self.request("cancel", job_ids=list(job_ids), force=is_force, pilots_only=pilots_only)
 
     def snapshot(self) -> dict[str, Any]:
@@ -130,11 +130,11 @@ class LocalClient:
         self.request("start_workload", workload=data)
 
     def set_node(self, node: str, *, is_up: bool, reason: str = "Not responding") -> None:
-        """Make a node vanish with all that runs on it, or come back."""
+        """Set a node down, which kills all that runs on it, or up again."""
         self.request("set_node", node=node, is_up=is_up, reason=reason)
 
     def pause(self) -> None:
-        """Stop answering (and scheduling) until ``resume``: the controller is down."""
+        """Stop answering and scheduling until ``resume``, as if the controller were down."""
         self.request("pause")
 
     def resume(self) -> None:

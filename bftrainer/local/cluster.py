@@ -1,7 +1,7 @@
-"""The state of the local batch system: submissions and the clock in, jobs started and ended.
+"""The state of the local batch system: queues, starts and ends jobs.
 
-``server`` calls ``tick`` whenever something may have happened; ``requests`` submits,
-cancels and reads. One thread, no lock.
+``server`` calls ``tick`` whenever something may have happened; ``requests`` submits, cancels and
+reads. Single-threaded, without locks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bftrainer.local.jobs import EndReason, JobRequest, LocalJob, Phase
 from bftrainer.local.processes import JobProcesses
 from bftrainer.local.scheduler import HeadReservation, Pass, Waiting, WaitingPilot, run_pass
 
-POLL_S = 0.02  # while something is on its way out
+POLL_S = 0.02  # while a job is ending
 REMEMBERED = 10_000  # ended jobs kept for ``history``
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class LocalCluster:
         self._next_cycle_s = now_s
         self._is_queue_changed = False
 
-    # -- what is asked of it -------------------------------------------------------
+    # -- requests ------------------------------------------------------------------
 
     def submit(self, request: JobRequest, now_s: float) -> LocalJob:
         """Queue a job.
@@ -76,13 +76,13 @@ class LocalCluster:
         return job
 
     def cancel(self, job: LocalJob, now_s: float, *, is_force: bool) -> None:
-        """Make a job leave now: SIGTERM, SIGKILL after the kill wait, or at once by force."""
+        """End a job: SIGTERM, then SIGKILL after the kill wait, or at once by force."""
         self._end(job, EndReason.CANCELLED, now_s)
         if is_force and job.is_on_nodes:
             self._kill(job)
 
     def set_down(self, node: str, reason: str, now_s: float) -> None:
-        """Lose a node together with every job that uses it."""
+        """Set a node down and kill every job that uses it."""
         if node not in self.nodes:
             raise BatchSystemError(
                 "BFT-1253", f"There is no node {node!r}.", f"Use one of: {', '.join(self.nodes)}."
@@ -97,14 +97,14 @@ class LocalCluster:
         self._is_queue_changed = True
 
     def set_up(self, node: str) -> None:
-        """Get a node back."""
+        """Set a node up again."""
         self.down.pop(node, None)
         self._is_queue_changed = True
 
     # -- time ----------------------------------------------------------------------
 
     def tick(self, now_s: float, *, is_scheduling: bool = True) -> float:
-        """Notice what ended, enforce limits, run due passes; return when to call again."""
+        """Collect ended jobs, enforce limits, run due passes; return when to call again."""
         self._collect(now_s)
         if not is_scheduling:
             return now_s + (POLL_S if self.is_something_ending() else 3600.0)
@@ -123,16 +123,16 @@ class LocalCluster:
         return min(due_s, now_s + POLL_S) if self.is_something_ending() else due_s
 
     def terminate_all(self, now_s: float) -> None:
-        """Ask every job to leave; nothing waits any more."""
+        """Send SIGTERM to every job; drop all pending ones."""
         for job in list(self.jobs.values()):
             self._end(job, EndReason.CANCELLED, now_s)
 
     def kill_all(self) -> bool:
-        """Kill every process there is; return whether all are gone (call again if not)."""
+        """Kill all processes; return whether all are gone (call again if not)."""
         return self._processes.kill_all()
 
     def is_something_ending(self) -> bool:
-        """Whether a job is on its way out."""
+        """Whether a job is ending."""
         return any(j.phase is Phase.ENDING for j in self.jobs.values())
 
     def _collect(self, now_s: float) -> None:

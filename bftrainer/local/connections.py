@@ -1,6 +1,6 @@
-"""The server's socket: lines in, lines out, nobody can stall it.
+"""The server's socket: non-blocking line-based connections.
 
-``server`` owns one and hands every complete line to a handler.
+Owned by ``server``; every complete line is passed to a handler.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Handler = Callable[[bytes], bytes | None]
 
 
 class Connections:
-    """A listening Unix socket (mode 0600) and its clients, none of them ever waited for."""
+    """A listening Unix socket (mode 0600) and its clients; never blocks on any of them."""
 
     def __init__(self, path: Path, selector: selectors.BaseSelector, on_line: Handler) -> None:
         self._path = path
@@ -41,11 +41,11 @@ class Connections:
         self._selector.register(connection, selectors.EVENT_READ, client.on_ready)
 
     def handle(self, line: bytes) -> bytes | None:
-        """Have a line answered."""
+        """Return the answer to a line."""
         return self._on_line(line)
 
     def watch(self, connection: socket.socket, *, is_writing: bool) -> None:
-        """Say what a client's connection is waiting for."""
+        """Register the events that a client's connection waits for."""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if is_writing else 0)
         self._selector.modify(connection, events, self._clients[connection].on_ready)
 
@@ -56,7 +56,7 @@ class Connections:
         del self._clients[connection]
 
     def close(self) -> None:
-        """Hang up on everybody and remove the socket."""
+        """Close all connections and remove the socket."""
         for connection in list(self._clients):
             self.drop(connection)
         self._selector.unregister(self._listener)
@@ -65,7 +65,7 @@ class Connections:
 
 
 class _Client:
-    """One connection: what came in and has no line end yet, what has to go out still."""
+    """One connection, with its unfinished line and its unsent output."""
 
     def __init__(self, connection: socket.socket, owner: Connections) -> None:
         self._connection = connection

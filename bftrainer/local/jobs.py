@@ -1,6 +1,6 @@
-"""Jobs of the local batch system: what was asked for and what became of it.
+"""Jobs of the local batch system: their requests and states.
 
-``cluster`` keeps them, ``requests`` makes them from messages, ``views`` shows them.
+``requests`` creates them from messages, ``cluster`` manages them, ``views`` shows them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Phase(enum.StrEnum):
 
     PENDING = "pending"
     RUNNING = "running"
-    ENDING = "ending"  # told to leave, or its first process left; nodes not free yet
+    ENDING = "ending"  # signalled, or its leaders have ended; nodes not free yet
     ENDED = "ended"
 
 
@@ -35,7 +35,7 @@ class EndReason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """What was submitted: somebody's ordinary job, or a pilot (``pilot_id`` set)."""
+    """A submission: an ordinary job, or a pilot (``pilot_id`` set)."""
 
     user: str
     n_nodes: int
@@ -56,7 +56,7 @@ class LocalJob:
     submit_s: float
     phase: Phase = Phase.PENDING
     nodes: tuple[str, ...] = ()
-    claim: tuple[str, ...] = ()  # nodes it got, still to be left by pilots
+    claim: tuple[str, ...] = ()  # assigned nodes that pilots still have to leave
     start_s: float | None = None
     end_s: float | None = None
     end_reason: EndReason | None = None
@@ -69,7 +69,7 @@ class LocalJob:
 
     @property
     def is_on_nodes(self) -> bool:
-        """Whether nodes are not free because of it."""
+        """Whether it occupies nodes."""
         return self.phase in (Phase.RUNNING, Phase.ENDING)
 
     @property

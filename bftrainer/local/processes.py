@@ -1,7 +1,7 @@
-"""The processes of jobs: started one group per node, signalled, and gone for certain.
+"""Starts, signals and cleans up the processes of jobs, one process group per node.
 
-``cluster`` calls this module. The server is the subreaper of all it starts, so that
-no process of a job can outlive its job, not even one that left its process group.
+The server is the subreaper of all it starts, so no process can outlive its job, even if it left
+its process group. Called by ``cluster``.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class JobProcesses:
         return any(leader.returncode for leader in self._leaders.get(job_id, []))
 
     def sweep(self, ending: frozenset[str]) -> frozenset[str]:
-        """Kill what the leaders of these jobs left behind; return the jobs with nothing left.
+        """Kill the orphans of these jobs; return the jobs without any process left.
 
-        Orphans of every depth end up as our children, so our children are all there is to see.
+        Orphans of every depth become our children, so it suffices to check those.
         """
         left_behind: set[str] = set()
         for pid in self._orphans():
@@ -112,7 +112,7 @@ class JobProcesses:
         return not orphans and not self._leaders
 
     def _orphans(self) -> list[int]:
-        """Living children that are no leaders; the dead are reaped (and looked behind)."""
+        """Return live children that are not leaders; reaps dead ones until there are none."""
         leaders = {p.pid for group in self._leaders.values() for p in group}
         while True:
             adopted = [pid for pid in _children() if pid not in leaders]
@@ -127,7 +127,7 @@ class JobProcesses:
             entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             group = os.getpgid(pid)
         except OSError:
-            return None  # ended since it was listed: the next sweep sees what is behind it
+            return None  # ended meanwhile: the next sweep finds its children
         for entry in entries:
             if entry.startswith(mark):
                 return entry[len(mark) :].decode(errors="replace")

@@ -1,6 +1,6 @@
-"""What would have happened without pilots: the same jobs through the same scheduler.
+"""Replays the ordinary jobs without pilots, to compute how much pilots delayed them. Pure.
 
-The demo asks for ``delays_s`` of the server's history. Pure.
+The demo calls ``delays_s`` with the server's history.
 """
 
 from __future__ import annotations
@@ -100,11 +100,10 @@ def delays_s(
     cycle_s: float,
     cycle_at_s: float = 0.0,
 ) -> dict[str, float]:
-    """How much later each job of ``LocalClient.history`` started than without pilots.
+    """Return how much later each job of ``LocalClient.history`` started than without pilots.
 
-    ``cycle_at_s`` is the time of any full pass (a snapshot's ``cycle``). Real starts are
-    some milliseconds after their cause, so small values mean nothing; a job that was
-    backfilled by such a hair may also come out early.
+    ``cycle_at_s`` is the time of any full pass (a snapshot's ``cycle``). Real starts are some
+    milliseconds late, so small values are insignificant and may be negative.
     """
     jobs = [_past(record) for record in history]
     nodes = [f"n{i}" for i in range(1, n_nodes + 1)]

@@ -1,6 +1,6 @@
-"""One JSON request in, one JSON answer out: the operations of the local batch system.
+"""The operations of the local batch system: JSON requests and answers.
 
-``server`` hands over each line it receives; ``client`` is the other end.
+``server`` passes each received line to this module; ``client`` sends them.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Operations:
     def answer(self, line: bytes, now_s: float) -> bytes | None:
         """Carry out one request; None: stay silent (the controller is "down").
 
-        A request that comes while the server is paused is dropped, never carried out
-        later: its sender has given up on it.
+        A request that comes while the server is paused is dropped and never carried out: its
+        sender has timed out.
         """
         try:
             request = json.loads(line)
@@ -88,7 +88,7 @@ class Operations:
     def _launch(self, request: Fields, now_s: float) -> Fields:
         argv = _argv(request)
         if not os.access(argv[0], os.X_OK) or not Path(argv[0]).is_absolute():
-            raise _malformed(f"{argv[0]!r} is no absolute path of a program")
+            raise _malformed(f"{argv[0]!r} is not an absolute path of a program")
         wanted = JobRequest(
             user=_text(request, "user"),
             n_nodes=1,
@@ -175,14 +175,14 @@ def _malformed(what: str) -> BatchSystemError:
 def _text(request: Fields, name: str) -> str:
     value = request[name]
     if not isinstance(value, str) or "\0" in value:
-        raise _malformed(f"{name} is no text")
+        raise _malformed(f"{name} is not a text")
     return value
 
 
 def _texts(request: Fields, name: str) -> list[str]:
     value = request[name]
     if not isinstance(value, list) or not all(isinstance(x, str) and "\0" not in x for x in value):
-        raise _malformed(f"{name} is no list of texts")
+        raise _malformed(f"{name} is not a list of texts")
     return list(value)
 
 
@@ -196,14 +196,14 @@ def _argv(request: Fields) -> tuple[str, ...]:
 def _count(request: Fields, name: str) -> int:
     value = request[name]
     if type(value) is not int or value < 1:
-        raise _malformed(f"{name} is no positive whole number")
+        raise _malformed(f"{name} is not a positive whole number")
     return value
 
 
 def _positive(request: Fields, name: str) -> float:
     value = request[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise _malformed(f"{name} is no positive number")
+        raise _malformed(f"{name} is not a positive number")
     return float(value)
 
 
@@ -217,7 +217,7 @@ def _log_path(request: Fields) -> Path:
 def _environment(request: Fields) -> dict[str, str]:
     environment = request.get("environment", {})
     if not isinstance(environment, dict):
-        raise _malformed("environment is no object")
+        raise _malformed("environment is not an object")
     names = list(environment)
     if any(not name or "=" in name or "\0" in name for name in names):
         raise _malformed("a name in environment is empty or holds '='")

@@ -1,6 +1,6 @@
 """Starts and stops the local batch system as a child process.
 
-Called by the demo and the tests, which want a cluster for as long as they live.
+Called by the demo and the tests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STOP_TIMEOUT_S = 15.0
 
 
 class LocalServer:
-    """A running server; it ends with ``stop``, with this object or with this process."""
+    """A running server; it ends with ``stop`` or with this process."""
 
     def __init__(self, directory: Path, child: subprocess.Popen[bytes], lifeline: int) -> None:
         self.directory = directory
@@ -43,7 +43,7 @@ class LocalServer:
         return self._child.poll() is None
 
     def stop(self) -> None:
-        """End the server and all it runs; harmless when it ended already."""
+        """End the server and all it runs; safe if it has already ended."""
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
@@ -109,7 +109,7 @@ def start_server(
 
 
 def _answers(server: LocalServer) -> bool:
-    """Whether it is this server that answers, not one that had the directory before."""
+    """Whether this server answers, not an earlier one of the same directory."""
     try:
         return int(server.client.info()["pid"]) == server.pid
     except BatchSystemError:

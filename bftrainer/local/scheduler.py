@@ -1,8 +1,6 @@
-"""Decides which job starts where: first come first served with EASY backfill.
+"""The local scheduler: first come, first served with EASY backfill. Pure.
 
-Pure: the queue, the nodes and the time come in, a ``Pass`` goes out. Called by
-``cluster`` for every pass and by ``replay`` to tell what would have happened
-without pilots.
+Called by ``cluster`` for every pass and by ``replay`` to simulate the same jobs without pilots.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """An ordinary job in the queue; ``claim`` are nodes it got that pilots still have to leave."""
+    """A pending ordinary job; ``claim``: assigned nodes that pilots still have to leave."""
 
     job_id: str
     n_nodes: int
@@ -23,7 +21,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingPilot:
-    """A pilot in the queue; it wants one certain node."""
+    """A pending pilot, for one particular node."""
 
     job_id: str
     node: str
@@ -32,7 +30,7 @@ class WaitingPilot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A job on its nodes, running or on its way out."""
+    """A job on its nodes, running or ending."""
 
     job_id: str
     nodes: tuple[str, ...]
@@ -44,7 +42,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadReservation:
-    """When and where the job at the head of the queue will start at the latest."""
+    """Latest start time and nodes of the job at the head of the queue."""
 
     job_id: str
     start_s: float
@@ -53,7 +51,7 @@ class HeadReservation:
 
 @dataclass(slots=True, kw_only=True)
 class Pass:
-    """What one pass decided."""
+    """The decisions of one pass."""
 
     starts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     claims: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -70,11 +68,11 @@ def run_pass(
     pilots: Sequence[WaitingPilot],
     is_full: bool,
 ) -> Pass:
-    """Serve the queue in order; a full pass goes on behind a blocked job (backfill).
+    """Serve the queue in order; a full pass also backfills behind a blocked job.
 
-    To ordinary jobs a node with a pilot is free. They take truly free nodes first; a
-    job that needs a pilot's node claims its nodes, the pilots on them are preempted,
-    and the first pass that finds them gone starts the job.
+    For ordinary jobs a node with a pilot counts as free. They take idle nodes first. A job
+    that needs nodes with pilots claims them, the pilots are preempted, and the first pass
+    after they have ended starts the job.
     """
     board = _Board(now_s=now_s, nodes=nodes, held=held)
     rest = board.serve_claims(waiting)
@@ -83,7 +81,7 @@ def run_pass(
     n_extra = 0
     for job in rest:
         if job.n_nodes > len(nodes):
-            continue  # nodes are down; it must not hold up everybody else
+            continue  # nodes are down; must not block other jobs
         n_available = len(board.available())
         if head is None:
             if job.n_nodes <= n_available:
@@ -100,7 +98,7 @@ def run_pass(
             board.place(job)
             n_extra -= 0 if is_short else job.n_nodes
     if head is not None:
-        # The nodes that come free last: those idle until then stay usable for others.
+        # The nodes that become free last, so that others can use the earlier ones until then.
         planned = board.free_by(start_s)[-head.n_nodes :]
         board.result.plan = HeadReservation(
             job_id=head.job_id, start_s=start_s, nodes=tuple(planned)
@@ -111,7 +109,7 @@ def run_pass(
 
 
 class _Board:
-    """Who has which node while a pass is made."""
+    """The use of the nodes during a pass."""
 
     def __init__(self, *, now_s: float, nodes: Sequence[str], held: Iterable[Held]) -> None:
         self.now_s = now_s
@@ -134,11 +132,11 @@ class _Board:
         pilot = self.pilots.get(node)
         if pilot is None:
             return (0, 0.0)
-        # A pilot on its way out costs nobody anything; of the others the youngest lost least.
+        # Nodes with ending pilots cost nothing; of other pilots the youngest loses least.
         return (1, 0.0) if pilot.is_ending else (2, -pilot.start_s)
 
     def serve_claims(self, waiting: Sequence[Waiting]) -> list[Waiting]:
-        """Start what can take its claimed nodes; return the jobs without a claim."""
+        """Start or keep waiting the jobs with a claim; return the jobs without one."""
         rest = []
         for job in waiting:
             if job.claim and set(job.claim) <= set(self.nodes):
@@ -168,7 +166,7 @@ class _Board:
         return sorted((n for n in self.nodes if free_s[n] <= at_s), key=free_s.__getitem__)
 
     def serve_pilots(self, pilots: Sequence[WaitingPilot]) -> None:
-        """Start pilots on what is left, where their limit ends before the plan begins."""
+        """Start pilots on the remaining nodes if their limit ends before the plan begins."""
         plan = self.result.plan
         for pilot in pilots:
             node = pilot.node

@@ -1,8 +1,8 @@
 """The local batch system's process: ``python -m bftrainer.local.server --dir DIR``.
 
-Requests come in by DIR/local.sock, jobs run as processes on this machine; it ends on
-SIGTERM, on a ``shutdown`` request or when the process that started it is gone, and
-nothing it started survives it.
+It serves requests on DIR/local.sock and runs jobs as processes on this machine. It ends on
+SIGTERM, on a ``shutdown`` request or with the process that started it, and kills everything it
+started.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Server:
         )
 
     def run(self) -> None:
-        """Serve until told to stop, then leave nothing behind."""
+        """Serve until stopped, then clean up everything."""
         signal.set_wakeup_fd(self._wake_writer.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # only to wake us
         for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -119,7 +119,7 @@ class Server:
 
 
 def _lock(directory: Path) -> IO[str]:
-    """Be the only server of this directory, for as long as the file is open."""
+    """Lock the directory for this server, as long as the file is open."""
     pid_file = (directory / PID_NAME).open("a+", encoding="ascii")
     try:
         fcntl.flock(pid_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -127,7 +127,7 @@ def _lock(directory: Path) -> IO[str]:
         pid_file.close()
         raise UsageError(
             "BFT-1255",
-            f"A local batch system is running in {directory} already.",
+            f"A local batch system is already running in {directory}.",
             "Use it, stop it, or choose another directory.",
             exit_code=ExitCode.ALREADY_RUNNING,
         ) from problem

@@ -1,6 +1,6 @@
-"""LocalCluster → plain data: what a snapshot, a look at pilots and the history show.
+"""Converts ``LocalCluster`` to plain data: snapshots, pilot states, history.
 
-Called by ``requests``; the adapter turns the same fields back into dataclasses.
+Called by ``requests``; the adapter converts the same fields to dataclasses.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Background workloads: what ordinary jobs come when, read from a file or made from a seed.
+"""Background workloads of ordinary jobs, read from a file or generated from a seed.
 
-The server submits the jobs at their times; the demo and the tests make and write them.
+The server submits the jobs at their times; the demo and the tests generate and write workloads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from bftrainer.errors import ExitCode, UsageError
 
 USERS = ("alice", "bob", "carol", "dave")
-USAGE = 0.5  # share of the node-seconds that small jobs ask for
+USAGE = 0.5  # share of the node-seconds that small jobs use
 MEAN_DURATION_S = 5.0
 BLOCKER_EVERY_S = 25.0
 
@@ -42,13 +42,13 @@ class WorkItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobWorkload:
-    """Jobs in the order of their times; with ``repeat_s`` all over again after that time."""
+    """Jobs in order of time; with ``repeat_s`` they repeat after that time."""
 
     items: tuple[WorkItem, ...]
     repeat_s: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a period that is over before its last job comes."""
+        """Refuse a period that ends before its last job."""
         last_s = max((item.at_s for item in self.items), default=0.0)
         if self.repeat_s is not None and not max(1.0, last_s) <= self.repeat_s < math.inf:
             raise ValueError("repeat_s must be at least 1 and not before the last job")
@@ -119,7 +119,7 @@ def workload_to_json(workload: JobWorkload) -> dict[str, Any]:
 
 
 def make_workload(n_nodes: int, duration_s: float, seed: int) -> JobWorkload:
-    """Make a busy little cluster's day: the same seed gives the same jobs.
+    """Generate the jobs of a small, busy cluster; determined by the seed.
 
     Small jobs come and go every few seconds. Now and then a wide job runs and one that
     wants every node waits for it: the nodes beside the wide job cannot be filled.
@@ -145,7 +145,7 @@ def _small_size(rng: random.Random, n_nodes: int) -> int:
 
 
 def _job(rng: random.Random, at_s: float, n_nodes: int, duration_s: float) -> WorkItem:
-    # People ask for more time than they need.
+    # Users request more time than they need.
     limit_s = math.ceil(duration_s * rng.uniform(1.1, 1.6)) + 1
     return WorkItem(
         at_s=round(at_s, 3),

@@ -1,9 +1,8 @@
-"""What a trainer asks of each of its nodes, and which nodes meet it. Pure.
+"""The nodes that a trainer requests, and which nodes satisfy that. Pure.
 
-``sbatch --gres`` and ``--constraint`` as their user wrote them come in. Every node of a
-trainer has to meet them by itself, so that nothing that counts nodes can be asked for: the
-size of a trainer changes. Called by ``api.admission`` and ``decide.eligible``. Source: sbatch
-manual page, release 22.05.
+Parses ``sbatch --gres`` and ``--constraint`` as the user wrote them. Every node of a trainer must
+satisfy them by itself; requests that count nodes are refused, because a trainer's size changes.
+Called by ``api.admission`` and ``decide.eligible``. Source: sbatch manual page, release 22.05.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ NOTHING = ("-",)  # a feature that no node has
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRequest:
-    """What every node has to have."""
+    """Requirements on every node."""
 
-    gpus: tuple[tuple[str, int], ...] = ()  # type, "" for any, and how many at least
+    gpus: tuple[tuple[str, int], ...] = ()  # type ("": any) and minimum count
     features: Rule = ()
 
     def __str__(self) -> str:
-        """As it may be written in one line."""
+        """Return it as one line of text."""
         gpus = [":".join(filter(None, ("gpu", kind, str(count)))) for kind, count in self.gpus]
         return "&".join([*gpus, *(["".join(self.features)] if self.features else [])])
 
@@ -40,7 +39,7 @@ class NodeRequest:
         return sum(count for _, count in self.gpus)
 
     def is_met_by(self, node: Node) -> bool:
-        """Whether the node has all of it."""
+        """Whether the node satisfies all requirements."""
         return meets(node.features, self.features) and all(
             (gpus_of_type(node.node_type, gpu_type) if gpu_type else node.gpus) >= count
             for gpu_type, count in self.gpus
@@ -49,16 +48,16 @@ class NodeRequest:
 
 @lru_cache(maxsize=1024)
 def request_of(gres: str, constraint: str) -> NodeRequest:
-    """Read both options; "" asks for nothing.
+    """Parse both options; "" requests nothing.
 
     Raises:
-        ValueError: in one sentence, what cannot be asked for.
+        ValueError: what cannot be requested, in one sentence.
     """
     return NodeRequest(gpus=_gpus(gres), features=_features(constraint))
 
 
 def asked(spec: TrainerSpec) -> NodeRequest:
-    """Return what the trainer asks of its nodes."""
+    """Return the trainer's requirements on its nodes."""
     try:
         return request_of(spec.gres, spec.constraint)
     except ValueError:  # another release may have accepted more
@@ -76,23 +75,23 @@ def _gpus(gres: str) -> tuple[tuple[str, int], ...]:
             gpu_type, count = "", gpu_type
         found[gpu_type] = found.get(gpu_type, 0) + int(count or 1)
     if "" in found and len(found) > 1:
-        raise ValueError("GPUs are asked for with a type and without one")
+        raise ValueError("GPUs are requested both with and without a type")
     return tuple(sorted((gpu_type, count) for gpu_type, count in found.items() if count))
 
 
 def _features(constraint: str) -> Rule:
     if "[" in constraint or "*" in constraint:
-        raise ValueError("a constraint with brackets or * speaks of several nodes together")
+        raise ValueError("a constraint with brackets or * applies to several nodes together")
     rule = rule_of(constraint) if constraint.strip() else ()
     if rule is None:
         raise ValueError("the constraint is not features joined by & and |, with parentheses")
     if _is_ambiguous(rule):
-        raise ValueError("the constraint has & and | side by side without parentheses")
+        raise ValueError("the constraint mixes & and | without parentheses")
     return rule
 
 
 def _is_ambiguous(rule: Rule) -> bool:
-    """Whether it depends on the order in which & and | are applied."""
+    """Whether & and | are mixed without parentheses."""
     open_: list[set[str]] = [set()]
     for word in rule:
         if word == "(":
@@ -108,9 +107,9 @@ def _is_ambiguous(rule: Rule) -> bool:
 
 @lru_cache(maxsize=1024)
 def gpus_of_type(node_type: str, gpu_type: str = "") -> int:
-    """Count the GPUs, of one type or all, of nodes like ``gpu:a100:4,gpu:v100:2``."""
+    """Count the GPUs, of one type or all, of a node type like ``gpu:a100:4,gpu:v100:2``."""
     try:
         found = dict(_gpus(node_type))
-    except ValueError:  # no type of GPUs
+    except ValueError:  # not a type with GPUs
         return 0
     return found.get(gpu_type, 0) if gpu_type else sum(found.values())

@@ -1,7 +1,6 @@
-"""A trainer as users submit it and as everybody sees it: plain data.
+"""The data of a trainer: what its user submitted, its state and its measurements.
 
-Made by ``cli submit``, kept by the journal, decided on by ``decide``, run by
-``actuate`` and the agents.
+Created by ``cli submit``, stored by the journal, used by ``decide``, ``actuate`` and the agents.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from milp.problem import Curve
 
 
 class TrainerState(enum.StrEnum):
-    """Life of a trainer. Only the last three are final."""
+    """State of a trainer. Only the last three are final."""
 
     QUEUED = "queued"  # submitted, has never run
     RUNNING = "running"  # at least one worker in a generation, or forming its first
@@ -24,31 +23,31 @@ class TrainerState(enum.StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing will happen to it any more."""
+        """Whether it has ended."""
         return self in (TrainerState.FINISHED, TrainerState.FAILED, TrainerState.CANCELLED)
 
 
 class Launch(enum.StrEnum):
-    """Where a program of its own is started."""
+    """On which nodes a program of runtime ``command`` is started."""
 
     EVERY = "every"  # once on every node of the trainer
-    FIRST = "first"  # on the first only; it reaches the others by itself
+    FIRST = "first"  # on the first only; it starts its own processes on the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointContract:
-    """How a program that is resized by restart is asked to save (docs/howto/train-command.md)."""
+    """How a program resized by restart is asked to save (docs/howto/train-command.md)."""
 
     launch: Launch = Launch.EVERY
-    stop_signal: str = "USR1"  # write a checkpoint and end; "none": the control file alone
+    stop_signal: str = "USR1"  # write a checkpoint and end; "none": only the control file
     save_signal: str = "none"  # write a checkpoint and go on
-    saved_status: int = 85  # exit status: the checkpoint is written, start me again
-    grace_s: float = 60.0  # at most so long from the request to the end; then SIGKILL
+    saved_status: int = 85  # exit status: the checkpoint is written, restart the program
+    grace_s: float = 60.0  # from the request to the end; then SIGKILL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerSpec:
-    """What the user asked for; never changes after submission."""
+    """What the user requested; never changes after submission."""
 
     name: str
     user: str
@@ -59,7 +58,7 @@ class TrainerSpec:
     n_min: int = 1
     n_max: int = 1
     workers_per_node: int = 1  # sizes and decisions count nodes
-    gres: str = ""  # what every node has to have, as sbatch --gres; "": anything
+    gres: str = ""  # required on every node, as sbatch --gres; "": nothing
     constraint: str = ""  # features of every node, as sbatch --constraint
     epochs: int | None = None  # exactly one of epochs, samples; None/None: the script's own
     samples: int | None = None
@@ -70,14 +69,14 @@ class TrainerSpec:
     weight: float = 1.0
     utility: Curve | None = None  # what the objective "utility" maximises; the simulator's
     environment: tuple[tuple[str, str], ...] = ()
-    max_failures: int | None = None  # in all; None: only those in a row count
+    max_failures: int | None = None  # in total; None: only consecutive ones count
     contract: CheckpointContract | None = None  # of programs that are resized by restart
-    backend: str = "auto"  # what gradients are averaged with: auto, gloo or nccl
+    backend: str = "auto"  # of the gradient average: auto, gloo or nccl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerProgress:
-    """Last thing the trainer told us."""
+    """Last progress that the trainer reported."""
 
     generation: int = 0
     size: int = 0
@@ -92,14 +91,14 @@ class TrainerProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """How far a training was; a program may count only some of these."""
+    """Progress of a training; a program may count only some of these."""
 
     step: int = 0
     epoch: int = 0
     samples: int = 0
 
     def is_beyond(self, other: Mark) -> bool:
-        """Whether any count is greater than there."""
+        """Whether any count is greater than in ``other``."""
         return self.step > other.step or self.epoch > other.epoch or self.samples > other.samples
 
     def joined(self, other: Mark) -> Mark:
@@ -113,16 +112,16 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRow:
-    """Failures without net progress between: what counts against ``failure_budget``."""
+    """Consecutive failures without net progress, which count against ``failure_budget``."""
 
     count: int = 0
-    best: Mark = field(default_factory=Mark)  # the furthest it has ever been
-    start: Mark | None = None  # the furthest it has started from in this row
-    cause: str = ""  # of the last one, as are the fields below
+    best: Mark = field(default_factory=Mark)  # the furthest it ever got
+    start: Mark | None = None  # the furthest start in this series
+    cause: str = ""  # of the last failure, as are the fields below
     node: str = ""
     log_path: str = ""
-    next_try_s: float = 0.0  # no worker is started before; the monotonic clock of the machine
-    losses: int = 0  # times that its agents died on nodes that were fine; the first is no failure
+    next_try_s: float = 0.0  # earliest next start; the machine's monotonic clock
+    losses: int = 0  # deaths of its agents on intact nodes; the first is not a failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,20 +129,20 @@ class SizeThroughput:
     """Statistics of the throughput at one size (``bftrainer.profile.measure``)."""
 
     size: int
-    count: float = 0.0  # observations in the window, less what has faded
+    count: float = 0.0  # weight of the observations in the window
     mean_samples_per_s: float = 0.0
     m2: float = 0.0  # sum of squared deviations from the mean, same window
     seen_s: float = 0.0  # when the last one was taken
-    told_count: float = 0.0  # what there was when decisions were last told
+    told_count: float = 0.0  # ``count`` when the value was last passed to decisions
     told_error: float = 1.0  # relative standard error then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartCosts:
-    """What stopping and starting took, of a trainer that is resized by restart."""
+    """Times of stopping and starting a trainer that is resized by restart."""
 
     stop_s: float | None = None  # from the request for a checkpoint to the last exit
-    start_s: float | None = None  # from there until all say that they run
+    start_s: float | None = None  # from there until all report that they run
     unsaved: int = 0  # stops in which some program wrote no checkpoint
     unsaved_reason: str = ""  # of the last of them
 
@@ -154,8 +153,8 @@ class MeasuredCosts:
 
     rescale_up_s: float | None = None
     rescale_down_s: float | None = None
-    samples_per_s_by_size: tuple[tuple[int, float], ...] = ()  # what decisions are told
-    throughput: tuple[SizeThroughput, ...] = ()  # what is behind it, by size
+    samples_per_s_by_size: tuple[tuple[int, float], ...] = ()  # used by decisions
+    throughput: tuple[SizeThroughput, ...] = ()  # the statistics behind it, by size
     restart: RestartCosts | None = None  # None: resized in place, or never started
 
 
@@ -175,13 +174,13 @@ class TrainerRecord:
     rescales: int = 0
     failures: int = 0
     last_generation: int = 0  # greatest generation ever announced
-    # (worker, pilot) of all who lived then: only they can have been in it or one before.
+    # (worker, pilot) of all live workers then: only they can have been in it or an earlier one.
     workers: tuple[tuple[str, str], ...] = ()
-    copy_holders: tuple[str, ...] = ()  # pilots that were told to hold copies of its state
+    copy_holders: tuple[str, ...] = ()  # pilots assigned to hold copies of its state
     failing: FailureRow = field(default_factory=FailureRow)
-    cancelled_s: float | None = None  # when its user asked for its end
+    cancelled_s: float | None = None  # when its user cancelled it
 
 
 def as_decided(record: TrainerRecord) -> TrainerRecord:
-    """Return it without what only its workers need: every decision keeps what it was told."""
+    """Return it without the fields that only workers need; decisions are stored with it."""
     return replace(record, spec=replace(record.spec, args=(), environment=()))

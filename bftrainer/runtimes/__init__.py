@@ -1,1 +1,1 @@
-"""How trainers of each kind are run on nodes: plug-ins named ``bftrainer.runtimes``."""
+"""Trainer runtimes, which start workers: plug-ins of the group ``bftrainer.runtimes``."""

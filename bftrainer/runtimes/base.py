@@ -1,14 +1,13 @@
-"""What a trainer runtime must offer, and how one is found by name.
+"""The interface of a trainer runtime, and its lookup by name.
 
-A trainer's record comes in, the order that starts one of its workers goes out.
-Called by ``bftrainer.actuate``; ``torch`` and ``command`` are the built-in ones.
+A runtime turns a trainer's record into the order that starts one of its workers. Called by
+``bftrainer.actuate``; built in are ``torch``, ``command``, ``horovod`` and ``mpi``.
 
-A worker is one process of ours per node, whatever the runtime, and speaks
-``bftrainer.elastic.protocol`` with the daemon: ``Warm``, ``Ready``, ``Entered``,
-``Progress``, ``Saved``, ``Left``, ``Finished``. What a runtime may choose is how that
-process comes to be (a fork of the warm template, or a module of ours that the agent
-starts and that keeps the user's programs) and what a change of size does to it
-(``Resize``). See docs/design/elastic-runtime.md.
+Whatever the runtime, a worker speaks ``bftrainer.elastic.protocol`` with the daemon: ``Warm``,
+``Ready``, ``Entered``, ``Progress``, ``Saved``, ``Left``, ``Finished``. A runtime chooses how
+the process is started (a fork of the warm template, or one of our modules, which may run the
+user's program) and what a change of size does to it (``Resize``). See
+docs/design/elastic-runtime.md.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ ENTRY_POINT_GROUP = "bftrainer.runtimes"
 class Resize(enum.StrEnum):
     """What a change of size does to the workers that stay."""
 
-    IN_PLACE = "in place"  # they go on, in a new generation
-    RESTART = "restart"  # all write a checkpoint and end, then all start anew
+    IN_PLACE = "in place"  # they continue in a new generation
+    RESTART = "restart"  # all write a checkpoint and end, then all are started again
 
 
 class Runtime(Protocol):
@@ -40,14 +39,14 @@ class Runtime(Protocol):
     resize: Resize
 
     def check(self, spec: TrainerSpec) -> None:
-        """Raise ``UsageError`` BFT-1305 when such a trainer cannot run."""
+        """Raise ``UsageError`` BFT-1305 if such a trainer cannot run."""
 
     def start_message(self, record: TrainerRecord, config: WorkerConfig) -> StartWorker:
         """Return the order for the agent on ``config.node`` that starts this worker.
 
         Args:
-            record: the trainer as it is now.
-            config: what every worker is told (``config.worker_config``).
+            record: the present record of the trainer.
+            config: the worker's configuration (``config.worker_config``).
         """
 
 
@@ -63,10 +62,9 @@ def load_runtime(name: str) -> Runtime:
 
 @functools.cache
 def resize_of(name: str) -> Resize:
-    """How trainers of a runtime are resized.
+    """Return how trainers of a runtime are resized.
 
-    Of one that is not installed any more nobody knows; a daemon must be able to read its
-    trainers all the same.
+    ``IN_PLACE`` if it is no longer installed: a daemon must still be able to read its trainers.
     """
     try:
         return load_runtime(name).resize

@@ -1,6 +1,6 @@
-"""What every runtime refuses: paths that are not absolute, sizes that are none. Pure.
+"""Checks of a spec that all runtimes share; each raises ``UsageError`` BFT-1305. Pure.
 
-A spec comes in; ``UsageError`` BFT-1305 or nothing goes out. Called by the runtimes.
+Called by the runtimes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MAX_WORKERS_PER_NODE = 64  # the agent talks to each of them
 
 
 def check_paths(spec: TrainerSpec, **paths: str) -> None:
-    """Refuse relative paths; the keywords are what the paths are called."""
+    """Refuse relative paths; the keywords are used in the messages."""
     for what, path in paths.items():
         if not Path(path).is_absolute():
             raise unusable(
@@ -25,7 +25,7 @@ def check_paths(spec: TrainerSpec, **paths: str) -> None:
 
 
 def check_size_and_length(spec: TrainerSpec) -> None:
-    """Refuse a range of nodes that is none, two lengths at once, a back end there is not."""
+    """Refuse an invalid range of nodes, two lengths, an unknown back end."""
     if not 1 <= spec.n_min <= spec.n_max:
         raise unusable(
             f"The size {spec.n_min}:{spec.n_max} of {spec.name} is not a range of nodes.",
@@ -49,17 +49,17 @@ def check_size_and_length(spec: TrainerSpec) -> None:
 
 
 def check_one_per_node(spec: TrainerSpec, runtime: str) -> None:
-    """Refuse several workers per node where a runtime starts one process on each."""
+    """Refuse several workers per node for a runtime that starts one process on each."""
     if spec.workers_per_node != 1:
         raise unusable(
             f"{spec.name} has {spec.workers_per_node} workers per node; a trainer of runtime"
             f" {runtime} has one.",
-            "Leave out --workers-per-node, or use --runtime torch.",
+            "Omit --workers-per-node, or use --runtime torch.",
         )
 
 
 def unusable(cause: str, next_step: str) -> UsageError:
-    """Return the error of a trainer that no agent could start."""
+    """Return the error of a trainer that cannot run."""
     return UsageError("BFT-1305", cause, next_step, exit_code=ExitCode.VALIDATION_FAILED)
 
 
@@ -67,7 +67,7 @@ def check_in_place(spec: TrainerSpec) -> None:
     """Check a training script that is resized in place.
 
     Raises:
-        BftError: see the other checks; or it has a contract of checkpoints.
+        BftError: see the other checks; also if it has a checkpoint contract.
     """
     check_paths(
         spec,
@@ -79,6 +79,6 @@ def check_in_place(spec: TrainerSpec) -> None:
     check_size_and_length(spec)
     if spec.contract is not None:
         raise unusable(
-            f"{spec.name} is resized in place: it is never asked to write and end.",
-            "Leave out --launch and the options about checkpoints, or use --runtime command.",
+            f"{spec.name} is resized in place, without stopping at a checkpoint.",
+            "Omit --launch and the checkpoint options, or use --runtime command.",
         )

@@ -1,7 +1,7 @@
-"""The runtime for any program that keeps the checkpoint contract of docs/howto/train-command.md.
+"""The runtime for any program that follows the contract of docs/howto/train-command.md.
 
-A record comes in, a ``StartWorker`` that starts ``trainers.command`` on the node goes
-out: that process starts the user's program, asks it for checkpoints and reports.
+Its order starts ``trainers.command`` on the node, which runs the user's program, requests
+checkpoints and reports.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from bftrainer.runtimes.checking import (
 from bftrainer.runtimes.signals import NO_SIGNAL, signal_number
 from bftrainer.wire.messages import StartWorker
 
-MAX_STATUS = 125  # above it shells and the kernel have meanings of their own
+MAX_STATUS = 125  # larger ones are used by shells and for signals
 MAX_GRACE_S = 3600.0
 
 
 class CommandRuntime:
-    """Programs that are stopped at a checkpoint and started at another size."""
+    """Programs that are stopped at a checkpoint and restarted at another size."""
 
     name = "command"
     resize = Resize.RESTART
 
     def check(self, spec: TrainerSpec) -> None:
-        """Refuse what no agent could start and a contract that cannot be kept."""
+        """Refuse a spec that no agent could start or whose contract is invalid."""
         check_paths(
             spec,
             program=spec.script,
@@ -47,13 +47,13 @@ class CommandRuntime:
         ):
             if name != NO_SIGNAL and signal_number(name) is None:
                 raise unusable(
-                    f"{option} {name[:40]!r} is no signal that a program can handle.",
+                    f"{option} {name[:40]!r} is not a signal that a program can handle.",
                     f"Name one such as USR1, TERM or INT, or {NO_SIGNAL}.",
                 )
         if contract.stop_signal == contract.save_signal != NO_SIGNAL:
             raise unusable(
                 f"--checkpoint-signal and --save-signal are both {contract.stop_signal}.",
-                "A program must be able to tell 'write and end' from 'write and go on'.",
+                "Use two signals: one means 'write and end', the other 'write and go on'.",
             )
         if not 1 <= contract.saved_status <= MAX_STATUS:
             raise unusable(
@@ -70,7 +70,7 @@ class CommandRuntime:
         """Return the order that starts the keeper of this node's program."""
         spec = record.spec
         contract = dataclasses.asdict(spec.contract or CheckpointContract())
-        # The id alone would be given out again by a daemon with a new state directory.
+        # A daemon with a new state directory would use the id again.
         run = f"{record.trainer_id}@{record.submitted_s!r}"
         return StartWorker(
             worker_id=config.worker_id,

@@ -1,7 +1,6 @@
-"""What every worker is told when it starts, whatever the runtime. Pure.
+"""Builds the ``WorkerConfig`` of a worker, the same for all runtimes. Pure.
 
-A record and where the worker shall run come in, a ``WorkerConfig`` goes out. Called by
-``bftrainer.actuate``, for the runtime that makes the order.
+Called by ``bftrainer.actuate``, for the runtime that makes the order.
 """
 
 from __future__ import annotations
@@ -20,11 +19,10 @@ def worker_config(
     incarnation: int,
     log_path: str,
 ) -> WorkerConfig:
-    """Return what a worker is told of itself and of its trainer.
+    """Return the configuration of a worker.
 
-    ``address`` is the agent's data-plane address, where the worker listens. The seed is that
-    of the trainer, not of the worker: every worker must draw the same permutation of the data
-    in every epoch.
+    ``address`` is the agent's data-plane address, where the worker listens. The seed is the
+    trainer's: all workers must draw the same permutation of the data in every epoch.
     """
     spec = record.spec
     return WorkerConfig(

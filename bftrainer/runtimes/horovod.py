@@ -1,8 +1,7 @@
-"""The runtime for elastic Horovod scripts (``hvd.elastic.run``, ``TorchState``) as they are.
+"""The runtime for unmodified elastic Horovod scripts (``hvd.elastic.run``, ``TorchState``).
 
-A record comes in, a ``StartWorker`` goes out: a fork of the warm template that runs
-``bftrainer.elastic.horovod``, which in turn runs the user's script. See
-docs/howto/train-horovod.md.
+Its order forks the warm template, which runs ``bftrainer.elastic.horovod``, which in turn runs
+the user's script. See docs/howto/train-horovod.md.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ BOOTSTRAP = Path(bftrainer.__file__).resolve().parent / "elastic" / "horovod" / 
 
 
 class HorovodRuntime:
-    """Horovod under our agents in place of ``horovodrun``."""
+    """Horovod scripts, run by our agents instead of ``horovodrun``."""
 
     name = "horovod"
     resize = Resize.IN_PLACE
 
     def check(self, spec: TrainerSpec) -> None:
-        """Refuse what no agent could start; whether Horovod is there, a worker finds out."""
+        """Refuse a spec that no agent could start; the worker checks for Horovod itself."""
         TORCH.check(spec)
         check_one_per_node(spec, self.name)
 
     def start_message(self, record: TrainerRecord, config: WorkerConfig) -> StartWorker:
         """Return the order that forks this worker.
 
-        How many train now tells the worker whether it may build its model before it
-        knows its rank.
+        It contains the present number of workers: if others train, the new one builds its model
+        before it knows its rank.
         """
         spec, others = record.spec, record.progress.size
         args = (str(others), spec.script, *spec.args)

@@ -1,7 +1,7 @@
 """The runtime for MPI programs that use ``bftrainer.elastic.mpi``.
 
-A record comes in, a ``StartWorker`` goes out that starts one process per node in the
-user's interpreter, without ``mpiexec``: the processes connect to each other (MPICH).
+Its order starts one process per node in the user's interpreter, without ``mpiexec``; the
+processes connect to each other (MPICH).
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from bftrainer.wire.messages import StartWorker
 
 
 class MpiRuntime:
-    """Processes that connect when they join and part when they leave."""
+    """Processes that connect when they join and disconnect when they leave."""
 
     name = "mpi"
     resize = Resize.IN_PLACE
 
     def check(self, spec: TrainerSpec) -> None:
-        """Refuse what no agent could start; the library is looked at on the node."""
+        """Refuse a spec that no agent could start; the MPI library is checked on the node."""
         check_in_place(spec)
         check_one_per_node(spec, self.name)
         if spec.epochs is not None:
             raise unusable(
                 f"{spec.name} has a number of epochs; an MPI program counts steps.",
-                "Give --samples, or nothing: then the program's own number of steps holds.",
+                "Give --samples, or neither: then the program's own number of steps holds.",
             )
 
     def start_message(self, record: TrainerRecord, config: WorkerConfig) -> StartWorker:

@@ -1,7 +1,7 @@
 """The runtime for PyTorch scripts that use ``bftrainer.elastic``.
 
-A record comes in, a ``StartWorker`` with the body of a ``WorkerConfig`` goes out.
-Nothing here imports torch: that is the template's business, in the user's interpreter.
+Its order holds the body of a ``WorkerConfig``. Nothing here imports torch: the template does, in
+the user's interpreter.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class TorchRuntime:
     resize = Resize.IN_PLACE
 
     def check(self, spec: TrainerSpec) -> None:
-        """Refuse what no agent could start; paths are looked at by the submitter."""
+        """Refuse a spec that no agent could start; the submitter checks the paths."""
         check_in_place(spec)
 
     def start_message(self, record: TrainerRecord, config: WorkerConfig) -> StartWorker:

@@ -1,1 +1,1 @@
-"""Replay without a cluster: traces of idle nodes and workloads of trainers in, results out."""
+"""The simulator: replays traces of idle nodes with workloads of trainers."""

@@ -1,7 +1,4 @@
-"""An empty picture to draw on: where the simulator meets matplotlib, which may be missing.
-
-Called by everything here that draws; nothing else loads matplotlib, and only when it draws.
-"""
+"""Creates figures with matplotlib, which is optional; nothing else here imports it."""
 
 from __future__ import annotations
 

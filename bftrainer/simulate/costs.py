@@ -1,4 +1,4 @@
-"""What things take in a physical replay: constants or distributions, in seconds.
+"""Durations in a physical replay: constants or distributions, in seconds.
 
 ``measured.json`` is what ``scripts/bench_rescale.py --json`` writes.
 """
@@ -28,7 +28,7 @@ class Quantity:
 
     @property
     def mean_s(self) -> float:
-        """What it takes on average: what the decision is told."""
+        """Return the mean duration, which decisions use."""
         return mean(self.values_s)
 
 
@@ -42,16 +42,13 @@ FREE = constant(0.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhysicalCosts:
-    """Durations of everything a decision sets going.
-
-    The defaults are zero: what is not given costs nothing.
-    """
+    """Durations of the effects of a decision; zero by default."""
 
     detection: Quantity = FREE  # change of the pool -> the daemon sees it
     claim: Quantity = FREE  # pilot requested -> its agent is connected
     warm_up: Quantity = FREE  # node given to a trainer -> its worker can join
-    pause_up: Quantity = FREE  # what members lose when others join
-    pause_down: Quantity = FREE  # what the others lose when members leave
+    pause_up: Quantity = FREE  # pause of the members when others join
+    pause_down: Quantity = FREE  # pause of the others when members leave
     pause_loss: Quantity = FREE  # the same when they are lost without notice
     checkpoint_interval: Quantity = FREE  # losing all nodes costs half of it on average
     resume: Quantity = FREE  # reading the checkpoint when coming from size 0
@@ -61,7 +58,7 @@ def costs_from_mapping(data: Mapping[str, Any], where: str) -> PhysicalCosts:
     """Read durations by name: a number, or a list of measured ones.
 
     Raises:
-        UsageError: BFT-4101 for an unknown name, BFT-4102 for what is no duration.
+        UsageError: BFT-4101 for an unknown name, BFT-4102 for what is not a duration.
     """
     known = {f.name for f in fields(PhysicalCosts)}
     found: dict[str, Quantity] = {}
@@ -70,7 +67,7 @@ def costs_from_mapping(data: Mapping[str, Any], where: str) -> PhysicalCosts:
         if key not in known:
             raise UsageError(
                 "BFT-4101",
-                f"{where}: {name} is no cost.",
+                f"{where}: unknown cost {name!r}.",
                 f"Choose from {', '.join(sorted(known))}.",
             )
         values = value if isinstance(value, list) else [value]

@@ -1,9 +1,8 @@
-"""Physical books in which nobody tells the decision how fast trainers are.
+"""Physical replay in which decisions do not know the true curves.
 
-Trainers progress by their true curves; decisions get what users claim (or nothing) and what
-was measured: one observation of the present size, with noise, for every few seconds of
-training, folded in by the daemon's own ``actuate.costs``. Called by the benchmark of the
-profiler and by tests.
+Trainers progress by their true curves; decisions use what users claim (or nothing) and noisy
+measurements: one observation of the present size for every few seconds of training, processed by
+the daemon's own ``actuate.costs``. Called by the benchmark of the profiler and by tests.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class _Watch:
 
 
 class LearningBooks(PhysicalBooks):
-    """Books that keep the true curves to themselves."""
+    """A trainer model that hides the true curves from decisions."""
 
     def __init__(
         self,
@@ -88,7 +87,7 @@ class LearningBooks(PhysicalBooks):
             return
         complete = 1 + int((now_s - watch.next_s) / OBSERVE_S)
         costs = trainer.record.costs
-        # More than these would push each other out of the window.
+        # More than these do not fit into the window.
         for _ in range(min(complete, 2 * int(WINDOW))):
             observed = trainer.rate * max(0.0, self._errors.gauss(1.0, self._noise))
             costs = learn_throughput(costs, size, observed, now_s)

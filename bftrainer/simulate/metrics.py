@@ -1,9 +1,9 @@
-"""What a replay was good for: the paper's figures of merit and a few of ours.
+"""The figures of merit of a replay: the paper's and a few of ours.
 
-Source: BFTrainer paper, section 4.1: resource integral (eq. 17), N_eq (eq. 18), A_e (what
-was processed on the fragments), A_s (what N_eq nodes, always there and shared equally by
-P_jmax trainers, would have processed), U = A_e / A_s. Samples beyond a trainer's end
-do not count. Fairness: R. Jain et al., DEC-TR-301 (1984). Formulas and units of every
+Source: BFTrainer paper, section 4.1: resource integral (eq. 17), N_eq (eq. 18), A_e (samples
+processed on the fragments), A_s (samples that N_eq static nodes, shared equally by P_jmax
+trainers, would have processed), U = A_e / A_s. Samples beyond a trainer's end do not count.
+Fairness: R. Jain et al., DEC-TR-301 (1984). Formulas and units of every
 figure are in docs/design/simulator.md.
 """
 
@@ -24,8 +24,8 @@ from milp.problem import Curve
 class Metrics:
     """Figures of merit of one replay; times in seconds, amounts in samples.
 
-    ``None`` where there is nothing to take a mean of. Beside the times of decisions, which
-    are the wall clock's, everything is the same in every replay of the same choices.
+    ``None`` for means over nothing. Except for the times of decisions, which are wall-clock
+    times, all values are the same in every replay with the same settings.
     """
 
     utilization: float  # U = a_e / a_s
@@ -61,7 +61,7 @@ class Metrics:
 
 
 def measure(outcome: Outcome, *, decision_s: Sequence[float] = ()) -> Metrics:
-    """Add up one replay; ``decision_s`` is what each decision took, where it was noted."""
+    """Compute the metrics of a replay; ``decision_s``: duration of each decision, if recorded."""
     tally = outcome.tally
     begin_s, end_s = outcome.trace.span_s
     span_s = end_s - begin_s

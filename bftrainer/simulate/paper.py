@@ -1,9 +1,9 @@
-"""The paper's bookkeeping: a rescale is a fine, everything else is instantaneous.
+"""The paper's cost model: a rescale costs samples, everything else is instantaneous.
 
-Source: BFTrainer paper, sections 3.4 and 4.1, and its published replayer: progress is
-the integral of the rate; at each event a trainer that loses nodes is fined R_dw times
-its rate before, one that changes size by decision R_up or R_dw times its rate before
-(nothing from size 0). A trainer is seen to be complete at the next event.
+Source: BFTrainer paper, sections 3.4 and 4.1, and its published replayer: progress is the
+integral of the rate. At each event a trainer that loses nodes loses R_dw times its previous rate
+in samples; one that a decision resizes loses R_up or R_dw times its previous rate (nothing from
+size 0). The completion of a trainer is noticed at the next event.
 """
 
 from __future__ import annotations

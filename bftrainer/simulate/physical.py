@@ -1,9 +1,9 @@
-"""Trainers in a replay in which everything takes as long as it does in the daemon's world.
+"""The physical cost model of a replay: actions take time, as with the daemon.
 
-A node is claimed (a pilot is requested and, after a while, held), given to a trainer (a worker
-warms up while the members train on), joins (the members pause) and leaves (they pause less).
-Only members that train make progress. The durations are parameters; their source is what this
-project's own runtime does (docs/design/elastic-runtime.md, docs/howto/slurm-site.md).
+A node is claimed (a pilot is requested and, after a while, held), assigned to a trainer (a worker
+warms up while the members train), joins (the members pause) and leaves (a shorter pause). Only
+members that train make progress. The durations are parameters, modelled on this project's own
+runtime (docs/design/elastic-runtime.md, docs/howto/slurm-site.md).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bftrainer.simulate.tally import Tally
 from bftrainer.simulate.trainers import SimTrainer
 from bftrainer.simulate.workloads.submission import Submission
 
-CLOCK_STEP_S = 1e-6  # floats tell seconds since the epoch apart down to about 2e-7
+CLOCK_STEP_S = 1e-6  # resolution of floats for seconds since the epoch: about 2e-7
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class PhysicalBooks:
         """When something happens of itself next."""
         times = [p.end_s if p.is_held else min(p.held_at_s, p.end_s) for p in self._pilots.values()]
         for member in self._members.values():
-            # Who is warm and still waits (for n_min) is let in by what happens to others.
+            # Warm joiners that still wait (for n_min) are admitted by events of others.
             times += [at_s for at_s in member.warm_at_s.values() if at_s > self._now_s]
             times.append(member.ends_at_s(self._now_s))
             times.append(member.checkpoint_at_s)
@@ -147,7 +147,7 @@ class PhysicalBooks:
         self._now_s = now_s
 
     def step(self) -> bool:
-        """Do what is due; whether the decision has to look again."""
+        """Process due events; return whether a decision is needed."""
         now_s = self._now_s
         found = frozenset(self.speeds())
         is_news, self._found = not found <= self._found, found

@@ -1,8 +1,7 @@
-"""A daemon's journal → the same decisions taken again, and whether they come out alike.
+"""Repeats the decisions in a daemon's journal and compares the plans.
 
-Every journalled decision holds its full input, so nothing else is needed. Called by
-``bftrainer replay`` and by the end-to-end tests: that every plan is equal, to
-the hash, shows that daemon and simulator decide alike.
+Every journalled decision contains its full input. Equal hashes of all plans show that daemon and
+simulator decide alike. Called by ``bftrainer replay`` and by the end-to-end tests.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ KIND = "decision"  # of the entries that hold decisions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
-    """One decision, as it was and as it is now."""
+    """A recorded decision and its repetition."""
 
     seq: int  # of the journal's entry
     at_s: float
@@ -36,11 +35,11 @@ class Again:
 
 
 def take_again(entries: Iterable[JournalEntry]) -> Iterator[Again]:
-    """Take every recorded decision again, in order; other entries are passed over.
+    """Repeat every recorded decision in order; other entries are skipped.
 
     Raises:
-        UsageError: BFT-3050, a policy of then is not installed.
-        CanonicalError: BFT-2220, an entry is of a form this release does not read.
+        UsageError: BFT-3050, a recorded policy is not installed.
+        CanonicalError: BFT-2220, this release cannot read the form of an entry.
     """
     for entry in entries:
         if entry.kind != KIND:

@@ -1,7 +1,8 @@
-"""Discrete-event replay: a trace in, the daemon's own decisions, what came of it out.
+"""Discrete-event replay of a trace with the daemon's own decisions.
 
-The two ends of the data flow are played (the pool by a history, the trainers by books);
-everything between them is the daemon's code: ``events``, ``decide``, ``milp``.
+Only the two ends are simulated: the pool (by a trace) and the trainers (by a cost model, such as
+``paper`` or ``physical``). Everything between is the daemon's code: ``events``, ``decide``,
+``milp``.
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ class Replay:
         unused = self._memory.unused_since
         if not unused:
             return math.inf
-        # A little later: sums of floats may fall short of what is waited for.
+        # Slightly later, because of rounding errors.
         return max(self._now_s, min(unused.values()) + self._settings.hold_idle_s + 1e-6)
 
     def _turn_over(self) -> bool:

@@ -1,7 +1,7 @@
-"""One replay from plain choices: what the command line and the reproduction call.
+"""One replay with given settings; called by the command line and by ``reproduce``.
 
-A trace, a workload and ``Choices`` come in; ``play`` gives an ``Outcome`` with its
-``Metrics``, ``record`` a ``ReplayRun`` that also tells how it went over time.
+``play`` returns an ``Outcome`` with its ``Metrics``; ``record`` returns a ``ReplayRun``, which also
+has the course over time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OnPlan = Callable[[DecisionInput, Plan], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What a replay is played with, beside trace and workload."""
+    """The settings of a replay, besides trace and workload."""
 
     policy: str = "milp"
     objective: Objective = Objective.THROUGHPUT

@@ -1,8 +1,8 @@
-"""Nodes that are slow for whoever trains on them, in a physical replay.
+"""Slow nodes in a physical replay.
 
-A share of the trace's nodes, drawn once by the seed, reaches a fraction of the usual
-throughput. A trainer is as quick as its slowest node; that one of its nodes is slow shows
-when they have trained together for a while. Called by ``physical`` and ``session``.
+A share of the trace's nodes, drawn once by the seed, reaches only a fraction of the usual
+throughput. A trainer is as fast as its slowest node; a slow node is detected after its trainer
+has trained with other nodes for a while. Called by ``physical`` and ``session``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Trainers as a replay knows them: how fast they are, how far they have come."""
+"""The simulated trainers: their rates and their progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The batch system as a trace plays it: idle nodes, seen through ordinary snapshots."""
+"""The simulated batch system: a trace's idle nodes as ordinary snapshots."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""daemon ↔ agents: typed messages over pyzmq with CURVE."""
+"""Typed messages between daemon and agents, over ZeroMQ with CURVE."""

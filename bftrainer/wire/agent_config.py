@@ -1,7 +1,7 @@
-"""``agent.json``: all an agent is told before it can talk to the daemon.
+"""``agent.json``: what an agent needs to connect to the daemon.
 
-Written by the daemon into the pilot's directory (0600), read by the agent; nothing
-of it is ever in an argument list or in the environment.
+Written by the daemon into the pilot's directory (0600) and read by the agent; none of it is
+ever in an argument list or in the environment.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class AgentConfig(BaseModel):
     daemon_endpoint: str = Field(pattern=r"^tcp://.+:\d+$")
     daemon_public_key: str = Field(min_length=Z85_KEY_CHARS, max_length=Z85_KEY_CHARS)
     key_file: Path  # the agent's own CURVE pair, a 0600 file
-    state_dir: Path  # where the templates' logs go
+    state_dir: Path  # directory of the templates' logs
     node: str = Field(min_length=1)
     incarnation: int = Field(default=0, ge=0)
-    address: str = ""  # data-plane address; "": the node's own resolution of its name
-    end_s: float | None = None  # wall clock: when the pilot's time limit strikes
+    address: str = ""  # data-plane address; "": what the node's host name resolves to
+    end_s: float | None = None  # wall clock: end of the pilot's time limit
     end_margin_s: float = Field(default=5.0, ge=0)  # leave this much earlier
     heartbeat_s: Seconds = 1.0
     lease_s: Seconds = 1800.0
     worker_lease_s: Seconds = 10.0
     gpus: int = Field(default=0, ge=0)
-    interpreters: tuple[str, ...] = ()  # to warm before anything else
+    interpreters: tuple[str, ...] = ()  # templates to start first
 
     def save(self, path: Path) -> None:
         """Write the file; BFT-1302 when it exists."""
@@ -58,12 +58,12 @@ class AgentConfig(BaseModel):
             raise UsageError(
                 "BFT-1303",
                 f"The agent configuration {path} is malformed at {where}: {first['msg']}.",
-                "It is written by the daemon; run daemon and agents from one installation.",
+                "The daemon writes it: run daemon and agents from one installation.",
             ) from problem
 
 
 def own_address() -> str:
-    """Return this host's address by its own name, 127.0.0.1 when it has no other."""
+    """Return the address of this host's name, 127.0.0.1 if it has no other."""
     try:
         found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)
     except OSError:

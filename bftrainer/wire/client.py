@@ -1,7 +1,7 @@
-"""The agent's end of the wire to the daemon; reconnects by itself, for ever.
+"""The agent's connection to the daemon; reconnects for ever.
 
-The daemon's endpoint and public key come in; its messages go out by callback,
-those of an earlier incarnation refused. Owned by ``trainers.agent.link``.
+The daemon's messages are delivered by callback; those of an earlier incarnation are refused.
+Owned by ``trainers.agent.link``.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ RECONNECT_MAX_MS = 2000
 
 
 class DaemonConnection:
-    """A DEALER to the daemon, whose key it knows: nobody else can answer.
+    """A DEALER connected to the daemon, which is authenticated by its public key.
 
-    ``on_up`` and ``on_down`` follow the connection; ``on_message`` gets every message
-    whose incarnation is not smaller than the greatest seen. All run in the loop.
+    ``on_up`` and ``on_down`` report the connection; ``on_message`` gets every message whose
+    incarnation is not smaller than the greatest seen. All run in the event loop.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class DaemonConnection:
         )
 
     def start(self) -> None:
-        """Begin to connect; must run in the event loop."""
+        """Start connecting; must run in the event loop."""
         self._dealer.connect(self._endpoint)
         self._pumps = [
             SocketPump(self._monitor, self._drain_monitor),
@@ -93,7 +93,7 @@ class DaemonConnection:
         return True
 
     def close(self, *, linger_ms: int = 0) -> None:
-        """Close; wait at most ``linger_ms`` until what was sent is on its way."""
+        """Close; wait at most ``linger_ms`` for messages to be sent."""
         for pump in self._pumps:
             pump.close()
         self._pumps = []

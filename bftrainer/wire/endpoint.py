@@ -1,7 +1,7 @@
-"""Where the daemon listens for agents, remembered over its restarts.
+"""The daemon's endpoint for agents, kept across restarts in a file of the state directory.
 
-The agents of an earlier daemon know one endpoint only; its port is in a file of the state
-directory. A file that says nothing usable costs those agents, never the start.
+Running agents know this endpoint only. If the file is unusable, they are lost, but the daemon
+starts.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _ENDPOINT = re.compile(rb"tcp://[!-~]{1,300}:([0-9]{1,5})\s*")
 
 
 def port_in(text: bytes) -> int:
-    """Return the port of an endpoint; 0 when it is none."""
+    """Return the port of an endpoint; 0 if it is not one."""
     found = _ENDPOINT.fullmatch(text)
     port = int(found[1]) if found else 0
     return port if port < 1 << 16 else 0
 
 
 def remembered_port(file: Path) -> int:
-    """Return the port to listen on again; 0, any, when none is remembered."""
+    """Return the port to listen on; 0 (any) if none is stored."""
     if not file.exists() and not file.is_symlink():
         return 0
     why = "it holds no endpoint"
@@ -35,13 +35,13 @@ def remembered_port(file: Path) -> int:
     except BftError as problem:
         port, why = 0, problem.cause
     if not port:
-        LOG.error("%s is not used, and another port is: %s; agents that run are lost", file, why)
+        LOG.error("%s is unusable (%s): using another port; running agents are lost", file, why)
     return port
 
 
 def remember(file: Path, endpoint: str) -> None:
-    """Write the endpoint down, whole or not at all."""
+    """Store the endpoint, atomically."""
     try:
         write_whole(file, (endpoint.encode(),))
     except OSError as problem:
-        LOG.warning("agents will not find the next daemon: %s is not written (%s)", file, problem)
+        LOG.warning("agents will not find the next daemon: cannot write %s (%s)", file, problem)

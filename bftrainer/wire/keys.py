@@ -1,7 +1,7 @@
-"""CURVE key pairs: made, kept in 0600 files, read back with suspicion.
+"""CURVE key pairs: generated, stored in 0600 files, validated when read.
 
-The daemon has one pair for its life, each agent one for its pilot; public keys
-travel in configurations and rosters, secret ones never leave their file.
+The daemon has one pair, each pilot's agent another. Public keys are sent in configurations and
+rosters; secret ones never leave their file.
 """
 
 from __future__ import annotations

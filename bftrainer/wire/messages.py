@@ -1,10 +1,9 @@
 """Messages between daemon and agents; validated on both sides, never pickle.
 
-Each carries the schema version and the daemon's incarnation (fencing: an agent
-refuses smaller incarnations than it has seen). Bodies of and for workers are those of
-``bftrainer.elastic.protocol``, which says what they may hold. Numbers are finite and in
-range, texts bounded; those shown to people are brought into one line. The parser itself
-follows 200 brackets within each other at most.
+Each carries the schema version and the daemon's incarnation (fencing: an agent refuses
+incarnations smaller than the greatest it has seen). Bodies from and for workers are those of
+``bftrainer.elastic.protocol``. Numbers are finite and in range, texts bounded; texts for display
+are reduced to one line. The parser itself allows at most 200 nested brackets.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from bftrainer.elastic import fields
 
 SCHEMA: Literal[1] = 1
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
-MAX_WORD_BYTES = 256 * 1024  # of whatever an agent says but Hello
-MAX_HELLO_BYTES = 64 * 1024  # with what its workers said last, ...
-MAX_MEMBER_BYTES = 1024  # ... and so much for each agent there is, for they are in rosters
+MAX_WORD_BYTES = 256 * 1024  # of an agent's message other than Hello
+MAX_HELLO_BYTES = 64 * 1024  # with its workers' last messages, ...
+MAX_MEMBER_BYTES = 1024  # ... and this much per agent, as rosters list them
 MAX_LISTED = 4096
-_HELLO = re.compile(rb'\{"v":\d+,"incarnation":\d+,"type":"hello"')  # as ``encode`` begins it
+_HELLO = re.compile(rb'\{"v":\d+,"incarnation":\d+,"type":"hello"')  # as in ``encode``
 
 Count = Annotated[int, Field(ge=0, le=fields.MOST)]
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -45,13 +44,13 @@ class WireError(Exception):
 
 
 class LongHelloError(WireError):
-    """A Hello that no honest agent can have sent."""
+    """A Hello longer than any that an intact agent sends."""
 
 
 class Strict(BaseModel):
-    """No other fields, and no text or truth in place of a number."""
+    """Base model: no unknown fields, no conversion of texts or booleans to numbers."""
 
-    # "forbid" would make an error of each of many thousand unknown fields.
+    # "forbid" would create an error for each of possibly many thousand unknown fields.
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     @model_validator(mode="after")
@@ -67,12 +66,12 @@ class _Message(Strict):
 
 
 class WorkerReport(Strict):
-    """An agent's knowledge of one of its workers, enough to adopt it again."""
+    """State of one of an agent's workers, enough for a daemon to adopt it."""
 
     worker_id: Name
     trainer_id: Name
     pid: Count
-    commit: dict[str, Any] | None = None  # last Commit passed on
+    commit: dict[str, Any] | None = None  # last Commit forwarded
     latest: list[dict[str, Any]] = Field(
         default_factory=list
     )  # newest body of each type, oldest first
@@ -93,7 +92,7 @@ class HeldCopy(Strict):
 
 
 class Hello(_Message):
-    """First message of every connection, and again after a daemon's return."""
+    """First message of every connection; repeated while the daemon is silent."""
 
     type: Literal["hello"] = "hello"
     pilot_id: Name
@@ -103,14 +102,14 @@ class Hello(_Message):
     peer_endpoint: Name
     peer_public_key: Name
     gpus: Count = 0
-    end_s: Seconds | None = None  # when the pilot's time limit strikes
+    end_s: Seconds | None = None  # end of the pilot's time limit
     workers: list[WorkerReport] = Field(default_factory=list, max_length=MAX_LISTED, fail_fast=True)
-    copy_port: Port = 0  # where it takes copies of other nodes' trainers; 0: nowhere
+    copy_port: Port = 0  # port for copies of other nodes' trainers; 0: none
     copies: list[HeldCopy] = Field(default_factory=list, max_length=MAX_LISTED, fail_fast=True)
 
 
 class Heartbeat(_Message):
-    """Every ``heartbeat_s``; its absence for ``agent_timeout_s`` is a loss."""
+    """Sent every ``heartbeat_s``; after ``agent_timeout_s`` without one the agent is lost."""
 
     type: Literal["heartbeat"] = "heartbeat"
     pilot_id: Name
@@ -134,7 +133,7 @@ class WorkerSaid(_Message):
 
 
 class WorkerExited(_Message):
-    """A worker is gone, for whatever reason."""
+    """A worker has ended."""
 
     type: Literal["worker-exited"] = "worker-exited"
     worker_id: Name
@@ -148,8 +147,8 @@ class Leaving(_Message):
     type: Literal["leaving"] = "leaving"
     pilot_id: Name
     reason: Words  # "signal", "told", "lease", "time-limit"
-    told_s: Seconds | None = None  # when it heard that it must go, its own clock
-    left_s: Seconds | None = None  # when it said so
+    told_s: Seconds | None = None  # when it received the signal or order, its own clock
+    left_s: Seconds | None = None  # when it sent this message
 
 
 class CopySettled(_Message):
@@ -180,12 +179,12 @@ class StartWorker(_Message):
     trainer_id: Name
     interpreter: Path
     config: dict[str, Any]  # body of elastic.protocol.WorkerConfig
-    program: Name = ""  # module of ours that is the worker; "": the template's fork
-    options: dict[str, Any] = Field(default_factory=dict)  # what that module is told besides
+    program: Name = ""  # our module that runs as the worker; "": the template's fork
+    options: dict[str, Any] = Field(default_factory=dict)  # further arguments of that module
 
 
 class TellWorker(_Message):
-    """Pass a body on to a worker."""
+    """Forward a body to a worker."""
 
     type: Literal["tell-worker"] = "tell-worker"
     worker_id: Name
@@ -200,12 +199,12 @@ class KillWorker(_Message):
 
 
 class HoldCopy(_Message):
-    """Take copies of this trainer's state from whoever proves that it knows ``key``."""
+    """Accept copies of this trainer's state from workers that prove to know ``key``."""
 
     type: Literal["hold-copy"] = "hold-copy"
     trainer_id: Name
     key: Name = Field(repr=False)
-    generation: Count  # none of an earlier one
+    generation: Count  # copies of earlier ones are refused
 
 
 class DropCopy(_Message):
@@ -216,7 +215,7 @@ class DropCopy(_Message):
 
 
 class SettleCopy(_Message):
-    """Nobody of the trainer is left: put its copy on disk as a checkpoint."""
+    """The trainer has no member left: write its copy to disk as a checkpoint."""
 
     type: Literal["settle-copy"] = "settle-copy"
     trainer_id: Name
@@ -231,7 +230,7 @@ class Leave(_Message):
 
 
 class Refused(_Message):
-    """The daemon does not know this agent (or fences it); it must exit."""
+    """The daemon does not know or fences this agent, which must exit."""
 
     type: Literal["refused"] = "refused"
     reason: Words
@@ -264,11 +263,11 @@ def decode_from_agent(frame: bytes, n_agents: int = 1) -> AgentMessage:
     """Parse a frame an agent sent.
 
     Args:
-        frame: what came; how long it may be is looked at before anything else.
-        n_agents: that there may be.
+        frame: as received; its length is checked first.
+        n_agents: the number of registered agents, for the limit on Hello.
 
     Raises:
-        WireError: it is no message of an agent; of a Hello that is too long ``LongHelloError``.
+        WireError: it is not a message of an agent; ``LongHelloError`` for an overlong Hello.
     """
     is_hello = _HELLO.match(frame) is not None
     most = MAX_HELLO_BYTES + MAX_MEMBER_BYTES * n_agents if is_hello else MAX_WORD_BYTES
@@ -293,6 +292,6 @@ def _decode(adapter: TypeAdapter[_M], frame: bytes) -> _M:
         return adapter.validate_json(frame)
     except ValidationError as problem:
         first = problem.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))  # names of the sender's among them
+        where = ".".join(map(str, first["loc"]))  # may contain names chosen by the sender
         text = fields.in_one_line(f"{first['msg'][:300]} at {where[:100]}")
         raise WireError(f"not a message: {text}") from None

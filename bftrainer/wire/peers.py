@@ -1,9 +1,9 @@
-"""Agents among themselves: typed questions and answers, for rosters' members only.
+"""Questions and answers between agents, for members of common rosters only.
 
-Each agent has a peer socket; its endpoint and public key are in every roster, so
-that survivors can find each other while the daemon is away. The owner is
-``trainers.agent``; ``ask`` is the other side. An agent of an earlier release does not
-know the questions about regrouping and is silent: nobody regroups around it.
+Each agent has a peer socket, whose endpoint and public key are in every roster, so that
+survivors find each other while no daemon is running. Used by ``trainers.agent``; ``ask`` is the
+client side. Agents of an earlier release do not know the questions about regrouping and stay
+silent, so a trainer with such a member is not re-formed without it.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class _Message(Strict):
 
 
 class WhoIs(_Message):
-    """Which workers do you have, and how far are they?"""
+    """Ask for the agent's workers and their steps."""
 
     type: Literal["whois"] = "whois"
 
 
 class PeerWorker(Strict):
-    """What an agent tells another about one of its workers."""
+    """A worker in an agent's answer."""
 
     worker_id: Name
-    generation: Count  # of the last Commit passed to it; 0 before the first
+    generation: Count  # of the last Commit forwarded to it; 0 before the first
     step: Count  # newest reported
 
 
@@ -56,7 +56,7 @@ class IAm(_Message):
 
 
 class SurveyTrainer(_Message):
-    """How do your workers of this trainer stand? One of mine is stuck with this number."""
+    """Ask for the status of a trainer's workers; one of ours is stuck with this number."""
 
     type: Literal["survey"] = "survey"
     trainer_id: Name
@@ -65,7 +65,7 @@ class SurveyTrainer(_Message):
 
 
 class PeerStanding(Strict):
-    """One worker: numbers are (generation, attempt), commits the bodies passed on."""
+    """Status of one worker: numbers are (generation, attempt), commits the bodies forwarded."""
 
     worker_id: Name
     commit: dict[str, Any] | None = None
@@ -82,12 +82,12 @@ class Surveyed(_Message):
     """Answer to ``SurveyTrainer``."""
 
     type: Literal["surveyed"] = "surveyed"
-    is_orphaned: bool  # no daemon is there for this agent
+    is_orphaned: bool  # no daemon is running for this agent
     workers: Annotated[list[PeerStanding], Field(max_length=MAX_LISTED, fail_fast=True)]
 
 
 class Promise(_Message):
-    """Follow nothing smaller than this number any more, unless a daemon comes."""
+    """Refuse smaller numbers from now on, unless a daemon connects."""
 
     type: Literal["promise"] = "promise"
     trainer_id: Name
@@ -97,7 +97,7 @@ class Promise(_Message):
 
 
 class PassCommit(_Message):
-    """Pass this commit, whose number was promised, on to a worker."""
+    """Forward this commit, whose number was promised, to a worker."""
 
     type: Literal["pass-commit"] = "pass-commit"
     trainer_id: Name
@@ -106,7 +106,7 @@ class PassCommit(_Message):
 
 
 class Done(_Message):
-    """Answer to ``Promise`` and ``PassCommit``: "" when done, otherwise why not."""
+    """Answer to ``Promise`` and ``PassCommit``: "" if done, otherwise why not."""
 
     type: Literal["done"] = "done"
     refusal: Words = ""
@@ -122,10 +122,10 @@ A = TypeVar("A", IAm, Surveyed, Done)
 
 
 class PeerServer:
-    """Answers agents whose key is in a roster we have seen, and nobody else.
+    """Answers only agents whose key is in a roster we have seen.
 
-    ``answer(public_key, question)`` gets the key that the handshake has proven; an error
-    in it costs the one who asked its answer.
+    ``answer(public_key, question)`` gets the authenticated key; if it raises, the question is
+    not answered.
     """
 
     def __init__(self, *, keys: KeyPair, answer: Callable[[str, PeerQuestion], PeerAnswer]) -> None:
@@ -140,7 +140,7 @@ class PeerServer:
 
     @property
     def counts(self) -> Counter[str]:
-        """How often something was refused or dropped, by reason."""
+        """Number of refused or dropped messages, by reason."""
         return self._router.refusals.counts
 
     def start(self, host: str) -> str:
@@ -163,7 +163,7 @@ class PeerServer:
             return
         try:
             answer = self._answer(origin.public_key, question)
-        except Exception as problem:  # noqa: BLE001  # whatever it is, we have workers
+        except Exception as problem:  # noqa: BLE001  # must not end the agent
             self._router.refusals.refuse("failed", "a peer", repr(problem), has_traceback=True)
             return
         self._router.send(origin.route, answer.model_dump_json().encode())

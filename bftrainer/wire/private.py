@@ -1,7 +1,7 @@
-"""Files that only their owner may read: keys and agent configurations.
+"""Private files (mode 0600): keys and agent configurations.
 
-Bytes come in, a 0600 file goes out, and back; what others could have read or
-written is refused (BFT-1302). Used by the daemon, the agents and ``keys``.
+Files that others could have read or written are refused (BFT-1302). Used by the daemon, the
+agents and ``keys``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DEFAULT_LIMIT_BYTES = 64 * 1024
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Create ``path`` with mode 0600 and these contents, synced to disk and never in part.
+    """Create ``path`` with mode 0600 and these contents, atomically and synced to disk.
 
     Raises:
         BftError: BFT-1302 when the file exists already (also as a symbolic link)
@@ -33,7 +33,7 @@ def write_private(path: Path, data: bytes) -> None:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(draft, path, follow_symlinks=False)  # fails where the name is taken
+            os.link(draft, path, follow_symlinks=False)  # fails if the name exists
         finally:
             draft.unlink(missing_ok=True)
     except OSError as problem:
@@ -43,7 +43,7 @@ def write_private(path: Path, data: bytes) -> None:
 def read_private(
     path: Path, *, limit_bytes: int = DEFAULT_LIMIT_BYTES, is_secret: bool = True
 ) -> bytes:
-    """Return the contents of a file that nobody else can have read or written.
+    """Return the contents of a file that no other user can have read or written.
 
     Args:
         path: of the file.
@@ -52,9 +52,9 @@ def read_private(
 
     Raises:
         BftError: BFT-1302 when it is missing, a symbolic link, not a regular file,
-            owned by somebody else, accessible to group or others, or too long.
+            owned by another user, accessible to group or others, or too long.
     """
-    # O_NONBLOCK: a FIFO put in its place must not make us wait.
+    # O_NONBLOCK: do not wait on a FIFO.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         fd = os.open(path, flags)

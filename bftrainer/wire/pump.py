@@ -1,8 +1,7 @@
-"""Lets an asyncio loop serve a ZeroMQ socket by plain callbacks.
+"""Serves a ZeroMQ socket in the asyncio event loop by plain callbacks.
 
-A socket and a callback come in; the callback is run whenever messages may be
-waiting. Used by every socket of ``bftrainer.wire`` instead of ``zmq.asyncio``:
-the order in which several sockets are drained matters to us (see ``router``).
+Used by all sockets of ``bftrainer.wire`` instead of ``zmq.asyncio``, because the order in which
+sockets are drained matters (see ``router``).
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ import zmq
 class SocketPump:
     """Calls ``drain`` in the loop while ``socket`` has messages.
 
-    ZeroMQ's file descriptor is edge-triggered and *any* call on the socket can eat
-    the edge, so the state is asked again after each ``drain`` and, by ``poke``,
-    after each send.
+    ZeroMQ's file descriptor is edge-triggered and *any* call on the socket can consume the
+    edge, so the state is checked again after each ``drain`` and, by ``poke``, after each send.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], drain: Callable[[], None]) -> None:
@@ -32,12 +30,12 @@ class SocketPump:
         self.poke()
 
     def poke(self) -> None:
-        """Look again soon if messages are waiting; call it after every send."""
+        """Schedule ``drain`` if messages are waiting; call this after every send."""
         if self._again is None and has_input(self._socket):
             self._again = self._loop.call_soon(self._wake)
 
     def close(self) -> None:
-        """Stop watching; the socket itself stays the caller's."""
+        """Stop watching; does not close the socket."""
         self._loop.remove_reader(self._fd)
         if self._again is not None:
             self._again.cancel()
@@ -48,7 +46,7 @@ class SocketPump:
             return
         try:
             self._drain()
-        finally:  # an error in a callback must not cost us the edge
+        finally:  # an error in a callback must not lose the edge
             if not self._socket.closed:
                 self.poke()
 

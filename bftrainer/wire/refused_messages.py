@@ -1,8 +1,8 @@
-"""What was refused, dropped or not believed: counted by kind, seldom logged.
+"""Counts refused and dropped messages by kind, and logs some of them.
 
-Whoever listens to somebody else has one: the daemon's server (and through it the books
-that judge what agents say), agents' peer sockets and holders, the agents' ends of workers'
-sockets. ``counts`` is what ``/metrics`` shows of the daemon's.
+Used wherever messages are received: the daemon's server (and the parts that judge agents'
+reports), agents' peer sockets and copy holders, and their sockets to workers. ``/metrics`` shows
+the daemon's ``counts``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOG_EVERY_S = 10.0  # a flood must not fill the disk
 
 
 class RefusedMessages:
-    """Counts; at most one line of log per kind in ``LOG_EVERY_S``. Safe in threads."""
+    """Counters; logs at most one line per kind in ``LOG_EVERY_S``. Thread-safe."""
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self.counts: Counter[str] = Counter()
@@ -36,22 +36,22 @@ class RefusedMessages:
         level: int = logging.WARNING,
         has_traceback: bool = False,
     ) -> None:
-        """Count what ``whom`` sent.
+        """Count a refused message.
 
         Args:
-            kind: one word of ours: a label of the metric.
-            whom: who sent it, as we know them; they need not be told apart by kind.
-            why: may quote what was sent.
-            code: of the line in the log.
-            level: of that line.
-            has_traceback: an error is being handled that nobody expected.
+            kind: label of the metric.
+            whom: the sender.
+            why: may quote the message.
+            code: of the log line.
+            level: of the log line.
+            has_traceback: log the exception being handled.
         """
         self.counts[kind] += 1
         now_s = self._clock()
         if now_s - self._logged_s.get(kind, now_s - LOG_EVERY_S) >= LOG_EVERY_S:
             self._logged_s[kind] = now_s
             self._log.log(
-                level, "%s: message of %s dropped (%s, %d so far): %s",
+                level, "%s: message from %s dropped (%s, %d so far): %s",
                 code, whom, kind, self.counts[kind], in_one_line(str(why)),
                 exc_info=has_traceback,
             )  # fmt: skip

@@ -1,8 +1,8 @@
-"""A CURVE-protected ROUTER socket in an asyncio loop: who may speak, who spoke, who is gone.
+"""A CURVE-protected ROUTER socket in the asyncio event loop.
 
-Public keys come in by ``is_allowed``; authenticated frames go out by ``on_frame``
-and broken connections by ``on_gone``. The daemon's server and the agents' peer
-sockets are built on it. What strangers send never gets past it.
+``is_allowed`` decides which public keys may connect; authenticated frames are delivered to
+``on_frame``, broken connections to ``on_gone``. Frames of unknown keys are dropped. Base of the
+daemon's server and the agents' peer sockets.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from bftrainer.wire.refused_messages import RefusedMessages
 
 LOG = logging.getLogger("bftrainer.wire")
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
-TURN_S = 0.02  # so long messages are handled before other work of the loop gets its turn
-GONE_LIMIT_S = 0.05  # longest time a loss waits for what was sent before it
+TURN_S = 0.02  # longest time of handling messages before other work of the loop
+GONE_LIMIT_S = 0.05  # longest delay of a loss, for frames sent before it
 HANDSHAKE_LIMIT_MS = 5000
 QUEUED_MESSAGES = 10_000  # per connection and direction, before sends are refused
 FRAME_OVERHEAD_BYTES = 64  # what CURVE adds to a message
@@ -39,9 +39,9 @@ _FAILED_HANDSHAKES = (
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a frame came from, as ZeroMQ vouches for it."""
+    """The authenticated sender of a frame."""
 
-    route: bytes  # names this connection; never used again for another
+    route: bytes  # identifies the connection; never reused
     public_key: str  # proven by the CURVE handshake
 
 
@@ -80,7 +80,7 @@ class CurveRouter:
         self._router = self._context.socket(zmq.ROUTER)
         self._router.set(zmq.LINGER, 0)
         self._router.set(zmq.SNDHWM, QUEUED_MESSAGES)
-        self._router.set(zmq.ROUTER_MANDATORY, 1)  # say so when a peer is unknown
+        self._router.set(zmq.ROUTER_MANDATORY, 1)  # fail when a peer is unknown
         self._router.set(zmq.MAXMSGSIZE, self._max_message_bytes + FRAME_OVERHEAD_BYTES)
         self._router.set(zmq.HANDSHAKE_IVL, HANDSHAKE_LIMIT_MS)
         self._router.set(zmq.CURVE_SERVER, 1)
@@ -92,7 +92,7 @@ class CurveRouter:
         """Listen and return the endpoint; ``port`` 0 takes a free one.
 
         Raises:
-            BftError: BFT-1306 when the address cannot be listened on.
+            BftError: BFT-1306 if it cannot listen on the address.
         """
         try:
             is_v6 = ":" in host
@@ -114,7 +114,7 @@ class CurveRouter:
         return endpoint.rstrip("\0")
 
     def send(self, route: bytes, frame: bytes) -> bool:
-        """Send without waiting; False (and counted) when that is impossible."""
+        """Send without waiting; False (and counted) if that is impossible."""
         try:
             self._router.send_multipart([route, frame], flags=zmq.DONTWAIT)
         except zmq.ZMQError as problem:
@@ -128,9 +128,9 @@ class CurveRouter:
         return True
 
     def drain(self) -> None:
-        """Hear everybody who has spoken, before judging who is silent.
+        """Receive waiting messages, before silence is judged.
 
-        Connections take turns, so that after so many messages each of them had one.
+        ZeroMQ serves connections in turn, so one message per connection covers all of them.
         """
         for _ in range(len(self._route_by_fd) + 1):
             if self._router.closed or not has_input(self._router):
@@ -148,7 +148,7 @@ class CurveRouter:
             socket.close(linger=0)
         self._context.term()
 
-    # -- strangers: the ZeroMQ authentication protocol, RFC 27 ------------------------
+    # -- authentication: the ZeroMQ authentication protocol, RFC 27 -------------------
 
     def _drain_zap(self) -> None:
         while has_input(self._zap):
@@ -180,9 +180,9 @@ class CurveRouter:
 
     def _receive(self) -> None:
         parts = self._router.recv_multipart(copy=False)
-        # Disconnects first: a file descriptor seen closed before this frame was read
-        # may be the number of this frame's connection now. What a connection sent
-        # before it broke is still delivered; only then is it reported as gone.
+        # Disconnects first: the descriptor of a closed connection may already be reused by this
+        # frame's. Frames sent before a connection broke are still delivered; only then is it
+        # reported as gone.
         self._note_disconnects()
         route, frame = parts[0].bytes, parts[-1]
         try:

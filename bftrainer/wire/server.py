@@ -1,7 +1,7 @@
-"""The daemon's end of the wire: which agents there are, what they say, who is lost.
+"""The daemon's server for agents: receives their messages and detects losses.
 
-Registered public keys and messages for agents come in; validated messages with the
-sender's *proven* pilot id and losses go out by two callbacks. The daemon owns it.
+Two callbacks deliver validated messages, with the sender's *authenticated* pilot id, and losses.
+Owned by the daemon.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from bftrainer.wire.router import CurveRouter, Origin
 
 LOG = logging.getLogger("bftrainer.wire")
 WANTED_OPEN_FILES = 16384  # one connection per node
-CHECKS_PER_TIMEOUT = 16  # a loss is noticed that much late at most
+CHECKS_PER_TIMEOUT = 16  # a loss is detected at most 1/16 of the timeout late
 
 
 @dataclass(slots=True, kw_only=True)
 class _Connection:
-    """An agent that has said Hello and is not lost."""
+    """An agent that has sent Hello and is not lost."""
 
     pilot_id: str
     route: bytes
@@ -47,7 +47,7 @@ class _Connection:
 
 
 class AgentServer:
-    """Serves the agents of registered pilots; strangers get no answer at all.
+    """Serves the agents of registered pilots; other connections get no answer.
 
     ``on_message(pilot_id, message)``: the first message of every connection is a
     ``Hello``; nothing is delivered before it, nor after a loss until the next one.
@@ -56,8 +56,8 @@ class AgentServer:
     or after ``agent_timeout_s`` without a message ("silent"). Both run in the event
     loop. ``refused_messages`` counts what was refused or dropped.
 
-    An error that ``on_message`` did not expect costs the agent that spoke its connection
-    ("failed") and nobody else anything; a ``BftError`` is the daemon's own affair.
+    If ``on_message`` raises an unexpected error, the sender's agent is lost ("failed") and no
+    other; a ``BftError`` is passed on to the daemon.
     """
 
     def __init__(
@@ -92,14 +92,14 @@ class AgentServer:
 
     @property
     def counts(self) -> Counter[str]:
-        """How often something was refused or dropped, by reason."""
+        """Number of refused or dropped messages, by reason."""
         return self.refusals.counts
 
     async def start(self, bind_host: str, port: int = 0) -> str:
         """Listen and return the endpoint; BFT-1306 when that is impossible.
 
-        Register the pilots known from before first: an agent refused once tries
-        again only after its reconnection interval.
+        Register known pilots first: a refused agent retries only after its reconnection
+        interval.
         """
         _raise_file_limit()
         endpoint = self._router.start(bind_host, port)
@@ -107,9 +107,9 @@ class AgentServer:
         return endpoint
 
     def register(self, pilot_id: str, public_key: str, node: str = "") -> None:
-        """Let the agent of this pilot in; an earlier key of it is forgotten.
+        """Accept the agent of this pilot; replaces an earlier key.
 
-        ``node``: where it is; it cannot claim to be on another. "": anywhere.
+        ``node``: the agent must report this one; "": any.
         """
         if self._key_by_pilot.get(pilot_id) == public_key:
             return
@@ -119,13 +119,13 @@ class AgentServer:
         self._key_by_pilot[pilot_id] = public_key
 
     def forget(self, pilot_id: str) -> None:
-        """Treat the agent of this pilot as a stranger from now on."""
+        """Refuse the agent of this pilot from now on."""
         self._pilot_by_key.pop(self._key_by_pilot.pop(pilot_id, ""), None)
         self._node_by_pilot.pop(pilot_id, None)
         self._drop(self._by_pilot.get(pilot_id))
 
     def is_connected(self, pilot_id: str) -> bool:
-        """Whether the agent has said Hello and is not lost."""
+        """Whether the agent has sent Hello and is not lost."""
         return pilot_id in self._by_pilot
 
     def send(self, pilot_id: str, message: DaemonMessage) -> bool:
@@ -151,7 +151,7 @@ class AgentServer:
         stamped = message.model_copy(update={"incarnation": self._incarnation})
         return self._router.send(route, encode(stamped))
 
-    # -- what agents say ---------------------------------------------------------------
+    # -- messages of agents ------------------------------------------------------------
 
     def _receive(self, origin: Origin, frame: bytes) -> None:
         pilot_id = self._pilot_by_key.get(origin.public_key)
@@ -189,12 +189,12 @@ class AgentServer:
 
     def _greet(self, pilot_id: str, route: bytes, hello: Hello) -> None:
         if hello.incarnation > self._incarnation:
-            # It has served a later daemon: we are the one who is out of date.
+            # It has served a later daemon: we are outdated.
             self._refuse("later", pilot_id, f"it has seen incarnation {hello.incarnation}")
             return
         before = self._by_pilot.get(pilot_id)
         if before is not None and before.route != route:
-            self._lose(before, "disconnected")  # as we would have heard a moment later
+            self._lose(before, "disconnected")  # its disconnect is about to be reported
         self._drop(before)
         connection = _Connection(pilot_id=pilot_id, route=route, heard_s=time.monotonic())
         self._by_pilot[pilot_id] = self._by_route[route] = connection
@@ -208,7 +208,7 @@ class AgentServer:
             self._on_message(connection.pilot_id, message)
         except BftError:
             raise
-        except Exception as problem:  # noqa: BLE001  # whatever it is, others have agents, too
+        except Exception as problem:  # noqa: BLE001  # must not affect other agents
             why = f"{message.type}: {type(problem).__name__}: {problem}"
             self.refusals.refuse(
                 "failed", connection.pilot_id, why,
@@ -216,7 +216,7 @@ class AgentServer:
             )  # fmt: skip
             self._lose(connection, "failed")
 
-    # -- who is lost ---------------------------------------------------------------------
+    # -- losses --------------------------------------------------------------------------
 
     def _drop(self, connection: _Connection | None) -> None:
         if connection is not None:
@@ -243,14 +243,14 @@ class AgentServer:
         self._router.drain()
         now = time.monotonic()
         for connection in list(self._by_pilot.values()):
-            if late_s > self._timeout_s / 2:  # it was us who did not listen
+            if late_s > self._timeout_s / 2:  # our own event loop was blocked
                 connection.heard_s = now
             elif now - connection.heard_s > self._timeout_s:
                 self._lose(connection, "silent")
 
 
 def _raise_file_limit() -> None:
-    """Allow one connection per node where the hard limit permits it."""
+    """Raise the limit on open files for one connection per node, as far as permitted."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = WANTED_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, WANTED_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -232,7 +232,7 @@ def test_a_refused_copy_is_said_with_its_reason(tmp_path: Path, template: Templa
             c.form([first])
             c.tell(first, keep(port))
             [refused] = c.until(lambda: c.workers[first].all(Copied), "an answer")
-            assert "this agent gives" in refused.refused
+            assert "exceed the agent's limit" in refused.refused
             assert small.held() == []
     finally:
         small.close()

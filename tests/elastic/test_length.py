@@ -37,7 +37,7 @@ def test_a_complete_run_that_is_asked_for_more_goes_on_from_its_state(
     run(tmp_path / "at_once", template, **then)
     run(tmp_path / "in_two", template, **first)
     log = run(tmp_path / "in_two", template, **then)
-    assert "complete already" not in log
+    assert "already complete" not in log
     outcomes = [journal.result(tmp_path / name) for name in ("at_once", "in_two")]
     assert outcomes[1] == outcomes[0]
     counts = journal.committed_ids(tmp_path / "in_two")
@@ -54,8 +54,7 @@ def test_a_run_that_is_complete_says_so_and_trains_nothing(
     tried = len(journal.entries(tmp_path, "try"))
     log = run(tmp_path, template, epochs=epochs, size=2)
     assert (
-        f"bftrainer: complete already: 2 epochs, 406 samples are done, {epochs} epochs asked for"
-        in log
+        f"bftrainer: already complete: 2 epochs, 406 samples done, {epochs} epochs requested" in log
     )
     assert len(journal.entries(tmp_path, "try")) == tried
     assert journal.result(tmp_path) == before

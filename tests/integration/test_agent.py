@@ -445,7 +445,7 @@ def test_refused_and_signalled_early(tmp_path: Path) -> None:
         await until(lambda: daemon.of(Hello), "hello")
         daemon.send(Refused(reason="unknown pilot"))
         assert await lab.agent_ended() == 0
-        assert "BFT-1301: the daemon refuses us: unknown pilot" in lab.log()
+        assert "BFT-1301: the daemon refused us: unknown pilot" in lab.log()
         lab.config_file.unlink()
         agent = lab.start_agent()
         agent.send_signal(signal.SIGTERM)  # wherever it is in its start-up

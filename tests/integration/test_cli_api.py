@@ -209,7 +209,7 @@ def test_options_behind_the_script_that_look_like_ours_are_named(
     Path("train.py").write_text("parser.add_argument('--epochs')\n")
     assert main(["submit", "train.py", "--nodes=1:4", "--epochs", "3", "--lr", "0.1"]) == 0
     said = output.readouterr().err
-    assert "warning: --nodes stands behind train.py" in said
+    assert "warning: --nodes follows train.py" in said
     assert "--epochs" not in said
     assert "--lr" not in said
     assert service.records["t1"].spec.args == ("--nodes=1:4", "--epochs", "3", "--lr", "0.1")
@@ -395,7 +395,7 @@ def test_an_unknown_trainer_is_not_found(
 def test_logs_prints_files_and_selects(service: MemoryService, output: Output) -> None:
     submitted(service)
     assert main(["logs", "t1"]) == 0
-    assert "no such log files" in output.readouterr().err
+    assert "no matching log files" in output.readouterr().err
     service.add_log("t1", "w1", "first\n", rank=0, generation=1)
     service.add_log("t1", "w2", "second\n", rank=1, generation=2)
     assert main(["logs", "t1"]) == 0

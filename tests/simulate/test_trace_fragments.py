@@ -217,7 +217,7 @@ def test_a_csv_by_hand_needs_no_more_than_three_columns(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("node,start_s,end_s\na,1\n", "bad.csv:2: 2 cells, not 3"),
-        ("node,start_s,end_s\na,1,x\n", "bad.csv:2: 'x' is no number"),
+        ("node,start_s,end_s\na,1,x\n", "bad.csv:2: 'x' is not a number"),
         ("node,start_s,end_s\na,1,2\na,5,3\n", "bad.csv:3: end 3"),
         ("node,start_s\n", "bad.csv:1: the header lacks end_s"),
         ('# names: ["a"]\nnode,start_s,end_s\nb,1,2\n', "bad.csv:3: node 'b' is not among"),

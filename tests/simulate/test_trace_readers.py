@@ -82,7 +82,7 @@ def test_an_hour_that_comes_twice_and_other_forms_of_times() -> None:
         5400, 630, 3600, 172800, 93784,
     ]  # fmt: skip
     assert duration_s("UNLIMITED") is None
-    with pytest.raises(ValueError, match="no duration"):
+    with pytest.raises(ValueError, match="not a duration"):
         duration_s("soon")
 
 
@@ -142,7 +142,7 @@ def test_swf_without_a_header_and_with_shared_nodes_says_what_it_assumed(tmp_pat
         ("sacct.txt", "NodeList|", "Nodes|", ":1: the header lacks NodeList"),
         ("sacct.txt", "02:00:00", "02:00:00|x", ":2: 11 fields"),
         ("machine.swf", "1200 -1", "1200", ":7: 17 fields"),
-        ("machine.swf", "600  4", "many 4", ":7: a field is no number"),
+        ("machine.swf", "600  4", "many 4", ":7: a field is not a number"),
         ("machine.swf", "MaxNodes: 4", "MaxNodes: four", ":4: maxnodes is 'four'"),
         ("lsb.acct", ' 4 "h1"', ' 5 "h1"', ":1: a broken JOB_FINISH"),
         ("lsb.acct", "1612918800", "noon", ":1: a broken JOB_FINISH"),
@@ -272,7 +272,7 @@ def test_an_npz_that_unpacks_to_more_than_memory_is_refused(tmp_path: Path) -> N
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("node.npy", b"x")
         archive.infolist()[0].file_size = 5 << 30  # what the directory will claim
-    with pytest.raises(TraceError, match=r"unpacks to more|no npz archive"):
+    with pytest.raises(TraceError, match=r"unpacks to more|not an npz archive"):
         read_trace(path)
 
 

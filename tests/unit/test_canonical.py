@@ -246,7 +246,7 @@ def test_bytes_that_are_not_the_class_are_refused(data: bytes) -> None:
 def test_an_unknown_enum_value_is_refused() -> None:
     plain = to_plain(Node(name="n1", state=NodeState.IDLE))
     plain["state"] = "asleep"
-    with pytest.raises(CanonicalError, match=r"Node\.state: 'asleep' is no NodeState"):
+    with pytest.raises(CanonicalError, match=r"Node\.state: 'asleep' is not a NodeState"):
         from_plain(plain, Node)
 
 

@@ -138,7 +138,7 @@ def test_a_holder_that_cannot_prove_itself_is_not_believed(site: Site) -> None:
 def test_what_is_too_large_is_refused_with_the_limit(site: Site) -> None:
     site.put(1)
     site.limit_bytes = 5000
-    with pytest.raises(CopyError, match="MiB are what this agent gives"):
+    with pytest.raises(CopyError, match="exceed the agent's limit"):
         site.put(2)
     assert site.steps() == [1]
     assert free_bytes() > 0
@@ -174,7 +174,7 @@ def test_bytes_changed_on_the_way_are_found_out(
     site.holder.hold("t1", KEY, 3)
     replica_transfer.put(site.address, KEY, forged, parts)
     assert site.found() is None
-    assert "not what its holder was given" in caplog.text
+    assert "not the copy that was given to its holder" in caplog.text
 
 
 def test_strangers_that_say_nothing_sensible_are_answered_and_left(site: Site) -> None:

@@ -206,7 +206,7 @@ def test_a_refused_entry_leaves_nothing(path: Path) -> None:
         for kind in ("start", "submit", "pilot-id", "caught-up", "checkpoint", "", "Bad", "a b"):
             with pytest.raises(ValueError, match="cannot be the kind"):
                 journal.append(kind, {})
-        with pytest.raises(ValueError, match="no trainer id"):
+        with pytest.raises(ValueError, match="not a trainer id"):
             journal.append("x", {}, trainers=[replace(record, trainer_id="t01")])
         assert journal.verify() == 1
         assert journal.trainers() == (record,)
@@ -214,7 +214,7 @@ def test_a_refused_entry_leaves_nothing(path: Path) -> None:
 
 def test_a_pilot_needs_an_id_from_the_numbering() -> None:
     for wrong in ("1", "p1", "p00001x", "q000001", "p000001\n"):
-        with pytest.raises(ValueError, match="no pilot id"):
+        with pytest.raises(ValueError, match="not a pilot id"):
             pilot(1, pilot_id=wrong)
 
 

@@ -26,8 +26,8 @@ def test_one_line_a_kind_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> Non
             refusals.refuse("impostor", "p2", "it claims to be p1")
     assert refusals.counts == {"malformed": 500, "impostor": 500}
     assert [r.getMessage() for r in caplog.records] == [
-        "BFT-1301: message of p1 dropped (malformed, 1 so far): x\\ny",
-        "BFT-1301: message of p2 dropped (impostor, 1 so far): it claims to be p1",
+        "BFT-1301: message from p1 dropped (malformed, 1 so far): x\\ny",
+        "BFT-1301: message from p2 dropped (impostor, 1 so far): it claims to be p1",
     ]
     now_s += 10.0
     refusals.refuse("malformed", "p3", "z")

@@ -240,7 +240,7 @@ def test_an_error_nobody_expected_costs_its_sender_the_connection_and_nobody_els
         await daemon.server.stop()
 
     run(scenario)
-    assert caplog.text.count("BFT-1309: message of p1 dropped (failed, 1 so far)") == 1
+    assert caplog.text.count("BFT-1309: message from p1 dropped (failed, 1 so far)") == 1
 
 
 def test_an_error_of_the_daemons_own_is_not_held_against_an_agent() -> None:

@@ -1,7 +1,7 @@
-"""``python -I -m trainers.agent --config FILE``: what a pilot's batch script executes.
+"""``python -I -m trainers.agent --config FILE``: executed by a pilot's batch script.
 
-Signals are waited for before anything slow is imported: one that arrives during
-start-up ends the process at once. Then comes what takes longest, the template.
+Signals are handled before anything slow is imported, so that one during start-up ends the
+process at once. Next the template is started, which takes longest.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from trainers.agent.signals import SignalWaiter
 if __name__ == "__main__":
     waiter = SignalWaiter()
     waiter.start()
-    from trainers.agent.starting import start_early  # after the line above
+    from trainers.agent.starting import start_early  # after waiter.start()
 
     early = start_early(sys.argv[1:], waiter)
-    from trainers.agent.main import main  # after the line above: slow
+    from trainers.agent.main import main  # slow: after the template
 
     sys.exit(main(sys.argv[1:], waiter, early))

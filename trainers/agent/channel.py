@@ -1,7 +1,7 @@
 """One end of a local socket pair in the event loop, never blocking.
 
-Bytes and descriptors to send come in; received bytes (or packets) and the end of
-the peer go out by callback. The agent's sockets to templates and workers are these.
+Sends bytes and descriptors; received bytes (or packets) and the end of the peer are reported by
+callback. Used for the agent's sockets to templates and workers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Channel:
         self._loop.add_reader(sock, self._read)
 
     def send(self, data: bytes, fds: Sequence[int] = ()) -> bool:
-        """Send in order, later if need be; False when the peer does not read any more."""
+        """Send in order, queued if necessary; False when the peer no longer reads."""
         if self._socket.fileno() < 0 or self._queued_bytes + len(data) > MAX_QUEUED_BYTES:
             _close_all(fds)
             return False
@@ -48,12 +48,12 @@ class Channel:
         return True
 
     def drain(self) -> None:
-        """Deliver everything that has arrived already."""
+        """Deliver everything that has already arrived."""
         while self._read():
             pass
 
     def close(self) -> None:
-        """Close at once; nothing is called back afterwards."""
+        """Close at once; no callback runs afterwards."""
         if self._socket.fileno() < 0:
             return
         self._loop.remove_reader(self._socket)
@@ -72,8 +72,8 @@ class Channel:
             return False
         except ConnectionResetError:
             if not self._was_reset:
-                # The peer ended without reading all we sent. The kernel says so once,
-                # before it hands out what the peer itself had sent.
+                # The peer ended without reading all we sent. The kernel reports that once,
+                # before it returns the data that the peer had sent.
                 self._was_reset = True
                 return True
             data = b""
@@ -93,7 +93,7 @@ class Channel:
                 self._loop.add_writer(self._socket, self._flush)
                 return
             except (BrokenPipeError, ConnectionResetError):
-                sent = len(data)  # the peer is gone, as the next read will tell
+                sent = len(data)  # the peer is gone: reported by the next read
             _close_all(fds)
             self._queued_bytes -= sent
             if self._is_stream and sent < len(data):

@@ -1,9 +1,7 @@
-"""What the workers of one trainer on this node say, as if they were one. Pure.
+"""Merges the messages of a trainer's workers on one node into one stream. Pure.
 
-Bodies come in with the worker's local rank; those to be passed on to the daemon go out.
-A node is ready, has entered or has left when all its workers are, have or did; the
-first worker speaks for them where all would say the same. Called by
-``trainers.agent.team``.
+A node is ready, has entered or has left when all its workers are, have or did. Messages that
+are the same on all workers are taken from the first. Called by ``trainers.agent.team``.
 """
 
 from __future__ import annotations
@@ -21,10 +19,10 @@ class Gathered:
 
     def __init__(self, size: int) -> None:
         self._newest: list[dict[str, Body]] = [{} for _ in range(size)]
-        self._interrupted = (-1, -1)  # the newest that was passed on
+        self._interrupted = (-1, -1)  # the newest that was forwarded
 
     def said(self, local_rank: int, body: Body) -> Body | None:
-        """Take in what a worker said; return what the node says now, if anything."""
+        """Record a worker's message; return the node's message that follows, if any."""
         kind = body["type"]
         self._newest[local_rank][kind] = body
         if kind in ALL_SAY:
@@ -40,14 +38,14 @@ class Gathered:
         return body
 
     def has_said(self, local_rank: int, *kinds: str) -> bool:
-        """Whether a worker has said one of these."""
+        """Whether a worker has sent one of these."""
         return any(kind in self._newest[local_rank] for kind in kinds)
 
     def _together(self, kind: str) -> Body | None:
         said = [newest[kind] for newest in self._newest if kind in newest]
         if len(said) < len(self._newest):
             return None
-        # Who leaves may have heard of different generations: none of them is in either.
+        # Leavers may have seen different generations; they are in none of them.
         if kind != "Left" and len({_number(body) for body in said}) > 1:
             return None
         whole = dict(said[FIRST])
@@ -57,10 +55,10 @@ class Gathered:
         return whole
 
     def _progress(self, body: Body) -> Body:
-        """Return the first worker's report with the node's part of a step: its slowest's."""
+        """Return the first worker's report, with the own part of the slowest worker."""
         said = [newest.get("Progress", {}) for newest in self._newest]
         if any(one.get("generation") != body["generation"] for one in said):
-            return {**body, "own_s": 0.0}  # not measured as long as not all have
+            return {**body, "own_s": 0.0}  # not measured until all have reported
         measured = [one["own_s"] for one in said]
         return {
             **body,

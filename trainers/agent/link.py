@@ -1,12 +1,11 @@
-"""The agent's side of the conversation with the daemon: Hello, heartbeats, lease.
+"""The agent's connection to the daemon: Hello, heartbeats, lease.
 
-Reports come in and are held back while no daemon has welcomed us; the daemon's
-orders and the reason to leave go out by callback. Owned by ``trainers.agent.main``.
+Reports are held back until a daemon has sent Welcome; its orders, and the reason to leave, are
+delivered by callback. Owned by ``trainers.agent.main``.
 
-After every reconnection, and when the daemon has been silent for a while, Hello is
-said again with all workers' newest bodies, until Welcome arrives. Then follow the
-reports held back and, once more, the ends of workers that ended lately: the daemon
-may get a report twice, but none is lost.
+After every reconnection, and when the daemon has been silent for a while, Hello is sent again
+with all workers' newest bodies, until Welcome arrives. Then the held-back reports follow and the
+recent worker ends once more: the daemon may get a report twice, but none is lost.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ from trainers.agent.workers import Said
 
 LOG = logging.getLogger("bftrainer.agent")
 MAX_TICK_S = 0.5
-SILENT_HEARTBEATS = 3  # so many without a word: greet again
+SILENT_HEARTBEATS = 3  # without a message: send Hello again
 LEAVING_LINGER_MS = 20
 
 
 class DaemonLink:
-    """Keeps the daemon informed; ``on_expired(reason)`` when it is time to go."""
+    """Connection to the daemon; calls ``on_expired(reason)`` when the agent has to leave."""
 
     def __init__(
         self,
@@ -67,7 +66,7 @@ class DaemonLink:
         self._was_in_touch = False
         self._held_back: list[Said | CopySettled] = []
         self._heard_s = self._hello_s = self._heartbeat_sent_s = time.monotonic()
-        # The limit is on the wall clock, which may be set while we live; time passes evenly.
+        # Converted to the monotonic clock, because the wall clock may be set meanwhile.
         end_s = config.end_s
         self._end_s = None if end_s is None else (
             self._heard_s + end_s - config.end_margin_s - time.time()
@@ -84,35 +83,36 @@ class DaemonLink:
 
     @property
     def is_up(self) -> bool:
-        """Whether there is a connection to a daemon; one that is silent counts."""
+        """Whether there is a connection to a daemon, even a silent one."""
         return self._is_up
 
     @property
     def was_in_touch(self) -> bool:
-        """Whether the daemon spoke to us until the connection broke.
+        """Whether the daemon sent messages until the connection broke.
 
-        One that counts us as lost speaks to us no more, and others may go on without us.
+        If it stopped before, it may have counted us as lost and the trainer may go on without
+        us.
         """
         return self._was_in_touch
 
     def start(self) -> None:
-        """Connect and begin to tick."""
+        """Connect and start the timer."""
         self._connection.start()
         self._tick()
 
     def report(self, message: Said | CopySettled) -> None:
-        """Tell the daemon, at once or as soon as it has welcomed us."""
+        """Send to the daemon, at once or after its Welcome."""
         if self._is_welcome:
             self._send(message)
             return
         if isinstance(message, WorkerExited):
-            return  # comes with ``ends``
+            return  # sent with ``ends``
         if isinstance(message, WorkerSaid) and message.body["type"] == "Progress":
-            return  # the newest is in Hello, and another comes soon
+            return  # the newest is in Hello, and the next comes soon
         self._held_back.append(message)
 
     def last_words(self, reason: str, told_s: float) -> None:
-        """Say that we leave; wait for it no longer than ``LEAVING_LINGER_MS``."""
+        """Send ``Leaving``; wait at most ``LEAVING_LINGER_MS`` for its delivery."""
         self._send(
             Leaving(
                 pilot_id=self._config.pilot_id, reason=reason, told_s=told_s, left_s=time.time()
@@ -171,7 +171,7 @@ class DaemonLink:
             ids = self._worker_ids()
             self._send(Heartbeat(pilot_id=self._config.pilot_id, workers=ids))
         if self._is_up and now - max(self._heard_s, self._hello_s) > self._patience_s:
-            LOG.info("no word of the daemon for %.1f s, greeting it again", now - self._heard_s)
+            LOG.info("no message from the daemon for %.1f s, repeating Hello", now - self._heard_s)
             self._greet()
         delay_s = min(MAX_TICK_S, self._heartbeat_s, self._lease_s / 4)
         asyncio.get_running_loop().call_later(delay_s, self._tick)

@@ -1,7 +1,7 @@
-"""Wires an agent together: configuration, templates, workers, daemon, peers, signals.
+"""The agent of a pilot: connects configuration, templates, workers, daemon, peers and signals.
 
-``agent.json`` comes in; the process ends with status 0 when it is told to leave,
-whatever the reason. Called by ``python -m trainers.agent`` and ``bftrainer agent``.
+The process exits with status 0 whenever it has to leave, whatever the reason. Called by
+``python -m trainers.agent`` and ``bftrainer agent``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from trainers.agent.starting import Started
 from trainers.agent.workers import Said, Workers
 
 LOG = logging.getLogger("bftrainer.agent")
-WATCHES_PER_LEASE = 32  # a silent worker is noticed that much late at most
+WATCHES_PER_LEASE = 32  # a silent worker is noticed at most 1/32 of its lease late
 
 
 class Agent:
@@ -61,7 +61,7 @@ class Agent:
     def __init__(self, config: AgentConfig, started: Mapping[str, Started]) -> None:
         self._config = config
         self._address = config.address or own_address()
-        # Peers get a key of their own kind: it lives in memory, as long as we do.
+        # A separate key pair for peers, kept in memory only.
         self._peer_keys = generate_pair()
         self._peers = PeerServer(keys=self._peer_keys, answer=self._answer)
         self._peer_endpoint = ""
@@ -93,7 +93,7 @@ class Agent:
         )
 
     async def run(self, waiter: SignalWaiter) -> None:
-        """Serve for ever; ``leave`` ends the process."""
+        """Serve until ``leave`` ends the process."""
         loop = asyncio.get_running_loop()
         waiter.on_overdue = self._vanish
         waiter.on_leave = lambda: _schedule(loop, self.leave, waiter)
@@ -111,7 +111,7 @@ class Agent:
         loop.call_later(lease_s / WATCHES_PER_LEASE, self._watch, loop)
 
     def leave(self, reason: str, told_s: float | None = None) -> NoReturn:
-        """Kill all workers, tell the daemon and end the process with status 0."""
+        """Kill all workers, notify the daemon and exit with status 0."""
         told_s = time.time() if told_s is None else told_s
         self._workers.kill_all()
         self._link.last_words(reason, told_s)
@@ -154,10 +154,10 @@ class Agent:
             case HoldCopy() | DropCopy() | SettleCopy():
                 self._copies.obey(order)
             case Leave():
-                LOG.info("the daemon says: %s", order.reason)
+                LOG.info("the daemon ordered us to leave: %s", order.reason)
                 self.leave("told")
             case Refused():
-                LOG.warning("BFT-1301: the daemon refuses us: %s", order.reason)
+                LOG.warning("BFT-1301: the daemon refused us: %s", order.reason)
                 self.leave("refused")
 
     def _allow_members(self, commit: protocol.Commit) -> None:
@@ -191,12 +191,12 @@ async def _live(config: AgentConfig, waiter: SignalWaiter, started: Mapping[str,
 def run_agent(
     config_path: Path, waiter: SignalWaiter, started: Mapping[str, Started] | None = None
 ) -> None:
-    """Load the configuration and be the agent.
+    """Load the configuration and run the agent.
 
     Args:
         config_path: ``agent.json``.
-        waiter: has been started.
-        started: templates that run already, by interpreter.
+        waiter: already started.
+        started: templates that already run, by interpreter.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -205,7 +205,7 @@ def run_agent(
 
 
 def main(argv: Sequence[str], waiter: SignalWaiter, started: Mapping[str, Started]) -> int:
-    """Parse the arguments and run; errors end as code, cause and next step."""
+    """Parse the arguments and run; errors are printed as code, cause and next step."""
     parser = argparse.ArgumentParser(prog="python -m trainers.agent", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="agent.json of the pilot")
     arguments = parser.parse_args(argv)

@@ -1,8 +1,7 @@
-"""Carries a trainer over the loss of members while no daemon is there.
+"""Re-forms trainers that lose members while no daemon is running: the I/O of ``regroup``.
 
-The agent's workers, its link to the daemon and questions of peers come in; surveys,
-promises and commits to peers and to own workers go out, as ``regroup`` says. Called by
-``trainers.agent.main``.
+Sends surveys, promises and commits to peers and to own workers as ``regroup`` decides, and
+answers the questions of peers. Called by ``trainers.agent.main``.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ from trainers.agent.regroup import AskPromise, Instruction, Note, PassOn, Regrou
 from trainers.agent.workers import Workers
 
 LOG = logging.getLogger("bftrainer.agent")
-LOOK_S = 0.1  # while a worker is stuck
-PROBE_S = 1.0  # otherwise: a thousand agents must not besiege the daemon's host
+LOOK_S = 0.1  # between two probes while a worker is stuck
+PROBE_S = 1.0  # otherwise: a thousand agents must not overload the daemon's host
 CONNECT_LIMIT_S = 1.0
 ANSWER_LIMIT_S = 3.0
-AT_ONCE = 32  # questions under way; each has threads of its own
+AT_ONCE = 32  # concurrent questions; each has its own threads
 
 
 class PeerRecovery:
-    """Active from the loss of the daemon until the link to one is up again."""
+    """Active from the loss of the daemon until one is connected again."""
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class PeerRecovery:
         self._workers = workers
         self._is_up = is_up
         self._was_in_touch = was_in_touch
-        self._is_orphaned = False  # the daemon's host refused us when we last tried
+        self._is_orphaned = False  # the daemon's host refused the last connection
         self._me = ""
         self._machines: dict[str, Regroup] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -69,16 +68,16 @@ class PeerRecovery:
         self._limit = asyncio.Semaphore(AT_ONCE)
 
     def start(self, peer_endpoint: str) -> None:
-        """Know our own name in rosters."""
+        """Set our own endpoint, which identifies us in rosters."""
         self._me = peer_endpoint
 
     def daemon_lost(self) -> None:
-        """The link broke: find out whether a daemon is still there, until it is up."""
+        """Start to probe for a daemon, until one is connected."""
         if self._watching is None or self._watching.done():
             self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     def news(self) -> None:
-        """A worker said something or ended."""
+        """Note that a worker sent a message or ended."""
         self._news.set()
 
     async def _watch(self) -> None:
@@ -114,7 +113,7 @@ class PeerRecovery:
             )
         return self._machines[trainer_id]
 
-    # ---- what the machine wants ------------------------------------------------------
+    # ---- instructions of the state machine -------------------------------------------
 
     def _carry_out(self, machine: Regroup, instructions: list[Instruction]) -> None:
         for instruction in instructions:
@@ -203,10 +202,10 @@ class PeerRecovery:
             LOG.info("%s refuses %s: %s", member.node, question.type, done.refusal)
         return done is not None and not done.refusal
 
-    # ---- what peers want ----------------------------------------------------------------
+    # ---- questions of peers -------------------------------------------------------------
 
     def surveyed(self, public_key: str, question: SurveyTrainer) -> Surveyed | Done:
-        """Answer a survey; that a peer has a stuck worker is a reason to look, too."""
+        """Answer a survey; it also tells us that a peer has a stuck worker."""
         own = self._own(question.trainer_id)
         if own:
             if not any(_knows(worker, public_key) for worker in own):
@@ -227,7 +226,7 @@ class PeerRecovery:
         return Done(refusal=machine.promise(worker, key, is_orphaned=self._orphaned_now()))
 
     def pass_commit(self, public_key: str, question: PassCommit) -> Done:
-        """Pass a peer's commit on to the worker it is for."""
+        """Forward a peer's commit to the worker it is for."""
         worker = self._worker(question.trainer_id, question.worker_id)
         try:
             commit = protocol.from_body(question.body)
@@ -283,7 +282,7 @@ def _standing(spoken: PeerStanding) -> QuorumMember:
 
 
 def _commit(body: dict[str, Any] | None) -> Commit | None:
-    """The commit of a body that an authenticated agent sent; None when it is none."""
+    """Return the commit in a body of an authenticated agent, None if it is not one."""
     if body is None:
         return None
     with contextlib.suppress(protocol.ProtocolError):

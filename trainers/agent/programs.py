@@ -1,8 +1,8 @@
-"""Workers that are modules of ours: one process each, started by the agent itself.
+"""Workers that run one of our modules, in a process started by the agent itself.
 
-A module's name comes in; the pid and the end go out to ``TemplateEvents``, as for forked
-workers. Called by ``trainers.agent.workers``. Such a worker leads a process group with
-all that it starts; the group ends with it, and with the agent.
+Pid and end are reported to ``TemplateEvents``, as for forked workers. Such a worker leads the
+process group of all that it starts; the group ends with it, and with the agent. Called by
+``trainers.agent.workers``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from bftrainer import process
 from trainers.agent.templates import KILLED, TemplateEvents, when_ended
 
-LOG_NAME = "programs.log"  # what the modules themselves complain of
+LOG_NAME = "programs.log"  # output of the modules themselves
 
 
 class ProgramPool:
@@ -56,7 +56,7 @@ class ProgramPool:
             process.kill_group(child.pid)
 
     def _ended(self, worker_id: str, child: subprocess.Popen[bytes]) -> None:
-        # Before it is reaped: until then nobody else can have its number.
+        # Before it is reaped: its pid is not reused until then.
         process.kill_group(child.pid)
         returncode = child.wait()
         self._running.pop(worker_id, None)

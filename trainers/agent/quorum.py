@@ -1,14 +1,14 @@
-"""Who of a trainer's last members may go on together without the daemon: a pure judgement.
+"""Decides which of a trainer's last members may continue without the daemon. Pure.
 
-What the agents of its rosters answered comes in; the next generation, or why there can
-be none yet, goes out. Called by ``trainers.agent.regroup``; argued in docs/adr/0010.
+From the answers of the agents in its rosters follows the next generation, or why there can be
+none yet. Called by ``trainers.agent.regroup``; reasons in docs/adr/0010-regroup.md.
 
-Two kinds of absence are kept apart. *Gone* was seen: the agent says that its worker
-ended, or its host says that nobody listens at the agent's port any more, and a worker
-never outlives its agent. *Silent* was not: the host may be cut off and its worker may
-train on. Those who answer go on if nobody is silent, or if they are more than half of
-all that may live. A generation trains only with all its members, so two that both train
-have none in common, and then only one of them can be such a majority.
+Two kinds of absence differ. *Gone* is certain: the agent reports that its worker ended, or its
+host refuses connections to the agent's port, and a worker never outlives its agent. *Silent* is
+not: the host may be cut off while its worker trains. Members that answer continue if none is
+silent, or if they are more than half of all that may be alive. A generation trains only with all
+its members, so two that both train have none in common, and only one of them can be such a
+majority.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ NO_KEY: Key = (-1, -1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumMember:
-    """One worker as its agent knows it."""
+    """The status of one worker, as its agent knows it."""
 
     worker_id: str
-    commit: Commit | None = None  # the newest passed on to it
-    entered: Commit | None = None  # whose generation it entered last
-    interrupted: Key = NO_KEY  # the newest that it said was broken
-    ready: Key = NO_KEY  # the newest it has answered ...
+    commit: Commit | None = None  # the newest forwarded to it
+    entered: Commit | None = None  # that of the generation it entered last
+    interrupted: Key = NO_KEY  # the newest generation it reported broken
+    ready: Key = NO_KEY  # the newest Prepare it answered ...
     store_port: int = 0  # ... and the store it opened for that
-    promised: Key = NO_KEY  # the newest its agent promised to a peer
+    promised: Key = NO_KEY  # the newest number its agent promised to a peer
     step: int = 0
     has_left: bool = False
     has_finished: bool = False
 
     @property
     def is_stuck(self) -> bool:
-        """Whether it waits for a commit that only somebody else can bring."""
+        """Whether its generation is broken and it waits for a newer commit."""
         return self.commit is not None and self.interrupted >= key_of(self.commit)
 
     @property
     def newest(self) -> Key:
-        """The greatest number that anybody used towards it."""
+        """The greatest number used in any message to or from it."""
         commit = NO_KEY if self.commit is None else key_of(self.commit)
         return max(commit, self.interrupted, self.ready, self.promised)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """What an agent says of its workers of one trainer."""
+    """An agent's answer about its workers of one trainer."""
 
-    is_orphaned: bool  # it knows that no daemon is there
+    is_orphaned: bool  # it knows that no daemon is running
     workers: tuple[QuorumMember, ...] = ()
 
 
@@ -62,7 +62,7 @@ class Absent(enum.Enum):
     """An agent that does not answer."""
 
     GONE = "gone"  # its host refuses the connection: the process has ended
-    SILENT = "silent"  # nothing comes back: it may live
+    SILENT = "silent"  # no answer: it may be alive
 
 
 Answer = Answered | Absent
@@ -70,32 +70,32 @@ Answer = Answered | Absent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskMore:
-    """Rosters name agents that have not been asked."""
+    """Rosters contain agents that have not been asked."""
 
-    members: tuple[Member, ...]  # one of each
+    members: tuple[Member, ...]  # one member of each such agent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Nobody may announce anything now."""
+    """No generation may be announced now."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextGeneration:
-    """What the agent of ``roster[0]`` shall announce."""
+    """The generation that the agent of ``roster[0]`` announces."""
 
     generation: int
     roster: tuple[Member, ...]  # survivors in rank order
-    is_park: bool  # fewer than the trainer needs, or it was being parked
-    saver: str  # who writes the checkpoint of a park
+    is_park: bool  # fewer members than the trainer needs, or it was being parked
+    saver: str  # worker that writes the checkpoint before parking
     incarnation: int
     n_min: int
 
     @property
     def key(self) -> Key:
-        """What orders it."""
+        """Generation and attempt."""
         return (self.generation, 1)
 
 
@@ -103,10 +103,10 @@ Verdict = AskMore | Wait | NextGeneration
 
 
 def judge(answers: Mapping[str, Answer]) -> Verdict:
-    """Say what shall become of a trainer.
+    """Return the verdict on a trainer.
 
     Args:
-        answers: by the endpoint of the agent, our own among them.
+        answers: by endpoint of the agent, including our own.
     """
     said = [a for a in answers.values() if isinstance(a, Answered)]
     known = [c for a in said for w in a.workers for c in (w.commit, w.entered) if c is not None]
@@ -116,7 +116,7 @@ def judge(answers: Mapping[str, Answer]) -> Verdict:
     unasked = {m.agent_endpoint: m for m in members if m.agent_endpoint not in answers}
     if unasked:
         return AskMore(members=tuple(unasked.values()))
-    # An agent speaks for the workers of its node, and for nobody else's.
+    # An agent's answer counts only for workers of its own node.
     at = {m.worker_id: m.agent_endpoint for m in members}
     standing = {
         w.worker_id: w
@@ -136,7 +136,7 @@ def _why_not(
     members: Sequence[Member],
     alive: Sequence[Member],
 ) -> str:
-    """Say why those who are alive may not go on, "" when they may."""
+    """Return why the live members may not continue, "" if they may."""
     silent = [m for m in members if answers[m.agent_endpoint] is Absent.SILENT]
     if any(w.has_finished for w in standing.values()):
         return "it is finishing"
@@ -144,9 +144,9 @@ def _why_not(
         return "no member is left"
     if 2 * len(alive) <= len(alive) + len(silent):
         names = ", ".join(sorted({m.node for m in silent}))
-        return f"silent, so perhaps alive, and not the smaller part: {names}"
+        return f"silent, perhaps alive, and not a minority: {names}"
     if not all(_is_orphaned(answers[m.agent_endpoint]) for m in alive):
-        return "one of its agents has a daemon"
+        return "one of its agents is connected to a daemon"
     return ""
 
 
@@ -166,7 +166,7 @@ def _next(
 
 
 def _members(known: Iterable[Commit]) -> list[Member]:
-    """All that some roster names, those of the newest first, each in rank order."""
+    """Return all members of the rosters, newest roster first, each in rank order."""
     found: dict[str, Member] = {}
     for commit in sorted(known, key=key_of, reverse=True):
         for member in sorted(commit.members, key=lambda m: m.rank):

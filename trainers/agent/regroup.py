@@ -1,10 +1,10 @@
-"""A trainer that lost members while the daemon is away: events in, instructions out.
+"""State machine for a trainer that loses members while no daemon is running.
 
-survey → judge → promise → commit. Every agent with a stuck worker surveys the agents of
-its rosters; the one of the lowest surviving rank announces the next generation, once all
-the others have promised its number. A promise is given, and a commit passed on, only
-while the agent knows that no daemon is there, so a daemon that returns is never talked
-over. No I/O and no clock here; ``trainers.agent.peer_recovery`` carries the instructions out.
+survey → judge → promise → commit. Every agent with a stuck worker surveys the agents of its
+rosters; the one of the lowest surviving rank announces the next generation once all others have
+promised its number. An agent gives a promise, and forwards a commit, only while it knows that no
+daemon is running, so a returning daemon is never overridden. No I/O and no clock;
+``trainers.agent.peer_recovery`` carries out the instructions.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from trainers.agent.quorum import (
 )
 
 RETRY_S = 0.3
-ROUND_LIMIT_S = 6.0  # a round that is not over by then begins anew
+ROUND_LIMIT_S = 6.0  # then a new round begins
 PASS_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """Ask the agent of a member how its workers stand."""
+    """Ask the agent of a member for the status of its workers."""
 
     member: Member
-    stuck: Key  # the number with which a worker is stuck
+    stuck: Key  # number of the generation in which a worker is stuck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskPromise:
-    """Ask the agent of a member not to follow a smaller number any more."""
+    """Ask the agent of a member to refuse smaller numbers from now on."""
 
     member: Member
     key: Key
@@ -49,7 +49,7 @@ class AskPromise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TellOwn:
-    """Pass a body to a worker of this agent."""
+    """Send a body to a worker of this agent."""
 
     worker_id: str
     body: protocol.Prepare | Commit
@@ -57,7 +57,7 @@ class TellOwn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassOn:
-    """Have the agent of a member pass a commit to it."""
+    """Ask the agent of a member to forward a commit to it."""
 
     member: Member
     commit: Commit
@@ -65,7 +65,7 @@ class PassOn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Say something once in the log."""
+    """Log a text."""
 
     text: str
 
@@ -75,10 +75,10 @@ Instruction = Survey | AskPromise | TellOwn | PassOn | Note
 
 @dataclass(slots=True)
 class _Round:
-    """One try to announce a generation."""
+    """One attempt to announce a generation."""
 
     ends_s: float
-    answers: dict[str, Answer | None]  # by endpoint; None: not heard yet
+    answers: dict[str, Answer | None]  # by endpoint; None: no answer yet
     plan: NextGeneration | None = None
     promised: set[str] = field(default_factory=set)  # worker ids
 
@@ -93,9 +93,9 @@ class Regroup:
         self._me, self._origin, self._new_token = me, origin, new_token
         self._round: _Round | None = None
         self._promised: dict[str, Key] = {}
-        self._passing: dict[str, tuple[PassOn, int]] = {}  # by worker id, with tries left
+        self._passing: dict[str, tuple[PassOn, int]] = {}  # by worker id, with remaining tries
         self._not_before_s = 0.0
-        self._nudged: Key = NO_KEY  # a peer's worker is stuck with this number
+        self._nudged: Key = NO_KEY  # number with which a peer's worker is stuck
         self._noted = ""
 
     # ---- events ------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class Regroup:
     def advance(
         self, own: Sequence[QuorumMember], *, is_orphaned: bool, now_s: float
     ) -> list[Instruction]:
-        """Look at what is known here; called on every change and as time passes."""
+        """Return the next instructions; called on every change and periodically."""
         own = [self.with_promise(w) for w in own]
         if not is_orphaned:
             self._round, self._passing = None, {}
@@ -121,12 +121,12 @@ class Regroup:
         return self._commit(self._round, self._round.plan, own, now_s)
 
     def on_answer(self, endpoint: str, answer: Answer) -> None:
-        """An agent answered a survey, or did not."""
+        """Record the answer to a survey, or its absence."""
         if self._round is not None and endpoint in self._round.answers:
             self._round.answers[endpoint] = answer
 
     def on_promise(self, worker_id: str, key: Key, *, is_given: bool, now_s: float) -> None:
-        """An agent gave or refused its promise."""
+        """Record that an agent gave or refused its promise."""
         this = self._round
         if this is None or this.plan is None or this.plan.key != key:
             return
@@ -136,7 +136,7 @@ class Regroup:
             self._give_up(now_s)
 
     def on_passed(self, worker_id: str, key: Key, *, is_done: bool) -> list[Instruction]:
-        """A commit reached an agent, or did not: it is sent again a few times."""
+        """Record whether a commit reached an agent; if not, resend it a few times."""
         order, tries = self._passing.pop(worker_id, (None, 0))
         if order is None or key_of(order.commit) != key or is_done or tries <= 0:
             return []
@@ -144,11 +144,11 @@ class Regroup:
         return [order]
 
     def nudge(self, stuck: Key) -> None:
-        """A peer has a worker that is stuck with this number: that generation is broken."""
+        """Record that a peer's worker is stuck with this number: the generation is broken."""
         self._nudged = max(self._nudged, stuck)
 
     def _stuck(self, own: Sequence[QuorumMember]) -> Key:
-        """Return the number that makes us look, ``NO_KEY`` when all is well."""
+        """Return the greatest number with which an own worker is stuck, else ``NO_KEY``."""
         keys = [
             key_of(w.commit)
             for w in own
@@ -156,31 +156,31 @@ class Regroup:
         ]
         return max(keys, default=NO_KEY)
 
-    # ---- as asked by a peer --------------------------------------------------------------
+    # ---- questions of a peer -------------------------------------------------------------
 
     def with_promise(self, worker: QuorumMember) -> QuorumMember:
-        """Return the standing with what was promised for that worker."""
+        """Return the status including what was promised for that worker."""
         promised = self._promised.get(worker.worker_id, NO_KEY)
         fields = {name: getattr(worker, name) for name in QuorumMember.__slots__}
         return QuorumMember(**{**fields, "promised": promised})
 
     def promise(self, worker: QuorumMember | None, key: Key, *, is_orphaned: bool) -> str:
-        """Promise a number for a worker; returns why not, "" when it is promised."""
+        """Promise a number for a worker; return why not, "" if it is promised."""
         if not is_orphaned:
-            return "a daemon is there"
+            return "a daemon is running"
         if worker is None or worker.has_left or worker.has_finished:
-            return "the worker is not there"
+            return "the worker is gone"
         if key <= self.with_promise(worker).newest:
             return "a greater number is known"
         self._promised[worker.worker_id] = key
         return ""
 
     def accept(self, worker: QuorumMember | None, commit: Commit, *, is_orphaned: bool) -> str:
-        """Say why a peer's commit may not be passed to a worker, "" when it may."""
+        """Return why a peer's commit may not be forwarded to a worker, "" if it may."""
         if not is_orphaned:
-            return "a daemon is there"
+            return "a daemon is running"
         if worker is None:
-            return "the worker is not there"
+            return "the worker is gone"
         if self._promised.get(worker.worker_id) != key_of(commit):
             return "its number was not promised"
         return ""
@@ -206,7 +206,7 @@ class Regroup:
                 self._give_up(now_s)
                 return self._note(f"{self.trainer_id} waits for a daemon: {verdict.reason}")
             case NextGeneration() if verdict.roster[0].agent_endpoint != self._me:
-                self._give_up(now_s)  # its agent will see what we see
+                self._give_up(now_s)  # that agent reaches the same verdict
                 return []
         return self._propose(this, verdict, own, now_s)
 
@@ -234,7 +234,7 @@ class Regroup:
     def _commit(
         self, this: _Round, plan: NextGeneration, own: Sequence[QuorumMember], now_s: float
     ) -> list[Instruction]:
-        """Announce, once all have promised and the store is open."""
+        """Announce the generation once all have promised and the store is open."""
         first = next((w for w in own if w.worker_id == plan.roster[0].worker_id), None)
         if first is None or self._promised.get(first.worker_id) != plan.key:
             self._give_up(now_s)

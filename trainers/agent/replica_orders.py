@@ -1,7 +1,7 @@
-"""The daemon's orders about copies of other nodes' trainers, carried out by ``replica_store``.
+"""Carries out the daemon's orders about copies of other nodes' trainers.
 
-What may take long (writing to a shared file system) runs beside the event loop; its
-outcome is reported. Called by ``trainers.agent.main``.
+Writing to a shared file system may take long, so it runs in a background thread; its outcome is
+reported. Called by ``trainers.agent.main``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trainers.agent.replica_store import CopyHolder
 
 
 class HeldCopies:
-    """This agent's copies, as the daemon sees them."""
+    """The copies that this agent holds."""
 
     def __init__(self, *, report: Callable[[CopySettled], None]) -> None:
         self.port = 0
@@ -24,11 +24,11 @@ class HeldCopies:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, address: str) -> None:
-        """Begin to take copies."""
+        """Start to accept copies."""
         self.port = self._holder.start(address)
 
     def reports(self) -> list[HeldCopy]:
-        """Return what a returning daemon needs to know."""
+        """Return the held copies, for ``Hello``."""
         return [
             HeldCopy(
                 trainer_id=facts.trainer_id,

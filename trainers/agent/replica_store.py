@@ -1,10 +1,10 @@
-"""Keeps copies of the state of trainers that run on one other node, in this agent's memory.
+"""Holds copies of the state of other nodes' trainers in this agent's memory.
 
-The daemon's assignments come in (whose copy, under which key); workers bring copies and
-fetch them (``bftrainer.elastic.replica_transfer``). The newest complete copy of a trainer is kept,
-older generations are refused. Threads of its own do the receiving, so that the event
-loop can leave at any moment; nothing here outlives the process, except a copy that was
-put on disk because its trainer had lost its node.
+The daemon assigns trainers and keys; workers send and fetch copies
+(``bftrainer.elastic.replica_transfer``). The newest complete copy of a trainer is kept, older
+generations are refused. Separate threads receive, so that the event loop can leave at any
+moment. Nothing outlives the process, except a copy that was written to disk because its trainer
+had lost its node.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from bftrainer.wire.refused_messages import RefusedMessages
 LOG = logging.getLogger("bftrainer.agent")
 HANDSHAKE_S = 5.0
 MAX_TALKS = 32
-SHARE_OF_FREE = 0.25  # of the node's memory that nobody uses
+SHARE_OF_FREE = 0.25  # of the node's free memory
 MAX_HELD_BYTES = 16 << 30
 
 
 @dataclass(slots=True, kw_only=True)
 class _Place:
-    """What this agent does for one trainer."""
+    """The assignment and the copy of one trainer."""
 
     key: str
-    floor: int = 0  # the generation before which nothing is taken
+    floor: int = 0  # copies of earlier generations are refused
     facts: CopyFacts | None = None
     data: bytearray | None = None
     since_s: float = 0.0  # when it was complete, monotonic
@@ -44,7 +44,7 @@ class _Place:
 
 
 def free_bytes() -> int:
-    """Return how much memory the node could give us, as the kernel estimates it."""
+    """Return the node's available memory, as the kernel estimates it."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
@@ -55,7 +55,7 @@ class CopyHolder:
     """The copies in this agent's memory. Thread-safe.
 
     Args:
-        limit_bytes: of all copies, those being received included; asked at every one.
+        limit_bytes: of all copies including those being received; called for every copy.
     """
 
     def __init__(self, limit_bytes: Callable[[], int] | None = None) -> None:
@@ -69,7 +69,7 @@ class CopyHolder:
         self._listener: socket.socket | None = None
 
     def start(self, address: str) -> int:
-        """Listen on a free port of this address and return it; 0 when that is impossible."""
+        """Listen on a free port of this address and return it; 0 if that is impossible."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         try:
             self._listener = socket.create_server((address, 0), family=family)
@@ -80,17 +80,17 @@ class CopyHolder:
         return int(self._listener.getsockname()[1])
 
     def close(self) -> None:
-        """Stop listening; talks under way end by themselves."""
+        """Stop listening; open connections end by themselves."""
         listener, self._listener = self._listener, None
         if listener is not None:
-            # A close alone does not wake the thread that waits in accept.
+            # close() alone does not wake the thread in accept().
             listener.shutdown(socket.SHUT_RDWR)
             listener.close()
 
-    # ---- what the daemon orders --------------------------------------------------------
+    # ---- orders of the daemon ----------------------------------------------------------
 
     def hold(self, trainer_id: str, key: str, generation: int) -> None:
-        """Take copies of this trainer from now on, none of an earlier generation."""
+        """Accept copies of this trainer from now on, none of an earlier generation."""
         with self._lock:
             place = self._places.setdefault(trainer_id, _Place(key=key))
             place.key = key
@@ -102,9 +102,9 @@ class CopyHolder:
             self._places.pop(trainer_id, None)
 
     def settle(self, trainer_id: str, directory: Path) -> str:
-        """Put a trainer's copy on disk as a checkpoint and forget it; "" or why not.
+        """Write a trainer's copy to disk as a checkpoint; return "" or why not.
 
-        The copy stays here when it could not be written.
+        The copy stays in memory until ``drop``.
         """
         with self._lock:
             place = self._places.get(trainer_id)
@@ -120,7 +120,7 @@ class CopyHolder:
         path = fence.path_for(directory, facts.step, facts.generation)
         try:
             if not fence.claim(directory, writer):
-                return "a later generation writes checkpoints there"
+                return "a later generation owns the checkpoint directory"
             fence.write_whole(path, [memoryview(data)])
         except OSError as problem:
             return f"it cannot be written: {problem}"
@@ -128,7 +128,7 @@ class CopyHolder:
         return ""
 
     def held(self) -> list[tuple[CopyFacts, float]]:
-        """Return what every complete copy is of, and its age in seconds."""
+        """Return the facts of every complete copy, and its age in seconds."""
         now_s = time.monotonic()
         with self._lock:
             places = list(self._places.values())
@@ -153,7 +153,7 @@ class CopyHolder:
             with connection, connection.makefile("rb") as file:
                 connection.settimeout(HANDSHAKE_S)
                 self._answer(connection, file)
-        except Exception as problem:  # noqa: BLE001  # anybody can connect and say anything
+        except Exception as problem:  # noqa: BLE001  # any process can connect and send anything
             why = f"a copy was not taken or given: {type(problem).__name__}: {problem}"
             self._refusals.refuse("connection", "somebody", why, level=logging.INFO)
         finally:
@@ -171,7 +171,7 @@ class CopyHolder:
             else:
                 self._give(talk, place, Asker(**what))
         except TypeError:
-            replica_transfer.send_line(connection, {"refused": "it is asked otherwise here"})
+            replica_transfer.send_line(connection, {"refused": "the request is malformed"})
         except _RefusedError as refusal:
             self._refusals.refuse("copy", "a worker", refusal, level=logging.INFO)
             replica_transfer.send_line(connection, {"refused": str(refusal)})
@@ -180,7 +180,7 @@ class CopyHolder:
         asked = {name: line.get(name) for name in ("verb", "what", "nonce")}
         verb, what = asked["verb"], asked["what"]
         if verb not in {"put", "get"} or not isinstance(what, dict):
-            raise _RefusedError("it is asked otherwise here")
+            raise _RefusedError("the request is malformed")
         with self._lock:
             place = self._places.get(str(what.get("trainer_id")))
         if place is None or not replica_transfer.is_proven(
@@ -195,8 +195,8 @@ class CopyHolder:
             used = sum(_bytes_held(p) for p in self._places.values())
             if used + facts.size_bytes > (limit := self._limit_bytes()):
                 raise _RefusedError(
-                    f"it would take {facts.size_bytes >> 20} MiB more than {used >> 20} MiB,"
-                    f" and {limit >> 20} MiB are what this agent gives"
+                    f"its {facts.size_bytes >> 20} MiB, with {used >> 20} MiB in use, exceed"
+                    f" the agent's limit of {limit >> 20} MiB"
                 )
             place.incoming_bytes += facts.size_bytes
         try:
@@ -228,7 +228,7 @@ class CopyHolder:
 
 
 class _RefusedError(Exception):
-    """Said to the worker as the reason."""
+    """A refusal; its text is sent to the worker."""
 
 
 def _facts_of(what: dict[str, Any]) -> CopyFacts:
@@ -240,7 +240,7 @@ def _facts_of(what: dict[str, Any]) -> CopyFacts:
 
 @dataclass(frozen=True, slots=True)
 class _Talk:
-    """A connection whose other end has proven that it knows the key."""
+    """A connection whose peer has proven that it knows the key."""
 
     connection: socket.socket
     file: BufferedReader
@@ -251,12 +251,12 @@ class _Talk:
         self.connection.settimeout(replica_transfer.PATIENCE_S)
 
     def say(self, answer: dict[str, Any]) -> None:
-        """Answer, proven."""
+        """Send an authenticated answer."""
         line = {"answer": answer, "proof": replica_transfer.proof(self.key, self.nonce, answer)}
         replica_transfer.send_line(self.connection, line)
 
     def receive(self, size_bytes: int) -> bytearray:
-        """Return so many bytes; raise ``CopyError`` when they end before."""
+        """Receive ``size_bytes`` bytes; raise ``CopyError`` if there are fewer."""
         data = bytearray(size_bytes)
         view = memoryview(data)
         done = 0

@@ -1,8 +1,7 @@
-"""Signals of the batch system: blocked, then waited for by a thread of their own.
+"""Handles the batch system's signals: blocked, and waited for by a separate thread.
 
-The batch system's SIGTERM (with SIGCONT beside it) comes in, one call of the
-agent's ``leave`` goes out, and the process is gone within ``EXIT_LIMIT_S`` even if
-its event loop is stuck. Called by ``trainers.agent.main``.
+SIGTERM (which comes with SIGCONT) becomes one call of the agent's ``leave``; the process ends
+within ``EXIT_LIMIT_S`` even if its event loop is stuck. Called by ``trainers.agent.__main__``.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ EXIT_LIMIT_S = 0.04
 
 
 def block_signals() -> None:
-    """Hold back our signals in this thread and all it starts; do this first.
+    """Block our signals in this thread and all threads it starts; call this first.
 
-    Children inherit the mask. The template unblocks it for itself and its workers.
+    Children inherit the mask; the template resets it for itself and its workers.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
 
@@ -29,9 +28,8 @@ def block_signals() -> None:
 class SignalWaiter:
     """A thread that turns the first signal to leave into one call of ``on_leave``.
 
-    ``on_overdue`` is called ``EXIT_LIMIT_S`` later and must end the process. Both end
-    it at once until the agent, once it has something to say and to clean up, sets
-    its own.
+    ``on_overdue`` is called ``EXIT_LIMIT_S`` later and must end the process. By default both
+    exit at once; the agent replaces them when it has something to clean up.
     """
 
     def __init__(self) -> None:

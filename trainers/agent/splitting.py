@@ -1,7 +1,7 @@
-"""One order for a node, cut into its workers: names, logs, devices. Pure.
+"""Splits an order for a node into its workers: names, logs, devices. Pure.
 
-The body of a ``WorkerConfig`` and the devices of the allocation come in; a body for each
-worker goes out. Called by ``trainers.agent.workers``.
+Makes a ``WorkerConfig`` for each worker from the node's and from the devices of the
+allocation. Called by ``trainers.agent.workers``.
 """
 
 from __future__ import annotations
@@ -13,21 +13,20 @@ from pathlib import Path
 from bftrainer.elastic.protocol import WorkerConfig
 from bftrainer.errors import UsageError
 
-# What batch systems name the devices of a job in: Slurm 22.05, gres.html, "GPU Management".
+# Variables in which batch systems list a job's devices: Slurm 22.05, gres.html, "GPU Management".
 DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
 
 def split(config: WorkerConfig, *, gpus: int, environ: Mapping[str, str]) -> list[WorkerConfig]:
     """Return the configuration of each of the node's ``local_size`` workers.
 
-    Each gets as many devices as its trainer asked for; where it asked for none, each of
-    several gets one, and a single worker all there are. A single worker has no other
-    variables of ours.
+    Each gets as many devices as its trainer requested. Without a request each of several
+    workers gets one, and a single worker all. A single worker gets no other variables.
 
     Args:
-        config: of the node; its ``worker_id`` is what rosters call its workers together.
-        gpus: devices that the pilot asked for.
-        environ: the agent's, as the batch system made it.
+        config: of the node; its ``worker_id`` is the id of its workers together in rosters.
+        gpus: devices that the pilot requested.
+        environ: the agent's, as set by the batch system.
 
     Raises:
         UsageError: BFT-1417 when there are devices, but not one for each worker.
@@ -60,13 +59,13 @@ def split(config: WorkerConfig, *, gpus: int, environ: Mapping[str, str]) -> lis
 def _share(
     config: WorkerConfig, devices: Mapping[str, tuple[str, ...]], rank: int
 ) -> list[tuple[str, str]]:
-    """Return the variables that name the devices of one worker."""
+    """Return the variables that list the devices of one worker."""
     each = config.gpus or 1
     return [(name, ",".join(listed[rank * each :][:each])) for name, listed in devices.items()]
 
 
 def name_of(worker_id: str, local_rank: int) -> str:
-    """Return what a worker is called on its node; the first has the node's name."""
+    """Return the id of a worker; the first has that of the node."""
     return f"{worker_id}-{local_rank}" if local_rank else worker_id
 
 
@@ -78,11 +77,11 @@ def _log_of(log_path: str, local_rank: int) -> str:
 def _devices(
     config: WorkerConfig, gpus: int, environ: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the devices of this node by variable; of a node without any, nothing."""
+    """Return the devices of this node by variable; empty if it has none."""
     found = {name: _listed(environ[name]) for name in DEVICE_VARIABLES if name in environ}
     found = {name: devices for name, devices in found.items() if devices}
     if not found and gpus:
-        # The batch system counts devices without saying which: all of them are ours.
+        # The batch system counts devices without listing them: all of them are ours.
         found = {DEVICE_VARIABLES[0]: tuple(map(str, range(gpus)))}
     each = config.gpus or 1
     for devices in found.values():
@@ -92,7 +91,7 @@ def _devices(
                 "BFT-1417",
                 f"{config.node} has {len(devices)} GPU(s) for {config.local_size} workers{of}"
                 " (--workers-per-node).",
-                "Ask for as many workers as there are GPUs on the smallest node, or fewer.",
+                "Request at most as many workers as the smallest node has GPUs.",
             )
     return found
 

@@ -1,9 +1,8 @@
-"""Templates started before anything slow is imported: torch takes longest, so it goes first.
+"""Starts templates, before anything slow is imported: importing torch takes longest.
 
-An interpreter comes in; the process and our end of its socket go out. Called by
-``trainers.agent.__main__`` for the interpreters that the pilot's configuration names,
-and by ``templates`` for any other. Imports nothing but the standard library and two
-small modules of ours; the configuration is checked in full by ``agent_config``, later.
+Called by ``trainers.agent.__main__`` for the interpreters in the pilot's configuration, and by
+``templates`` for any other. Imports only the standard library and a few small modules of ours;
+``agent_config`` checks the configuration in full later.
 """
 
 from __future__ import annotations
@@ -24,12 +23,11 @@ from bftrainer.wire.private import read_private
 from trainers.agent.signals import SignalWaiter
 
 TEMPLATE_PROGRAM = Path(bftrainer.__file__).resolve().parent / "elastic" / "template.py"
-# Gradients are allocated and freed at every step. As it comes, glibc gives their memory back
-# to the kernel each time and has it cleared page by page when it asks again: 24,000 page
-# faults in a step of a model of 25 M parameters, a tenth of the step, and more in the steps
-# around a rescale, when several processes do so at once. So workers keep what they freed.
-# 32 MiB is the largest threshold glibc takes (mallopt(3)); tensors above it are still mapped
-# one by one. The variables mean nothing to other allocators.
+# Gradients are allocated and freed in every step. By default glibc returns their memory to the
+# kernel each time, which clears it again page by page: 24,000 page faults in a step of a model of
+# 25 M parameters, a tenth of the step, and more around a rescale, when several processes do so at
+# once. So workers keep freed memory. 32 MiB is the largest threshold glibc accepts (mallopt(3));
+# larger tensors are still mapped individually. Other allocators ignore these variables.
 KEEP_FREED_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
@@ -45,18 +43,18 @@ class Started:
 
 
 def usual_environment() -> dict[str, str]:
-    """What a template starts with when a trainer asks for nothing special."""
+    """Return the environment of a template, without variables of a trainer."""
     usual = {"OMP_NUM_THREADS": "1", **KEEP_FREED_MEMORY, **os.environ}
     return {**usual, "PYTHONUNBUFFERED": "1"}
 
 
 def log_of(directory: Path, number: int) -> Path:
-    """Where the template with this number writes."""
+    """Return the log file of a template."""
     return directory / f"template-{number}.log"
 
 
 def start_template(interpreter: str, environment: Mapping[str, str], log_path: Path) -> Started:
-    """Start a template in the main thread: it dies with the thread that started it.
+    """Start a template; call this in the main thread, as it dies with its starting thread.
 
     Raises:
         OSError: the interpreter cannot be run.
@@ -80,9 +78,9 @@ def start_template(interpreter: str, environment: Mapping[str, str], log_path: P
 
 
 def start_early(argv: Sequence[str], waiter: SignalWaiter) -> dict[str, Started]:
-    """Start the templates that the configuration on our command line names.
+    """Start the templates in the configuration named on our command line.
 
-    Whatever is wrong with it is said by those who read it next, so nothing is started then.
+    If the configuration is invalid, nothing is started; the agent reports the error later.
     """
     try:
         config = json.loads(read_private(Path(argv[argv.index("--config") + 1])))
@@ -100,7 +98,7 @@ def _start_all(interpreters: Any, directory: Path, waiter: SignalWaiter) -> dict
             process.kill_group(template.process.pid)
         os._exit(0)
 
-    # Until the agent can do better.
+    # Until the agent sets its own handlers.
     waiter.on_leave = waiter.on_overdue = vanish
     for number, interpreter in enumerate(dict.fromkeys(map(str, interpreters))):
         started[interpreter] = start_template(interpreter, {}, log_of(directory, number))

@@ -1,8 +1,7 @@
-"""A team: the workers of one trainer on this node, which joins and leaves as a whole.
+"""A team: the workers of one trainer on this node, which join and leave together.
 
-What each of its processes says and how it ends comes in; what the node says, and how it
-stands, goes out. The daemon knows teams only, by the id of their order. Called by
-``trainers.agent.workers``.
+Merges the messages and ends of its processes into those of the node. The daemon knows teams
+only, by the id of their order. Called by ``trainers.agent.workers``.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ class Process:
     channel: Channel | None = None
     pid: int = 0
     unread: bytearray = field(default_factory=bytearray)
-    alive_s: float | None = None  # when it last said that it is alive, our monotonic clock
+    alive_s: float | None = None  # last sign of life, our monotonic clock
     cause: str = ""  # why we killed it
     has_ended: bool = False
 
     def is_silent(self, lease_s: float) -> bool:
-        """Whether it has spoken before, but not for this long."""
+        """Whether it has sent messages before, but none for this long."""
         return self.alive_s is not None and time.monotonic() - self.alive_s > lease_s
 
 
@@ -45,29 +44,29 @@ class Team:
         self.worker_id = worker_id
         self.trainer_id = trainer_id
         self.processes: list[Process] = []
-        self.generation = 0  # of the last Commit passed on
+        self.generation = 0  # of the last Commit forwarded
         self.step = 0
-        self.latest: dict[str, dict[str, Any]] = {}  # what it said, by type, oldest first
+        self.latest: dict[str, dict[str, Any]] = {}  # newest body of each type, oldest first
         self._commit: dict[str, Any] | None = None
         self._entered: dict[str, Any] | None = None  # the commit whose generation it entered last
         self._gathered = Gathered(size)
-        self._end: tuple[int, str] | None = None  # of the first worker that ended untimely
+        self._end: tuple[int, str] | None = None  # of the first worker that ended prematurely
 
     def running(self) -> list[Process]:
-        """Return those that have not ended."""
+        """Return the processes that have not ended."""
         return [p for p in self.processes if not p.has_ended]
 
     @property
     def is_lost(self) -> bool:
-        """Whether one of its workers has ended untimely: the others are being ended."""
+        """Whether a worker has ended prematurely; the others are being killed."""
         return self._end is not None
 
     def told(self, commit: protocol.Commit, body: dict[str, Any]) -> None:
-        """A commit is passed on to all."""
+        """Record a commit that is forwarded to all workers."""
         self._commit, self.generation = body, commit.generation
 
     def said(self, process: Process, body: dict[str, Any]) -> WorkerSaid | None:
-        """Take in what a worker said; return what the team says, if anything."""
+        """Record a worker's message; return the team's message that follows, if any."""
         if process.local_rank == FIRST and isinstance(step := body.get("step"), int):
             self.step = step
         whole = self._gathered.said(process.local_rank, body)
@@ -81,10 +80,10 @@ class Team:
         return WorkerSaid(worker_id=self.worker_id, body=whole)
 
     def ended(self, process: Process, returncode: int, cause: str) -> bool:
-        """Note the end of a worker; whether the others have to end, too.
+        """Record the end of a worker; return whether the others must end, too.
 
-        One loss is the node's. After the training, what the first worker still does
-        needs no other.
+        The loss of one worker is that of the node. After the training the first worker
+        continues without the others.
         """
         process.has_ended = True
         is_timely = returncode == 0 and self._gathered.has_said(
@@ -97,12 +96,12 @@ class Team:
         return True
 
     def end(self) -> WorkerExited:
-        """Return how it ended, once nobody runs."""
+        """Return how it ended, once no worker runs."""
         returncode, cause = self._end or (0, "")
         return WorkerExited(worker_id=self.worker_id, returncode=returncode, cause=cause)
 
     def words(self) -> list[WorkerSaid]:
-        """Return its newest words once more."""
+        """Return its newest messages again."""
         return [WorkerSaid(worker_id=self.worker_id, body=body) for body in self.latest.values()]
 
     def report(self) -> WorkerReport:
@@ -116,7 +115,7 @@ class Team:
         )
 
     def standing(self) -> QuorumMember:
-        """Return what decides whether and how it goes on without a daemon."""
+        """Return the team's status for a quorum without a daemon."""
         ready = self.latest.get("Ready", {})
         return QuorumMember(
             worker_id=self.worker_id,

@@ -1,8 +1,7 @@
-"""Warm templates, one per interpreter and start-up environment, and what they fork.
+"""The agent's warm templates, one per interpreter and start-up environment.
 
-Interpreters to warm and workers to fork come in; pids, exits and failures go out
-to ``TemplateEvents``. The packets are described in ``bftrainer.elastic.template``.
-Called by ``trainers.agent.workers``.
+Asks them to fork workers and reports pids, exits and failures to ``TemplateEvents``. The packets
+are described in ``bftrainer.elastic.template``. Called by ``trainers.agent.workers``.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from trainers.agent.starting import (
 LOG = logging.getLogger("bftrainer.agent")
 MAX_FORK_BYTES = 128 * 1024  # a packet must fit the kernel's default socket buffer
 KILLED = -9
-# Read when a process or a library starts, so that workers cannot set them later.
+# Read when a process or a library starts: workers cannot set them later.
 START_VARIABLES = frozenset(
     {
         "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHASHSEED", "OMP_NUM_THREADS",
@@ -44,13 +43,13 @@ START_VARIABLES = frozenset(
 
 
 class TemplateEvents(Protocol):
-    """Who wants to know."""
+    """Callbacks for workers' starts and ends."""
 
     def forked(self, worker_id: str, pid: int) -> None:
         """The worker runs; its pid is also its process group."""
 
     def exited(self, worker_id: str, returncode: int, cause: str) -> None:
-        """The worker is gone, or never came to be."""
+        """The worker has ended or could not be started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +71,15 @@ class TemplateKey:
 
 @dataclass(slots=True)
 class _Workers:
-    waiting: set[str] = field(default_factory=set)  # asked for, not forked yet
+    waiting: set[str] = field(default_factory=set)  # requested, not forked yet
     doomed: set[str] = field(default_factory=set)  # to be killed as soon as forked
     running: dict[str, int] = field(default_factory=dict)  # worker_id -> pid
 
 
 class Template:
-    """One warm process; may fork before it has said that it is ready.
+    """One warm process; may be asked to fork before it is ready.
 
-    Must be made in the main thread: the process dies with the thread that started it.
+    Create it in the main thread: the process dies with the thread that started it.
     """
 
     def __init__(
@@ -108,7 +107,7 @@ class Template:
         when_ended(child.pid, lambda: self._reap(child))
 
     def fork(self, body: Mapping[str, Any], worker_end: socket.socket) -> None:
-        """Ask for a worker; takes over ``worker_end``."""
+        """Request a worker; takes ownership of ``worker_end``."""
         worker_id = str(body["worker_id"])
         packet = json.dumps({"fork": dict(body)}).encode()
         if not self.is_alive:
@@ -137,7 +136,7 @@ class Template:
         for pid in list(self._workers.running.values()):
             _kill_worker(pid)
         if self._process is not None:
-            # Workers between fork and our knowing of them die with their parent.
+            # Workers forked but not yet reported die with their parent.
             process.kill_group(self._process.pid)
 
     def _start(self) -> Started | None:
@@ -182,7 +181,7 @@ class Template:
             self._failure = cause
 
     def _closed(self) -> None:
-        """The channel has ended: so has the process, or it is of no use any more."""
+        """Give the template up: its channel has closed, so it has ended or is unusable."""
         if not self._failure:
             self._failure = (
                 f"the warm template of {self._key.interpreter} ended; see {self._log_path}"
@@ -196,11 +195,11 @@ class Template:
         returncode = child.wait()
         self._process = None
         if self.is_alive:
-            self._channel.drain()  # what it still had to say, then the end of the socket
+            self._channel.drain()  # its last packets, then the end of the socket
         if self.is_alive:
             self._closed()
-        # SIGTERM is for the whole pilot: the batch system takes the node, and the agent, which
-        # got it too, may not have come to leave yet. The workers are a loss then, no failure.
+        # SIGTERM goes to the whole pilot: the batch system takes the node, and the agent, which
+        # got it too, may not have left yet. The workers then count as lost, not as failed.
         how = returncode if returncode == -signal.SIGTERM else KILLED
         for worker_id in [*self._workers.running, *self._workers.waiting]:
             self._exited(worker_id, how, self._failure)
@@ -219,13 +218,13 @@ class TemplatePool:
             self._create(TemplateKey.of(interpreter, {}), early)
 
     def warm(self, interpreter: str) -> None:
-        """Warm a template unless that has been tried before."""
+        """Start a template unless that was tried before."""
         key = TemplateKey.of(interpreter, {})
         if key not in self._templates:
             self._create(key)
 
     def fork(self, interpreter: str, body: Mapping[str, Any], worker_end: socket.socket) -> None:
-        """Fork a worker, from a fresh template where the last one has ended."""
+        """Fork a worker, from a new template if the last one has ended."""
         key = TemplateKey.of(interpreter, dict(body.get("environment", ())))
         template = self._templates.get(key)
         if template is None or not template.is_alive:
@@ -258,7 +257,7 @@ def _kill_worker(pid: int) -> None:
 
 
 def when_ended(pid: int, then: Callable[[], None]) -> None:
-    """Call ``then`` in the event loop once the child has ended (it is not reaped here)."""
+    """Call ``then`` in the event loop when the child has ended; does not reap it."""
     loop = asyncio.get_running_loop()
     fd = os.pidfd_open(pid)
 

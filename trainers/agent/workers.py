@@ -1,8 +1,8 @@
-"""The workers of this node: forked or started, fed with bodies, listened to.
+"""The workers of this node, in teams (``trainers.agent.team``).
 
-The daemon's orders come in, each about a team (``trainers.agent.team``);
-``WorkerStarted``, ``WorkerSaid`` and ``WorkerExited`` go out by ``report``. Also remembers
-enough of each team for a returning daemon to adopt it. Called by ``trainers.agent.main``.
+Starts and kills them as the daemon orders, forwards messages to them and reports
+``WorkerStarted``, ``WorkerSaid`` and ``WorkerExited``. Keeps enough of each team for a returning
+daemon to adopt it. Called by ``trainers.agent.main``.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from trainers.agent.templates import KILLED, TemplatePool
 LOG = logging.getLogger("bftrainer.agent")
 Said = WorkerStarted | WorkerSaid | WorkerExited
 Report = Callable[[Said], None]
-MAX_LINE_BYTES = 64 * 1024  # of one worker; all its newest bodies must fit one Hello
+MAX_LINE_BYTES = 64 * 1024  # of a worker's message; all newest bodies must fit into one Hello
 KEPT_ENDS = 64
 
 
 class Workers:
-    """All workers of this agent, in teams. ``on_commit`` sees every roster passed on."""
+    """All workers of this agent, in teams. ``on_commit`` is called with every commit forwarded."""
 
     def __init__(
         self,
@@ -68,12 +68,12 @@ class Workers:
         self._programs = ProgramPool(log_dir=log_dir, events=self)
 
     def warm(self, interpreters: list[str]) -> None:
-        """Warm the templates of these interpreters."""
+        """Start the templates of these interpreters."""
         for interpreter in interpreters:
             self._pool.warm(interpreter)
 
     def ids(self) -> list[str]:
-        """Return the ids of all teams that are not gone."""
+        """Return the ids of all running teams."""
         return list(self._teams)
 
     def reports(self) -> list[WorkerReport]:
@@ -81,11 +81,11 @@ class Workers:
         return [team.report() for team in self._teams.values()]
 
     def ends(self) -> list[Said]:
-        """Return the last words of the teams that ended lately, oldest first."""
+        """Return the last messages of teams that ended recently, oldest first."""
         return [message for messages in self._ended for message in messages]
 
     def for_peers(self) -> list[PeerWorker]:
-        """Return what other agents may know."""
+        """Return what other agents may see."""
         return [
             PeerWorker(worker_id=t.worker_id, generation=t.generation, step=t.step)
             for t in self._teams.values()
@@ -96,14 +96,14 @@ class Workers:
         return list(dict.fromkeys(t.trainer_id for t in self._teams.values()))
 
     def standings(self, trainer_id: str) -> list[QuorumMember]:
-        """Return how the teams of one trainer stand; one that is lost is not there."""
+        """Return the status of the teams of one trainer, without lost ones."""
         teams = [t for t in self._teams.values() if t.trainer_id == trainer_id]
         return [t.standing() for t in teams if not t.is_lost]
 
     def start(self, order: StartWorker) -> None:
-        """Fork or start a team; an order seen before changes nothing."""
+        """Fork or start a team; a repeated order has no effect."""
         if order.worker_id in self._teams:
-            LOG.info("%s runs already", order.worker_id)
+            LOG.info("%s is already running", order.worker_id)
             return
         try:
             configs = split(_config(order), gpus=self._gpus, environ=os.environ)
@@ -118,7 +118,7 @@ class Workers:
         team = Team(order.worker_id, order.trainer_id, len(configs))
         self._teams[order.worker_id] = team
         for config in configs:
-            if self._teams.get(order.worker_id) is team:  # the one before could be started
+            if self._teams.get(order.worker_id) is team:  # the previous worker could be started
                 self._start(team, order, config)
 
     def _start(self, team: Team, order: StartWorker, config: protocol.WorkerConfig) -> None:
@@ -138,10 +138,10 @@ class Workers:
             self._pool.fork(order.interpreter, body, theirs)
 
     def tell(self, order: TellWorker) -> None:
-        """Pass a body on to all of a team; one that is not for workers is dropped."""
+        """Forward a body to all workers of a team; drop one that is not for workers."""
         team = self._teams.get(order.worker_id)
         if team is None:
-            LOG.info("%s is not here, nothing told", order.worker_id)
+            LOG.info("%s does not run here, message dropped", order.worker_id)
             return
         try:
             message = _to_worker(order.body)
@@ -154,7 +154,7 @@ class Workers:
             self._on_commit(message)
         for process in team.running():
             if process.channel is not None and not process.channel.send(line):
-                LOG.warning("%s does not read any more", process.name)
+                LOG.warning("%s no longer reads its messages", process.name)
 
     def kill(self, worker_id: str) -> None:
         """SIGKILL the process groups of a team; its exit is reported as usual."""
@@ -167,10 +167,10 @@ class Workers:
             self._pool.kill(process.name)
 
     def kill_silent(self, lease_s: float) -> None:
-        """Kill workers whose process has not answered for this long: stopped, or worse."""
+        """Kill workers whose process has sent no heartbeat for this long."""
         for _, process in list(self._processes.values()):
             if process.channel is not None and process.is_silent(lease_s):
-                process.channel.drain()  # it may have spoken while we were not listening
+                process.channel.drain()  # its heartbeat may be waiting in the socket
                 if process.is_silent(lease_s):
                     process.cause = f"It did not answer for {lease_s:g} s (worker_lease_s)."
                     LOG.warning("%s: %s", process.name, process.cause)
@@ -181,10 +181,10 @@ class Workers:
         self._programs.kill_all()
         self._pool.kill_all()
 
-    # -- what templates and workers tell us ----------------------------------------------
+    # -- events of templates and messages of workers -------------------------------------
 
     def forked(self, worker_id: str, pid: int) -> None:
-        """Note that a worker runs; that the first does is reported."""
+        """Record that a worker runs; report it for the first of a team."""
         team, process = self._processes.get(worker_id, (None, None))
         if team is None or process is None:
             return
@@ -193,7 +193,7 @@ class Workers:
             self._report(WorkerStarted(worker_id=team.worker_id, pid=pid))
 
     def exited(self, worker_id: str, returncode: int, cause: str) -> None:
-        """Note a worker's end; report its team's, after everything it had to say."""
+        """Record a worker's end; report its team's, after its last messages."""
         team, process = self._processes.pop(worker_id, (None, None))
         if team is None or process is None:
             return
@@ -219,7 +219,7 @@ class Workers:
         for line in lines:
             self._said(team, process, line)
         if len(rest) > MAX_LINE_BYTES:
-            LOG.warning("BFT-1301: %s sends a line without end, killed", process.name)
+            LOG.warning("BFT-1301: %s sent an overlong line, killed", process.name)
             process.unread.clear()
             self._kill(process)
 
@@ -238,7 +238,7 @@ class Workers:
 def _config(order: StartWorker) -> protocol.WorkerConfig:
     config = protocol.from_body({**order.config, "type": "WorkerConfig"})
     if not isinstance(config, protocol.WorkerConfig) or config.worker_id != order.worker_id:
-        raise protocol.ProtocolError("it names another worker")
+        raise protocol.ProtocolError("it is for another worker")
     return config
 
 

@@ -1,1 +1,1 @@
-"""The worker of runtime ``command``: keeps one user's program on one node."""
+"""The worker of runtime ``command``: runs one user's program on one node."""

@@ -1,4 +1,4 @@
-"""``python -I -m trainers.command FD``: what an agent starts as a worker.
+"""``python -I -m trainers.command FD``: started by an agent as a worker.
 
 FD is the worker's end of a socket to the agent; its first line is the configuration.
 """
@@ -12,6 +12,6 @@ import sys
 from trainers.command.keeper import Keeper
 
 if __name__ == "__main__":
-    # The agent holds its signals back, and children inherit that: programs must not.
+    # Children inherit the agent's blocked signals; programs must not.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     sys.exit(Keeper(socket.socket(fileno=int(sys.argv[1]))).run())

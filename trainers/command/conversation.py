@@ -1,7 +1,7 @@
-"""The keeper's side of the socket: orders and messages in, what a worker says out.
+"""The keeper's connection to the agent: receives orders, sends a worker's messages.
 
-Keeps what has to be told of the present generation (where the program is, whether it
-was said to have started) and the pace of ``Progress``. Called by ``keeper``.
+Keeps the state to be reported for the present generation (progress, whether the start was
+reported) and the rate of ``Progress``. Called by ``keeper``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bftrainer.elastic import protocol
 from bftrainer.model.trainer import CheckpointContract, Launch
 from trainers.command.lines import Pace, Place
 
-PROGRESS_S = 0.5  # Progress is said at most so often
+PROGRESS_S = 0.5  # least time between two Progress messages
 READ_BYTES = 1 << 16
 
 
@@ -38,7 +38,7 @@ def read_orders(sock: socket.socket) -> Orders:
         there = sock.recv(READ_BYTES, socket.MSG_PEEK)
         if not there:
             raise protocol.ProtocolError("the agent closed the socket before its orders")
-        # No more than the line: what follows is for the conversation.
+        # Only the first line: what follows is read by ``Conversation``.
         line += sock.recv(there.find(b"\n") + 1 or len(there))
     body = json.loads(line)
     config = protocol.from_body(body["config"])
@@ -51,7 +51,7 @@ def read_orders(sock: socket.socket) -> Orders:
 
 
 class Conversation:
-    """Says each thing once, in order; never more than one Progress per ``PROGRESS_S``."""
+    """Sends each message once, in order; at most one Progress per ``PROGRESS_S``."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -65,7 +65,7 @@ class Conversation:
         self._began_s = 0.0
         self._pace = Pace()
         self._said_s = 0.0
-        self.due_s: float | None = None  # when a Progress that was held back may be said
+        self.due_s: float | None = None  # when a held-back Progress is due
 
     def fileno(self) -> int:
         """For the selector."""
@@ -83,19 +83,19 @@ class Conversation:
         return [m for m in messages if isinstance(m, protocol.ToWorker)]
 
     def send(self, message: protocol.FromWorker) -> None:
-        """Say it; to an agent that is gone it is said in vain."""
+        """Send a message, unless the agent is gone."""
         try:
             self._socket.sendall(protocol.encode(message))
         except (BrokenPipeError, ConnectionResetError):
             self.is_over = True
 
     def begin(self, commit: protocol.Commit, rank: int) -> None:
-        """Speak for a member of this generation from now on."""
+        """Report as a member of this generation from now on."""
         self.generation, self._attempt = commit.generation, commit.attempt
         self._rank, self._size = rank, len(commit.members)
 
     def entered(self, now_s: float) -> None:
-        """Say, once, that the program runs."""
+        """Report, once, that the program runs."""
         if self._has_entered:
             return
         self._has_entered = True
@@ -108,7 +108,7 @@ class Conversation:
                 step=self.place.step,
                 epoch=self.place.epoch,
                 samples=self.place.samples,
-                pause_s=0.0,  # nobody survived: the daemon measures from the stop on
+                pause_s=0.0,  # all were stopped: the daemon measures from the stop
                 transfer_s=0.0,
                 resumed_from=self.resumed_from,
             )
@@ -116,7 +116,7 @@ class Conversation:
         self._said_s = now_s
 
     def progress(self, place: Place, now_s: float) -> None:
-        """Take in where the program is; the first node's numbers are the trainer's."""
+        """Record the program's progress; that of the first node counts."""
         if self._rank == 0:
             self.place = place
             self._pace.add(place, now_s)
@@ -127,7 +127,7 @@ class Conversation:
             self.tick(now_s)
 
     def tick(self, now_s: float) -> None:
-        """Say the Progress that was held back, when its time has come."""
+        """Send the held-back Progress if it is due."""
         if self.due_s is None or now_s < self.due_s:
             return
         self.due_s, self._said_s = None, now_s
@@ -144,12 +144,12 @@ class Conversation:
         )
 
     def flush(self) -> None:
-        """Say what was held back."""
+        """Send the held-back Progress now."""
         if self.due_s is not None:
             self.tick(self.due_s)
 
     def saved(self, path: str, took_s: float) -> None:
-        """Say that the program wrote the checkpoint it was asked for."""
+        """Report that the program wrote the requested checkpoint."""
         self.flush()
         self.send(
             protocol.Saved(
@@ -162,7 +162,7 @@ class Conversation:
         )
 
     def interrupted(self, reason: str) -> None:
-        """Say that it did not."""
+        """Report that it did not."""
         self.flush()
         self.send(
             protocol.Interrupted(
@@ -174,7 +174,7 @@ class Conversation:
         )
 
     def finished(self, now_s: float) -> None:
-        """Say that the training is complete."""
+        """Report that the training is complete."""
         self.entered(now_s)
         self.flush()
         self.send(

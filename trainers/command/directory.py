@@ -1,10 +1,9 @@
-"""Where a program's checkpoints are, and why an older generation cannot write there.
+"""The checkpoint directory of a program, fenced against older generations.
 
-The checkpoint directory has another name in every generation: whoever starts one renames
-``generation-6`` to ``generation-7``. That is one atomic step that copies nothing, and a
-process of generation 6 that is still alive somewhere (its node was cut off, say) finds
-its directory gone. ``latest`` is a link to the present name, for people. Called by
-``keeper`` on the first node; the others wait for the new name to appear.
+It has a new name in every generation: the new one renames ``generation-6`` to ``generation-7``.
+That is atomic and copies nothing, and a process of generation 6 that is still alive (say, on a
+node that was cut off) finds its directory gone. ``latest`` is a link to the present name, for
+users. Called by ``keeper`` on the first node; the others wait for the new name to appear.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ def directory_of(base: Path, generation: int) -> Path:
 
 
 def take(base: Path, *, run: str, generation: int) -> Path:
-    """Give the newest checkpoints to this generation.
+    """Rename the newest checkpoint directory for this generation.
 
     Args:
         base: the trainer's checkpoint directory.
-        run: which submission; a new one begins to count at 1 again.
-        generation: ours.
+        run: which submission; a new one counts generations from 1 again.
+        generation: the new one.
 
     Raises:
         FencedError: the same run has a later generation already.
@@ -46,7 +45,7 @@ def take(base: Path, *, run: str, generation: int) -> Path:
         raise FencedError(f"generation {newest} has the checkpoints, this is {generation}")
     target = directory_of(base, generation)
     if newest and newest != generation:
-        if target.exists():  # of an earlier run that was cut off: never to be read again
+        if target.exists():  # of an aborted earlier run: not used any more
             target.rename(base / f"{target.name}.stale-{time.time_ns()}")
         directory_of(base, newest).rename(target)
     else:

@@ -1,8 +1,6 @@
-"""What a program is told when it starts: its environment. Pure.
+"""The environment of a program. Pure.
 
-The worker's configuration, the roster and what the keeper made for it come in; a
-dictionary goes out. The names are the contract of docs/howto/train-command.md.
-Called by ``keeper``.
+The names are part of the contract in docs/howto/train-command.md. Called by ``keeper``.
 """
 
 from __future__ import annotations
@@ -21,10 +19,10 @@ def program_environment(
     control_file: str,
     inherited: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return the whole environment of the program; what the user exports wins over ours.
+    """Return the environment of the program; the user's variables override ours.
 
-    ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT`` are what
-    ``torch.distributed``'s ``env://`` and its relatives read, with one process per node.
+    ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT`` are those of
+    ``torch.distributed``'s ``env://``, with one process per node.
     """
     members = sorted(commit.members, key=lambda m: m.rank)
     told = {

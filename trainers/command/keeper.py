@@ -1,10 +1,10 @@
-"""Keeps one program on one node: starts it, asks it for checkpoints, says how it fares.
+"""Runs one program on one node: starts it, requests checkpoints, reports its progress.
 
-The agent's socket comes in: first the configuration, then the messages of
-``bftrainer.elastic.protocol`` that a worker gets. What a worker says goes out. A keeper
-lives for one generation: ``Warm`` at once, ``Ready``, the program, and an end. When the
-agent is gone the keeper kills its process group, program included; when the keeper is
-gone the agent does. Called by ``__main__``.
+To the agent a keeper is a worker: it receives its configuration, then messages of
+``bftrainer.elastic.protocol``, and sends a worker's messages. It lives for one generation:
+``Warm`` at once, ``Ready``, the program, and an end. If the agent dies, the keeper kills its
+process group, including the program; if the keeper dies, the agent does. Called by
+``__main__``.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from trainers.command.environment import program_environment
 from trainers.command.lines import parse_line
 from trainers.command.program import ControlFile, Program
 
-QUIET_START_S = 10.0  # a program that says nothing counts as started after so long
-DIRECTORY_PATIENCE_S = 30.0  # until the first node's rename must be seen here
-LOOK_S = 0.02  # how often it is looked for
-NEWS_PATIENCE_S = 1.0  # what ended a program may be on its way to us: a loss, a stop
-MIN_RUN_S = 1.0  # one that asks to be started again sooner would do so for ever
-KILLED = 1  # our exit status after a failure: the words are in ``Failed``
+QUIET_START_S = 10.0  # a silent program counts as started after this time
+DIRECTORY_PATIENCE_S = 30.0  # limit until the first node's rename is visible here
+LOOK_S = 0.02  # between two checks for it
+NEWS_PATIENCE_S = 1.0  # wait for a message that explains a program's end: a loss, a stop
+MIN_RUN_S = 1.0  # a program that asks for a restart sooner would loop
+KILLED = 1  # our exit status after a failure, which ``Failed`` describes
 
 
 class Stage(enum.Enum):
-    """What becomes of the program."""
+    """State of the program."""
 
     WAITING = "waiting"  # for a generation
     LOOKING = "looking"  # for the checkpoint directory
@@ -45,8 +45,8 @@ class Stage(enum.Enum):
     STOPPING = "stopping"  # asked for its checkpoint
     ABANDONED = "abandoned"  # killed, because the generation is broken
     FAILED = "failed"  # it failed, which may turn out to be the effect of a loss
-    SAVED = "saved"  # it wrote its checkpoint unasked: others may have been asked before it
-    OVER = "over"  # nothing (more) to run on this node
+    SAVED = "saved"  # it saved and ended unasked: perhaps others were asked before it
+    OVER = "over"  # nothing to run on this node any more
 
 
 class Keeper:
@@ -61,7 +61,7 @@ class Keeper:
         self._stage = Stage.WAITING
         self._status: int | None = None  # ours, once it is known
         self._deadline_s: float | None = None  # of the stage
-        self._save_s: float | None = None  # when it is asked for a checkpoint next
+        self._save_s: float | None = None  # when the next checkpoint is requested
         self._asked_s = 0.0
         self._commit: protocol.Commit | None = None
         self._rank = 0
@@ -89,7 +89,7 @@ class Keeper:
             raise SystemExit(KILLED) from problem
 
     def run(self) -> int:
-        """Serve until there is nothing left to keep; return the exit status."""
+        """Serve until the generation is over; return the exit status."""
         while self._status is None:
             for key, _ in self._selector.select(self._patience_s()):
                 self._look_at(key.fd)
@@ -103,7 +103,7 @@ class Keeper:
             for message in self._talk.receive():
                 self._told(message)
             if self._talk.is_over:
-                os.killpg(0, signal.SIGKILL)  # the agent is gone, and the node with it
+                os.killpg(0, signal.SIGKILL)  # the agent is gone: we no longer hold the node
         elif program is not None and fd == program.output_fd:
             self._hear(program)
             if program.is_silent:
@@ -132,15 +132,15 @@ class Keeper:
         if self._stage is Stage.RUNNING:
             self._talk.entered(now_s)
         elif self._stage is Stage.STOPPING and self._program is not None:
-            self._write_log("no checkpoint within the grace, killed")
+            self._write_log("no checkpoint within --checkpoint-grace, killed")
             self._program.kill()
         elif self._stage is Stage.FAILED:
             self._fail(self._failure)
         elif self._stage is Stage.SAVED:
-            self._write_log("it asks to be started again")
+            self._write_log("restarted at its own request")
             self._start()
 
-    # ---- what the daemon wants -------------------------------------------------------
+    # ---- messages of the daemon ------------------------------------------------------
 
     def _told(self, message: protocol.ToWorker) -> None:
         match message:
@@ -160,7 +160,7 @@ class Keeper:
                 os.killpg(0, signal.SIGKILL)
 
     def _reserve_port(self) -> int:
-        """Find a port for the program; it is ours until the program starts."""
+        """Reserve a port for the program until it starts."""
         if self._reserved is None:
             self._reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -185,7 +185,7 @@ class Keeper:
             self._asked_s = time.monotonic()
 
     def _stop(self, *, is_abandoned: bool) -> None:
-        """End the program: with its checkpoint, or at once."""
+        """End the program: after a checkpoint, or at once."""
         generation = self._commit.generation if self._commit else 0
         if self._stage in (Stage.STOPPING, Stage.ABANDONED):
             return
@@ -231,7 +231,7 @@ class Keeper:
         if path.is_dir():
             self._start()
         elif now_s - self._asked_s > DIRECTORY_PATIENCE_S:
-            self._fail(f"BFT-1415 {path}, made on the first node, is not seen on this one.")
+            self._fail(f"BFT-1415 {path}, created on the first node, is not visible here.")
 
     def _start(self) -> None:
         config, commit = self._orders.config, self._commit
@@ -309,7 +309,7 @@ class Keeper:
         if status == 0 and self._rank == 0:
             self._finish()
         elif status == 0:
-            self._stage = Stage.OVER  # the first node's end is the trainer's
+            self._stage = Stage.OVER  # only the first node's end completes the trainer
             self._talk.entered(time.monotonic())
         elif status == contract.saved_status and (not self._is_alone() or ran_s >= MIN_RUN_S):
             self._wait_for_news(Stage.SAVED)

@@ -1,7 +1,6 @@
-"""What a program says of its progress: lines ``BFT ready`` or ``BFT step=7 samples=448``.
+"""Parses a program's progress lines: ``BFT ready`` or ``BFT step=7 samples=448``. Pure.
 
-Lines of output come in; where the program is, and how fast, go out. Pure: the clock is
-an argument. Called by ``keeper``.
+Also derives its speed; the clock is an argument. Called by ``keeper``.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from dataclasses import dataclass
 
 from bftrainer.elastic.fields import MOST
 
-WINDOW_S = 10.0  # rates are those of the last so many seconds
-# Numbers of 15 digits are whole to everybody who reads JSON; nobody trains for so long.
+WINDOW_S = 10.0  # rates are averages over this time
+# 15 digits are exact in every JSON parser and more than any training needs.
 _LINE = re.compile(r"BFT(?=\s)(?:\s+(?:ready|(?:step|samples|epoch)=\d{1,15}))+\s*\Z", re.ASCII)
 _NUMBER = re.compile(r"(step|samples|epoch)=(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a program is, in its own numbers, since the beginning of the training."""
+    """Progress of a program, as it reports it, since the beginning of the training."""
 
     step: int = 0
     epoch: int = 0
@@ -28,7 +27,7 @@ class Place:
 
 
 def parse_line(line: str, before: Place) -> Place | None:
-    """Return where the program is by this line; None when the line is none of ours."""
+    """Return the progress after this line; None if it is not a progress line."""
     if not _LINE.match(line):
         return None
     said = {name: int(number) for name, number in _NUMBER.findall(line)}
@@ -40,19 +39,19 @@ def parse_line(line: str, before: Place) -> Place | None:
 
 
 class Pace:
-    """How fast the places follow each other."""
+    """Speed of a program."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, Place]] = deque()
 
     def add(self, place: Place, now_s: float) -> None:
-        """Take one more place in."""
+        """Add a progress report."""
         self._seen.append((now_s, place))
         while len(self._seen) > 2 and now_s - self._seen[0][0] > WINDOW_S:
             self._seen.popleft()
 
     def rates(self) -> tuple[float, float]:
-        """Return seconds per step and samples per second; 0.0 while they are not known."""
+        """Return seconds per step and samples per second; 0.0 while unknown."""
         if not self._seen:
             return 0.0, 0.0
         (from_s, first), (to_s, last) = self._seen[0], self._seen[-1]

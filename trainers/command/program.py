@@ -1,8 +1,7 @@
 """One run of the user's program: its process, its output, its control file.
 
-Arguments, directory and environment come in; lines of output, the exit status and the
-moment of the start go out. It is in the process group of the keeper, so that one signal
-to the group ends both with all their children. Called by ``keeper``.
+The program is in the keeper's process group, so that one signal to the group ends both and all
+their children. Called by ``keeper``.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from typing import BinaryIO
 from bftrainer import process
 
 READ_BYTES = 1 << 16
-MAX_LINE_BYTES = 4096  # longer ones go to the log all the same, but are not ours
+MAX_LINE_BYTES = 4096  # longer lines are logged but not parsed
 
 
 class ControlFile:
-    """A file of this node that names the requests made so far, one word per line.
+    """A file on this node that lists the requests made so far, one word per line.
 
-    It lives in memory and goes with the keeper: nothing is left behind, whoever is killed.
+    It is in memory and vanishes with the keeper, so nothing is left behind.
     """
 
     def __init__(self) -> None:
@@ -32,11 +31,11 @@ class ControlFile:
 
     @property
     def path(self) -> str:
-        """Where any process of the user on this node can read it."""
+        """Path under which any process of the user on this node can read it."""
         return f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def clear(self) -> None:
-        """Begin anew, for another run."""
+        """Empty it for another run."""
         os.ftruncate(self._fd, 0)
         os.lseek(self._fd, 0, os.SEEK_SET)
 
@@ -70,7 +69,7 @@ class Program:
         self.output_fd = reader
         self.pidfd = os.pidfd_open(self._child.pid)
         self.started_s = time.monotonic()
-        self.is_silent = False  # nobody can write to its output any more
+        self.is_silent = False  # its output is closed
         self._log = log
         self._rest = b""
 
@@ -79,11 +78,11 @@ class Program:
         self._child.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL the program itself; what it leaves behind ends with our process group."""
+        """SIGKILL the program itself; its children end with our process group."""
         self._child.kill()
 
     def read(self) -> list[str]:
-        """Copy all it has written so far into the log; return the lines that are complete."""
+        """Copy its new output to the log; return the complete lines."""
         lines: list[str] = []
         while not self.is_silent:
             try:
@@ -98,7 +97,7 @@ class Program:
         return lines
 
     def end(self) -> int:
-        """Reap it, after ``pidfd`` said that it ended; negative: the signal that killed it."""
+        """Reap it after ``pidfd`` became readable; return its status, ``-N`` for signal N."""
         status = self._child.wait()
         os.close(self.pidfd)
         os.close(self.output_fd)

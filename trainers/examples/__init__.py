@@ -1,1 +1,1 @@
-"""Example training scripts, each elastic by five lines; run one plainly to try it."""
+"""Example training scripts; run one by hand to try it."""

@@ -3,11 +3,11 @@
 
     bftrainer submit --runtime command --nodes 1:4 -- ./command_sgd.py --steps 5000
 
-Fits a line to made-up points, on every node with a share of each batch. The sums of the
-gradients travel over sockets of its own (MASTER_ADDR, MASTER_PORT). It keeps the contract
-of docs/howto/train-command.md with nothing but the standard library: it loads the checkpoint it
-finds, says where it is, writes and ends when it is asked. The checkpoint counts every
-sample, so that one used twice, or never, would show.
+Fits a line to synthetic points; every node processes a share of each batch. Gradients are summed
+over the program's own sockets (MASTER_ADDR, MASTER_PORT). It follows the contract of
+docs/howto/train-command.md with the standard library only: it loads a checkpoint, prints its
+progress, saves and ends on request. The checkpoint counts every sample, which shows any sample
+used twice or never.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from pathlib import Path
 SAVED = 85  # "my checkpoint is written, start me again"
 CONNECT_S = 20.0
 RATE = 0.05
-SLOPE, OFFSET = 3.0, -1.0  # what it shall find
+SLOPE, OFFSET = 3.0, -1.0  # the solution
 
-asked: list[int] = []  # signals that came
+asked: list[int] = []  # signals received
 
 
 @dataclass(slots=True)
 class State:
-    """All that a checkpoint holds."""
+    """The contents of a checkpoint."""
 
     step: int = 0
     samples: int = 0
@@ -42,7 +42,7 @@ class State:
 
 
 class Ring:
-    """Adds up numbers over all ranks; the first one adds, the others send and wait."""
+    """Sums numbers over all ranks; rank 0 adds, the others send and wait."""
 
     def __init__(self, rank: int, size: int) -> None:
         self._peers: list[BufferedRWPair] = []
@@ -56,7 +56,7 @@ class Ring:
         self._is_first = rank == 0
 
     def add_up(self, numbers: list[float]) -> list[float]:
-        """Return the sums, the same to the last bit on all ranks."""
+        """Return the sums, bit-identical on all ranks."""
         if self._is_first:
             rows = [numbers, *(json.loads(_line(peer)) for peer in self._peers)]
             numbers = [sum(column) for column in zip(*rows, strict=True)]
@@ -91,7 +91,7 @@ def load(path: Path) -> State:
 
 
 def save(path: Path, state: State) -> None:
-    """Write beside, then rename: there is a whole checkpoint at any moment."""
+    """Write a temporary file, then rename: there is a complete checkpoint at any moment."""
     fresh = path.with_suffix(".fresh")
     with fresh.open("w") as out:
         json.dump({name: getattr(state, name) for name in State.__slots__}, out)
@@ -101,12 +101,12 @@ def save(path: Path, state: State) -> None:
 
 
 def is_asked() -> bool:
-    """Whether a checkpoint is wanted, by signal or by the control file."""
+    """Whether a checkpoint is requested, by signal or by the control file."""
     return bool(asked) or "stop" in Path(os.environ["BFT_CONTROL_FILE"]).read_text()
 
 
 def one_step(state: State, ring: Ring, rank: int, size: int, batch: int) -> bool:
-    """Train on one batch; return whether somebody was asked to stop."""
+    """Train on one batch; return whether any rank was asked to stop."""
     first = state.step * batch
     mine = range(first + rank, first + batch, size)
     points = [(i, (i * 7919 % 1000) / 500 - 1) for i in mine]
@@ -152,8 +152,8 @@ def main() -> int:
             save(checkpoint, state)
             saved_s = time.monotonic()
         if is_stopping:
-            # Others may have told us before our own request came: it still may, and its
-            # default is to kill.
+            # Another rank may have been asked first; our own signal may still come, and its
+            # default action kills.
             signal.signal(signal.SIGUSR1, signal.SIG_IGN)
             return SAVED
     if rank == 0:

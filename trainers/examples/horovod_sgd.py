@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Stochastic gradient descent with elastic Horovod: an ordinary script, nothing of ours.
+"""Stochastic gradient descent with elastic Horovod: an ordinary script, without bftrainer.
 
     bftrainer submit --runtime horovod --nodes 1:4 --curve CURVE trainers/examples/horovod_sgd.py
 
-``horovodrun`` runs it as well. Fits a line to made-up points, each worker with a share of
-each batch. The state counts every sample over all workers, so that one used twice, or
-never, would show.
+Also runs under ``horovodrun``. Fits a line to synthetic points; each worker processes a share of
+each batch. The state counts every sample over all workers, which shows any sample used twice or
+never.
 """
 
 import argparse

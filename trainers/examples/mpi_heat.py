@@ -1,11 +1,11 @@
-"""The stationary temperature of a plate, by conjugate gradients on a domain that is cut anew.
+"""The stationary temperature of a plate, by conjugate gradients on a repartitioned domain.
 
     bftrainer submit --runtime mpi --nodes 1:4 --interpreter .venv/bin/python mpi_heat.py
 
-Solves -laplace(u) = f on a square with cold edges. Each member has some of the grid's
-rows; neighbours exchange the rows at their borders. When members come or go the rows are
-cut anew and travel: ``bftrainer.elastic.mpi`` does that between two iterations. The
-solution is that of a run of fixed size, up to the order of the sums in dot products.
+Solves -laplace(u) = f on a square with cold edges. Each member has a block of the grid's rows;
+neighbours exchange the rows at their borders. When members join or leave,
+``bftrainer.elastic.mpi`` repartitions the rows between two iterations. The solution is that of a
+run of fixed size, up to the order of summation in dot products.
 """
 
 from __future__ import annotations

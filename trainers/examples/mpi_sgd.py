@@ -1,10 +1,10 @@
-"""Stochastic gradient descent over MPI: what all members have is handed over.
+"""Stochastic gradient descent over MPI, with replicated state.
 
     bftrainer submit --runtime mpi --nodes 1:4 --interpreter .venv/bin/python mpi_sgd.py
 
-A logistic regression on made-up points. In every step each member takes its share of the
-batch and the gradients are summed. It counts every sample, so that one used twice, or
-never, would show. Alone, or under mpirun, it runs as it is.
+A logistic regression on synthetic points. In every step each member processes its share of the
+batch and the gradients are summed. It counts every sample, which shows any sample used twice or
+never. Also runs alone, or under mpirun.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ counted = np.zeros(2, dtype=np.int64)  # samples, sum of their numbers
 
 
 def step(run: mpi.Run) -> None:
-    """Train on one batch: nothing is changed before the sums are here."""
+    """Train on one batch; changes no state before the sums have arrived."""
     first = run.step * options.batch
     mine = np.arange(first + run.rank, first + options.batch, run.size)
     time.sleep(options.pause / run.size)

@@ -1,7 +1,7 @@
-"""``python -I -m trainers.mpi FD``: what an agent starts; becomes the user's interpreter.
+"""``python -I -m trainers.mpi FD``: started by an agent; replaces itself by the user's interpreter.
 
-The first line on FD names the interpreter; it is left there for ``elastic/mpi/boot.py``,
-which that interpreter runs in this very process.
+The first line on FD names the interpreter; it stays in the socket for ``elastic/mpi/boot.py``,
+which that interpreter runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BOOT = Path(bftrainer.__file__).resolve().parent / "elastic" / "mpi" / "boot.py"
 
 
 def main() -> int:
-    """Replace this program by the worker; return only if that fails."""
+    """Execute the worker in this process; return only if that fails."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     interpreter = str(json.loads(first_line(channel, stays=True))["options"]["interpreter"])
     channel.set_inheritable(True)

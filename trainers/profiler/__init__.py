@@ -1,1 +1,1 @@
-"""What ``bftrainer profile`` runs in the user's interpreter, by path."""
+"""Programs that ``bftrainer profile`` runs by path in the user's interpreter."""

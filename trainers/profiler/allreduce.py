@@ -1,4 +1,4 @@
-"""One worker of a measurement of all-reduces; run by path in the user's interpreter.
+"""A worker that measures all-reduces; run by path in the user's interpreter.
 
 ``allreduce.py CONFIG``: CONFIG is a JSON object, see ``Config``. Workers meet through a file
 on one machine, or through a TCP store on several. Rank 0 prints one JSON object:
@@ -26,13 +26,13 @@ LEAST_REPEATS, MOST_REPEATS = 3, 30
 
 @dataclass(frozen=True)
 class Config:
-    """What to measure, and which part of it this process is."""
+    """What to measure, and this process's rank."""
 
     rank: int
     size: int
     weights: list[int]
-    workers: list[int]  # the first so many ranks take part
-    cell_s: float  # time for one number of weights and workers
+    workers: list[int]  # numbers of ranks that take part, from rank 0
+    cell_s: float  # time for one combination of weights and workers
     meet: str  # path of a file, or HOST:PORT of rank 0
 
 
@@ -52,7 +52,7 @@ def main() -> None:
     if config.rank == 0:
         print(json.dumps({"seconds": rows, "torch": torch.__version__}))  # noqa: T201
         sys.stdout.flush()
-    os._exit(0)  # nothing is left to do, and groups take their time to close
+    os._exit(0)  # closing the groups would take long
 
 
 def _store(config: Config) -> Any:
@@ -64,7 +64,7 @@ def _store(config: Config) -> Any:
 
 
 def _time(weights: int, group: dist.ProcessGroup, cell_s: float) -> float:
-    """Median of some all-reduces, each after a barrier; all members do as many."""
+    """Return the median time of several all-reduces, each after a barrier."""
     gradient = torch.ones(weights)
     times = [_once(gradient, group) for _ in range(2)]  # the first one sets up buffers
     repeats = torch.tensor([cell_s / max(times[1], 1e-6)])

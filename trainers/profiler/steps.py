@@ -1,10 +1,9 @@
-"""Runs a training script plainly and times its steps; run by path in the user's interpreter.
+"""Runs a training script as one worker and times its steps, in the user's interpreter.
 
-``steps.py CONFIG SCRIPT [ARGS]...``: the one worker does the steps that rank 0 of 1, 2, 4 ...
-workers would do, one size after the other, each ``steps`` times, without anybody to
-exchange gradients with; the lower quartile counts, because a machine may be disturbed but
-not hurried. Then the result is written to a file, as a JSON object, and the
-process ends: what the script does after its loops is not run. CONFIG is a JSON object:
+``steps.py CONFIG SCRIPT [ARGS]...``: the worker does the steps of rank 0 of 1, 2, 4 ... workers,
+one size after the other, each ``steps`` times, without exchanging gradients. The lower quartile
+counts, because disturbances only make steps slower. The result is written to a file as a JSON
+object and the process ends: code after the script's loops is not run. CONFIG is a JSON object:
 ``{"package": DIR of bftrainer, "out": FILE, "sizes": [...], "steps": N}``.
 """
 
@@ -24,10 +23,10 @@ COLD_STEPS = 2  # of each size, not timed
 
 
 class Probe:
-    """Watches one ``Run``; the membership's size is what it believes of the others."""
+    """Times the steps of one ``Run``, whose size it sets."""
 
     def __init__(self, run: Any, config: dict[str, Any]) -> None:
-        self._membership = run._membership  # noqa: SLF001 - a part of ours, in their process
+        self._membership = run._membership  # noqa: SLF001 - our own class
         self._state = run._state  # noqa: SLF001
         self._config = config
         self._sizes: list[int] = list(config["sizes"])
@@ -53,7 +52,7 @@ class Probe:
         self._last_s = time.perf_counter()
 
     def note(self) -> None:
-        """Keep the steps of the present size; the last batch of an epoch may be short."""
+        """Record the steps of the present size, except on short batches."""
         batch = max(self._batches)
         times = sorted(
             t
@@ -74,7 +73,7 @@ class Probe:
 
 
 def main() -> None:
-    """Put the probe in place, then become the script."""
+    """Install the probe, then run the script."""
     config = json.loads(sys.argv[1])
     package = Path(config["package"])
     here = Path(__file__).resolve().parent
@@ -93,7 +92,7 @@ def main() -> None:
     sys.argv = sys.argv[2:]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))  # noqa: PTH100, PTH120 - as python does
     runpy.run_path(script, run_name="__main__")
-    if probes and probes[0].rows:  # it was shorter than we would have liked
+    if probes and probes[0].rows:  # the script ended before all sizes were measured
         probes[0].write()
 
 

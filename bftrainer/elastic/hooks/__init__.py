@@ -1,7 +1,7 @@
-"""Adapters for training loops that somebody else owns: Hugging Face, Lightning.
+"""Adapters for the training loops of frameworks: Hugging Face, Lightning.
 
-Each is a module of its own, imported by the script that uses it; none is imported by
-``bftrainer.elastic`` itself, and none of the libraries is required. See
+Each is a module that the script imports; ``bftrainer.elastic`` itself imports none of them, and
+none of the libraries is required. See
 docs/howto/train-huggingface-lightning.md.
 """
 
@@ -10,6 +10,6 @@ import os
 from bftrainer.elastic import control
 
 if control.is_worker():
-    # To a framework these mean that torchrun started it, and it would form a group of its own.
+    # Frameworks take these as a sign of torchrun and would form a process group of their own.
     for _name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         os.environ.pop(_name, None)

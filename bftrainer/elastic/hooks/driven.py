@@ -1,11 +1,10 @@
-"""A ``Run`` inside a loop that belongs to a framework.
+"""A ``Run`` inside the loop of a framework.
 
-The framework asks for an epoch's batches and calls for updates; what it must not see
-stays in here: a joiner's rehearsal, all but the last pass over a batch, steps that are
-redone because a member was lost. Each is worked off with the two actions that the hook
-hands in. A worker that has no share of a batch gets samples that do not count, so that
-the framework goes through the same steps on all workers. Its own counters are part of
-the registered state, so that they follow every outcome. Used by ``huggingface`` and
+The framework asks for an epoch's batches and for updates. Some work is hidden from it: a
+joiner's rehearsal, all but the last pass over a batch, steps repeated because a member was
+lost. This is done with the two callbacks of the hook. A worker without a share of a batch gets
+samples that do not count, so that the framework makes the same steps on all workers. The
+framework's counters are part of the registered state. Used by ``huggingface`` and
 ``lightning``.
 """
 
@@ -27,34 +26,34 @@ _NOTHING = object()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkWork:
-    """What a framework does with a batch beside the update."""
+    """What a framework does with a batch besides the update."""
 
     train: Callable[[Any], None]  # clear the gradients, forward, backward
     ready: Callable[[], None]  # between backward and update: clip
 
 
 class Counted:
-    """What a framework counts; each hook has its own, with ``state_dict`` and its inverse.
+    """The counters of a framework; each hook has its own, with ``state_dict`` and its inverse.
 
-    A framework may count a batch in two halves, before and after the update. State must
-    be handed over as it is between two steps, also where a step is being redone.
+    A framework may count a batch in two parts, before and after the update. The state handed
+    over must be that between two steps, even while a step is being repeated.
     """
 
     def remember(self) -> None:
-        """Keep what is counted now: ``state_dict`` returns it until ``forget``."""
+        """Save the counters: ``state_dict`` returns them until ``forget``."""
 
     def forget(self) -> None:
-        """The update is done, and the framework will count the second half."""
+        """Discard them: the update is done, the framework counts the second part next."""
 
     def begin(self) -> None:
-        """Count the first half of a batch that the framework does not see."""
+        """Count the first part of a batch that the framework does not see."""
 
     def reopen(self) -> None:
-        """Take back the end of an epoch, which the framework will count."""
+        """Undo the end of an epoch, which the framework will count."""
 
 
 class Driven(Run):
-    """A run whose loop and step are the framework's."""
+    """A run whose loop and step are called by a framework."""
 
     def __init__(
         self,
@@ -69,44 +68,44 @@ class Driven(Run):
         self._counted = counted
         self._left_epochs = self.epochs()
         self._source: Iterator[Any] = iter(())
-        self._is_fresh = False  # the run's epoch was begun and nobody has read from it
-        self._held: Any = _NOTHING  # a batch of the next epoch, met in the last
+        self._is_fresh = False  # the run's epoch has begun, no batch was read
+        self._held: Any = _NOTHING  # a batch of the next epoch, fetched in the last
         self._serving = -1
-        self._sound: dict[str, Any] | None = None  # state before what counts for nothing
+        self._sound: dict[str, Any] | None = None  # state before uncounted work
         self._buffers: list[torch.Tensor] = []  # before samples that do not count
 
     @property
     def is_discounted(self) -> bool:
-        """Whether what the framework counts now belongs to no step of the run."""
+        """Whether what the framework does now belongs to no step of the run."""
         return self._sound is not None
 
     @property
     def is_trained(self) -> bool:
-        """Whether no step is left: a submission may ask for less than the framework would do."""
+        """Whether no step is left; a submission may request less than the framework would do."""
         counters = self._membership.counters
         after = replace(counters, epoch=counters.epoch + 1)
         return not self._next_batch() and self._length.is_done(after)
 
     @property
     def rehearsing(self) -> bool:
-        """Whether the batch in hand does not count: a rehearsal's, or in place of no share."""
+        """Whether the present batch does not count: a rehearsal, or this worker has no share."""
         return self._is_rehearsing or (self._batch is not None and not self._pieces(self._batch))
 
     def open(self) -> None:
-        """Begin: a script that runs plainly enters its only generation here."""
+        """Begin; a script run without an agent enters its only generation here."""
         self._is_fresh = self._advance()
 
     def epoch_batches(self) -> Iterator[Any]:
-        """Go over the batches of one epoch for the framework to train and update with.
+        """Iterate over the batches of one epoch, for the framework to train and update with.
 
-        An epoch that has none left is passed over, so the first batch of a joiner comes
-        from wherever the run is.
+        Epochs without remaining batches are skipped, so a joiner's first batch is at the run's
+        position.
         """
         self._settle()
         if self._held is _NOTHING:
             self._hold_next(may_advance=True)
         elif self._cutting.logical and (pieces := self._pieces(self._batch or 0)):
-            self._seed(pieces[-1].logical)  # the framework may have drawn since it was fetched
+            self._seed(pieces[-1].logical)  # the framework may have drawn random numbers
         if self._held is _NOTHING:
             return
         self._serving = self.epoch
@@ -114,23 +113,23 @@ class Driven(Run):
             batch = self._take()
             self._counted.remember()
             yield batch
-            # A generation that begins at the end of an epoch does so on all workers where the
-            # next epoch begins: only who joined in this one is asked for a batch here.
+            # A generation that begins at the end of an epoch begins for all workers with the
+            # next epoch; only a worker that joined in this one is asked for a batch here.
             if self.is_discounted or not self._next_batch() or not self._follow():
                 return
 
     def step(self) -> bool:
-        """As ``Run.step``; samples that do not count leave nothing in the model's buffers."""
+        """As ``Run.step``; also restores the buffers after samples that do not count."""
         for buffer, value in zip(self._state.buffers(), self._buffers, strict=False):
             buffer.copy_(value)
         self._buffers = []
         return super().step()
 
     def update(self) -> None:
-        """Apply the averaged gradients of the batch in hand, in place of the optimizer's step.
+        """Apply the averaged gradients of the present batch, in place of the optimizer's step.
 
-        Returns when the step is committed, however often it must be redone; also when the
-        others had committed it and the epoch is over.
+        Returns when the step is committed, however often it is repeated; also if the others
+        had committed it and the epoch is over.
         """
         while not self.step():
             if not self._follow():
@@ -143,7 +142,7 @@ class Driven(Run):
         self._counted.forget()
 
     def close(self) -> None:
-        """End the run: on rank 0 alone the framework goes on after this."""
+        """End the run; only on rank 0 does the framework continue after this."""
         self._settle()
         self.finish()
 
@@ -151,8 +150,8 @@ class Driven(Run):
         return self._cutting.pieces(batch, self.size, self.rank)
 
     def _step_without_samples(self, batch: int) -> Iterator[Any]:
-        """Let the framework step and count as on the other workers."""
-        if not self._cutting.logical:  # there, all get the buffers of the first
+        """Give the framework uncounted samples, so that it steps as on the other workers."""
+        if not self._cutting.logical:  # in bitwise mode all get the buffers of the first
             self._buffers = [b.clone() for b in self._state.buffers()]
         self._is_last_pass = True
         self._take_in_hand(batch, 0)
@@ -160,7 +159,7 @@ class Driven(Run):
         self._require_stepped()
 
     def _bring_along(self, batch: int) -> None:
-        """Nobody is behind: all have stepped."""
+        """Do nothing: all members have stepped."""
         del batch
 
     def _take(self) -> Any:
@@ -171,7 +170,7 @@ class Driven(Run):
         return next(self._left_epochs, None) is not None
 
     def _hold_next(self, *, may_advance: bool) -> None:
-        """Fetch until there is a batch for the framework; hold nothing at the end."""
+        """Fetch the framework's next batch; hold nothing at the end."""
         if may_advance:
             if not self._is_fresh and not self._advance():
                 return
@@ -191,9 +190,9 @@ class Driven(Run):
             self._source = self.batches()
 
     def _follow(self) -> bool:
-        """Hold the epoch's next batch; return False where the others have ended the epoch.
+        """Hold the epoch's next batch; return False if the others have ended the epoch.
 
-        What the framework then counts until it begins the next epoch counts for nothing.
+        What the framework then does until it begins the next epoch is discarded.
         """
         self._hold_next(may_advance=False)
         if self._held is not _NOTHING and self.epoch == self._serving:
@@ -203,20 +202,20 @@ class Driven(Run):
         return False
 
     def _settle(self) -> None:
-        """Take back what the framework counted after the state was sound."""
+        """Undo what the framework did since its work stopped counting."""
         if self._sound is not None:
             self._state.restore_light(self._sound)
             self._sound = None
 
 
 class Batches:
-    """What a framework takes for its loader: as long as an epoch has updates."""
+    """The loader given to the framework: its length is the updates of an epoch."""
 
     def __init__(self, loader: DataLoader[Any], run: Callable[[], Driven]) -> None:
         self.dataset = loader.dataset
         self.batch_size = loader.batch_size
         self._updates = len(loader)
-        self._run = run  # is built after the framework has asked for its loader
+        self._run = run  # a callable: the run is built after the framework takes its loader
 
     def __len__(self) -> int:
         return self._updates
@@ -226,28 +225,28 @@ class Batches:
 
 
 def batch_rule(loader: DataLoader[Any], *, passes: int, is_bitwise: bool) -> GlobalBatch | None:
-    """Return how the framework's batch and accumulation cut an update, None for no passes."""
+    """Return the batch rule of a framework's batch and accumulation, None for one pass."""
     if passes == 1 or is_bitwise or not loader.batch_size:
         return None
     return GlobalBatch(max_per_worker=loader.batch_size // passes)
 
 
 def unusable(cause: str, next_step: str) -> ElasticError:
-    """Return the error of a framework that is set up in a way we cannot serve."""
+    """Return the error of an unsupported set-up of a framework."""
     return ElasticError("BFT-1420", cause, next_step)
 
 
 def plain_loader(loader: Any, *, passes: int) -> DataLoader[Any]:
-    """Return the loader of a framework as a plain one, its batch that of a whole update.
+    """Return a framework's loader as a plain one, with the batch of a whole update.
 
-    ``passes``: how many of the framework's batches make an update. What cannot be split
-    is left as it is, for ``Run`` to refuse.
+    ``passes``: how many of the framework's batches make an update. A sampler that cannot be
+    split is kept, for ``Run`` to refuse.
     """
     batching = loader.batch_sampler
     sampler = getattr(batching, "sampler", loader.sampler)
     size = loader.batch_size or getattr(batching, "batch_size", None)
     if isinstance(sampler, RandomSampler) and not sampler.replacement:
-        order: dict[str, Any] = {"shuffle": True}  # ours instead of the framework's own kind
+        order: dict[str, Any] = {"shuffle": True}  # replaces the framework's own sampler
     elif isinstance(sampler, SequentialSampler):
         order = {"shuffle": False}
     else:

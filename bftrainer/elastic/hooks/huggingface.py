@@ -1,10 +1,10 @@
 """Elastic training with the ``Trainer`` of Hugging Face transformers.
 
 A script adds one line, ``trainer.add_callback(ElasticCallback(trainer))``, and keeps
-``trainer.train()``. The callback puts our batches in the place of the Trainer's loader
-and our update in the place of its optimizer's; the Trainer keeps its loop, callbacks,
-logging, evaluation and schedule. Works on the Trainer's public parts, its
-``_save_checkpoint`` and its loss counters. See docs/howto/train-huggingface-lightning.md.
+``trainer.train()``. The callback replaces the Trainer's loader by our batches and its
+optimizer's update by ours; the Trainer keeps its loop, callbacks, logging, evaluation and
+schedule. Uses the Trainer's public interface, its ``_save_checkpoint`` and its loss counters.
+See docs/howto/train-huggingface-lightning.md.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from bftrainer.elastic.hooks.driven import (
 )
 from bftrainer.elastic.membership import GenerationInfo
 
-# Of this process, or of the arguments that this script gives: not the run's.
+# Properties of this process, or arguments of this script: not part of the run's state.
 _OWN_PLACE = ("is_local_process_zero", "is_world_process_zero", "stateful_callbacks")
 _ASKED = ("max_steps", "num_train_epochs", "logging_steps", "eval_steps", "save_steps")
 _LOSSES = ("_total_loss_scalar", "_globalstep_last_logged")
@@ -54,7 +54,7 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
         self._scaler: Any = None
         self._bitwise = bitwise
         args = trainer.args
-        # A pass of ours is a batch of the Trainer's; how many make an update is our business.
+        # A pass of ours is a batch for the Trainer; we do the accumulation.
         self._passes = args.gradient_accumulation_steps
         args.gradient_accumulation_steps = 1
         self._loader: DataLoader[Any] | None = None
@@ -63,20 +63,20 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
         self._their_save = trainer._save_checkpoint  # noqa: SLF001 - there is no public way
         trainer._save_checkpoint = self._save  # noqa: SLF001
         if not control_module.current().is_plain:
-            self._place(1)  # until we know better
-            # Its bar is made once, where training begins; the first rank changes later.
+            self._place(1)  # until the rank is known
+            # The progress bar is made once, when training begins; rank 0 may change later.
             if trainer.pop_callback(ProgressCallback) is not None:
                 trainer.add_callback(PrinterCallback)
 
     def on_train_begin(
         self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any
     ) -> None:
-        """Build the run from what the Trainer has built by now."""
+        """Build the run from the objects that the Trainer has built."""
         trainer, loader = self.trainer, self._loader
         if state.global_step:
             raise unusable(
                 "The Trainer resumes from a checkpoint of its own.",
-                "Leave out resume_from_checkpoint: bftrainer resumes from its own checkpoints.",
+                "Remove resume_from_checkpoint: bftrainer resumes from its own checkpoints.",
             )
         if loader is None:
             raise unusable(
@@ -104,9 +104,9 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
     def on_step_end(
         self, _args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
-        """What follows a step that was not ours to count is not logged, saved or judged."""
+        """After a step that does not count, do not log, save or evaluate."""
         if self._loader is not None:
-            # The Trainer's loop variables began where this process did.
+            # The Trainer's loop variables began at 0 in this process.
             state.epoch = state.global_step / len(self._loader)
         if self.run is not None and self.run.is_discounted:
             _ask_nothing(control)
@@ -118,24 +118,24 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
     def on_epoch_end(
         self, _args: TrainingArguments, _state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
-        """After the last epoch only rank 0 evaluates and saves; an epoch is ended once."""
+        """Close the run after the last epoch; only rank 0 then evaluates and saves."""
         if self.run is None:
             return control
         if self.run.is_discounted:
             _ask_nothing(control)
             control.should_training_stop = False
         elif control.should_training_stop and self.run.is_first:
-            self.run.close()  # before what takes long
+            self.run.close()  # before a long evaluation
         elif control.should_training_stop:
             _ask_nothing(control)
         return control
 
     def on_train_end(self, *_args: object, **_: object) -> None:
-        """From here on only rank 0 goes on."""
+        """End the run; only rank 0 continues."""
         if self.run is not None:
             self.run.close()
 
-    # ---- in the place of the Trainer's own --------------------------------------------
+    # ---- replacements of the Trainer's methods ------------------------------------------
 
     def _get_loader(self) -> Batches:
         self._loader = plain_loader(self._their_loader(), passes=self._passes)
@@ -159,7 +159,7 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
         if self.run is None or self.run.is_first:
             self._their_save(*args, **kwargs)
 
-    # ---- what the Trainer must not see -------------------------------------------------
+    # ---- hidden from the Trainer -------------------------------------------------------
 
     def _train(self, inputs: Any) -> None:
         trainer = self.trainer
@@ -174,7 +174,7 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
         if limit is not None and limit > 0:
             self.trainer.accelerator.clip_grad_norm_(self.trainer.model_wrapped.parameters(), limit)
 
-    # ---- who logs -----------------------------------------------------------------------
+    # ---- which process logs -------------------------------------------------------------
 
     def _entered(self, info: GenerationInfo) -> None:
         self._place(info.rank)
@@ -188,7 +188,7 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
 
 
 class _Sums(Counted):
-    """A Trainer's state, which it changes after an update only, and its sums of losses."""
+    """A Trainer's state, which changes only after an update, and its sums of losses."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -208,7 +208,7 @@ class _Sums(Counted):
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Count on from there."""
+        """Restore them."""
         trainer = self._trainer
         for name, value in saved["state"].items():
             if name not in _ASKED:  # an earlier release kept them
@@ -239,9 +239,9 @@ def _replace_step(optimizer: Any, update: Callable[[], None]) -> None:
                 "The Trainer's optimizer needs a closure.", "Use an optimizer without one."
             )
         update()
-        optimizer._opt_called = True  # noqa: SLF001 - as torch's schedulers have it noted
+        optimizer._opt_called = True  # noqa: SLF001 - torch's schedulers check it
 
-    # Schedulers look for this mark to see that updates come before them.
+    # torch's schedulers check this mark to warn if no update came before them.
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # noqa: SLF001
     optimizer.step = step
 
@@ -256,8 +256,8 @@ def _refuse(trainer: Trainer) -> None:
     ):
         if is_used:
             raise unusable(
-                f"The Trainer is set up for {name}, which cuts the model in pieces.",
-                f"Leave out {name}: bftrainer needs the whole model on every worker.",
+                f"The Trainer is set up for {name}, which splits the model.",
+                f"Remove {name}: bftrainer needs the whole model on every worker.",
             )
     if args.world_size > 1:
         raise unusable(
@@ -271,5 +271,5 @@ def _refuse(trainer: Trainer) -> None:
         )
     if args.auto_find_batch_size:
         raise unusable(
-            "auto_find_batch_size changes the batch while training.", "Give the batch size."
+            "auto_find_batch_size changes the batch while training.", "Set the batch size."
         )

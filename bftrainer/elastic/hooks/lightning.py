@@ -1,9 +1,9 @@
 """Elastic training with the ``Trainer`` of Lightning, as ``lightning`` or ``pytorch_lightning``.
 
 A script adds ``callbacks=[ElasticCallback()], plugins=[ElasticEnvironment()]`` to its
-Trainer and keeps ``trainer.fit()``. The callback puts our batches in the place of the
-training loader and our update in the place of the strategy's; Lightning keeps its loop,
-hooks, logging, validation and schedules. See docs/howto/train-huggingface-lightning.md.
+Trainer and keeps ``trainer.fit()``. The callback replaces the training loader by our batches
+and the strategy's update by ours; Lightning keeps its loop, hooks, logging, validation and
+schedules. See docs/howto/train-huggingface-lightning.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bftrainer.elastic.hooks.driven import (
 )
 from bftrainer.elastic.membership import GenerationInfo
 
-# Two packages with the same classes twice: what the script itself has imported counts.
+# Two packages with the same classes: use the one that the script has imported.
 _is_old_name = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
 _NAME = "pytorch_lightning" if _is_old_name else "lightning.pytorch"
 _library: Any = importlib.import_module(_NAME)
@@ -46,10 +46,10 @@ _FROM_STEP = "-from-step-"
 
 
 class ElasticEnvironment(_environments.ClusterEnvironment):  # type: ignore[misc]  # optional
-    """Keeps Lightning from taking the pilot's batch job for its own.
+    """Keeps Lightning from treating the pilot's batch job as its own.
 
-    Lightning itself sees one process: it builds no process group, splits no data and
-    handles none of the batch system's signals.
+    Lightning sees one process: it builds no process group, splits no data and handles no
+    signals of the batch system.
     """
 
     creates_processes_externally = True
@@ -62,14 +62,14 @@ class ElasticEnvironment(_environments.ClusterEnvironment):  # type: ignore[misc
         return not control_module.current().is_plain
 
     def world_size(self) -> int:
-        """How many processes Lightning shall know of."""
+        """Return 1: the number of processes that Lightning sees."""
         return 1
 
     def set_world_size(self, size: int) -> None:
         """Nothing to set."""
 
     def global_rank(self) -> int:
-        """Return 0, which is this process's rank among those Lightning knows."""
+        """Return 0."""
         return 0
 
     def set_global_rank(self, rank: int) -> None:
@@ -90,7 +90,7 @@ class ElasticCallback(_library.Callback):  # type: ignore[misc]
     def __init__(self, *, bitwise: LogicalWorkers | None = None) -> None:
         self.run: Driven | None = None
         self.trainer: Any = None
-        self.is_first = control_module.current().is_plain  # otherwise nobody knows yet
+        self.is_first = control_module.current().is_plain  # otherwise not known yet
         self._bitwise = bitwise
         self._passes = 1
         self._loader: DataLoader[Any] | None = None
@@ -98,25 +98,25 @@ class ElasticCallback(_library.Callback):  # type: ignore[misc]
             self._place(1)
 
     def setup(self, trainer: Any, _module: Any, stage: str) -> None:
-        """Take the place of Lightning's strategy for one device."""
+        """Replace Lightning's strategy for one device."""
         if stage != "fit":
             return
         _refuse(trainer)
         self.trainer, self.run, self._loader = trainer, None, None
-        # A pass of ours is a batch of Lightning's; how many make an update is our business.
+        # A pass of ours is a batch for Lightning; we do the accumulation.
         self._passes = trainer.accumulate_grad_batches
         trainer.accumulate_grad_batches = 1
         trainer.strategy.__class__ = _ElasticStrategy
         trainer.strategy.elastic = self
-        # Before the signal handlers are set that some environments ask for.
+        # Before Lightning sets signal handlers that some environments need.
         trainer._accelerator_connector.cluster_environment = ElasticEnvironment()  # noqa: SLF001
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
-        """Build the run from what Lightning has built by now."""
+        """Build the run from the objects that Lightning has built."""
         if trainer.global_step:
             raise unusable(
                 "The Trainer resumes from a checkpoint of its own.",
-                "Leave out ckpt_path: bftrainer resumes from its own checkpoints.",
+                "Remove ckpt_path: bftrainer resumes from its own checkpoints.",
             )
         if not module.automatic_optimization or len(trainer.optimizers) != 1:
             raise unusable(
@@ -151,19 +151,19 @@ class ElasticCallback(_library.Callback):  # type: ignore[misc]
         run.open()
 
     def on_train_epoch_end(self, trainer: Any, _module: Any) -> None:
-        """End the loop where the run ends, which may be shorter."""
+        """End Lightning's loop when the run ends, which may be earlier."""
         if self.run is not None and self.run.is_trained:
             trainer.fit_loop.max_epochs = trainer.fit_loop.epoch_progress.current.processed
 
     def on_train_end(self, _trainer: Any, _module: Any) -> None:
-        """From here on only rank 0 goes on."""
+        """End the run; only rank 0 continues."""
         if self.run is not None:
             self.run.close()
 
-    # ---- in the place of the strategy's own ---------------------------------------------
+    # ---- called by the strategy ---------------------------------------------------------
 
     def take_loader(self, loader: Any) -> Batches:
-        """Return our batches for the Trainer's loader."""
+        """Return our batches in place of the Trainer's loader."""
         if self._loader is not None or not isinstance(loader, DataLoader):
             raise unusable(
                 "The training data are several loaders, or one that is not a DataLoader.",
@@ -173,7 +173,7 @@ class ElasticCallback(_library.Callback):  # type: ignore[misc]
         return Batches(self._loader, self._started)
 
     def step(self, closure: Callable[[], Any]) -> Any:
-        """Train on the batch in hand and update."""
+        """Train on the present batch and update."""
         outcome = closure()
         self._ready()
         self._started().update()
@@ -182,12 +182,12 @@ class ElasticCallback(_library.Callback):  # type: ignore[misc]
     def _started(self) -> Driven:
         if self.run is None:
             raise unusable(
-                "Lightning trains before its callbacks have heard of it.",
-                "Leave the Trainer's loops as they are.",
+                "Lightning trains before it has called its callbacks.",
+                "Do not change the Trainer's loops.",
             )
         return self.run
 
-    # ---- what Lightning must not see ------------------------------------------------------
+    # ---- hidden from Lightning ------------------------------------------------------------
 
     def _train(self, batch: Any) -> None:
         trainer = self.trainer
@@ -214,7 +214,7 @@ class ElasticCallback(_library.Callback):  # type: ignore[misc]
         # Hooks before the update, and clipping.
         precision._after_closure(trainer.lightning_module, optimizer)  # noqa: SLF001
 
-    # ---- who logs ---------------------------------------------------------------------------
+    # ---- which process logs -----------------------------------------------------------------
 
     def _entered(self, info: GenerationInfo) -> None:
         if info.rank == 0 and not self.is_first and info.step:
@@ -240,12 +240,12 @@ class _ElasticStrategy(_strategies.SingleDeviceStrategy):  # type: ignore[misc]
         return self.elastic.is_first
 
     def reduce_boolean_decision(self, decision: bool, *_: object, **__: object) -> bool:
-        """Decide to stop or to save, but not on what the others have decided already."""
+        """Decide to stop or save; never in work that does not count."""
         run = self.elastic.run
         return decision and not (run is not None and run.is_discounted)
 
     def process_dataloader(self, dataloader: Any) -> Any:
-        """Exchange the training loader."""
+        """Replace the training loader."""
         is_training = self.elastic.trainer.training
         return self.elastic.take_loader(dataloader) if is_training else dataloader
 
@@ -265,11 +265,11 @@ class _Progress(Counted):
         self._before: dict[str, Any] | None = None  # the batch in hand was counted
 
     def remember(self) -> None:
-        """Keep the progress before a batch."""
+        """Save the progress before a batch."""
         self._before = self._trainer.fit_loop.state_dict()
 
     def forget(self) -> None:
-        """Lightning counts on."""
+        """Discard it."""
         self._before = None
 
     def begin(self) -> None:
@@ -280,21 +280,21 @@ class _Progress(Counted):
         loop.automatic_optimization.optim_progress.optimizer.step.increment_ready()
 
     def reopen(self) -> None:
-        """Lightning ends the epoch and counts that."""
+        """Undo the end of the epoch, which Lightning counts again."""
         progress = self._trainer.fit_loop.epoch_progress
         for count in (progress.total, progress.current):
             count.processed -= 1
             count.completed -= 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything as it was or is between two steps."""
+        """Return the state between two steps."""
         return {
             "loops": self._before or self._trainer.fit_loop.state_dict(),
             "callbacks": [callback.state_dict() for callback in self._callbacks()],
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Count on from there, in the middle of loops that are under way."""
+        """Restore it into the running loops."""
         self._before = None
         for path, value in saved["loops"].items():
             *parts, last = path.split(".")
@@ -302,7 +302,7 @@ class _Progress(Counted):
             for part in parts:
                 owner = getattr(owner, part)
             if last == "state_dict":
-                vars(owner).update(value)  # counters of the loop's own
+                vars(owner).update(value)  # the loop's own counters
             else:
                 getattr(owner, last).load_state_dict(value)
         for callback, state in zip(self._callbacks(), saved["callbacks"], strict=True):
@@ -314,7 +314,7 @@ class _Progress(Counted):
 
 @contextmanager
 def _silent(module: torch.nn.Module) -> Iterator[None]:
-    """A pass that Lightning does not know of must not appear in its averages."""
+    """Disable logging: a hidden pass must not appear in Lightning's averages."""
     vars(module)["log"] = lambda *_args, **_kwargs: None
     try:
         yield
@@ -323,10 +323,10 @@ def _silent(module: torch.nn.Module) -> Iterator[None]:
 
 
 def _log_elsewhere(trainer: Any, step: int) -> None:
-    """Give the CSV loggers of a new rank 0 a folder of their own.
+    """Give the CSV loggers of a new rank 0 their own directory.
 
-    A CSVLogger deletes the file that it finds, and the one who was rank 0 may still be
-    about to add the line of its last step.
+    A CSVLogger deletes an existing file, and the previous rank 0 may still add the line of its
+    last step.
     """
     for logger in trainer.loggers:
         if isinstance(logger, _loggers.CSVLogger):
@@ -338,16 +338,16 @@ def _refuse(trainer: Any) -> None:
     name = type(trainer.strategy).__name__
     if type(trainer.strategy) not in (_strategies.SingleDeviceStrategy, _ElasticStrategy):
         raise unusable(
-            f"The Trainer uses {name}: several processes, or a model cut in pieces.",
+            f"The Trainer uses {name}: several processes, or a model that is split.",
             "Give it devices=1 and no strategy: bftrainer starts the workers and needs the whole"
             " model on each.",
         )
     reloads = trainer.reload_dataloaders_every_n_epochs > 0
     if reloads or trainer.overfit_batches > 0:
         raise unusable(
-            "The Trainer exchanges its training data (reload_dataloaders_every_n_epochs,"
+            "The Trainer replaces its training data (reload_dataloaders_every_n_epochs,"
             " overfit_batches).",
-            "Leave these options out.",
+            "Remove these options.",
         )
     if any(type(c).__name__ == "GradientAccumulationScheduler" for c in trainer.callbacks):
         raise unusable(

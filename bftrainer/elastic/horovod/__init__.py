@@ -1,5 +1,5 @@
-"""The worker of runtime ``horovod``: a Horovod script as it is, under our agents.
+"""The worker of runtime ``horovod``: runs an unmodified Horovod script under our agents.
 
-Runs in the user's process, in a fork of the warm template. Standard library, torch and
-the user's own Horovod; nothing else of ours but ``bftrainer.elastic``.
+Runs in the user's process, a fork of the warm template, and imports only the standard library,
+torch, the user's Horovod and ``bftrainer.elastic``.
 """

@@ -1,4 +1,4 @@
-"""What the template runs as the script of a worker: ``OTHERS SCRIPT [ARGUMENT ...]``."""
+"""The script that the template runs in a worker: ``OTHERS SCRIPT [ARGUMENT ...]``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Puts ourselves in the place of ``horovodrun``, then runs the user's script.
+"""Replaces ``horovodrun``, then runs the user's script.
 
-How many members trained when this worker was ordered, the script and its arguments come
-in on the command line. Horovod's ``init`` and the wrapper behind ``hvd.elastic.run`` are
+The command line holds the number of members that trained when this worker was ordered, the
+script and its arguments. Horovod's ``init`` and the wrapper behind ``hvd.elastic.run`` are
 replaced before the script can import them; everything else is Horovod's own.
 """
 
@@ -20,7 +20,7 @@ from bftrainer.elastic.horovod.session import Session
 
 
 def main() -> None:
-    """Run the script that the command line names."""
+    """Run the script given on the command line."""
     others, script, *args = sys.argv[1:]
     sys.argv = [script, *args]
     sys.path[0] = os.path.dirname(os.path.abspath(script))  # noqa: PTH100, PTH120 - as python does
@@ -33,12 +33,12 @@ def main() -> None:
 
 
 def install(session: Session) -> None:
-    """Replace what ``horovodrun`` and its driver would answer to.
+    """Patch Horovod to use ``session`` instead of ``horovodrun`` and its driver.
 
     Raises:
         ElasticError: BFT-1430 when the interpreter has no Horovod.
     """
-    os.environ["HOROVOD_ELASTIC"] = "1"  # optimizers and NCCL contexts look at it
+    os.environ["HOROVOD_ELASTIC"] = "1"  # read by optimizers and NCCL contexts
     os.environ.setdefault("HOROVOD_CONTROLLER", "gloo")
     os.environ.setdefault("HOROVOD_CPU_OPERATIONS", "gloo")
     try:
@@ -60,5 +60,5 @@ def install(session: Session) -> None:
         session.init(lambda: init(self, *args, **kwargs), self.shutdown)
 
     kind.init = ours
-    # Before horovod.torch.elastic and its relatives take their copy of the name.
+    # Before horovod.torch.elastic and similar modules import the name.
     elastic.run_fn = session.run_fn

@@ -1,8 +1,8 @@
-"""How far a script is that never tells: its optimizer's steps and its model's samples.
+"""Counts the steps and samples of a script that does not report them.
 
-A step is one of the first optimizer in the script's ``TorchState`` (without one: one
-``commit()``); its samples are what went into the state's models in training mode since
-the step before, times the number of workers. Called by ``session``.
+A step is one of the first optimizer in the script's ``TorchState`` (without one: a
+``commit()``). Its samples are those that went into the state's models in training mode since
+the previous step, times the number of workers. Called by ``session``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bftrainer.elastic.step_durations import StepDurations
 
 
 class Counts:
-    """Steps and samples of the whole training, and those of the last commit."""
+    """Steps and samples so far, and those at the last commit."""
 
     def __init__(self) -> None:
         self.step = self.samples = 0
@@ -34,7 +34,7 @@ class Counts:
         self._by_commit = True
 
     def watch(self, state: Any) -> None:
-        """Count what the objects in a script's state do from now on."""
+        """Hook the optimizer and the models in a script's state."""
         values = [handler.value for handler in getattr(state, "_handlers", {}).values()]
         optimizers = [v for v in values if isinstance(v, torch.optim.Optimizer)]
         for model in (v for v in values if isinstance(v, torch.nn.Module)):
@@ -44,7 +44,7 @@ class Counts:
             optimizers[0].step = self._counted(optimizers[0].step)  # type: ignore[method-assign]
 
     def _counted(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(step)  # schedulers leave marks on it
+        @functools.wraps(step)  # schedulers set attributes on it
         def counted(*args: Any, **kwargs: Any) -> Any:
             result = step(*args, **kwargs)
             self._stepped()
@@ -71,18 +71,18 @@ class Counts:
     # ---- with the state ------------------------------------------------------------------
 
     def commit(self) -> None:
-        """The script has committed its state."""
+        """Record that the script committed its state."""
         if self._by_commit:
             self._stepped()
         self.keep()
 
     def keep(self) -> None:
-        """What is counted so far is what the committed state has."""
+        """Record the present counters as those of the committed state."""
         self._committed = (self.step, self.samples)
 
     @property
     def committed(self) -> tuple[int, int]:
-        """Steps and samples of the last commit."""
+        """Steps and samples at the last commit."""
         return self._committed
 
     @property
@@ -91,17 +91,17 @@ class Counts:
         return self._committed != (self.step, self.samples)
 
     def restore(self) -> None:
-        """The script's state is that of the last commit again."""
+        """Reset the counters to the last commit, like the script's state."""
         self.step, self.samples = self._committed
 
     def enter(self, step: int, samples: int, size: int) -> None:
-        """All members have the same state now."""
+        """Set the counters that all members agreed on."""
         self.step, self.samples, self.size = step, samples, size
         self._pending = 0
         self.pace.forget()
 
     def info(self, commit: Commit, rank: int, epoch: int) -> GenerationInfo:
-        """Return where this worker stands."""
+        """Return this worker's position."""
         return GenerationInfo(
             generation=commit.generation,
             attempt=commit.attempt,

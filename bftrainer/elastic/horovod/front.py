@@ -1,10 +1,10 @@
-"""What Horovod's gloo back end takes for its HTTP rendezvous server, one per process.
+"""Stands in for the HTTP rendezvous server of Horovod's gloo back end, one per process.
 
-Horovod asks by HTTP on the loopback device; what it sets and gets is kept in the store of
-the generation, as PyTorch's back end keeps it. A get is answered when the value is there:
-Horovod's own server says 404, and its client then sleeps 10 ms, several times in every
-rescale. The path begins with the generation's token, so that nobody else's request counts
-(Horovod 0.28.1, ``horovod/common/gloo/http_store.cc``).
+Horovod connects over the loopback device; its values are kept in the generation's store, as
+those of PyTorch's back end are. A GET is answered when the value is set: Horovod's own server
+answers 404, and its client then sleeps 10 ms, several times in every rescale. Paths begin with
+the generation's token, so that other requests are refused (Horovod 0.28.1,
+``horovod/common/gloo/http_store.cc``).
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ import threading
 from typing import Protocol
 
 HOST = "127.0.0.1"
-PATIENCE_S = 30.0  # with one that connects and says nothing
+PATIENCE_S = 30.0  # timeout of a connection
 MAX_REQUEST_BYTES = 1 << 20
 RANK_AND_SIZE = "rank_and_size"  # the scope of horovod/common/gloo/gloo_context.h
 _OK, _FORBIDDEN, _NOT_FOUND = "200 OK", "403 Forbidden", "404 Not Found"
 
 
 class Keeps(Protocol):
-    """Where the values are."""
+    """A key-value store."""
 
     def set(self, key: str, value: bytes | str) -> None:
-        """Keep a value."""
+        """Store a value."""
 
     def get(self, key: str) -> bytes:
-        """Return a value, waiting for it; ``RuntimeError`` when it will never come."""
+        """Return a value, waiting for it; ``RuntimeError`` when it cannot come any more."""
 
 
 class Kept:
-    """The store of a member that is alone."""
+    """The store of a single member."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
 
     def set(self, key: str, value: bytes | str) -> None:
-        """Keep it."""
+        """Store it."""
         self._values[key] = value.encode() if isinstance(value, str) else value
 
     def get(self, key: str) -> bytes:
-        """Return it; nobody else could set it."""
+        """Return it; no other process can set it."""
         try:
             return self._values[key]
         except KeyError:
@@ -55,7 +55,7 @@ class Front:
     def __init__(self, store: Keeps, *, prefix: str, token: str, place: str) -> None:
         self._store = store
         self._prefix = prefix
-        self._start = f"/{token}:0/"  # Horovod puts its own port behind our token
+        self._start = f"/{token}:0/"  # Horovod appends the port to our token
         self._place = place
         self._listener = socket.create_server((HOST, 0))
         port = int(self._listener.getsockname()[1])
@@ -94,12 +94,12 @@ class Front:
         if method == "PUT":
             self._store.set(f"{self._prefix}/{key}", body)
             return _OK, b""
-        # DELETE says that this rank is through: the store goes with its generation.
+        # DELETE means that this rank is done; the store is dropped with its generation.
         return (_OK, b"") if method == "DELETE" else (_NOT_FOUND, b"")
 
 
 def _read(connection: socket.socket) -> tuple[str, str, bytes]:
-    """Return method, path and body of one request; ValueError when it is none."""
+    """Return method, path and body of a request; raise ValueError if it is not one."""
     data = bytearray()
     while (end := data.find(b"\r\n\r\n")) < 0:
         data += _more(connection, data)

@@ -1,9 +1,9 @@
-"""Checkpoints of a Horovod state: what the script committed, on disk once in a while.
+"""Checkpoints of a Horovod state: writes what the script committed to disk at intervals.
 
-Horovod keeps a committed state in memory; it is gone when all members are. Here a
-``hvd.elastic.State`` comes in, and one of our checkpoint files goes out (``checkpoint``:
-whole or not at all, fenced, never pickled), and the other way round. Objects with a
-``state_dict`` are kept by it. Called by ``session`` on rank 0.
+Horovod keeps a committed state in memory only; it is lost when all members are. This converts a
+``hvd.elastic.State`` to one of our checkpoint files (``checkpoint``: atomic, fenced, never
+pickled) and back. Objects with a ``state_dict`` are saved by it. Called by ``session`` on
+rank 0.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from bftrainer.elastic.resuming import find
 
 log = logging.getLogger("bftrainer.elastic")
 
-LAYOUT = 0x48564453  # in place of a model's: a Horovod state is checked when it is put back
-_SAVED = "_saved"  # how Horovod's handlers call what they committed
+LAYOUT = 0x48564453  # instead of a model's: a Horovod state is checked when it is restored
+_SAVED = "_saved"  # prefix of the committed values in Horovod's handlers
 
 
 class Saver:
@@ -39,7 +39,7 @@ class Saver:
         self.interval_s = config.checkpoint_interval_s
         self._control = control
         self._counts = counts
-        self._last_s = float("-inf")  # what is committed first is written
+        self._last_s = float("-inf")  # the first commit is written
         self._thread: threading.Thread | None = None
 
     def is_due(self) -> bool:
@@ -49,7 +49,7 @@ class Saver:
         return self._thread is None or not self._thread.is_alive()
 
     def save_aside(self, state: Any, writer: Fence) -> None:
-        """Write what was just committed, in a thread: Horovod commits to copies."""
+        """Write what was just committed, in a thread; Horovod's committed values are copies."""
         self._last_s = time.monotonic()
         header, tensors = self._collect(state)
         self._thread = threading.Thread(
@@ -61,19 +61,19 @@ class Saver:
         self._thread.start()
 
     def save_now(self, state: Any, writer: Fence) -> None:
-        """Write what was committed before returning."""
+        """Write what was committed; returns when it is on disk."""
         if self._thread is not None:
             self._thread.join()
         header, tensors = self._collect(state)
         self._write(header, tensors, self._counts.committed, writer)
 
     def load(self, state: Any) -> tuple[str, int, int]:
-        """Put the newest checkpoint into the state; return its path, steps and samples.
+        """Load the newest checkpoint into the state; return its path, steps and samples.
 
-        The path is "" when there is none, and the state is what the script built.
+        The path is "" if there is none; the state is then unchanged.
 
         Raises:
-            ElasticError: BFT-1408 when it is another script's.
+            ElasticError: BFT-1408 when it is of another script.
         """
         asker = Asker(trainer_id=self._control.config.trainer_id, generation=0)
         found = find(self.directory, None, asker, LAYOUT)
@@ -134,7 +134,7 @@ def committed(state: Any) -> dict[str, Any]:
 
 
 def put_back(state: Any, tree: Mapping[str, Any]) -> None:
-    """Make these the committed values of a state, and its present ones.
+    """Set both the committed and the present values of a state.
 
     Raises:
         KeyError, RuntimeError, ValueError: they do not fit.
@@ -150,7 +150,7 @@ def put_back(state: Any, tree: Mapping[str, Any]) -> None:
             objects[name] = kept["value"]
     for name, values in tree["handlers"].items():
         vars(handlers[name]).update(values)
-    state._saved_state = objects  # noqa: SLF001 - Horovod offers no other way to put it there
+    state._saved_state = objects  # noqa: SLF001 - Horovod has no public way to set it
     state.restore()
 
 

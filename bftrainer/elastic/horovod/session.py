@@ -1,10 +1,10 @@
-"""The life of a Horovod worker: warm up, form, train, form again, leave.
+"""The life cycle of a Horovod worker: warm up, form, train, re-form, leave.
 
-The script's calls of ``hvd.init`` and of its elastic function come in, as do the commits
-of the control plane; Horovod contexts and messages to the daemon go out. A change is
-announced to the state by ``on_hosts_updated``, at once and without a driver; the members
-agree on it in the ``commit()`` or ``check_host_updates()`` of the script, as they always
-do. Called by ``bootstrap``; see ``docs/howto/train-horovod.md``.
+Handles the script's calls of ``hvd.init`` and of its elastic function and the control plane's
+commits; forms Horovod contexts and reports to the daemon. A change is announced to the state
+by ``on_hosts_updated``, at once and without a driver; the members agree on it in the script's
+``commit()`` or ``check_host_updates()``, as usual in Horovod. Called by ``bootstrap``; see
+``docs/howto/train-horovod.md``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from bftrainer.elastic.protocol import (
 
 ADDED = 2  # HostUpdateResult.added in horovod/runner/elastic/worker.py
 WARM_VARIABLE = "BFT_HOROVOD_WARM"  # "0": a joiner waits in hvd.init(), as under horovodrun
-ATTEMPTS = 1 << 20  # more than one generation ever takes
+ATTEMPTS = 1 << 20  # more than a generation ever has
 NO_SCRIPT = ElasticError(
     "BFT-1431",
     "The script ended without having called an elastic function.",
@@ -44,7 +44,7 @@ NO_SCRIPT = ElasticError(
 
 
 class Session:
-    """One worker. ``others``: how many members trained when it was ordered."""
+    """One worker. ``others``: the number of members that trained when it was ordered."""
 
     def __init__(self, control: Control, *, others: int) -> None:
         self.world = HorovodContext(control)
@@ -57,7 +57,7 @@ class Session:
         self._init: Callable[[], object] = lambda: None
         self._shutdown: Callable[[], object] = lambda: None
         self._state: Any = None
-        self._save: Callable[[], object] = lambda: None  # what the state's own ``save`` does
+        self._save: Callable[[], object] = lambda: None  # the state's own ``save``
         self._commit: Commit | None = None  # of the generation entered or being entered
         self._seen: Key = (-1, -1)
         self._has_state = self._is_guessing = False
@@ -67,11 +67,11 @@ class Session:
     # ---- what the script calls -----------------------------------------------------------
 
     def init(self, init: Callable[[], object], shutdown: Callable[[], object]) -> None:
-        """Stand in for the script's ``hvd.init()``.
+        """Replace the script's ``hvd.init()``.
 
-        While others train, the script builds its model in a context of its own, and nobody
-        waits for it. At a start all wait here, so that what it builds by ``hvd.size()``
-        is right.
+        While others train, a joiner builds its model in a context of its own, and no member
+        waits for it. At a start all workers wait here, so that ``hvd.size()`` is right when
+        the script builds its objects.
         """
         if self.world.is_up:
             return
@@ -84,7 +84,7 @@ class Session:
             self._form()
 
     def run_fn(self, func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..., Any]:
-        """Stand in for ``horovod.common.elastic.run_fn``; ``reset`` is ours."""
+        """Replace ``horovod.common.elastic.run_fn``; ``reset`` is not used."""
         del reset
 
         @functools.wraps(func)
@@ -114,18 +114,18 @@ class Session:
         sets: Any = importlib.import_module("horovod.common.process_sets")
         self._is_guessing = True
         self.world.guess(others, others + 1)
-        # Optimizers of those that are not in it do nothing.
+        # Optimizers of workers outside the process set do nothing.
         sets.global_process_set.ranks = list(range(others + 1))
 
     def _say_warm(self) -> None:
         self._control.send(Warm(warm_up_s=time.monotonic() - self._control.started_s))
 
     def _begin(self, state: Any) -> None:
-        """Take the script's state over; a joiner comes to the others here."""
+        """Register the script's state; a joiner joins the others here."""
         self._state = state
         if self._is_guessing:
             self.world.guess_no_more()
-            state.sync()  # everything a first exchange needs, alone
+            state.sync()  # warms up what a first exchange needs
             self.world.shut_down()
         self._counts.watch(state)
         self._counts.on_step = self._tell
@@ -142,20 +142,20 @@ class Session:
         if self._is_guessing:
             self._say_warm()
             self._form()
-            state.on_reset()  # what it built was for a guess
+            state.on_reset()  # it was built for a guessed rank and size
         self._notice(state)
 
     def _change(self, state: Any, lost: str) -> bool:
         """Go to the next generation; return whether the state has to be exchanged."""
         before = self._commit
         if lost:
-            self.world.cut()  # first of all: others may be waiting for us in an exchange
+            self.world.cut()  # first: others may be waiting for us in an exchange
             state.restore()
             self._counts.restore()
             self._interrupted(lost)
         elif self._counts.is_ahead:
-            # The script looked for changes without committing: an exchange would give the
-            # present model and the committed counters.
+            # The script checked for changes without committing: an exchange would combine the
+            # present model with the committed counters.
             self._save()
             self._counts.keep()
             self._has_state = True
@@ -168,14 +168,14 @@ class Session:
         ids = {m.worker_id for m in before.members}
         needs_sync = any(m.worker_id not in ids for m in self._commit.members)
         if not needs_sync:
-            # Horovod forgets this one: its samplers would keep the shares of the old size.
+            # Horovod omits this: its samplers would keep the shares of the old size.
             for handler in getattr(state, "_handlers", {}).values():
                 if hasattr(handler.value, "record_batch"):
                     handler.value.reset()
         return needs_sync
 
     def _form(self) -> None:
-        """Wait for a generation and form it, or the one that overtakes it."""
+        """Wait for a generation and form it, or the one that supersedes it."""
         while True:
             commit = self._control.wait_newer(self._seen)
             self._seen = key_of(commit)
@@ -189,7 +189,7 @@ class Session:
             self._interrupted(broken.reason)
 
     def _enter(self, state: Any, *, needs_sync: bool) -> None:
-        """Bring everybody to one state and say so."""
+        """Bring all members to one state and report ``Entered``."""
         commit, started_s = self._commit, time.monotonic()
         if commit is None:
             raise NO_SCRIPT
@@ -199,10 +199,10 @@ class Session:
             if self.world.rank == 0 and not self._has_state:
                 resumed, step, samples = self._saver.load(state)
             state.sync()
-            told = state._bcast_object((step, samples, resumed))  # noqa: SLF001 - its own way to do so
+            told = state._bcast_object((step, samples, resumed))  # noqa: SLF001 - no public way
             step, samples, resumed = told
             if resumed:
-                state.on_reset()  # what depends on the size is the checkpoint's
+                state.on_reset()  # values that depend on the size came from the checkpoint
                 self._notice(state)
         stepped_s = self._counts.stepped_s
         self._counts.enter(step, samples, self.world.size)
@@ -223,10 +223,10 @@ class Session:
             )
         )
 
-    # ---- what the daemon says and hears ------------------------------------------------------
+    # ---- messages from and to the daemon -----------------------------------------------------
 
     def _on_commit(self, commit: Commit) -> None:
-        """In the control thread: there is something to agree on."""
+        """In the control thread: announce the change to the state."""
         if self._control.is_over:
             return
         if self._state is not None:
@@ -235,7 +235,7 @@ class Session:
             self.world.cut(before=key_of(commit))
 
     def _notice(self, state: Any) -> None:
-        """Announce what came while a generation formed: a reset forgets announcements."""
+        """Repeat announcements that came while a generation formed: a reset drops them."""
         if newer := self._control.newer_than(self._seen):
             self._announce(state, newer)
 
@@ -285,7 +285,7 @@ class Session:
         die(f"left before generation {commit.generation}", status=0)
 
     def _finish(self, state: Any) -> None:
-        """The elastic function returned: whatever the script does now is the end."""
+        """Complete the run: the elastic function has returned."""
         self._control.is_over = True
         if self.world.rank == 0:
             self._save()

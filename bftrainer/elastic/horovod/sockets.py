@@ -1,8 +1,8 @@
-"""The TCP connections of this process, and how to cut those of a broken group.
+"""Finds this process's TCP connections and shuts down those of a broken group.
 
-Horovod waits in C++ for a member that is silent but not gone until its timeout (30 s).
-Its connections are those that were not there before it formed; shut down, they fail at
-once, on both sides. Linux: reads ``/proc/self/fd``.
+Horovod waits in C++ for a silent member until its timeout (30 s). Its connections are those
+opened while a context formed; when shut down, they fail at once, on both sides. Linux: reads
+``/proc/self/fd``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The Horovod context of this process: formed for a generation, shut down, cut off.
+"""The Horovod context of this process: formed for a generation, shut down, or cut off.
 
-A ``Commit`` comes in; a working context, or why there is none, goes out. Members meet at
-a gate in the generation's store first: whoever waits there can leave for a newer commit,
-inside Horovod nobody can (an exception while a context forms ends the process; Horovod
-0.28.1, ``BackgroundThreadLoop`` in ``horovod/common/operations.cc``). Called by ``session``.
+Members first meet at a gate in the generation's store. A worker waiting there can leave for a
+newer commit; inside Horovod it cannot (an exception while a context forms ends the process;
+Horovod 0.28.1, ``BackgroundThreadLoop`` in ``horovod/common/operations.cc``). Called by
+``session``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bftrainer.elastic.protocol import Commit
 from bftrainer.elastic.state_transfer import overtaken
 from bftrainer.elastic.store import StoreClient
 
-FORMING_PATIENCE_S = 1.0  # with a context that still forms when a member is known to be lost
+FORMING_PATIENCE_S = 1.0  # for a context that still forms after the loss of a member
 
 
 class HorovodContext:
@@ -37,17 +37,17 @@ class HorovodContext:
         self._key: Key = (-1, -1)  # of the context, also while it forms
         self._lock = threading.Lock()  # over key and sockets
         self._is_forming = False
-        # Where Horovod listens: its own choice is what the host's name resolves to.
+        # Horovod listens here; by default it takes the interface of the host name's address.
         if interface := sockets.interface_of(control.config.address):
             os.environ.setdefault("HOROVOD_GLOO_IFACE", interface)
 
     # ---- a joiner that builds its model while the others train --------------------------
 
     def guess_for(self, kind: Any) -> None:
-        """Have a class of Horovod's tell what a joiner will most likely be.
+        """Let a class of Horovod return the likely rank and size of a joiner.
 
-        It builds its model in a context of its own, in which it would be the first of one:
-        scripts print, download and remove things there.
+        A joiner builds its model in a context of its own. There it would be rank 0 of 1, on
+        which scripts print, download and remove files.
         """
         for name, which in (("rank", 0), ("size", 1), ("cross_rank", 0), ("cross_size", 1)):
             setattr(kind, name, self._guessing(getattr(kind, name), which))
@@ -59,11 +59,11 @@ class HorovodContext:
         return told
 
     def guess(self, rank: int, size: int) -> None:
-        """Say so from now on until ``guess_no_more``."""
+        """Return this rank and size until ``guess_no_more``."""
         self._guess = (rank, size)
 
     def guess_no_more(self) -> None:
-        """Tell what is."""
+        """Return the real rank and size again."""
         self._guess = None
 
     # ---- contexts ---------------------------------------------------------------------
@@ -99,7 +99,7 @@ class HorovodContext:
             if isinstance(store, StoreClient):
                 store.close()
         if overtaken(self._control, commit)():
-            self.cut()  # it was said before there was anything to cut
+            self.cut()  # the loss was announced before there was anything to cut
         return None
 
     def _form(
@@ -117,7 +117,7 @@ class HorovodContext:
         names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
         told = zip(names, place.split(","), strict=True)
         os.environ.update({f"HOROVOD_{name}": value for name, value in told})
-        # Each worker is a host of its own, also where several share one.
+        # Each worker counts as a host, even if several share one.
         os.environ["HOROVOD_HOSTNAME"] = self._control.config.worker_id
         os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = front.address
         os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = "0"
@@ -134,19 +134,19 @@ class HorovodContext:
         self.rank, self.size, self.is_up, self._shutdown = rank, size, True, shutdown
 
     def shut_down(self) -> None:
-        """End the context; with all members alive they all end theirs."""
+        """End the context; while all members live, all end theirs."""
         if self.is_up:
             self._shutdown()
-            # Without this a member still in an exchange waited for us until its timeout, 30 s.
+            # Otherwise a member still in an exchange waits for us until its timeout, 30 s.
             sockets.cut(self._sockets)
             self.is_up, self._sockets = False, {}
 
     def cut(self, before: Key | None = None) -> None:
-        """A member is lost: stop waiting for it, wherever that is. From any thread.
+        """Stop waiting for a lost member, wherever that wait is. From any thread.
 
         Args:
-            before: spare the context of this commit or a later one. The training thread
-                may act on a commit before the control thread comes to cut what it ends.
+            before: keep the context of this commit or a later one. The training thread may act
+                on a commit before the control thread cuts what it ends.
         """
         with self._lock:
             if before is not None and self._key >= before:
@@ -164,7 +164,7 @@ class HorovodContext:
 
 
 def _pass_gate(commit: Commit, prefix: str, rank: int) -> StoreClient:
-    """Wait until all members are here."""
+    """Wait until all members have arrived."""
     client = StoreClient(commit.store_host, commit.store_port, commit.token, GROUP_TIMEOUT_S)
     try:
         client.set(f"{prefix}/gate/{rank}", b"here")

@@ -1,7 +1,7 @@
 """What an elastic MPI program imports: a loop, and the state that is handed over.
 
-Arrays and a step function come in through ``Run``; members join and leave between two
-steps. See docs/howto/train-mpi.md. Importing this package imports no MPI: ``Run`` does.
+The program gives ``Run`` its arrays and a step function; members join and leave between two
+steps. See docs/howto/train-mpi.md. Importing this package does not import MPI; ``Run`` does.
 """
 
 from __future__ import annotations

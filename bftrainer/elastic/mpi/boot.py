@@ -1,10 +1,10 @@
-"""What runs in the user's interpreter: one worker of runtime ``mpi``, by its path.
+"""One worker of runtime ``mpi``; run by path in the user's interpreter.
 
     INTERPRETER /abs/path/bftrainer/elastic/mpi/boot.py FD
 
-FD is a socket to the agent; its first line is ``{"config": WorkerConfig, ...}``, what
-follows is ``protocol``. MPI is loaded before the script, so that the script's own import
-of mpi4py finds it as we need it. Started by ``trainers.mpi``.
+FD is a socket to the agent; its first line is ``{"config": WorkerConfig, ...}``, followed by
+``protocol`` lines. MPI is loaded before the script, so that the script imports mpi4py with our
+settings. Started by ``trainers.mpi``.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ MAX_LINE_BYTES = 1 << 20
 
 
 def first_line(channel: socket.socket, *, stays: bool = False) -> bytes:
-    """Return the first line and leave the rest (with ``stays`` all of it) in the socket."""
+    """Read the first line, no more; with ``stays`` leave that in the socket, too."""
     while True:
         seen = channel.recv(MAX_LINE_BYTES, socket.MSG_PEEK)
         line, end, _ = seen.partition(b"\n")
         if end:
             return line if stays else channel.recv(len(line) + 1)
         if not seen or len(seen) >= MAX_LINE_BYTES:
-            raise ConnectionError("the agent is gone, or sends a line without end")
+            raise ConnectionError("the agent is gone, or sent an overlong line")
 
 
 def main() -> None:
     """Become the worker."""
-    # The agent may hold signals blocked; a program must die of them as usual.
+    # The agent may have blocked signals; a program must die of them as usual.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    here = Path(__file__).resolve().parent  # its module names are not for users
+    here = Path(__file__).resolve().parent  # its modules must not be visible to the script
     sys.path[:] = [p for p in sys.path if Path(p or os.curdir).resolve() != here]
     _load(PACKAGE_DIR / "elastic" / "finder.py").ensure_importable(PACKAGE_DIR)
     protocol = importlib.import_module("bftrainer.elastic.protocol")
@@ -57,7 +57,7 @@ def _load_mpi() -> None:
     library.require_connecting(library.load())
     library.unlink_shared_memory()
     for name in ("PMI_FD", "PMI_RANK", "PMI_SIZE", "PMI_ID"):
-        os.environ.pop(name, None)  # not for the programs that the script starts
+        os.environ.pop(name, None)  # not for programs that the script starts
 
 
 def _load(path: Path) -> Any:

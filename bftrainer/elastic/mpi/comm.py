@@ -1,10 +1,10 @@
-"""A communicator that can be left at any moment: every wait looks for news.
+"""A communicator whose waits can be abandoned at any moment.
 
 MPICH's survivors wait for ever in a collective with a dead member. So nothing here blocks
-inside MPI: operations are started, then tested in a loop that also asks whether the daemon
-has announced a generation without the dead one. Then ``GroupBroken`` is raised; what was
-started stays behind, and the next generation has a communicator of its own. Used by the
-programs (``Run.comm``) and by ``state_transfer``.
+inside MPI: operations are started, then tested in a loop that also checks whether a generation
+without the dead member has been announced. If so, ``GroupBroken`` is raised; operations in
+progress are abandoned, and the next generation has its own communicator. Used by the programs
+(``Run.comm``) and by ``state_transfer``.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any
 
 from bftrainer.elastic.mpi.reduce import MpiReducer, flat
 
-LOOK_EVERY = 64  # tests between two looks for news
-SPINS = 4000  # tests before a wait begins to sleep: some milliseconds
+LOOK_EVERY = 64  # tests between two checks for a newer generation
+SPINS = 4000  # tests before a wait begins to sleep: a few milliseconds
 NAP_S = 0.0002
 LINGER_S = 0.02
-_left_behind: list[Any] = []  # requests with their buffers: MPI may still write to these
+_left_behind: list[Any] = []  # abandoned requests and their buffers: MPI may still write there
 
 
 class GroupBroken(BaseException):
-    """The members do not come together any more: the step in flight never was."""
+    """A collective of this generation failed: the step in flight is void."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -34,15 +34,14 @@ class GroupBroken(BaseException):
 
 
 class Comm:
-    """The members of a generation. Buffers are whatever mpi4py takes, numpy arrays say."""
+    """The members of a generation. Buffers are what mpi4py accepts, such as numpy arrays."""
 
     def __init__(self, mpi: Any, raw: Any, is_left: Callable[[], bool]) -> None:
         self.mpi = mpi
         self._raw = raw
         self._is_left = is_left
-        # With their buffers: mpi4py 4.1 keeps those of a collective only as long as the caller
-        # does, and a member that was merely silent may complete it after the next generation
-        # has taken the same memory.
+        # With their buffers: mpi4py 4.1 keeps a collective's buffers only as long as the caller
+        # does, and a member that was only slow may complete it after the memory was reused.
         self._open: list[Any] = []
         self.is_raw_used = False
         self.inside_since_s: float | None = None  # in a call that should return at once
@@ -52,9 +51,9 @@ class Comm:
 
     @property
     def raw(self) -> Any:
-        """The mpi4py communicator. Blocking calls on it cannot be left when a member is lost:
-        this process then ends, and the trainer resumes without it.
-        """  # noqa: D205 - one thought
+        """The mpi4py communicator. Blocking calls on it cannot be abandoned when a member is
+        lost: this process then ends, and the trainer resumes without it.
+        """  # noqa: D205 - one paragraph
         self.is_raw_used = True
         return self._raw
 
@@ -68,7 +67,7 @@ class Comm:
         try:
             while waiting:
                 self.inside_since_s = time.monotonic()
-                is_done = waiting[-1].Test()  # one by one: of several, none is named that failed
+                is_done = waiting[-1].Test()  # one by one: Testall does not name a failed one
                 self.inside_since_s = None
                 if is_done:
                     waiting.pop()
@@ -76,9 +75,9 @@ class Comm:
                 tests += 1
                 if tests % LOOK_EVERY == 0 and self._is_left():
                     self.leave()
-                    raise GroupBroken("left behind for a newer generation")
+                    raise GroupBroken("abandoned for a newer generation")
                 if tests < SPINS:
-                    os.sched_yield()  # members that share a core wait for each other
+                    os.sched_yield()  # members may share a core
                 else:
                     time.sleep(NAP_S)
         except self.mpi.Exception as problem:
@@ -86,19 +85,19 @@ class Comm:
         self._open = [(request, kept) for request, kept in self._open if request]
 
     def leave(self) -> None:
-        """Keep what is under way from being freed."""
+        """Keep the buffers of operations in progress from being freed."""
         _left_behind.extend(self._open)
         self._open = []
 
     def linger(self) -> None:
-        """Give what was sent last a moment to leave this process."""
+        """Drive MPI for a moment, so that the last messages leave this process."""
         until_s = time.monotonic() + LINGER_S
         while time.monotonic() < until_s:
             self._raw.Iprobe(self.mpi.ANY_SOURCE, self.mpi.ANY_TAG)
             os.sched_yield()
 
     def _broken(self, problem: Any) -> BaseException:
-        """Tell the loss of a member from a mistake of the program."""
+        """Return ``GroupBroken`` for the loss of a member, ``RuntimeError`` for other errors."""
         names = ("ERR_OTHER", "ERR_INTERN", "ERR_UNKNOWN", "ERR_PROC_FAILED", "ERR_REVOKED")
         losses = {getattr(self.mpi, name) for name in names}
         self.inside_since_s = None
@@ -120,7 +119,7 @@ class Comm:
         self._open.append((request, what))
         return request
 
-    # ---- as mpi4py names them --------------------------------------------------------
+    # ---- names as in mpi4py ----------------------------------------------------------
 
     def Isend(self, buffer: Any, dest: int, tag: int = 0) -> Any:  # noqa: N802
         """Begin to send; for ``wait``."""
@@ -131,39 +130,39 @@ class Comm:
         return self._start(self._raw.Irecv, buffer, source, tag)
 
     def Allreduce(self, send: Any, receive: Any, op: Any = None) -> None:  # noqa: N802
-        """Combine over all members, by default the sum."""
+        """Reduce over all members, by default the sum."""
         op, mine, total = op or self.mpi.SUM, flat(send), flat(receive)
         if mine and total and (mine.format, len(mine)) == (total.format, len(total)):
             self._reducer.reduce(mine, total, op)
-        else:  # types of the program's own, parts of buffers, MPI.IN_PLACE
+        else:  # user-defined types, parts of buffers, MPI.IN_PLACE
             self.wait(self._start(self._raw.Iallreduce, send, receive, op))
 
     def Bcast(self, buffer: Any, root: int = 0) -> None:  # noqa: N802
-        """Send from one to all."""
+        """Broadcast from ``root``."""
         self.wait(self._start(self._raw.Ibcast, buffer, root))
 
     def Allgather(self, send: Any, receive: Any) -> None:  # noqa: N802
-        """Collect everybody's part everywhere, all of one size."""
+        """Gather all members' parts on all members; all of equal size."""
         self.wait(self._start(self._raw.Iallgather, send, receive))
 
     def Allgatherv(self, send: Any, receive: Any) -> None:  # noqa: N802
-        """Collect everybody's part everywhere."""
+        """Gather all members' parts on all members."""
         self.wait(self._start(self._raw.Iallgatherv, send, receive))
 
     def Barrier(self) -> None:  # noqa: N802
-        """Wait for everybody."""
+        """Wait for all members."""
         self.most([0])
 
     # ---- for the runtime -------------------------------------------------------------
 
     def most(self, numbers: Sequence[int]) -> list[int]:
-        """Return the largest of everybody's numbers, place by place."""
+        """Return the element-wise maximum over all members."""
         mine, all_ = array.array("q", numbers), array.array("q", numbers)
         self.Allreduce(mine, all_, self.mpi.MAX)
         return list(all_)
 
     def share(self, value: Any) -> list[Any]:
-        """Return everybody's value (JSON) in rank order."""
+        """Return all members' values (JSON) in rank order."""
         mine = json.dumps(value).encode()
         lengths = array.array("q", bytes(8 * self.size))
         self.Allgather(array.array("q", [len(mine)]), lengths)

@@ -1,7 +1,7 @@
 """Checkpoints of an MPI program: one file, written by one member, readable at any size.
 
-Copied arrays and whole row arrays come in; a file as ``elastic.files`` writes it goes
-out, and ``Saved`` to the daemon. Called by ``state_transfer``.
+Writes arrays and complete row arrays in the format of ``elastic.files`` and reports ``Saved``
+to the daemon. Called by ``state_transfer``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Disk:
         return self._thread is not None and self._thread.is_alive()
 
     def write_aside(self, checkpoint: Checkpoint, fence: Fence) -> None:
-        """Write in a thread; ``checkpoint`` is not touched any more."""
+        """Write in a thread; ``checkpoint`` must not change any more."""
         self._thread = threading.Thread(
             target=self._write_logged, args=(checkpoint, fence), daemon=True
         )
@@ -102,7 +102,7 @@ class Disk:
         """Return the newest checkpoint that can be trusted.
 
         Raises:
-            ElasticError: BFT-1408 when it is that of another program.
+            ElasticError: BFT-1408 when it is of another program.
         """
         for path in files.newest_first(self.directory) if self.directory else ():
             try:

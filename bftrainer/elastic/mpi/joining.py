@@ -1,9 +1,9 @@
-"""Separate processes → one communicator, by connect/accept in pairs of groups.
+"""Connects separate processes to one communicator, by connect/accept between pairs of groups.
 
-Each *unit* (the old members together, or one process alone) comes with its communicator;
-a communicator of all units in order goes out. Groups of units pair up, so n of them take
-log2(n) rounds. Port names go through the generation's store. Every call here may hang when
-a member dies, so ``membership`` has a side thread for it.
+Each *unit* (the old members together, or a single process) has a communicator; the result
+contains all units in order. Groups of units merge in pairs, so n units take log2(n) rounds. Port
+names are exchanged through the generation's store. Every call here may hang when a member dies,
+so ``membership`` runs it in a side thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bftrainer.elastic.store import StoreClient
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Union:
-    """The members of the old generation, if it is whole, and the joiners after them."""
+    """The members of the old generation, if it is intact, followed by the joiners."""
 
     raw: Any
     old: tuple[str, ...]  # worker ids in their old order; empty: all are joiners
@@ -34,15 +34,15 @@ def unite(
     raw: Any,
     timeout_s: float,
 ) -> Union:
-    """Meet the members of ``commit`` (and those who leave with it) and connect.
+    """Connect to the members of ``commit`` and to those that it removes.
 
     Args:
         mpi: the library.
         commit: the generation.
-        worker_id: ours.
-        old: the members of the communicator we bring; empty for a process alone.
-        raw: that communicator.
-        timeout_s: how long to wait for any one of them.
+        worker_id: our own.
+        old: the members of ``raw``; empty for a single process.
+        raw: our communicator.
+        timeout_s: how long to wait for any one member.
     """
     prefix = f"{commit.generation}.{commit.attempt}.{commit.token}"
     store = StoreClient(commit.store_host, commit.store_port, commit.token, timeout_s)
@@ -66,7 +66,7 @@ def _pair_up(mpi: Any, store: StoreClient, prefix: str, mine: int, n_units: int,
     """Merge neighbouring groups of 1, 2, 4, ... units; ranks keep the order of units."""
     comm, stride = raw, 1
     while stride < n_units:
-        start = mine // stride * stride  # the first unit of the group I am in
+        start = mine // stride * stride  # the first unit of our group
         is_lower = start % (2 * stride) == 0
         low = start if is_lower else start - stride
         if low + stride < n_units:

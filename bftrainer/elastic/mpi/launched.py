@@ -1,9 +1,9 @@
-"""A program started without an agent: alone, by ``mpirun``, or by runtime ``command``.
+"""Membership of a program started without an agent: alone, by ``mpirun``, or by ``command``.
 
-Its members are those of MPI_COMM_WORLD, with any MPI. Under runtime ``command`` it keeps
-that contract (docs/howto/train-command.md): it is resized by restart. With ULFM (Open MPI 5,
-``mpirun --with-ft ulfm``) the survivors of a loss go on among themselves: revoke, shrink,
-and the state as after any loss. Used by ``run`` in place of ``membership``.
+Its members are those of MPI_COMM_WORLD, with any MPI. Under runtime ``command`` it follows that
+runtime's contract (docs/howto/train-command.md): it is resized by restart. With ULFM (Open MPI
+5, ``mpirun --with-ft ulfm``) the survivors of a loss continue: revoke, shrink, and restore the
+state as after any loss. Used by ``run`` in place of ``membership``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SAVED = 85  # "the checkpoint is written, start me again"
 
 
 class Launched:
-    """The one membership that such a program has, until one of its members dies."""
+    """The fixed membership of such a program, reduced only by the loss of members."""
 
     def __init__(self, mpi: Any, handover: MpiStateTransfer, memory: RecentCopies) -> None:
         self.on_change: Callable[[Change], object] = lambda _change: None
@@ -43,56 +43,56 @@ class Launched:
 
     @staticmethod
     def directory() -> str:
-        """Where checkpoints are; "": nowhere."""
+        """Return the checkpoint directory; "": none."""
         return os.environ.get("BFT_CHECKPOINT_DIR", "")
 
     @staticmethod
     def interval_s() -> float:
-        """How often they are wanted."""
+        """Return the time between two checkpoints."""
         return float(os.environ.get("BFT_CHECKPOINT_INTERVAL_S", math.inf))
 
     def group(self) -> Comm:
-        """Return the members."""
+        """Return the communicator of the members."""
         if self._comm is None:
             raise RuntimeError("the loop has not begun")
         return self._comm
 
     def fence(self) -> Fence:
-        """Return what checkpoints are fenced with."""
+        """Return the fence of the checkpoints."""
         number = int(os.environ.get("BFT_GENERATION", "0"))
         return Fence(incarnation=0, generation=number, token="")
 
     def has_news(self) -> bool:
-        """Nobody announces anything."""
+        """Return False: there are no announcements."""
         return False
 
     def is_asked(self) -> bool:
-        """Whether runtime ``command`` wants a checkpoint and an end."""
+        """Whether runtime ``command`` has requested a checkpoint and the end."""
         return bool(self._asked) or "stop" in self._control_file.read_text()
 
     def stop(self) -> None:
-        """End, after the checkpoint was written."""
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # our own request may still come
+        """Exit after the checkpoint was written."""
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # our own request may still arrive
         self._end(SAVED)
 
     def progress(self, step: int, samples: int) -> None:
-        """Say where we are."""
+        """Print the progress."""
         if self.group().rank == 0 and "BFT_TRAINER" in os.environ:
             sys.stdout.write(f"BFT step={step} samples={samples}\n")
             sys.stdout.flush()
 
     def enter_next(self) -> None:
-        """Begin with all that were launched, or those of them that live."""
+        """Begin with all launched members, or with those that are alive."""
         try:
             self._enter(self._mpi.COMM_WORLD, 0)
         except GroupBroken as broken:
             self.recover(broken.reason)
 
     def recover(self, reason: str) -> None:
-        """Go on without whom we lost.
+        """Continue without the lost members.
 
         Raises:
-            RuntimeError: this MPI cannot.
+            RuntimeError: this MPI does not support that.
         """
         sys.stderr.write(f"bftrainer: a member was lost: {reason}\n")
         self._has_lost = True
@@ -103,7 +103,7 @@ class Launched:
                 raw.Revoke()
                 shrunk = raw.Shrink()
             except (self._mpi.Exception, NotImplementedError) as problem:
-                raise RuntimeError(f"this MPI cannot go on without it: {problem}") from None
+                raise RuntimeError(f"this MPI cannot continue without it: {problem}") from None
             try:
                 self._enter(shrunk, old.size)
             except GroupBroken:
@@ -136,12 +136,12 @@ class Launched:
         return is_first
 
     def _finalize(self) -> None:
-        """End with the others, dead ones excepted: MPI_Finalize would wait for them, too."""
+        """Finalise MPI unless a member was lost: MPI_Finalize would wait for it."""
         if not self._has_lost and not self._mpi.Is_finalized():
             self._mpi.Finalize()
 
     def _end(self, status: int) -> None:
-        if self._has_lost:  # a script that loaded mpi4py before us would finalise
+        if self._has_lost:  # mpi4py would finalise if the script loaded it before us
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)

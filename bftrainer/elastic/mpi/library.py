@@ -1,9 +1,8 @@
-"""The MPI library of the user's interpreter, loaded so that a process can leave it.
+"""Loads the MPI library of the user's interpreter such that a process can leave alone.
 
-Nothing comes in; the module ``mpi4py.MPI`` goes out. It is not finalised by itself:
-MPI_Finalize waits for everybody this process was ever connected to, dead members included.
-A worker never does it; a program that was launched does where nobody was lost (``launched``).
-Called by ``boot`` before the user's script, and by ``Run``.
+mpi4py must not finalise MPI by itself: MPI_Finalize waits for every process this one was ever
+connected to, including dead ones. A worker never calls it; a launched program does if no member
+was lost (``launched``). Called by ``boot`` before the user's script, and by ``Run``.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from typing import Any
 from bftrainer.elastic.errors import ElasticError
 
 OLDEST_MPICH = (5, 0)
-# MPICH has two network layers. With UCX, which it prefers, a survivor crashes when a peer dies
-# in the middle of a message of some kB (3 of 12 losses); with libfabric it may hang, which
-# ``reduce`` makes rare and ``membership`` notices. Of libfabric's providers tcp is the one that
-# was tried: with the one it takes by itself on a host without fast network, a split took 31 s.
+# MPICH has two network layers. With UCX, its default, a survivor crashes when a peer dies during
+# a message of some kB (3 of 12 losses); with libfabric it may hang, which ``reduce`` makes rare
+# and ``membership`` detects. libfabric's tcp provider is the one we tested: with its default on a
+# host without a fast network, a split took 31 s.
 NETWORK = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
 SHARED_MEMORY = "/dev/shm/mpich_shm_"  # noqa: S108 - MPICH's names, with a random end
 
 
 def load() -> Any:
-    """Return ``mpi4py.MPI``, initialised; where it was loaded before, as it was loaded then.
+    """Return ``mpi4py.MPI``, initialised; unchanged if the script has already loaded it.
 
     Raises:
         ElasticError: BFT-1441 when the interpreter has no mpi4py or it finds no MPI.
@@ -47,7 +46,7 @@ def load() -> Any:
 
 
 def require_connecting(mpi: Any) -> None:
-    """Refuse an MPI whose processes cannot find each other after they were started.
+    """Refuse an MPI that cannot connect processes started separately.
 
     Raises:
         ElasticError: BFT-1442 for anything but MPICH 5 or later.
@@ -65,23 +64,23 @@ def require_connecting(mpi: Any) -> None:
 
 
 def unlink_shared_memory() -> None:
-    """Take the name off the memory MPICH shares on a node; the memory goes with this process.
+    """Unlink the shared memory that MPICH opened on the node; it is freed with this process.
 
-    Called right after the library was initialised in a process that is a world of its own:
-    nobody else has to find it. MPI_Finalize would remove it, but nobody calls that here; a
-    megabyte of every worker that ever ran would stay on the node (MPICH 5.0).
+    Called right after MPI was initialised in a world of one process, so no other process needs
+    its name. MPI_Finalize would remove it, but is never called here; a megabyte per worker that
+    ever ran would stay on the node (MPICH 5.0).
     """
     for descriptor in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # that of this loop is gone by now
+        with contextlib.suppress(OSError):  # the one of this loop is closed by now
             target = descriptor.readlink()
             if str(target).startswith(SHARED_MEMORY):
                 target.unlink()
 
 
 def touch(mpi: Any) -> None:
-    """Take MPICH's one lock and give it back: for ever where a call inside it does not end.
+    """Take and release MPICH's global lock; blocks if a call that holds it does not end.
 
-    Opening a port is the cheapest call found that needs it (50 us). Probing COMM_SELF,
-    COMM_WORLD of one process, or duplicating it, do not (MPICH 5.0).
+    Opening a port is the cheapest call we found that takes it (50 us). Probing COMM_SELF or
+    COMM_WORLD of one process, or duplicating it, does not (MPICH 5.0).
     """
     mpi.Close_port(mpi.Open_port())

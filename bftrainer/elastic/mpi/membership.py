@@ -1,9 +1,9 @@
-"""This worker's part in its trainer's generations, over MPI: in, on, and out.
+"""A worker's membership over MPI: entering, changing and leaving generations.
 
-``Commit`` messages come from ``control``; a communicator and the common state come out.
-A planned change is made by all old members together: joiners connect, state moves, the
-communicator is split, leavers go. After a loss the old communicator is left behind, with
-whatever hangs in it, and the survivors connect to each other afresh. Called by ``run``.
+``control`` supplies the ``Commit`` messages; each yields a communicator and the common state. A
+planned change is made by all old members together: joiners connect, state moves, the
+communicator is split, leavers exit. After a loss the old communicator is abandoned, with
+whatever hangs in it, and the survivors connect anew. Called by ``run``.
 """
 
 from __future__ import annotations
@@ -26,19 +26,18 @@ from bftrainer.elastic.protocol import Commit, Entered, Interrupted, Left
 
 log = logging.getLogger("bftrainer.elastic")
 
-HUNG_S = 0.2  # a call that returns at once takes no longer
-FORM_PATIENCE_S = 5.0  # for connecting, or parting: then the next attempt
-LOOK_S = 1.0  # while connecting or parting: between two looks whether MPI still answers
-RAW_PATIENCE_S = 5.0  # a step may be long; only programs with blocking calls are ended
+HUNG_S = 0.2  # a non-blocking call that takes longer hangs
+FORM_PATIENCE_S = 5.0  # limit for connecting or splitting: then the next attempt
+LOOK_S = 1.0  # while connecting or splitting: between two checks that MPI responds
+RAW_PATIENCE_S = 5.0  # for a blocking call on ``Run.comm.raw`` after a loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """A change of membership, as the repartition callback sees it.
 
-    ``comm`` holds the old and the new members if the change was planned, the new ones
-    alone after a loss or at a start; ``old_rank`` and ``new_rank`` are None for who was not,
-    or will not be, a member.
+    ``comm`` holds the old and the new members if the change was planned, only the new ones
+    after a loss or at a start. ``old_rank`` is None for a joiner, ``new_rank`` for a leaver.
     """
 
     comm: Comm
@@ -62,14 +61,14 @@ class MpiMembership:
         self.committed_s: float | None = None  # end of the last step
         self.on_change: Callable[[Change], object] = lambda _change: None
         self._mpi = mpi
-        self._in_use: Comm | None = None  # ``comm``, or what will be while it forms
+        self._in_use: Comm | None = None  # ``comm``, or the next one while it forms
         self._handover = handover
         self._roster: tuple[str, ...] = ()
         self._seen: Key = (-1, -1)
         self._me = control.config.worker_id
         control.on_commit = self._watch
 
-    # ---- what run asks ---------------------------------------------------------------
+    # ---- for run ---------------------------------------------------------------------
 
     def group(self) -> Comm:
         """Return the communicator of the generation."""
@@ -82,12 +81,12 @@ class MpiMembership:
         return self.control.newer_than(self._seen) is not None
 
     def is_abandoned(self) -> bool:
-        """Whether the announcement says that the present one is broken."""
+        """Whether the announcement declares the present generation broken."""
         newer = self.control.newer_than(self._seen)
         return newer is not None and newer.abandon
 
     def fence(self) -> Fence:
-        """Return what our checkpoints are fenced with."""
+        """Return the fence of our checkpoints."""
         commit = self.commit
         return Fence(
             incarnation=commit.incarnation if commit else 0,
@@ -97,17 +96,17 @@ class MpiMembership:
         )
 
     def is_asked(self) -> bool:
-        """Nobody asks for a checkpoint and an end: that is a commit without members."""
+        """Return False: here a commit without members requests a checkpoint and the end."""
         return False
 
     def stop(self) -> None:
         """Never called."""
 
     def progress(self, step: int, samples: int) -> None:
-        """Said by message."""
+        """Do nothing: progress is reported by message."""
 
     def leave_loop(self) -> bool:
-        """Return on rank 0, end elsewhere: what follows the loop is done once."""
+        """Return on rank 0, exit elsewhere: the code after the loop runs once."""
         comm = self.group()
         if comm.rank != 0:
             comm.linger()
@@ -115,7 +114,7 @@ class MpiMembership:
         return True
 
     def _watch(self, commit: Commit) -> None:
-        """In the control thread: look after a while whether we can still leave the group."""
+        """In the control thread: after a loss, check later that the group was left."""
         if commit.abandon and self._in_use is not None:
             self._look_later(key_of(commit), time.monotonic())
 
@@ -125,32 +124,32 @@ class MpiMembership:
         timer.start()
 
     def _end_if_hung(self, key: Key, since_s: float) -> None:
-        """End this process when MPI does not return: as a loss, not as a failure.
+        """End this process if MPI hangs: as a loss, not as a failure.
 
-        A call that only starts or tests an operation may try for ever to send to a dead
-        member (libfabric); so does a blocking call of the program's own.
+        A call that starts or tests an operation may try for ever to send to a dead member
+        (libfabric); so may a blocking call of the program.
         """
         comm, now_s = self._in_use, time.monotonic()
         if comm is None or self._seen >= key or self.control.is_over:
             return
         inside_s = comm.inside_since_s
         if inside_s is not None and now_s - inside_s >= HUNG_S:
-            end_as_loss("a call of MPI does not end: a member is lost")
+            end_as_loss("an MPI call hangs: a member is lost")
         if comm.is_raw_used and now_s - since_s >= RAW_PATIENCE_S:
-            end_as_loss("BFT-1444: a call on Run.comm.raw does not end: a member is lost")
+            end_as_loss("BFT-1444: a call on Run.comm.raw hangs: a member is lost")
         self._look_later(key, since_s)
 
     def _end_if_stuck(self) -> None:
-        """End this process when a call that was left to itself keeps MPI's lock.
+        """End this process if an abandoned call keeps MPI's global lock.
 
-        What waits for joiners, or what an earlier generation left behind, drives every
-        operation under way; one that tries for ever to send to a dead member then never
-        gives the lock back, and whatever this process begins next waits for it.
+        A call that waits for joiners, or one that an earlier generation abandoned, drives all
+        operations in progress. One that tries for ever to send to a dead member never releases
+        the lock, and every later call waits for it.
         """
         touching = AbandonableCall(self.control, lambda: library.touch(self._mpi))
         touching.wait(lambda: False, LOOK_S)
         if not touching.is_done:
-            end_as_loss("MPI does not answer any more: a member was lost")
+            end_as_loss("MPI no longer responds: a member was lost")
 
     # ---- changes ---------------------------------------------------------------------
 
@@ -159,7 +158,7 @@ class MpiMembership:
         self._enter(self.control.wait_newer(self._seen))
 
     def recover(self, reason: str) -> None:
-        """The group does not come together any more: say so, enter the next one."""
+        """Report that the group is broken and enter the next one."""
         self._let_go()
         self._report(reason, self._seen)
         self.enter_next()
@@ -221,7 +220,7 @@ class MpiMembership:
         self._entered(commit, comm, time.monotonic() - began_s, resumed)
 
     def _settle(self, commit: Commit, union: Union, rank_of: dict[str, int]) -> Comm:
-        """Part from the leavers; return the communicator of those who stay, by rank."""
+        """Split off the leavers; return the communicator of the members, by rank."""
         mpi, mine = self._mpi, rank_of.get(self._me)
         if not union.old and union.ids == tuple(sorted(rank_of, key=rank_of.__getitem__)):
             return self._use(union.raw)
@@ -267,7 +266,7 @@ class MpiMembership:
         )
 
     def _park(self, commit: Commit) -> NoReturn:
-        """Write the state if it is whole, and end."""
+        """Save the state if it is complete, and exit."""
         saver = commit.saver or (self._roster[0] if self._roster else "")
         try:
             if self.comm is not None:

@@ -1,8 +1,8 @@
-"""Copies of a cut-up state in the memory of two members: one may be lost.
+"""Keeps each member's rows in the memory of two members, so that one may be lost.
 
-Every so often each member keeps its rows and sends them to the next rank, too. What a
-member had when it died is then with its neighbour. Copies come from ``Rows``, go out to
-``state_transfer``; ``run`` says when. A state that all members have needs none of this.
+At intervals each member copies its rows and sends them to the next rank, where they are when it
+dies. ``run`` decides when; ``state_transfer`` restores from the copies. Not needed for state
+that all members have.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from bftrainer.elastic.mpi.comm import Comm
 from bftrainer.elastic.mpi.state import MpiState
 
-KEPT = 2  # a copy counts when all have it; until that is known the one before is needed
+KEPT = 2  # a copy is usable once all members have it; until then the previous one is needed
 
 Held = tuple[int, int, tuple[int, ...]]  # step, size, ranks whose rows are held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateCopy:
-    """The state at a step, as far as this member has it."""
+    """This member's part of the state at a step."""
 
     step: int
     size: int
@@ -36,7 +36,7 @@ class RecentCopies:
         self._copies: list[StateCopy] = []
 
     def take(self, comm: Comm, step: int) -> None:
-        """Copy this member's rows and those of the rank before it; all members call it."""
+        """Copy this member's rows and those of the previous rank; all members call it."""
         rows = list(self._state.rows.values())
         own = [bytearray(one.memory()) for one in rows]
         blocks = {comm.rank: own}
@@ -56,17 +56,17 @@ class RecentCopies:
         self._copies = [*self._copies[1 - KEPT :], fresh]
 
     def held(self) -> list[Held]:
-        """Return what this member could bring along."""
+        """Return which copies this member has."""
         return [(c.step, c.size, tuple(sorted(c.blocks))) for c in self._copies]
 
     def find(self, step: int, size: int) -> StateCopy | None:
-        """Return the copy of a step and size, if this member has it."""
+        """Return this member's copy of a step and size, if any."""
         found = [c for c in self._copies if (c.step, c.size) == (step, size)]
         return found[-1] if found else None
 
 
 def choose(said: Sequence[Sequence[Held]]) -> tuple[int, int] | None:
-    """Return step and size of the newest copy that is complete among all members. Pure."""
+    """Return step and size of the newest copy that the members have completely. Pure."""
     ranks: dict[tuple[int, int], set[int]] = {}
     for one in said:
         for step, size, owners in one:

@@ -1,7 +1,7 @@
-"""Which rows go from whom to whom when a domain is cut anew. Pure.
+"""Plans the transfer of rows when a domain is repartitioned. Pure.
 
-Who holds what and who shall have what comes in; a list of pieces goes out, the same on
-all members. Called by ``state_transfer``.
+From the rows that members hold and need it makes a list of transfers, the same on all members.
+Called by ``state_transfer``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class RowSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTransfer:
-    """Rows that ``source`` has and ``target`` shall have; ``held`` is the place in its list."""
+    """Rows that ``source`` sends to ``target``; ``held`` indexes the source's spans."""
 
     source: int
     held: int
@@ -34,7 +34,7 @@ class RowTransfer:
 
 
 def share_of(total: int, size: int, rank: int) -> RowSpan:
-    """Return the rows of a rank: consecutive blocks, as equal as can be."""
+    """Return the rows of a rank: consecutive blocks of nearly equal size."""
     first = total * rank // size
     return RowSpan(first, total * (rank + 1) // size - first)
 
@@ -42,9 +42,9 @@ def share_of(total: int, size: int, rank: int) -> RowSpan:
 def pieces(
     holders: Sequence[Sequence[RowSpan]], targets: Sequence[RowSpan | None]
 ) -> list[RowTransfer] | None:
-    """Return what is to be moved; None when some wanted row is held by nobody.
+    """Return the transfers; None when no member holds some needed row.
 
-    A target takes what it holds itself, else from the lowest rank that has it.
+    A target uses rows it holds itself, others come from the lowest rank that has them.
     """
     moves: list[RowTransfer] = []
     for target, wanted in enumerate(targets):
@@ -60,7 +60,7 @@ def pieces(
                 return None
             is_foreign, rank, held, span = min(candidates)
             end = min(span.end, wanted.end)
-            if is_foreign:  # up to where the target has its own rows again
+            if is_foreign:  # up to the target's next own rows
                 own = [s.first for s in _of(holders, target) if at < s.first < end]
                 end = min([end, *own])
             moves.append(

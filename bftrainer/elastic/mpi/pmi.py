@@ -1,10 +1,10 @@
 """A process manager for one process, so that MPICH starts without ``mpiexec``.
 
-MPICH asks a process manager for its rank and for a name of its world. Without one every
-process takes the same name, and two of them cannot connect ("local and remote groups
-overlap", MPICH 5.0.2). So a small child answers: rank 0 of 1, in a world of its own name.
-The language is PMI-1: ``cmd=... key=value`` lines on the descriptor in ``PMI_FD`` (MPICH
-5 sources, src/pmi). Called by ``library``. Standard library only.
+MPICH asks a process manager for its rank and for the name of its world. Without one every
+process gets the same name, and two of them cannot connect ("local and remote groups overlap",
+MPICH 5.0.2). So a small child process answers: rank 0 of 1, in a uniquely named world. The
+protocol is PMI-1: ``cmd=... key=value`` lines on the descriptor in ``PMI_FD`` (MPICH 5 sources,
+src/pmi). Called by ``boot``. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LIMITS = {"kvsname_max": 256, "keylen_max": 64, "vallen_max": 4096}
 
 
 class OneProcess:
-    """What the manager answers; its memory is the key-value space of one world."""
+    """The manager's answers, and the key-value space of one world."""
 
     def __init__(self, world: str) -> None:
         self._values: dict[str, str] = {}
@@ -45,13 +45,13 @@ class OneProcess:
 
 
 def serve(world: str) -> None:
-    """Give this process a process manager: a child that ends with it.
+    """Start a process manager for this process: a child that ends with it.
 
-    A child and no thread, because ``MPI_Init`` keeps the interpreter's lock. Call it before
-    ``MPI_Init`` and before there are threads.
+    Not a thread, because ``MPI_Init`` holds the interpreter lock. Call it before ``MPI_Init``
+    and before there are threads.
 
     Args:
-        world: a name that no other process connected to us has; no white space.
+        world: a name unique among connected processes, without white space.
     """
     ours, theirs = socket.socketpair()
     if os.fork() == 0:

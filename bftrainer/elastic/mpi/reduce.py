@@ -1,12 +1,12 @@
-"""An all-reduce of two exchanges at most, in which all is sent before anything is awaited.
+"""An all-reduce of at most two exchanges, in which all sends start before any wait.
 
-MPICH's own goes in rounds. A send of a later round, to a member whose death MPICH has noticed
-meanwhile, never returns (docs/design/elastic-runtime.md): 30 of 100 losses took a second member so,
-and 2 of 60 where all sends are begun first. Contiguous buffers of one type come in; called by
+MPICH's own all-reduce goes in rounds. A send in a later round to a member whose death MPICH has
+noticed meanwhile never returns (docs/design/elastic-runtime.md): 30 of 100 losses took a second
+member this way, 2 of 60 if all sends start first. For contiguous buffers of one type; called by
 ``comm``.
 
-What arrives goes to memory of ours first: a member that was merely silent may send its part
-when the program uses its own buffer for the next generation.
+Data is received into our own memory first: a member that was only slow may send its part when
+the program already uses its buffer in the next generation.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-SHORT_BYTES = 4096  # everybody's whole message to everybody: one exchange instead of two
-CODES = frozenset("bBhHiIlLqQfd")  # of the types that mpi4py finds by itself
+SHORT_BYTES = 4096  # up to here every member sends everything to all: one exchange, not two
+CODES = frozenset("bBhHiIlLqQfd")  # format codes that mpi4py maps to MPI types
 
 Spans = list[tuple[int, int]]  # first element and count, by rank
-Exchange = Callable[[Any, Any], None]  # what MPI_Ialltoallv takes; returns when it is done
+Exchange = Callable[[Any, Any], None]  # arguments of MPI_Ialltoallv; returns when it is done
 
 
 def flat(buffer: Any) -> memoryview | None:
-    """Return the elements of a contiguous buffer in one row, or None if it is no such."""
+    """Return a flat view of a contiguous buffer, None if it is not one."""
     try:
         view = memoryview(buffer)
         return view.cast("B").cast(view.format) if view.format in CODES else None  # type: ignore[call-overload]
-    except (TypeError, ValueError):  # not contiguous, or nothing that a buffer can say
+    except (TypeError, ValueError):  # not contiguous, or not a buffer
         return None
 
 
 def cut(n: int, size: int) -> Spans:
-    """Return the part of each rank of ``n`` elements."""
+    """Divide ``n`` elements among the ranks."""
     starts = [n * rank // size for rank in range(size + 1)]
     return [(first, end - first) for first, end in pairwise(starts)]
 
@@ -47,12 +47,12 @@ class MpiReducer:
         self._room = bytearray()
 
     def reduce(self, mine: memoryview, total: memoryview, op: Any) -> None:
-        """Combine everybody's ``mine`` in ``total``; everywhere to the last bit the same.
+        """Reduce all members' ``mine`` into ``total``; bit-identical on all members.
 
         Args:
-            mine: of the same type and length as ``total`` and not the same memory.
-            total: the result; written when all has arrived.
-            op: what mpi4py knows as an ``Op``; the order is that of the ranks.
+            mine: of the same type and length as ``total``, in other memory.
+            total: the result; written when all data has arrived.
+            op: an mpi4py ``Op``; applied in the order of the ranks.
         """
         n = len(mine)
         if self._size == 1:
@@ -65,7 +65,7 @@ class MpiReducer:
         first, count = spans[self._rank]
         part = total[first : first + count]
         self._combine(mine, spans, part, op)
-        # Nothing for myself, so that what is sent and what is received are apart.
+        # Nothing to myself, so that send and receive buffers do not overlap.
         others = self._without_me([count] * self._size)
         counts = self._without_me([c for _, c in spans])
         places = [f for f, _ in spans]
@@ -75,7 +75,7 @@ class MpiReducer:
         total[first + count :] = got[first + count :]
 
     def _combine(self, mine: memoryview, spans: Spans, into: memoryview, op: Any) -> None:
-        """Send everybody's span to it; combine what all have sent for mine."""
+        """Send each member its span; reduce the received parts of our own."""
         first, n = spans[self._rank]
         counts = self._without_me([c for _, c in spans])
         room = self._memory(n * self._size, mine)

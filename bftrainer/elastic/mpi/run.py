@@ -1,9 +1,9 @@
 """``Run``: the loop of an elastic MPI program.
 
-The program's arrays and a function for one step come in; steps are called, and between
-two of them members come and go. A member that is lost takes at most the step in flight
-with it (arrays that all have), or what was done since the last copy in memory (rows).
-Started by hand, alone or under ``mpirun``, the same program runs on what it was given.
+It calls the program's step function; members join and leave between two steps. The loss of a
+member costs at most the step in flight (replicated arrays), or the work since the last copy in
+memory (rows). Started by hand, alone or under ``mpirun``, the same program runs with fixed
+members.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from bftrainer.elastic.mpi.state_transfer import MpiStateTransfer
 from bftrainer.elastic.protocol import Finished, Warm
 from bftrainer.elastic.step_durations import StepDurations
 
-COPY_S = 1.0  # between two copies of the rows in the neighbour's memory
+COPY_S = 1.0  # between two copies of the rows to a neighbour's memory
 
 
 class Run:
     """One elastic run; see ``docs/howto/train-mpi.md``.
 
     Args:
-        replicated: arrays that all members have and change alike, by name. They are
-            changed in place; a joiner's are overwritten.
-        rows: arrays cut among the members, by name.
+        replicated: arrays that are equal on all members, by name. They are changed in place;
+            a joiner's are overwritten.
+        rows: arrays divided among the members, by name.
         batch: samples of one step, over all members; progress is counted in them.
-        copy_s: how often rows are copied into a neighbour's memory: what a loss costs, in s.
-        repartition: called on every member, old and new, when the membership changes:
-            with what it is told it moves what is neither in ``replicated`` nor in ``rows``.
-        guards: keep a copy of ``replicated`` before each step, so that a step that is
-            interrupted changes nothing. Without it a step must not change them before
-            its last exchange.
+        copy_s: time between two copies of the rows to a neighbour's memory; also the work
+            that a loss costs, in seconds.
+        repartition: called on all members, old and new, when the membership changes, to move
+            state that is neither in ``replicated`` nor in ``rows``.
+        guards: copy ``replicated`` before each step, so that an interrupted step changes
+            nothing. Without it a step must not change them before its last exchange.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Run:
 
     @property
     def comm(self) -> Comm:
-        """The members now; another object after every change."""
+        """The present members; a new object after every change."""
         return self._membership.group()
 
     @property
@@ -102,7 +102,7 @@ class Run:
 
     @property
     def generation(self) -> int:
-        """Number of the present membership."""
+        """Number of the present generation."""
         return self._membership.fence().generation
 
     @property
@@ -112,7 +112,7 @@ class Run:
 
     @property
     def share(self) -> int:
-        """Always 0: what each member does of a step is the program's business."""
+        """Always 0: the program divides a step among the members."""
         return 0
 
     @property
@@ -121,10 +121,10 @@ class Run:
         return self._handover.step * self._batch
 
     def loop(self, step: Callable[[Run], object], *, steps: int) -> bool:
-        """Call ``step`` until ``steps`` are done; ``--samples`` of the submission wins.
+        """Call ``step`` until ``steps`` are done; ``--samples`` of the submission overrides it.
 
-        Returns whether this is rank 0, the only member that goes on after the loop where an
-        agent started it.
+        Returns whether this is rank 0, the only member that continues after the loop if agents
+        started the program.
         """
         if self._is_over:
             raise ElasticError(
@@ -144,13 +144,13 @@ class Run:
                 reason = broken.reason
             else:
                 break
-            # Outside the handler, so that nothing holds on to the frames of the step.
+            # Outside the handler, so that the exception does not keep the step's frames alive.
             self._pace.forget()
             self._membership.recover(reason)
         return self._membership.leave_loop()
 
     def whole(self, name: str) -> bytearray:
-        """Return all rows of an array, in their order; on rank 0, after the loop."""
+        """Return all rows of an array, in order; on rank 0, after the loop."""
         return self._results[name]
 
     def _one(self, step: Callable[[Run], object]) -> None:
@@ -168,7 +168,7 @@ class Run:
         self._boundary()
 
     def _boundary(self) -> None:
-        """Between two steps: agree on what all must do together."""
+        """Between two steps: agree on collective actions and carry them out."""
         membership, now_s = self._membership, time.monotonic()
         is_first = self.rank == 0
         is_save_due = (

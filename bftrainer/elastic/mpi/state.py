@@ -1,7 +1,7 @@
-"""What an elastic MPI program hands over: arrays that all have, and rows cut among them.
+"""The state of an elastic MPI program: replicated arrays, and rows divided among the members.
 
 Any writable contiguous buffer will do (numpy arrays, ``array.array``): only its bytes are
-looked at. Used by ``run``, ``state_transfer``, ``memory`` and ``disk``.
+used. Used by ``run``, ``state_transfer``, ``memory`` and ``disk``.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def bytes_of(buffer: Any, name: str) -> memoryview:
 class BlockRows:
     """An array of ``total`` rows, of which each member has a block.
 
-    ``make(first, count)`` returns a new array that holds the initial values of rows
-    ``first`` to ``first + count - 1``. ``local`` is this member's block, replaced at every
-    change of size: take it from here in every step.
+    ``make(first, count)`` returns a new array with the initial values of rows ``first`` to
+    ``first + count - 1``. ``local`` is this member's block. Every change of size replaces it,
+    so read it in every step.
     """
 
     def __init__(self, total: int, make: Callable[[int, int], Any]) -> None:
@@ -60,7 +60,7 @@ class BlockRows:
         return self.span.count
 
     def renew(self, span: RowSpan) -> memoryview:
-        """Make the block of these rows, with its initial values; return its memory."""
+        """Replace the block by one of these rows, with initial values; return its memory."""
         self.span, self.local = span, self._make(span.first, span.count)
         return self.memory()
 
@@ -77,16 +77,16 @@ class BlockRows:
         return view
 
     def share(self, size: int, rank: int) -> RowSpan:
-        """Return which rows a rank has at a size."""
+        """Return the rows of a rank at a size."""
         return share_of(self.total, size, rank)
 
 
 class MpiState:
-    """All of it, in the order in which it was registered."""
+    """All registered state, in order of registration."""
 
     def __init__(self, replicated: Mapping[str, Any], rows: Mapping[str, BlockRows]) -> None:
         self.arrays = {name: bytes_of(buffer, name) for name, buffer in replicated.items()}
-        self._kept = dict(replicated)  # the views above need their arrays alive
+        self._kept = dict(replicated)  # keeps the arrays of the views above alive
         self.rows = dict(rows)
 
     def layout(self) -> int:
@@ -96,7 +96,7 @@ class MpiState:
         return zlib.crc32(repr((sizes, blocks)).encode())
 
     def copy_arrays(self, into: list[bytearray] | None = None) -> list[bytearray]:
-        """Return a copy of what all have, in ``into`` if that is given."""
+        """Return a copy of the replicated arrays, in ``into`` if given."""
         if into is None:
             return [bytearray(view) for view in self.arrays.values()]
         for copy, view in zip(into, self.arrays.values(), strict=True):
@@ -104,6 +104,6 @@ class MpiState:
         return into
 
     def restore_arrays(self, copies: list[bytearray]) -> None:
-        """Take a copy back."""
+        """Restore the replicated arrays from a copy."""
         for copy, view in zip(copies, self.arrays.values(), strict=True):
             view[:] = copy

@@ -1,8 +1,8 @@
-"""One common state for a generation's members: who brings what, and how it moves.
+"""Brings all members of a generation to one state.
 
-Three ways: a planned change (all old members are there: rows move from where they are),
-a loss (the survivors' state, or the copies in memory), a start (the newest checkpoint, or
-initial values). Called by ``membership`` between two steps.
+Three cases: a planned change (rows move between old and new members), a loss (the survivors'
+state, or the copies in memory), a start (the newest checkpoint, or initial values). Called by
+``membership`` between two steps.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from bftrainer.elastic.mpi.state import BlockRows, MpiState
 
 
 class MpiStateTransfer:
-    """The state of this member and where it comes from."""
+    """This member's state, and its exchange with the other members."""
 
     def __init__(self, state: MpiState, disk: Disk, memory: RecentCopies, batch: int) -> None:
         self.state, self.disk, self.memory = state, disk, memory
         self.batch = batch  # samples of a step
         self.step = 0
         self.is_complete = False
-        self.is_current = False  # whether we have been a member: our state means something
+        self.is_current = False  # whether our state comes from a generation we were in
         self._initial = state.copy_arrays()
 
     # ---- into a generation -----------------------------------------------------------
@@ -33,7 +33,7 @@ class MpiStateTransfer:
     def move_rows(
         self, union: Comm, n_old: int, new_ranks: Sequence[int | None], size: int
     ) -> None:
-        """Planned: cut the rows anew; old members are the first ranks of ``union``."""
+        """Repartition rows in a planned change; the old members are the first of ``union``."""
         for rows in self.state.rows.values():
             holders = [[rows.share(n_old, r)] if r < n_old else [] for r in range(union.size)]
             targets = [None if r is None else rows.share(size, r) for r in new_ranks]
@@ -41,7 +41,7 @@ class MpiStateTransfer:
             _move(union, rows, holders, targets, held)
 
     def spread(self, comm: Comm, root: int) -> None:
-        """Bring everybody to the counters and arrays of one member."""
+        """Broadcast the counters and replicated arrays of one member."""
         step, is_complete = comm.share((self.step, self.is_complete))[root]
         if self.step != step:
             self.is_current = False  # until all of it is here
@@ -51,7 +51,7 @@ class MpiStateTransfer:
         self._have_entered()
 
     def agree(self, comm: Comm) -> str:
-        """After a loss, or at a start: find the newest state; return the file it was in."""
+        """After a loss or at a start: restore the newest state; return its file, if any."""
         mine = self.step if self.is_current and not self.state.rows else -1
         said = comm.share((mine, self.memory.held()))
         steps = [int(step) for step, _ in said]
@@ -108,7 +108,7 @@ class MpiStateTransfer:
     def _have_entered(self) -> None:
         self.is_current = True
         if not self.state.rows:
-            self._initial = []  # from now on there is always a member, or a file
+            self._initial = []  # from now on a member or a file has the state
 
     # ---- out of it -------------------------------------------------------------------
 
@@ -148,7 +148,7 @@ def _move(
     comm: Comm, rows: BlockRows, holders: Sequence[Sequence[RowSpan]],
     targets: Sequence[RowSpan | None], held: Sequence[memoryview],
 ) -> None:  # fmt: skip
-    """Renew a member's block from whoever has its rows."""
+    """Replace this member's block, receiving its rows from their holders."""
     mine = targets[comm.rank]
     into = rows.renew(mine) if mine is not None else memoryview(bytearray())
     _exchange(comm, rows.row_bytes, holders, targets, held, into)
@@ -160,7 +160,7 @@ def _exchange(
 ) -> None:  # fmt: skip
     moves = pieces(holders, targets)
     if moves is None:
-        raise RuntimeError("rows are missing that somebody said were there")
+        raise RuntimeError("rows that a member reported to hold are missing")
     requests = []
     for tag, piece in enumerate(moves):
         if comm.rank not in (piece.source, piece.target):

@@ -1,7 +1,6 @@
-"""Runs the migrations on the connection that ``bftrainer.journal.migrate`` hands in.
+"""Runs the migrations on the connection from ``bftrainer.journal.database.migrate``.
 
-Alembic executes this file; the connection is already in a transaction, so that a
-migration happens wholly or not at all.
+Alembic executes this file. The connection is already in a transaction, so a migration is atomic.
 """
 
 from __future__ import annotations

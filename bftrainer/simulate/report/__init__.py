@@ -1,1 +1,1 @@
-"""What a replay leaves to read: its course over time, tables, CSV, and pages with figures."""
+"""Reports of replays: course over time, tables, CSV, and pages with figures."""

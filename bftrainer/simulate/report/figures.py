@@ -1,7 +1,7 @@
-"""The figures of a report: what each shows, in words and on axes.
+"""The figures of a report, with their captions.
 
-``ReplayRun``s come in; each ``Figure`` draws them on matplotlib axes that the page hands it and
-says in a caption what is to be seen, with units. matplotlib is imported by the page.
+Each ``Figure`` draws ``ReplayRun``s on matplotlib axes that the page provides; the page imports
+matplotlib.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bftrainer.simulate.report.windows import (
 from bftrainer.simulate.session import ReplayRun
 from bftrainer.simulate.traces.fragments import HOUR_S
 
-# M. Okabe, K. Ito: colours that everybody can tell apart.
+# M. Okabe, K. Ito: colours that colour-blind readers can distinguish.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 POOL_COLOUR = "#BBBBBB"
 PARTS = (

@@ -1,8 +1,8 @@
-"""How a replay went over time, noted at its decisions without slowing them.
+"""Records the course of a replay over time, without slowing its decisions.
 
-``session.record`` hands a ``Recorder`` the sums of a replay and everybody who was admitted;
-after each plan it notes how long the decision took and, now and then, how far the sums
-have come. ``History`` goes out; the report draws it.
+A ``Recorder`` has the sums of a replay and its admitted trainers. After each plan it records the
+duration of the decision and, at intervals, the sums. The report draws the ``History``. Used by
+``session.record``.
 """
 
 from __future__ import annotations

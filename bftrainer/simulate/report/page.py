@@ -1,8 +1,7 @@
-"""A report of replays: one page with figures that can be cited, as HTML or as a picture.
+"""Writes a report of replays: one page with figures, as HTML or as a picture.
 
-``ReplayRun``s and their ``Setup`` come in, one file goes out; ``bftrainer simulate --report``
-calls it. The HTML holds everything: its pictures are in it, it loads nothing and runs
-nothing.
+Called by ``bftrainer simulate --report``. The HTML is self-contained: it embeds its pictures,
+loads nothing and has no scripts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What was replayed, in the words a caption needs; the same for all runs of one report."""
+"""The set-up of a report's replays, as text for captions."""
 
 from __future__ import annotations
 

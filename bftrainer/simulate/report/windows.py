@@ -1,8 +1,7 @@
-"""A replay in windows of time: utilization and nodes, from its history and its trace.
+"""Utilization and nodes of a replay in windows of time, from its history and trace.
 
-Takes a ``ReplayRun`` and the edges of windows, returns a numpy column; the figures draw them. As
-in Fig. 10 of the BFTrainer paper a window has a U of its own: what was processed in it,
-over what as many nodes as were idle in it on average would have processed.
+As in Fig. 10 of the BFTrainer paper each window has its own U: the samples processed in it,
+divided by those that its mean number of idle nodes would have processed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What people read beside each figure of merit: a name, a unit, how it is written.
+"""Name, unit and number format of each figure of merit, for tables and pages.
 
-``Metrics`` are plain numbers; tables and pages ask here how to show them. The formulas are
-in docs/design/simulator.md.
+The formulas are in docs/design/simulator.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""When which node was idle: read from logs and archives, or made from a seed.
+"""Traces of idle nodes: read from logs and archives, or generated from a seed.
 
-``read_trace`` and ``generate`` give ``Fragments``; the simulator and ``bftrainer trace``
-use them. What each format means is in ``docs/reference/traces.md``.
+``read_trace`` and ``generate`` return ``Fragments``, used by the simulator and ``bftrainer trace``.
+The formats are described in ``docs/reference/traces.md``.
 """
 
 from __future__ import annotations

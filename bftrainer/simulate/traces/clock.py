@@ -32,7 +32,7 @@ def time_zone(name: str) -> tzinfo:
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise TraceError(
             "BFT-4005",
-            f"There is no time zone {name[:60]!r} on this machine.",
+            f"There is not a time zone {name[:60]!r} on this machine.",
             "Name one like Europe/Berlin, or export with SLURM_TIME_FORMAT=%s.",
         ) from None
 
@@ -49,7 +49,7 @@ def iso_seconds(text: str, zone: tzinfo, not_before_s: float | None = None) -> f
     if _EPOCH.fullmatch(text):
         return float(text)
     if len(text) < 16 or text[4] != "-" or text[10] not in "T ":
-        raise ValueError(f"{text[:40]!r} is no time")
+        raise ValueError(f"{text[:40]!r} is not a time")
     at = datetime.fromisoformat(text)
     if at.tzinfo is not None:
         return at.timestamp()
@@ -64,7 +64,7 @@ def lsf_seconds(text: str, zone: tzinfo, year: int, not_before_s: float | None =
     """
     found = _LSF.fullmatch(text)
     if found is None or found[1] not in _MONTHS:
-        raise ValueError(f"{text[:40]!r} is no time")
+        raise ValueError(f"{text[:40]!r} is not a time")
     month = _MONTHS.index(found[1]) + 1
     day, hour, minute, second = (int(found[i]) for i in (2, 3, 4, 5))
     at = datetime(int(found[6] or year), month, day, hour, minute, second)  # noqa: DTZ001 - below
@@ -75,7 +75,7 @@ def _local(at: datetime, zone: tzinfo, not_before_s: float | None) -> float:
     at = at.replace(tzinfo=zone)
     try:
         if at < _EARLIEST or at.year > 9000:
-            raise ValueError(f"the year {at.year} is no year of a job")
+            raise ValueError(f"the year {at.year} is not a plausible year of a job")
         seconds = at.timestamp()
         later = at.replace(fold=1).timestamp()
     except OverflowError as problem:
@@ -89,13 +89,13 @@ def duration_s(text: str) -> float | None:
     None stands for words: no limit, or one that the source does not say.
 
     Raises:
-        ValueError: this is no duration.
+        ValueError: this is not a duration.
     """
     if not text or text.lower() in {"unlimited", "partition_limit", "invalid", "n/a", "none"}:
         return None
     found = _DURATION.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text[:40]!r} is no duration")
+        raise ValueError(f"{text[:40]!r} is not a duration")
     days, first, second, third = (None if part is None else int(part) for part in found.groups())
     if days is not None:  # D-H, D-H:M, D-H:M:S
         hours, minutes, seconds = first or 0, second or 0, third or 0

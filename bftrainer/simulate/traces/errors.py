@@ -1,9 +1,9 @@
-"""What can be wrong with a trace or a workload file: one error type, stable codes.
+"""Errors of trace and workload files: one error type, stable codes.
 
 Codes: 4001 malformed file (with its line), 4002 file cannot be read or written, 4003
 format unknown, 4004 optional package missing, 4005 selection outside the trace, 4006
-not a pandas frame, 4007 fragments that contradict each other, 4008 no jobs or nodes in
-it, 4009 parameters of the generator, 4010 malformed workload, 4011 unknown workload.
+not a pandas frame, 4007 contradictory fragments, 4008 no jobs or nodes,
+4009 parameters of the generator, 4010 malformed workload, 4011 unknown workload.
 """
 
 from __future__ import annotations

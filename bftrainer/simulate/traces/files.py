@@ -65,7 +65,7 @@ def read_npz(path: Path) -> Fragments:
         raise unreadable(path, problem) from problem
     except _BROKEN_ARCHIVE as problem:
         raise malformed(
-            path, None, f"it is no npz archive of plain arrays ({problem})"
+            path, None, f"it is not an npz archive of plain arrays ({problem})"
         ) from problem
 
 
@@ -121,7 +121,7 @@ def read_csv(path: Path, progress: Progress | None = None) -> Fragments:
                 if progress is not None and table.line % ROWS_PER_REPORT == 0:
                     progress(raw.tell() / total)
     except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as problem:
-        raise malformed(path, table.line + 1, f"it is no text ({problem})") from problem
+        raise malformed(path, table.line + 1, f"it is not a text ({problem})") from problem
     except OSError as problem:
         raise unreadable(path, problem) from problem
     return table.fragments()
@@ -215,11 +215,11 @@ class _CsvTable:
 
     def _number(self, text: object) -> float:
         try:
-            value = float(text)  # type: ignore[arg-type]  # what is no number raises
+            value = float(text)  # type: ignore[arg-type]  # what is not a number raises
         except (TypeError, ValueError, OverflowError):
-            raise malformed(self._path, self.line, f"{str(text)[:80]!r} is no number") from None
+            raise malformed(self._path, self.line, f"{str(text)[:80]!r} is not a number") from None
         if not np.isfinite(value):
-            raise malformed(self._path, self.line, f"{value} is no time")
+            raise malformed(self._path, self.line, f"{value} is not a time")
         return value
 
 
@@ -283,7 +283,9 @@ def read_parquet(path: Path) -> Fragments:
     except OSError as problem:
         raise unreadable(path, problem) from problem
     except (ValueError, TypeError, KeyError, MemoryError, RecursionError) as problem:
-        raise malformed(path, None, f"it is no parquet file of fragments ({problem})") from problem
+        raise malformed(
+            path, None, f"it is not a parquet file of fragments ({problem})"
+        ) from problem
     missing = [name for name in _COLUMNS if name not in columns]
     if missing:
         raise malformed(path, None, f"it lacks the columns {', '.join(missing)}")

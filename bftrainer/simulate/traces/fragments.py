@@ -298,12 +298,12 @@ def _column(values: ArrayLike, kind: type[Kind], source: str, name: str) -> NDAr
     try:
         column = np.asarray(values)
         if column.ndim != 1 or (column.size and column.dtype.kind not in "iufb"):
-            raise _wrong(source, None, f"column {name} is no list of numbers")
+            raise _wrong(source, None, f"column {name} is not a list of numbers")
         if kind is np.int64 and column.dtype.kind == "f" and column.size:
             raise _wrong(source, None, f"column {name} has fractions")
         return column.astype(kind)
     except (ValueError, TypeError, OverflowError) as problem:
-        raise _wrong(source, None, f"column {name} is no list of numbers") from problem
+        raise _wrong(source, None, f"column {name} is not a list of numbers") from problem
 
 
 def _frozen(values: NDArray[Any], kind: type[Kind]) -> NDArray[Kind]:

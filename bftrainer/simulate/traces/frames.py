@@ -1,7 +1,7 @@
-"""The Replayer's table of idle nodes: one row per look, one column per node, 1 = idle.
+"""Reads the Replayer's table of idle nodes: one row per poll, one column per node, 1 = idle.
 
-Records from ``pickled`` come in, ``Fragments`` go out. Knows how pandas 1.0 to 3.x lay
-out a frame: axes (columns, index) and blocks of columns of one kind.
+Converts records from ``pickled`` to ``Fragments``. Knows the layout of frames in pandas 1.0 to
+3.x: axes (columns, index) and blocks of columns of one kind.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TraceTable:
 def read_replayer(path: Path, progress: Progress | None = None) -> Fragments:
     """Read a pickled frame of idle nodes; its times count as UTC.
 
-    A node is idle from the look that first shows it idle to the one that first does not.
+    A node is idle from the first poll that shows it idle to the next that does not.
     """
     frame = read_frame(path)
     if len(frame.index_s) < 2 or not bool(np.all(np.diff(frame.index_s) > 0)):

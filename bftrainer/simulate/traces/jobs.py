@@ -24,7 +24,7 @@ Progress = Callable[[float], None]
 MAX_PAIRS = 1_000_000_000  # (job, node) pairs: beyond any year of logs
 PAIRS_AT_ONCE = 2_000_000  # unpacked together: some 150 MB
 MAX_NAMES = 1_000_000
-MAX_TIME_S = 1e11  # the year 5138: a later instant is garbage
+MAX_TIME_S = 1e11  # the year 5138: later times are invalid
 NEVER_S = math.inf
 
 
@@ -95,7 +95,7 @@ class JobTable:
 
     def _check(self, at_s: float, line: int) -> None:
         if not abs(at_s) < MAX_TIME_S:
-            raise malformed(self.path, line, f"{at_s:g} is no time of a job")
+            raise malformed(self.path, line, f"{at_s:g} is not a time of a job")
 
 
 def neighbours(indices: Iterable[int]) -> list[tuple[int, int]]:

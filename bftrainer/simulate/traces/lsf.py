@@ -63,7 +63,7 @@ def read_lsb_acct(
     n_ignored = 0
     for number, line in read_lines(path, progress):
         if not line.startswith('"'):
-            raise malformed(path, number, "this is no record of lsb.acct")
+            raise malformed(path, number, "this is not a record of lsb.acct")
         if not line.startswith('"JOB_FINISH"'):
             continue
         words = [
@@ -113,7 +113,7 @@ def _hosts(words: Collection[str]) -> list[str]:
     for word in words:
         found = _HOST.fullmatch(word)
         if found is None:
-            raise ValueError(f"{word[:40]!r} is no host")
+            raise ValueError(f"{word[:40]!r} is not a host")
         names[found[1]] = None
     return list(names)
 

@@ -1,8 +1,8 @@
-"""Pickled pandas frames without pandas and without unpickling: nothing is ever called.
+"""Reads pickled pandas frames safely, without pandas and without executing calls.
 
-A pickle is a program for a small stack machine that may call anything. This reader runs
-the stack on plain data only: a call becomes a ``Call`` record, a class a ``Name``, and a
-name outside the list below ends the reading. ``frames`` makes arrays of the records.
+A pickle is a program for a small stack machine that may call any function. This reader runs it on
+plain data: a call becomes a ``Call`` record, a class a ``Name``; a name outside the list below is
+refused. ``frames`` makes arrays of the records.
 """
 
 from __future__ import annotations
@@ -134,7 +134,9 @@ def read_records(path: Path, stream: BinaryIO) -> Any:
                 return machine.pop()
             _step(machine, opcode.name, argument)
     except (ValueError, IndexError, KeyError, TypeError, AttributeError) as problem:
-        raise malformed(path, None, f"byte {at}: this is no pickled frame ({problem})") from problem
+        raise malformed(
+            path, None, f"byte {at}: this is not a pickled frame ({problem})"
+        ) from problem
     except (OverflowError, MemoryError) as problem:
         raise malformed(path, None, f"byte {at}: a length in it is absurd") from problem
     raise malformed(path, None, "the pickle ends too early")
@@ -209,7 +211,7 @@ def _named(machine: _Machine, opcode: str, argument: Any) -> Name:
     else:
         attribute, module = machine.pop(), machine.pop()
         if not isinstance(attribute, str) or not isinstance(module, str):
-            raise TypeError("a name is no text")
+            raise TypeError("a name is not a text")
         dotted = f"{module}.{attribute}"
     if dotted not in ALLOWED_NAMES:
         raise TraceError(
@@ -231,5 +233,5 @@ def _top(machine: _Machine, kind: type[Any]) -> Any:
 
 def _dict(items: list[Any]) -> dict[Any, Any]:
     if len(items) % 2 or not all(isinstance(key, str | int) for key in items[::2]):
-        raise ValueError("a key is no text")
+        raise ValueError("a key is not a text")
     return dict(zip(items[::2], items[1::2], strict=True))

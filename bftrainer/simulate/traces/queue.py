@@ -1,9 +1,9 @@
-"""Which idle time no pending job could have used.
+"""Finds idle time that no pending job could have used.
 
 At an instant t a pending job (submitted, not started, its limit L known) *fits* when at
 least as many nodes as it wants are idle and stay idle until t + L; every one of these
-nodes is then fillable. This is asked whenever a node or such a job comes or goes; the
-answer holds until the next such instant. A fragment is cut where the answer changes.
+nodes is then fillable. This is evaluated whenever a node or such a job comes or goes, and
+holds until the next such instant. A fragment is split where the result changes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one table of trace formats: a file and a format's name in, ``Fragments`` out.
+"""The table of trace formats, and reading and writing by format.
 
 The simulator and ``bftrainer trace`` call ``read_trace``; a new format is one module and
 one line here.

@@ -95,7 +95,7 @@ def _row(reader: _Reader, number: int, cells: list[str]) -> None:
 
     job_id = cell("JobID")
     if not job_id[:1].isdigit():
-        raise malformed(reader.path, number, f"{job_id[:40]!r} is no job id")
+        raise malformed(reader.path, number, f"{job_id[:40]!r} is not a job id")
     if "." in job_id:
         return  # a step
     is_ignored = cell("Partition") in reader.ignored - {""}

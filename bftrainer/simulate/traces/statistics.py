@@ -1,7 +1,6 @@
-"""What a trace is like: the paper's Table 1, Fig. 1 and Fig. 6, and what is beside them.
+"""Statistics of a trace: the paper's Table 1, Fig. 1 and Fig. 6, and further figures.
 
-``Fragments`` come in, a plain document goes out; ``bftrainer trace info`` prints it,
-``plot`` draws it.
+``bftrainer trace info`` prints them, ``plot`` draws them.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def _header(log: _Log, number: int, line: str) -> None:
     if label == "unixstarttime":
         log.origin_s = float(max(0, count))
     elif not 0 <= count <= MAX_NODES * 1024 or (label == "maxnodes" and count > MAX_NODES):
-        raise malformed(log.path, number, f"{label} {count} is no size of a machine")
+        raise malformed(log.path, number, f"{label} {count} is not a plausible machine size")
     elif label == "maxnodes":
         log.n_nodes = count
     else:
@@ -90,9 +90,9 @@ def _job(
     try:
         values = [float(cell) for cell in cells]
     except ValueError:
-        raise malformed(log.path, number, "a field is no number") from None
+        raise malformed(log.path, number, "a field is not a number") from None
     if not all(abs(value) < 1e11 for value in values):
-        raise malformed(log.path, number, "a field is no number of this world")
+        raise malformed(log.path, number, "a field is not a plausible number")
     submit_s = log.origin_s + values[_SUBMIT]
     processors = int(values[_PROCESSORS] if values[_PROCESSORS] > 0 else values[_REQUESTED])
     if values[_SUBMIT] < 0 or processors <= 0 or values[_WAIT] < 0:

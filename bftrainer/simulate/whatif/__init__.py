@@ -1,4 +1,4 @@
-"""What a site would gain: its idle time, sensible settings, and what they would harvest.
+"""Predicts what a site would gain: its idle time, recommended settings, expected harvest.
 
 ``study`` takes a trace and ``Assumptions`` and returns a ``Study``; ``as_document`` and
 ``page`` turn that into JSON and HTML. ``bftrainer whatif`` calls them; see

@@ -1,8 +1,7 @@
-"""Which settings to try, and which of them to recommend.
+"""Chooses the settings to try and the ones to recommend.
 
-Three small sweeps, one after the other, each with the best of the ones before: P_jmax,
-T_fwd, hold-down time. A sweep is judged by U, and where settings are as good as equal,
-by what else matters to a site.
+Three small sweeps in turn, each with the best values of the previous ones: P_jmax, T_fwd,
+hold-down time. A sweep is judged by U; among nearly equal settings other criteria decide.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from bftrainer.simulate.whatif.assumptions import NODES_PER_TRAINER, Assumptions
 
 P_JMAX_WORTH = 0.01  # a larger P_jmax makes every trainer slower: it has to gain this much U
-AS_GOOD = 0.002  # U: closer than this, the choice does not matter
+AS_GOOD = 0.002  # of U: smaller differences do not matter
 USUAL_T_FWD_S = 120.0
 LARGEST_P_JMAX = 1000  # the policy's bound
 

@@ -1,4 +1,4 @@
-"""What a prediction takes for granted; every line of it is printed beside the result."""
+"""The assumptions of a prediction; all of them are printed with the result."""
 
 from __future__ import annotations
 

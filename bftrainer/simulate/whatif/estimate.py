@@ -19,7 +19,7 @@ from milp.problem import Curve
 
 Values = NDArray[np.float64]
 DRAWINGS = 2000
-FEWEST = 4  # stretches: below that, an interval would pretend to know
+FEWEST = 4  # stretches; with fewer there is no interval
 TAILS = (0.025, 0.975)
 
 

@@ -1,6 +1,6 @@
-"""What the idle time of a machine is like, and which of it remains after a hold-down time.
+"""Describes a machine's idle time, and what remains of it after a hold-down time.
 
-``Fragments`` come in; figures, or fragments again, go out. Called by ``study``.
+Called by ``study``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The business case as one HTML page that needs nothing but itself.
-
-A ``Study`` and the command that made it come in, text goes out. The pictures are SVG,
-drawn here: a page of lines needs no library.
-"""
+"""The business case as one self-contained HTML page, with SVG figures drawn here."""
 
 from __future__ import annotations
 

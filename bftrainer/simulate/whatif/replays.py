@@ -1,7 +1,7 @@
-"""Replays of stretches of a trace under one setting, each played once.
+"""Replays stretches of a trace with given settings, each only once.
 
-``study`` asks for settings; what a setting gave on each stretch comes back, in the same
-order, so that two settings can be compared stretch by stretch.
+Returns the result of a setting for each stretch, in the same order, so that ``study`` can compare
+settings stretch by stretch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which nodes and which stretches of time of a trace are replayed.
+"""Chooses the nodes and the stretches of time of a trace that are replayed.
 
 A year of a large machine cannot be replayed twenty times in a minute. How much is
 replayed follows from the trace and a seed, never from the speed of this machine, so

@@ -1,4 +1,4 @@
-"""From a trace to the business case: figures, settings, harvest, what a second costs.
+"""Makes the business case of a trace: figures, settings, harvest, cost of a second.
 
 ``bftrainer whatif`` calls ``study``. A coarse sample of the trace is replayed for every
 value tried, a finer one for the expected harvest and for the price of a second.

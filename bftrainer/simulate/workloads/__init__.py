@@ -1,6 +1,6 @@
-"""Which trainers come when: the paper's experiments, files of others, and our own files.
+"""Workloads of trainers: the paper's experiments, and files in two formats.
 
-``by_name`` and ``read_workload`` give a ``TrainerWorkload``; the simulator replays it.
+``by_name`` and ``read_workload`` return a ``TrainerWorkload``, which the simulator replays.
 """
 
 from __future__ import annotations

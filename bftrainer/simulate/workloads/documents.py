@@ -106,7 +106,7 @@ def _own(path: Path, document: Mapping[str, Any]) -> list[dict[str, Any]]:
     for i, row in enumerate(rows):
         where = f"trainer {i}"
         if not isinstance(row, dict):
-            raise _wrong(path, f"{where} is no object")
+            raise _wrong(path, f"{where} is not an object")
         unknown = sorted(str(key) for key in set(row) - _KNOWN)
         if unknown:
             raise _wrong(path, f"{where} has unknown fields: {', '.join(unknown)[:100]}")
@@ -125,7 +125,7 @@ def _own(path: Path, document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _curve(path: Path, value: object, where: str) -> Curve:
     if not isinstance(value, dict):
-        raise _wrong(path, f"{where} is no object with sizes and values")
+        raise _wrong(path, f"{where} is not an object with sizes and values")
     sizes = _list(path, value.get("sizes"), f"{where}: sizes")
     values = _list(path, value.get("values"), f"{where}: values")
     return Curve(
@@ -143,7 +143,7 @@ def _replayer(path: Path, document: Mapping[str, Any]) -> list[dict[str, Any]]:
     curves = []
     for i, row in enumerate(_list(path, document["curves"], "curves")):
         if not isinstance(row, dict):
-            raise _wrong(path, f"curve {i} is no object")
+            raise _wrong(path, f"curve {i} is not an object")
         rates = _values(path, row.get("throughput"), first, f"curve {i}, throughput")
         objective = _values(path, row.get("objective"), first, f"curve {i}, objective")
         sizes = tuple(nodes[first:])
@@ -153,7 +153,7 @@ def _replayer(path: Path, document: Mapping[str, Any]) -> list[dict[str, Any]]:
     for i, row in enumerate(_list(path, document["jobs"], "jobs")):
         where = f"trainer {i}"
         if not isinstance(row, dict):
-            raise _wrong(path, f"{where} is no object")
+            raise _wrong(path, f"{where} is not an object")
         number = _whole(path, row, "curve", where)
         if not 0 <= number < len(curves):
             raise _wrong(path, f"{where}: there is no curve {number}")
@@ -182,28 +182,28 @@ def _values(path: Path, value: object, first: int, where: str) -> tuple[float, .
 
 def _list(path: Path, value: object, where: str) -> list[Any]:
     if not isinstance(value, list):
-        raise _wrong(path, f"{where} is no list")
+        raise _wrong(path, f"{where} is not a list")
     return value
 
 
 def _number(path: Path, row: Mapping[str, Any], key: str, where: str) -> float:
     value = row.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
-        raise _wrong(path, f"{where}: {key} is no number")
+        raise _wrong(path, f"{where}: {key} is not a number")
     return float(value)
 
 
 def _whole(path: Path, row: Mapping[str, Any], key: str, where: str) -> int:
     value = _number(path, row, key, where)
     if value != int(value):
-        raise _wrong(path, f"{where}: {key} is no whole number")
+        raise _wrong(path, f"{where}: {key} is not a whole number")
     return int(value)
 
 
 def _text(path: Path, row: Mapping[str, Any], key: str, where: str) -> str:
     value = row.get(key)
     if not isinstance(value, str) or not (key in _TEXTS or value) or len(value) > 200:
-        raise _wrong(path, f"{where}: {key} is no text of at most 200 characters")
+        raise _wrong(path, f"{where}: {key} is not a text of at most 200 characters")
     return value
 
 

@@ -51,7 +51,7 @@ class Submission:
             if not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{name} is {value:g}, not more than 0")
         if not 1 <= self.n_min <= self.n_max <= MAX_NODES:
-            raise ValueError(f"n_min {self.n_min} and n_max {self.n_max} are no range of sizes")
+            raise ValueError(f"n_min {self.n_min} and n_max {self.n_max} are not a range of sizes")
         check_curve(self.curve)
         if self.utility is not None:
             check_curve(self.utility)

@@ -1,4 +1,4 @@
-"""Entries may begin with a checkpoint: those before it can be removed, and quickly."""
+"""Entries may begin with a checkpoint: indexes for the fast removal of those before it."""
 
 from alembic import op
 
@@ -9,7 +9,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # Without them the removal of an entry looks at every trainer and every pilot.
+    # Otherwise the removal of an entry scans all trainers and pilots (foreign keys).
     op.create_index("ix_trainers_seq", "trainers", ["seq"])
     op.create_index("ix_pilots_seq", "pilots", ["seq"])
 
