@@ -98,7 +98,7 @@ def test_convert_reads_accounting_and_keeps_what_nobody_could_fill(
         (["info", str(SAMPLE), "--hours", "49"], ExitCode.VALIDATION_FAILED, "BFT-4005"),
         (["info", str(SAMPLE), "--format", "csv"], ExitCode.VALIDATION_FAILED, "BFT-4001"),
         (["generate", "--out", "x.npz", "--set", "seed=1"], ExitCode.USAGE, "no parameter 'seed'"),
-        (["generate", "--out", "x.npz", "--set", "poll_s=?"], ExitCode.USAGE, "no number"),
+        (["generate", "--out", "x.npz", "--set", "poll_s=?"], ExitCode.USAGE, "is not a number"),
         (["generate", "--out", "x.doc", "--hours", "1"], ExitCode.VALIDATION_FAILED, "BFT-4003"),
     ],
 )
