@@ -91,7 +91,7 @@ def test_a_script_that_trains_nothing_is_told_what_it_lacks(
 ) -> None:
     failed = said_at_the_end(tmp_path, template, text)
     assert failed.code == "BFT-1423"
-    assert "trained nothing" in failed.cause
+    assert "without training" in failed.cause
     assert "docs/howto/train-pytorch.md" in failed.next_step
 
 

@@ -20,7 +20,7 @@ from bftrainer.process import run
 WRITER = """
 import os, signal, sys, time
 from pathlib import Path
-from bftrainer.journal import Journal, PilotRecord, mark
+from bftrainer.journal import Journal, PilotRecord
 from bftrainer.model.trainer import TrainerSpec
 state, place, left = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 
