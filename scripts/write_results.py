@@ -63,7 +63,7 @@ def read_result(path: Path, remark: str = "") -> Result:
             ),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as problem:
-        raise ValueError(f"{path} is no benchmark's result: {problem!r}") from problem
+        raise ValueError(f"{path} is not a benchmark's result: {problem!r}") from problem
 
 
 def keep(result: Result, directory: Path) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from bftrainer.actuate.costs import learn_leaving, learn_throughput
 from bftrainer.profile.measure import OBSERVE_S, SETTLE_S, WINDOW
 from bftrainer.simulate.costs import PhysicalCosts
-from bftrainer.simulate.physical import PhysicalBooks
+from bftrainer.simulate.physical import PhysicalModel
 from bftrainer.simulate.tally import Tally
 from bftrainer.simulate.trainers import SimTrainer
 from bftrainer.simulate.workloads.submission import Submission
@@ -31,7 +31,7 @@ class _Watch:
     next_s: float  # when the next observation is complete
 
 
-class LearningBooks(PhysicalBooks):
+class LearningModel(PhysicalModel):
     """A trainer model that hides the true curves from decisions."""
 
     def __init__(
@@ -44,7 +44,7 @@ class LearningBooks(PhysicalBooks):
         noise: float,
         is_learning: bool = True,
     ) -> None:
-        """Take the durations of ``PhysicalBooks`` and what is known.
+        """Take the durations of ``PhysicalModel`` and what is known.
 
         Args:
             tally: sums of the replay.

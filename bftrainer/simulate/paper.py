@@ -18,7 +18,7 @@ from bftrainer.simulate.trainers import SimTrainer
 from bftrainer.simulate.workloads.submission import Submission
 
 
-class PaperBooks:
+class PaperModel:
     """Progress and costs of the trainers that may run."""
 
     next_event_s = math.inf  # nothing happens between events

@@ -57,7 +57,7 @@ class _Member:
         return max(now_s, self.resumes_at_s) + left / rate
 
 
-class PhysicalBooks:
+class PhysicalModel:
     """Progress and costs of the trainers that may run, by the clock."""
 
     claims_nodes = True

@@ -13,8 +13,8 @@ from bftrainer.decide.policies.base import load_policy
 from bftrainer.model.decision import DecisionInput, Plan, Settings
 from bftrainer.simulate.costs import PhysicalCosts
 from bftrainer.simulate.metrics import Metrics, measure
-from bftrainer.simulate.paper import PaperBooks
-from bftrainer.simulate.physical import PhysicalBooks
+from bftrainer.simulate.paper import PaperModel
+from bftrainer.simulate.physical import PhysicalModel
 from bftrainer.simulate.replay import Outcome, Replay, TrainerModel
 from bftrainer.simulate.report.history import History, Recorder
 from bftrainer.simulate.stragglers import Injection, SlowNodes, draw
@@ -157,7 +157,7 @@ def _books(
     return _Physical(tally, choices.costs, choices.seed, admitted, slow)
 
 
-class _Paper(PaperBooks):
+class _Paper(PaperModel):
     """The paper's books, and a list of who was admitted."""
 
     def __init__(self, tally: Tally, admitted: list[SimTrainer]) -> None:
@@ -169,7 +169,7 @@ class _Paper(PaperBooks):
         self._admitted.append(trainer)
 
 
-class _Physical(PhysicalBooks):
+class _Physical(PhysicalModel):
     """The physical books, and a list of who was admitted."""
 
     def __init__(

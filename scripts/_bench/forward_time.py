@@ -20,8 +20,8 @@ from _bench.lengths import Lengths, observe
 from _bench.survival import Survival, fit
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
 from bftrainer.decide.policies.milp import MilpPolicy
-from bftrainer.simulate.paper import PaperBooks
-from bftrainer.simulate.physical import PhysicalBooks
+from bftrainer.simulate.paper import PaperModel
+from bftrainer.simulate.physical import PhysicalModel
 from bftrainer.simulate.replay import Outcome, Replay
 from bftrainer.simulate.session import Choices, settings_of
 from bftrainer.simulate.tally import Tally
@@ -132,7 +132,7 @@ class Foresight:
         return Decided(allocation=dataclasses.replace(found, objective=value))
 
 
-class ClockedPaperBooks(PaperBooks):
+class ClockedPaperModel(PaperModel):
     """Paper books that tell the time."""
 
     clock: Clock
@@ -143,7 +143,7 @@ class ClockedPaperBooks(PaperBooks):
         super().advance(now_s)
 
 
-class ClockedPhysicalBooks(PhysicalBooks):
+class ClockedPhysicalModel(PhysicalModel):
     """Physical books that tell the time."""
 
     clock: Clock
@@ -158,11 +158,11 @@ def replay_with(
     rule: Rule, trace: Fragments, workload: Iterable[Submission], choices: Choices
 ) -> tuple[Outcome, Foresight]:
     """Replay a trace with the exact policy under a rule; ``choices.t_fwd_s`` is not used."""
-    books: ClockedPaperBooks | ClockedPhysicalBooks
+    books: ClockedPaperModel | ClockedPhysicalModel
     if choices.costs is None:
-        books = ClockedPaperBooks(Tally())
+        books = ClockedPaperModel(Tally())
     else:
-        books = ClockedPhysicalBooks(Tally(), choices.costs, seed=choices.seed)
+        books = ClockedPhysicalModel(Tally(), choices.costs, seed=choices.seed)
     books.clock = Clock()
     policy = Foresight(rule, books.clock, Truth(trace))
     settings = settings_of(choices)

@@ -16,7 +16,7 @@ from bftrainer.decide.policies.base import Context, Decided
 from bftrainer.decide.policies.milp import POLICY
 from bftrainer.model.decision import DecisionInput, Plan
 from bftrainer.simulate.costs import PhysicalCosts, constant
-from bftrainer.simulate.learning import Claim, LearningBooks
+from bftrainer.simulate.learning import Claim, LearningModel
 from bftrainer.simulate.replay import Replay
 from bftrainer.simulate.session import Choices, settings_of
 from bftrainer.simulate.tally import Tally
@@ -163,8 +163,8 @@ class _Judge:
         self.judged.append(Judged(now_s=given.now_s, loss=1.0 - worth / best, rescales=rescales))
 
 
-class _Books(LearningBooks):
-    """Books that let the judge know the trainers."""
+class _Judged(LearningModel):
+    """A model that lets the judge know the trainers."""
 
     def __init__(self, arm: Arm, seed: int) -> None:
         super().__init__(
@@ -192,7 +192,7 @@ def learn(
 ) -> Learnt:
     """Replay a trace."""
     choices = Choices(objective=objective, p_jmax=len(submissions), costs=COSTS, seed=seed)
-    books = _Books(arm, seed)
+    books = _Judged(arm, seed)
     judge = _Judge(books.everybody)
     outcome = Replay(
         trace,

@@ -9,7 +9,7 @@ import pytest
 from bftrainer.decide.policies.milp import POLICY
 from bftrainer.model.decision import DecisionInput, Plan
 from bftrainer.simulate.costs import PhysicalCosts, constant
-from bftrainer.simulate.learning import LearningBooks
+from bftrainer.simulate.learning import LearningModel
 from bftrainer.simulate.replay import Outcome, Replay
 from bftrainer.simulate.session import Choices, settings_of
 from bftrainer.simulate.tally import Tally
@@ -56,7 +56,7 @@ def _replay(
         seen.append(given)
 
     choices = Choices(objective=Objective.THROUGHPUT, p_jmax=3, costs=COSTS)
-    books = LearningBooks(
+    books = LearningModel(
         Tally(), COSTS, seed=3, claim=lambda _: claim, noise=0.05, is_learning=is_learning
     )
     settings = replace(settings_of(choices), explore_budget=0.02)

@@ -10,8 +10,8 @@ import pytest
 
 from bftrainer.decide.policies.base import Context, Traits
 from bftrainer.simulate.costs import PhysicalCosts, constant
-from bftrainer.simulate.paper import PaperBooks
-from bftrainer.simulate.physical import PhysicalBooks
+from bftrainer.simulate.paper import PaperModel
+from bftrainer.simulate.physical import PhysicalModel
 from bftrainer.simulate.replay import Outcome, Replay, TrainerModel
 from bftrainer.simulate.session import Choices, settings_of
 from bftrainer.simulate.tally import Tally
@@ -38,13 +38,13 @@ def replay(
         trials,
         settings=settings_of(Choices(p_jmax=p_jmax)),
         policy=policy,
-        books=books or PaperBooks(Tally()),
+        books=books or PaperModel(Tally()),
         seed=seed,
     ).run()
 
 
 @pytest.mark.parametrize(
-    "books", [lambda: PaperBooks(Tally()), lambda: PhysicalBooks(Tally(), COSTS, seed=1)]
+    "books", [lambda: PaperModel(Tally()), lambda: PhysicalModel(Tally(), COSTS, seed=1)]
 )
 def test_it_is_asked_when_it_wants_to_be(books: Callable[[], TrainerModel]) -> None:
     policy = Scripted(answer=lambda _, c: {"wake_at_s": c.now_s + 30.0})
@@ -90,6 +90,6 @@ def test_whom_it_drops_is_never_seen_again() -> None:
 
 def test_node_seconds_are_counted_while_members_change() -> None:
     policy = Scripted()
-    outcome = replay(policy, books=PhysicalBooks(Tally(), COSTS, seed=1), p_jmax=2)
+    outcome = replay(policy, books=PhysicalModel(Tally(), COSTS, seed=1), p_jmax=2)
     whole = sum(t.node_s for t in outcome.trainers)
     assert outcome.tally.node_s_used <= whole <= outcome.tally.node_s_held

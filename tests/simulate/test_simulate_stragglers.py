@@ -10,7 +10,7 @@ from bftrainer.cli.main import main
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.errors import ExitCode
 from bftrainer.simulate.costs import PhysicalCosts, constant
-from bftrainer.simulate.physical import PhysicalBooks
+from bftrainer.simulate.physical import PhysicalModel
 from bftrainer.simulate.replay import Replay
 from bftrainer.simulate.session import Choices, settings_of
 from bftrainer.simulate.stragglers import Injection, SlowNodes, draw
@@ -34,7 +34,7 @@ def _done(threshold: float, fraction: float = 0.5) -> float:
         [replace(trial("t"), n_max=2)],
         settings=settings_of(choices),
         policy=load_policy("milp"),
-        books=PhysicalBooks(Tally(), COSTS, seed=1, slow=slow),
+        books=PhysicalModel(Tally(), COSTS, seed=1, slow=slow),
     ).run()
     return outcome.trainers[0].done
 

@@ -13,7 +13,7 @@ from bftrainer.decide.asking import ask
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Standing, load_policy
 from bftrainer.errors import UsageError
 from bftrainer.policy import PolicyErrors, load_policy_file
-from bftrainer.simulate.paper import PaperBooks
+from bftrainer.simulate.paper import PaperModel
 from bftrainer.simulate.replay import Replay
 from bftrainer.simulate.session import Choices, settings_of
 from bftrainer.simulate.tally import Tally
@@ -89,7 +89,7 @@ def test_the_simulator_plays_it_with_all_trainers_in_sight(example: AllocationPo
     settings = replace(settings_of(Choices(p_jmax=1)), policy_options={"period_s": 100.0})
     given = trace((0, 0, 600), (1, 0, 600), end_s=600.0)
     trials = [trial(name) for name in ("a", "b", "c")]
-    books = PaperBooks(Tally())
+    books = PaperModel(Tally())
     outcome = Replay(given, trials, settings=settings, policy=example, books=books).run()
     assert [t.node_s for t in outcome.trainers] == [400.0, 400.0, 400.0]
     assert [t.started_s for t in outcome.trainers] == [0.0, 100.0, 200.0]

@@ -72,5 +72,5 @@ def test_values_are_readable(value: float, unit: str, words: str) -> None:
 def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match="is no benchmark's result"):
+    with pytest.raises(ValueError, match="is not a benchmark's result"):
         write_results.read_result(path)

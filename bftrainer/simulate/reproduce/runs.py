@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from bftrainer.decide.policies.base import AllocationPolicy, load_policy
 from bftrainer.simulate.metrics import Metrics, measure
-from bftrainer.simulate.paper import PaperBooks
+from bftrainer.simulate.paper import PaperModel
 from bftrainer.simulate.replay import Replay
 from bftrainer.simulate.reproduce import replayer_share
 from bftrainer.simulate.reproduce.any_node import AnyNode
@@ -77,7 +77,7 @@ def play_run(scene: Scene, run: PaperReplay) -> Record:
         workload,
         settings=settings_of(choices),
         policy=_policy(run),
-        books=PaperBooks(Tally()),
+        books=PaperModel(Tally()),
         on_plan=watch,
     ).run()
     return Record(
