@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from milp.errors import CheckFailed
 from milp.problem import Allocation, Marginal, Problem, ProblemNode, ProblemTrainer
-from milp.worth import allocation_value, curve_at, map_terms, objective_value
+from milp.worth import allocation_value, curve_at, objective_value, terms
 
 __all__ = ["allocation_value", "check", "find_violations", "objective_value"]
 
@@ -56,8 +56,8 @@ def find_violations(problem: Problem, allocation: Allocation) -> list[str]:
         if not (held.issuperset(names) or held.issubset(names)):
             found.append(_migration(trainer, set(names), held))
     found += _eligibility(problem, by_trainer, pool)
-    terms = map_terms(problem, pool, by_trainer, [len(held) for held in before])
-    found += _worth(allocation, terms)
+    sizes = {trainer_id: len(names) for trainer_id, names in by_trainer.items()}
+    found += _worth(allocation, terms(problem, sizes, [len(held) for held in before]))
     found += _batches(problem, allocation, by_trainer)
     found += _numbers(allocation, trainer_ids)
     return found
@@ -104,11 +104,11 @@ def _eligibility(
     return sorted(found) if len(found) > 1 else found
 
 
-def _worth(allocation: Allocation, terms: Sequence[float]) -> list[str]:
-    """The stated objective is what the map is worth: the sum of the terms."""
-    value = math.fsum(terms)
-    # Relative to the terms: a sum near 0 keeps only their rounding.
-    allowed = RELATIVE_TOLERANCE * max(math.fsum(map(abs, terms)), 1e-300)
+def _worth(allocation: Allocation, parts: Sequence[float]) -> list[str]:
+    """The stated objective is what the map is worth: the sum of its parts."""
+    value = math.fsum(parts)
+    # Relative to the parts: a sum near 0 keeps only their rounding.
+    allowed = RELATIVE_TOLERANCE * max(math.fsum(map(abs, parts)), 1e-300)
     if not abs(allocation.objective - value) <= allowed:  # also true for NaN
         return [f"the objective is {value!r}, not {allocation.objective!r}"]
     return []

@@ -37,7 +37,6 @@ def problem_to_dict(problem: Problem) -> dict[str, Any]:
         "t_fwd_s": float(problem.t_fwd_s),
         "p_jmax": problem.p_jmax,
         "objective": problem.objective.value,
-        "per_node_horizon": problem.per_node_horizon,
     }
 
 
@@ -68,7 +67,6 @@ def problem_from_dict(data: Any) -> Problem:
             "t_fwd_s": _float,
             "p_jmax": _int,
             "objective": _objective,
-            "per_node_horizon": _bool,
         },
     )
 

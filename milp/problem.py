@@ -4,15 +4,10 @@ Source: Liu et al., "BFTrainer" (arXiv 2106.12091), section 3: nodes N, trainers
 with N_j in {0} or [Nmin_j, Nmax_j] (eq. 6-10), piecewise-linear O_j (SOS2), and the
 objective of eq. 16: max sum_j T_fwd O_j(N_j) - sum_j O_j(C_j) R_j.
 
-Beyond the paper a node may earn for less than t_fwd: it warms up first or leaves early.
-Trainer j with the nodes S_j, s of them, is then worth
+Beyond the paper a node that joins trains warm_up_s later. Trainer j of size s, where k of the
+nodes are among its current ones, is then worth
 
-    O_j(s) / s * sum over n in S_j of e_jn - O_j(C_j) R_j,
-    e_jn = max(0, H_n - L_jn)                                   (seconds it trains)
-    H_n  = min(t_fwd_s, expected_remaining_s) with per_node_horizon, else t_fwd_s
-    L_jn = warm_up_s of j, unless n is one of its current nodes
-
-each node by its even share of the rate. With those extras at zero this is eq. 16.
+    O_j(s) / s * (k T_fwd + (s - k) max(0, T_fwd - warm_up_s)) - O_j(C_j) R_j
 """
 
 from __future__ import annotations
@@ -59,7 +54,7 @@ class ProblemNode:
     name: str
     eligibility: str = "default"  # type or class; trainers name those they accept
     gpus: int = 0
-    expected_remaining_s: float | None = None  # None: no end in sight
+    expected_remaining_s: float | None = None  # None: no end in sight; decides who gets it
     switch: str = ""
     has_pilot: bool = False  # one of ours is on it, or asked for
 
@@ -95,7 +90,6 @@ class Problem:
     t_fwd_s: float
     p_jmax: int  # at most this many trainers run at once; FCFS decides which
     objective: Objective = Objective.THROUGHPUT
-    per_node_horizon: bool = False  # whether expected_remaining_s bounds what a node earns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

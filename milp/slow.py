@@ -19,7 +19,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from milp.problem import Problem, ProblemTrainer
-from milp.worth import earning_s, rate
+from milp.worth import mean_earning_s, rate
 
 MOST_TRIES = 8  # with some of the slow nodes left out
 
@@ -32,8 +32,7 @@ def worth(problem: Problem, fractions: Mapping[str, float], assignment: Mapping[
         fractions: of slow nodes; others reach 1.
         assignment: node -> trainer.
     """
-    nodes = {node.name: node for node in problem.nodes}
-    holders = {name: t.trainer_id for t in problem.trainers for name in t.current}
+    nodes = {node.name for node in problem.nodes}
     own_of, worths = dict[str, list[str]](), list[float]()
     for name, trainer_id in assignment.items():
         own_of.setdefault(trainer_id, []).append(name)
@@ -45,9 +44,9 @@ def worth(problem: Problem, fractions: Mapping[str, float], assignment: Mapping[
         own = own_of.get(trainer.trainer_id, ())
         before = [name for name in trainer.current if name in nodes]
         if own:
-            earns_s = [earning_s(problem, trainer, nodes[n], holders.get(n)) for n in own]
-            earned = rate(trainer, len(own), problem.objective) * math.fsum(earns_s) / len(own)
-            worths.append(lowest(own) * earned)
+            kept, size = len(set(own).intersection(before)), len(own)
+            each_s = mean_earning_s(problem, trainer, kept=kept, size=size)
+            worths.append(lowest(own) * rate(trainer, size, problem.objective) * each_s)
         if before and set(own) != set(before):
             pause_s = trainer.rescale_up_s if set(own) - set(before) else trainer.rescale_down_s
             held = rate(trainer, len(before), problem.objective, batch=trainer.current_batch)

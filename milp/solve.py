@@ -12,7 +12,6 @@ from milp.answer import make_allocation
 from milp.classes import solve_classes
 from milp.errors import ProblemError
 from milp.exact.dual import PoolAnswer, solve_pool, solve_pool_dense
-from milp.graded.decomposition import is_graded, solve_graded
 from milp.options import Options, build_options
 from milp.parts import join, split
 from milp.pool import PoolView, view_pool
@@ -34,8 +33,6 @@ def solve(problem: Problem) -> Allocation:
 
 
 def _solve_part(problem: Problem) -> Allocation:
-    if is_graded(problem):
-        return solve_graded(problem)
     pool = view_pool(problem)
     if len(pool.names) > 1:
         return _solve_several(problem, pool)

@@ -4,8 +4,7 @@ v_j(n) = t_fwd O_j(n) - O_j(C_j) R, with R = R_up for n > C_j, R_dw for n < C_j,
 C_j; C_j counts the current nodes still in the pool. Unit: that of O_j times seconds.
 A parked trainer has O_j(0) = 0, so starting costs nothing. With admissible batches
 O_j(n) is that of the best batch at n. With a warm-up the n - C_j nodes that join earn
-their share of O_j(n) for that much less than t_fwd. Read by the solvers; ``milp.graded``
-values nodes that arrive late, leave early or change hands.
+their share of O_j(n) for that much less than t_fwd. Read by the solvers.
 """
 
 from __future__ import annotations

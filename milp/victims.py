@@ -123,7 +123,7 @@ def _in_order(
     rows = [
         (
             node.name in settled,
-            math.inf if node.expected_remaining_s is None else node.expected_remaining_s,
+            _remaining_s(node),
             on_switch[node.switch],
             node.switch,
             node.name,
@@ -152,38 +152,11 @@ def _givers(
             t_fwd_s=problem.t_fwd_s,
             objective=problem.objective,
         )
-        if problem.per_node_horizon:
-            may_go = tuple(_in_order(trainer, may_go, pool))
-            values = _values_by_node(problem, trainer, present, may_go, pool, values)
         costs = values[-1] - values[::-1][: len(may_go) + 1]
         # Left below n_min is left with nothing.
         costs[max(len(present) - trainer.n_min + 1, 1) :] = values[-1] - values[0]
         givers.append(_Giver(trainer=trainer, present=present, may_go=may_go, costs=costs))
     return givers
-
-
-def _values_by_node(
-    problem: Problem,
-    trainer: ProblemTrainer,
-    present: Sequence[str],
-    may_go: Sequence[str],
-    pool: Mapping[str, ProblemNode],
-    values: FloatArray,
-) -> FloatArray:
-    """Values by size when nodes earn for different times and go in the given order."""
-    if problem.t_fwd_s == 0:
-        return values
-    going = set(may_go)
-    stays = [name for name in present if name not in going]
-    in_order = [*stays, *reversed(may_go)]  # the n that are left are the first n
-    ends_s = [min(problem.t_fwd_s, _remaining_s(pool[name])) for name in in_order]
-    earning_s = [0.0, *(max(0.0, end_s) for end_s in ends_s)]
-    pauses = value_table(
-        trainer, len(present), len(present), t_fwd_s=0.0, objective=problem.objective
-    )
-    sizes = np.maximum(np.arange(len(values)), 1)
-    mean_s = np.cumsum(earning_s) / sizes
-    return pauses + (values - pauses) * (mean_s / problem.t_fwd_s)
 
 
 def _share(givers: Sequence[_Giver], n_nodes: int) -> list[int]:

@@ -33,7 +33,6 @@ class Amount:
     sizes: int  # problems per family and size
     around: int  # problems per line of what surrounds the sizes
     equality: int  # problems compared with the node-level model
-    graded_equality: int
     reference: dict[tuple[int, int], int]  # problems per solver
     placed: int  # problems per size that nodes are chosen for
     placements: int  # compared with the MILP of their rule
@@ -44,7 +43,6 @@ FULL: Final = Amount(
     sizes=50,
     around=40,
     equality=2000,
-    graded_equality=300,
     reference={(5, 20): 10, (10, 100): 5, (30, 800): 3, (100, 4000): 1, (1000, 10000): 1},
     placed=20,
     placements=200,
@@ -54,7 +52,6 @@ QUICK: Final = Amount(
     sizes=10,
     around=4,
     equality=60,
-    graded_equality=20,
     reference={(5, 20): 2, (10, 100): 1, (30, 800): 1},
     placed=2,
     placements=5,
@@ -102,13 +99,11 @@ def _measure(amount: Amount, parts: Sequence[str], limit_s: float) -> Iterator[P
         yield solvers_exact.measure_first_call()
     if "around" in parts:
         yield solvers_parts.measure_classes(amount.around)
-        yield solvers_parts.measure_graded(amount.around)
         yield solvers_parts.measure_placement(amount.placed, amount.placements)
         yield solvers_parts.measure_victims(amount.around)
         yield solvers_parts.measure_checker(amount.around)
     if "equality" in parts:
         yield solvers_equality.measure_equality(amount.equality)
-        yield solvers_equality.measure_graded_equality(amount.graded_equality)
     if "reference" in parts:
         yield solvers_reference.measure(amount.reference, limit_s)
 

@@ -54,8 +54,6 @@ RULES: Final[dict[str, rules.Rule]] = {
     "120, both ends": rules.both_ends(rules.fixed(120.0)),
     "120, ends": rules.with_ends(rules.fixed(120.0)),
     "120, oracle ends": rules.oracle_ends(rules.fixed(120.0)),
-    "per node 300": rules.per_node(300.0),
-    "oracle per node 300": rules.oracle_per_node(300.0),
 }
 
 

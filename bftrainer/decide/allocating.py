@@ -73,7 +73,6 @@ def _problem(draft: Draft, names: set[str], as_they_are: set[str]) -> Problem | 
     if not trainers or not names or p_jmax < 1:
         return None
     training = nodes_by_trainer(given.training, names)
-    ends_s = [n.usable_until_s for n in draft.pool.nodes if n.usable_until_s is not None]
     problem = Problem(
         nodes=tuple(
             [
@@ -95,8 +94,6 @@ def _problem(draft: Draft, names: set[str], as_they_are: set[str]) -> Problem | 
             ]
         ),
         t_fwd_s=t_fwd_s,
-        # The end of a node matters only if it lies within the forward-looking time.
-        per_node_horizon=min(ends_s, default=now_s + t_fwd_s) < now_s + t_fwd_s,
         p_jmax=p_jmax,
         objective=settings.objective,
     )

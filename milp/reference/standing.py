@@ -67,4 +67,4 @@ def _eligible_nodes(problem: Problem, trainer: ProblemTrainer) -> int:
 
 
 def _value(problem: Problem, trainer: ProblemTrainer, before: int, size: int) -> float:
-    return math.fsum(trainer_terms(problem, trainer, before=before, size=size, earned_s=None))
+    return math.fsum(trainer_terms(problem, trainer, before=before, size=size))

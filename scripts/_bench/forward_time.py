@@ -250,17 +250,6 @@ def with_ends(rule: Rule) -> Rule:
     return put
 
 
-def per_node(within_s: float) -> Rule:
-    """Each node earns for as long as it is expected to stay, at most ``within_s``."""
-
-    def put(problem: Problem, view: View) -> Problem:
-        stays_s = view.stays_s([n.name for n in problem.nodes], within_s)
-        coarse = {name: _coarse(s) for name, s in stays_s.items()}
-        return replace(_with_stays(problem, coarse), t_fwd_s=within_s, per_node_horizon=True)
-
-    return put
-
-
 # ---- oracles: they know when each node leaves ------------------------------------------------
 
 
@@ -270,19 +259,6 @@ def oracle_ends(rule: Rule) -> Rule:
     def put(problem: Problem, view: View) -> Problem:
         stays_s = {n.name: view.truth.stays_s(n.name, view.now_s) for n in problem.nodes}
         return _with_stays(rule(problem, view), stays_s)
-
-    return put
-
-
-def oracle_per_node(within_s: float) -> Rule:
-    """Each node earns for as long as it does stay, at most ``within_s``."""
-
-    def put(problem: Problem, view: View) -> Problem:
-        stays_s = {
-            n.name: _coarse(min(within_s, view.truth.stays_s(n.name, view.now_s)))
-            for n in problem.nodes
-        }
-        return replace(_with_stays(problem, stays_s), t_fwd_s=within_s, per_node_horizon=True)
 
     return put
 
@@ -323,8 +299,3 @@ def _with_stay(node: ProblemNode, stays_s: float) -> ProblemNode:
         switch=node.switch,
         has_pilot=node.has_pilot,
     )
-
-
-def _coarse(stays_s: float) -> float:
-    """To the next of a few values, rising by half: fewer grades for the solver."""
-    return 10.0 * 1.5 ** round(math.log(max(stays_s, 10.0) / 10.0, 1.5))

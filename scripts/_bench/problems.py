@@ -21,7 +21,7 @@ from milp.problem import (
 
 # What each family is hard for. "mixed" is the paper's set of models; "wide" has no cap
 # on the size; "N classes" tells N node types apart; "mixes" lets trainers mix three. Nodes
-# of "ends" leave at different times, those of "graded" also earn accordingly.
+# of "ends" leave at different times.
 ADVERSARIAL = ("equal", "gaps", "spikes", "parity")
 FAMILIES = (
     "mixed",
@@ -32,7 +32,6 @@ FAMILIES = (
     "6 classes",
     "mixes",
     "ends",
-    "graded",
 )
 T_FWD_S = 120.0
 RESCALE_UP_S, RESCALE_DOWN_S = 18.0, 12.0
@@ -52,8 +51,7 @@ def draw_problem(n_trainers: int, n_nodes: int, family: str, seed: int) -> Probl
         ProblemNode(name=f"n{i:05}", eligibility=chance.choice(classes), switch=f"s{i // 18}")
         for i in range(n_nodes)
     )
-    is_graded = family == "graded"
-    if is_graded or family == "ends":
+    if family == "ends":
         nodes = tuple(_with_end(node, chance) for node in nodes)
     idle: dict[str, list[str]] = {c: [n.name for n in nodes if n.eligibility == c] for c in classes}
     trainers: list[ProblemTrainer] = []
@@ -77,7 +75,6 @@ def draw_problem(n_trainers: int, n_nodes: int, family: str, seed: int) -> Probl
         trainers=tuple(trainers),
         t_fwd_s=T_FWD_S,
         p_jmax=n_trainers,
-        per_node_horizon=is_graded,
     )
 
 
@@ -127,7 +124,6 @@ def _draw_trainer(name: str, family: str, n_nodes: int, chance: random.Random) -
         curve=curve,
         rescale_up_s=RESCALE_UP_S,
         rescale_down_s=RESCALE_DOWN_S,
-        warm_up_s=6.0 if family == "graded" else 0.0,
         mixes_classes=family == "mixes" and chance.random() < 0.5,
     )
 
@@ -150,8 +146,7 @@ def draw_small(seed: int, *, classes: str = "a", extras: bool = False) -> Proble
     """Draw a problem of at most 8 nodes and 4 trainers that covers every constraint.
 
     Gaps below n_min, departed nodes, trainers that p_jmax stops, curves of any shape,
-    every objective, batches; with several ``classes`` also mixes; with ``extras`` early ends
-    and warm-ups.
+    every objective, batches; with several ``classes`` also mixes; with ``extras`` warm-ups.
     """
     chance = random.Random(f"small {classes} {extras} {seed}")  # noqa: S311 - a benchmark
     nodes = tuple(
@@ -181,7 +176,6 @@ def draw_small(seed: int, *, classes: str = "a", extras: bool = False) -> Proble
         t_fwd_s=120.0 if extras else chance.choice(_SMALL_T_FWD_S),
         p_jmax=chance.choice([len(trainers), len(trainers), 1, 2]),
         objective=chance.choice(list(Objective)),
-        per_node_horizon=extras and chance.random() < 0.7,
     )
 
 

@@ -1,15 +1,13 @@
 """Whether two ways to the optimum agree: exact against node-level models, many problems.
 
-Small random problems with every feature; where nodes earn for unequal times the answer
-and its gap are held against a compact model of those costs. Any disagreement ends the
-benchmark: it would be a bug.
+Small random problems with every feature but warm-ups, which the node-level model does not
+know. Any disagreement would be a bug.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from dataclasses import dataclass
 
 from _bench.problems import draw_small
 from _bench.targets import Target
@@ -18,11 +16,9 @@ from milp.check import check
 from milp.problem import Allocation, Curve, Objective, Problem
 from milp.reference.solve import solve_reference
 from milp.solve import solve
-from tests.support.graded_model import solve_graded_model
 
 TOLERANCE = 1e-6  # relative
 CLASSES = ("a", "ab", "abc")
-GRADED_GAP_TARGET = 0.001
 FEATURES = (
     *map(str, Objective),
     "pool used up",
@@ -43,14 +39,6 @@ FEATURES = (
     "current batch",
     "curve that falls",
 )
-
-
-@dataclass(slots=True)
-class _Gaps:
-    """What is known of answers that need not be optimal."""
-
-    true: list[float]
-    stated: list[float]
 
 
 def measure_equality(count: int) -> Part:
@@ -128,40 +116,6 @@ def _features(problem: Problem, allocation: Allocation) -> set[str]:
 
 def _falls(curve: Curve) -> bool:
     return any(a > b for a, b in itertools.pairwise(curve.samples_per_s))
-
-
-def measure_graded_equality(count: int) -> Part:
-    """Compare answers under unequal earning times with the optimum of a compact model."""
-    note(f"true gap on {count} problems with unequal earning times")
-    gaps = _Gaps(true=[], stated=[])
-    for seed in range(count):
-        problem = draw_small(seed, classes=CLASSES[seed % len(CLASSES)], extras=True)
-        _compare_graded(problem, seed, gaps)
-    optimal = sum(gap <= TOLERANCE for gap in gaps.true)
-    proven = sum(gap == 0 for gap in gaps.stated)
-    target = Target(
-        name="graded costs against their MILP: mean true gap",
-        measured=100 * sum(gaps.true) / count,
-        limit=100 * GRADED_GAP_TARGET,
-        relation="<=",
-        unit="%",
-        note=f"{count} problems: {optimal} optimal, {proven} proven",
-    )
-    return Part(title="Equality, graded costs", targets=(target,))
-
-
-def _compare_graded(problem: Problem, seed: int, gaps: _Gaps) -> None:
-    allocation = solve(problem)
-    check(problem, allocation)
-    optimum = solve_graded_model(problem)
-    allowed = TOLERANCE * max(abs(optimum), 1.0)
-    if not -allowed <= optimum - allocation.objective <= allocation.gap + allowed:
-        raise SystemExit(
-            f"graded seed {seed}: {allocation.objective} + gap {allocation.gap}, but the"
-            f" optimum is {optimum}: a bug"
-        )
-    gaps.true.append(max(optimum - allocation.objective, 0.0) / max(abs(optimum), 1e-9))
-    gaps.stated.append(allocation.gap)
 
 
 def _difference(one: float, other: float) -> float:

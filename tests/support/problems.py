@@ -58,8 +58,7 @@ def problems(
 ) -> Problem:
     """Problems with every feature: gaps below n_min, departed nodes, waiting trainers.
 
-    ``families`` adds batches, ``mixes`` trainers that mix classes, ``extras`` what makes
-    nodes earn for different times: warm-ups and ends.
+    ``families`` adds batches, ``mixes`` trainers that mix classes, ``extras`` warm-ups.
     """
     objective = draw(st.sampled_from(list(Objective)))
     switches = st.sampled_from(["s1", "s2"])
@@ -106,7 +105,6 @@ def problems(
         t_fwd_s=draw(st.sampled_from([0.0, 1.0, 5.0, 120.0])),
         p_jmax=draw(st.integers(0, len(trainers) + 1)),
         objective=objective,
-        per_node_horizon=extras and draw(st.booleans()),
     )
 
 
@@ -163,9 +161,8 @@ def with_current(problem: Problem, allocation: Allocation) -> Problem:
 
 
 def without_extras(problem: Problem) -> Problem:
-    """The same problem with the paper's two costs only."""
+    """The same problem with the paper's two costs only: nobody warms up."""
     return replace(
         problem,
         trainers=tuple(replace(trainer, warm_up_s=0.0) for trainer in problem.trainers),
-        per_node_horizon=False,
     )

@@ -156,47 +156,6 @@ def test_a_trainer_that_mixes_may_have_several_classes() -> None:
     ]
 
 
-EXTENDED = Problem(
-    nodes=(
-        ProblemNode(name="mine", expected_remaining_s=60.0),
-        ProblemNode(name="theirs"),
-        ProblemNode(name="free"),
-        ProblemNode(name="soon", expected_remaining_s=5.0),
-    ),
-    trainers=(
-        replace(trainer("t1", "mine", n_max=4), warm_up_s=10.0),
-        trainer("t2", "theirs", n_max=4),
-    ),
-    t_fwd_s=100.0,
-    p_jmax=2,
-    per_node_horizon=True,
-)
-
-
-def test_the_extended_objective_by_hand() -> None:
-    # mine 60; theirs and free 100 - 10; soon 5 - 10 < 0. O(1) = 1, O(4) = 3.
-    everything = dict.fromkeys(("mine", "theirs", "free", "soon"), "t1")
-    expected = 3.0 / 4 * (60 + 90 + 90 + 0) - 1.0 * 2.0  # t1 grows
-    expected += -1.0 * 1.0  # t2 gives up its node
-    assert allocation_value(EXTENDED, everything) == pytest.approx(expected)
-    # Nothing changes: no pause, no warm-up.
-    unchanged = {"mine": "t1", "theirs": "t2"}
-    assert allocation_value(EXTENDED, unchanged) == pytest.approx(60.0 + 100.0)
-    # Without the horizon the end does not matter.
-    endless = replace(EXTENDED, per_node_horizon=False)
-    assert allocation_value(endless, unchanged) == pytest.approx(200.0)
-
-
-def test_the_checker_judges_by_the_extended_objective() -> None:
-    assignment = {"mine": "t1", "free": "t1", "theirs": "t2"}
-    value = allocation_value(EXTENDED, assignment)
-    check(EXTENDED, Allocation(assignment=assignment, objective=value, node_price=0.0))
-    by_size = objective_value(EXTENDED, {"t1": 2, "t2": 1})
-    assert by_size > value
-    with pytest.raises(CheckFailed, match="the objective is"):
-        check(EXTENDED, Allocation(assignment=assignment, objective=by_size, node_price=0.0))
-
-
 def test_warm_up_is_a_matter_of_sizes() -> None:
     problem = replace(
         PROBLEM, trainers=(replace(PROBLEM.trainers[0], warm_up_s=10.0), *PROBLEM.trainers[1:])

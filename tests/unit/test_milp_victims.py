@@ -69,7 +69,6 @@ def draw_problem(chance: random.Random, n_nodes: int, n_trainers: int) -> Proble
         t_fwd_s=chance.choice([0.0, 10.0, 120.0]),
         p_jmax=n_trainers,
         objective=chance.choice([Objective.THROUGHPUT, Objective.WEIGHTED]),
-        per_node_horizon=chance.random() < 0.3,
     )
 
 
@@ -126,9 +125,6 @@ def in_order(problem: Problem, owner: ProblemTrainer) -> list[str]:
 def test_no_subset_of_nodes_is_cheaper(seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311 - random tests
     problem = draw_problem(chance, 8, chance.randint(1, 3))
-    if problem.per_node_horizon:
-        # Then a settled node with a near end would be cheaper than one still starting.
-        problem = replace(problem, trainers=tuple(replace(t, settled=()) for t in problem.trainers))
     before = value_without(problem, ())
     held = set().union(*holdings(problem).values())
     names = [node.name for node in problem.nodes if node.has_pilot]

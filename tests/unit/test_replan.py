@@ -120,14 +120,6 @@ def test_no_pilot_lasts_longer_than_the_batch_system_plans(
     assert {c.time_limit_s for c in plan.claims} == {limit_s}
 
 
-def test_ends_within_the_forward_time_decide_what_a_node_is_worth() -> None:
-    fold = Fold(settings=Settings(reserve_nodes_per_type=0, t_fwd_s=120.0))
-    _decide(fold, _planned(181.0, "n1"), 0.0)
-    assert not fold.policy.problems[-1].per_node_horizon  # 121 s remain
-    _decide(fold, _planned(181.0, "n1"), 2.0)
-    assert fold.policy.problems[-1].per_node_horizon
-
-
 def test_a_plan_before_the_end_of_a_pilot_that_ends_anyway_is_kept_too() -> None:
     """Its own limit would let it stay until 10 s before that."""
     near = [pilot("n1", end_s=T0 + 75), *PILOTS[1:]]

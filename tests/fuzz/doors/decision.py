@@ -37,7 +37,7 @@ _PROBLEM = {
          "curve": {"sizes": [2], "samples_per_s": [9.0]}, "current_batch": 32,
          "batch_curves": [{"global_batch": 32, "curve": {"sizes": [1], "samples_per_s": [9.0]}}]},
     ],
-    "t_fwd_s": 120.0, "p_jmax": 2, "objective": "throughput", "per_node_horizon": True,
+    "t_fwd_s": 120.0, "p_jmax": 2, "objective": "throughput",
 }  # fmt: skip
 
 

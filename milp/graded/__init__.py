@@ -1,1 +1,0 @@
-"""Nodes that earn for different times: prices by grade, and a gap that is stated."""
