@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from bftrainer.actuate import recording
+from bftrainer.actuate import recording, stimuli
 from bftrainer.actuate.adoption import adopt, parked_meanwhile
 from bftrainer.actuate.costs import (
     learn_leaving,
@@ -37,7 +37,7 @@ from bftrainer.actuate.group import (
     WorkerFailed,
     worker_on,
 )
-from bftrainer.actuate.log_files import FailedTries, log_directory, log_files
+from bftrainer.actuate.log_files import FailedTries, log_files
 from bftrainer.actuate.opening import machine_of
 from bftrainer.actuate.outcomes import (
     cancelled,
@@ -50,6 +50,8 @@ from bftrainer.actuate.quarantine import Quarantine
 from bftrainer.actuate.replica_registry import CopyBook
 from bftrainer.actuate.reported_workers import Reports
 from bftrainer.actuate.rescale_budget import RescaleBudget
+from bftrainer.actuate.rescale_log import KIND as RESCALE_STEPS
+from bftrainer.actuate.rescale_log import RescaleLog
 from bftrainer.actuate.speeds import SpeedBook
 from bftrainer.elastic import protocol
 from bftrainer.errors import BftError
@@ -86,10 +88,15 @@ class Trainer:
     """A trainer that is not final (or ended so recently that workers remain)."""
 
     record: TrainerRecord
-    machine: GenerationMachine
+    log: RescaleLog
     watch: Observation | None = None  # of the current generation's throughput
     tries: FailedTries = field(default_factory=FailedTries)
     is_saved: bool = False  # when it was last parked
+
+    @property
+    def machine(self) -> GenerationMachine:
+        """The state machine of its membership; only ``log`` may change it."""
+        return self.log.machine
 
 
 class TrainerBook:
@@ -158,7 +165,7 @@ class TrainerBook:
             grace_s = save_grace_s(record.spec.contract)
             self._replace(trainer, cancelled_s=self._clock(), reason=cancelling(grace_s))
             self._write(trainer, "cancelling", {"grace_s": grace_s})
-            self._carry_out(trainer, trainer.machine.wind_up(self._steady(), grace_s))
+            self._handle(trainer, stimuli.WindUp(grace_s=grace_s))
             self._on_change()
         return self.records[trainer_id]
 
@@ -186,7 +193,8 @@ class TrainerBook:
 
     def _open(self, record: TrainerRecord) -> Trainer:
         machine = machine_of(record, self._policy, self._incarnation, self._steady())
-        trainer = self.trainers[record.trainer_id] = Trainer(record=record, machine=machine)
+        log = RescaleLog(machine, lambda done: self._journal.note_large(RESCALE_STEPS, done))
+        trainer = self.trainers[record.trainer_id] = Trainer(record=record, log=log)
         self.copies.open(record)
         return trainer
 
@@ -210,6 +218,7 @@ class TrainerBook:
             believed, now_s = found.get(trainer.record.trainer_id, ()), self._steady()
             workers = [worker_on(offers[b.pilot_id], b.worker_id, now_s) for b in believed]
             done = adopt(trainer.machine, workers, {b.worker_id: b.said for b in believed})
+            trainer.log.restart()
             if done is not None and done.generation > trainer.record.progress.generation:
                 self._on_regrouped(trainer, done)
             elif trainer.record.progress.size and not trainer.machine.members:
@@ -236,8 +245,7 @@ class TrainerBook:
                 if worker.pilot_id == pilot_id and worker.is_alive:
                     known.add(worker.worker_id)
                     if worker.worker_id not in there:
-                        out = trainer.machine.on_worker_lost(worker.worker_id, self._steady())
-                        self._carry_out(trainer, out)
+                        self._handle(trainer, stimuli.WorkerMissing(worker_id=worker.worker_id))
         for worker_id in sorted(there ^ known):
             self._send(pilot_id, KillWorker(worker_id=worker_id))
 
@@ -254,27 +262,25 @@ class TrainerBook:
         if isinstance(message, protocol.Progress):
             self._on_progress(trainer, message, trainer.machine.workers[worker_id].node)
         self.copies.on_body(trainer.record.trainer_id, message)
-        self._carry_out(trainer, trainer.machine.on_body(worker_id, message, self._steady()))
+        self._handle(trainer, stimuli.WorkerMessage(worker_id=worker_id, message=message))
 
     def on_exit(self, pilot_id: str, worker_id: str, returncode: int, cause: str) -> None:
         """This pilot's agent reports that a worker is gone."""
         trainer = self._trainer_of(pilot_id, worker_id)
         if trainer is not None:
-            out = trainer.machine.on_exit(worker_id, returncode, cause, self._steady())
-            self._carry_out(trainer, out)
+            ended = stimuli.WorkerEnded(worker_id=worker_id, returncode=returncode, cause=cause)
+            self._handle(trainer, ended)
 
     def on_agent_lost(self, pilot_id: str) -> None:
         """An agent is gone, with everything on its node."""
         self.copies.on_agent_lost(pilot_id)
         for trainer in list(self.trainers.values()):
-            out = trainer.machine.on_agent_lost(pilot_id, self._steady())
-            self._carry_out(trainer, out)
+            self._handle(trainer, stimuli.AgentLost(pilot_id=pilot_id))
 
     def on_agent_failed(self, pilot_id: str, how: str) -> None:
         """A lost agent's pilot was not cancelled by anyone; ``how`` it ended."""
         for trainer in list(self.trainers.values()):
-            out = trainer.machine.on_agent_failed(pilot_id, how, self._steady())
-            self._carry_out(trainer, out)
+            self._handle(trainer, stimuli.AgentFailed(pilot_id=pilot_id, how=how))
 
     def set_targets(
         self,
@@ -291,14 +297,16 @@ class TrainerBook:
         for trainer_id, trainer in list(self.trainers.items()):
             own, pairs = targets.get(trainer_id, ()), staying.get(trainer_id, {})
             self.speeds.staying(trainer_id, pairs)
-            out = trainer.machine.set_targets(own, self._steady(), pairs)
-            self._carry_out(trainer, out)
+            machine = trainer.machine
+            is_changed = {o.node: o for o in own} != machine.targets or pairs != machine.staying
+            new = stimuli.TargetsSet(offers=tuple(own), staying=pairs)
+            self._handle(trainer, new if is_changed else stimuli.TimePassed())
         self._keep_copies(now=True)
 
     def tick(self) -> None:
         """Advance the time in every machine."""
         for trainer in list(self.trainers.values()):
-            self._carry_out(trainer, trainer.machine.tick(self._steady()))
+            self._handle(trainer, stimuli.TimePassed())
             if trainer.machine.has_wound_up(self._steady()):
                 self._cancelled(trainer.record.trainer_id)
         self._keep_copies()
@@ -348,6 +356,9 @@ class TrainerBook:
         trainer.watch = watch
         self._set(trainer, recording.progressed(record, said, costs, now_s))
 
+    def _handle(self, trainer: Trainer, stimulus: stimuli.Stimulus) -> None:
+        self._carry_out(trainer, trainer.log.handle(stimulus, self._steady()))
+
     def _carry_out(self, trainer: Trainer, instructions: Sequence[Instruction]) -> None:
         if trainer.record.failing is not trainer.machine.failures.row:
             self._replace(trainer, failing=trainer.machine.failures.row)
@@ -377,7 +388,7 @@ class TrainerBook:
 
     def _start_worker(self, trainer: Trainer, asked: StartWorkerOn) -> None:
         spec = trainer.record.spec
-        log_path = str(log_directory(spec) / f"{asked.worker_id}.log")
+        log_path = trainer.machine.workers[asked.worker_id].log_path
         config = worker_config(
             trainer.record,
             worker_id=asked.worker_id,
@@ -392,7 +403,6 @@ class TrainerBook:
         except BftError as problem:  # its runtime is no longer installed
             self._finish(trainer.record.trainer_id, TrainerState.FAILED, str(problem))
             return
-        trainer.machine.workers[asked.worker_id].log_path = log_path
         if not self._send(asked.pilot_id, message):
             LOG.info("worker %s not started: its agent is gone", asked.worker_id)
 
@@ -462,10 +472,7 @@ class TrainerBook:
         self.quarantine.ended(trainer_id)
         self.budget.forget(trainer_id)
         if state is not TrainerState.FINISHED:
-            for worker in trainer.machine.workers.values():
-                if worker.is_alive:
-                    self._send(worker.pilot_id, KillWorker(worker_id=worker.worker_id))
-            trainer.machine.close()
+            self._handle(trainer, stimuli.TrainerClosed())
         self._replace(
             trainer,
             state=state,

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from bftrainer.actuate import stimuli
 from bftrainer.actuate.adoption import adopt
 from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.group import Instruction, Kill, NodeOffer, StartWorkerOn, Tell, Worker
@@ -90,14 +91,14 @@ class Orphans(World):
         """A daemon comes (back) and adopts what the agents it can hear report."""
         self.incarnation += 1
         self.machine = GenerationMachine(
-            "t1",
+            trainer_id="t1",
             n_min=self.n_min,
             n_max=4,
             join_window_s=0.5,
             start_timeout_s=1e9,
-            last_generation=self.last_generation,
+            generation=self.last_generation,
             incarnation=self.incarnation,
-            new_token=self._new_token,
+            commit_key="k",
         )
         workers, reports = [], {}
         for agent in self.agents.values():
@@ -133,12 +134,12 @@ class Orphans(World):
     def retarget(self) -> None:
         if self.machine is not None:
             offers = [self._offer(a) for a in self.agents.values() if a.pilot_id not in self.cut]
-            self._obey(self.machine.set_targets(offers, self.now_s))
+            self._handle(stimuli.TargetsSet(offers=tuple(offers)))
 
     def tick(self, seconds: float) -> None:
         self.now_s += seconds
         if self.machine is not None:
-            self._obey(self.machine.tick(self.now_s))
+            self._handle(stimuli.TimePassed())
         for agent in list(self.agents.values()):
             self.look(agent)
 
@@ -148,9 +149,13 @@ class Orphans(World):
         if self.machine is None:
             return
         if isinstance(what, int):
-            self._obey(self.machine.on_exit(worker_id, what, "", self.now_s))
+            self._handle(stimuli.WorkerEnded(worker_id=worker_id, returncode=what, cause=""))
         else:
-            self._obey(self.machine.on_body(worker_id, what, self.now_s))
+            self._handle(stimuli.WorkerMessage(worker_id=worker_id, message=what))
+
+    def _handle(self, stimulus: stimuli.Stimulus) -> None:
+        assert self.machine is not None
+        self._obey(self.machine.handle(stimulus, self.now_s))
 
     def _obey(self, instructions: Sequence[Instruction]) -> None:
         if self.machine is not None:
@@ -171,7 +176,7 @@ class Orphans(World):
         del self.agents[pilot_id]
         self.cut.discard(pilot_id)
         if self.machine is not None:
-            self._obey(self.machine.on_agent_lost(pilot_id, self.now_s))
+            self._handle(stimuli.AgentLost(pilot_id=pilot_id))
 
     def cut_off(self, pilot_ids: set[str]) -> None:
         """Nothing passes any more between these agents and the rest, or the daemon."""
@@ -180,7 +185,7 @@ class Orphans(World):
             for pilot_id in sorted(self.cut):
                 self.agents[pilot_id].is_written_off = True
                 self.channels[pilot_id].to_agent.clear()
-                self._obey(self.machine.on_agent_lost(pilot_id, self.now_s))
+                self._handle(stimuli.AgentLost(pilot_id=pilot_id))
 
     def heal(self) -> None:
         """The network is whole; a daemon tells workers that it gave up to go."""

@@ -178,8 +178,8 @@ def test_logs_are_named_with_the_ranks_of_their_workers(tmp_path: Path) -> None:
     for name in ("t1-1-10", "t1-1-2", "t1-1-2-1", "t1-1-10-1", "t1-1-1"):
         (log_directory(spec) / f"{name}.log").touch()
     machine = GenerationMachine(
-        "t1", n_min=1, n_max=2, join_window_s=0.0, start_timeout_s=9.0, last_generation=0,
-        incarnation=1, new_token=lambda: "t",
+        trainer_id="t1", n_min=1, n_max=2, join_window_s=0.0, start_timeout_s=9.0, generation=0,
+        incarnation=1, commit_key="k",
     )  # fmt: skip
     for name in ("t1-1-2", "t1-1-10"):
         machine.workers[name] = worker_on(offer(f"n{name}"), name, 0.0)

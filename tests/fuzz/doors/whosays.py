@@ -13,10 +13,12 @@ from typing import Any
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from bftrainer.actuate import stimuli
 from bftrainer.actuate.adoption import adopt
 from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.group import worker_on
 from bftrainer.actuate.reported_workers import judge as judge_reports
+from bftrainer.actuate.stalling import Stall
 from bftrainer.actuate.trainers import TrainerBook
 from bftrainer.elastic import protocol
 from bftrainer.elastic.fields import is_deep
@@ -175,14 +177,14 @@ def _adopt(raw: Mapping[str, bytes]) -> None:
     }
     found = judge_reports(reports, {"t1": _RECORD})
     machine = GenerationMachine(
-        "t1", n_min=1, n_max=4, join_window_s=1.0, start_timeout_s=60.0, last_generation=1,
-        incarnation=2, new_token=lambda: "t", no_progress_s=60.0,
+        trainer_id="t1", n_min=1, n_max=4, join_window_s=1.0, start_timeout_s=60.0, generation=1,
+        incarnation=2, commit_key="k", stall=Stall(60.0),
     )  # fmt: skip
     believed = found.believed.get("t1", [])
     workers = [worker_on(offer(b.pilot_id[2:]), b.worker_id, 1.0) for b in believed]
     adopt(machine, workers, {b.worker_id: b.said for b in believed})
     for now_s in (1.0, 2.0, 100.0):
-        machine.set_targets([offer("n1"), offer("n2")], now_s)
+        machine.handle(stimuli.TargetsSet(offers=(offer("n1"), offer("n2"))), now_s)
     assert all(dict(_RECORD.workers).get(m) for m in machine.members)
 
 
