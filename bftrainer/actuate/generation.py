@@ -121,7 +121,8 @@ class GenerationMachine(WorkerSet):
                 out += self._on_entered(worker, body, now_s)
             case protocol.Progress() if body.step >= self.step:
                 self.step, self.epoch, self.samples = body.step, body.epoch, body.samples
-                self.failures.progressed(mark_of(body), self._nodes_of(self.members))
+                known = (self.workers.get(w) for w in self.members)
+                self.failures.progressed(mark_of(body), (w.node for w in known if w))
             case protocol.Interrupted() if body.generation >= self._working_generation():
                 # Usually the cause reaches us too, as the death of a member.
                 self.interrupted_s = self.interrupted_s or now_s
@@ -136,7 +137,18 @@ class GenerationMachine(WorkerSet):
                 worker.has_failed = f"{body.code}: {body.cause} {body.next_step}"
             case _:
                 pass
-        return out + self._advance(now_s)
+        return out if self._is_one_of_many(body) else out + self._advance(now_s)
+
+    def _is_one_of_many(self, body: protocol.Message) -> bool:
+        """Whether nothing follows from a message before others, or time, have come.
+
+        Looking at all workers after each message would cost the square of their number.
+        """
+        if isinstance(body, protocol.Progress):
+            return True
+        if self.forming is None or not isinstance(body, protocol.Ready | protocol.Entered):
+            return False
+        return self.forming.is_committed or bool(self.forming.waiting)
 
     def _on_ended(self, ended: WorkerEnded, now_s: float) -> list[Instruction]:
         worker_id, returncode = ended.worker_id, ended.returncode
