@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -47,7 +47,6 @@ from bftrainer.actuate.outcomes import (
     save_grace_s,
 )
 from bftrainer.actuate.quarantine import Quarantine
-from bftrainer.actuate.replica_registry import CopyBook
 from bftrainer.actuate.reported_workers import Reports
 from bftrainer.actuate.rescale_budget import RescaleBudget
 from bftrainer.actuate.rescale_log import KIND as RESCALE_STEPS
@@ -64,7 +63,6 @@ from bftrainer.profile.measure import Observation
 from bftrainer.runtimes.base import load_runtime
 from bftrainer.runtimes.config import worker_config
 from bftrainer.wire.messages import (
-    CopySettled,
     DaemonMessage,
     KillWorker,
     TellWorker,
@@ -111,7 +109,6 @@ class TrainerBook:
         send: Send,
         clock: Callable[[], float],
         on_change: Callable[[], None],
-        offers: Callable[[], Iterable[NodeOffer]] = lambda: (),
         steady: Callable[[], float] | None = None,  # monotonic; None: ``clock``
         refusals: RefusedMessages | None = None,
     ) -> None:
@@ -128,13 +125,6 @@ class TrainerBook:
         self.records: dict[str, TrainerRecord] = {r.trainer_id: r for r in journal.trainers()}
         self.trainers: dict[str, Trainer] = {}
         self.reports = Reports(send, self._refusals)
-        self.copies = CopyBook(
-            send=send,
-            offers=offers,
-            clock=self._steady,
-            remember=self._remember_holders,
-            refusals=self._refusals,
-        )
         # The latest, as (trainer, at_s, what); the journal has all.
         self.rescales: deque[tuple[str, float, Rescaled]] = deque(maxlen=KEPT_RESCALES)
         self.pauses, self.paused_s = 0, 0.0  # since the daemon started
@@ -195,7 +185,6 @@ class TrainerBook:
         machine = machine_of(record, self._policy, self._incarnation, self._steady())
         log = RescaleLog(machine, lambda done: self._journal.note_large(RESCALE_STEPS, done))
         trainer = self.trainers[record.trainer_id] = Trainer(record=record, log=log)
-        self.copies.open(record)
         return trainer
 
     def nodes_of(self, trainer_id: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -261,7 +250,6 @@ class TrainerBook:
             return
         if isinstance(message, protocol.Progress):
             self._on_progress(trainer, message, trainer.machine.workers[worker_id].node)
-        self.copies.on_body(trainer.record.trainer_id, message)
         self._handle(trainer, stimuli.WorkerMessage(worker_id=worker_id, message=message))
 
     def on_exit(self, pilot_id: str, worker_id: str, returncode: int, cause: str) -> None:
@@ -273,7 +261,6 @@ class TrainerBook:
 
     def on_agent_lost(self, pilot_id: str) -> None:
         """An agent is gone, with everything on its node."""
-        self.copies.on_agent_lost(pilot_id)
         for trainer in list(self.trainers.values()):
             self._handle(trainer, stimuli.AgentLost(pilot_id=pilot_id))
 
@@ -301,7 +288,6 @@ class TrainerBook:
             is_changed = {o.node: o for o in own} != machine.targets or pairs != machine.staying
             new = stimuli.TargetsSet(offers=tuple(own), staying=pairs)
             self._handle(trainer, new if is_changed else stimuli.TimePassed())
-        self._keep_copies(now=True)
 
     def tick(self) -> None:
         """Advance the time in every machine."""
@@ -309,17 +295,8 @@ class TrainerBook:
             self._handle(trainer, stimuli.TimePassed())
             if trainer.machine.has_wound_up(self._steady()):
                 self._cancelled(trainer.record.trainer_id)
-        self._keep_copies()
         if self.quarantine.has_changed(self._clock()):
             self._on_change()
-
-    def on_settled(self, pilot_id: str, said: CopySettled) -> None:
-        """An agent wrote a copy to disk, or failed to."""
-        trainer = self.trainers.get(said.trainer_id)
-        self.copies.on_settled(pilot_id, said, trainer.machine if trainer else None)
-
-    def _keep_copies(self, *, now: bool = False) -> None:
-        self.copies.advance({i: (t.record, t.machine) for i, t in self.trainers.items()}, now=now)
 
     # ---- consequences ------------------------------------------------------------------
 
@@ -332,12 +309,6 @@ class TrainerBook:
             self._refusals.refuse("not-its-worker", pilot_id, why, code="BFT-1307")
             return None
         return trainer if worker is not None else None
-
-    def _remember_holders(self, trainer_id: str, pilots: tuple[str, ...]) -> None:
-        trainer = self.trainers[trainer_id]
-        if pilots != trainer.record.copy_holders:
-            self._replace(trainer, copy_holders=pilots)
-            self._write(trainer, "copy-holders", {"pilots": pilots})
 
     def _on_progress(self, trainer: Trainer, said: protocol.Progress, node: str) -> None:
         record = trainer.record
@@ -363,7 +334,6 @@ class TrainerBook:
         if trainer.record.failing is not trainer.machine.failures.row:
             self._replace(trainer, failing=trainer.machine.failures.row)
         for instruction in instructions:
-            self.copies.before(trainer.record.trainer_id, trainer.machine, instruction)
             match instruction:
                 case StartWorkerOn():
                     self._start_worker(trainer, instruction)
@@ -421,7 +391,6 @@ class TrainerBook:
         if done.size_before:
             self.pauses += 1
             self.paused_s += done.pause_s
-        self.copies.on_complete(record.trainer_id, done.size_before, done.step)
         self._write(trainer, "rescaled", done)
         self._on_change()
 
