@@ -1,4 +1,4 @@
-"""Charts of findings → PNG files."""
+"""Charts of findings -> PNG files."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from bftrainer.papers.findings import Chart
 from bftrainer.simulate.canvas import new_canvas
-from bftrainer.simulate.reproduce.findings import Chart
 from bftrainer.simulate.traces.errors import unreadable
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # told apart by the colour-blind, too
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # colour-blind readers can tell them apart
 PAPER_COLOURS = ("#56B4E9", "#E69F00", "#999999", "#000000")
 
 
 def draw_all(charts: Iterable[Chart], folder: Path) -> dict[str, str]:
-    """Write every chart; return the files' names.
+    """Write every chart; return the file names by the charts' names.
 
     Raises:
         TraceError: BFT-4004, matplotlib is not installed; BFT-4002, no file can be written.
@@ -26,7 +26,7 @@ def draw_all(charts: Iterable[Chart], folder: Path) -> dict[str, str]:
         _draw(figure.subplots(), chart)
         path = folder / f"{chart.name}.png"
         try:
-            # No date inside: the same replay gives the same file.
+            # Without a date the same replays give the same file.
             figure.savefig(path, metadata={"Software": None})
         except OSError as problem:
             raise unreadable(path, problem) from problem

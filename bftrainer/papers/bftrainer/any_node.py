@@ -1,8 +1,8 @@
-"""Another policy's sizes on nodes drawn at random: what it is worth to choose nodes by name.
+"""A policy that places another policy's sizes on nodes drawn at random.
 
-A policy for the reproduction only. Nodes that differ in nothing are handed out by name;
-neighbours by name are often taken back together, so this costs fewer trainers than the
-paper's node-level program, which has no reason to prefer one node over another.
+The paper's node-level program has no reason to prefer one of several equal nodes; our policies
+choose by name. Neighbours by name often leave together, so fewer trainers lose nodes. This policy
+measures the difference.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from milp.problem import Problem
 
 
 class AnyNode:
-    """Wraps a policy for one replay: the same replay draws the same nodes."""
+    """Wraps a policy; the same seed draws the same nodes."""
 
     def __init__(self, inner: AllocationPolicy, *, seed: int) -> None:
         self._inner = inner
@@ -33,7 +33,7 @@ class AnyNode:
         return self._inner.traits
 
     def allocate(self, problem: Problem, context: Context, /) -> Decided:
-        """Let the policy decide on nodes of other names, and give them back their own."""
+        """Decide on renamed nodes, and restore the names in the answer."""
         numbers = self._chance.permutation(len(problem.nodes)).tolist()
         alias = {
             node.name: f"{number:07d}" for node, number in zip(problem.nodes, numbers, strict=True)

@@ -1,12 +1,21 @@
-"""Every result of the paper's evaluation, in its order: the table ``reproduce`` goes by."""
+"""The results of section 5, in the paper's order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from bftrainer.errors import UsageError
-from bftrainer.simulate.reproduce import diverse, further, hpo
-from bftrainer.simulate.reproduce.findings import Result
+from bftrainer.papers.bftrainer import (
+    diverse,
+    forward_time,
+    replayer,
+    runtimes,
+    sensitivity,
+    six_hours,
+    statements,
+)
+from bftrainer.papers.bftrainer.extent import FULL, QUICK
+from bftrainer.papers.bftrainer.published import EXPECTED
+from bftrainer.papers.bftrainer.replays import longest_first, play
+from bftrainer.papers.bftrainer.scenario import choose_scenario
+from bftrainer.papers.paper import Paper, Result
 
 RESULTS: tuple[Result, ...] = (
     Result(
@@ -27,29 +36,29 @@ RESULTS: tuple[Result, ...] = (
         result_id="fig7a",
         shows="Fig. 7a: preemption within T_fwd",
         how="decisions (T_fwd 120 s) after which something happens within a time",
-        runs=hpo.milp_only,
-        find=hpo.fig7a,
+        runs=forward_time.milp_only,
+        find=forward_time.fig7a,
     ),
     Result(
         result_id="fig7b",
         shows="Fig. 7b: rescale cost per event",
         how="samples that decisions cost, over events",
-        runs=hpo.sweep_and_heuristic,
-        find=hpo.fig7b,
+        runs=forward_time.sweep_and_heuristic,
+        find=forward_time.fig7b,
     ),
     Result(
         result_id="fig8",
         shows="Fig. 8: return on rescale investment",
         how="samples up to the next event over the cost of the decision, both as means",
-        runs=hpo.sweep,
-        find=hpo.fig8,
+        runs=forward_time.sweep,
+        find=forward_time.fig8,
     ),
     Result(
         result_id="fig9",
         shows="Fig. 9: U and T_fwd",
         how="U of the week, HPO of ShuffleNet, P_jmax 10",
-        runs=hpo.sweep_and_both,
-        find=hpo.fig9,
+        runs=forward_time.sweep_and_both,
+        find=forward_time.fig9,
     ),
     Result(
         result_id="exact-replay",
@@ -58,30 +67,30 @@ RESULTS: tuple[Result, ...] = (
         why="which of equal nodes a trainer gets: by name, neighbours stay together and leave "
         "together, which costs less than what a node-level program happens to choose",
         tolerance=0.4,
-        runs=hpo.exact_runs,
-        find=hpo.exact_replay,
+        runs=replayer.runs,
+        find=replayer.find,
     ),
     Result(
         result_id="fig10",
         shows="Fig. 10: U in six hours",
         how="outcome, costs taken off, over that of the six hours' own N_eq; T_fwd 120 s",
-        runs=hpo.milp_and_heuristic,
-        find=hpo.fig10,
+        runs=six_hours.milp_and_heuristic,
+        find=six_hours.fig10,
     ),
     Result(
         result_id="fig11",
         shows="Fig. 11: preemption and rescale cost in six hours",
         how="samples lost, summed over the week",
-        runs=hpo.milp_and_heuristic,
-        find=hpo.fig11,
+        runs=six_hours.milp_and_heuristic,
+        find=six_hours.fig11,
     ),
     Result(
         result_id="speedup",
         shows="section 5.1.2: MILP over heuristic between contiguous events",
         how="outcome between two events, costs taken off, T_fwd 120 s; ratios where the "
         "heuristic's is above 0",
-        runs=hpo.milp_and_heuristic,
-        find=hpo.speedup,
+        runs=six_hours.milp_and_heuristic,
+        find=six_hours.speedup,
     ),
     Result(
         result_id="fig12",
@@ -89,8 +98,8 @@ RESULTS: tuple[Result, ...] = (
         how="mean runtime of completed trainers, T_fwd 10 s; paper's values: Tables 3 and 4",
         why="trainers completed within 168 h only, so the longest runs are missing; the paper's "
         "1,000 trainers go on for about 200 h",
-        runs=diverse.all_p_jmax,
-        find=diverse.fig12,
+        runs=runtimes.all_p_jmax,
+        find=runtimes.fig12,
     ),
     Result(
         result_id="fig13",
@@ -104,7 +113,7 @@ RESULTS: tuple[Result, ...] = (
         shows="Fig. 14: resource integral, runtime and U against P_jmax",
         how="T_fwd 10 s; node-hours of the week per sample processed, times 1,000 trainers",
         why="extrapolated from a week; the paper plays until 1,000 trainers are complete",
-        runs=diverse.all_p_jmax,
+        runs=runtimes.all_p_jmax,
         find=diverse.fig14,
     ),
     Result(
@@ -113,8 +122,8 @@ RESULTS: tuple[Result, ...] = (
         how="trainers completed within the week, T_fwd 10 s",
         why="trainers completed within 168 h only; the paper's go on to the end of all 1,000, "
         "and it gives one digit for most cells",
-        runs=diverse.table3_runs,
-        find=diverse.table3,
+        runs=runtimes.table3_runs,
+        find=runtimes.table3,
     ),
     Result(
         result_id="table4",
@@ -122,43 +131,39 @@ RESULTS: tuple[Result, ...] = (
         how="trainers completed within the week, T_fwd 10 s",
         why="trainers completed within 168 h only; the paper's go on to the end of all 1,000, "
         "and it gives one digit for most cells",
-        runs=diverse.table4_runs,
-        find=diverse.table4,
+        runs=runtimes.table4_runs,
+        find=runtimes.table4,
     ),
     Result(
         result_id="fig15",
         shows="Fig. 15: U by network",
         how="HPO of each network over the first 60 h",
-        runs=further.networks,
-        find=further.fig15,
+        runs=sensitivity.networks,
+        find=sensitivity.fig15,
     ),
     Result(
         result_id="fig16",
         shows="Fig. 16: U and rescale cost",
         how="HPO of ShuffleNet, R times 1 to 10",
-        runs=further.costs,
-        find=further.fig16,
+        runs=sensitivity.costs,
+        find=sensitivity.fig16,
     ),
     Result(
         result_id="statements",
         shows="abstract and section 5.1: 75% heuristic, 80% MILP, up to 93%",
         how="as in Figs. 9, 10 and 14",
-        runs=further.statements,
-        find=further.find_statements,
+        runs=statements.runs,
+        find=statements.find,
     ),
 )
 
-
-def choose(only: Iterable[str]) -> tuple[Result, ...]:
-    """Return the results that were named, all if none was, in the paper's order.
-
-    Raises:
-        UsageError: BFT-4160, there is no such result.
-    """
-    wanted = {name.lower() for name in only}
-    known = [result.result_id for result in RESULTS]
-    for name in sorted(wanted - set(known)):
-        raise UsageError(
-            "BFT-4160", f"There is no result called {name[:60]!r}.", f"Use {', '.join(known)}."
-        )
-    return tuple(r for r in RESULTS if not wanted or r.result_id in wanted)
+PAPER = Paper(
+    citation=EXPECTED.citation,
+    section="section 5",
+    results=RESULTS,
+    full=FULL,
+    quick=QUICK,
+    choose_scenario=choose_scenario,
+    play=play,
+    cost=longest_first,
+)

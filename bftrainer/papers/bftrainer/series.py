@@ -1,8 +1,7 @@
-"""What happens between the events of a replay, worked out from its plans alone.
+"""A replay over time: rates and costs between its events, computed from its plans alone.
 
-``PlanRecorder`` is given every plan of a replay with the paper's books and adds up rates and
-costs on its own; ``series_of`` makes columns of it. Section 5 shows most results per event
-or per six hours, which the totals of a replay do not give.
+Section 5 shows most results per event or per six hours; a replay's metrics are totals. The sums
+here equal them (tests/simulate/test_reproduce.py), although they are computed independently.
 """
 
 from __future__ import annotations
@@ -26,30 +25,30 @@ _rates = lru_cache(maxsize=64)(rates_of)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Columns of n events; those that close an interval have one entry more."""
+    """Columns by event (n events); n + 1 entries include the end of the replay."""
 
-    at_s: Column  # n + 1: the events and the end
-    pool: Column  # n: nodes from the event on
-    rate: Column  # n: samples/s of all trainers from the event on
-    rescale: Column  # n: samples that the decision at the event costs
-    preemption: Column  # n + 1: samples lost at the event, because nodes left
-    preempted: Column  # n + 1: trainers that lost nodes at the event
-    excess: Column  # n + 1: samples beyond the ends of the trainers that completed
+    at_s: Column  # n + 1: events, then the end
+    pool: Column  # n: nodes until the next event
+    rate: Column  # n: samples/s of all trainers until the next event
+    rescale: Column  # n: samples that the decision at this event costs
+    preemption: Column  # n + 1: samples lost because nodes left at this event
+    preempted: Column  # n + 1: trainers that lost nodes at this event
+    excess: Column  # n + 1: samples that completed trainers processed beyond their end
 
     def gross(self) -> Column:
-        """Return the samples processed between events, costs not taken off."""
+        """Return the samples processed between events, before costs."""
         return self.rate * np.diff(self.at_s)
 
     def net(self) -> Column:
-        """Return the samples between events less what the events at both ends cost.
+        """Return the samples processed between events, less the costs at both ends.
 
-        The costs are those of the decision before and of the nodes lost after.
+        The costs are those of the decision at the start and of nodes lost at the end.
         """
         return self.gross() - self.rescale - self.preemption[1:] - self.excess[1:]
 
 
 class PlanRecorder:
-    """Sees every plan of a replay."""
+    """Records the course of a replay; called with each of its plans."""
 
     def __init__(self) -> None:
         self._assignment: dict[str, str] = {}
@@ -57,7 +56,7 @@ class PlanRecorder:
         self._rows: list[tuple[float, float, float, float, float, float]] = []
 
     def __call__(self, given: DecisionInput, plan: Plan) -> None:
-        """Take note of one decision."""
+        """Record one decision."""
         pool = {node.name for node in plan.pool}
         before = Counter(self._assignment.values())
         present = Counter(t for n, t in self._assignment.items() if n in pool)
@@ -76,7 +75,7 @@ class PlanRecorder:
         self._rows.append((given.now_s, len(pool), rate, fines, lost, preempted))
 
     def series(self, end_s: float, trainers: Iterable[SimTrainer]) -> Series:
-        """Return the columns, once the replay is over."""
+        """Return the columns after the end of the replay."""
         at_s, pool, rate, rescale, preemption, preempted = (
             np.array(column, dtype=np.float64) for column in zip(*self._rows, strict=True)
         )
@@ -99,13 +98,13 @@ class PlanRecorder:
 
 def _rate(record: TrainerRecord, size: int) -> float:
     curve = record.spec.curve
-    if curve is None or not size:  # a workload's trainers all have a curve
+    if curve is None or not size:  # every trainer of a workload has a curve
         return 0.0
     return _rates(curve, record.spec.n_max)[size]
 
 
 def _cost(record: TrainerRecord, before: int, after: int) -> float:
-    """What a change of size costs in the paper's books."""
+    """Return the cost of a change of size in the paper's cost model, samples."""
     if before == after:
         return 0.0
     costs = record.costs
@@ -117,15 +116,15 @@ def _cost(record: TrainerRecord, before: int, after: int) -> float:
 class Windows:
     """Sums over windows of equal length."""
 
-    hours: Column  # n + 1: edges, from the start on
+    hours: Column  # n + 1: edges, from the start
     n_eq: Column
-    outcome: Column  # samples, costs taken off
+    outcome: Column  # samples, after costs
     rescale: Column
     preemption: Column
 
 
 def windows_of(series: Series, hours: float) -> Windows:
-    """Add a series up in windows of so many hours; a last one that is not full is left out."""
+    """Sum a series over windows of this length; an incomplete last window is left out."""
     begin_s = float(series.at_s[0])
     count = int((float(series.at_s[-1]) - begin_s) / (3600.0 * hours) + 1e-9)
     edges_s = begin_s + 3600.0 * hours * np.arange(count + 1, dtype=np.float64)
@@ -139,19 +138,19 @@ def windows_of(series: Series, hours: float) -> Windows:
 
 
 def _between(at_s: Column, amounts: Column, edges_s: Column) -> Column:
-    """Amounts by window; one that spans an edge is shared in proportion."""
+    """Return amounts by window; an interval that spans an edge is split in proportion."""
     so_far = np.concatenate(([0.0], np.cumsum(amounts)))
     return np.diff(np.interp(edges_s, at_s, so_far))
 
 
 def static_outcome(curve: Curve, n_eq: Column, p_jmax: int, seconds: float) -> Column:
-    """Return A_s of each window: its N_eq nodes shared equally by identical trainers."""
+    """Return A_s of each window: identical trainers share its N_eq nodes equally."""
     sizes, values = (0, *curve.sizes), (0.0, *curve.samples_per_s)
     return np.interp(n_eq / p_jmax, sizes, values) * p_jmax * seconds
 
 
 def share_followed(series: Series, within_s: Sequence[float]) -> list[float]:
-    """Share of decisions after which a trainer loses nodes within a time."""
+    """Return the share of decisions after which a trainer loses nodes within each time."""
     losses = series.at_s[series.preempted > 0]
     events = series.at_s[:-1]
     ahead = np.append(losses, np.inf)[np.searchsorted(losses, events, side="right")] - events

@@ -1,28 +1,25 @@
-"""How much is replayed: everything, or as much as two minutes allow.
-
-Results read the points of their sweeps from here; the report says what was left out.
-"""
+"""The points of the sweeps and the length of the replays: in full, and shortened."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bftrainer.papers.paper import Extent
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
-    """Points of the sweeps and lengths of the replays."""
+class Sweeps(Extent):
+    """What section 5 varies."""
 
-    name: str
-    hours: float | None  # from the start of the scene; None: all of it
+    hours: float | None  # from the start of the scenario; None: all of it
     t_fwd_s: tuple[float, ...]  # Figs. 7, 8, 9
     diverse_t_fwd_s: tuple[float, ...]  # Fig. 13
     p_jmax: tuple[int, ...]  # Fig. 14, Tables 3 and 4
     cost_factors: tuple[float, ...]  # Fig. 16
     networks_hours: float  # Fig. 15
-    shortened: str = ""
 
 
-FULL = Extent(
+FULL = Sweeps(
     name="full",
     hours=None,
     t_fwd_s=(10, 30, 60, 90, 120, 150, 180, 210, 240, 270, 300, 1200),
@@ -31,7 +28,7 @@ FULL = Extent(
     cost_factors=(1, 2, 3, 4, 5, 6, 7, 8, 9, 10),
     networks_hours=60.0,
 )
-QUICK = Extent(
+QUICK = Sweeps(
     name="quick",
     hours=72.0,
     t_fwd_s=(10, 60, 120, 300, 1200),

@@ -1,10 +1,10 @@
-"""Equal share as the paper's published replayer divides: the remainder goes to one trainer.
+"""Equal share as the paper's published replayer computes it: one trainer gets the remainder.
 
-A policy for the reproduction only. Source: the heuristic baseline of the log replayer
-published with the paper (github.com/dummy4binary/BFTrainer-Log-Replayer, prog.py): every
-trainer gets N // J nodes, none if that is not more than its n_min; what is left over goes
-to the first trainer up to its n_max, then to the next. The paper's text says only that the
-baseline "distributes nodes equally"; the policy ``equal-share`` does that.
+Source: the heuristic baseline of the replayer published with the paper
+(github.com/dummy4binary/BFTrainer-Log-Replayer, prog.py). Every trainer gets N // J nodes, or none
+if that is not more than its n_min; the remainder goes to the first trainer up to its n_max, then
+to the next. The paper says only that the baseline "distributes nodes equally", which is what the
+policy ``equal-share`` does.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from milp.problem import Problem
 
 
 class ReplayerShare:
-    """That division, on one class of nodes."""
+    """That division; all nodes are of one class."""
 
     name = "replayer-share"
     traits = Traits(follows_curves=False)
 
     def allocate(self, problem: Problem, context: Context, /) -> Decided:  # noqa: ARG002
-        """Divide the nodes, then hand out what is left over in FCFS order."""
+        """Divide the nodes, then assign the remainder in FCFS order."""
         shares = share_out(problem)
         trainers = shares.pool.trainers
         left = sum(shares.pool.counts())
