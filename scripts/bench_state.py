@@ -11,218 +11,58 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
-import os
 import sys
-import tempfile
-import time
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from statistics import median
+from dataclasses import asdict
 
-from _bench.machine import machine
-from _bench.plane import Plane
-from _bench.stats import ratio_interval
-from _bench.targets import Target, console, exit_code, print_targets, write_json
-from _bench.timing import note
-from _bench.waiting import BenchError
-from rich.table import Table
+from _bench.benchmark import Benchmark, Measured
+from _bench.copies import Copies, copies
 
-from bftrainer.elastic.protocol import Copied
 from bftrainer.elastic.replica_sender import AGE_S, MAX_SHARE
 
-SCRIPT = Path(__file__).resolve().parent / "workloads" / "state_sgd.py"
 SIZES_MB = (1, 50, 200)
-SETTLING_S = 1.0  # of each block: the memory for snapshots is got or given back
+HEADINGS = ("state", "copies", "step", "with copies", "95 %", "stands still", "sent within")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """One size of state."""
-
-    size_mb: int
-    copies: int
-    step_ms: float  # median without copies
-    step_ratio: tuple[float, float, float]  # with over without, 95 % interval
-    hold_ms: float  # median: the training stands still
-    share: float  # of the training's time, by the holds
-    send_s: float  # median
-    age_s: float  # oldest that the newest copy ever was
-    loss_s: float  # training lost with the node
-    resumed_from: str  # the holder puts a copy on disk while the next worker starts
-
-
-def main() -> int:
-    """Run everything; return 0 when every target is met."""
-    arguments = _arguments()
+def measure(arguments: argparse.Namespace, measured: Measured) -> None:
+    """Measure every size of state."""
     block_s, blocks = (8.0, 2) if arguments.quick else (20.0, 4)
-    load = os.getloadavg()[0]
+    found: list[Copies] = []
     try:
-        measured = [asyncio.run(_measure(size, block_s, blocks)) for size in SIZES_MB]
-    except BenchError as problem:
-        console().print(f"[bold red]{problem}[/]")
-        return 1
-    _print(measured)
-    targets = [t for m in measured for t in _targets(m)]
-    print_targets(f"A lone trainer's state (load at the start {load:.1f})", targets)
-    if arguments.json:
-        results = {
-            "processor": machine(), "load": load, "measured": [asdict(m) for m in measured],
-        }  # fmt: skip
-        write_json(arguments.json, "state", results, targets)
-    return exit_code(targets)
+        for size_mb in SIZES_MB:
+            found.append(asyncio.run(copies(size_mb, block_s, blocks)))
+            _judge(found[-1], measured)
+    finally:
+        measured.results["measured"] = [asdict(one) for one in found]
+        rows = [_row(one) for one in found]
+        measured.table("Copies of the state", (*HEADINGS, "worst age", "lost"), rows, left=0)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="short blocks")
-    parser.add_argument("--json", type=Path, help="write samples and verdicts here")
-    return parser.parse_args()
+def _judge(one: Copies, measured: Measured) -> None:
+    of = f"{one.size_mb} MB"
+    share, limit = 100.0 * one.share, 100.0 * MAX_SHARE
+    about = f"mean of {one.copies}"
+    measured.at_most(f"{of}: training stands still for copies", share, limit, "%", about)
+    measured.at_most(f"{of}: age of the newest copy", one.age_s, AGE_S, note="worst")
+    lost = f"{of}: training lost with the only node"
+    measured.at_most(lost, one.loss_s, AGE_S, note=one.resumed_from)
 
 
-async def _measure(size_mb: int, block_s: float, blocks: int) -> Measured:
-    note(f"{size_mb} MB")
-    with tempfile.TemporaryDirectory(prefix="bench-state-") as name:
-        directory = Path(name)
-        (directory / "steps").mkdir()
-        plane = Plane(
-            directory,
-            agents=2,
-            script=SCRIPT,
-            model=str(size_mb),
-            environment={"BENCH_STEPS": str(directory / "steps")},
-        )
-        async with plane:
-            plane.set_nodes(["n0"])
-            await plane.until(plane.members, "it trains", 120.0)
-            spans = await _in_turns(plane, block_s, blocks)
-            loss_s, source = await _lose_the_node(plane, directory)
-            return _summary(size_mb, directory, spans, plane, loss_s, source)
+def _row(one: Copies) -> tuple[str, ...]:
+    ratio, low, high = one.step_ratio
+    return (
+        f"{one.size_mb} MB", str(one.copies), f"{one.step_ms:.1f} ms", f"x {ratio:.3f}",
+        f"{low:.3f} to {high:.3f}", f"{one.hold_ms:.1f} ms", f"{one.send_s:.2f} s",
+        f"{one.age_s:.2f} s", f"{one.loss_s:.2f} s",
+    )  # fmt: skip
 
 
-async def _in_turns(
-    plane: Plane, block_s: float, blocks: int
-) -> dict[bool, list[tuple[float, float]]]:
-    """Switch copying on and off; returns when which was so, without the settling."""
-    spans: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
-    for is_on in (False, True) * blocks:
-        plane.keeps_copies = is_on
-        await asyncio.sleep(SETTLING_S)
-        began_s = time.monotonic()
-        await asyncio.sleep(block_s)
-        spans[is_on].append((began_s, time.monotonic()))
-    return spans
-
-
-async def _lose_the_node(plane: Plane, directory: Path) -> tuple[float, str]:
-    """Kill the node between two copies; returns the training lost, and the source."""
-    count = len(plane.copied)
-    await plane.until(lambda: len(plane.copied) > count, "a copy")
-    await asyncio.sleep(1.5)
-    plane.kill_node("n0")
-    known = len(plane.rescales())
-    plane.trainers.on_agent_lost("p0")
-    plane.set_nodes(["n1"])
-    await plane.until(lambda: len(plane.rescales()) > known, "it is back", 120.0)
-    back = plane.rescales()[-1]
-    before = dict(_steps(directory)[0])
-    return max(before.values()) - before.get(back.step, 0.0), back.resumed_from
-
-
-def _steps(directory: Path) -> list[list[tuple[int, float]]]:
-    """Return the steps of each worker, the first that began first."""
-    found = []
-    for path in (directory / "steps").iterdir():
-        lines = [line.split() for line in path.read_text().splitlines()]
-        found.append([(int(line[0]), float(line[1])) for line in lines if len(line) == 2])
-    return sorted((steps for steps in found if steps), key=lambda steps: steps[0][1])
-
-
-def _summary(
-    size_mb: int,
-    directory: Path,
-    spans: dict[bool, list[tuple[float, float]]],
-    plane: Plane,
-    loss_s: float,
-    source: str,
-) -> Measured:
-    times = [at_s for _, at_s in _steps(directory)[0]]
-    pairs = list(itertools.pairwise(times))
-
-    def blocks(*, is_on: bool) -> list[list[float]]:
-        # The mean of a block: a hold comes once in many steps, and no median sees it.
-        inside = [[b - a for a, b in pairs if lo <= a and b <= hi] for lo, hi in spans[is_on]]
-        return [[sum(steps) / len(steps)] for steps in inside]
-
-    done = [(at_s, c) for at_s, c in plane.copied if not c.refused]
-    ages = [_worst_age(done, span) for span in spans[True]]
-    without = [b - a for a, b in pairs if any(lo <= a <= hi for lo, hi in spans[False])]
-    holds = [c.hold_s for _, c in done]
-    return Measured(
-        size_mb=size_mb,
-        copies=len(done),
-        step_ms=1000.0 * median(without),
-        step_ratio=ratio_interval(blocks(is_on=True), blocks(is_on=False)),
-        hold_ms=1000.0 * median(holds),
-        share=sum(holds) / sum(c.gap_s for _, c in done),
-        send_s=median(c.wall_s for _, c in done),
-        age_s=max(ages),
-        loss_s=loss_s,
-        resumed_from="from memory" if source.startswith("copy on") else "from disk",
-    )
-
-
-def _worst_age(done: list[tuple[float, Copied]], span: tuple[float, float]) -> float:
-    """Return how old the newest complete copy got, from the first one in a span on."""
-    inside = [(at_s, at_s - copy.wall_s) for at_s, copy in done if span[0] <= at_s <= span[1]]
-    ends = [at_s for at_s, _ in inside[1:]] + [span[1]]
-    ages = [end_s - taken_s for (_, taken_s), end_s in zip(inside, ends, strict=False)]
-    return max(ages, default=span[1] - span[0])
-
-
-def _targets(m: Measured) -> list[Target]:
-    return [
-        Target(
-            name=f"{m.size_mb} MB: training stands still for copies",
-            measured=100.0 * m.share,
-            limit=100.0 * MAX_SHARE,
-            relation="<=",
-            unit="%",
-            note=f"mean of {m.copies}",
-        ),
-        Target(
-            name=f"{m.size_mb} MB: age of the newest copy",
-            measured=m.age_s,
-            limit=AGE_S,
-            relation="<=",
-            note="worst",
-        ),
-        Target(
-            name=f"{m.size_mb} MB: training lost with the only node",
-            measured=m.loss_s,
-            limit=AGE_S,
-            relation="<=",
-            note=m.resumed_from,
-        ),
-    ]
-
-
-def _print(measured: list[Measured]) -> None:
-    table = Table(title="Copies of the state", title_justify="left")
-    for heading in (
-        "state", "copies", "step", "with copies", "95 %", "stands still", "sent within",
-        "worst age", "lost",
-    ):  # fmt: skip
-        table.add_column(heading, justify="right")
-    for m in measured:
-        ratio, low, high = m.step_ratio
-        table.add_row(
-            f"{m.size_mb} MB", str(m.copies), f"{m.step_ms:.1f} ms", f"x {ratio:.3f}",
-            f"{low:.3f} to {high:.3f}", f"{m.hold_ms:.1f} ms", f"{m.send_s:.2f} s",
-            f"{m.age_s:.2f} s", f"{m.loss_s:.2f} s",
-        )  # fmt: skip
-    console().print(table)
-
+BENCHMARK = Benchmark(
+    name="state",
+    title="A lone trainer's state",
+    about=__doc__,
+    quick="short blocks",
+    measure=measure,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())
