@@ -57,7 +57,6 @@ bench: venv system  ## every benchmark in full, results in bench-out/
 	mkdir -p bench-out
 	$(BIN)/python scripts/bench_solvers.py --json bench-out/solvers.json --plot bench-out/solvers.png
 	$(BIN)/python scripts/bench_rescale.py --json bench-out/rescale.json
-	$(BIN)/python scripts/bench_state.py --json bench-out/state.json
 	$(BIN)/python scripts/bench_faults.py --minutes 60 --json bench-out/faults.json
 	$(BIN)/python scripts/bench_runtimes.py --json bench-out/runtimes.json
 	$(BIN)/python scripts/bench_harm.py --json bench-out/harm.json

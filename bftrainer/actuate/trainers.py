@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -47,7 +47,6 @@ from bftrainer.actuate.outcomes import (
     save_grace_s,
 )
 from bftrainer.actuate.quarantine import Quarantine
-from bftrainer.actuate.replica_registry import CopyBook
 from bftrainer.actuate.reported_workers import Reports
 from bftrainer.actuate.rescale_budget import RescaleBudget
 from bftrainer.actuate.speeds import SpeedBook
@@ -62,7 +61,6 @@ from bftrainer.profile.measure import Observation
 from bftrainer.runtimes.base import load_runtime
 from bftrainer.runtimes.config import worker_config
 from bftrainer.wire.messages import (
-    CopySettled,
     DaemonMessage,
     KillWorker,
     TellWorker,
@@ -104,7 +102,6 @@ class TrainerBook:
         send: Send,
         clock: Callable[[], float],
         on_change: Callable[[], None],
-        offers: Callable[[], Iterable[NodeOffer]] = lambda: (),
         steady: Callable[[], float] | None = None,  # monotonic; None: ``clock``
         refusals: RefusedMessages | None = None,
     ) -> None:
@@ -121,13 +118,6 @@ class TrainerBook:
         self.records: dict[str, TrainerRecord] = {r.trainer_id: r for r in journal.trainers()}
         self.trainers: dict[str, Trainer] = {}
         self.reports = Reports(send, self._refusals)
-        self.copies = CopyBook(
-            send=send,
-            offers=offers,
-            clock=self._steady,
-            remember=self._remember_holders,
-            refusals=self._refusals,
-        )
         # The latest, as (trainer, at_s, what); the journal has all.
         self.rescales: deque[tuple[str, float, Rescaled]] = deque(maxlen=KEPT_RESCALES)
         self.pauses, self.paused_s = 0, 0.0  # since the daemon started
@@ -187,7 +177,6 @@ class TrainerBook:
     def _open(self, record: TrainerRecord) -> Trainer:
         machine = machine_of(record, self._policy, self._incarnation, self._steady())
         trainer = self.trainers[record.trainer_id] = Trainer(record=record, machine=machine)
-        self.copies.open(record)
         return trainer
 
     def nodes_of(self, trainer_id: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -253,7 +242,6 @@ class TrainerBook:
             return
         if isinstance(message, protocol.Progress):
             self._on_progress(trainer, message, trainer.machine.workers[worker_id].node)
-        self.copies.on_body(trainer.record.trainer_id, message)
         self._carry_out(trainer, trainer.machine.on_body(worker_id, message, self._steady()))
 
     def on_exit(self, pilot_id: str, worker_id: str, returncode: int, cause: str) -> None:
@@ -265,7 +253,6 @@ class TrainerBook:
 
     def on_agent_lost(self, pilot_id: str) -> None:
         """An agent is gone, with everything on its node."""
-        self.copies.on_agent_lost(pilot_id)
         for trainer in list(self.trainers.values()):
             out = trainer.machine.on_agent_lost(pilot_id, self._steady())
             self._carry_out(trainer, out)
@@ -293,7 +280,6 @@ class TrainerBook:
             self.speeds.staying(trainer_id, pairs)
             out = trainer.machine.set_targets(own, self._steady(), pairs)
             self._carry_out(trainer, out)
-        self._keep_copies(now=True)
 
     def tick(self) -> None:
         """Advance the time in every machine."""
@@ -301,17 +287,8 @@ class TrainerBook:
             self._carry_out(trainer, trainer.machine.tick(self._steady()))
             if trainer.machine.has_wound_up(self._steady()):
                 self._cancelled(trainer.record.trainer_id)
-        self._keep_copies()
         if self.quarantine.has_changed(self._clock()):
             self._on_change()
-
-    def on_settled(self, pilot_id: str, said: CopySettled) -> None:
-        """An agent wrote a copy to disk, or failed to."""
-        trainer = self.trainers.get(said.trainer_id)
-        self.copies.on_settled(pilot_id, said, trainer.machine if trainer else None)
-
-    def _keep_copies(self, *, now: bool = False) -> None:
-        self.copies.advance({i: (t.record, t.machine) for i, t in self.trainers.items()}, now=now)
 
     # ---- consequences ------------------------------------------------------------------
 
@@ -324,12 +301,6 @@ class TrainerBook:
             self._refusals.refuse("not-its-worker", pilot_id, why, code="BFT-1307")
             return None
         return trainer if worker is not None else None
-
-    def _remember_holders(self, trainer_id: str, pilots: tuple[str, ...]) -> None:
-        trainer = self.trainers[trainer_id]
-        if pilots != trainer.record.copy_holders:
-            self._replace(trainer, copy_holders=pilots)
-            self._write(trainer, "copy-holders", {"pilots": pilots})
 
     def _on_progress(self, trainer: Trainer, said: protocol.Progress, node: str) -> None:
         record = trainer.record
@@ -352,7 +323,6 @@ class TrainerBook:
         if trainer.record.failing is not trainer.machine.failures.row:
             self._replace(trainer, failing=trainer.machine.failures.row)
         for instruction in instructions:
-            self.copies.before(trainer.record.trainer_id, trainer.machine, instruction)
             match instruction:
                 case StartWorkerOn():
                     self._start_worker(trainer, instruction)
@@ -411,7 +381,6 @@ class TrainerBook:
         if done.size_before:
             self.pauses += 1
             self.paused_s += done.pause_s
-        self.copies.on_complete(record.trainer_id, done.size_before, done.step)
         self._write(trainer, "rescaled", done)
         self._on_change()
 

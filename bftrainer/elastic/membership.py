@@ -23,7 +23,6 @@ from bftrainer.elastic.forming import FormingGroups
 from bftrainer.elastic.group import Broken, Group
 from bftrainer.elastic.protocol import Commit, Entered, Interrupted, Left, Member
 from bftrainer.elastic.rank import RankInfo, place_in
-from bftrainer.elastic.replica_sender import Copier
 from bftrainer.elastic.sampler import NO_PLAN, EpochPlan
 from bftrainer.elastic.state import Counters, State, seed_everything
 from bftrainer.elastic.state_transfer import StateTransfer, overtaken
@@ -73,7 +72,6 @@ class Membership:
         self._reduces_alone = reduces_alone
         self.state = state
         self.writer = CheckpointWriter(control, state)
-        self.copier = Copier(control, state)
         self.handover = StateTransfer(control, state, counters, self.writer, plan)
         self.reducer: GradientReducer | None = None
         self.commit: Commit | None = None  # of the generation entered

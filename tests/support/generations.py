@@ -23,14 +23,13 @@ from bftrainer.elastic import protocol
 T = TypeVar("T")
 
 
-def offer(node: str, pilot_id: str = "", *, copy_port: int = 0) -> NodeOffer:
+def offer(node: str, pilot_id: str = "") -> NodeOffer:
     return NodeOffer(
         node=node,
         pilot_id=pilot_id or f"p-{node}",
         address=f"addr-{node}",
         agent_endpoint=f"tcp://{node}",
         agent_public_key=f"key-{node}",
-        copy_port=copy_port,
     )
 
 

@@ -15,13 +15,11 @@ from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.group import worker_on
 from bftrainer.actuate.log_files import log_directory, log_files
 from bftrainer.canonical import from_plain, to_plain
-from bftrainer.elastic.control import Control
 from bftrainer.elastic.protocol import (
     Commit,
     Entered,
     Finished,
     Interrupted,
-    KeepCopy,
     Left,
     Member,
     Progress,
@@ -32,8 +30,6 @@ from bftrainer.elastic.protocol import (
     to_body,
 )
 from bftrainer.elastic.rank import place_in
-from bftrainer.elastic.replica_sender import Copier
-from bftrainer.elastic.state import State
 from bftrainer.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
 from bftrainer.runtimes.base import load_runtime
@@ -158,16 +154,6 @@ def test_ranks_go_node_by_node() -> None:
     places = [place_in(commit("a", "t1-1-3", "c"), c) for c in split(NODE, gpus=0, environ={})]
     assert [(p.rank, p.size, p.nodes) for p in places if p] == [(2, 6, 3), (3, 6, 3)]
     assert place_in(commit("a", "c"), NODE) is None
-
-
-def test_only_the_first_worker_of_a_lone_node_brings_copies_away() -> None:
-    keep = KeepCopy(holder="p2", host="127.0.0.1", port=1, key="k")
-    for config, is_due in zip(split(NODE, gpus=0, environ={}), (True, False), strict=True):
-        control = Control(config, None)
-        control.keep = keep
-        copier = Copier(control, State.__new__(State))
-        assert copier.is_due(nodes=1) is is_due
-        assert not copier.is_due(nodes=2)
 
 
 def test_logs_are_named_with_the_ranks_of_their_workers(tmp_path: Path) -> None:

@@ -22,15 +22,11 @@ from bftrainer.observability.logs import OneLine
 from bftrainer.wire.agent_config import AgentConfig, own_address
 from bftrainer.wire.keys import generate_pair, load_pair
 from bftrainer.wire.messages import (
-    CopySettled,
     DaemonMessage,
-    DropCopy,
     Hello,
-    HoldCopy,
     KillWorker,
     Leave,
     Refused,
-    SettleCopy,
     StartWorker,
     TellWorker,
     Welcome,
@@ -46,7 +42,6 @@ from bftrainer.wire.peers import (
 )
 from trainers.agent.link import DaemonLink
 from trainers.agent.peer_recovery import PeerRecovery
-from trainers.agent.replica_orders import HeldCopies
 from trainers.agent.signals import SignalWaiter
 from trainers.agent.starting import Started
 from trainers.agent.workers import Said, Workers
@@ -65,7 +60,6 @@ class Agent:
         self._peer_keys = generate_pair()
         self._peers = PeerServer(keys=self._peer_keys, answer=self._answer)
         self._peer_endpoint = ""
-        self._copies = HeldCopies(report=self._report)
         self._workers = Workers(
             log_dir=config.state_dir,
             gpus=config.gpus,
@@ -98,7 +92,6 @@ class Agent:
         waiter.on_overdue = self._vanish
         waiter.on_leave = lambda: _schedule(loop, self.leave, waiter)
         self._peer_endpoint = self._peers.start(self._address)
-        self._copies.start(self._address)
         self._orphaned.start(self._peer_endpoint)
         self._link.start()
         self._watch(loop)
@@ -122,7 +115,7 @@ class Agent:
         self._workers.kill_all()
         os._exit(0)
 
-    def _report(self, message: Said | CopySettled) -> None:
+    def _report(self, message: Said) -> None:
         self._link.report(message)
         self._orphaned.news()
 
@@ -137,8 +130,6 @@ class Agent:
             gpus=self._config.gpus,
             end_s=self._config.end_s,
             workers=self._workers.reports(),
-            copy_port=self._copies.port,
-            copies=self._copies.reports(),
         )
 
     def _obey(self, order: DaemonMessage) -> None:
@@ -151,8 +142,6 @@ class Agent:
                 self._workers.tell(order)
             case KillWorker():
                 self._workers.kill(order.worker_id)
-            case HoldCopy() | DropCopy() | SettleCopy():
-                self._copies.obey(order)
             case Leave():
                 LOG.info("the daemon ordered us to leave: %s", order.reason)
                 self.leave("told")

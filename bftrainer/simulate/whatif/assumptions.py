@@ -10,7 +10,8 @@ from bftrainer.simulate.workloads.networks import NETWORKS, SAMPLES, Network
 # The pauses are the bounds that scripts/bench_rescale.py holds the runtime to with 200 MB of
 # state (docs/results.md); what it measured is shorter. Detection is half a poll interval
 # of 1 s. Claim: half of Slurm's default backfill interval of 30 s, and 5 s for the pilot.
-# Checkpoints: the default of a trainer. Warm-up and resume depend on the user's script.
+# Checkpoints: a quarter of a trainer's default (ADR 23). Warm-up and resume depend on the
+# user's script.
 MEASURED = PhysicalCosts(
     detection=constant(0.5),
     claim=constant(20.0),
@@ -18,7 +19,7 @@ MEASURED = PhysicalCosts(
     pause_up=constant(0.3),
     pause_down=constant(0.1),
     pause_loss=constant(0.5),
-    checkpoint_interval=constant(60.0),
+    checkpoint_interval=constant(15.0),
     resume=constant(2.0),
 )
 

@@ -24,7 +24,7 @@ from bftrainer.elastic.protocol import ProtocolError
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.policy.model import SitePolicy
-from bftrainer.wire.messages import HeldCopy, WorkerReport
+from bftrainer.wire.messages import WorkerReport
 from bftrainer.wire.peers import _ANSWERS, _QUESTIONS, PeerStanding, Surveyed
 from bftrainer.wire.refused_messages import RefusedMessages
 from tests.fuzz.door import Door
@@ -59,8 +59,6 @@ _FROM_WORKER: tuple[dict[str, Any], ...] = (
     _some("Progress", "generation", "step", "epoch", "samples", step_s=0.1, samples_per_s=9.5),
     _some("Interrupted", "generation", "attempt", "step", reason="reset"),
     _some("Saved", "generation", "step", "samples", path="/ck/1", wall_s=0.1),
-    _some("Copied", "generation", "step", "samples", holder="p-n2", size_bytes=9, hold_s=0.1,
-          wall_s=0.2, gap_s=1.0),
     _some("Left", "generation", "step"),
     _some("Finished", "generation", "step", "epoch", "samples"),
     _some("Failed", code="BFT-1410", cause="It broke.", next_step="Mend it."),
@@ -70,8 +68,6 @@ _BODIES: tuple[dict[str, Any], ...] = (
     _COMMIT,
     _some("Prepare", "generation", "attempt", open_store=True),
     {"type": "Stop", "reason": "over"},
-    {"type": "KeepCopy", "holder": "p-n2", "host": "10.0.0.2", "port": 5, "key": "k"},
-    {"type": "Recall", "holder": "p2", "node": "n2", "host": "10.0.0.2", "port": 5, "key": "k"},
     {"type": "WorkerConfig", "trainer_id": "t1", "worker_id": "t1-1-1", "node": "n1",
      "script": "/x.py", "args": ["-v"], "environment": [["A", "1"]], "samples": 7},
 )  # fmt: skip
@@ -220,17 +216,11 @@ def _lie(said: tuple[str, str, Any]) -> None:
         book.on_body("p-n9", worker_id, body)
     elif kind == "exit":
         book.on_exit("p-n9", worker_id, 1, "It broke.")
-    elif kind == "hello":
-        book.reconcile("p-n9", [WorkerReport(worker_id=worker_id, trainer_id="t1", pid=1)])
     else:
-        held = HeldCopy(
-            trainer_id="t1", generation=2**53 - 1, step=2**53 - 1, samples=1, size_bytes=1, age_s=0
-        )
-        book.copies.on_hello("p-n9", [held], book.records)
+        book.reconcile("p-n9", [WorkerReport(worker_id=worker_id, trainer_id="t1", pid=1)])
     book.tick()
     assert before == (book.records["t1"], machine.members, machine.step, machine.generation)
     assert phases == {w.worker_id: w.phase for w in machine.workers.values()}
-    assert not book.copies._machines["t1"].copies
 
 
 def _report(**changes: Any) -> dict[str, Any]:
@@ -309,7 +299,7 @@ DOORS = (
         call=_lie,
         refuses_with=(ValidationError,),
         inputs=st.tuples(
-            st.sampled_from(("body", "exit", "hello", "copies")), _NAMES, documents(*_FROM_WORKER)
+            st.sampled_from(("body", "exit", "hello")), _NAMES, documents(*_FROM_WORKER)
         ),
     ),
 )
