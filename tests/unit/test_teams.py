@@ -244,7 +244,7 @@ def test_the_first_worker_tells_the_progress_and_the_slowest_the_pace() -> None:
 def test_one_interrupted_worker_makes_the_node_stuck_and_is_told_once() -> None:
     two = Two()
     given = commit("t1-1-3", "b")
-    two.team.told(given, to_body(given))
+    two.team.told(given)
     broken = Interrupted(generation=4, attempt=1, step=8, reason="gone")
     assert two.said(1, broken) == broken
     assert two.said(0, broken) is None
@@ -258,7 +258,7 @@ def test_one_interrupted_worker_makes_the_node_stuck_and_is_told_once() -> None:
 def test_what_a_returning_daemon_is_told_is_the_node_as_one() -> None:
     two = Two()
     given = commit("t1-1-3", "b")
-    two.team.told(given, to_body(given))
+    two.team.told(given)
     two.said(0, entered(1, 0, 0.1))
     assert two.team.report().latest == []
     two.said(1, entered(1, 1, 0.0))

@@ -31,15 +31,7 @@ from bftrainer.wire.messages import (
     TellWorker,
     Welcome,
 )
-from bftrainer.wire.peers import (
-    IAm,
-    PassCommit,
-    PeerAnswer,
-    PeerQuestion,
-    PeerServer,
-    Promise,
-    SurveyTrainer,
-)
+from bftrainer.wire.peers import PeerServer
 from trainers.agent.link import DaemonLink
 from trainers.agent.peer_recovery import PeerRecovery
 from trainers.agent.signals import SignalWaiter
@@ -58,7 +50,6 @@ class Agent:
         self._address = config.address or own_address()
         # A separate key pair for peers, kept in memory only.
         self._peer_keys = generate_pair()
-        self._peers = PeerServer(keys=self._peer_keys, answer=self._answer)
         self._peer_endpoint = ""
         self._workers = Workers(
             log_dir=config.state_dir,
@@ -75,6 +66,7 @@ class Agent:
             is_up=lambda: self._link.is_up,
             was_in_touch=lambda: self._link.was_in_touch,
         )
+        self._peers = PeerServer(keys=self._peer_keys, answer=self._orphaned.answer)
         self._link = DaemonLink(
             config,
             load_pair(config.key_file),
@@ -153,16 +145,6 @@ class Agent:
         for member in commit.members:
             if member.agent_public_key:
                 self._peers.allow(member.agent_public_key)
-
-    def _answer(self, public_key: str, question: PeerQuestion) -> PeerAnswer:
-        match question:
-            case SurveyTrainer():
-                return self._orphaned.surveyed(public_key, question)
-            case Promise():
-                return self._orphaned.promise(public_key, question)
-            case PassCommit():
-                return self._orphaned.pass_commit(public_key, question)
-        return IAm(pilot_id=self._config.pilot_id, workers=self._workers.for_peers())
 
 
 def _schedule(

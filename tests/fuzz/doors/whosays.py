@@ -27,15 +27,14 @@ from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.policy.model import SitePolicy
 from bftrainer.wire.messages import WorkerReport
-from bftrainer.wire.peers import _ANSWERS, _QUESTIONS, PeerStanding, Surveyed
+from bftrainer.wire.peers import _ANSWERS, _QUESTIONS, PeerStanding
 from bftrainer.wire.refused_messages import RefusedMessages
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents, numbers, texts
 from tests.support.generations import offer
 from trainers.agent.gather import Gathered
-from trainers.agent.peer_recovery import _standing
-from trainers.agent.quorum import Absent, Answered
-from trainers.agent.regroup import Regroup
+from trainers.agent.quorum import Absent
+from trainers.agent.regroup import Ask, Regroup
 from trainers.command.lines import Pace, Place, parse_line
 
 _NUMBERS: Mapping[str, Any] = {"generation": 1, "attempt": 1, "step": 7, "epoch": 0, "samples": 70}
@@ -123,33 +122,28 @@ _PEER = {
 }  # fmt: skip
 _PEERS_SAY = (
     {"type": "surveyed", "is_orphaned": True, "workers": [_PEER]},
-    {"type": "i-am", "pilot_id": "p1", "workers": [
-        {"worker_id": "w1", "generation": 3, "step": 9}]},
     {"type": "done", "refusal": "no"},
 )  # fmt: skip
 _PEERS_ASK = (
     {"type": "survey", "trainer_id": "t1", "generation": 1, "attempt": 1},
     {"type": "promise", "trainer_id": "t1", "worker_id": "t1-1-1", "generation": 2, "attempt": 1},
     {"type": "pass-commit", "trainer_id": "t1", "worker_id": "t1-1-1", "body": _COMMIT},
-    {"type": "whois"},
 )
 
 
 def _regroup(said: tuple[bytes, bool]) -> None:
     """A peer answers a survey with anything: whatever is announced can be said."""
     raw, is_gone = said
-    own = _standing(PeerStanding.model_validate_json(as_json({**_PEER, "worker_id": "t1-1-1"})))
+    own = PeerStanding.model_validate_json(as_json({**_PEER, "worker_id": "t1-1-1"}))
     machine = Regroup("t1", me="tcp://n1", origin="p1", new_token=lambda: "t")
-    machine.advance([own], is_orphaned=True, now_s=1.0)
+    asked = machine.advance([own], is_orphaned=True, now_s=1.0)
     answer = _ANSWERS.validate_json(raw)
-    if isinstance(answer, Surveyed):
-        theirs = Answered(
-            is_orphaned=answer.is_orphaned, workers=tuple(_standing(w) for w in answer.workers)
-        )
-        machine.on_answer("tcp://n2", Absent.GONE if is_gone else theirs)
     for _ in range(3):
-        machine.advance([own], is_orphaned=True, now_s=1.1)
-        machine.on_promise("t1-1-2", (2, 1), is_given=True, now_s=1.1)
+        for instruction in asked:
+            if isinstance(instruction, Ask):
+                heard = Absent.GONE if is_gone else answer
+                machine.on_answer(instruction, heard, now_s=1.1)
+        asked = machine.advance([own], is_orphaned=True, now_s=1.1)
 
 
 # ---- a daemon's book, and liars ----------------------------------------------------------
