@@ -34,9 +34,9 @@ from trainers.agent.gather import FIRST
 from trainers.agent.programs import ProgramPool
 from trainers.agent.quorum import QuorumMember
 from trainers.agent.splitting import split
-from trainers.agent.starting import Started
+from trainers.agent.starting import KILLED, Started
 from trainers.agent.team import Process, Team
-from trainers.agent.templates import KILLED, TemplatePool
+from trainers.agent.templates import TemplatePool
 
 LOG = logging.getLogger("bftrainer.agent")
 Said = WorkerStarted | WorkerSaid | WorkerExited
