@@ -12,7 +12,7 @@ import click
 from bftrainer.cli.common import json_option, print_json
 
 if TYPE_CHECKING:
-    from bftrainer.demo.watch import Frame
+    from bftrainer.demo.watch import Watch
 
 LINE_INTERVAL_S = 2.0
 
@@ -75,15 +75,15 @@ class _Screen:
         if self._live is not None:
             self._live.stop()
 
-    def see(self, frame: Frame) -> None:
-        """Show a frame."""
+    def see(self, watch: Watch) -> None:
+        """Show a watch."""
         from bftrainer.demo import view  # noqa: PLC0415
 
         if self._live is not None:
-            self._live.update(view.page(frame), refresh=True)
-        elif time.monotonic() - self._said_s >= LINE_INTERVAL_S or frame.is_over:
+            self._live.update(view.page(watch), refresh=True)
+        elif time.monotonic() - self._said_s >= LINE_INTERVAL_S or watch.is_over:
             self._said_s = time.monotonic()
-            self._print(view.line(frame))
+            self._print(view.line(watch))
 
     def say(self, sentence: str) -> None:
         """Print a sentence."""

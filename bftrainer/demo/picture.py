@@ -10,6 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
 from bftrainer.demo.journal_facts import GiveBack
 from bftrainer.demo.samples import Span, Use
 
@@ -43,9 +48,6 @@ class Story:
 
 def draw(story: Story, path: Path) -> None:
     """Write the picture."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - extra [demo]
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
     nodes = list(dict.fromkeys(span.node for span in story.spans))
     rows_in = ROW_IN * max(3, len(nodes))
     height_in = rows_in + MARGINS_IN
@@ -107,9 +109,6 @@ def _colour(story: Story, trainer_id: str) -> str:
 
 
 def _legend(story: Story) -> list[Any]:
-    from matplotlib.lines import Line2D  # noqa: PLC0415
-    from matplotlib.patches import Patch  # noqa: PLC0415
-
     return [
         *(Patch(color=_colour(story, i), label=name) for i, name in story.trainers.items()),
         Patch(color=INK, alpha=_STARTING_ALPHA, label="starting (tint)"),

@@ -7,6 +7,7 @@ processes that it starts are ended in any case. Called by ``cli demo``.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import shutil
 import signal
@@ -14,21 +15,20 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 
 from bftrainer.api.documents import document
+from bftrainer.demo.journal_facts import JournalFacts, collect
 from bftrainer.demo.local_site import LocalSite
-from bftrainer.demo.picture import Story, draw
 from bftrainer.demo.reference import References, accuracy_in
 from bftrainer.demo.samples import Use, node_seconds
 from bftrainer.demo.summary import NEXT, Summary, TrainerResult, account, sentences
 from bftrainer.demo.trainers import DemoTrainer, demo_trainers
-from bftrainer.demo.watch import Frame, Watch
+from bftrainer.demo.watch import Watch
 from bftrainer.demo.workload import demo_workload
 from bftrainer.errors import BftError, UsageError
 from bftrainer.local.replay import delays_s
 
-LOOK_INTERVAL_S = 0.25
+LOOK_INTERVAL_S = 0.2
 LIMIT_S = 180.0  # for the trainers, on a machine that is busy with other things
 FIXED_LIMIT_S = 120.0
 CYCLE_S = 4.0
@@ -46,57 +46,58 @@ hold_idle_s: 2
 join_window_s: 0.5
 poll_interval_s: 0.25
 """
-See = Callable[[Frame], None]
+See = Callable[[Watch], None]
 Say = Callable[[str], None]
 
 
 def run_demo(out: Path, n_nodes: int, see: See, say: Say) -> Summary:
-    """Run everything; ``see`` gets every frame, ``say`` a sentence now and then.
+    """Run everything; ``see`` is called after every look, ``say`` a sentence now and then.
 
     Raises:
         BftError: something failed; the temporary directory is kept, and its path printed.
     """
     trainers = demo_trainers()
     make_output_directory(out)
-    with interruptible(), scratch_directory() as scratch:
+    with scratch_directory() as scratch:
         say("Starting a small batch system, a daemon, and one process that imports torch.")
         with LocalSite.open(
             scratch, n_nodes=n_nodes, policy=POLICY, cycle_s=CYCLE_S, options=OPTIONS
         ) as site:
+            importlib.import_module("bftrainer.demo.picture")  # slow, as is what we wait for
             site.server.await_warm()
             fixed = References(site.server.template_path, scratch / "fixed", trainers)
 
-            def each(frame: Frame) -> None:
-                see(frame)
-                fixed.advance()
-
-            watch, frame = _live(site, trainers, scratch / "trainers", each)
+            watch = _live(site, trainers, scratch / "trainers", fixed, see)
             delays_s = _delays_s(site)
             if not fixed.advance():
                 say("Waiting for the same scripts without bftrainer.")
                 fixed.finish(FIXED_LIMIT_S)
-        summary = _summary(watch, frame, trainers, scratch, delays_s)
+        facts = collect(site.sidecar.entries())
+        summary = _summary(watch, facts, trainers, scratch, delays_s)
     (out / "summary.json").write_text(json.dumps(document("demo", summary), indent=2) + "\n")
-    _draw(watch, summary, out / "timeline.png")
+    _draw(watch, facts, summary, out / "timeline.png")
     return summary
 
 
 def _live(
-    site: LocalSite, trainers: Sequence[DemoTrainer], checkpoints: Path, see: See
-) -> tuple[Watch, Frame]:
+    site: LocalSite,
+    trainers: Sequence[DemoTrainer],
+    checkpoints: Path,
+    fixed: References,
+    see: See,
+) -> Watch:
     """Submit everything and sample until the trainers are done or the time is up."""
+    watch = Watch(site)
     site.server.client.start_workload(demo_workload(site.n_nodes))
     for trainer in trainers:
         (checkpoints / trainer.name).mkdir(parents=True)
         site.client.submit(trainer.spec(checkpoints, n_nodes=site.n_nodes))
-    watch = Watch(site)
-    while True:
-        started = time.monotonic()
-        frame = watch.look()
-        see(frame)
-        if frame.is_over or frame.elapsed_s >= LIMIT_S:
-            return watch, frame
-        time.sleep(max(0.05, LOOK_INTERVAL_S - (time.monotonic() - started)))
+    while not watch.is_over and watch.elapsed_s < LIMIT_S:
+        time.sleep(LOOK_INTERVAL_S)
+        watch.look()
+        see(watch)
+        fixed.advance()
+    return watch
 
 
 def _delays_s(site: LocalSite) -> tuple[float, ...]:
@@ -114,13 +115,13 @@ def _delays_s(site: LocalSite) -> tuple[float, ...]:
 
 def _summary(
     watch: Watch,
-    frame: Frame,
+    facts: JournalFacts,
     trainers: Sequence[DemoTrainer],
     scratch: Path,
     delays_s: tuple[float, ...],
 ) -> Summary:
     all_spans = watch.timeline.spans()
-    split = account(all_spans, watch.facts)
+    split = account(all_spans, facts)
     results = [
         TrainerResult(
             trainer_id=view.record.trainer_id,
@@ -134,69 +135,47 @@ def _summary(
             accuracy=accuracy_in(scratch / "trainers" / trainer.name),
             fixed_accuracy=accuracy_in(scratch / "fixed" / trainer.name),
         )
-        for view, trainer in zip(frame.status.trainers, trainers, strict=True)
+        for view, trainer in zip(watch.status.trainers, trainers, strict=True)
     ]
     return Summary(
-        nodes=len(frame.nodes),
-        live_s=frame.elapsed_s,
+        nodes=len(watch.timeline.now()),
+        live_s=watch.elapsed_s,
         node_seconds=split,
         utilisation=split.harvested / split.offered,
-        rescales=len(watch.facts.rescales),
-        pauses_s=tuple(r.pause_s for r in watch.facts.rescales),
-        give_backs=len(watch.facts.give_backs),
-        preemptions=frame.status.preemptions,
+        rescales=len(facts.rescales),
+        pauses_s=tuple(r.pause_s for r in facts.rescales),
+        give_backs=len(facts.give_backs),
+        preemptions=watch.status.preemptions,
         job_delays_s=delays_s,
-        worker_failures=watch.facts.worker_failures,
+        worker_failures=facts.worker_failures,
         trainers=tuple(results),
     )
 
 
-def _draw(watch: Watch, summary: Summary, path: Path) -> None:
+def _draw(watch: Watch, facts: JournalFacts, summary: Summary, path: Path) -> None:
+    from bftrainer.demo.picture import Story, draw  # noqa: PLC0415 - matplotlib
+
     story = Story(
         title=f"Three networks learn on what ordinary jobs leave idle of {summary.nodes} nodes",
         words="\n".join((*sentences(summary), NEXT)),
         start_s=watch.started_s,
         spans=watch.timeline.spans(),
         trainers={t.trainer_id: t.name for t in summary.trainers},
-        give_backs=watch.facts.give_backs,
+        give_backs=facts.give_backs,
     )
     draw(story, path)
-
-
-# -- the directories of a run, and its orderly end by signals --------------------------------
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Turn the first signal into KeyboardInterrupt; the clean-up that follows is not disturbed."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        for number in numbers:
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
 def scratch_directory() -> Iterator[Path]:
     """Make a directory that is removed at the end, and kept and named after a failure."""
     path = Path(tempfile.mkdtemp(prefix="bft-demo-"))  # short: sockets are made in it
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield path
     except BftError as problem:
-        raise BftError(
-            problem.code,
-            problem.cause,
-            f"{problem.next_step} Logs are kept in {path}.",
-            exit_code=problem.exit_code,
-        ) from problem
+        problem.next_step += f" Logs are kept in {path}."
+        raise
     except Exception as problem:
         problem.add_note(f"Logs are kept in {path}.")
         raise

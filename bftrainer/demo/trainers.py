@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import getpass
+import importlib.resources
 import importlib.util
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bftrainer.errors import BftError, ExitCode, UsageError
+from bftrainer.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
 from milp.problem import Curve
 
@@ -34,7 +35,7 @@ class DemoTrainer:
 
         A larger cluster has slower nodes, so that the demonstration takes as long on it.
         """
-        ms_per_sample = 0.7 * n_nodes
+        ms_per_sample = 0.6 * n_nodes
         speeds = [(2.0 * self.efficiency) ** doublings for doublings in range(len(SIZES))]
         return TrainerSpec(
             name=self.name,
@@ -59,7 +60,6 @@ def demo_trainers() -> tuple[DemoTrainer, ...]:
 
     Raises:
         UsageError: BFT-1021, a package is missing.
-        BftError: BFT-1023, the examples are.
     """
     needed = ("torch", "sklearn", "matplotlib")
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
@@ -68,17 +68,8 @@ def demo_trainers() -> tuple[DemoTrainer, ...]:
             f"The demonstration needs {', '.join(missing)}, which this Python does not have.",
             "Install it with: pip install 'bftrainer[torch,demo]'",
         )
-    found = importlib.util.find_spec("trainers")
-    roots = (found.submodule_search_locations if found else None) or []
-    examples = [path for root in roots if (path := Path(root).resolve() / "examples").is_dir()]
-    if not examples:
-        raise BftError(
-            "BFT-1023",
-            "The example scripts are not installed.",
-            "Run the demonstration from a checkout of the repository (make demo).",
-            exit_code=ExitCode.NOT_FOUND,
-        )
+    examples = Path(str(importlib.resources.files("trainers.examples")))
     return tuple(
-        DemoTrainer(name=name, script=examples[0] / f"digits_{name}.py", efficiency=efficiency)
+        DemoTrainer(name=name, script=examples / f"digits_{name}.py", efficiency=efficiency)
         for name, efficiency in (("cnn", 0.92), ("mlp", 0.78), ("transformer", 0.90))
     )

@@ -1,4 +1,4 @@
-"""Shows a ``Frame``: a live page on a terminal, one line elsewhere."""
+"""Shows a ``Watch``: a live page on a terminal, one line elsewhere."""
 
 from __future__ import annotations
 
@@ -8,47 +8,42 @@ from rich.table import Table
 from rich.text import Text
 
 from bftrainer.demo.samples import Span, Use
-from bftrainer.demo.watch import Frame
+from bftrainer.demo.watch import Watch
 from bftrainer.model.views import TrainerView
 
 TRAINER_STYLES = ("dodger_blue1", "orange1", "green3")
 _OTHER_STYLES = {Use.ORDINARY: "grey58", Use.AWAY: "red"}
 
 
-def line(frame: Frame) -> str:
-    """Return a frame in one line, for logs and pipes."""
-    names = _names(frame)
-    nodes = " ".join(f"{n.node}={_what(n, names)}" for n in frame.nodes)
+def line(watch: Watch) -> str:
+    """Return it in one line, for logs and pipes."""
+    names = _names(watch)
+    nodes = " ".join(f"{n.node}={_what(n, names)}" for n in watch.timeline.now())
     sizes = " ".join(
         f"{t.record.spec.name}:{len(t.observed_nodes)}@{t.record.progress.epoch}"
-        for t in frame.status.trainers
+        for t in watch.status.trainers
     )
-    return f"{frame.elapsed_s:5.1f} s  {nodes}  |  {sizes}  |  {_counters(frame)}"
+    return f"{watch.elapsed_s:5.1f} s  {nodes}  |  {sizes}  |  {_counters(watch)}"
 
 
-def page(frame: Frame) -> RenderableType:
+def page(watch: Watch) -> RenderableType:
     """Return everything at a glance."""
-    names = _names(frame)
+    names = _names(watch)
     styles = dict(zip(names, TRAINER_STYLES, strict=False))
     nodes = _table("NODE", "NOW")
-    for node in frame.nodes:
+    for node in watch.timeline.now():
         style = styles.get(node.trainer_id, _OTHER_STYLES.get(node.use, "dim"))
         is_faint = node.use is Use.STARTING
         nodes.add_row(node.node, Text(_what(node, names), style=f"dim {style}" * is_faint or style))
-    trainers = _table("TRAINER", "STATE", "NODES", "EPOCH", "SAMPLES/S", "RESCALES", "LAST PAUSE")
-    for style, view in zip(TRAINER_STYLES, frame.status.trainers, strict=False):
-        name, *rest = _cells(frame, view)
-        trainers.add_row(Text(name, style=style), *rest)
-    last = [
-        Text(f"{give_back.node} was given back for job {give_back.job_id}", style="dim")
-        for give_back in frame.facts.give_backs[-2:]
-    ]
-    head = Text(f"bftrainer demo, {frame.elapsed_s:.0f} s", style="bold")
-    return Group(head, nodes, trainers, Text(_counters(frame)), *last)
+    trainers = _table("TRAINER", "STATE", "NODES", "EPOCH", "SAMPLES/S", "RESCALES")
+    for style, view in zip(TRAINER_STYLES, watch.status.trainers, strict=False):
+        trainers.add_row(Text(view.record.spec.name, style=style), *_cells(view))
+    head = Text(f"bftrainer demo, {watch.elapsed_s:.0f} s", style="bold")
+    return Group(head, nodes, trainers, Text(_counters(watch)))
 
 
-def _names(frame: Frame) -> dict[str, str]:
-    return {t.record.trainer_id: t.record.spec.name for t in frame.status.trainers}
+def _names(watch: Watch) -> dict[str, str]:
+    return {t.record.trainer_id: t.record.spec.name for t in watch.status.trainers}
 
 
 def _what(node: Span, names: dict[str, str]) -> str:
@@ -64,24 +59,21 @@ def _what(node: Span, names: dict[str, str]) -> str:
             return use.value
 
 
-def _cells(frame: Frame, view: TrainerView) -> tuple[str, ...]:
+def _cells(view: TrainerView) -> tuple[str, ...]:
     record = view.record
-    pauses_s = [r.pause_s for r in frame.facts.rescales if r.trainer_id == record.trainer_id]
     return (
-        record.spec.name,
         record.state.value,
         str(len(view.observed_nodes)),
         f"{record.progress.epoch}/{record.spec.epochs}",
         f"{record.progress.samples_per_s:.0f}",
         str(record.rescales),
-        f"{1000.0 * pauses_s[-1]:.0f} ms" if pauses_s else "-",
     )
 
 
-def _counters(frame: Frame) -> str:
-    status = frame.status
+def _counters(watch: Watch) -> str:
+    status = watch.status
     return (
-        f"rescales {len(frame.facts.rescales)}  given back {status.give_backs}  "
+        f"rescales {status.rescales}  given back {status.give_backs}  "
         f"preempted {status.preemptions}"
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -307,13 +306,6 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(UsageError) as caught:
         make_output_directory(tmp_path / "file" / "out")
     assert caught.value.code == "BFT-1026"
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(
-        "importlib.util.find_spec", lambda name: None if name == "trainers" else find_spec(name)
-    )
-    with pytest.raises(BftError) as failed:
-        demo_trainers()
-    assert failed.value.code == "BFT-1023"
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(UsageError) as caught:
         demo_trainers()
