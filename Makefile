@@ -23,7 +23,7 @@ venv: $(BIN)/.installed  ## create .venv with everything development needs
 system:  ## install Slurm and MUNGE for the one-host test cluster (Debian, root or sudo)
 	scripts/install_system.sh slurm
 
-demo: venv  ## three real trainers on the embedded batch system, under 90 s
+demo: venv  ## three real trainers on the embedded batch system, about a minute
 	$(BIN)/bftrainer demo --out demo-out
 
 # The end-to-end run compares when ordinary jobs start, so only what computes and waits for

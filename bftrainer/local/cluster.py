@@ -33,6 +33,7 @@ class LocalCluster:
         cycle_s: float,
         kill_wait_s: float,
         now_s: float,
+        preempts_at_once: bool = True,
     ) -> None:
         self.nodes = nodes
         self.down: dict[str, str] = {}  # node → reason
@@ -44,6 +45,7 @@ class LocalCluster:
         self.cycle_depth = 0
         self._processes = processes
         self.kill_wait_s = kill_wait_s
+        self._preempts_at_once = preempts_at_once  # or only in full passes
         self._numbers = itertools.count(1)
         self._next_cycle_s = now_s
         self._is_queue_changed = False
@@ -192,6 +194,7 @@ class LocalCluster:
                 if j.is_pilot and j.request.node is not None
             ],
             is_full=is_full,
+            may_preempt=is_full or self._preempts_at_once,
         )
         self.plan = decided.plan
         if is_full:

@@ -67,12 +67,14 @@ def run_pass(
     waiting: Sequence[Waiting],
     pilots: Sequence[WaitingPilot],
     is_full: bool,
+    may_preempt: bool = True,
 ) -> Pass:
     """Serve the queue in order; a full pass also backfills behind a blocked job.
 
     For ordinary jobs a node with a pilot counts as free. They take idle nodes first. A job
     that needs nodes with pilots claims them, the pilots are preempted, and the first pass
-    after they have ended starts the job.
+    after they have ended starts the job. Without ``may_preempt`` the job that would preempt waits
+    instead, and all behind it.
     """
     board = _Board(now_s=now_s, nodes=nodes, held=held)
     rest = board.serve_claims(waiting)
@@ -85,6 +87,8 @@ def run_pass(
         n_available = len(board.available())
         if head is None:
             if job.n_nodes <= n_available:
+                if not may_preempt and board.would_preempt(job.n_nodes):
+                    return board.result
                 board.place(job)
                 continue
             head = job
@@ -127,6 +131,10 @@ class _Board:
     def available(self) -> list[str]:
         """Nodes an ordinary job can have, in the order in which it should take them."""
         return sorted((n for n in self.nodes if n not in self.taken_until_s), key=self._cost)
+
+    def would_preempt(self, n_nodes: int) -> bool:
+        """Whether the cheapest ``n_nodes`` include one whose pilot is not leaving."""
+        return any(self._cost(node)[0] == 2 for node in self.available()[:n_nodes])
 
     def _cost(self, node: str) -> tuple[int, float]:
         pilot = self.pilots.get(node)

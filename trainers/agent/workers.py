@@ -33,9 +33,9 @@ from trainers.agent.channel import Channel
 from trainers.agent.gather import FIRST
 from trainers.agent.programs import ProgramPool
 from trainers.agent.splitting import split
-from trainers.agent.starting import Started
+from trainers.agent.starting import KILLED, Started
 from trainers.agent.team import Process, Team
-from trainers.agent.templates import KILLED, TemplatePool
+from trainers.agent.templates import TemplatePool
 
 LOG = logging.getLogger("bftrainer.agent")
 Said = WorkerStarted | WorkerSaid | WorkerExited
