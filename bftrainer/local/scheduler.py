@@ -11,12 +11,16 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A pending ordinary job; ``claim``: assigned nodes that pilots still have to leave."""
+    """A pending ordinary job; ``claim``: assigned nodes that pilots still have to leave.
+
+    Without ``may_preempt`` it waits where it would preempt, and all behind it.
+    """
 
     job_id: str
     n_nodes: int
     limit_s: float
     claim: tuple[str, ...] = ()
+    may_preempt: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +71,12 @@ def run_pass(
     waiting: Sequence[Waiting],
     pilots: Sequence[WaitingPilot],
     is_full: bool,
-    may_preempt: bool = True,
 ) -> Pass:
     """Serve the queue in order; a full pass also backfills behind a blocked job.
 
     For ordinary jobs a node with a pilot counts as free. They take idle nodes first. A job
     that needs nodes with pilots claims them, the pilots are preempted, and the first pass
-    after they have ended starts the job. Without ``may_preempt`` the job that would preempt waits
-    instead, and all behind it.
+    after they have ended starts the job.
     """
     board = _Board(now_s=now_s, nodes=nodes, held=held)
     rest = board.serve_claims(waiting)
@@ -87,7 +89,7 @@ def run_pass(
         n_available = len(board.available())
         if head is None:
             if job.n_nodes <= n_available:
-                if not may_preempt and board.would_preempt(job.n_nodes):
+                if not job.may_preempt and board.would_preempt(job.n_nodes):
                     return board.result
                 board.place(job)
                 continue

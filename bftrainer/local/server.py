@@ -177,7 +177,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--preempt-in-cycles",
         action="store_true",
-        help="preempt pilots in full passes only, as Slurm's backfill does",
+        help="preempt pilots a cycle later, as Slurm's backfill does",
     )
     parser.add_argument("--kill-wait-s", type=_at_least(float, 0.0), default=10.0)
     parser.add_argument(
