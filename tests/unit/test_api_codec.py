@@ -71,6 +71,12 @@ def test_parsing_garbage_ends_in_one_error(text: bytes) -> None:
     pytest.fail(f"{text!r} was taken for a spec")
 
 
+def test_a_key_given_twice_is_refused() -> None:
+    names = [f'"k{number}":1' for number in range(50_000)]  # the time is linear in them
+    with pytest.raises(CodecError, match="has the field 'k7' twice in one object"):
+        parse(f"{{{','.join([*names, names[7]])}}}".encode())
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
