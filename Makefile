@@ -23,7 +23,7 @@ venv: $(BIN)/.installed  ## create .venv with everything development needs
 system:  ## install Slurm and MUNGE for the one-host test cluster (Debian, root or sudo)
 	scripts/install_system.sh slurm
 
-demo: venv  ## three real trainers on the embedded batch system, under 90 s
+demo: venv  ## three real trainers on the embedded batch system, about a minute
 	$(BIN)/bftrainer demo --out demo-out
 
 # The end-to-end run compares when ordinary jobs start, so only what computes and waits for
@@ -57,7 +57,6 @@ bench: venv system  ## every benchmark in full, results in bench-out/
 	mkdir -p bench-out
 	$(BIN)/python scripts/bench_solvers.py --json bench-out/solvers.json --plot bench-out/solvers.png
 	$(BIN)/python scripts/bench_rescale.py --json bench-out/rescale.json
-	$(BIN)/python scripts/bench_state.py --json bench-out/state.json
 	$(BIN)/python scripts/bench_faults.py --minutes 60 --json bench-out/faults.json
 	$(BIN)/python scripts/bench_runtimes.py --json bench-out/runtimes.json
 	$(BIN)/python scripts/bench_harm.py --json bench-out/harm.json
@@ -72,7 +71,6 @@ bench: venv system  ## every benchmark in full, results in bench-out/
 	$(BIN)/python scripts/bench_convergence.py --json bench-out/convergence.json
 	$(BIN)/python scripts/bench_profiler.py --json bench-out/profiler.json
 	$(BIN)/python scripts/bench_stragglers.py --json bench-out/stragglers.json
-	$(BIN)/python scripts/bench_t_fwd.py --quick --json bench-out/t_fwd.json
 
 horovod: venv  ## build Horovod against the torch of .venv, install it there, run its tests
 	scripts/build_horovod.sh $(VENV)

@@ -121,7 +121,6 @@ class DaemonService:
                 *self._fault_sentences(record),
                 *restart_sentences(record),
                 *loss_sentences(record),
-                *daemon.trainers.copies.in_words(trainer_id),
                 *(() if record.state.is_final else self._failures()),
             ),
             decision_id=daemon.journal.last_seq(DECISION),

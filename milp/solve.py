@@ -8,11 +8,8 @@ Ties: fewest rescales, then earlier trainers get more. Called by the milp policy
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from milp.answer import make_allocation
-from milp.classes.binding import solve_bound
-from milp.classes.several import EXACT_CLASSES, most_worth, solve_classes
+from milp.classes import solve_classes
 from milp.errors import ProblemError
 from milp.exact.dual import PoolAnswer, solve_pool, solve_pool_dense
 from milp.graded.decomposition import is_graded, solve_graded
@@ -21,8 +18,6 @@ from milp.parts import join, split
 from milp.pool import PoolView, view_pool
 from milp.problem import Allocation, Problem
 from milp.validate import validate
-
-NEAR = 0.005  # of the objective: what a search among many classes seldom finds more of
 
 
 def solve(problem: Problem) -> Allocation:
@@ -84,17 +79,8 @@ def _answer_of_one(
 def _solve_several(problem: Problem, pool: PoolView) -> Allocation:
     """Several classes of nodes: which class a trainer has is part of the question."""
     options = build_options(problem, pool)
-    bound = None
-    if len(pool.names) > EXACT_CLASSES:
-        bound = solve_bound(problem, pool, _solve_part)
-        if bound is not None:
-            gap = most_worth(options, pool) - bound.objective
-            gap = gap if gap > 4 * options.tolerance else 0.0
-            bound = replace(bound, solver="bounded" if gap else "exact", gap=gap)
-            if gap <= NEAR * abs(bound.objective):
-                return bound
     several = solve_classes(options, pool)
-    found = make_allocation(
+    return make_allocation(
         problem,
         pool,
         options,
@@ -103,12 +89,8 @@ def _solve_several(problem: Problem, pool: PoolView) -> Allocation:
         node_price=several.price,
         solver="bounded" if several.gap > 0 else "exact",
         gap=several.gap,
-        split=several.split,
+        split=several.split.tolist(),
     )
-    if bound is None or found.objective >= bound.objective:
-        return found
-    gap = min(bound.gap, found.objective + found.gap - bound.objective)
-    return replace(bound, gap=max(gap, 0.0))
 
 
 def solve_dense(problem: Problem) -> Allocation:

@@ -12,26 +12,19 @@ job that has used a node. With ``--idle 8`` ordinary jobs hold the other nodes i
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import permutations
-from pathlib import Path
 from statistics import median
-from typing import Literal, NoReturn
+from typing import Literal
 
 from _bench.awake import processors_awake
+from _bench.benchmark import Benchmark, Measured, note
 from _bench.controller import ARMS, Arm, Sample, Scale, Site
 from _bench.sdiag import Cycles
 from _bench.stats import ratio_interval
-from _bench.targets import Target, console, exit_code, print_targets, write_json
-from _bench.waiting import BenchError
 from _bench.zero_harm.arm import RESERVE
-from rich.table import Table
-
-from bftrainer.errors import BftError
 
 FULL = Scale(n_nodes=64, idle=64, submissions=100, queue=500, array=1000, window_s=30.0)
 QUICK = Scale(n_nodes=16, idle=16, submissions=20, queue=40, array=60, window_s=12.0)
@@ -40,37 +33,19 @@ Scheduler = Literal["main", "backfill"]
 SCHEDULERS: tuple[Scheduler, ...] = ("main", "backfill")
 
 
-def main() -> int:
-    """Run everything; return 0 when every target is met."""
-    arguments = _arguments()
-    signal.signal(signal.SIGTERM, _leave)
+def measure(arguments: argparse.Namespace, measured: Measured) -> None:
+    """Measure every storm in every arm."""
     scale = _scale(arguments)
-    repeats = arguments.repeats or (1 if arguments.quick else 6)
-    try:
-        with processors_awake():
-            samples = _measure(scale, repeats)
-    except (BenchError, BftError) as problem:
-        console().print(f"[bold red]{problem}[/]")
-        return 1
-    targets = _targets(samples)
-    _print_samples(samples)
-    print_targets("A scheduling cycle, with over without", targets)
-    if arguments.json:
-        results = {"scale": asdict(scale), "samples": [asdict(s) for s in samples]}
-        write_json(arguments.json, "controller", results, targets)
-    return exit_code(targets)
+    with processors_awake():
+        samples = _measure(scale, arguments.repeats or (1 if arguments.quick else 6))
+    measured.results |= {"scale": asdict(scale), "samples": [asdict(s) for s in samples]}
+    _judge(samples, measured)
+    _tabulate(samples, measured)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="16 nodes, small storms, one repeat")
-    parser.add_argument("--repeats", type=int, help="of every storm and arm (default 6, quick 1)")
-    parser.add_argument("--idle", type=int, help="nodes that other jobs leave (default: all)")
-    parser.add_argument("--json", type=Path, help="write samples and verdicts here")
-    arguments = parser.parse_args()
+def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     if arguments.idle is not None and not RESERVE < arguments.idle <= _scale(arguments).n_nodes:
         parser.error("--idle: more than the reserve, and at most all nodes")
-    return arguments
 
 
 def _scale(arguments: argparse.Namespace) -> Scale:
@@ -86,8 +61,7 @@ def _measure(scale: Scale, repeats: int) -> list[Sample]:
             with Site(scale, arm) as site:
                 for storm in site.storms:
                     samples.append(site.sample(storm, repeat))
-                    print(f"{time.strftime('%H:%M:%S')} repeat {repeat + 1} of {repeats}, {arm}: "
-                          f"{storm}", file=sys.stderr, flush=True)  # fmt: skip
+                    note(f"repeat {repeat + 1} of {repeats}, {arm}: {storm}")
     return samples
 
 
@@ -100,28 +74,17 @@ def _cycle_us(sample: Sample, scheduler: Scheduler) -> float:
     return cycles.mean_us
 
 
-def _targets(samples: Sequence[Sample]) -> list[Target]:
-    targets = []
+def _judge(samples: Sequence[Sample], measured: Measured) -> None:
     for storm in dict.fromkeys(s.storm for s in samples):
         for scheduler in SCHEDULERS:
             cycles = {arm: _cycles(samples, storm, arm, scheduler) for arm in ARMS}
             if not cycles["with"] or len({len(blocks) for blocks in cycles.values()}) > 1:
                 continue  # no cycle of this kind within the window: nothing to compare
             ratio, low, high = ratio_interval(cycles["with"], cycles["without"])
-            targets.append(
-                Target(
-                    name=f"{storm}: {scheduler}",
-                    measured=ratio,
-                    limit=MAX_RATIO,
-                    relation="<=",
-                    unit="",
-                    note=f"{len(cycles['with'])} pairs, 95%: {low:.2f} to {high:.2f}; over jobs "
-                    "{:.2f}, {:.2f} to {:.2f}".format(
-                        *ratio_interval(cycles["with"], cycles["jobs"])
-                    ),
-                )
-            )
-    return targets
+            beside = ratio_interval(cycles["with"], cycles["jobs"])
+            about = f"{len(cycles['with'])} pairs, 95%: {low:.2f} to {high:.2f}; over jobs "
+            about += "{:.2f}, {:.2f} to {:.2f}".format(*beside)
+            measured.at_most(f"{storm}: {scheduler}", ratio, MAX_RATIO, "", about)
 
 
 def _cycles(
@@ -131,13 +94,11 @@ def _cycles(
     return [[us] for s in _of(samples, storm, arm) if (us := _cycle_us(s, scheduler))]
 
 
-def _print_samples(samples: Sequence[Sample]) -> None:
+def _tabulate(samples: Sequence[Sample], measured: Measured) -> None:
     title = "slurmctld, medians over repeats; cycles of main and backfill scheduler, ms"
-    table = Table(title=title, title_justify="left")
     headings = ("storm", "arm", "requests", "CPU s", "main", "mean", "max", "sum",
                 "backfill", "mean", "max", "jobs", "ms/job")  # fmt: skip
-    for n, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if n < 2 else "right")
+    rows = []
     for storm in dict.fromkeys(s.storm for s in samples):
         for arm in ARMS:
             found = _of(samples, storm, arm)
@@ -154,8 +115,8 @@ def _print_samples(samples: Sequence[Sample]) -> None:
                 [s.load.backfill.mean_jobs for s in found],
                 [_per_job_us(s.load.backfill) / 1000 for s in found],
             ]
-            table.add_row(storm, arm, *(f"{median(column):.3g}" for column in columns))
-    console().print(table)
+            rows.append((storm, arm, *(f"{median(column):.3g}" for column in columns)))
+    measured.table(title, headings, rows, left=2)
 
 
 def _per_job_us(cycles: Cycles) -> float:
@@ -163,10 +124,18 @@ def _per_job_us(cycles: Cycles) -> float:
     return cycles.mean_us / cycles.mean_jobs if cycles.mean_jobs else 0.0
 
 
-def _leave(_signum: int, _frame: object) -> NoReturn:
-    """End like a failure, so that the cluster is taken down."""
-    raise SystemExit(128 + signal.SIGTERM)
-
+BENCHMARK = Benchmark(
+    name="controller",
+    title="A scheduling cycle, with over without",
+    about=__doc__,
+    quick="16 nodes, small storms, one repeat",
+    options={
+        "--repeats": {"type": int, "help": "of every storm and arm (default 6, quick 1)"},
+        "--idle": {"type": int, "help": "nodes that other jobs leave (default: all)"},
+    },
+    check=_check,
+    measure=measure,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

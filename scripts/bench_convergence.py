@@ -13,21 +13,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import signal
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import mean
-from types import FrameType
 from typing import Final
 
+from _bench.benchmark import Benchmark, Measured, note
 from _bench.convergence import Outcome, Pair, fixed_run, outcomes_of, rescaled_run
-from _bench.targets import Target, console, exit_code, print_targets, write_json
-from _bench.waiting import BenchError
-from rich.table import Table
+from _bench.targets import Target
 
 EPOCHS: Final = {"mlp": 30, "cnn": 15, "transformer": 30}
 QUICK_EPOCHS: Final = 10
@@ -38,7 +34,7 @@ HEADINGS: Final = (
 )  # fmt: skip
 
 
-async def measure(
+async def train_all(
     models: Sequence[str], seeds: int, rescales: int, pairs: list[Pair], *, is_quick: bool
 ) -> None:
     """Train everything, two pairs at a time; what there is counts also when it is stopped.
@@ -75,11 +71,6 @@ async def _pair(where: Path, model: str, seed: int, epochs: int, rescales: int) 
     return Pair(
         model=model, epochs=epochs, seed=seed, fixed=fixed, rescaled=rescaled, rescales=count
     )
-
-
-def note(text: str) -> None:
-    """Say where we are, on standard error."""
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def targets_of(outcomes: Sequence[Outcome], rescales: int) -> list[Target]:
@@ -126,65 +117,36 @@ def cells(o: Outcome) -> list[str]:
     ]
 
 
-def print_outcomes(outcomes: Sequence[Outcome]) -> None:
-    """Print the table."""
-    table = Table(title="Final accuracy on 360 test samples", title_justify="left")
-    for heading in HEADINGS:
-        table.add_column(heading, justify="left" if heading == "model" else "right")
-    for o in outcomes:
-        table.add_row(*cells(o))
-    console().print(table)
-
-
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Return the options."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="1 model, 2 seeds, 6 rescales")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
-    parser.add_argument("--models", default="", help=f"of: {','.join(EPOCHS)}")
-    parser.add_argument("--seeds", type=int, default=0)
-    parser.add_argument("--rescales", type=int, default=0)
-    return parser.parse_args(argv)
-
-
-def main(argv: Sequence[str]) -> int:
-    """Measure, print, judge."""
-    options = parse(argv)
+def measure(options: argparse.Namespace, measured: Measured) -> None:
+    """Train every model at a fixed size and with rescales."""
     logging.getLogger("bftrainer").setLevel(logging.ERROR)
-    models = (
-        options.models.split(",") if options.models else list(EPOCHS)[: 1 if options.quick else 3]
-    )
+    names = list(EPOCHS)[: 1 if options.quick else 3]
+    models = options.models.split(",") if options.models else names
     seeds = options.seeds or (2 if options.quick else 5)
     rescales = options.rescales or (6 if options.quick else 30)
-    started = time.monotonic()
-    signal.signal(signal.SIGTERM, _interrupt)
     pairs: list[Pair] = []
-    stopped_by: BaseException | None = None
     try:
-        asyncio.run(measure(models, seeds, rescales, pairs, is_quick=options.quick))
-    except (BenchError, KeyboardInterrupt) as problem:
-        stopped_by = problem
-    outcomes = outcomes_of(pairs)
-    targets = targets_of(outcomes, rescales)
-    print_outcomes(outcomes)
-    print_targets("Targets", targets)
-    print(f"{time.monotonic() - started:.0f} s")
-    if options.json:
-        results = {
-            "quick": options.quick,
-            "took_s": time.monotonic() - started,
-            "outcomes": [asdict(o) for o in outcomes],
-        }
-        write_json(options.json, "convergence", results, targets)
-    if stopped_by is not None:
-        note(f"not complete: {stopped_by or 'interrupted'}")
-        return 1 if isinstance(stopped_by, BenchError) else 130
-    return exit_code(targets)
+        asyncio.run(train_all(models, seeds, rescales, pairs, is_quick=options.quick))
+    finally:
+        outcomes = outcomes_of(pairs)
+        measured.results["outcomes"] = [asdict(o) for o in outcomes]
+        measured.targets += targets_of(outcomes, rescales)
+        rows = [cells(o) for o in outcomes]
+        measured.table("Final accuracy on 360 test samples", HEADINGS, rows)
 
 
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
+BENCHMARK = Benchmark(
+    name="convergence",
+    title="Targets",
+    about=__doc__,
+    quick="1 model, 2 seeds, 6 rescales",
+    options={
+        "--models": {"default": "", "help": f"of: {','.join(EPOCHS)}"},
+        "--seeds": {"type": int, "default": 0, "help": "of each model"},
+        "--rescales": {"type": int, "default": 0, "help": "of a run"},
+    },
+    measure=measure,
+)
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(BENCHMARK.main())

@@ -13,9 +13,8 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from _bench.targets import Target, exit_code, print_targets, write_json
+from _bench.benchmark import Benchmark, Measured
 
 from bftrainer.decide import giveback
 from bftrainer.decide.draft import Draft
@@ -158,35 +157,33 @@ def times_ms(jobs: Sequence[Job], repeats: int) -> tuple[list[float], int]:
     return found, n_released
 
 
-def main() -> int:
+def measure(asked: argparse.Namespace, measured: Measured) -> None:
     """Measure every queue."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="10 instead of 100 decisions each")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    asked = parser.parse_args()
     repeats = 10 if asked.quick else 100
-    targets, rows = [], []
+    rows = measured.results["queues"] = []
     for name, jobs in queues().items():
         found, n_released = times_ms(jobs, repeats)
         median = statistics.median(found)
         rows.append({"queue": name, "released": n_released, "median_ms": median, "ms": found})
-        print(f"{name}: {n_released} nodes go, median {median:.2f} ms, most {max(found):.2f} ms")
         if name.startswith("one job"):
-            targets.append(
-                Target(
-                    name=name,
-                    measured=median,
-                    limit=TYPICAL_MS,
-                    relation="<=",
-                    unit="ms",
-                    note=f"median of {repeats}",
-                )
-            )
-    print_targets("Give-back, 30 trainers on 800 nodes, processor time", targets)
-    if asked.json is not None:
-        write_json(asked.json, "giveback", {"queues": rows}, targets)
-    return exit_code(targets)
+            measured.at_most(name, median, TYPICAL_MS, "ms", f"median of {repeats}")
+    measured.table(
+        "Give-back, ms",
+        ("queue", "nodes", "median", "max"),
+        [
+            (r["queue"], str(r["released"]), f"{r['median_ms']:.2f}", f"{max(r['ms']):.2f}")
+            for r in rows
+        ],
+    )
 
+
+BENCHMARK = Benchmark(
+    name="giveback",
+    title="Give-back, 30 trainers on 800 nodes, processor time",
+    about=__doc__,
+    quick="10 instead of 100 decisions each",
+    measure=measure,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

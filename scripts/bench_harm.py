@@ -15,16 +15,11 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median
 
+from _bench.benchmark import Benchmark, Measured, note
 from _bench.harm import ARMS, BLOCKED_ARMS, KINDS, Arm, Lane, Sample
 from _bench.stats import tail
-from _bench.targets import Target, console, exit_code, print_targets, write_json
-from _bench.waiting import BenchError
-from rich.table import Table
-
-from bftrainer.errors import BftError
 
 PHASES = (0.3, 0.75, 0.1)  # of a backfill interval, one per pair
 ADDED_MEDIAN_S = 0.2
@@ -42,9 +37,8 @@ class Settings:
     load: float
 
 
-def main() -> int:
-    """Run everything; return 0 when every target is met."""
-    arguments = _arguments()
+def measure(arguments: argparse.Namespace, measured: Measured) -> None:
+    """Run every arm and kind of job."""
     settings = Settings(
         samples=arguments.samples or (3 if arguments.quick else 60),
         lanes=arguments.lanes,
@@ -52,35 +46,16 @@ def main() -> int:
         blocked_bf_interval_s=5 if arguments.quick else 30,
         load=arguments.load,
     )
-    try:
-        samples, blocked = _measure(settings)
-    except (BenchError, BftError) as problem:
-        console().print(f"[bold red]{problem}[/]")
-        return 1
-    targets = _targets(samples)
-    _print_samples(samples)
-    _print_blocked(blocked, settings)
-    print_targets("Added to the control by a pilot on every node", targets)
-    if arguments.json:
-        results = {
-            "settings": asdict(settings),
-            "samples": [asdict(sample) for sample in samples],
-            "backfill_only": [[asdict(sample) for sample in pair] for pair in blocked],
-        }
-        write_json(arguments.json, "harm", results, targets)
-    return exit_code(targets)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few samples; shows that it works")
-    parser.add_argument("--json", type=Path, help="write samples and verdicts here")
-    parser.add_argument("--samples", type=int, help="per arm and kind (default 60, quick 3)")
-    parser.add_argument("--lanes", type=int, default=4, help="clusters side by side (default 4)")
-    parser.add_argument(
-        "--load", type=float, default=0.02, help="share of a processor each pilot uses"
-    )
-    return parser.parse_args()
+    samples, blocked = _measure(settings)
+    measured.results |= {
+        "settings": asdict(settings),
+        "samples": [asdict(sample) for sample in samples],
+        "backfill_only": [[asdict(sample) for sample in pair] for pair in blocked],
+    }
+    for kind in KINDS:
+        _judge(kind, samples, measured)
+    _tabulate(samples, measured)
+    _tabulate_blocked(blocked, settings, measured)
 
 
 def _measure(settings: Settings) -> tuple[list[Sample], list[list[Sample]]]:
@@ -99,7 +74,7 @@ def _measure(settings: Settings) -> tuple[list[Sample], list[list[Sample]]]:
                     return
                 # Appended whole: every arm has the same number of samples of a kind.
                 samples.extend([lane.sample(kind, arm) for kind, arm in block])
-                print(f"{len(samples) // len(ARMS)} of {total} turns", file=sys.stderr)
+                note(f"{len(samples) // len(ARMS)} of {total} turns")
 
     def pair(number: int) -> list[Sample]:
         interval_s = settings.blocked_bf_interval_s
@@ -132,59 +107,61 @@ def _waits(samples: list[Sample], kind: str, arm: Arm) -> list[float]:
     return [s.wait_s for s in samples if s.kind == kind and s.arm == arm]
 
 
-def _targets(samples: list[Sample]) -> list[Target]:
-    targets = []
-    for kind in KINDS:
-        pilots, control = _waits(samples, kind, "pilots"), _waits(samples, kind, "control")
-        name, with_pilots = tail(pilots)
-        note = f"{len(pilots)} and {len(control)} jobs"
-        targets += [
-            Target(
-                name=f"{kind}: median",
-                measured=median(pilots) - median(control),
-                limit=ADDED_MEDIAN_S,
-                relation="<=",
-                note=note,
-            ),
-            Target(
-                name=f"{kind}: {name}",
-                measured=with_pilots - tail(control)[1],
-                limit=ADDED_TAIL_S,
-                relation="<=",
-                note=note,
-            ),
-        ]
-    return targets
+def _judge(kind: str, samples: list[Sample], measured: Measured) -> None:
+    pilots, control = _waits(samples, kind, "pilots"), _waits(samples, kind, "control")
+    name, with_pilots = tail(pilots)
+    of = f"{len(pilots)} and {len(control)} jobs"
+    added = median(pilots) - median(control)
+    measured.at_most(f"{kind}: median", added, ADDED_MEDIAN_S, note=of)
+    added = with_pilots - tail(control)[1]
+    measured.at_most(f"{kind}: {name}", added, ADDED_TAIL_S, note=of)
 
 
-def _print_samples(samples: list[Sample]) -> None:
-    table = Table(title="Submission to start, s", title_justify="left")
-    for heading in ("job", "arm", "n", "p5", "p25", "median", "p75", "p95", "max"):
-        table.add_column(heading, justify="left" if heading in {"job", "arm"} else "right")
+def _tabulate(samples: list[Sample], measured: Measured) -> None:
+    rows = []
     for kind in KINDS:
         for arm in ARMS:
             waits = sorted(_waits(samples, kind, arm))
-            table.add_row(
-                kind,
-                arm,
-                str(len(waits)),
-                *(f"{waits[int(q * (len(waits) - 1))]:.2f}" for q in (0.05, 0.25)),
-                f"{median(waits):.2f}",
-                *(f"{waits[round(q * (len(waits) - 1))]:.2f}" for q in (0.75, 0.95, 1)),
+            rows.append(
+                (
+                    kind,
+                    arm,
+                    str(len(waits)),
+                    *(f"{waits[int(q * (len(waits) - 1))]:.2f}" for q in (0.05, 0.25)),
+                    f"{median(waits):.2f}",
+                    *(f"{waits[round(q * (len(waits) - 1))]:.2f}" for q in (0.75, 0.95, 1)),
+                )
             )
-    console().print(table)
+    headings = ("job", "arm", "n", "p5", "p25", "median", "p75", "p95", "max")
+    measured.table("Submission to start, s", headings, rows, left=2)
 
 
-def _print_blocked(blocked: list[list[Sample]], settings: Settings) -> None:
-    title = f"A job only backfill can start (bf_interval {settings.blocked_bf_interval_s} s), s"
-    table = Table(title=title, title_justify="left")
-    for heading in ("submitted", *BLOCKED_ARMS):
-        table.add_column(heading, justify="right")
-    for phase, row in zip(PHASES, blocked, strict=False):
-        after_s = phase * settings.blocked_bf_interval_s
-        table.add_row(f"{after_s:.1f} s after a cycle", *(f"{s.wait_s:.2f}" for s in row))
-    console().print(table)
+def _tabulate_blocked(blocked: list[list[Sample]], settings: Settings, measured: Measured) -> None:
+    interval_s = settings.blocked_bf_interval_s
+    rows = [
+        (f"{phase * interval_s:.1f} s after a cycle", *(f"{s.wait_s:.2f}" for s in row))
+        for phase, row in zip(PHASES, blocked, strict=False)
+    ]
+    title = f"A job only backfill can start (bf_interval {interval_s} s), s"
+    measured.table(title, ("submitted", *BLOCKED_ARMS), rows, left=0)
 
+
+BENCHMARK = Benchmark(
+    name="harm",
+    title="Added to the control by a pilot on every node",
+    about=__doc__,
+    quick="few samples; shows that it works",
+    options={
+        "--samples": {"type": int, "help": "per arm and kind (default 60, quick 3)"},
+        "--lanes": {"type": int, "default": 4, "help": "clusters side by side (default 4)"},
+        "--load": {
+            "type": float,
+            "default": 0.02,
+            "help": "share of a processor each pilot uses",
+        },
+    },
+    measure=measure,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

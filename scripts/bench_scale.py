@@ -12,20 +12,17 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing import get_context
-from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from statistics import median
 from typing import Any, TypeVar
 
-from _bench.machine import machine
+from _bench.benchmark import Benchmark, Measured
 from _bench.scale_site import Printed, Size
-from _bench.targets import Target, console, exit_code, print_targets, write_json
-from rich.table import Table
 
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import AllocationPolicy, load_policy
@@ -42,7 +39,7 @@ SETTINGS = Settings(explore_budget=0.02, straggler_threshold=0.8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class OnSite:
     """One size of site."""
 
     size: Size
@@ -59,46 +56,25 @@ class Measured:
         return self.look_s + self.decide_s
 
 
-def main() -> int:
-    """Measure every size; return 0 when every target is met."""
-    arguments = _arguments()
-    sizes = list(_sizes(is_quick=arguments.quick))
-    measured = [_measure(size) for size in sizes]
-    _print(measured)
-    slowest = max(measured, key=lambda one: one.plan_s)
-    late = max(measured, key=lambda one: one.announced_s)
-    big = max(measured, key=lambda one: one.peak_mb)
+def measure(arguments: argparse.Namespace, measured: Measured) -> None:
+    """Measure every size of site."""
+    sites = [_measure(size) for size in _sizes(is_quick=arguments.quick)]
+    measured.results["sizes"] = [asdict(one) for one in sites]
+    headings = ("site", "first", "look", "decide", "both", "announced", "peak, MB")
+    measured.table("Processor time, s", headings, [_row(one) for one in sites])
     median_of = f"median of {LOOKS}; "
-    targets = [
-        _most("text to plan", slowest.plan_s, MOST_S, median_of + slowest.size.name),
-        _most(
-            "announced job to its pilots",
-            late.announced_s,
-            MOST_ANNOUNCED_S,
-            median_of + late.size.name,
-        ),
-        _most("memory", big.peak_mb, MOST_MB, f"peak; {big.size.name}", "MB"),
-    ]
-    print_targets("bench_scale", targets)
-    if arguments.json:
-        write_json(
-            arguments.json,
-            "bench_scale",
-            {"machine": machine(), "sizes": [asdict(one) for one in measured]},
-            targets,
-        )
-    return exit_code(targets)
+    slow = max(sites, key=lambda one: one.plan_s)
+    measured.at_most("text to plan", slow.plan_s, MOST_S, note=median_of + slow.size.name)
+    late = max(sites, key=lambda one: one.announced_s)
+    about = median_of + late.size.name
+    measured.at_most("announced job to its pilots", late.announced_s, MOST_ANNOUNCED_S, note=about)
+    big = max(sites, key=lambda one: one.peak_mb)
+    measured.at_most("memory", big.peak_mb, MOST_MB, "MB", f"peak; {big.size.name}")
 
 
-def _most(name: str, measured: float, limit: float, note: str, unit: str = "s") -> Target:
-    return Target(name=name, measured=measured, limit=limit, relation="<=", unit=unit, note=note)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else "")
-    parser.add_argument("--quick", action="store_true", help="1,000 nodes only")
-    parser.add_argument("--json", type=Path, help="write results and verdicts here")
-    return parser.parse_args()
+def _row(one: OnSite) -> tuple[str, ...]:
+    times_s = (one.first_s, one.look_s, one.decide_s, one.plan_s, one.announced_s)
+    return (one.size.name, *(f"{s:.3f}" for s in times_s), f"{one.peak_mb:.0f}")
 
 
 def _sizes(*, is_quick: bool) -> Iterator[Size]:
@@ -109,13 +85,13 @@ def _sizes(*, is_quick: bool) -> Iterator[Size]:
         yield Size(n_nodes=n_nodes, n_trainers=TRAINERS, n_pending=n_pending, holds_all=True)
 
 
-def _measure(size: Size) -> Measured:
+def _measure(size: Size) -> OnSite:
     """Measure one size, in a process of its own: its memory is its own."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as own:
         return own.submit(_measured, size).result()
 
 
-def _measured(size: Size) -> Measured:
+def _measured(size: Size) -> OnSite:
     now_s = time.time()
     site, policy = Printed(size, now_s), load_policy(SETTINGS.policy)
     reader(site).read()  # prints every text, which is not what is measured
@@ -145,7 +121,7 @@ def _measured(size: Size) -> Measured:
         took_s, soon = timed(partial(_on_announced, given, plan, policy))
         announced_s.append(took_s)
         n_releases = len(soon.releases)
-    return Measured(
+    return OnSite(
         size=size,
         first_s=first_s,
         look_s=median(look_s),
@@ -196,15 +172,13 @@ def timed(call: Callable[[], T]) -> tuple[float, T]:
     return time.process_time() - began_s, result
 
 
-def _print(measured: Sequence[Measured]) -> None:
-    table = Table(title="Processor time, s", title_justify="left")
-    for heading in ("site", "first", "look", "decide", "both", "announced", "peak, MB"):
-        table.add_column(heading, justify="left" if heading == "site" else "right")
-    for one in measured:
-        times_s = (one.first_s, one.look_s, one.decide_s, one.plan_s, one.announced_s)
-        table.add_row(one.size.name, *(f"{s:.3f}" for s in times_s), f"{one.peak_mb:.0f}")
-    console().print(table)
-
+BENCHMARK = Benchmark(
+    name="scale",
+    title="A large site",
+    about=__doc__,
+    quick="1,000 nodes only",
+    measure=measure,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

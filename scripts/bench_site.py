@@ -14,18 +14,18 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from _bench.benchmark import Benchmark, Measured, note
 from _bench.site import cells, measures, report, scenarios, workers
 from _bench.site.arms import Arm, Outcome
 from _bench.site.cells import Cell
 from _bench.site.measures import Judged, Runs
 from _bench.site.workers import Task
-from _bench.targets import Target, exit_code, print_targets, write_json
+from _bench.targets import Target, print_targets
 
 ARMS: tuple[Arm, ...] = ("without", "bftrainer", "preemptable")
 LARGE_SEEDS = 2
@@ -33,59 +33,33 @@ QUICK_SEEDS = 2
 QUICK_SCENARIOS = ("phantom of 20, limit, lively", "blocked head, 30/30 s", "churn, 30/0.5 s")
 
 
-def main() -> int:
-    """Run what was asked for; return 0 when every target is met."""
-    arguments = _arguments()
-    cores = ("", *arguments.core)
-    results: dict[str, Any] = {}
-    targets: list[Target] = []
-    for core in cores:
+def measure(arguments: argparse.Namespace, measured: Measured) -> None:
+    """Judge this checkout, and others beside it."""
+    for core in ("", *arguments.core):
         name = core or "this checkout"
         found = _scenarios(arguments, core)
         if found:
             rows = [scenarios.target(one, outcome) for one, outcome in found]
-            print_targets(f"Submissions of {name}", rows)
-            results[f"scenarios of {name}"] = {one.name: asdict(o) for one, o in found}
-            targets += rows if not core else []
+            _add(measured, f"Submissions of {name}", rows, is_ours=not core)
+            measured.results[f"scenarios of {name}"] = {one.name: asdict(o) for one, o in found}
         judged = _grid(arguments, core)
         if judged:
             report.print_cells(name, judged)
             rows = measures.targets(judged)
-            print_targets(f"Targets of {name}", rows)
-            results[f"grid of {name}"] = [report.as_values(one) for one in judged]
-            targets += rows if not core else []
+            _add(measured, f"Targets of {name}", rows, is_ours=not core)
+            measured.results[f"grid of {name}"] = [report.as_values(one) for one in judged]
     if arguments.validate:
-        target, values = _validate(arguments)
-        targets.append(target)
-        results["validation"] = values
-        print_targets("Validation", [target])
-    if arguments.json:
-        results["cpu_s"] = sum(os.times()[:4])
-        write_json(arguments.json, "site", results, targets)
-    return exit_code(targets)
+        target, measured.results["validation"] = _validate(arguments)
+        measured.targets.append(target)
+    measured.results["cpu_s"] = sum(os.times()[:4])
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="64 nodes, 2 h, 3 scenarios")
-    parser.add_argument("--only", default="", help="names or parts of names, comma-separated")
-    parser.add_argument("--seeds", type=int, default=cells.SEEDS, help="of each cell of the grid")
-    parser.add_argument(
-        "--hours", type=float, help="counted, of each cell (default 3, of the large one 24)"
-    )
-    parser.add_argument("--swf", type=Path, help="a cell more, of the jobs of this log")
-    parser.add_argument(
-        "--cpu-minutes",
-        type=float,
-        default=90.0,
-        help="of the grid: no more seeds beyond, if the added wait asks for them (default 90)",
-    )
-    parser.add_argument("--core", action="append", default=[], help="a checkout to judge as well")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--validate", type=int, default=0, metavar="RUNS", help="real runs")
-    parser.add_argument("--validate-minutes", type=float, default=4.0, help="of each (default 4)")
-    parser.add_argument("--json", type=Path, help="write results and verdicts here")
-    return parser.parse_args()
+def _add(measured: Measured, title: str, rows: list[Target], *, is_ours: bool) -> None:
+    """Count our own targets; those of another checkout are shown only."""
+    if is_ours:
+        measured.targets += rows
+    else:
+        print_targets(title, rows)
 
 
 def _wants(arguments: argparse.Namespace, kind: str, name: str) -> bool:
@@ -177,7 +151,7 @@ def _more(arguments: argparse.Namespace, judged: Sequence[Judged]) -> dict[Cell,
 def _run(tasks: Sequence[Task], arguments: argparse.Namespace) -> list[tuple[Task, Outcome]]:
     found = []
     for task, outcome in workers.run(tasks, arguments.processes) if tasks else ():
-        _say(f"{task.name}: {outcome.cpu_s:.1f} s of processor time")
+        note(f"{task.name}: {outcome.cpu_s:.1f} s of processor time")
         found.append((task, outcome))
     return found
 
@@ -190,14 +164,33 @@ def _validate(arguments: argparse.Namespace) -> tuple[Target, list[dict[str, Any
 
     found = []
     for seed in range(1, arguments.validate + 1):
-        _say(f"validation, seed {seed}: {arguments.validate_minutes:g} min on a real Slurm")
+        note(f"validation, seed {seed}: {arguments.validate_minutes:g} min on a real Slurm")
         found.append(validate.compare(validate.play_real(seed, arguments.validate_minutes)))
     return validate.target(found), [asdict(one) for one in found]
 
 
-def _say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
-
+BENCHMARK = Benchmark(
+    name="site",
+    title="A whole machine",
+    about=__doc__,
+    quick="64 nodes, 2 h, 3 scenarios",
+    options={
+        "--only": {"default": "", "help": "names or parts of names, comma-separated"},
+        "--seeds": {"type": int, "default": cells.SEEDS, "help": "of each cell of the grid"},
+        "--hours": {"type": float, "help": "counted, of each cell (default 3, of the large 24)"},
+        "--swf": {"type": Path, "help": "a cell more, of the jobs of this log"},
+        "--cpu-minutes": {
+            "type": float,
+            "default": 90.0,
+            "help": "of the grid: no more seeds beyond, if the added wait asks for them",
+        },
+        "--core": {"action": "append", "default": [], "help": "a checkout to judge as well"},
+        "--processes": {"type": int, "default": os.cpu_count() or 1, "help": "side by side"},
+        "--validate": {"type": int, "default": 0, "metavar": "RUNS", "help": "real runs"},
+        "--validate-minutes": {"type": float, "default": 4.0, "help": "of each (default 4)"},
+    },
+    measure=measure,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

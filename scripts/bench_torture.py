@@ -12,57 +12,34 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
+from typing import Any
 
+from _bench.benchmark import Benchmark, Measured
 from _bench.stats import quantile
-from _bench.targets import Target, console, exit_code, print_targets, write_json
 from _bench.torture.attack import Attacker
 from _bench.torture.probe import Probe, Seen, memory_mb
 from _bench.torture.site import Site, site, socket_client
-from _bench.waiting import BenchError
-
-from bftrainer.errors import BftError
 
 ANSWER_S = 1.0
 KEPT = 0.9
 PEACE = 0.2  # of the length of the torture
 
 
-def main() -> int:
-    """Run both spans; return 0 when every target is met."""
-    asked = _arguments()
+def measure(asked: argparse.Namespace, measured: Measured) -> None:
+    """Watch an innocent trainer in peace, then while others mean harm."""
     torture_s = 60.0 if asked.quick else 60.0 * asked.minutes
-    try:
-        with site(asked.nodes) as there:
-            results, targets = _measure(there, asked, torture_s)
-            if asked.keep:
-                there.keep(asked.keep)
-    except (BenchError, BftError) as problem:
-        console().print(f"[bold red]{problem}[/]")
-        return 1
-    print_targets("While others mean harm", targets)
-    if asked.json:
-        write_json(asked.json, "torture", results, targets)
-    return exit_code(targets)
+    with site(asked.nodes) as there:
+        _measure(there, asked, torture_s, measured)
+        if asked.keep:
+            there.keep(asked.keep)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a minute; shows that it works")
-    parser.add_argument("--json", type=Path, help="write samples and verdicts here")
-    parser.add_argument("--minutes", type=float, default=10.0, help="of torture (default 10)")
-    parser.add_argument("--only", action="append", help="these attackers, e.g. sbatch")
-    parser.add_argument("--keep", type=Path, help="copy journal and log of the daemon here")
-    parser.add_argument("--nodes", type=int, default=5, help="of the cluster (default 5)")
-    return parser.parse_args()
-
-
-def _measure(
-    there: Site, asked: argparse.Namespace, torture_s: float
-) -> tuple[dict[str, object], list[Target]]:
+def _measure(there: Site, asked: argparse.Namespace, torture_s: float, measured: Measured) -> None:
     probe = Probe(there.socket_path, there.innocent)
     before_mb, pid = memory_mb(there.daemon.pid), there.daemon.pid
     peace = probe.watch(torture_s * PEACE)
@@ -77,7 +54,7 @@ def _measure(
             attacker.stop()
     is_alive = there.daemon.is_running() and there.daemon.pid == pid
     failures = there.daemon.client.trainer(there.innocent).record.failures if is_alive else math.inf
-    results: dict[str, object] = {
+    measured.results |= {
         "peace": asdict(peace),
         "torture": asdict(torture),
         "attacks": {attacker.name: dict(attacker.answers) for attacker in attackers},
@@ -87,55 +64,50 @@ def _measure(
         "log_bytes": there.daemon.log.stat().st_size,
         "innocent_failures": failures,
     }
-    _print(peace, torture, attackers, results)
-    return results, _targets(peace, torture, is_alive=is_alive, failures=failures)
+    _judge(peace, torture, measured)
+    measured.at_least("the daemon lives", float(is_alive), 1, "")
+    measured.at_most("failures it is charged", failures, 0, "")
+    measured.tables += _words(peace, torture, attackers, measured.results)
 
 
-def _targets(peace: Seen, torture: Seen, *, is_alive: bool, failures: float) -> list[Target]:
-    note = f"{len(torture.answers_s)} answers, {torture.unanswered} missing"
-    return [
-        Target(name="the daemon lives", measured=float(is_alive), limit=1, relation=">=", unit=""),
-        Target(
-            name="socket answers, p99",
-            measured=quantile(torture.answers_s, 0.99),
-            limit=ANSWER_S,
-            relation="<=",
-            note=note,
-        ),
-        Target(
-            name="node-seconds of the innocent",
-            measured=torture.nodes / peace.nodes,
-            limit=KEPT,
-            relation=">=",
-            unit="",
-            note=f"{torture.nodes:.2f} of {peace.nodes:.2f} nodes in the mean",
-        ),
-        Target(
-            name="failures it is charged",
-            measured=failures,
-            limit=0,
-            relation="<=",
-            unit="",
-        ),
-    ]
+def _judge(peace: Seen, torture: Seen, measured: Measured) -> None:
+    answered = f"{len(torture.answers_s)} answers, {torture.unanswered} missing"
+    p99 = quantile(torture.answers_s, 0.99)
+    measured.at_most("socket answers, p99", p99, ANSWER_S, note=answered)
+    kept = f"{torture.nodes:.2f} of {peace.nodes:.2f} nodes in the mean"
+    share = torture.nodes / peace.nodes
+    measured.at_least("node-seconds of the innocent", share, KEPT, "", kept)
 
 
-def _print(
-    peace: Seen, torture: Seen, attackers: list[Attacker], results: dict[str, object]
-) -> None:
-    out = console()
+def _words(
+    peace: Seen, torture: Seen, attackers: list[Attacker], results: dict[str, Any]
+) -> Iterator[str]:
     for name, seen in (("peace", peace), ("torture", torture)):
-        out.print(
+        yield (
             f"{name}: {seen.span_s:.0f} s, answers median {median(seen.answers_s):.3f} s, "
             f"longest {max(seen.answers_s):.2f} s, {seen.nodes:.2f} nodes, "
             f"{seen.steps / seen.span_s:.2f} steps/s"
         )
     for attacker in attackers:
         counts = ", ".join(f"{n} {what}" for what, n in attacker.answers.most_common())
-        out.print(f"{attacker.name}: {counts}")
+        yield f"{attacker.name}: {counts}"
     for what in ("daemon_mb", "journal_mb", "log_bytes"):
-        out.print(f"{what}: {results[what]}")
+        yield f"{what}: {results[what]}"
 
+
+BENCHMARK = Benchmark(
+    name="torture",
+    title="While others mean harm",
+    about=__doc__,
+    quick="a minute; shows that it works",
+    options={
+        "--minutes": {"type": float, "default": 10.0, "help": "of torture (default 10)"},
+        "--only": {"action": "append", "help": "these attackers, e.g. sbatch"},
+        "--keep": {"type": Path, "help": "copy journal and log of the daemon here"},
+        "--nodes": {"type": int, "default": 5, "help": "of the cluster (default 5)"},
+    },
+    measure=measure,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

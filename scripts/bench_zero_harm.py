@@ -11,15 +11,13 @@ has the method.
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import NoReturn
 
-from _bench.targets import Target, console, exit_code, print_targets, write_json
+from _bench.benchmark import Benchmark, Measured, note
+from _bench.waiting import BenchError
 from _bench.zero_harm import arm, idle, program, report, verdict
 from _bench.zero_harm.arm import Stage
 from _bench.zero_harm.cells import CELLS, Cell
@@ -35,10 +33,8 @@ RULES = idle.Rules(
 )
 
 
-def main() -> int:
-    """Run what is missing, then report; return 0 when every target is met."""
-    arguments = _arguments()
-    signal.signal(signal.SIGTERM, _leave)
+def measure(arguments: argparse.Namespace, measured: Measured) -> None:
+    """Make the runs that are missing, then judge."""
     demand = Demand(
         n_jobs=arguments.jobs or (40 if arguments.quick else 320),
         n_nodes=arguments.nodes or (8 if arguments.quick else 16),
@@ -50,8 +46,7 @@ def main() -> int:
     try:
         drawn = _drawn(arguments, demand)
     except (OSError, ValueError) as problem:
-        console().print(f"[bold red]{problem}[/]")
-        return 2
+        raise BenchError(str(problem)) from problem
     jitters = (0 if arguments.quick else 2) if arguments.jitters is None else arguments.jitters
     planned = program.all_runs(cells, jitters)
     shelves: list[Shelf] = []
@@ -61,42 +56,16 @@ def main() -> int:
         shelves.append(Shelf(stage.keep))
         failed |= program.make(stage, planned, shelves[-1], arguments.at_once)
     results = _judge(cells, shelves, jitters)
-    targets = [target for result in results for target in verdict.targets(result)]
+    measured.targets += [target for result in results for target in verdict.targets(result)]
     report.print_results(results)
-    print_targets("Zero harm", targets)
-    for name, why in failed.items():
-        console().print(f"[bold red]run {name} failed:[/] {why}")
-    _write(arguments, demand, drawn, results, targets, failed)
-    return 1 if failed else exit_code(targets)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="tier-bf5 on 8 nodes, 40 jobs, 3 min")
-    parser.add_argument("--cells", help=f"of {', '.join(c.name for c in CELLS)}; default all")
-    parser.add_argument("--minutes", type=float, help="of one run (default 20)")
-    parser.add_argument("--jobs", type=int, help="default 320, quick 40")
-    parser.add_argument("--nodes", type=int, help="default 16, quick 8")
-    parser.add_argument("--load", type=float, default=0.68, help="share of node-seconds asked for")
-    parser.add_argument(
-        "--default-ticks",
-        action="store_true",
-        help="leave Slurm's main scheduler its passes of up to 3 s (not compressed)",
-    )
-    parser.add_argument(
-        "--jitters",
-        type=int,
-        help="more runs of each kind, jobs up to 0.5 s sooner or later (default 2, quick 0)",
-    )
-    parser.add_argument("--at-once", type=int, default=1, help="runs side by side (default 1)")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--draws", type=int, default=1, help="of jobs, judged together: this seed and the next ones"
-    )
-    parser.add_argument("--workload", type=Path, help="jobs from a JSON list or an SWF log")
-    parser.add_argument("--keep", type=Path, default=Path("bench-out/zero-harm"))
-    parser.add_argument("--json", type=Path, help="write results and verdicts here")
-    return parser.parse_args()
+    measured.results |= {
+        "demand": asdict(demand),
+        "jobs": [[job.model_dump() for job in jobs] for jobs in drawn],
+        "cells": report.as_values(results),
+        "failed": failed,
+    }
+    if failed:
+        raise BenchError("; ".join(f"run {name} failed: {why}" for name, why in failed.items()))
 
 
 def _cells(names: str) -> tuple[Cell, ...]:
@@ -118,7 +87,7 @@ def _drawn(arguments: argparse.Namespace, demand: Demand) -> list[tuple[PlannedJ
 def _stage(arguments: argparse.Namespace, demand: Demand, jobs: tuple[PlannedJob, ...]) -> Stage:
     ticks = "" if arguments.default_ticks else FAST_CYCLE
     keep = arguments.keep / fingerprint(jobs, [demand.n_nodes, arm.POLICY, ticks])
-    _say(f"{len(jobs)} jobs on {demand.n_nodes} nodes, load {load_of(jobs, demand.n_nodes):.2f}; "
+    note(f"{len(jobs)} jobs on {demand.n_nodes} nodes, load {load_of(jobs, demand.n_nodes):.2f}; "
          f"runs are kept in {keep}")  # fmt: skip
     return Stage(
         jobs=jobs,
@@ -126,7 +95,7 @@ def _stage(arguments: argparse.Namespace, demand: Demand, jobs: tuple[PlannedJob
         deadline_s=90.0 * demand.minutes + 120.0,
         ticks=ticks,
         keep=keep,
-        say=_say,
+        say=note,
     )
 
 
@@ -152,32 +121,37 @@ def _kept(shelf: Shelf, planned: Sequence[program.Planned]) -> list[Run]:
     return runs if len(runs) == len(planned) else []
 
 
-def _write(
-    arguments: argparse.Namespace,
-    demand: Demand,
-    drawn: Sequence[Sequence[PlannedJob]],
-    results: Sequence[verdict.Result],
-    targets: list[Target],
-    failed: dict[str, str],
-) -> None:
-    if arguments.json:
-        body = {
-            "demand": asdict(demand),
-            "jobs": [[job.model_dump() for job in jobs] for jobs in drawn],
-            "cells": report.as_values(results),
-            "failed": failed,
-        }
-        write_json(arguments.json, "zero_harm", body, targets)
-
-
-def _leave(_signum: int, _frame: object) -> NoReturn:
-    """End like a failure, so that the cluster of the run in progress is taken down."""
-    raise SystemExit(128 + signal.SIGTERM)
-
-
-def _say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
-
+BENCHMARK = Benchmark(
+    name="zero_harm",
+    title="Zero harm",
+    about=__doc__,
+    quick="tier-bf5 on 8 nodes, 40 jobs, 3 min",
+    options={
+        "--cells": {"help": f"of {', '.join(c.name for c in CELLS)}; default all"},
+        "--minutes": {"type": float, "help": "of one run (default 20)"},
+        "--jobs": {"type": int, "help": "default 320, quick 40"},
+        "--nodes": {"type": int, "help": "default 16, quick 8"},
+        "--load": {"type": float, "default": 0.68, "help": "share of node-seconds asked for"},
+        "--default-ticks": {
+            "action": "store_true",
+            "help": "leave Slurm's main scheduler its passes of up to 3 s (not compressed)",
+        },
+        "--jitters": {
+            "type": int,
+            "help": "more runs of each kind, jobs up to 0.5 s sooner or later (2, quick 0)",
+        },
+        "--at-once": {"type": int, "default": 1, "help": "runs side by side (default 1)"},
+        "--seed": {"type": int, "default": 1, "help": "of the jobs"},
+        "--draws": {
+            "type": int,
+            "default": 1,
+            "help": "of jobs, judged together: this seed and the next ones",
+        },
+        "--workload": {"type": Path, "help": "jobs from a JSON list or an SWF log"},
+        "--keep": {"type": Path, "default": Path("bench-out/zero-harm"), "help": "runs here"},
+    },
+    measure=measure,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

@@ -120,7 +120,6 @@ class AgentBook:
             address=hello.address,
             agent_endpoint=hello.peer_endpoint,
             agent_public_key=hello.peer_public_key,
-            copy_port=hello.copy_port,
         )
 
     def welcome(self, interpreters: list[str]) -> Welcome:

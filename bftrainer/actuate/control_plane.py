@@ -21,7 +21,6 @@ from bftrainer.policy.model import SitePolicy
 from bftrainer.wire.keys import KeyPair
 from bftrainer.wire.messages import (
     AgentMessage,
-    CopySettled,
     Hello,
     Leaving,
     WorkerExited,
@@ -65,7 +64,6 @@ class ControlPlane:
     ) -> None:
         self._listener, self._leaving = listener, leaving
         self.is_adopting = True
-        self.keeps_replicas = True
         self.agents = AgentBook(
             state_dir=state_dir, policy=policy, incarnation=incarnation, keys=keys
         )
@@ -83,7 +81,6 @@ class ControlPlane:
             send=self.server.send,
             clock=clock,
             on_change=decide_soon,
-            offers=lambda: self.offers().values() if self.keeps_replicas else (),
             steady=time.monotonic,
             refusals=self.server.refusals,
         )
@@ -107,8 +104,6 @@ class ControlPlane:
                 self.trainers.on_body(pilot_id, worker_id, body)
             case WorkerExited(worker_id=worker_id, returncode=code, cause=cause):
                 self.trainers.on_exit(pilot_id, worker_id, code, cause)
-            case CopySettled():
-                self.trainers.on_settled(pilot_id, message)
             case Leaving(reason=reason):
                 self._listener.gone(pilot_id, reason, message)
                 self._disconnect(pilot_id)
@@ -124,7 +119,6 @@ class ControlPlane:
             self.trainers.reports.keep(pilot_id, hello.workers)
         else:
             self.trainers.reconcile(pilot_id, hello.workers)
-        self.trainers.copies.on_hello(pilot_id, hello.copies, self.trainers.records)
         self._listener.changed()
 
     def _on_lost(self, pilot_id: str, why: str) -> None:

@@ -31,9 +31,9 @@ class FailureCounts:
 
     row: FailureRow = field(default_factory=FailureRow)
     before: FailureRow = field(default_factory=FailureRow)  # ``row`` before the last one
-    _on_node: dict[str, int] = field(default_factory=dict)  # since the last net progress there
-    _cool_until_s: dict[str, float] = field(default_factory=dict)
-    _lost_after: int = -1  # workers started when an agent's death last counted
+    on_node: dict[str, int] = field(default_factory=dict)  # since the last net progress there
+    cool_until_s: dict[str, float] = field(default_factory=dict)
+    lost_after: int = -1  # workers started when an agent's death last counted
 
     def note(self, node: str, cause: str, log_path: str, now_s: float) -> bool:
         """Record that a worker on this node failed; return whether that counts.
@@ -52,8 +52,8 @@ class FailureCounts:
                 next_try_s=now_s + min(MAX_BACKOFF_S, _growing_s(number)),
             )
         # Other nodes may progress meanwhile; a bad node is tried less and less often.
-        count = self._on_node[node] = self._on_node.get(node, 0) + 1
-        self._cool_until_s[node] = now_s + min(MAX_COOL_DOWN_S, _growing_s(count))
+        count = self.on_node[node] = self.on_node.get(node, 0) + 1
+        self.cool_until_s[node] = now_s + min(MAX_COOL_DOWN_S, _growing_s(count))
         return counts
 
     def lost(self, number: int, started: int) -> bool:
@@ -65,9 +65,9 @@ class FailureCounts:
             number: of the worker.
             started: number of workers started so far, when it was lost.
         """
-        if number <= self._lost_after:
+        if number <= self.lost_after:
             return False
-        self._lost_after = started
+        self.lost_after = started
         self.row = replace(self.row, losses=self.row.losses + 1)
         return self.row.losses > 1
 
@@ -86,7 +86,7 @@ class FailureCounts:
             return
         self.row = FailureRow(best=self.row.best.joined(to))
         for node in nodes:
-            self._on_node.pop(node, None)
+            self.on_node.pop(node, None)
 
     def may_start(self, now_s: float) -> bool:
         """Whether a worker may be started at all."""
@@ -95,7 +95,7 @@ class FailureCounts:
 
     def is_cooling(self, node: str, now_s: float) -> bool:
         """Whether no worker is started on this node for now."""
-        return now_s < self._cool_until_s.get(node, 0.0)
+        return now_s < self.cool_until_s.get(node, 0.0)
 
 
 def given_up(failures: FailureCounts, record: TrainerRecord, policy: SitePolicy) -> str | None:

@@ -5,14 +5,15 @@ Which workers exist, and on which nodes, is decided by ``actuate.worker_set``.
 prepare -> ready -> commit -> entered. Survivors never wait for joiners: a joiner becomes part of a
 generation only when it is warm. A member that dies breaks its generation; a smaller one is
 announced at once with ``abandon``. Generation numbers only grow; ``attempt`` counts the tries to
-form one. The daemon passes in every message and the time, and executes the returned instructions
-in order.
+form one. Stimuli and the time come in; the daemon executes the returned instructions in order.
 """
 
 from __future__ import annotations
 
+import hashlib
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from bftrainer.actuate.group import (
     Announced,
@@ -20,7 +21,6 @@ from bftrainer.actuate.group import (
     Forming,
     Instruction,
     Lost,
-    NodeOffer,
     Parked,
     Rescaled,
     Tell,
@@ -28,6 +28,18 @@ from bftrainer.actuate.group import (
     WorkerPhase,
     describe_exit,
     kill,
+)
+from bftrainer.actuate.stimuli import (
+    AgentFailed,
+    AgentLost,
+    Stimulus,
+    TargetsSet,
+    TimePassed,
+    TrainerClosed,
+    WindUp,
+    WorkerEnded,
+    WorkerMessage,
+    WorkerMissing,
 )
 from bftrainer.actuate.worker_set import WorkerSet
 from bftrainer.elastic import protocol
@@ -43,67 +55,62 @@ KILLED_ITS_AGENT = (  # without the node's name: ``failures`` compares causes
 )
 
 
+@dataclass(kw_only=True, eq=False)
 class GenerationMachine(WorkerSet):
-    """State machine of one trainer's membership."""
+    """State machine of one trainer's membership; its fields are its whole state."""
 
-    def __init__(
-        self,
-        trainer_id: str,
-        *,
-        n_min: int,
-        n_max: int,
-        join_window_s: float,
-        start_timeout_s: float,
-        last_generation: int,
-        incarnation: int,
-        new_token: Callable[[], str],
-        no_progress_s: float = 0.0,
-    ) -> None:
-        super().__init__(
-            trainer_id,
-            n_max=n_max,
-            start_timeout_s=start_timeout_s,
-            incarnation=incarnation,
-            no_progress_s=no_progress_s,
-        )
-        self.n_min = n_min
-        self.join_window_s = join_window_s
-        self.generation = last_generation
-        self.step = self.epoch = self.samples = 0
-        self.is_saved = self.is_broken = self.is_ended = False
-        self.interrupted_s: float | None = None
-        self._ended_s: float | None = None
-        self._staying: Mapping[str, str] = {}  # node -> node whose worker its member waits for
-        self._new_token = new_token
-        self.size_before = 0  # of the last complete generation
+    n_min: int
+    join_window_s: float
+    commit_key: str = field(repr=False)  # secret: tokens of commits are derived from it
+    generation: int = 0  # greatest announced
+    commits: int = 0  # sent so far
+    step: int = 0
+    epoch: int = 0
+    samples: int = 0
+    is_saved: bool = False
+    is_broken: bool = False
+    is_ended: bool = False
+    interrupted_s: float | None = None
+    ended_s: float | None = None
+    staying: Mapping[str, str] = field(default_factory=dict)  # see ``TargetsSet``
+    size_before: int = 0  # of the last complete generation
+
+    def handle(self, stimulus: Stimulus, now_s: float) -> list[Instruction]:
+        """Return what has to be done, in order, now that this has happened."""
+        match stimulus:
+            case WorkerMessage(worker_id=worker_id, message=message):
+                return self._on_message(worker_id, message, now_s)
+            case WorkerEnded():
+                return self._on_ended(stimulus, now_s)
+            case AgentLost(pilot_id=pilot_id):
+                return self._on_agent_lost(pilot_id, now_s)
+            case AgentFailed(pilot_id=pilot_id, how=how):
+                return self._on_agent_failed(pilot_id, how, now_s)
+            case TrainerClosed():
+                return self._close()
+            case TargetsSet(offers=offers, staying=staying):
+                is_wanted = self.ends_by_s is None
+                self.targets = {o.node: o for o in offers} if is_wanted else {}
+                self.staying = staying if is_wanted else {}
+            case WindUp(grace_s=grace_s):
+                self.ends_by_s = self.ends_by_s or now_s + grace_s
+                self.targets, self.staying = {}, {}
+            case WorkerMissing(worker_id=worker_id):
+                self.workers[worker_id].phase = WorkerPhase.GONE
+            case TimePassed():
+                pass
+        return self._advance(now_s)
 
     # ---- stimuli -------------------------------------------------------------------
 
-    def set_targets(
-        self, offers: Sequence[NodeOffer], now_s: float, staying: Mapping[str, str] | None = None
+    def _on_message(
+        self, worker_id: str, body: protocol.Message, now_s: float
     ) -> list[Instruction]:
-        """Set the planned nodes; members on ``staying`` leave once the replacement trains."""
-        is_wanted = self.ends_by_s is None
-        self._targets = {o.node: o for o in offers} if is_wanted else {}
-        self._staying = staying or {} if is_wanted else {}
-        return self._advance(now_s)
-
-    def wind_up(self, now_s: float, grace_s: float) -> list[Instruction]:
-        """Start no more workers; members save and leave within ``grace_s``."""
-        self.ends_by_s = self.ends_by_s or now_s + grace_s
-        return self.set_targets((), now_s)
-
-    def tick(self, now_s: float) -> list[Instruction]:
-        """Let time pass."""
-        return self._advance(now_s)
-
-    def on_body(self, worker_id: str, body: protocol.Message, now_s: float) -> list[Instruction]:
-        """A worker sent a message."""
         worker = self.workers.get(worker_id)
         if worker is None or not worker.is_alive:
             return []
         out: list[Instruction] = []
-        self._stall.heard(worker_id, body, self.step, now_s)
+        self.stall.heard(worker_id, body, self.step, now_s)
         match body:
             case protocol.Warm() if worker.phase is WorkerPhase.STARTING:
                 # Agents may repeat messages; only the first counts.
@@ -114,7 +121,8 @@ class GenerationMachine(WorkerSet):
                 out += self._on_entered(worker, body, now_s)
             case protocol.Progress() if body.step >= self.step:
                 self.step, self.epoch, self.samples = body.step, body.epoch, body.samples
-                self.failures.progressed(mark_of(body), self._nodes_of(self.members))
+                known = (self.workers.get(w) for w in self.members)
+                self.failures.progressed(mark_of(body), (w.node for w in known if w))
             case protocol.Interrupted() if body.generation >= self._working_generation():
                 # Usually the cause reaches us too, as the death of a member.
                 self.interrupted_s = self.interrupted_s or now_s
@@ -129,12 +137,21 @@ class GenerationMachine(WorkerSet):
                 worker.has_failed = f"{body.code}: {body.cause} {body.next_step}"
             case _:
                 pass
-        return out + self._advance(now_s)
+        return out if self._is_one_of_many(body) else out + self._advance(now_s)
 
-    def on_exit(
-        self, worker_id: str, returncode: int, cause: str, now_s: float
-    ) -> list[Instruction]:
-        """A worker's process ended."""
+    def _is_one_of_many(self, body: protocol.Message) -> bool:
+        """Whether nothing follows from a message before others, or time, have come.
+
+        Looking at all workers after each message would cost the square of their number.
+        """
+        if isinstance(body, protocol.Progress):
+            return True
+        if self.forming is None or not isinstance(body, protocol.Ready | protocol.Entered):
+            return False
+        return self.forming.is_committed or bool(self.forming.waiting)
+
+    def _on_ended(self, ended: WorkerEnded, now_s: float) -> list[Instruction]:
+        worker_id, returncode = ended.worker_id, ended.returncode
         worker = self.workers.get(worker_id)
         if worker is None or not worker.is_alive:
             return []
@@ -144,35 +161,27 @@ class GenerationMachine(WorkerSet):
             # Only rank 0's end ends the trainer: code after the training loop (saving,
             # evaluating) usually runs there.
             if not self.is_ended and worker_id in self._first_ranks():
-                self.is_ended, self._ended_s = True, now_s
+                self.is_ended, self.ended_s = True, now_s
                 out.append(Ended(step=self.step, epoch=self.epoch, samples=self.samples))
         elif not (
             was is WorkerPhase.LEAVING
             or (was is WorkerPhase.MEMBER and self.is_parking)
             or returncode == -signal.SIGTERM  # the batch system takes the node: a loss
         ):
-            text = worker.has_failed or cause or describe_exit(returncode)
+            text = worker.has_failed or ended.cause or describe_exit(returncode)
             out.append(self._failed(worker, text[:MAX_CAUSE_CHARS], now_s))
         return out + self._advance(now_s)
 
-    def on_agent_lost(self, pilot_id: str, now_s: float) -> list[Instruction]:
-        """An agent and all its workers are gone: a loss, not a failure."""
+    def _on_agent_lost(self, pilot_id: str, now_s: float) -> list[Instruction]:
         for worker in self.workers.values():
             if worker.pilot_id == pilot_id:
-                lost = Lost(started=self._started_workers, best=self.failures.row.best)
+                lost = Lost(started=self.started_workers, best=self.failures.row.best)
                 worker.lost = lost if worker.is_alive and not worker.has_left else None
                 worker.phase = WorkerPhase.GONE
-        self._targets = {n: o for n, o in self._targets.items() if o.pilot_id != pilot_id}
+        self.targets = {n: o for n, o in self.targets.items() if o.pilot_id != pilot_id}
         return self._advance(now_s)
 
-    def on_agent_failed(self, pilot_id: str, how: str, now_s: float) -> list[Instruction]:
-        """A lost agent's pilot was not cancelled by anyone: once is a loss, again a failure.
-
-        Args:
-            pilot_id: of the lost agent.
-            how: how it ended, in the batch system's words.
-            now_s: the time.
-        """
+    def _on_agent_failed(self, pilot_id: str, how: str, now_s: float) -> list[Instruction]:
         lost = [(w, w.lost) for w in self.workers.values() if w.pilot_id == pilot_id and w.lost]
         if self.is_ended or not lost:
             return []
@@ -182,16 +191,10 @@ class GenerationMachine(WorkerSet):
             return []
         return [self._failed(worker, KILLED_ITS_AGENT.format(how), now_s), *self._advance(now_s)]
 
-    def on_worker_lost(self, worker_id: str, now_s: float) -> list[Instruction]:
-        """A connected agent does not know its worker: a loss, not a failure."""
-        self.workers[worker_id].phase = WorkerPhase.GONE
-        return self._advance(now_s)
-
-    def close(self) -> None:
-        """Drop all workers: the trainer is cancelled or has failed."""
-        for worker in self.workers.values():
-            worker.phase = WorkerPhase.GONE
+    def _close(self) -> list[Instruction]:
+        out: list[Instruction] = [kill(w, "closed") for w in self._live()]
         self.members, self.forming, self.is_ended = (), None, True
+        return out
 
     # ---- formation -----------------------------------------------------------------
 
@@ -222,7 +225,7 @@ class GenerationMachine(WorkerSet):
             return []
         self.forming, self.members = None, forming.roster
         self.is_broken, self.interrupted_s = False, None
-        self._stall.progressed(now_s)
+        self.stall.progressed(now_s)
         before, self.size_before = self.size_before, len(forming.roster)
         if not before:
             self.failures.started(mark_of(body))
@@ -256,7 +259,7 @@ class GenerationMachine(WorkerSet):
 
     def _clear_up(self, now_s: float) -> list[Instruction]:
         """After the end: kill joiners at once, other ranks after a while."""
-        late = now_s - (self._ended_s or now_s) > END_PATIENCE_S
+        late = now_s - (self.ended_s or now_s) > END_PATIENCE_S
         return [kill(w, "ended") for w in self._live() if late or not w.is_finished]
 
     def _first_ranks(self) -> tuple[str, ...]:
@@ -271,7 +274,7 @@ class GenerationMachine(WorkerSet):
         out = self._all_gone() if self.members and not alive else []
         if self.is_parking or self._is_finishing():
             return out + self._hasten(now_s)
-        self.is_broken |= bool(self.members) and self._stall.has_stalled(now_s)
+        self.is_broken |= bool(self.members) and self.stall.has_stalled(now_s)
         joiners = self._joiners(now_s)
         keep = [m for m in self._alive_members() if self._is_kept(m, joiners)]
         roster = tuple(keep + joiners)[: self.n_max]
@@ -288,16 +291,16 @@ class GenerationMachine(WorkerSet):
 
     def _hasten(self, now_s: float) -> list[Instruction]:
         """Order a parking trainer to park again, with ``abandon``, if a member hangs."""
-        if not self.is_parking or self.is_broken or not self._stall.has_stalled(now_s):
+        if not self.is_parking or self.is_broken or not self.stall.has_stalled(now_s):
             return []
         self.is_broken = True
         return self._park(now_s)
 
     def _is_kept(self, member: str, joiners: Sequence[str]) -> bool:
         node = self.workers[member].node
-        awaited = None if node in self._targets else self._staying.get(node)
+        awaited = None if node in self.targets else self.staying.get(node)
         if awaited is None:
-            return node in self._targets
+            return node in self.targets
         return all(self.workers[w].node != awaited for w in (*self._alive_members(), *joiners))
 
     def _has_waited(self, now_s: float) -> bool:
@@ -318,7 +321,7 @@ class GenerationMachine(WorkerSet):
             w
             for w in self.workers.values()
             if w.phase is WorkerPhase.WARM
-            and w.node in self._targets
+            and w.node in self.targets
             and w.worker_id not in self.members  # committed, but not entered
         ]
         if not warm:
@@ -347,15 +350,9 @@ class GenerationMachine(WorkerSet):
     def _send_prepare(self, forming: Forming) -> list[Instruction]:
         forming.waiting = set(forming.roster)
         forming.store_port = 0
-        return [
-            self._tell(
-                worker_id,
-                protocol.Prepare(
-                    generation=forming.generation, attempt=forming.attempt, open_store=rank == 0
-                ),
-            )
-            for rank, worker_id in enumerate(forming.roster)
-        ]
+        prepare = protocol.Prepare(generation=forming.generation, attempt=forming.attempt)
+        first, others = forming.roster[:1], forming.roster[1:]
+        return [*self._tell(first, replace(prepare, open_store=True)), *self._tell(others, prepare)]
 
     def _advance_forming(self, now_s: float) -> list[Instruction]:
         forming = self.forming
@@ -379,7 +376,7 @@ class GenerationMachine(WorkerSet):
 
     def _is_stuck(self, forming: Forming, now_s: float) -> bool:
         """Whether a commit fails: members report it, or none reaches the step boundary."""
-        return self._has_waited(now_s) or (not forming.abandon and self._stall.has_stalled(now_s))
+        return self._has_waited(now_s) or (not forming.abandon and self.stall.has_stalled(now_s))
 
     def _reform_after_commit(self, forming: Forming) -> list[Instruction]:
         """Some members may have switched already: keep the union of both memberships."""
@@ -393,7 +390,7 @@ class GenerationMachine(WorkerSet):
         """Nothing was committed: retry the same generation without the lost workers."""
         roster = tuple(w for w in forming.roster if self.workers[w].is_alive)
         has_member = any(w in self.members for w in roster)
-        is_short = len(roster) < self.n_min or bool(self._staying)
+        is_short = len(roster) < self.n_min or bool(self.staying)
         if is_short or (self.members and not has_member):
             self.forming = None  # start over: a member that was to leave may have to stay
             return []
@@ -408,7 +405,7 @@ class GenerationMachine(WorkerSet):
         return [kill(self.workers[w], "does not answer") for w in silent]
 
     def _send_commit(self, forming: Forming, now_s: float) -> list[Instruction]:
-        self._stall.told(forming.roster if forming.abandon else (), now_s)
+        self.stall.told(forming.roster if forming.abandon else (), now_s)
         first = self.workers[forming.roster[0]]
         commit = protocol.Commit(
             generation=forming.generation,
@@ -421,12 +418,17 @@ class GenerationMachine(WorkerSet):
             incarnation=self.incarnation,
             n_min=self.n_min,
         )
-        everyone = dict.fromkeys([*forming.roster, *self._alive_members()])
-        return [self._tell(worker_id, commit) for worker_id in everyone]
+        return self._tell(dict.fromkeys([*forming.roster, *self._alive_members()]), commit)
+
+    def _new_token(self) -> str:
+        """Derive the token of a commit: unique, and the same when replayed."""
+        self.commits += 1
+        name = f"{self.commit_key}-{self.incarnation}-{self.generation}-{self.commits}"
+        return hashlib.sha256(name.encode()).hexdigest()[:32]
 
     def _park(self, now_s: float) -> list[Instruction]:
         self.generation += 1
-        self._stall.told(self._alive_members() if self.is_broken else (), now_s)
+        self.stall.told(self._alive_members() if self.is_broken else (), now_s)
         self.is_parking, self.is_saved = True, False
         commit = protocol.Commit(
             generation=self.generation,
@@ -439,7 +441,7 @@ class GenerationMachine(WorkerSet):
             n_min=self.n_min,
         )
         out: list[Instruction] = [Announced(generation=self.generation)]
-        return out + [self._tell(worker_id, commit) for worker_id in self._alive_members()]
+        return out + self._tell(self._alive_members(), commit)
 
     def _all_gone(self) -> list[Instruction]:
         parked = Parked(
@@ -456,12 +458,9 @@ class GenerationMachine(WorkerSet):
     def _nodes_of(self, roster: Sequence[str]) -> tuple[str, ...]:
         return tuple(self.workers[w].node for w in roster if w in self.workers)
 
-    def _tell(self, worker_id: str, body: protocol.ToWorker) -> Tell:
-        return Tell(
-            pilot_id=self.workers[worker_id].pilot_id,
-            worker_id=worker_id,
-            body=protocol.to_body(body),
-        )
+    def _tell(self, worker_ids: Iterable[str], message: protocol.ToWorker) -> list[Instruction]:
+        body = protocol.to_body(message)
+        return [Tell(pilot_id=self.workers[i].pilot_id, worker_id=i, body=body) for i in worker_ids]
 
 
 def mark_of(body: protocol.Entered | protocol.Progress) -> Mark:

@@ -126,7 +126,6 @@ class NodeOffer:
     address: str
     agent_endpoint: str
     agent_public_key: str
-    copy_port: int = 0  # where the agent receives copies; 0: nowhere
 
 
 # ---- instructions ---------------------------------------------------------------------

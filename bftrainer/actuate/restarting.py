@@ -22,7 +22,7 @@ LOST = "a member was lost"
 
 
 @dataclass(slots=True, kw_only=True)
-class _Stopped:
+class Stopped:
     """A stop, under way or complete, until the next generation runs."""
 
     since_s: float  # when all were asked to stop or the last was lost
@@ -33,22 +33,21 @@ class _Stopped:
     unsaved: str = ""
 
 
+@dataclass(kw_only=True, eq=False)
 class RestartMachine(GenerationMachine):
     """State machine of one trainer whose programs cannot change size."""
 
-    _stopped: _Stopped | None = None
-    _unsaved = ""
-    _last_pause_s = 0.0
+    stopped: Stopped | None = None
+    unsaved: str = ""
+    last_pause_s: float = 0.0
 
-    def keep_grace(self, grace_s: float) -> None:
-        """Set the time a member may take to write a checkpoint."""
-        self.leave_patience_s = grace_s + KILL_MARGIN_S
-
-    def on_body(self, worker_id: str, body: protocol.Message, now_s: float) -> list[Instruction]:
-        """A worker sent a message; ``Interrupted`` while stopping: no checkpoint was written."""
+    def _on_message(
+        self, worker_id: str, body: protocol.Message, now_s: float
+    ) -> list[Instruction]:
+        """``Interrupted`` while stopping means that no checkpoint was written."""
         if isinstance(body, protocol.Interrupted) and self.is_parking:
-            self._unsaved = body.reason
-        return super().on_body(worker_id, body, now_s)
+            self.unsaved = body.reason
+        return super()._on_message(worker_id, body, now_s)
 
     # ---- formation -----------------------------------------------------------------
 
@@ -61,23 +60,23 @@ class RestartMachine(GenerationMachine):
         return [self._restarted(one, now_s) if isinstance(one, Rescaled) else one for one in out]
 
     def _restarted(self, done: Rescaled, now_s: float) -> Rescaled:
-        stopped, self._stopped = self._stopped, None
+        stopped, self.stopped = self.stopped, None
         if stopped is None:
             return replace(done, is_restart=True)
-        self._last_pause_s = now_s - stopped.since_s
+        self.last_pause_s = now_s - stopped.since_s
         return replace(
             done,
             is_restart=True,
             size_before=stopped.size_before,
             reason=stopped.reason,
-            pause_s=self._last_pause_s,
+            pause_s=self.last_pause_s,
             stop_s=stopped.gone_s - stopped.since_s,
             unsaved=stopped.unsaved,
         )
 
     def _clear_up(self, now_s: float) -> list[Instruction]:
         """After the end: other programs of the generation may still end by themselves."""
-        late = now_s - (self._ended_s or now_s) > END_PATIENCE_S
+        late = now_s - (self.ended_s or now_s) > END_PATIENCE_S
         spared = {*self.members, *(self.forming.roster if self.forming else ())}
         out: list[Instruction] = []
         for worker in self._live():
@@ -98,41 +97,41 @@ class RestartMachine(GenerationMachine):
             return []
         if self.members:
             return self._maybe_stop(running, now_s)
-        if self._stopped is not None and len(self._targets) < max(1, self.n_min):
-            return self._parked(self._stopped)
+        if self.stopped is not None and len(self.targets) < max(1, self.n_min):
+            return self._parked(self.stopped)
         return self._maybe_start(now_s)
 
     def _maybe_stop(self, running: list[str], now_s: float) -> list[Instruction]:
         """Stop all when one was lost, one has to go, or one more could join."""
-        kept = [m for m in running if self.workers[m].node in self._targets]
+        kept = [m for m in running if self.workers[m].node in self.targets]
         is_growing = len(self.members) < self.n_max and bool(self._joiners(now_s))
         if not (self.is_broken or len(kept) < len(self.members) or is_growing):
             return []
-        self._stopped = _Stopped(
+        self.stopped = Stopped(
             since_s=now_s,
             size_before=len(self.members),
             reason=LOST if self.is_broken else "planned",
         )
-        self._unsaved = ""
+        self.unsaved = ""
         return self._park(now_s)
 
     def _all_stopped(self, now_s: float) -> list[Instruction]:
-        stopped = self._stopped
+        stopped = self.stopped
         if stopped is None:  # no member was left to ask
-            stopped = _Stopped(since_s=now_s, size_before=len(self.members), reason=LOST)
+            stopped = Stopped(since_s=now_s, size_before=len(self.members), reason=LOST)
         stopped.gone_s = now_s
-        stopped.is_saved = self.is_saved and not self._unsaved
-        stopped.unsaved = self._unsaved
-        self._stopped = stopped
+        stopped.is_saved = self.is_saved and not self.unsaved
+        stopped.unsaved = self.unsaved
+        self.stopped = stopped
         self.members, self.size_before = (), 0
         self.is_parking = self.is_saved = self.is_broken = False
         self.interrupted_s = None
-        if len(self._targets) < max(1, self.n_min):
+        if len(self.targets) < max(1, self.n_min):
             return self._parked(stopped)
         return self._match_workers_to_targets(now_s)
 
-    def _parked(self, stopped: _Stopped) -> list[Instruction]:
-        self._stopped = None
+    def _parked(self, stopped: Stopped) -> list[Instruction]:
+        self.stopped = None
         return [
             Parked(
                 generation=self.generation,
@@ -148,7 +147,7 @@ class RestartMachine(GenerationMachine):
         roster = tuple(self._joiners(now_s))[: self.n_max]
         if len(roster) < max(1, self.n_min):
             return []
-        return self._prepare(roster, self._stopped.reason if self._stopped else "start", now_s)
+        return self._prepare(roster, self.stopped.reason if self.stopped else "start", now_s)
 
     def _joiners(self, now_s: float) -> list[str]:
         """Warm workers by node, after waiting for further ones.
@@ -157,18 +156,18 @@ class RestartMachine(GenerationMachine):
         waits for the new workers on the nodes the trainer had before.
         """
         free = [
-            w for w in self._live() if w.node in self._targets and w.worker_id not in self.members
+            w for w in self._live() if w.node in self.targets and w.worker_id not in self.members
         ]
         warm = [w for w in free if w.phase is WorkerPhase.WARM]
         if not warm:
             return []
         first_s = min(w.warm_since_s or 0.0 for w in warm)
         if self.members:
-            window_s = max(self.join_window_s, min(MAX_WINDOW_S, self._last_pause_s))
+            window_s = max(self.join_window_s, min(MAX_WINDOW_S, self.last_pause_s))
             if now_s - first_s < window_s:
                 return []
         elif any(w.phase is WorkerPhase.STARTING for w in free):
-            since_s = max(first_s, self._stopped.gone_s if self._stopped else 0.0)
+            since_s = max(first_s, self.stopped.gone_s if self.stopped else 0.0)
             if now_s - since_s < max(self.join_window_s, FRESH_START_S):
                 return []
         return [w.worker_id for w in sorted(warm, key=lambda w: (w.node, w.worker_id))]

@@ -19,8 +19,8 @@ class Stall:
     """The no-progress lease; ``lease_s`` 0: none."""
 
     lease_s: float = 0.0
-    _since_s: float | None = None  # of the last sign; None: the next check starts the clock
-    _told_s: dict[str, float] = field(default_factory=dict)  # worker -> commit not acted on
+    since_s: float | None = None  # of the last sign; None: the next check starts the clock
+    told_s: dict[str, float] = field(default_factory=dict)  # worker -> commit not acted on
 
     @property
     def cause(self) -> str:
@@ -36,32 +36,32 @@ class Stall:
 
     def progressed(self, now_s: float) -> None:
         """A step was committed, or a generation is complete."""
-        self._since_s = now_s
+        self.since_s = now_s
 
     def told(self, worker_ids: Iterable[str], now_s: float) -> None:
         """A commit was sent; these workers must act on it whatever the others do.
 
         Workers that go on to a step boundary cannot be listed: one that hangs stops all of them.
         """
-        self._since_s = now_s
+        self.since_s = now_s
         for worker_id in worker_ids:
-            self._told_s.setdefault(worker_id, now_s)
+            self.told_s.setdefault(worker_id, now_s)
 
     def acted(self, worker_id: str) -> None:
         """A worker's training loop reported about a generation, or it is gone."""
-        self._told_s.pop(worker_id, None)
+        self.told_s.pop(worker_id, None)
 
     def has_stalled(self, now_s: float) -> bool:
         """Whether a complete generation has made no progress for the lease."""
-        if self._since_s is None:
-            self._since_s = now_s
-        is_over = self.lease_s > 0 and now_s - self._since_s > self.lease_s
+        if self.since_s is None:
+            self.since_s = now_s
+        is_over = self.lease_s > 0 and now_s - self.since_s > self.lease_s
         if is_over:
-            self._since_s = now_s  # the next generation has a lease of its own
+            self.since_s = now_s  # the next generation has a lease of its own
         return is_over
 
     def hung(self, now_s: float) -> list[str]:
         """Return the workers that did not act on a commit within the lease."""
         if self.lease_s <= 0:
             return []
-        return sorted(w for w, s in self._told_s.items() if now_s - s > self.lease_s)
+        return sorted(w for w, s in self.told_s.items() if now_s - s > self.lease_s)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from bftrainer.actuate import recording
+from bftrainer.actuate import recording, stimuli
 from bftrainer.actuate.adoption import adopt, parked_meanwhile
 from bftrainer.actuate.costs import (
     learn_leaving,
@@ -37,7 +37,7 @@ from bftrainer.actuate.group import (
     WorkerFailed,
     worker_on,
 )
-from bftrainer.actuate.log_files import FailedTries, log_directory, log_files
+from bftrainer.actuate.log_files import FailedTries, log_files
 from bftrainer.actuate.opening import machine_of
 from bftrainer.actuate.outcomes import (
     cancelled,
@@ -47,9 +47,10 @@ from bftrainer.actuate.outcomes import (
     save_grace_s,
 )
 from bftrainer.actuate.quarantine import Quarantine
-from bftrainer.actuate.replica_registry import CopyBook
 from bftrainer.actuate.reported_workers import Reports
 from bftrainer.actuate.rescale_budget import RescaleBudget
+from bftrainer.actuate.rescale_log import KIND as RESCALE_STEPS
+from bftrainer.actuate.rescale_log import RescaleLog
 from bftrainer.actuate.speeds import SpeedBook
 from bftrainer.elastic import protocol
 from bftrainer.errors import BftError
@@ -62,7 +63,6 @@ from bftrainer.profile.measure import Observation
 from bftrainer.runtimes.base import load_runtime
 from bftrainer.runtimes.config import worker_config
 from bftrainer.wire.messages import (
-    CopySettled,
     DaemonMessage,
     KillWorker,
     TellWorker,
@@ -86,10 +86,15 @@ class Trainer:
     """A trainer that is not final (or ended so recently that workers remain)."""
 
     record: TrainerRecord
-    machine: GenerationMachine
+    log: RescaleLog
     watch: Observation | None = None  # of the current generation's throughput
     tries: FailedTries = field(default_factory=FailedTries)
     is_saved: bool = False  # when it was last parked
+
+    @property
+    def machine(self) -> GenerationMachine:
+        """The state machine of its membership; only ``log`` may change it."""
+        return self.log.machine
 
 
 class TrainerBook:
@@ -104,7 +109,6 @@ class TrainerBook:
         send: Send,
         clock: Callable[[], float],
         on_change: Callable[[], None],
-        offers: Callable[[], Iterable[NodeOffer]] = lambda: (),
         steady: Callable[[], float] | None = None,  # monotonic; None: ``clock``
         refusals: RefusedMessages | None = None,
     ) -> None:
@@ -121,13 +125,6 @@ class TrainerBook:
         self.records: dict[str, TrainerRecord] = {r.trainer_id: r for r in journal.trainers()}
         self.trainers: dict[str, Trainer] = {}
         self.reports = Reports(send, self._refusals)
-        self.copies = CopyBook(
-            send=send,
-            offers=offers,
-            clock=self._steady,
-            remember=self._remember_holders,
-            refusals=self._refusals,
-        )
         # The latest, as (trainer, at_s, what); the journal has all.
         self.rescales: deque[tuple[str, float, Rescaled]] = deque(maxlen=KEPT_RESCALES)
         self.pauses, self.paused_s = 0, 0.0  # since the daemon started
@@ -158,7 +155,7 @@ class TrainerBook:
             grace_s = save_grace_s(record.spec.contract)
             self._replace(trainer, cancelled_s=self._clock(), reason=cancelling(grace_s))
             self._write(trainer, "cancelling", {"grace_s": grace_s})
-            self._carry_out(trainer, trainer.machine.wind_up(self._steady(), grace_s))
+            self._handle(trainer, stimuli.WindUp(grace_s=grace_s))
             self._on_change()
         return self.records[trainer_id]
 
@@ -186,8 +183,8 @@ class TrainerBook:
 
     def _open(self, record: TrainerRecord) -> Trainer:
         machine = machine_of(record, self._policy, self._incarnation, self._steady())
-        trainer = self.trainers[record.trainer_id] = Trainer(record=record, machine=machine)
-        self.copies.open(record)
+        log = RescaleLog(machine, lambda done: self._journal.note_large(RESCALE_STEPS, done))
+        trainer = self.trainers[record.trainer_id] = Trainer(record=record, log=log)
         return trainer
 
     def nodes_of(self, trainer_id: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -210,6 +207,7 @@ class TrainerBook:
             believed, now_s = found.get(trainer.record.trainer_id, ()), self._steady()
             workers = [worker_on(offers[b.pilot_id], b.worker_id, now_s) for b in believed]
             done = adopt(trainer.machine, workers, {b.worker_id: b.said for b in believed})
+            trainer.log.restart()
             if done is not None and done.generation > trainer.record.progress.generation:
                 self._on_regrouped(trainer, done)
             elif trainer.record.progress.size and not trainer.machine.members:
@@ -236,8 +234,7 @@ class TrainerBook:
                 if worker.pilot_id == pilot_id and worker.is_alive:
                     known.add(worker.worker_id)
                     if worker.worker_id not in there:
-                        out = trainer.machine.on_worker_lost(worker.worker_id, self._steady())
-                        self._carry_out(trainer, out)
+                        self._handle(trainer, stimuli.WorkerMissing(worker_id=worker.worker_id))
         for worker_id in sorted(there ^ known):
             self._send(pilot_id, KillWorker(worker_id=worker_id))
 
@@ -253,28 +250,24 @@ class TrainerBook:
             return
         if isinstance(message, protocol.Progress):
             self._on_progress(trainer, message, trainer.machine.workers[worker_id].node)
-        self.copies.on_body(trainer.record.trainer_id, message)
-        self._carry_out(trainer, trainer.machine.on_body(worker_id, message, self._steady()))
+        self._handle(trainer, stimuli.WorkerMessage(worker_id=worker_id, message=message))
 
     def on_exit(self, pilot_id: str, worker_id: str, returncode: int, cause: str) -> None:
         """This pilot's agent reports that a worker is gone."""
         trainer = self._trainer_of(pilot_id, worker_id)
         if trainer is not None:
-            out = trainer.machine.on_exit(worker_id, returncode, cause, self._steady())
-            self._carry_out(trainer, out)
+            ended = stimuli.WorkerEnded(worker_id=worker_id, returncode=returncode, cause=cause)
+            self._handle(trainer, ended)
 
     def on_agent_lost(self, pilot_id: str) -> None:
         """An agent is gone, with everything on its node."""
-        self.copies.on_agent_lost(pilot_id)
         for trainer in list(self.trainers.values()):
-            out = trainer.machine.on_agent_lost(pilot_id, self._steady())
-            self._carry_out(trainer, out)
+            self._handle(trainer, stimuli.AgentLost(pilot_id=pilot_id))
 
     def on_agent_failed(self, pilot_id: str, how: str) -> None:
         """A lost agent's pilot was not cancelled by anyone; ``how`` it ended."""
         for trainer in list(self.trainers.values()):
-            out = trainer.machine.on_agent_failed(pilot_id, how, self._steady())
-            self._carry_out(trainer, out)
+            self._handle(trainer, stimuli.AgentFailed(pilot_id=pilot_id, how=how))
 
     def set_targets(
         self,
@@ -291,27 +284,19 @@ class TrainerBook:
         for trainer_id, trainer in list(self.trainers.items()):
             own, pairs = targets.get(trainer_id, ()), staying.get(trainer_id, {})
             self.speeds.staying(trainer_id, pairs)
-            out = trainer.machine.set_targets(own, self._steady(), pairs)
-            self._carry_out(trainer, out)
-        self._keep_copies(now=True)
+            machine = trainer.machine
+            is_changed = {o.node: o for o in own} != machine.targets or pairs != machine.staying
+            new = stimuli.TargetsSet(offers=tuple(own), staying=pairs)
+            self._handle(trainer, new if is_changed else stimuli.TimePassed())
 
     def tick(self) -> None:
         """Advance the time in every machine."""
         for trainer in list(self.trainers.values()):
-            self._carry_out(trainer, trainer.machine.tick(self._steady()))
+            self._handle(trainer, stimuli.TimePassed())
             if trainer.machine.has_wound_up(self._steady()):
                 self._cancelled(trainer.record.trainer_id)
-        self._keep_copies()
         if self.quarantine.has_changed(self._clock()):
             self._on_change()
-
-    def on_settled(self, pilot_id: str, said: CopySettled) -> None:
-        """An agent wrote a copy to disk, or failed to."""
-        trainer = self.trainers.get(said.trainer_id)
-        self.copies.on_settled(pilot_id, said, trainer.machine if trainer else None)
-
-    def _keep_copies(self, *, now: bool = False) -> None:
-        self.copies.advance({i: (t.record, t.machine) for i, t in self.trainers.items()}, now=now)
 
     # ---- consequences ------------------------------------------------------------------
 
@@ -324,12 +309,6 @@ class TrainerBook:
             self._refusals.refuse("not-its-worker", pilot_id, why, code="BFT-1307")
             return None
         return trainer if worker is not None else None
-
-    def _remember_holders(self, trainer_id: str, pilots: tuple[str, ...]) -> None:
-        trainer = self.trainers[trainer_id]
-        if pilots != trainer.record.copy_holders:
-            self._replace(trainer, copy_holders=pilots)
-            self._write(trainer, "copy-holders", {"pilots": pilots})
 
     def _on_progress(self, trainer: Trainer, said: protocol.Progress, node: str) -> None:
         record = trainer.record
@@ -348,11 +327,13 @@ class TrainerBook:
         trainer.watch = watch
         self._set(trainer, recording.progressed(record, said, costs, now_s))
 
+    def _handle(self, trainer: Trainer, stimulus: stimuli.Stimulus) -> None:
+        self._carry_out(trainer, trainer.log.handle(stimulus, self._steady()))
+
     def _carry_out(self, trainer: Trainer, instructions: Sequence[Instruction]) -> None:
         if trainer.record.failing is not trainer.machine.failures.row:
             self._replace(trainer, failing=trainer.machine.failures.row)
         for instruction in instructions:
-            self.copies.before(trainer.record.trainer_id, trainer.machine, instruction)
             match instruction:
                 case StartWorkerOn():
                     self._start_worker(trainer, instruction)
@@ -377,7 +358,7 @@ class TrainerBook:
 
     def _start_worker(self, trainer: Trainer, asked: StartWorkerOn) -> None:
         spec = trainer.record.spec
-        log_path = str(log_directory(spec) / f"{asked.worker_id}.log")
+        log_path = trainer.machine.workers[asked.worker_id].log_path
         config = worker_config(
             trainer.record,
             worker_id=asked.worker_id,
@@ -392,7 +373,6 @@ class TrainerBook:
         except BftError as problem:  # its runtime is no longer installed
             self._finish(trainer.record.trainer_id, TrainerState.FAILED, str(problem))
             return
-        trainer.machine.workers[asked.worker_id].log_path = log_path
         if not self._send(asked.pilot_id, message):
             LOG.info("worker %s not started: its agent is gone", asked.worker_id)
 
@@ -411,7 +391,6 @@ class TrainerBook:
         if done.size_before:
             self.pauses += 1
             self.paused_s += done.pause_s
-        self.copies.on_complete(record.trainer_id, done.size_before, done.step)
         self._write(trainer, "rescaled", done)
         self._on_change()
 
@@ -462,10 +441,7 @@ class TrainerBook:
         self.quarantine.ended(trainer_id)
         self.budget.forget(trainer_id)
         if state is not TrainerState.FINISHED:
-            for worker in trainer.machine.workers.values():
-                if worker.is_alive:
-                    self._send(worker.pilot_id, KillWorker(worker_id=worker.worker_id))
-            trainer.machine.close()
+            self._handle(trainer, stimuli.TrainerClosed())
         self._replace(
             trainer,
             state=state,

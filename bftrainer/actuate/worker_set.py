@@ -6,6 +6,8 @@ Planned nodes, workers' phases and the time come in; ``StartWorkerOn`` and ``Kil
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from bftrainer.actuate.failures import FailureCounts
 from bftrainer.actuate.group import (
     Forming,
@@ -24,31 +26,25 @@ from bftrainer.actuate.stalling import Stall
 LEAVE_PATIENCE_S = 60.0  # time for a worker to leave: a long step, a checkpoint
 
 
+@dataclass(kw_only=True, eq=False)
 class WorkerSet:
-    """The workers of one trainer, and the nodes it may use."""
+    """The workers of one trainer, and the nodes it may use; its fields are its whole state."""
 
-    def __init__(
-        self,
-        trainer_id: str,
-        *,
-        n_max: int,
-        start_timeout_s: float,
-        incarnation: int,
-        no_progress_s: float,
-    ) -> None:
-        self.trainer_id = trainer_id
-        self.n_max = n_max
-        self.start_timeout_s = start_timeout_s
-        self.incarnation = incarnation
-        self.workers: dict[str, Worker] = {}
-        self.members: tuple[str, ...] = ()  # roster of the current generation
-        self.forming: Forming | None = None
-        self.is_parking = False
-        self.ends_by_s: float | None = None  # cancelled: when remaining workers are killed
-        self.leave_patience_s = LEAVE_PATIENCE_S
-        self.failures, self._stall = FailureCounts(), Stall(no_progress_s)
-        self._targets: dict[str, NodeOffer] = {}
-        self._started_workers = 0
+    trainer_id: str
+    n_max: int
+    start_timeout_s: float
+    incarnation: int
+    log_directory: str = ""  # of the workers' logs
+    leave_patience_s: float = LEAVE_PATIENCE_S
+    workers: dict[str, Worker] = field(default_factory=dict)
+    members: tuple[str, ...] = ()  # roster of the current generation
+    forming: Forming | None = None
+    is_parking: bool = False
+    ends_by_s: float | None = None  # cancelled: when remaining workers are killed
+    failures: FailureCounts = field(default_factory=FailureCounts)
+    stall: Stall = field(default_factory=Stall)
+    targets: dict[str, NodeOffer] = field(default_factory=dict)  # by node
+    started_workers: int = 0
 
     def nodes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the nodes of its members, and of workers starting or warm."""
@@ -58,6 +54,13 @@ class WorkerSet:
             tuple(w.node for w in members if w.is_alive),
             tuple(w.node for w in self.workers.values() if w.phase in joining),
         )
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no worker is about to join or leave."""
+        steady = {WorkerPhase.MEMBER, WorkerPhase.GONE}
+        is_changing = self.forming is not None or self.is_parking
+        return not is_changing and all(w.phase in steady for w in self.workers.values())
 
     @property
     def has_members(self) -> bool:
@@ -84,13 +87,13 @@ class WorkerSet:
                 worker.phase is WorkerPhase.STARTING
                 and now_s - worker.started_s > self.start_timeout_s
             )
-            if idle_phase and not in_roster and (worker.node not in self._targets or too_slow):
+            if idle_phase and not in_roster and (worker.node not in self.targets or too_slow):
                 out.append(kill(worker, "too slow to start" if too_slow else "no longer planned"))
                 continue
             busy_nodes.add(worker.node)
         if self._is_finishing() or not self.failures.may_start(now_s):
             return out
-        for node, offer in sorted(self._targets.items()):
+        for node, offer in sorted(self.targets.items()):
             if node in busy_nodes or self.failures.is_cooling(node, now_s):
                 continue
             if len(self._live()) < self.n_max + len(self._leavers()):
@@ -100,9 +103,9 @@ class WorkerSet:
     def _kill_hung(self, now_s: float) -> list[Instruction]:
         """Kill workers whose loop does not act on a commit: the others wait for them."""
         out: list[Instruction] = []
-        for worker in [self.workers[w] for w in self._stall.hung(now_s)]:
+        for worker in [self.workers[w] for w in self.stall.hung(now_s)]:
             if worker.is_alive:
-                out += [kill(worker, "no progress"), self._failed(worker, self._stall.cause, now_s)]
+                out += [kill(worker, "no progress"), self._failed(worker, self.stall.cause, now_s)]
         return out
 
     def _is_overdue(self, worker: Worker, now_s: float) -> bool:
@@ -118,10 +121,11 @@ class WorkerSet:
         return now_s - worker.leaving_since_s > self.leave_patience_s
 
     def _start(self, offer: NodeOffer, now_s: float) -> StartWorkerOn:
-        self._started_workers += 1
-        worker_id = f"{self.trainer_id}-{self.incarnation}-{self._started_workers}"
+        self.started_workers += 1
+        worker_id = f"{self.trainer_id}-{self.incarnation}-{self.started_workers}"
         worker = self.workers[worker_id] = worker_on(offer, worker_id, now_s)
-        worker.number = self._started_workers
+        worker.number = self.started_workers
+        worker.log_path = f"{self.log_directory}/{worker_id}.log" if self.log_directory else ""
         return StartWorkerOn(
             pilot_id=offer.pilot_id, worker_id=worker_id, node=offer.node, address=offer.address
         )
@@ -139,13 +143,13 @@ class WorkerSet:
         ]
 
     def _leavers(self) -> list[str]:
-        return [m for m in self._alive_members() if self.workers[m].node not in self._targets]
+        return [m for m in self._alive_members() if self.workers[m].node not in self.targets]
 
     def _is_finishing(self) -> bool:
         return any(w.is_finished for w in self.workers.values() if w.is_alive)
 
     def _failed(self, worker: Worker, cause: str, now_s: float) -> WorkerFailed:
         """Record that a worker failed, or was killed for its own fault."""
-        self._stall.acted(worker.worker_id)
+        self.stall.acted(worker.worker_id)
         counts = self.failures.note(worker.node, cause, worker.log_path, now_s)
         return failure_of(worker, cause, counts=counts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,13 +12,12 @@ import click
 from bftrainer.cli.common import json_option, print_json
 
 if TYPE_CHECKING:
-    from bftrainer.demo.watch import LiveFrame
+    from bftrainer.demo.watch import Watch
 
 LINE_INTERVAL_S = 2.0
 
 
 @click.command("demo")
-@click.option("--slurm", "is_slurm", is_flag=True, help="On a real Slurm of this machine.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -26,63 +26,32 @@ LINE_INTERVAL_S = 2.0
     help="Where timeline.png and summary.json go.",
 )
 @click.option(
-    "--seconds",
-    type=click.FloatRange(5, 3600),
-    default=60.0,
-    show_default=True,
-    help="How long ordinary jobs come and go, at most.",
+    "--nodes",
+    "n_nodes",
+    type=click.IntRange(3, 64),
+    default=lambda: min(16, max(4, 2 * len(os.sched_getaffinity(0)))),
+    show_default="2 for each processor, 4 to 16",
 )
-@click.option(
-    "--run-out",
-    "run_out_s",
-    type=click.FloatRange(0, 3600),
-    default=15.0,
-    show_default=True,
-    help="Seconds more, without ordinary jobs, for trainers that are not done by then.",
-)
-@click.option("--nodes", "n_nodes", type=click.IntRange(2, 64), default=6, show_default=True)
-@click.option("--epochs", type=click.IntRange(1, 10_000), default=15, show_default=True,
-              help="Of each trainer.")  # fmt: skip
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the ordinary jobs.")
 @click.option("--no-live", is_flag=True, help="A line every two seconds instead of a live page.")
 @json_option
-def demo(
-    is_slurm: bool,
-    out: Path,
-    seconds: float,
-    run_out_s: float,
-    n_nodes: int,
-    epochs: int,
-    seed: int,
-    no_live: bool,
-    as_json: bool,
-) -> None:
+def demo(out: Path, n_nodes: int, no_live: bool, as_json: bool) -> None:
     """Watch three trainers live on the nodes that ordinary jobs leave idle.
 
-    Needs no cluster: nodes are process groups on this machine, or the nodes of a real
-    Slurm that is brought up for the occasion (--slurm). Everything is taken down again.
+    Needs no cluster: nodes are process groups on this machine. Everything is taken down again.
     """
     # Imported here to keep other verbs fast.
-    from bftrainer.demo.report import as_document, as_text  # noqa: PLC0415
-    from bftrainer.demo.run import DemoOptions, run_demo  # noqa: PLC0415
+    from bftrainer.api.documents import document  # noqa: PLC0415
+    from bftrainer.demo.run import run_demo  # noqa: PLC0415
+    from bftrainer.demo.summary import as_text  # noqa: PLC0415
 
-    options = DemoOptions(
-        out=out,
-        n_nodes=n_nodes,
-        seconds=seconds,
-        run_out_s=run_out_s,
-        epochs=epochs,
-        seed=seed,
-        is_slurm=is_slurm,
-    )
     screen = _Screen(is_live=not no_live, on_stderr=as_json)
     with screen:
-        summary = run_demo(options, screen.see, screen.say)
+        summary = run_demo(out, n_nodes, screen.see, screen.say)
     if as_json:
-        print_json(as_document(summary))
+        print_json(document("demo", summary))
     else:
-        click.echo(as_text(summary))
-        click.echo(f"\nPicture and figures: {out / 'timeline.png'}, {out / 'summary.json'}")
+        click.echo(f"\n{as_text(summary)}")
+        click.echo(f"  this run          {out / 'timeline.png'}, {out / 'summary.json'}")
 
 
 class _Screen:
@@ -106,15 +75,15 @@ class _Screen:
         if self._live is not None:
             self._live.stop()
 
-    def see(self, frame: LiveFrame) -> None:
-        """Show a frame."""
+    def see(self, watch: Watch) -> None:
+        """Show a watch."""
         from bftrainer.demo import view  # noqa: PLC0415
 
         if self._live is not None:
-            self._live.update(view.page(frame), refresh=True)
-        elif time.monotonic() - self._said_s >= LINE_INTERVAL_S or frame.is_over():
+            self._live.update(view.page(watch), refresh=True)
+        elif time.monotonic() - self._said_s >= LINE_INTERVAL_S or watch.is_over:
             self._said_s = time.monotonic()
-            self._print(view.line(frame))
+            self._print(view.line(watch))
 
     def say(self, sentence: str) -> None:
         """Print a sentence."""

@@ -1,7 +1,8 @@
-"""``bftrainer reproduce``: repeat a paper's evaluation and compare with its values.
+"""``bftrainer reproduce PAPER``: repeat a paper's evaluation and compare with its values.
 
-Replays a trace (the original data, a file, or the included sample) and writes a table, a JSON
-document, a Markdown report and pictures. Needs no daemon.
+There is one command per package of ``bftrainer.papers``; each is imported when it is used. A
+command replays a trace (the original data, a file, or the included sample) and writes a table, a
+JSON document, a Markdown report and pictures. Needs no daemon.
 """
 
 from __future__ import annotations
@@ -17,73 +18,89 @@ from bftrainer.cli.common import print_table
 from bftrainer.cli.trace import LateProgress
 from bftrainer.columns import shown
 from bftrainer.errors import ExitCode, UsageError
+from bftrainer.papers import registry
 
 if TYPE_CHECKING:
-    from bftrainer.simulate.reproduce.report import Reproduction
+    from bftrainer.papers.reproduction import Reproduction
 
 DATA_VARIABLE = "BFTRAINER_DATA"
 LINES_SHOWN = 8  # per result; Tables 3 and 4 have 50
 
 
-@click.group(name="reproduce")
+class _Papers(click.Group):
+    """One command per paper."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return registry.names()
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        return _command(cmd_name) if cmd_name in registry.names() else None
+
+
+@click.group(name="reproduce", cls=_Papers)
 def reproduce() -> None:
     """Run a paper's evaluation again and compare."""
 
 
-@reproduce.command(name="bftrainer")
-@click.option("--only", multiple=True, metavar="ID", help="One result, such as fig7a; repeat.")
-@click.option("--trace", "trace_file", type=click.Path(path_type=Path),
-              help="Trace to replay  [default: the paper's week in $BFTRAINER_DATA, "
-              "else the generated sample].")  # fmt: skip
-@click.option("--quick", is_flag=True, help="Shorter spans and fewer points: under two minutes.")
-@click.option("--json", "json_file", metavar="FILE", help="Write the document; - for stdout.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
-              help="Write report.md and a picture per figure.")  # fmt: skip
-@click.option("--processes", type=click.IntRange(1, 256), default=os.cpu_count() or 1,
-              show_default="number of cores", help="Replays at a time.")  # fmt: skip
-@click.option("--list", "is_list", is_flag=True, help="Name the results and stop.")
-def bftrainer(
-    only: tuple[str, ...],
-    trace_file: Path | None,
-    json_file: str | None,
-    out: Path | None,
-    processes: int,
-    *,
-    quick: bool,
-    is_list: bool,
-) -> None:
-    """Replay section 5 of the BFTrainer paper: Figs. 7 to 16, Tables 3 and 4."""
-    from bftrainer.simulate.reproduce import report  # noqa: PLC0415 - numpy takes 0.1 s
-    from bftrainer.simulate.reproduce.extent import FULL, QUICK  # noqa: PLC0415
-    from bftrainer.simulate.reproduce.make import make, write_pictures  # noqa: PLC0415
-    from bftrainer.simulate.reproduce.registry import choose  # noqa: PLC0415
-    from bftrainer.simulate.reproduce.scene import choose_scene  # noqa: PLC0415
+def _command(name: str) -> click.Command:
+    """Return the command of a paper."""
 
-    results = choose(only)
-    if is_list:
-        print_table(("ID", "SHOWS"), [(r.result_id, r.shows) for r in results])
-        return
-    extent = QUICK if quick else FULL
-    directory = os.environ.get(DATA_VARIABLE)
-    scene = choose_scene(trace_file, Path(directory) if directory else None, hours=extent.hours)
-    _check_writable(out, json_file)
-    with LateProgress("replaying") as progress:
-        made = make(scene, extent, results, processes=processes, on_progress=progress.report)
+    @click.command(name=name, help=registry.about(name).partition("\n\n")[0])
+    @click.option("--only", multiple=True, metavar="ID", help="One result, such as fig7a; repeat.")
+    @click.option("--trace", "trace_file", type=click.Path(path_type=Path),
+                  help="Trace to replay  [default: the paper's in $BFTRAINER_DATA, "
+                  "else a generated sample].")  # fmt: skip
+    @click.option("--quick", is_flag=True, help="Shorter spans and fewer points.")
+    @click.option("--json", "json_file", metavar="FILE", help="Write the document; - for stdout.")
+    @click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
+                  help="Write report.md and a picture per figure.")  # fmt: skip
+    @click.option("--processes", type=click.IntRange(1, 256), default=os.cpu_count() or 1,
+                  show_default="number of cores", help="Replays at a time.")  # fmt: skip
+    @click.option("--list", "is_list", is_flag=True, help="Name the results and stop.")
+    def command(
+        only: tuple[str, ...],
+        trace_file: Path | None,
+        json_file: str | None,
+        out: Path | None,
+        processes: int,
+        *,
+        quick: bool,
+        is_list: bool,
+    ) -> None:
+        from bftrainer.papers.reproduction import reproduce  # noqa: PLC0415 - with numpy, 0.1 s
+
+        paper = registry.load(name)
+        results = paper.choose(only)
+        if is_list:
+            print_table(("ID", "SHOWS"), [(r.result_id, r.shows) for r in results])
+            return
+        extent = paper.quick if quick else paper.full
+        directory = os.environ.get(DATA_VARIABLE)
+        data = Path(directory) if directory else None
+        scenario = paper.choose_scenario(trace_file, data, extent)
+        _check_writable(out, json_file)
+        with LateProgress("replaying") as progress:
+            made = reproduce(
+                paper, scenario, extent, results, processes=processes, on_progress=progress.report
+            )
+        _show(made, out, json_file)
+
+    return command
+
+
+def _show(made: Reproduction, out: Path | None, json_file: str | None) -> None:
+    """Write report and document, and print the table unless the document goes to stdout."""
+    from bftrainer.papers import draw, markdown, report  # noqa: PLC0415 - as above
+
     if out is not None:
-        made = write_pictures(made, out)
-        _write(out / "report.md", report.markdown(made) + "\n")
+        charts = [chart for finding in made.findings.values() for chart in finding.charts]
+        _write(out / "report.md", markdown.markdown(made, draw.draw_all(charts, out)) + "\n")
     text = json.dumps(report.document(made), indent=2, allow_nan=False) + "\n"
     if json_file == "-":
         click.echo(text, nl=False)
         return
     if json_file is not None:
         _write(Path(json_file), text)
-    _print(made)
-
-
-def _print(made: Reproduction) -> None:
-    from bftrainer.simulate.reproduce import report  # noqa: PLC0415 - as above
-
     for remark in report.remarks(made):
         click.echo(shown(remark))
     print_table(report.HEADERS, report.rows(made, most=LINES_SHOWN))

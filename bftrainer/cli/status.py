@@ -173,7 +173,10 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
         ("script", " ".join((spec.script, *spec.args))),
         ("directory", spec.cwd),
         ("interpreter", spec.interpreter),
-        ("checkpoints", f"{spec.checkpoint_dir} every {duration(spec.checkpoint_interval_s)}"),
+        (
+            "checkpoints",
+            f"{spec.checkpoint_dir} at least every {duration(spec.checkpoint_interval_s)}",
+        ),
     ]
 
 

@@ -53,7 +53,7 @@ def reading_options(command: Command) -> Command:
             "format_name",
             default="auto",
             show_default=True,
-            help="npz, csv, parquet, replayer, swf, sacct, lsb.acct or bhist.",
+            help="npz, csv, parquet, swf, sacct, lsb.acct or bhist.",
         ),
     ):
         command = option(command)

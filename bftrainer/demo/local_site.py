@@ -1,12 +1,12 @@
 """A context manager for a local batch system with a daemon.
 
-Used by tests and benchmarks that need a whole site on this machine.
+Used by the demonstration, tests and benchmarks.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -19,20 +19,32 @@ class LocalSite:
 
     def __init__(self, base: Path, server: LocalServer, sidecar: DaemonProcess) -> None:
         self.base, self.server, self.sidecar = base, server, sidecar
+        self.n_nodes = len(server.client.info()["nodes"])
         self.client = sidecar.client
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, base: Path, *, n_nodes: int, policy: str, cycle_s: float = 0.5) -> Iterator[Self]:
+    def open(
+        cls,
+        base: Path,
+        *,
+        n_nodes: int,
+        policy: str,
+        cycle_s: float = 0.5,
+        options: Sequence[str] = (),
+    ) -> Iterator[Self]:
         """Start both below ``base``; at the end the daemon stops first.
 
-        ``cycle_s`` is the pause between two passes of the scheduler over its queue.
+        ``cycle_s`` is the pause between two passes of the scheduler over its queue;
+        ``options`` are more of the batch system.
 
         Raises:
             BatchSystemError: BFT-1258, the batch system does not start.
             BftError: BFT-1022, the daemon does not start.
         """
-        with start_server(base / "local", n_nodes=n_nodes, cycle_s=cycle_s) as server:
+        with start_server(
+            base / "local", n_nodes=n_nodes, cycle_s=cycle_s, more_options=options
+        ) as server:
             sidecar = DaemonProcess(
                 base / "state",
                 batch_system="local",

@@ -1,105 +1,64 @@
-"""The fixed-size runs: the same scripts without bftrainer, in one process each.
+"""The scripts of the trainers without bftrainer, for comparison: one after the other.
 
-They run during the demonstration at the lowest priority, one after the other, and give the
-accuracy with which the elastic trainers are compared. Called by ``run``.
+Each runs as ``python`` would run it, in a copy of the host's template, which has imported torch.
+They end with the batch system at the latest.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
+import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from bftrainer import process
-from bftrainer.demo.models import DemoTrainer
-from bftrainer.errors import BftError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FixedRun:
-    """The result of a fixed-size run."""
-
-    accuracy: float
-    wall_s: float
+from bftrainer.demo.trainers import DemoTrainer
 
 
 class References:
-    """A queue of fixed-size runs, one at a time; closed, none is left."""
+    """A queue of scripts, one of which is running."""
 
-    def __init__(self, trainers: Sequence[DemoTrainer], directory: Path) -> None:
+    def __init__(self, template: Path, directory: Path, trainers: Sequence[DemoTrainer]) -> None:
+        """Prepare; ``template`` is the socket of the host's template."""
+        self._template, self._directory = template, directory
         self._waiting = list(trainers)
-        self._directory = directory
-        self._current: tuple[DemoTrainer, subprocess.Popen[bytes], float] | None = None
-        self.done: dict[str, FixedRun] = {}
+        self._running: socket.socket | None = None
 
-    def advance(self, *, is_alone: bool = False) -> bool:
-        """Start the next run when the last one has ended; return whether all are done.
-
-        Args:
-            is_alone: the trainers have ended.
-
-        Raises:
-            BftError: BFT-1025, a run failed.
-        """
-        if self._current is not None:
-            trainer, child, started_s = self._current
-            if child.poll() is None:
+    def advance(self, wait_s: float = 0.001) -> bool:
+        """Start the next script when the last has ended; return whether all have."""
+        if self._running is not None:
+            self._running.settimeout(wait_s)
+            try:
+                self._running.recv(1)  # returns when the script ends
+            except TimeoutError:
                 return False
-            self._current = None
-            self.done[trainer.name] = self._result(trainer, child, time.monotonic() - started_s)
+            self._running.close()
+            self._running = None
         if not self._waiting:
             return True
         trainer = self._waiting.pop(0)
-        out = self._out(trainer)
-        out.mkdir(parents=True)
-        with (out / "log.txt").open("wb") as log:
-            # What is left of the processors: they must not slow the trainers down.
-            nice = () if is_alone else ("nice", "-n", "19")
-            child = process.spawn(
-                (*nice, sys.executable, *trainer.plain_arguments()),
-                env={**os.environ, "OMP_NUM_THREADS": "1", "BFT_CHECKPOINT_DIR": str(out)},
-                cwd=out,
-                stdout=log,
-                stderr=log,
-            )
-        self._current = (trainer, child, time.monotonic())
+        own = self._directory / trainer.name
+        own.mkdir(parents=True)
+        run = {
+            "argv": trainer.plain_arguments,
+            "environment": {"BFT_CHECKPOINT_DIR": str(own)},
+            "log": str(own / "log.txt"),
+        }
+        self._running = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._running.connect(str(self._template))
+        self._running.send(json.dumps({"run": run}).encode())
         return False
 
-    def _out(self, trainer: DemoTrainer) -> Path:
-        return self._directory / trainer.name
-
-    def _result(
-        self, trainer: DemoTrainer, child: subprocess.Popen[bytes], wall_s: float
-    ) -> FixedRun:
-        accuracy = accuracy_in(self._out(trainer))
-        if child.returncode != 0 or accuracy is None:
-            raise BftError(
-                "BFT-1025",
-                f"The fixed-size run of {trainer.name} ended with status {child.returncode} "
-                f"and {'no' if accuracy is None else 'a'} result.",
-                f"Read {self._out(trainer) / 'log.txt'}.",
-            )
-        return FixedRun(accuracy=accuracy, wall_s=wall_s)
-
-    def close(self) -> None:
-        """End the run in progress."""
-        self._waiting.clear()
-        if self._current is not None:
-            child = self._current[1]
-            process.kill_group(child.pid, signal.SIGKILL)
-            child.wait()
-            self._current = None
+    def finish(self, limit_s: float) -> None:
+        """Run the rest; a script that takes too long has no result."""
+        deadline = time.monotonic() + limit_s
+        while not self.advance(1.0) and time.monotonic() < deadline:
+            pass
 
 
 def accuracy_in(directory: Path) -> float | None:
-    """Return what a script wrote into its result.json, None while there is none."""
+    """Return what a script wrote into its result.json, None if it did not."""
     try:
         return float(json.loads((directory / "result.json").read_text())["accuracy"])
     except (FileNotFoundError, ValueError):
-        return None  # not written yet, or just being written
+        return None

@@ -1,15 +1,14 @@
 """Samples the use of every node, from snapshots and trainer views. Pure.
 
 The snapshots are the demonstration's own, so that offered and harvested time is not measured by
-the daemon, which is being judged. Called by ``watch`` for every sample and by ``summary`` and
-``picture`` at the end.
+the daemon, which is being judged. ``watch`` takes them, ``summary`` and ``picture`` read them.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
 from bftrainer.model.views import TrainerView
@@ -32,31 +31,14 @@ class Use(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeUse:
-    """One node at one instant."""
-
-    node: str
-    use: Use
-    trainer_id: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """All nodes at one instant; holds until the next sample."""
-
-    at_s: float
-    nodes: tuple[NodeUse, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActivitySpan:
+class Span:
     """A stretch of time in which a node did the same thing."""
 
     node: str
-    start_s: float
-    end_s: float
     use: Use
     trainer_id: str = ""
+    start_s: float
+    end_s: float
 
     @property
     def length_s(self) -> float:
@@ -64,86 +46,62 @@ class ActivitySpan:
         return self.end_s - self.start_s
 
 
-def sample(snapshot: Snapshot, trainers: Sequence[TrainerView]) -> Sample | None:
-    """Return the use of every node; None when the batch system did not say."""
-    if snapshot.nodes is None or snapshot.jobs is None:
-        return None
-    on_node = {
-        node: job
-        for job in sorted(snapshot.jobs, key=lambda j: j.is_ordinary)  # ordinary jobs win
-        if job.state in (JobState.RUNNING, JobState.COMPLETING)
-        for node in job.nodes
-    }
-    member = {n: t.record.trainer_id for t in trainers for n in t.observed_nodes}
-    joining = {n: t.record.trainer_id for t in trainers for n in t.requested_nodes}
-    return Sample(
-        at_s=snapshot.taken_at_s,
-        nodes=tuple(_use(node, on_node.get(node.name), member, joining) for node in snapshot.nodes),
-    )
+class Timeline:
+    """What every node did, from the first sample to the last; each holds until the next."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[Span]] = {}
+
+    def add(self, snapshot: Snapshot, trainers: Sequence[TrainerView]) -> None:
+        """Take a sample, unless the batch system did not say."""
+        if snapshot.nodes is None or snapshot.jobs is None:
+            return
+        on_node = {
+            node: job
+            for job in sorted(snapshot.jobs, key=lambda j: j.is_ordinary)  # ordinary jobs win
+            if job.state in (JobState.RUNNING, JobState.COMPLETING)
+            for node in job.nodes
+        }
+        member = {n: t.record.trainer_id for t in trainers for n in t.observed_nodes}
+        joining = {n: t.record.trainer_id for t in trainers for n in t.requested_nodes}
+        now_s = snapshot.taken_at_s
+        for node in snapshot.nodes:
+            row = self._rows.setdefault(node.name, [])
+            use, trainer_id = _use(node, on_node.get(node.name), member, joining)
+            if row:
+                row[-1] = replace(row[-1], end_s=now_s)
+            if not row or (row[-1].use, row[-1].trainer_id) != (use, trainer_id):
+                row.append(
+                    Span(node=node.name, use=use, trainer_id=trainer_id, start_s=now_s, end_s=now_s)
+                )
+
+    def now(self) -> tuple[Span, ...]:
+        """Return the last span of every node."""
+        return tuple(row[-1] for row in self._rows.values())
+
+    def spans(self) -> tuple[Span, ...]:
+        """Return all spans, by node and by time."""
+        return tuple(span for row in self._rows.values() for span in row)
 
 
-def _use(node: Node, job: Job | None, member: dict[str, str], joining: dict[str, str]) -> NodeUse:
+def _use(
+    node: Node, job: Job | None, member: Mapping[str, str], joining: Mapping[str, str]
+) -> tuple[Use, str]:
+    """Return what a node does and for which trainer."""
     name = node.name
     if job is not None and job.is_ordinary:
-        return NodeUse(node=name, use=Use.ORDINARY)
+        return Use.ORDINARY, ""
     if job is not None:
         if name in member:
-            return NodeUse(node=name, use=Use.TRAINING, trainer_id=member[name])
-        if name in joining:
-            return NodeUse(node=name, use=Use.STARTING, trainer_id=joining[name])
-        return NodeUse(node=name, use=Use.HELD)
+            return Use.TRAINING, member[name]
+        return (Use.STARTING, joining[name]) if name in joining else (Use.HELD, "")
     if node.state in (NodeState.IDLE, NodeState.PLANNED):
-        return NodeUse(node=name, use=Use.FREE)
+        return Use.FREE, ""
     # Occupied by something that is not in the queue (any more): nothing we could use.
     is_busy = node.state in (NodeState.ALLOCATED, NodeState.COMPLETING)
-    return NodeUse(node=name, use=Use.ORDINARY if is_busy else Use.AWAY)
+    return (Use.ORDINARY if is_busy else Use.AWAY), ""
 
 
-def spans(samples: Sequence[Sample], end_s: float) -> tuple[ActivitySpan, ...]:
-    """Join samples into spans, by node in the order of the first sample and by time."""
-    order: dict[str, list[ActivitySpan]] = {}
-    for index, one in enumerate(samples):
-        until_s = samples[index + 1].at_s if index + 1 < len(samples) else end_s
-        if until_s <= one.at_s:
-            continue
-        for seen in one.nodes:
-            row = order.setdefault(seen.node, [])
-            start_s = one.at_s
-            if row and row[-1].end_s == start_s and _is_same(row[-1], seen):
-                start_s = row.pop().start_s
-            row.append(
-                ActivitySpan(
-                    node=seen.node,
-                    start_s=start_s,
-                    end_s=until_s,
-                    use=seen.use,
-                    trainer_id=seen.trainer_id,
-                )
-            )
-    return tuple(span for row in order.values() for span in row)
-
-
-def taken(of: Sequence[ActivitySpan], within_s: float = 1.0) -> tuple[tuple[str, float], ...]:
-    """Return node and time of every change from us to an ordinary job.
-
-    On its way out a pilot may leave the node free for an instant (``within_s``).
-    """
-    found = []
-    ours_until_s: dict[str, float] = {}
-    for span in of:
-        if span.use in (Use.TRAINING, Use.STARTING, Use.HELD):
-            ours_until_s[span.node] = span.end_s
-        elif span.use is Use.ORDINARY and span.node in ours_until_s:
-            until_s = ours_until_s.pop(span.node)
-            if span.start_s - until_s <= within_s:
-                found.append((span.node, until_s))
-    return tuple(found)
-
-
-def _is_same(span: ActivitySpan, seen: NodeUse) -> bool:
-    return (span.use, span.trainer_id) == (seen.use, seen.trainer_id)
-
-
-def node_seconds(of: Sequence[ActivitySpan], *uses: Use) -> float:
-    """Add up the spans of the given uses (all when none is given)."""
-    return sum(span.length_s for span in of if not uses or span.use in uses)
+def node_seconds(of: Sequence[Span], *uses: Use) -> float:
+    """Add up the spans of the given uses."""
+    return sum(span.length_s for span in of if span.use in uses)

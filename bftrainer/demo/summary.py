@@ -1,41 +1,34 @@
-"""Computes the ``Summary`` of spans, journal facts, delays and accuracies. Pure.
+"""Sums a run up: figures, a page of text, the words under the picture. Pure.
 
-``docs/reference/cli.md`` defines the figures. Called by ``run``, shown by ``report``, written as
-summary.json.
+``docs/reference/cli.md`` defines the figures.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bftrainer.columns import columns
 from bftrainer.demo.journal_facts import JournalFacts
-from bftrainer.demo.samples import ActivitySpan, Use, node_seconds
+from bftrainer.demo.samples import Span, Use, node_seconds
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quantiles:
-    """How a quantity is distributed; all None when there is nothing."""
-
-    n: int
-    p50: float | None
-    p95: float | None
-    max: float | None
+NEXT = """\
+What to do next
+  your own script   docs/tutorial.md: change five lines, then  bftrainer submit train.py
+  your own Slurm    docs/howto/slurm-site.md: a daemon on a login node, and  bftrainer doctor"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSeconds:
     """Where the nodes' time went, node-seconds."""
 
-    total: float
     ordinary: float
-    offered: float  # harvested + lost + unused
+    offered: float  # harvested + starting + pausing + held + unused
     harvested: float
-    lost: float
-    lost_starting: float
-    lost_pausing: float
-    lost_held: float
+    starting: float
+    pausing: float
+    held: float
     unused: float
 
 
@@ -46,65 +39,31 @@ class TrainerResult:
     trainer_id: str
     name: str
     state: str
-    reason: str
     epochs: int
-    samples: int
-    finished_after_s: float | None
     node_seconds: float
     rescales: int
-    parks: int
     accuracy: float | None
-    fixed_accuracy: float | None  # the same script, alone on one node
-    fixed_wall_s: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrdinaryJobsSummary:
-    """The effect on ordinary jobs."""
-
-    jobs: int  # that started
-    delay_s: Quantiles
-    wait_s: Quantiles
-    method: str  # how the delay was found
+    fixed_accuracy: float | None  # the same script without bftrainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """All results of the demonstration."""
 
-    batch_system: str
     nodes: int
-    seed: int
     live_s: float
     node_seconds: NodeSeconds
-    utilisation: float | None  # U = harvested / offered
+    utilisation: float  # U = harvested / offered
     rescales: int
-    grows: int
-    shrinks: int
-    pause_s: Quantiles
-    parks: int
-    resumes: int
+    pauses_s: tuple[float, ...]
     give_backs: int
     preemptions: int
-    decision_ms: Quantiles
+    job_delays_s: tuple[float, ...]  # of ordinary jobs, against a replay without bftrainer
     worker_failures: tuple[str, ...]
     trainers: tuple[TrainerResult, ...]
-    background: OrdinaryJobsSummary
 
 
-def quantiles(values: Sequence[float]) -> Quantiles:
-    """Return median, 95th percentile (nearest rank) and maximum."""
-    ordered = sorted(values)
-    if not ordered:
-        return Quantiles(n=0, p50=None, p95=None, max=None)
-
-    def at(share: float) -> float:
-        return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
-
-    return Quantiles(n=len(ordered), p50=at(0.5), p95=at(0.95), max=ordered[-1])
-
-
-def account(spans: Sequence[ActivitySpan], facts: JournalFacts) -> NodeSeconds:
+def account(spans: Sequence[Span], facts: JournalFacts) -> NodeSeconds:
     """Split the time of all nodes; pauses are taken off what was harvested.
 
     A pause is counted for every member of the new generation although only the worst
@@ -112,66 +71,74 @@ def account(spans: Sequence[ActivitySpan], facts: JournalFacts) -> NodeSeconds:
     """
     member = node_seconds(spans, Use.TRAINING)
     pausing = min(member, sum(r.pause_s * r.size for r in facts.rescales))
-    starting, held = node_seconds(spans, Use.STARTING), node_seconds(spans, Use.HELD)
-    unused = node_seconds(spans, Use.FREE)
-    lost = starting + held + pausing
     return NodeSeconds(
-        total=node_seconds(spans),
         ordinary=node_seconds(spans, Use.ORDINARY, Use.AWAY),
-        offered=member - pausing + lost + unused,
+        offered=sum(span.length_s for span in spans if span.use.is_offered),
         harvested=member - pausing,
-        lost=lost,
-        lost_starting=starting,
-        lost_pausing=pausing,
-        lost_held=held,
-        unused=unused,
+        starting=node_seconds(spans, Use.STARTING),
+        pausing=pausing,
+        held=node_seconds(spans, Use.HELD),
+        unused=node_seconds(spans, Use.FREE),
     )
 
 
-def background(
-    waits_s: Mapping[str, float], delays_s: Mapping[str, float], method: str
-) -> OrdinaryJobsSummary:
-    """Sum up the ordinary jobs; a job that came out early was not delayed."""
-    return OrdinaryJobsSummary(
-        jobs=len(waits_s),
-        delay_s=quantiles([max(0.0, d) for d in delays_s.values()]),
-        wait_s=quantiles(list(waits_s.values())),
-        method=method,
+def sentences(summary: Summary) -> tuple[str, ...]:
+    """Say in plain words what was seen."""
+    split = summary.node_seconds
+    idle = (
+        f"Ordinary jobs left {split.offered:.0f} node-seconds of {summary.nodes} nodes idle. Three "
+        f"networks trained in {split.harvested:.0f} of them: U = {summary.utilisation:.2f}."
     )
+    given_back = (
+        f"{_nodes(summary.give_backs)} given back before an ordinary job needed them, "
+        f"{summary.preemptions} taken (preempted). Ordinary jobs started "
+        f"{_median_and_most(summary.job_delays_s)} later than without bftrainer."
+    )
+    rescales = (
+        f"Trainers grew or shrank {summary.rescales} times without being restarted, and paused "
+        f"{_median_and_most(summary.pauses_s)} for it."
+    )
+    return (idle, given_back, rescales)
 
 
-def summarise(
-    *,
-    batch_system: str,
-    n_nodes: int,
-    seed: int,
-    live_s: float,
-    spans: Sequence[ActivitySpan],
-    facts: JournalFacts,
-    preemptions: int,
-    trainers: Sequence[TrainerResult],
-    ordinary: OrdinaryJobsSummary,
-) -> Summary:
-    """Put everything together."""
-    split = account(spans, facts)
-    rescales = facts.rescales
-    return Summary(
-        batch_system=batch_system,
-        nodes=n_nodes,
-        seed=seed,
-        live_s=live_s,
-        node_seconds=split,
-        utilisation=split.harvested / split.offered if split.offered > 0 else None,
-        rescales=len(rescales),
-        grows=sum(r.size > r.size_before for r in rescales),
-        shrinks=sum(r.size < r.size_before for r in rescales),
-        pause_s=quantiles([r.pause_s for r in rescales]),
-        parks=len(facts.parks),
-        resumes=len(facts.resumes),
-        give_backs=len(facts.give_backs),
-        preemptions=preemptions,
-        decision_ms=quantiles(facts.decisions_ms),
-        worker_failures=facts.worker_failures,
-        trainers=tuple(trainers),
-        background=ordinary,
+def as_text(summary: Summary) -> str:
+    """Return the page that is printed at the end."""
+    split = summary.node_seconds
+    rows = [
+        (t.name, t.state, str(t.epochs), f"{t.node_seconds:.0f}", str(t.rescales),
+         _percent(t.accuracy), _percent(t.fixed_accuracy))
+        for t in summary.trainers
+    ]  # fmt: skip
+    lost = (
+        f"Idle without training: workers starting {split.starting:.0f} node-seconds, pauses "
+        f"{split.pausing:.1f}, held {split.held:.0f}, not held {split.unused:.0f}."
     )
+    return "\n".join(
+        (
+            f"What you saw in {summary.live_s:.0f} s",
+            *(f"  {sentence}" for sentence in sentences(summary)),
+            f"  {lost}",
+            "",
+            columns(
+                ("TRAINER", "STATE", ">EPOCHS", ">NODE-S", ">RESCALES", ">ACCURACY",
+                 ">WITHOUT BFTRAINER"),
+                rows,
+            ),
+            "",
+            NEXT,
+        )
+    )  # fmt: skip
+
+
+def _nodes(number: int) -> str:
+    return "1 node was" if number == 1 else f"{number} nodes were"
+
+
+def _median_and_most(seconds: Sequence[float]) -> str:
+    if not seconds:
+        return "0.0 s"
+    return f"{statistics.median(seconds):.2f} s (at most {max(seconds):.2f} s)"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}%"

@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
@@ -38,7 +38,6 @@ __all__ = [
     "peek",
     "prune",
     "read",
-    "read_from",
     "step_of",
     "write",
 ]
@@ -51,7 +50,7 @@ _NO_TABLE = (ElasticError, KeyError, ValueError, TypeError, OverflowError, Runti
 class VerifiedCheckpoint:
     """A checkpoint whose every byte has been verified."""
 
-    source: str  # its file, or the holder of the copy
+    source: str  # its file
     header: dict[str, Any]
     tensors: list[torch.Tensor]
 
@@ -71,12 +70,6 @@ def write(path: Path, header: dict[str, Any], tensors: Sequence[torch.Tensor]) -
 
 def read(path: Path) -> tuple[dict[str, Any], list[torch.Tensor]]:
     """Return header and tensors of a checkpoint, every byte verified."""
-    with files.opened(path) as file:
-        return read_from(file)
-
-
-def read_from(file: BinaryIO, expected: str = "") -> tuple[dict[str, Any], list[torch.Tensor]]:
-    """Return header and tensors read from ``file``; see ``files.read_from``."""
     tensors: list[torch.Tensor] = []
 
     def allocate(header: dict[str, Any]) -> list[memoryview]:
@@ -86,7 +79,8 @@ def read_from(file: BinaryIO, expected: str = "") -> tuple[dict[str, Any], list[
             raise UnreadableError(f"bad tensor table: {problem}") from problem
         return [_bytes_of(tensor) for tensor in tensors]
 
-    return files.read_from(file, allocate, expected), tensors
+    with files.opened(path) as file:
+        return files.read_from(file, allocate), tensors
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:

@@ -27,10 +27,8 @@ from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.protocol import (
     Commit,
     FromWorker,
-    KeepCopy,
     Prepare,
     Ready,
-    Recall,
     Stop,
     WorkerConfig,
 )
@@ -57,8 +55,6 @@ class Control:
         self.started_s = time.monotonic()
         self.changed = threading.Condition()
         self.newest: Commit | None = None  # replaced whole, so readable without the lock
-        self.keep: KeepCopy | None = None  # destination of copies of the state
-        self.recall: Recall | None = None  # possible source of a copy
         self.is_over = False  # the loops are done: later commits do not concern this worker
         self.on_script_end: Callable[[], None] | None = None
         self.on_commit: Callable[[Commit], None] | None = None  # in the control thread
@@ -174,10 +170,6 @@ class Control:
                 self._prepare(message)
             case Commit():
                 self._commit(message)
-            case KeepCopy():
-                self.keep = message
-            case Recall():
-                self.recall = message
             case _:
                 log.warning("ignored a %s: not for a worker", type(message).__name__)
 

@@ -1,9 +1,7 @@
 """Decides who may write checkpoints into a directory, and writes files atomically.
 
 A fence file names the newest writer by incarnation, trainer and generation. Writers of lower
-order are refused, and so is one of equal order with a different token. Standard library only:
-used by workers (``checkpoint``) and by agents that write a held copy to disk
-(``trainers.agent.replica_store``).
+order are refused, and so is one of equal order with a different token. Standard library only.
 """
 
 from __future__ import annotations

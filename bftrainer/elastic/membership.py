@@ -17,13 +17,12 @@ from typing import Any, NoReturn
 from bftrainer.elastic.batch import Terms, in_words
 from bftrainer.elastic.buckets import GradientReducer
 from bftrainer.elastic.choosing import BackendOffer
-from bftrainer.elastic.control import Control, Key, die, key_of, step_aside
-from bftrainer.elastic.fence import Fence
+from bftrainer.elastic.control import Control, key_of
 from bftrainer.elastic.forming import FormingGroups
+from bftrainer.elastic.generations import WorkerGenerations
 from bftrainer.elastic.group import Broken, Group
-from bftrainer.elastic.protocol import Commit, Entered, Interrupted, Left, Member
+from bftrainer.elastic.protocol import Commit, Member
 from bftrainer.elastic.rank import RankInfo, place_in
-from bftrainer.elastic.replica_sender import Copier
 from bftrainer.elastic.sampler import NO_PLAN, EpochPlan
 from bftrainer.elastic.state import Counters, State, seed_everything
 from bftrainer.elastic.state_transfer import StateTransfer, overtaken
@@ -51,7 +50,7 @@ class GenerationInfo:
         return self.terms.shares[self.rank] if self.rank < len(self.terms.shares) else 0
 
 
-class Membership:
+class Membership(WorkerGenerations):
     """This worker's part in its trainer's generations."""
 
     def __init__(
@@ -66,26 +65,20 @@ class Membership:
         offer: BackendOffer = BackendOffer(),  # noqa: B008 - frozen
         plan: EpochPlan = NO_PLAN,
     ) -> None:
-        self.control = control
+        super().__init__(control)
         self.terms = Terms()
         self.new_reducer = new_reducer or (lambda: GradientReducer(state.parameters()))
         self._terms_of = terms_of
         self._reduces_alone = reduces_alone
         self.state = state
         self.writer = CheckpointWriter(control, state)
-        self.copier = Copier(control, state)
         self.handover = StateTransfer(control, state, counters, self.writer, plan)
         self.reducer: GradientReducer | None = None
-        self.commit: Commit | None = None  # of the generation entered
         self.group: Group | None = None
-        self.rank = 0
-        self.size = 1
         self.nodes = 1
-        self.committed_s: float | None = None  # end of the last committed step
         self.undo: dict[str, Any] | None = None  # light state when a step failed
         self.on_generation_end: list[Callable[[GenerationInfo], object]] = []
         self.on_entered: list[Callable[[GenerationInfo], object]] = []
-        self._seen: Key = (-1, -1)  # the newest commit this worker acted on
         self._forming = FormingGroups(control, offer)
 
     # ---- what run asks ---------------------------------------------------------------
@@ -118,29 +111,14 @@ class Membership:
             terms=self.terms,
         )
 
-    def fence(self) -> Fence:
-        """Return the fence of this worker's checkpoints."""
-        commit = self.commit
-        return Fence(
-            incarnation=0 if commit is None else commit.incarnation,
-            generation=self.generation,
-            token="" if commit is None else commit.token,
-            trainer_id=self.control.config.trainer_id,
-        )
-
     def wants_switch(self) -> bool:
         """Whether this worker has a commit for a later generation and could enter it now."""
-        newer = self.control.newer_than(self._seen)
+        newer = self.newer()
         return newer is not None and not self._forming.is_slow(newer)
-
-    def must_abandon(self) -> bool:
-        """Whether the newest commit declares the present group broken."""
-        newer = self.control.newer_than(self._seen)
-        return newer is not None and newer.abandon
 
     def switch_due(self) -> Commit | None:
         """Return the commit to enter at this boundary, if all members voted for it."""
-        newer = self.control.newer_than(self._seen)
+        newer = self.newer()
         if newer is None:
             return None
         votes = 0 if self.reducer is None else self.reducer.votes
@@ -155,12 +133,12 @@ class Membership:
             me = Member(worker_id=worker_id, rank=0, node="", address="127.0.0.1")
             self.enter(Commit(generation=0, attempt=0, token="", members=(me,)))
         else:
-            self.enter(self.control.wait_newer(self._seen))
+            self.enter(self.wait())
 
     def recover(self, broken: Broken) -> None:
         """After a failed collective: report it and enter the next generation."""
-        self._report(broken, self._seen)
-        self.enter(self.control.wait_newer(self._seen))
+        self._report(broken)
+        self.enter(self.wait())
 
     def enter(self, commit: Commit) -> None:
         """End the present generation and enter ``commit``'s, or the one that supersedes it."""
@@ -171,7 +149,7 @@ class Membership:
             for hook in self.on_generation_end:
                 hook(self.info())
         while True:
-            self._seen = key_of(commit)
+            self.act_on(commit)
             me = place_in(commit, self.control.config)
             if me is None:
                 self._leave(commit)
@@ -179,20 +157,12 @@ class Membership:
             broken = self._form(commit, me)
             if broken is None:
                 return
-            self._report(broken, key_of(commit))
-            commit = self.control.wait_newer(self._seen)
+            self._report(broken)
+            commit = self.wait()
 
-    def _report(self, broken: Broken, key: Key) -> None:
+    def _report(self, broken: Broken) -> None:
         self._drop_group()  # first: others may be waiting for us in a collective
-        log.warning("generation %d.%d interrupted: %s", *key, broken.reason)
-        self.control.send(
-            Interrupted(
-                generation=key[0],
-                attempt=key[1],
-                step=self.counters.step,
-                reason=broken.reason,
-            )
-        )
+        self.interrupted(broken.reason, self.counters.step)
 
     def _drop_group(self) -> None:
         if self.reducer is not None:
@@ -202,17 +172,12 @@ class Membership:
             self.group = None
 
     def _leave(self, commit: Commit) -> NoReturn:
-        config = self.control.config
-        is_named = config.member_id == commit.saver and config.local_rank == 0
-        is_saver = is_named or (not commit.saver and self.rank == 0)
-        if not commit.members and is_saver and self.commit is not None:
+        if self.is_saver(commit) and self.commit is not None:
             try:
                 self.writer.save_now(self.counters, self.fence())
             except OSError as problem:
                 log.warning("not saved before parking: %s", problem)
-        self.control.send(Left(generation=commit.generation, step=self.handover.step))
-        step_aside()
-        die(f"left before generation {commit.generation}", status=0)
+        self.leave(commit, self.handover.step)
 
     # ---- forming a generation ------------------------------------------------------------
 
@@ -250,27 +215,21 @@ class Membership:
             self.reducer = self.new_reducer()
         if self.reducer is not None:
             self.reducer.bind(self.group, self.wants_switch, self.must_abandon)
-        self.control.close_stores(before=key_of(commit))
         self._forming.forget(before=key_of(commit))
         backend = "" if self.group is None else str(self.group.choice)
-        pause_s = 0.0 if self.committed_s is None else time.monotonic() - self.committed_s
-        self.control.send(
-            Entered(
-                generation=commit.generation,
-                attempt=commit.attempt,
-                rank=me.rank,
-                size=size,
-                step=counters.step,
-                epoch=counters.epoch,
-                samples=counters.samples,
-                pause_s=pause_s,
-                transfer_s=transfer_s,
-                resumed_from=resumed,
-                batch=self.terms.batch,
-                lr_factor=self.terms.lr_factor,
-                shares=self.terms.shares if me.rank == 0 else (),  # from one member is enough
-                backend=backend,
-            )
+        self.entered(
+            commit,
+            rank=me.rank,
+            size=size,
+            step=counters.step,
+            epoch=counters.epoch,
+            samples=counters.samples,
+            transfer_s=transfer_s,
+            resumed_from=resumed,
+            batch=self.terms.batch,
+            lr_factor=self.terms.lr_factor,
+            shares=self.terms.shares if me.rank == 0 else (),  # from one member is enough
+            backend=backend,
         )
         if me.rank == 0 and not self.control.is_plain:
             attempt = f"{commit.generation}.{commit.attempt}"
@@ -280,7 +239,7 @@ class Membership:
 
     def note_commit(self) -> None:
         """Record that this worker committed a step."""
-        self.committed_s = time.monotonic()
+        self.stepped_s = time.monotonic()
         self.writer.note(self.counters.step)
 
     def share_after(self, active: int) -> Broken | bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, cast
 
 from bftrainer.elastic.fields import (
@@ -153,31 +153,6 @@ class Stop:
     reason: Words
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepCopy:
-    """While this worker is alone, keep a copy of its state in that agent's memory.
-
-    ``port`` 0: no holder, stop copying. The key authenticates worker and holder to each
-    other; it is valid for one assignment.
-    """
-
-    holder: Name  # its pilot
-    host: Name = ""
-    port: Port = 0
-    key: Name = field(default="", repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recall:
-    """No member of the last generation is left; this agent may hold a copy of its state."""
-
-    holder: Name
-    node: Name
-    host: Name
-    port: Port
-    key: Name = field(repr=False)
-
-
 # ---- from the worker -----------------------------------------------------------
 
 
@@ -210,7 +185,7 @@ class Entered:
     samples: Count  # committed samples so far, over all epochs
     pause_s: Amount  # since the end of its last committed step; 0 for a joiner
     transfer_s: Amount
-    resumed_from: Words = ""  # checkpoint file or holder of the copy, if no member had a state
+    resumed_from: Words = ""  # checkpoint file, if no member had a state
     batch: Count = 0  # effective global batch of this generation
     lr_factor: Amount = 1.0  # on the optimizer's learning rate, at its beginning
     shares: Counts = ()  # samples of each rank in a full batch
@@ -258,21 +233,6 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copied:
-    """A copy of the state is complete in the holder's memory, or was refused."""
-
-    generation: Count
-    step: Count
-    samples: Count
-    holder: Name
-    size_bytes: Count
-    hold_s: Amount  # pause of the training
-    wall_s: Amount  # from the step boundary until the holder had it
-    gap_s: Amount  # until the next copy begins
-    refused: Words = ""  # why the holder does not have it; the previous copy stays
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
     """The worker is not in the new generation and exits with status 0."""
 
@@ -299,27 +259,17 @@ class Failed:
     next_step: Words
 
 
-ToWorker: TypeAlias = Prepare | Commit | Stop | KeepCopy | Recall
+ToWorker: TypeAlias = Prepare | Commit | Stop
 FromWorker: TypeAlias = (
-    Warm
-    | Ready
-    | Entered
-    | Progress
-    | Alive
-    | Interrupted
-    | Saved
-    | Copied
-    | Left
-    | Finished
-    | Failed
+    Warm | Ready | Entered | Progress | Alive | Interrupted | Saved | Left | Finished | Failed
 )
 Message: TypeAlias = ToWorker | FromWorker | WorkerConfig
 
 _TYPES: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
-        Prepare, Commit, Stop, KeepCopy, Recall, Warm, Ready, Entered, Progress, Alive,
-        Interrupted, Saved, Copied, Left, Finished, Failed, WorkerConfig,
+        Prepare, Commit, Stop, Warm, Ready, Entered, Progress, Alive, Interrupted, Saved, Left,
+        Finished, Failed, WorkerConfig,
     )
 }  # fmt: skip
 

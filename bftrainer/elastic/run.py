@@ -301,7 +301,7 @@ class Run(RunInfo):
     # ---- one step --------------------------------------------------------------------
 
     def _boundary(self) -> None:
-        """Between two steps: recover, switch generation, start copies, report progress."""
+        """Between two steps: recover, switch generation, save, report progress."""
         membership = self._membership
         broken = None if membership.reducer is None else membership.reducer.broken
         if broken is None and self._short_batch is not None:
@@ -315,8 +315,6 @@ class Run(RunInfo):
             membership.enter(commit)
         if self.rank == 0 and membership.writer.is_due():
             membership.writer.save_aside(membership.counters, membership.fence())
-        if membership.copier.is_due(membership.nodes):
-            membership.copier.copy_aside(membership.counters, membership.fence())
         if self._pace.is_due():
             self._control.send(self._pace.progress(membership.info()))
 

@@ -1,7 +1,6 @@
 """Copies the state at a step boundary into reused memory.
 
-A thread writes or sends the copy while the training goes on. Used by ``writer`` and
-``replica_sender``, each with its own memory: a slow disk must not delay a copy.
+A thread writes the copy while the training goes on. Used by ``writer``.
 """
 
 from __future__ import annotations
@@ -22,11 +21,6 @@ class StateSnapshot:
 
     header: dict[str, Any]
     tensors: list[torch.Tensor]
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all tensors."""
-        return sum(t.numel() * t.element_size() for t in self.tensors)
 
 
 class Snapshots:
@@ -76,10 +70,6 @@ class Snapshots:
         else:
             self._memory = [t.detach().cpu().clone() for t in now.tensors]
         return StateSnapshot(header=now.header, tensors=self._memory)
-
-    def forget(self) -> None:
-        """Free the memory; a thread that still reads it keeps its reference."""
-        self._memory = []
 
 
 def _kinds(tensors: list[torch.Tensor]) -> list[tuple[torch.Size, torch.dtype]]:

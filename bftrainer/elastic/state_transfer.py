@@ -1,7 +1,7 @@
 """Brings all members of a newly formed group to one state.
 
-The source is the member with the most committed steps; if no member has a state, a copy or
-the newest checkpoint, else what rank 0's script built. Called by ``membership`` while all
+The source is the member with the most committed steps; if no member has a state, the
+newest checkpoint, else what rank 0's script built. Called by ``membership`` while all
 members wait.
 """
 
@@ -19,7 +19,6 @@ from bftrainer.elastic.device import await_kernels, using
 from bftrainer.elastic.group import Broken, Group, in_side_thread, settle
 from bftrainer.elastic.member_status import NO_STATE, MemberStatus, choose_source, refuse
 from bftrainer.elastic.protocol import Commit
-from bftrainer.elastic.replica_transfer import Asker
 from bftrainer.elastic.sampler import NO_PLAN, EpochPlan
 from bftrainer.elastic.state import Counters, State, pack, unpack
 from bftrainer.elastic.writer import CheckpointWriter
@@ -80,7 +79,7 @@ class StateTransfer:
     def agree(self, commit: Commit, group: Group | None, rank: int) -> Broken | str:
         """Give every member the state with the most committed steps.
 
-        Returns the checkpoint or copy that the state was loaded from, "" if none was.
+        Returns the checkpoint that the state was loaded from, "" if none was.
         """
         mine = MemberStatus(
             step=self.step,
@@ -97,7 +96,7 @@ class StateTransfer:
             return Broken(reason=str(problem))
         resumed = ""
         if standings[source].step == NO_STATE and source == rank:
-            resumed = self._found(commit)
+            resumed = self._found()
         if group is None:
             return resumed
         best = standings[source]
@@ -130,13 +129,9 @@ class StateTransfer:
         per_node = max(1, size // len(members))
         return [members[rank // per_node].node for rank in range(size)]
 
-    def _found(self, commit: Commit) -> str:
-        """Load the first state of a run: a copy, a checkpoint, or what the script built."""
-        trainer_id = self.control.config.trainer_id
-        asker = Asker(trainer_id=trainer_id, generation=commit.generation)
-        found = resuming.find(
-            self.writer.directory, self.control.recall, asker, self.state.layout()
-        )
+    def _found(self) -> str:
+        """Load the first state of a run: a checkpoint, or what the script built."""
+        found = resuming.find(self.writer.directory, self.state.layout())
         if found is None:
             if self.initial is not None:
                 self._copy_into_model(self.initial.tensors)

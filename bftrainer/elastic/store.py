@@ -12,6 +12,7 @@ reads nothing but a proof that the peer knows the generation's token.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import hmac
 import secrets
@@ -30,6 +31,8 @@ NONCE_BYTES = 16
 PROOF_BYTES = hashlib.sha256().digest_size
 PROOF_S = 10.0  # generous: a member may learn the token before the server does
 MAX_UNPROVEN = 512  # connections at once; half of the usual limit on open files
+PAUSE_S = 0.05
+_NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 def _proof(token: str, nonce: bytes) -> bytes:
@@ -99,13 +102,21 @@ class StoreServer:
             end.close()
 
     def _welcome(self) -> None:
-        with contextlib.suppress(OSError):  # gone again, or no descriptors left
+        try:
             connection, _ = self._listener.accept()
+        except OSError as problem:
+            if problem.errno in _NO_DESCRIPTORS:  # the listener stays readable: do not spin
+                time.sleep(PAUSE_S)
+            return  # else it is gone again
+        peer = _Peer(connection)
+        try:
             connection.settimeout(0.0)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            peer = self._strangers[connection.fileno()] = _Peer(connection)
+            self._strangers[connection.fileno()] = peer
             self._selector.register(connection, selectors.EVENT_READ, peer)
             connection.send(peer.nonce)
+        except OSError:
+            self._dismiss(peer)
 
     def _turn_to(self, peer: _Peer, fd: int, events: int) -> None:
         if self._strangers.get(fd) is peer:

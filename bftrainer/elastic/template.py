@@ -5,7 +5,9 @@ Run by the agent in the *user's* interpreter, by path, with a socket it inherits
     INTERPRETER /abs/path/bftrainer/elastic/template.py FD
 
 ``FD`` (or the environment variable ``BFT_TEMPLATE_FD``) is one end of a
-``SOCK_SEQPACKET`` Unix socket pair; every packet is a JSON object with one key.
+``SOCK_SEQPACKET`` Unix socket pair; every packet is a JSON object with one key. With a path
+``/PATH [MODULE]...`` instead it imports the modules, too, and serves every agent that connects
+there by a copy of itself (``bftrainer.elastic.shared_template``).
 
 agent → template
     ``{"fork": BODY}`` with exactly one descriptor by ``SCM_RIGHTS``. ``BODY`` is the
@@ -43,6 +45,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bftrainer.elastic.protocol import WorkerConfig
 
 MAX_PACKET_BYTES = 1 << 20
@@ -176,14 +180,15 @@ def _worker_id_of(data: bytes) -> str:
         return ""
 
 
-def warm_up() -> str:
-    """Import what a worker will need; return torch's version."""
+def warm_up(more: Sequence[str] = ()) -> str:
+    """Import what a worker will need and these modules; return torch's version."""
     torch = importlib.import_module("torch")
     for name in (
         "torch.distributed",
         "torch.utils.data",
         "bftrainer.elastic.worker",
         "bftrainer.elastic.run",
+        *more,
     ):
         importlib.import_module(name)
     # The first optimizer imports some 800 modules (about 1 s); no thread is started.
@@ -199,9 +204,9 @@ def main() -> int:
     # Run by path, sys.path begins with our own directory, whose modules must not be visible.
     here = Path(__file__).resolve().parent
     sys.path[:] = [p for p in sys.path if Path(p or os.curdir).resolve() != here]
-    channel = socket.socket(fileno=int(given))
-    channel.set_inheritable(False)
-    template = ForkServer(channel)
+    is_shared = given.startswith("/")
+    channel = None if is_shared else socket.socket(fileno=int(given))
+    environment = dict(os.environ)
     started = time.monotonic()
     # Imported objects stay: collecting garbage among them takes a tenth of the start-up time,
     # and would later copy the pages that workers share with us.
@@ -209,9 +214,11 @@ def main() -> int:
     try:
         _load_finder().ensure_importable(PACKAGE_DIR)
         importlib.import_module("bftrainer.elastic.worker").die_with_parent()
-        version = warm_up()
+        version = warm_up(sys.argv[2:])
     except ImportError as problem:
-        template.send(
+        if channel is None:
+            raise
+        ForkServer(channel).send(
             "failed",
             code="BFT-1409",
             cause=f"The interpreter {sys.executable} cannot import PyTorch: {problem}.",
@@ -220,8 +227,14 @@ def main() -> int:
         return 1
     gc.freeze()
     gc.enable()
+    import_s = round(time.monotonic() - started, 3)
+    if channel is None:
+        shared = importlib.import_module("bftrainer.elastic.shared_template")
+        channel = shared.channel_of_an_agent(given, environment)  # returns in copies of us
+    channel.set_inheritable(False)
+    template = ForkServer(channel)
     importlib.import_module("bftrainer.elastic.worker").die_with_parent(0)
-    template.send("ready", torch=version, import_s=round(time.monotonic() - started, 3))
+    template.send("ready", torch=version, import_s=import_s)
     template.serve()
     return 0
 

@@ -25,7 +25,10 @@ from bftrainer.elastic.state_snapshot import Snapshots, StateSnapshot
 
 log = logging.getLogger("bftrainer.elastic")
 
-LEAST_SHARE = 0.5  # of the interval lies between two writes at least
+USUAL_SHARE = 0.25  # of the interval lies between two checkpoints while they cost little:
+MAX_HOLD_SHARE = 0.01  # ... the training stands still for them this share of its time
+MAX_WRITE_SHARE = 0.1  # ... and the file system is busy with them this share of the time
+LEAST_SHARE = 0.5  # of the interval lies between two slow writes at least
 MARGIN = 1.25  # factor by which the next write may take longer than the last
 UNKNOWN_SHARE = 0.1  # of the interval is left for a write of unknown duration
 
@@ -43,6 +46,7 @@ class CheckpointWriter:
         self._snapshots = Snapshots(state)
         self._ages = Ages(self.interval_s)
         self.wall_s = 0.0  # of the last write
+        self.hold_s = 0.0  # for which the training stood still for the last snapshot
         self._thread: threading.Thread | None = None
 
     def is_due(self) -> bool:
@@ -56,10 +60,17 @@ class CheckpointWriter:
     def gap_s(self) -> float:
         """Return the time from one snapshot to the next.
 
-        The next is on disk when the interval ends: if all nodes are lost at once, the loss is
-        the age of the last *complete* checkpoint.
+        If all nodes are lost at once, the loss is the age of the last *complete* checkpoint.
+        So the next one is on disk when the interval ends, and earlier where that costs little
+        (docs/adr/0023-lone-state.md).
         """
-        return max(LEAST_SHARE * self.interval_s, self.interval_s - MARGIN * self.wall_s)
+        cheap_s = max(
+            USUAL_SHARE * self.interval_s,
+            self.hold_s / MAX_HOLD_SHARE,
+            self.wall_s / MAX_WRITE_SHARE,
+        )
+        latest_s = max(LEAST_SHARE * self.interval_s, self.interval_s - MARGIN * self.wall_s)
+        return min(cheap_s, latest_s)
 
     def note(self, step: int) -> None:
         """Record the time of a commit, also while another worker writes the checkpoints."""
@@ -107,6 +118,7 @@ class CheckpointWriter:
             return
         self.last_s, self._begun = time.monotonic(), counters.step
         snapshot = self._snapshots.take(counters)
+        self.hold_s = time.monotonic() - self.last_s
         self._begin(partial(self._write_logged, snapshot, counters.step, counters.samples, writer))
 
     def _begin(self, work: Callable[[], object]) -> None:

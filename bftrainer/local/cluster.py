@@ -33,6 +33,7 @@ class LocalCluster:
         cycle_s: float,
         kill_wait_s: float,
         now_s: float,
+        preempts_at_once: bool = True,
     ) -> None:
         self.nodes = nodes
         self.down: dict[str, str] = {}  # node → reason
@@ -44,6 +45,7 @@ class LocalCluster:
         self.cycle_depth = 0
         self._processes = processes
         self.kill_wait_s = kill_wait_s
+        self._preempts_at_once = preempts_at_once  # or in the second full pass that sees the job
         self._numbers = itertools.count(1)
         self._next_cycle_s = now_s
         self._is_queue_changed = False
@@ -182,6 +184,7 @@ class LocalCluster:
                     n_nodes=j.request.n_nodes,
                     limit_s=j.request.limit_s,
                     claim=j.claim,
+                    may_preempt=self._preempts_at_once or (is_full and self._has_waited(j)),
                 )
                 for j in pending
                 if not j.is_pilot
@@ -197,6 +200,10 @@ class LocalCluster:
         if is_full:
             self.cycle_depth = len(pending)
         self._carry_out(decided, now_s)
+
+    def _has_waited(self, job: LocalJob) -> bool:
+        """Whether the last full pass has seen it."""
+        return self.cycle_ended_s is not None and job.submit_s <= self.cycle_ended_s
 
     def _carry_out(self, decided: Pass, now_s: float) -> None:
         for job_id in decided.preempted:

@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from bftrainer.process import kill_group, spawn
 
 JOB_VARIABLE = "BFT_LOCAL_JOB_ID"
 NODE_VARIABLE = "BFT_LOCAL_NODE"
+SHARED_TEMPLATE_VARIABLE = "BFT_SHARED_TEMPLATE"
+TEMPLATE_JOB = "template"  # as long as the longest id of a job, whose place it keeps
 PASSED_ON = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER")
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -38,7 +41,23 @@ class JobProcesses:
         self._prefix = (setpriv, "--pdeathsig", "KILL", "--")
         self._directory = directory
         self._leaders: dict[str, list[subprocess.Popen[bytes]]] = {}
+        self._template: dict[str, str] = {}  # the variable with its socket
         _become_subreaper()
+
+    def start_template(self, socket_path: Path, modules: Sequence[str]) -> None:
+        """Start a process with torch and ``modules`` imported that agents fork workers from.
+
+        Agents for which it is not there or not the right one start one each, as elsewhere.
+        """
+        socket_path.unlink(missing_ok=True)  # of a server that was killed
+        self.start(
+            TEMPLATE_JOB,
+            ("host",),
+            (sys.executable, "-I", "-m", "trainers.agent.share", str(socket_path), *modules),
+            environment={},
+            log_path=self._directory / "template.log",
+        )
+        self._template = {SHARED_TEMPLATE_VARIABLE: str(socket_path)}
 
     def start(
         self,
@@ -59,7 +78,7 @@ class JobProcesses:
         base = {k: os.environ[k] for k in PASSED_ON if k in os.environ}
         with Path(log_path or os.devnull).open("ab") as log:
             for node in nodes:
-                ours = {JOB_VARIABLE: job_id, NODE_VARIABLE: node}
+                ours = {JOB_VARIABLE: job_id, NODE_VARIABLE: node, **self._template}
                 leaders.append(
                     spawn(
                         (*self._prefix, *argv),

@@ -16,7 +16,7 @@ from typing import Self
 
 from bftrainer.errors import BatchSystemError
 from bftrainer.local.client import LocalClient
-from bftrainer.local.server import SOCKET_NAME
+from bftrainer.local.server import SOCKET_NAME, TEMPLATE_SOCKET_NAME
 from bftrainer.process import spawn
 
 START_TIMEOUT_S = 60.0
@@ -29,6 +29,7 @@ class LocalServer:
     def __init__(self, directory: Path, child: subprocess.Popen[bytes], lifeline: int) -> None:
         self.directory = directory
         self.socket_path = directory / SOCKET_NAME
+        self.template_path = directory / TEMPLATE_SOCKET_NAME
         self.client = LocalClient(self.socket_path)
         self._child = child
         self._lifeline = lifeline
@@ -41,6 +42,22 @@ class LocalServer:
     def is_running(self) -> bool:
         """Whether the server process lives."""
         return self._child.poll() is None
+
+    def await_warm(self) -> None:
+        """Wait until the template of a server started with ``--warm`` serves agents.
+
+        Raises:
+            BatchSystemError: BFT-1258, it does not.
+        """
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self.template_path.exists():
+            if time.monotonic() > deadline:
+                raise BatchSystemError(
+                    "BFT-1258",
+                    f"The modules of --warm were not imported in {START_TIMEOUT_S:.0f} s.",
+                    f"Read {self.directory / 'template.log'}.",
+                )
+            time.sleep(0.05)
 
     def stop(self) -> None:
         """End the server and all it runs; safe if it has already ended."""

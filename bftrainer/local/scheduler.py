@@ -11,12 +11,16 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A pending ordinary job; ``claim``: assigned nodes that pilots still have to leave."""
+    """A pending ordinary job; ``claim``: assigned nodes that pilots still have to leave.
+
+    Without ``may_preempt`` it waits where it would preempt, and all behind it.
+    """
 
     job_id: str
     n_nodes: int
     limit_s: float
     claim: tuple[str, ...] = ()
+    may_preempt: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +89,8 @@ def run_pass(
         n_available = len(board.available())
         if head is None:
             if job.n_nodes <= n_available:
+                if not job.may_preempt and board.would_preempt(job.n_nodes):
+                    return board.result
                 board.place(job)
                 continue
             head = job
@@ -127,6 +133,10 @@ class _Board:
     def available(self) -> list[str]:
         """Nodes an ordinary job can have, in the order in which it should take them."""
         return sorted((n for n in self.nodes if n not in self.taken_until_s), key=self._cost)
+
+    def would_preempt(self, n_nodes: int) -> bool:
+        """Whether the cheapest ``n_nodes`` include one whose pilot is not leaving."""
+        return any(self._cost(node)[0] == 2 for node in self.available()[:n_nodes])
 
     def _cost(self, node: str) -> tuple[int, float]:
         pilot = self.pilots.get(node)

@@ -30,6 +30,7 @@ from bftrainer.local.requests import Operations
 from bftrainer.local.workload import JobWorkload, load_workload
 
 SOCKET_NAME = "local.sock"
+TEMPLATE_SOCKET_NAME = "template.sock"  # there when the template is warm
 PID_NAME = "local.pid"
 MAX_SOCKET_PATH_BYTES = 107
 MAX_WAIT_S = 60.0
@@ -44,12 +45,16 @@ class Server:
         directory: Path = options.dir
         now_s = time.time()
         workload = load_workload(options.workload) if options.workload else JobWorkload(items=())
+        processes = JobProcesses(directory)
+        if options.warm is not None:
+            processes.start_template(directory / TEMPLATE_SOCKET_NAME, options.warm)
         self._cluster = LocalCluster(
             nodes=tuple(f"n{i}" for i in range(1, options.nodes + 1)),
-            processes=JobProcesses(directory),
+            processes=processes,
             cycle_s=options.cycle_s,
             kill_wait_s=options.kill_wait_s,
             now_s=now_s,
+            preempts_at_once=not options.preempt_in_cycles,
         )
         self._background = WorkloadProgress(self._cluster, workload)
         if not options.hold_workload:
@@ -169,7 +174,18 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         "--hold-workload", action="store_true", help="until a start_workload request"
     )
     parser.add_argument("--cycle-s", type=_at_least(float, 0.05), default=1.0)
+    parser.add_argument(
+        "--preempt-in-cycles",
+        action="store_true",
+        help="preempt pilots a cycle later, as Slurm's backfill does",
+    )
     parser.add_argument("--kill-wait-s", type=_at_least(float, 0.0), default=10.0)
+    parser.add_argument(
+        "--warm",
+        nargs="*",
+        metavar="MODULE",
+        help="import torch and these modules once for the workers of all nodes",
+    )
     parser.add_argument("--lifeline-fd", type=int, help="end when this pipe is closed")
     return parser.parse_args(argv)
 

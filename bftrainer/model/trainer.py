@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from milp.problem import Curve
 
@@ -162,6 +163,8 @@ class MeasuredCosts:
 class TrainerRecord:
     """A trainer in the daemon's memory and in the journal's projection."""
 
+    REMOVED: ClassVar = frozenset({"copy_holders"})
+
     trainer_id: str  # "t1", "t2", … in order of submission = FCFS order
     spec: TrainerSpec
     state: TrainerState
@@ -176,7 +179,6 @@ class TrainerRecord:
     last_generation: int = 0  # greatest generation ever announced
     # (worker, pilot) of all live workers then: only they can have been in it or an earlier one.
     workers: tuple[tuple[str, str], ...] = ()
-    copy_holders: tuple[str, ...] = ()  # pilots assigned to hold copies of its state
     failing: FailureRow = field(default_factory=FailureRow)
     cancelled_s: float | None = None  # when its user cancelled it
 

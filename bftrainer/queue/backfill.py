@@ -9,7 +9,7 @@ Conservative backfill: no job delays an earlier one. Source: slurm.conf(5), rele
 from __future__ import annotations
 
 import math
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, reduce
 from operator import or_
@@ -45,10 +45,11 @@ class BackfillPlan:
         ]
         self._free = dict(_coming_free(now_s, usable, _last(ends, usable)))
         self._free_s = list(self._free)
-        times_s = {*self._free, *(end_s for _, end_s, _ in self._reserved)}
-        self._times_s = sorted(at_s for at_s in times_s if at_s <= self._until_s)
         self._started: list[Span] = []
         self._planned: list[Span] = []
+        times_s = {*self._free, *(end_s for _, end_s, _ in self._reserved)}
+        self._times_s = sorted(at_s for at_s in times_s if at_s <= self._until_s)
+        self._free_at = [self._free_then(at_s) for at_s in self._times_s]
         self._off: dict[float, tuple[int, NodeSet]] = {}  # limit -> (plans counted, nodes)
         self._first: list[tuple[GapEnd, NodeSet]] = []  # of each planned job
 
@@ -83,8 +84,7 @@ class BackfillPlan:
     def start(self, limit_s: float | None, nodes: NodeSet) -> None:
         """Occupy the nodes until the job's limit."""
         end_s = self._now_s + (math.inf if limit_s is None else limit_s)
-        self._started.append((self._now_s, end_s, nodes))
-        self._look_at(end_s)
+        self._occupy(self._started, (self._now_s, end_s, nodes))
 
     def wait(self, job: Job, request: JobNeeds | None) -> None:
         """Plan the job at its earliest start; if that is unknown, as printed."""
@@ -100,14 +100,28 @@ class BackfillPlan:
         start_s, nodes = found
         slot_s = slot_begin_s(start_s, self._slot_s)
         end_s = start_s + (math.inf if limit_s is None else limit_s)
-        self._planned.append((slot_s, end_s, nodes))
-        self._look_at(end_s)
+        self._occupy(self._planned, (slot_s, end_s, nodes))
         end = GapEnd(at_s=start_s, last_end_s=slot_s, then=Then.JOB, by=job.job_id)
         self._first.append((end, nodes))
 
-    def _look_at(self, at_s: float) -> None:
-        if at_s < self._until_s:
-            insort(self._times_s, at_s)
+    def _occupy(self, spans: list[Span], span: Span) -> None:
+        begin_s, end_s, nodes = span
+        spans.append(span)
+        for i in range(bisect_left(self._times_s, begin_s), bisect_left(self._times_s, end_s)):
+            self._free_at[i] &= ~nodes
+        if end_s < self._until_s:
+            i = bisect_right(self._times_s, end_s)
+            self._times_s.insert(i, end_s)
+            self._free_at.insert(i, self._free_then(end_s))
+
+    def _free_then(self, at_s: float) -> NodeSet:
+        """Return the nodes that are free at a time, for however short."""
+        free = self._free[self._free_s[bisect_right(self._free_s, at_s) - 1]]
+        for spans in (self._reserved, self._started, self._planned):
+            for begin_s, end_s, nodes in spans:
+                if begin_s <= at_s < end_s:
+                    free &= ~nodes
+        return free
 
     def _earliest(
         self, way: Sequence[NodeDemand], limit_s: float | None
@@ -115,14 +129,14 @@ class BackfillPlan:
         """Return the earliest start within the window, and the nodes; None: there is none."""
         among = reduce(or_, [demand.among for demand in way])
         count = sum(demand.count for demand in way)
-        for at_s in self._times_s:
-            room = among & self._free[self._free_s[bisect_right(self._free_s, at_s) - 1]]
+        for at_s, free in zip(self._times_s, self._free_at, strict=True):
+            room = among & free
             if room.bit_count() < count:
                 continue
             until_s = at_s + (limit_s or 0.0)
             for spans in (self._reserved, self._started, self._planned):
-                for begin_s, end_s, nodes in spans:
-                    if begin_s < until_s and end_s > at_s:
+                for begin_s, _, nodes in spans:
+                    if at_s < begin_s < until_s:
                         room &= ~nodes
             if room.bit_count() >= count and (nodes := _chosen(way, room)):
                 return at_s, nodes

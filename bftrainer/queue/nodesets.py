@@ -85,12 +85,14 @@ def first(some: NodeSet, count: int) -> NodeSet:
     """Return the first ``count`` nodes of a set, or all of a smaller one."""
     if some.bit_count() <= count:
         return some
-    found = 0
-    for _ in range(count):
-        lowest = some & -some
-        found |= lowest
-        some ^= lowest
-    return found
+    low, high = 0, some.bit_length()  # bits: too few, enough
+    while high - low > 1:
+        middle = (low + high) // 2
+        if (some & ((1 << middle) - 1)).bit_count() < count:
+            low = middle
+        else:
+            high = middle
+    return some & ((1 << high) - 1) if count else 0
 
 
 def _from_positions(positions: Sequence[int], length: int) -> NodeSet:

@@ -85,7 +85,7 @@ def _is_duration(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
 
 
-# kind of transition in the benchmark's file -> what it is a measurement of
+# transition in the benchmark's file -> the duration it measures
 _MEASURED = {
     "1->2": "pause_up",
     "2->4": "pause_up",

@@ -20,7 +20,7 @@ from bftrainer.simulate.trainers import SimTrainer
 from bftrainer.simulate.workloads.submission import Submission
 from milp.problem import Curve
 
-Claim = Callable[[Submission], Curve | None]  # what the user says of the throughput
+Claim = Callable[[Submission], Curve | None]  # the throughput claimed by the user
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class LearningModel(PhysicalModel):
         self._watches: dict[str, _Watch] = {}
 
     def admit(self, trainer: SimTrainer) -> None:
-        """Let a trainer take part; its record says what its user claims."""
+        """Admit a trainer; its record has the user's claim."""
         spec = replace(trainer.record.spec, curve=self._claim(trainer.submission))
         trainer.record = replace(trainer.record, spec=spec)
         super().admit(trainer)
@@ -74,7 +74,7 @@ class LearningModel(PhysicalModel):
             self._observe(member.trainer, resumes_s, now_s)
 
     def _observe(self, trainer: SimTrainer, begin_s: float, now_s: float) -> None:
-        """Take in the observations that were completed at the present size."""
+        """Record the observations completed at the present size."""
         size = len(trainer.nodes)
         watch = self._watches.get(trainer.trainer_id)
         if watch is None or watch.size != size:

@@ -36,17 +36,17 @@ class PaperModel:
         self._now_s = now_s
 
     def known_costs(self, submission: Submission) -> MeasuredCosts:
-        """The fines of the workload."""
+        """Return the rescale costs of the workload."""
         return MeasuredCosts(
             rescale_up_s=submission.rescale_up_s, rescale_down_s=submission.rescale_down_s
         )
 
     def detection_s(self) -> float:
-        """A change is seen at once."""
+        """Return 0: a change is seen at once."""
         return 0.0
 
     def step(self) -> bool:
-        """Nothing ever happens of itself."""
+        """Do nothing: no event happens between decisions."""
         return False
 
     def admit(self, trainer: SimTrainer) -> None:
@@ -63,7 +63,7 @@ class PaperModel:
             self.tally.node_s_used += span_s * len(trainer.nodes)
 
     def lose(self, nodes: Iterable[str]) -> None:
-        """Nodes go back to the batch system without notice."""
+        """Return nodes to the batch system without notice."""
         losers: dict[str, tuple[SimTrainer, float]] = {}
         for node in nodes:
             trainer = self._holder.pop(node, None)
@@ -77,7 +77,7 @@ class PaperModel:
             self.tally.preemption_cost += fine
 
     def completed(self) -> list[SimTrainer]:
-        """Take out the trainers that are complete."""
+        """Remove and return the completed trainers."""
         complete = [t for t in self._running.values() if t.done >= t.submission.samples]
         for trainer in complete:
             del self._running[trainer.trainer_id]
@@ -88,7 +88,7 @@ class PaperModel:
         return complete
 
     def apply_plan(self, plan: Plan) -> None:
-        """Give every trainer what the plan says."""
+        """Assign the nodes of a plan."""
         assignment = plan.assignment
         planned: dict[str, set[str]] = {trainer_id: set() for trainer_id in self._running}
         for node, trainer_id in assignment.items():
@@ -108,13 +108,13 @@ class PaperModel:
         self._holder = {n: self._running[t] for n, t in assignment.items()}
 
     def pilots(self) -> tuple[PilotView, ...]:
-        """Nodes need not be claimed."""
+        """Return none: nodes need not be claimed."""
         return ()
 
     def speeds(self) -> Mapping[str, float]:
-        """All nodes are alike."""
+        """Return none: all nodes are equally fast."""
         return {}
 
     def training(self) -> Mapping[str, str]:
-        """Every node trains at once."""
+        """Return the trainer of each node; every node trains at once."""
         return {node: trainer.trainer_id for node, trainer in self._holder.items()}

@@ -1,7 +1,6 @@
-"""One replay with given settings; called by the command line and by ``reproduce``.
+"""One replay with given settings; called by the command line and by ``papers``.
 
-``play`` returns an ``Outcome`` with its ``Metrics``; ``record`` returns a ``ReplayRun``, which also
-has the course over time.
+``play`` returns ``Outcome`` and ``Metrics``; ``record`` returns a ``ReplayRun`` with the history.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRun:
-    """One replay and everything there is to say about it."""
+    """One replay with metrics and history."""
 
     choices: Choices
     outcome: Outcome
@@ -55,8 +54,8 @@ class ReplayRun:
 def settings_of(choices: Choices) -> Settings:
     """Return the decision's settings: those of a site that takes every idle node at once.
 
-    A trace does not say when a gap ends, so nothing is kept off for being too short; with
-    physical costs a pilot may last as long as it likes.
+    A trace does not tell when a gap ends, so no gap is too short. With physical costs the length of
+    a pilot is not limited.
     """
     return Settings(
         policy=choices.policy,
@@ -68,7 +67,7 @@ def settings_of(choices: Choices) -> Settings:
         min_gap_s=0.0,
         gap_margin_s=0.0,
         pilot_time_limit_s=7 * 86400.0,
-        cycle_s=1800.0,  # nobody tells of cycles, and pilots start when they may
+        cycle_s=1800.0,  # a trace has no scheduler cycles; pilots start at once
         straggler_threshold=choices.straggler_threshold if choices.slow else 0.0,
     )
 
@@ -96,7 +95,7 @@ def record(
     *,
     on_plan: OnPlan | None = None,
 ) -> ReplayRun:
-    """Replay a trace with a workload and keep how it went.
+    """Replay a trace with a workload and record its history.
 
     Raises:
         UsageError: BFT-3050, there is no such policy.
@@ -137,7 +136,7 @@ def job_nodes(trace: Fragments, choices: Choices) -> int:
 def _submitted(
     trace: Fragments, workload: Iterable[Submission], choices: Choices
 ) -> Iterable[Submission]:
-    """The workload; where nobody rescales as jobs of a batch queue, each of exactly one size."""
+    """Return the workload; for a policy that does not rescale, each trainer has one size."""
     if load_policy(choices.policy).traits.rescales:
         return workload
     wanted = job_nodes(trace, choices)
@@ -158,7 +157,7 @@ def _books(
 
 
 class _Paper(PaperModel):
-    """The paper's books, and a list of who was admitted."""
+    """The paper's cost model, with a list of the admitted trainers."""
 
     def __init__(self, tally: Tally, admitted: list[SimTrainer]) -> None:
         super().__init__(tally)
@@ -170,7 +169,7 @@ class _Paper(PaperModel):
 
 
 class _Physical(PhysicalModel):
-    """The physical books, and a list of who was admitted."""
+    """The physical cost model, with a list of the admitted trainers."""
 
     def __init__(
         self,

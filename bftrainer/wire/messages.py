@@ -9,7 +9,7 @@ are reduced to one line. The parser itself allows at most 200 nested brackets.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -32,7 +32,6 @@ MAX_LISTED = 4096
 _HELLO = re.compile(rb'\{"v":\d+,"incarnation":\d+,"type":"hello"')  # as in ``encode``
 
 Count = Annotated[int, Field(ge=0, le=fields.MOST)]
-Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(ge=0, le=fields.MOST, allow_inf_nan=False)]
 Name = Annotated[str, Field(max_length=fields.MOST_NAME)]
 Path = Annotated[str, Field(max_length=fields.MOST_PATH)]
@@ -52,11 +51,13 @@ class Strict(BaseModel):
 
     # "forbid" would create an error for each of possibly many thousand unknown fields.
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    REMOVED: ClassVar = frozenset[str]()  # fields that agents of earlier releases still send
 
     @model_validator(mode="after")
     def _knows_all(self) -> Self:
-        if self.model_extra:
-            raise ValueError(f"unknown field {fields.shown(next(iter(self.model_extra)))}")
+        unknown = [name for name in self.model_extra or () if name not in self.REMOVED]
+        if unknown:
+            raise ValueError(f"unknown field {fields.shown(unknown[0])}")
         return self
 
 
@@ -77,22 +78,13 @@ class WorkerReport(Strict):
     )  # newest body of each type, oldest first
 
 
-class HeldCopy(Strict):
-    """A complete copy of a trainer's state in an agent's memory."""
-
-    trainer_id: Name
-    generation: Count
-    step: Count
-    samples: Count
-    size_bytes: Count
-    age_s: Seconds  # since it was complete
-
-
 # ---- agent → daemon ---------------------------------------------------------------
 
 
 class Hello(_Message):
     """First message of every connection; repeated while the daemon is silent."""
+
+    REMOVED: ClassVar = frozenset({"copy_port", "copies"})
 
     type: Literal["hello"] = "hello"
     pilot_id: Name
@@ -104,8 +96,6 @@ class Hello(_Message):
     gpus: Count = 0
     end_s: Seconds | None = None  # end of the pilot's time limit
     workers: list[WorkerReport] = Field(default_factory=list, max_length=MAX_LISTED, fail_fast=True)
-    copy_port: Port = 0  # port for copies of other nodes' trainers; 0: none
-    copies: list[HeldCopy] = Field(default_factory=list, max_length=MAX_LISTED, fail_fast=True)
 
 
 class Heartbeat(_Message):
@@ -151,14 +141,6 @@ class Leaving(_Message):
     left_s: Seconds | None = None  # when it sent this message
 
 
-class CopySettled(_Message):
-    """Answer to ``SettleCopy``."""
-
-    type: Literal["copy-settled"] = "copy-settled"
-    trainer_id: Name
-    problem: Words = ""  # why it is not on disk
-
-
 # ---- daemon → agent ---------------------------------------------------------------
 
 
@@ -198,30 +180,6 @@ class KillWorker(_Message):
     worker_id: Name
 
 
-class HoldCopy(_Message):
-    """Accept copies of this trainer's state from workers that prove to know ``key``."""
-
-    type: Literal["hold-copy"] = "hold-copy"
-    trainer_id: Name
-    key: Name = Field(repr=False)
-    generation: Count  # copies of earlier ones are refused
-
-
-class DropCopy(_Message):
-    """Forget the trainer's copy and its key."""
-
-    type: Literal["drop-copy"] = "drop-copy"
-    trainer_id: Name
-
-
-class SettleCopy(_Message):
-    """The trainer has no member left: write its copy to disk as a checkpoint."""
-
-    type: Literal["settle-copy"] = "settle-copy"
-    trainer_id: Name
-    directory: Path
-
-
 class Leave(_Message):
     """Kill all workers and exit 0."""
 
@@ -236,17 +194,16 @@ class Refused(_Message):
     reason: Words
 
 
-CopyOrder = HoldCopy | DropCopy | SettleCopy
 FromAgent = Annotated[
-    Hello | Heartbeat | WorkerStarted | WorkerSaid | WorkerExited | CopySettled | Leaving,
+    Hello | Heartbeat | WorkerStarted | WorkerSaid | WorkerExited | Leaving,
     Field(discriminator="type"),
 ]
 ToAgent = Annotated[
-    Welcome | StartWorker | TellWorker | KillWorker | CopyOrder | Leave | Refused,
+    Welcome | StartWorker | TellWorker | KillWorker | Leave | Refused,
     Field(discriminator="type"),
 ]
-AgentMessage = Hello | Heartbeat | WorkerStarted | WorkerSaid | WorkerExited | CopySettled | Leaving
-DaemonMessage = Welcome | StartWorker | TellWorker | KillWorker | CopyOrder | Leave | Refused
+AgentMessage = Hello | Heartbeat | WorkerStarted | WorkerSaid | WorkerExited | Leaving
+DaemonMessage = Welcome | StartWorker | TellWorker | KillWorker | Leave | Refused
 _FROM_AGENT: TypeAdapter[AgentMessage] = TypeAdapter(FromAgent)
 _TO_AGENT: TypeAdapter[DaemonMessage] = TypeAdapter(ToAgent)
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import zmq
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
-from bftrainer.elastic import fields
+from bftrainer.elastic import fields, protocol
+from bftrainer.elastic.control import key_of
+from bftrainer.elastic.protocol import Commit
 from bftrainer.wire.keys import KeyPair
 from bftrainer.wire.messages import MAX_LISTED, SCHEMA, Count, Name, Strict, Words
 from bftrainer.wire.pump import SocketPump, has_input
@@ -27,32 +29,24 @@ MAX_PEER_MESSAGE_BYTES = 4 * 1024 * 1024  # a survey carries rosters
 
 Number = Annotated[int, Field(ge=-1, le=fields.MOST)]  # -1: there was none
 Key = tuple[Number, Number]  # generation and attempt
+NO_KEY: Key = (-1, -1)
+
+
+def _commit(said: Any) -> Commit:
+    try:
+        message = said if isinstance(said, Commit) else protocol.from_body(said)
+    except protocol.ProtocolError as problem:
+        raise ValueError(str(problem)) from None
+    if not isinstance(message, Commit):
+        raise ValueError("not a commit")  # noqa: TRY004  # as for any other invalid value
+    return message
+
+
+CommitBody = Annotated[Commit, PlainValidator(_commit), PlainSerializer(protocol.to_body)]
 
 
 class _Message(Strict):
     v: Literal[1] = SCHEMA
-
-
-class WhoIs(_Message):
-    """Ask for the agent's workers and their steps."""
-
-    type: Literal["whois"] = "whois"
-
-
-class PeerWorker(Strict):
-    """A worker in an agent's answer."""
-
-    worker_id: Name
-    generation: Count  # of the last Commit forwarded to it; 0 before the first
-    step: Count  # newest reported
-
-
-class IAm(_Message):
-    """Answer to ``WhoIs``."""
-
-    type: Literal["i-am"] = "i-am"
-    pilot_id: Name
-    workers: Annotated[list[PeerWorker], Field(max_length=MAX_LISTED, fail_fast=True)]
 
 
 class SurveyTrainer(_Message):
@@ -65,17 +59,30 @@ class SurveyTrainer(_Message):
 
 
 class PeerStanding(Strict):
-    """Status of one worker: numbers are (generation, attempt), commits the bodies forwarded."""
+    """Status of one worker, as its agent knows it."""
 
     worker_id: Name
-    commit: dict[str, Any] | None = None
-    entered: dict[str, Any] | None = None
-    interrupted: Key = (-1, -1)
-    ready: Key = (-1, -1)
-    promised: Key = (-1, -1)
+    commit: CommitBody | None = None  # the newest forwarded to it
+    entered: CommitBody | None = None  # that of the generation it entered last
+    interrupted: Key = NO_KEY  # the newest generation it reported broken
+    ready: Key = NO_KEY  # the newest Prepare it answered ...
+    # ... and the store it opened for that. Only its own agent has to know it.
+    store_port: Annotated[int, Field(ge=0, le=65535, exclude=True)] = 0
+    promised: Key = NO_KEY  # the newest number its agent promised to a peer
     step: Count = 0
     has_left: bool = False
     has_finished: bool = False
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether its generation is broken and it waits for a newer commit."""
+        return self.commit is not None and self.interrupted >= key_of(self.commit)
+
+    @property
+    def newest(self) -> Key:
+        """The greatest number used in any message to or from it."""
+        commit = NO_KEY if self.commit is None else key_of(self.commit)
+        return max(commit, self.interrupted, self.ready, self.promised)
 
 
 class Surveyed(_Message):
@@ -102,7 +109,7 @@ class PassCommit(_Message):
     type: Literal["pass-commit"] = "pass-commit"
     trainer_id: Name
     worker_id: Name
-    body: dict[str, Any]
+    body: CommitBody
 
 
 class Done(_Message):
@@ -112,13 +119,12 @@ class Done(_Message):
     refusal: Words = ""
 
 
-PeerQuestion = WhoIs | SurveyTrainer | Promise | PassCommit
-PeerAnswer = IAm | Surveyed | Done
+PeerQuestion = SurveyTrainer | Promise | PassCommit
+PeerAnswer = Surveyed | Done
 _QUESTIONS: TypeAdapter[PeerQuestion] = TypeAdapter(
     Annotated[PeerQuestion, Field(discriminator="type")]
 )
 _ANSWERS: TypeAdapter[PeerAnswer] = TypeAdapter(Annotated[PeerAnswer, Field(discriminator="type")])
-A = TypeVar("A", IAm, Surveyed, Done)
 
 
 class PeerServer:
@@ -170,15 +176,9 @@ class PeerServer:
 
 
 async def ask(
-    endpoint: str,
-    question: PeerQuestion,
-    kind: type[A],
-    *,
-    public_key: str,
-    keys: KeyPair,
-    timeout_s: float,
-) -> A | None:
-    """Ask the agent at ``endpoint``; None when no answer of ``kind`` comes in time."""
+    endpoint: str, question: PeerQuestion, *, public_key: str, keys: KeyPair, timeout_s: float
+) -> PeerAnswer | None:
+    """Ask the agent at ``endpoint``; None when no valid answer comes in time."""
     answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     dealer = context.socket(zmq.DEALER)
@@ -198,11 +198,9 @@ async def ask(
 
     pump = SocketPump(dealer, drain)
     try:
-        answer = _ANSWERS.validate_json(await asyncio.wait_for(answered, timeout_s))
+        return _ANSWERS.validate_json(await asyncio.wait_for(answered, timeout_s))
     except (TimeoutError, ValidationError):
         return None
-    else:
-        return answer if isinstance(answer, kind) else None
     finally:
         pump.close()
         dealer.close(linger=0)

@@ -125,14 +125,14 @@ def plane_of(
     policy: SitePolicy = POLICY,
     agents: int = NODES + SPARES,
 ) -> Plane:
-    """Return the cluster of a life; every other pair of seeds keeps copies of lone workers."""
+    """Return the cluster of a life."""
     settings = {
         "epochs": EPOCHS,
         "delay_s": 0.03,  # lives share the processors
         "breakable": True,
         "logical": LOGICAL if is_bitwise else 0,
     }
-    plane = Plane(
+    return Plane(
         directory,
         agents=agents,
         script=SCRIPT,
@@ -147,8 +147,6 @@ def plane_of(
         },
         network=network,
     )
-    plane.keeps_copies = seed // 2 % 2 == 1
-    return plane
 
 
 def judge(directory: Path, outcome: Outcome, *, is_bitwise: bool) -> None:

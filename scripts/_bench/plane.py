@@ -70,8 +70,6 @@ class Plane:
         self.warm_up_s: list[float] = []  # start of a worker to ready to join
         self.pids: dict[str, int] = {}  # worker id -> pid
         self.exited: set[str] = set()
-        self._keeps_copies = False
-        self.copied: list[tuple[float, protocol.Copied]] = []  # and when, monotonic
         self._agent_count = agents
         self._policy = policy or SitePolicy(
             lease_s=LEASE_S,
@@ -142,7 +140,6 @@ class Plane:
             keys=self._keys,
             listener=Listener(received=self._received),
         )
-        self._control.keeps_replicas = self._keeps_copies
         self._book, self.trainers = self._control.agents, self._control.trainers
         if not is_heir:
             self._control.adopt()
@@ -220,8 +217,6 @@ class Plane:
                 said = protocol.from_body(body)
                 if isinstance(said, protocol.Warm):
                     self.warm_up_s.append(said.warm_up_s)
-                elif isinstance(said, protocol.Copied):
-                    self.copied.append((time.monotonic(), said))
             case WorkerExited(worker_id=worker_id):
                 self.exited.add(worker_id)
             case _:
@@ -234,17 +229,6 @@ class Plane:
         self._planned = list(nodes)
         offers = [o for o in self._control.offers().values() if o.node in nodes]
         self.trainers.set_targets({self.trainer_id: offers})
-
-    @property
-    def keeps_copies(self) -> bool:
-        """Whether a lone worker's state is kept in another agent's memory."""
-        return self._keeps_copies
-
-    @keeps_copies.setter
-    def keeps_copies(self, is_on: bool) -> None:
-        self._keeps_copies = is_on
-        if hasattr(self, "_control"):
-            self._control.keeps_replicas = is_on
 
     @property
     def agents(self) -> list[subprocess.Popen[bytes]]:

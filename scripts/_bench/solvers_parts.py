@@ -22,7 +22,7 @@ from milp.solve import solve, solve_sizes
 from milp.victims import choose_victims
 
 SIZE = (30, 800)
-VICTIMS = (1, 40, 761)  # 761: the 99th percentile of one event on Summit
+VICTIMS = (1, 40, 761)  # at most; 761: the 99th percentile of one event on Summit
 CHECK_TARGET_S, VICTIMS_TARGET_S = 0.0002, 0.001
 CLASSES_TARGET_S = 2.0
 GRADED_TARGET_S = 0.020
@@ -52,11 +52,12 @@ def measure_victims(runs: int) -> Part:
     for count in VICTIMS:
         times_s: list[float] = []
         for problem in problems:
-            took_s, victims = best_of(choose_victims, problem, count)
-            if len(victims.nodes) != count:
-                raise SystemExit(f"{count} victims were asked for, {len(victims.nodes)} chosen")
+            wanted = min(count, sum(len(trainer.current) for trainer in problem.trainers))
+            took_s, victims = best_of(choose_victims, problem, wanted)
+            if len(victims.nodes) != wanted:
+                raise SystemExit(f"{wanted} victims were asked for, {len(victims.nodes)} chosen")
             times_s.append(took_s)
-        rows.append(summary(f"victims, {count} nodes", "mixed", SIZE, times_s, "exact"))
+        rows.append(summary(f"victims, up to {count} nodes", "mixed", SIZE, times_s, "exact"))
     targets = tuple(median_target(row.what, row, VICTIMS_TARGET_S) for row in rows)
     return Part(title="Victims", rows=tuple(rows), targets=targets)
 

@@ -46,7 +46,7 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Training:
     """What came of it; times since the node became slow."""
 
     slowdown: float
@@ -64,7 +64,7 @@ def usual_s(steps: int) -> float:
     return steps * STEP_MS / 1000.0
 
 
-def train(arm: Arm) -> Measured:
+def train(arm: Arm) -> Training:
     """Run one training to its end.
 
     Raises:
@@ -89,7 +89,7 @@ def train(arm: Arm) -> Measured:
                 server.stop()
 
 
-def _train(sidecar: DaemonProcess, base: Path, arm: Arm) -> Measured:
+def _train(sidecar: DaemonProcess, base: Path, arm: Arm) -> Training:
     slow = base / "slow.json"
     slow.write_text("{}")
     trainer_id = sidecar.client.submit(_spec(base, slow, arm.steps)).record.trainer_id
@@ -107,7 +107,7 @@ def _train(sidecar: DaemonProcess, base: Path, arm: Arm) -> Measured:
         raise BenchError(f"the training is {ended.state.value}: {ended.reason}")
     found = [e.at_s - began_s for e in sidecar.entries("straggler") if e.plain()["what"]["is_slow"]]
     replaced = sidecar.entries("straggler-replaced")
-    return Measured(
+    return Training(
         slowdown=arm.slowdown,
         is_replaced=arm.is_replaced,
         steps=arm.steps,

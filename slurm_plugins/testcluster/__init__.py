@@ -1,4 +1,4 @@
-"""A real multi-node Slurm on one host: for tests, the demonstration and development.
+"""A real multi-node Slurm on one host: for tests and development.
 
 ``SlurmTestCluster(ClusterConfig(directory=...))`` is the Python interface,
 ``bftrainer-testcluster`` the command; nothing system-wide is changed.

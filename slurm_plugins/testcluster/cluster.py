@@ -1,6 +1,6 @@
 """Starts a real Slurm of several nodes on this host and stops it again.
 
-Used by tests, the demonstration and ``bftrainer-testcluster``. Every node is a slurmd on loopback
+Used by tests and ``bftrainer-testcluster``. Every node is a slurmd on loopback
 with its own port; key, socket, state and logs are in one directory, so any number of clusters can
 run side by side, as root or as any user.
 """

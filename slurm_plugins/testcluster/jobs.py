@@ -1,6 +1,6 @@
 """Ordinary jobs on a test cluster, with the exact times of their starts and ends.
 
-``submit`` is used by tests, the demonstration and ``workload``. Each job writes its own start and
+``submit`` is used by tests and ``workload``. Each job writes its own start and
 end, to the microsecond, into ``DIR/ev/JOBID``, because Slurm's times are whole seconds and not
 always right after a preemption.
 """

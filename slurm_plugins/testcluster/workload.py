@@ -1,8 +1,8 @@
 """A scripted workload of job submissions, run against a test cluster.
 
 Input is a JSON list of ``{"at_s", "n_nodes", "duration_s", "limit_s", "kind"}``. A thread submits
-each job at its time; the record has the times of submission, start and end. Used by tests, the
-demonstration and the command line.
+each job at its time; the record has the times of submission, start and end. Used by tests and the
+command line.
 """
 
 from __future__ import annotations

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import resource
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -164,6 +167,24 @@ def test_of_too_many_strangers_the_oldest_go(
     assert all(is_sent_away(stranger) for stranger in silent[:7])
     for stranger in silent:
         stranger.close()
+
+
+def test_without_descriptors_it_waits_and_does_not_spin(server: StoreServer) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as waiting:
+        free = os.dup(waiting.fileno())  # the next descriptor
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+        try:
+            waiting.connect(("127.0.0.1", server.port))
+            began_s = time.process_time()
+            time.sleep(1.0)
+            used_s = time.process_time() - began_s
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        waiting.settimeout(10.0)
+        assert len(waiting.recv(NONCE_BYTES)) == NONCE_BYTES
+    assert used_s < 0.3
 
 
 def test_who_proves_nothing_in_time_goes(

@@ -26,7 +26,7 @@ from bftrainer.wire.messages import (
     WorkerExited,
     WorkerSaid,
 )
-from bftrainer.wire.peers import IAm, PeerWorker, WhoIs, ask
+from bftrainer.wire.peers import PeerStanding, Surveyed, SurveyTrainer, ask
 from tests.integration.agent_harness import (
     Daemon,
     Lab,
@@ -347,9 +347,9 @@ def test_a_returning_daemon_learns_everything(tmp_path: Path) -> None:
         await until(lambda: first.said("w2", "Warm"), "the second is up")
         answer = await _asks(hello, peer, timeout_s=15.0)
         assert answer is not None
-        assert [w.model_dump() for w in answer[:1]] == [
-            {"worker_id": "w1", "generation": 3, "step": 0}
-        ]
+        assert answer[0].worker_id == "w1"
+        assert answer[0].commit is not None
+        assert (answer[0].commit.generation, answer[0].ready) == (3, (4, 0))
 
         # The daemon dies right after an order whose consequences it never hears of.
         first.send(TellWorker(worker_id="w2", body=commit(3, member)))
@@ -377,16 +377,15 @@ def test_a_returning_daemon_learns_everything(tmp_path: Path) -> None:
     in_lab(tmp_path, scenario)
 
 
-async def _asks(hello: Hello, keys: KeyPair, timeout_s: float) -> list[PeerWorker] | None:
+async def _asks(hello: Hello, keys: KeyPair, timeout_s: float) -> list[PeerStanding] | None:
     answer = await ask(
         hello.peer_endpoint,
-        WhoIs(),
-        IAm,
+        SurveyTrainer(trainer_id="t1", generation=3, attempt=1),
         public_key=hello.peer_public_key,
         keys=keys,
         timeout_s=timeout_s,
     )
-    return None if answer is None else answer.workers
+    return answer.workers if isinstance(answer, Surveyed) else None
 
 
 def test_a_silent_daemon_is_greeted_again(tmp_path: Path) -> None:

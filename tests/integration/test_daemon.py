@@ -17,6 +17,7 @@ from bftrainer.simulate.recorded import KIND, take_again
 from milp.problem import Curve
 from tests.integration.daemon_scripts import BROKEN, SLOW, trainer_spec
 from tests.support.processes import is_running
+from tests.support.repeating import repeated_equal
 from tests.support.site import Site
 from tests.support.waiting import wait_for
 
@@ -162,7 +163,7 @@ def test_a_script_that_raises_fails_its_trainer_with_the_reason(site: DaemonSite
     assert any(s.startswith("It is failed") for s in site.client.explain(trainer).sentences)
 
 
-def test_every_journalled_decision_can_be_taken_again(site: DaemonSite) -> None:
+def test_every_journalled_decision_and_rescale_can_be_taken_again(site: DaemonSite) -> None:
     trainer = site.submit("slow", SLOW)
     site.observed(trainer, 2)
     known = site.sidecar.entries()[-1].seq
@@ -178,6 +179,7 @@ def test_every_journalled_decision_can_be_taken_again(site: DaemonSite) -> None:
     assert len(entries) >= 10
     assert any(e.payload_as(DecisionRecord).plan.releases for e in entries)
     assert [a for a in take_again(entries) if not a.is_equal] == []
+    assert repeated_equal(site.sidecar.entries()) >= 2  # a start, a give-back
 
 
 def test_a_second_daemon_on_the_same_state_is_refused(site: DaemonSite) -> None:

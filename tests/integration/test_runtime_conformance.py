@@ -18,6 +18,7 @@ from bftrainer.simulate.recorded import KIND, take_again
 from tests.conformance.runtime import CURVE, RuntimeConformance, RuntimeKit, open_site
 from tests.integration.daemon_scripts import SLOW, trainer_spec, write_script
 from tests.support import hurried
+from tests.support.repeating import repeated_equal
 from tests.support.site import Site
 
 HURRIED = str(Path(hurried.__file__).resolve())
@@ -244,7 +245,8 @@ class TestHorovod(RuntimeConformance):
         )
 
 
-def test_every_decision_about_them_can_be_taken_again(site: Site) -> None:
+def test_every_decision_and_rescale_of_them_can_be_taken_again(site: Site) -> None:
     entries = site.sidecar.entries(KIND)
     assert entries
     assert [a for a in take_again(entries) if not a.is_equal] == []
+    assert repeated_equal(site.sidecar.entries())

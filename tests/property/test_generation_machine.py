@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from bftrainer.actuate import stimuli
 from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.group import (
     Announced,
@@ -26,6 +27,7 @@ from bftrainer.actuate.group import (
 )
 from bftrainer.elastic import protocol
 from tests.support.generations import offer
+from tests.support.repeating import repeating
 from tests.support.worker_model import NO_STATE, World
 
 NODES = ("n1", "n2", "n3", "n4")
@@ -55,17 +57,17 @@ class Generations(RuleBasedStateMachine):
         window_s=st.sampled_from([0, 1]),
     )
     def begin(self, n_min: int, extra: int, window_s: int) -> None:
-        tokens = itertools.count()
         self.machine = GenerationMachine(
-            "t1",
+            trainer_id="t1",
             n_min=n_min,
             n_max=n_min + extra,
             join_window_s=float(window_s),
             start_timeout_s=1e9,
-            last_generation=3,
+            generation=3,
             incarnation=2,
-            new_token=lambda: f"token{next(tokens)}",
+            commit_key="k",
         )
+        self.log = repeating(self.machine)
         self.announced = 3
 
     # ---- the world moves -----------------------------------------------------------------
@@ -128,7 +130,7 @@ class Generations(RuleBasedStateMachine):
         node = sorted(self.pilot_of)[pick % len(self.pilot_of)]
         pilot_id = self.pilot_of.pop(node)
         self.world.lose_agent(pilot_id)
-        self._carry_out(self.machine.on_agent_lost(pilot_id, self.now_s))
+        self._handle(stimuli.AgentLost(pilot_id=pilot_id))
         if is_replaced:
             self._connect(node)
         for straggler, awaited in list(self.staying.items()):
@@ -201,18 +203,18 @@ class Generations(RuleBasedStateMachine):
         return [offer(n, self.pilot_of[n]) for n in sorted(self.wanted) if n in self.pilot_of]
 
     def _retarget(self) -> None:
-        self._carry_out(self.machine.set_targets(self._offers(), self.now_s, self.staying))
+        self._handle(stimuli.TargetsSet(offers=tuple(self._offers()), staying=self.staying))
 
     def _tick(self, seconds: float) -> None:
         self.now_s += seconds
-        self._carry_out(self.machine.tick(self.now_s))
+        self._handle(stimuli.TimePassed())
 
     def _hear(self, pilot_id: str) -> None:
         worker_id, what = self.world.channels[pilot_id].to_daemon.popleft()
         if isinstance(what, int):
-            self._carry_out(self.machine.on_exit(worker_id, what, "", self.now_s))
+            self._handle(stimuli.WorkerEnded(worker_id=worker_id, returncode=what, cause=""))
         else:
-            self._carry_out(self.machine.on_body(worker_id, what, self.now_s))
+            self._handle(stimuli.WorkerMessage(worker_id=worker_id, message=what))
 
     def _round(self) -> bool:
         """Deliver and do one of everything; return whether anything happened."""
@@ -262,6 +264,9 @@ class Generations(RuleBasedStateMachine):
         staying = {m for m in present if workers[m].phase is not WorkerPhase.LEAVING}
         assert not staying or staying & set(roster), "nobody brings the state along"
         assert commit.store_port
+
+    def _handle(self, stimulus: stimuli.Stimulus) -> None:
+        self._carry_out(self.log.handle(stimulus, self.now_s))
 
     def _carry_out(self, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
@@ -328,7 +333,7 @@ class Generations(RuleBasedStateMachine):
         """Cancelled, it ends by itself, with its state on disk, and starts nobody."""
         steps = [w.step for w in self.world.workers.values()]
         before = set(self.machine.workers)
-        self._carry_out(self.machine.wind_up(self.now_s, 30.0))
+        self._handle(stimuli.WindUp(grace_s=30.0))
         self._retarget()
         for _ in range(DRAIN_ROUNDS):
             if self.machine.has_wound_up(self.now_s):

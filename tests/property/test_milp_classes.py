@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-import milp.classes.several
+import milp.classes
 from milp.check import check
-from milp.classes.menus import Buyers, Priced, build_instance
-from milp.classes.prices import find_prices
-from milp.classes.several import ClassesAnswer, solve_classes
+from milp.classes import ClassesAnswer, solve_classes
+from milp.errors import ProblemError
 from milp.options import build_options
 from milp.pool import PoolView, view_pool
 from milp.problem import Curve, Problem, ProblemNode, ProblemTrainer
@@ -46,47 +44,29 @@ def value_of(problem: Problem, pool: PoolView, answer: ClassesAnswer) -> float:
     return float(options.allowed.max(axis=0)[np.arange(len(answer.sizes)), answer.sizes].sum())
 
 
-@pytest.mark.parametrize(("n_classes", "n_problems"), [(2, 1500), (3, 2000), (5, 600)])
+@pytest.mark.parametrize(("n_classes", "n_problems"), [(2, 500), (3, 1000), (5, 500)])
 def test_is_the_best_of_every_split(n_classes: int, n_problems: int) -> None:
-    n_solved = 0
+    n_solved = n_preferred = 0
     for seed in range(n_problems):
         problem = draw(seed, n_classes)
         found = solved(problem)
         if found is not None:
-            _, answer = found
-            assert answer.gap == 0.0, seed
-            assert tuple(answer.sizes.tolist()) == try_every_split(problem)[1], seed
-            n_solved += 1
-    assert n_solved > n_problems / 3
-
-
-def test_the_search_alone_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the pools taken together, which decide most of the small problems."""
-    monkeypatch.setattr("milp.classes.several._fit", lambda _instance, _sizes: None)
-    for seed in range(5000, 6200):
-        problem = draw(seed, 3, share_of_mixes=0.3 * (seed % 2))
-        found = solved(problem)
-        if found is not None:
-            assert found[1].gap == 0.0, seed
-            assert tuple(found[1].sizes.tolist()) == try_every_split(problem)[1], seed
-
-
-def test_putting_off_inner_sizes_finds_the_same_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It decides where too many answers lose little; here it has to decide everything."""
-    search_within = milp.classes.several._search_within
-
-    def put_off(*args: Any, **_: Any) -> Any:
-        return search_within(*args, puts_off=True)
-
-    monkeypatch.setattr("milp.classes.several._search_within", put_off)
-    monkeypatch.setattr("milp.classes.several._fit", lambda _instance, _sizes: None)
-    for seed in range(40_000, 40_800):
-        problem = draw(seed, 2 + seed % 3, share_of_mixes=0.5 * (seed % 2))
-        found = solved(problem)
-        if found is not None:
-            best, _ = try_every_split(problem)
+            best, preferred = try_every_split(problem)
             assert found[1].gap == 0.0, seed
             assert value_of(problem, *found) == pytest.approx(best, rel=1e-9, abs=1e-9), seed
+            n_preferred += tuple(found[1].sizes.tolist()) == preferred
+            n_solved += 1
+    assert n_solved > n_problems / 3
+    assert n_preferred > 0.95 * n_solved  # what the tie rule of one class would choose
+
+
+def test_of_equal_trainers_the_first_starts() -> None:
+    nodes = tuple(ProblemNode(name=f"n{i}", eligibility="ab"[i % 2]) for i in range(6))
+    trainers = tuple(
+        replace(equal_trainer(f"t{j}", size=3), eligible=(*"ab", "c" * (j % 2))) for j in range(5)
+    )
+    answer = solve(Problem(nodes=nodes, trainers=trainers, t_fwd_s=120.0, p_jmax=5))
+    assert answer.sizes() == {"t0": 3, "t1": 3}
 
 
 def test_equal_trainers_that_choose_are_proven() -> None:
@@ -115,38 +95,34 @@ def test_equal_trainers_that_choose_are_proven() -> None:
     assert solve(problem).objective <= solve(one_pool).objective * (1 + 1e-12)
 
 
-def test_hitting_the_limit_of_work_gives_a_bounded_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer is legal, and the optimum is worth at most the gap more."""
-    monkeypatch.setattr("milp.classes.several._fit", lambda _instance, _sizes: None)
-    monkeypatch.setattr("milp.classes.several._improve", lambda _instance, _prices, plan: plan)
-    monkeypatch.setattr("milp.classes.several.WORK", (1, 2))
-    monkeypatch.setattr("milp.classes.several.WORK_BEYOND", (1,))
-    n_bounded = n_best = 0
-    for seed in range(9000, 9700):
-        problem = draw(seed, 3 + seed % 3, share_of_mixes=0.4 * (seed % 2))
-        found = solved(problem)
-        if found is None:
-            continue
-        pool, answer = found
-        best, _ = try_every_split(problem)
-        value = value_of(problem, pool, answer)
-        slack = 1e-9 * (1.0 + abs(best))
-        assert value <= best + slack, seed
-        assert best <= value + answer.gap + slack, seed
-        n_bounded += answer.gap > 0
-        n_best += value >= best - slack
-    assert n_bounded > 20
-    assert n_best > 200
+def test_a_search_cut_short_states_how_far_the_optimum_can_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = large_problem(6, seed=1)
+    best = solve(problem)
+    monkeypatch.setitem(milp.classes.SETTINGS, "mip_max_nodes", 1)
+    cut = solve(problem)
+    check(problem, cut)
+    assert best.gap == 0.0
+    assert cut.solver == "bounded"
+    assert cut.objective <= best.objective <= cut.objective + cut.gap
 
 
-def test_moves_improve_what_the_search_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("milp.classes.several.WORK_BEYOND", (200,))
-    problem = large_problem(6, seed=3)
-    pool, moved = solved(problem) or pytest.fail("one class only")
-    monkeypatch.setattr("milp.classes.several._improve", lambda _instance, _prices, plan: plan)
-    _, unmoved = solved(problem) or pytest.fail("one class only")
-    assert value_of(problem, pool, moved) > value_of(problem, pool, unmoved)
-    assert 0 < moved.gap < unmoved.gap
+def test_no_answer_is_a_named_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(milp.classes.SETTINGS, "time_limit", 0.0)
+    with pytest.raises(ProblemError, match="BFT-3022"):
+        solve(large_problem(3, seed=1))
+
+
+def equal_trainer(name: str, *, size: int) -> ProblemTrainer:
+    return ProblemTrainer(
+        trainer_id=name,
+        n_min=size,
+        n_max=size,
+        curve=Curve(sizes=(1, 4, 16, 64), samples_per_s=(1.0, 3.5, 10.0, 30.0)),
+        rescale_up_s=1.0,
+        rescale_down_s=1.0,
+    )
 
 
 def large_problem(n_classes: int, *, seed: int, share_of_mixes: float = 0.0) -> Problem:
@@ -156,15 +132,9 @@ def large_problem(n_classes: int, *, seed: int, share_of_mixes: float = 0.0) -> 
     nodes = tuple(
         ProblemNode(name=f"n{i}", eligibility=str(chance.choice(list(classes)))) for i in range(300)
     )
-    curve = Curve(sizes=(1, 4, 16, 64), samples_per_s=(1.0, 3.5, 10.0, 30.0))
     trainers = tuple(
-        ProblemTrainer(
-            trainer_id=f"t{j}",
-            n_min=size,
-            n_max=size,
-            curve=curve,
-            rescale_up_s=1.0,
-            rescale_down_s=1.0,
+        replace(
+            equal_trainer(f"t{j}", size=size),
             eligible=tuple(name for name in classes if chance.random() < 0.5),
             mixes_classes=bool(chance.random() < share_of_mixes),
         )
@@ -173,10 +143,10 @@ def large_problem(n_classes: int, *, seed: int, share_of_mixes: float = 0.0) -> 
     return Problem(nodes=nodes, trainers=trainers, t_fwd_s=120.0, p_jmax=20)
 
 
-@pytest.mark.parametrize("share_of_mixes", [0.0, 0.4])
-def test_large_problems_are_proven(share_of_mixes: float) -> None:
+@pytest.mark.parametrize(("n_classes", "share_of_mixes"), [(3, 0.0), (3, 0.4), (6, 0.0)])
+def test_large_problems_are_proven(n_classes: int, share_of_mixes: float) -> None:
     for seed in range(6):
-        problem = large_problem(3, seed=seed, share_of_mixes=share_of_mixes)
+        problem = large_problem(n_classes, seed=seed, share_of_mixes=share_of_mixes)
         pool, answer = solved(problem) or pytest.fail("one class only")
         assert answer.gap == 0.0
         allocation = solve(problem)
@@ -188,33 +158,9 @@ def test_large_problems_are_proven(share_of_mixes: float) -> None:
         }
 
 
-def test_more_than_three_classes_are_solved() -> None:
-    problem = large_problem(6, seed=1)
-    allocation = solve(problem)
-    check(problem, allocation)
-    assert (allocation.solver == "bounded") == (allocation.gap > 0)
-    assert allocation.gap < 0.1 * allocation.objective
-
-
 def test_same_problem_same_answer() -> None:
     problem = large_problem(5, seed=2, share_of_mixes=0.3)
     assert solve(problem) == solve(problem)
-
-
-def test_prices_minimise_the_bound() -> None:
-    """The bound is convex in the prices: no step from the minimum makes it lower."""
-    chance = np.random.default_rng(7)
-    for seed in range(20):
-        problem = large_problem(3, seed=seed, share_of_mixes=0.3 * (seed % 2))
-        pool = view_pool(problem)
-        instance = build_instance(build_options(problem, pool), pool)
-        at_nothing = float(instance.totals[:, 0].sum())
-        prices = find_prices(Buyers(instance).take, at_nothing, pool.counts(), 0.0)
-        bound = Priced(instance, prices).bound
-        for _ in range(30):
-            step = chance.normal(size=3) * 10.0 ** chance.uniform(-4, 1)
-            moved = np.maximum(prices + step, 0.0)
-            assert Priced(instance, moved).bound >= bound - 1e-6 * bound
 
 
 def test_largest_sizes_of_a_pool() -> None:

@@ -15,10 +15,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from bftrainer.actuate import stimuli
 from bftrainer.actuate.group import Instruction, Kill, Parked, Rescaled, StartWorkerOn, Tell
 from bftrainer.actuate.restarting import RestartMachine
 from bftrainer.elastic import protocol
 from tests.support.generations import offer
+from tests.support.repeating import repeating
 
 NODES = ("n1", "n2", "n3", "n4")
 DRAIN_ROUNDS = 300
@@ -40,18 +42,18 @@ class Restarts(RuleBasedStateMachine):
 
     @initialize(n_min=st.sampled_from([1, 1, 2]), extra=st.integers(0, 3))
     def begin(self, n_min: int, extra: int) -> None:
-        tokens = itertools.count()
         self.n_min, self.n_max = n_min, n_min + extra
         self.machine = RestartMachine(
-            "t1",
+            trainer_id="t1",
             n_min=n_min,
             n_max=self.n_max,
             join_window_s=0.5,
             start_timeout_s=60.0,
-            last_generation=0,
+            generation=0,
             incarnation=1,
-            new_token=lambda: f"token{next(tokens)}",
+            commit_key="k",
         )
+        self.log = repeating(self.machine)
         self.now_s = 0.0
         self.keepers: dict[str, Keeper] = {}
         self.wanted: set[str] = set()
@@ -66,16 +68,13 @@ class Restarts(RuleBasedStateMachine):
         self.wanted = nodes
         for node in nodes - self.pilot_of.keys():
             self.pilot_of[node] = f"p{next(self.pilots)}"
-        self._take(
-            self.machine.set_targets(
-                [offer(n, self.pilot_of[n]) for n in sorted(nodes)], self.now_s
-            )
-        )
+        offers = tuple(offer(n, self.pilot_of[n]) for n in sorted(nodes))
+        self._handle(stimuli.TargetsSet(offers=offers))
 
     @rule(seconds=st.sampled_from([0.05, 0.3, 1.0, 6.0]))
     def wait(self, seconds: float) -> None:
         self.now_s += seconds
-        self._take(self.machine.tick(self.now_s))
+        self._handle(stimuli.TimePassed())
 
     @rule(pick=st.integers(0, 100), is_saved=st.booleans())
     def keeper_reads(self, pick: int, is_saved: bool) -> None:
@@ -108,7 +107,7 @@ class Restarts(RuleBasedStateMachine):
             if keeper.node == node:
                 del self.keepers[name]  # with its program, and what it had to say
         self.wanted.discard(node)
-        self._take(self.machine.on_agent_lost(pilot, self.now_s))
+        self._handle(stimuli.AgentLost(pilot_id=pilot))
 
     # ---- what must hold ----------------------------------------------------------------
 
@@ -139,6 +138,9 @@ class Restarts(RuleBasedStateMachine):
         assert self.size == n_wanted
 
     # ---- the world ---------------------------------------------------------------------
+
+    def _handle(self, stimulus: stimuli.Stimulus) -> None:
+        self._take(self.log.handle(stimulus, self.now_s))
 
     def _take(self, out: list[Instruction]) -> None:
         for one in out:
@@ -198,9 +200,9 @@ class Restarts(RuleBasedStateMachine):
         said = self.keepers[name].outbox.popleft()
         if isinstance(said, int):
             del self.keepers[name]
-            self._take(self.machine.on_exit(name, said, "", self.now_s))
+            self._handle(stimuli.WorkerEnded(worker_id=name, returncode=said, cause=""))
         else:
-            self._take(self.machine.on_body(name, said, self.now_s))
+            self._handle(stimuli.WorkerMessage(worker_id=name, message=said))
 
 
 TestRestarts = Restarts.TestCase

@@ -12,29 +12,27 @@ import pytest
 
 from bftrainer.cli.main import main
 from bftrainer.errors import UsageError
-from bftrainer.simulate.reproduce import diverse, hpo, report
-from bftrainer.simulate.reproduce.extent import FULL, QUICK, Extent
-from bftrainer.simulate.reproduce.findings import Line, ReproducedResult, Result
-from bftrainer.simulate.reproduce.make import make
-from bftrainer.simulate.reproduce.registry import RESULTS, choose
-from bftrainer.simulate.reproduce.replayer_share import POLICY
-from bftrainer.simulate.reproduce.runs import (
-    REPLAYER_SHARE,
-    PaperReplay,
-    Record,
-    play_all,
-    play_run,
-)
-from bftrainer.simulate.reproduce.scene import (
+from bftrainer.papers import markdown, report
+from bftrainer.papers.bftrainer.extent import FULL, QUICK, Sweeps
+from bftrainer.papers.bftrainer.forward_time import sweep
+from bftrainer.papers.bftrainer.paper import PAPER
+from bftrainer.papers.bftrainer.published import EXPECTED
+from bftrainer.papers.bftrainer.replayer_share import POLICY
+from bftrainer.papers.bftrainer.replays import MILP, REPLAYER_SHARE, PaperReplay, Record, play
+from bftrainer.papers.bftrainer.runtimes import runtimes_h
+from bftrainer.papers.bftrainer.scenario import (
     DIVERSE_FILE,
     PAPER_EVENTS,
     SUMMIT_FILE,
-    Scene,
-    choose_scene,
+    WeekOfNodes,
+    choose_scenario,
     network_name,
     workload_of,
 )
-from bftrainer.simulate.reproduce.series import Series, share_followed, static_outcome, windows_of
+from bftrainer.papers.bftrainer.series import Series, share_followed, static_outcome, windows_of
+from bftrainer.papers.findings import Finding, Line
+from bftrainer.papers.paper import Extent, Result
+from bftrainer.papers.reproduction import Reproduction, play_all, reproduce
 from bftrainer.simulate.traces import SAMPLE
 from bftrainer.simulate.workloads import NETWORKS
 from milp.check import find_violations
@@ -42,7 +40,7 @@ from milp.problem import Curve, Problem, ProblemNode, ProblemTrainer
 from tests.support.policies import allocated
 
 Output = pytest.CaptureFixture[str]
-TINY = Extent(
+TINY = Sweeps(
     name="tiny",
     hours=12.0,
     t_fwd_s=(10, 120, 300),
@@ -57,13 +55,17 @@ needs_data = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def scene() -> Scene:
-    return choose_scene(None, None, hours=6.0)
+def scenario() -> WeekOfNodes:
+    return choose_scenario(None, None, _hours(6.0))
 
 
 @pytest.fixture(scope="module")
-def record(scene: Scene) -> Record:
-    return play_run(scene, PaperReplay(workload="alexnet", p_jmax=4))
+def record(scenario: WeekOfNodes) -> Record:
+    return play(scenario, PaperReplay(workload="alexnet", p_jmax=4))
+
+
+def _hours(hours: float) -> Sweeps:
+    return replace(FULL, hours=hours)
 
 
 def _data() -> Path:
@@ -71,36 +73,38 @@ def _data() -> Path:
 
 
 class TestScene:
-    def test_without_data_it_is_the_sample(self, scene: Scene, tmp_path: Path) -> None:
-        assert scene.is_synthetic
-        assert not scene.is_papers
-        assert scene.source == SAMPLE.name
-        assert scene.trace.duration_s == 6 * 3600
-        assert choose_scene(None, tmp_path, hours=None).is_synthetic
+    def test_without_data_it_is_the_sample(self, scenario: WeekOfNodes, tmp_path: Path) -> None:
+        assert scenario.is_synthetic
+        assert not scenario.is_papers
+        assert scenario.source == SAMPLE.name
+        assert scenario.trace.duration_s == 6 * 3600
+        assert choose_scenario(None, tmp_path, FULL).is_synthetic
 
     def test_a_file_that_is_named_is_not_synthetic(self) -> None:
-        given = choose_scene(SAMPLE, None, hours=None)
+        given = choose_scenario(SAMPLE, None, FULL)
         assert not given.is_synthetic
         assert not given.is_papers
         assert given.trace.duration_s == 48 * 3600
 
     @needs_data
     def test_the_original_is_cut_to_the_paper_s_week(self) -> None:
-        week = choose_scene(None, _data(), hours=None)
+        week = choose_scenario(None, _data(), FULL)
         assert week.is_papers
         assert len(week.trace.names) == 1024
         assert len(week.trace.pool_changes()) == PAPER_EVENTS
         assert week.diverse_file == _data() / DIVERSE_FILE
-        assert choose_scene(_data() / SUMMIT_FILE, None, hours=3.0).trace.duration_s == 3 * 3600
+        assert (
+            choose_scenario(_data() / SUMMIT_FILE, None, _hours(3.0)).trace.duration_s == 3 * 3600
+        )
 
     @needs_data
     def test_the_published_names_are_those_of_table_2(self) -> None:
-        week = choose_scene(None, _data(), hours=1.0)
+        week = choose_scenario(None, _data(), _hours(1.0))
         names = {network_name(s.network) for s in workload_of(week, "diverse", 1.0)}
         assert names == {network.name for network in NETWORKS.values()}
 
-    def test_costs_are_scaled(self, scene: Scene) -> None:
-        first = next(iter(workload_of(scene, "vgg-16", 3.0)))
+    def test_costs_are_scaled(self, scenario: WeekOfNodes) -> None:
+        first = next(iter(workload_of(scenario, "vgg-16", 3.0)))
         assert (first.rescale_up_s, first.rescale_down_s) == (54.0, 36.0)
 
 
@@ -179,57 +183,68 @@ class TestReplayerShare:
 
 
 class TestRuns:
-    def test_the_same_for_any_number_of_processes(self, scene: Scene) -> None:
-        short = replace(scene, trace=scene.trace.restrict(hours=2.0))
+    def test_the_same_for_any_number_of_processes(self, scenario: WeekOfNodes) -> None:
+        short = replace(scenario, trace=scenario.trace.restrict(hours=2.0))
         runs = [
             PaperReplay(),
             PaperReplay(p_jmax=5),
             PaperReplay(policy=REPLAYER_SHARE),
             PaperReplay(hours=1.0),
         ]
-        alone = play_all(short, [*runs, *runs], processes=1)
-        together = play_all(short, runs, processes=2)
+        alone = play_all(PAPER, short, [*runs, *runs], processes=1)
+        together = play_all(PAPER, short, runs, processes=2)
         assert set(alone) == set(together) == set(runs)
         for run in runs:
             assert alone[run].series.net().tolist() == together[run].series.net().tolist()
             assert alone[run].trainers == together[run].trainers
         assert alone[runs[3]].series.at_s[-1] - alone[runs[3]].series.at_s[0] == 3600.0
 
-    def test_progress_reaches_the_end(self, scene: Scene) -> None:
+    def test_progress_reaches_the_end(self, scenario: WeekOfNodes) -> None:
         seen: list[float] = []
-        short = replace(scene, trace=scene.trace.restrict(hours=1.0))
+        short = replace(scenario, trace=scenario.trace.restrict(hours=1.0))
         play_all(
-            short, [PaperReplay(), PaperReplay(p_jmax=5)], processes=1, on_progress=seen.append
+            PAPER,
+            short,
+            [PaperReplay(), PaperReplay(p_jmax=5)],
+            processes=1,
+            on_progress=seen.append,
         )
         assert seen == [0.5, 1.0]
 
 
 class TestRegistry:
     def test_every_result_of_section_5_is_there(self) -> None:
-        known = [result.result_id for result in RESULTS]
+        known = [result.result_id for result in PAPER.results]
         assert len(known) == len(set(known))
         expected = {"fig7a", "fig7b", "table3", "table4", "statements"}
         expected |= {f"fig{n}" for n in (8, 9, 10, 11, 12, 13, 14, 15, 16)}
         assert expected <= set(known)
-        for result in RESULTS:
+        for result in PAPER.results:
             assert bool(result.missing) != (result.find is not None)
 
     @pytest.mark.parametrize("extent", [FULL, QUICK, TINY])
-    def test_every_result_has_runs(self, extent: Extent) -> None:
-        for result in RESULTS:
+    def test_every_result_has_runs(self, extent: Sweeps) -> None:
+        for result in PAPER.results:
             assert result.missing or result.runs(extent)
-        assert hpo.MILP in hpo.sweep(extent)  # T_fwd 120 s is what others compare with
+        assert MILP in sweep(extent)  # T_fwd 120 s is what others compare with
 
     def test_tables_have_a_row_per_network(self) -> None:
-        for paper in (diverse.TABLE_3, diverse.TABLE_4):
-            assert set(paper) == {network.name for network in NETWORKS.values()}
-            assert {len(row) for row in paper.values()} == {len(diverse.P_JMAX)}
+        for table in (EXPECTED.tables["table3"], EXPECTED.tables["table4"]):
+            assert set(table["rows"]) == {network.name for network in NETWORKS.values()}
+            assert {len(row) for row in table["rows"].values()} == {len(FULL.p_jmax)}
+
+    def test_every_published_value_has_a_source(self) -> None:
+        for lines in EXPECTED.results.values():
+            for entry in lines.values():
+                assert entry["source"]
+        for table in EXPECTED.tables.values():
+            assert table["source"]
 
     def test_choice_keeps_the_paper_s_order(self) -> None:
-        assert [r.result_id for r in choose(["table3", "FIG7A"])] == ["fig7a", "table3"]
-        assert choose([]) == RESULTS
+        assert [r.result_id for r in PAPER.choose(["table3", "FIG7A"])] == ["fig7a", "table3"]
+        assert PAPER.choose([]) == PAPER.results
         with pytest.raises(UsageError) as caught:
-            choose(["fig99"])
+            PAPER.choose(["fig99"])
         assert caught.value.code == "BFT-4160"
 
 
@@ -243,18 +258,18 @@ def test_runtimes_are_of_completed_trainers_by_network(record: Record) -> None:
             replace(ends[2], network="VGG-16", started_s=0.0, finished_s=None),
         ),
     )
-    assert diverse.runtimes_h(made) == {"AlexNet": 2.0}
+    assert runtimes_h(made) == {"AlexNet": 2.0}
 
 
 class TestReport:
     @staticmethod
     def _made(
-        scene: Scene, line: Line, extent: Extent = FULL
-    ) -> tuple[Result, report.Reproduction]:
+        scenario: WeekOfNodes, line: Line, extent: Extent = FULL
+    ) -> tuple[Result, Reproduction]:
         result = Result(result_id="x", shows="x", how="x", why="because", find=lambda *_: made)
-        made = ReproducedResult(lines=(line,))
-        return result, report.Reproduction(
-            scene=scene, extent=extent, results=(result,), findings={"x": made}, pictures={}
+        made = Finding(lines=(line,))
+        return result, Reproduction(
+            paper=PAPER, scenario=scenario, extent=extent, results=(result,), findings={"x": made}
         )
 
     def test_deviations_are_in_points_or_percent(self) -> None:
@@ -262,8 +277,8 @@ class TestReport:
         assert Line(what="", ours=3.0, paper=2.0, unit="h").deviation == 50.0
         assert Line(what="", ours=None, paper=2.0).deviation is None
 
-    def test_only_what_is_far_is_explained(self, scene: Scene) -> None:
-        week = replace(scene, is_papers=True, is_synthetic=False)
+    def test_only_what_is_far_is_explained(self, scenario: WeekOfNodes) -> None:
+        week = replace(scenario, is_papers=True, is_synthetic=False)
         near = Line(what="", ours=76.0, paper=75.0)
         far = replace(near, ours=70.0)
         result, made = self._made(week, near)
@@ -276,18 +291,20 @@ class TestReport:
         _, quick = self._made(week, far, QUICK)
         assert report.explain(far, result, quick).startswith("shortened")
 
-    def test_another_trace_is_said_to_be_one(self, scene: Scene) -> None:
+    def test_another_trace_is_said_to_be_one(self, scenario: WeekOfNodes) -> None:
         far = Line(what="", ours=10.0, paper=75.0)
-        result, made = self._made(scene, far)
+        result, made = self._made(scenario, far)
         assert report.explain(far, result, made) == "another trace"
         assert "NOT comparable" in report.remarks(made)[0]
-        assert "NOT comparable" in report.markdown(made)
+        assert "NOT comparable" in markdown.markdown(made, {})
 
 
 def test_everything_on_the_sample() -> None:
-    sample = choose_scene(None, None, hours=12.0)
+    sample = choose_scenario(None, None, _hours(12.0))
     short = replace(sample, trace=sample.trace.restrict(slice(0, 100)))
-    made = make(short, TINY, [r for r in RESULTS if r.result_id != "fig13"], processes=1)
+    made = reproduce(
+        PAPER, short, TINY, [r for r in PAPER.results if r.result_id != "fig13"], processes=1
+    )
     document = json.loads(json.dumps(report.document(made), allow_nan=False))
     results = {result["id"]: result for result in document["results"]}
     assert results["table1"]["status"] == "not available"
@@ -297,8 +314,8 @@ def test_everything_on_the_sample() -> None:
     assert lines["U of the heuristic"]["paper"] == 75.0
     assert 0 < lines["U of the heuristic"]["ours"] < 120
     assert len(results["table3"]["lines"]) == 1 + 7 * len(TINY.p_jmax)
-    text = report.markdown(made)
-    for result in RESULTS:
+    text = markdown.markdown(made, {})
+    for result in PAPER.results:
         assert (f"## {result.result_id}\n" in text) == (result.result_id != "fig13")
     assert len(report.rows(made, most=3)) < len(report.rows(made))
 
@@ -352,10 +369,10 @@ class TestCommand:
 @pytest.mark.long
 def test_the_published_bookkeeping_is_met() -> None:
     """U within the tolerance of the values beside the data (README there: 0.004)."""
-    week = choose_scene(None, _data(), hours=None)
-    made = make(week, FULL, choose(["exact-replay"]), processes=2)
+    week = choose_scenario(None, _data(), FULL)
+    made = reproduce(PAPER, week, FULL, PAPER.choose(["exact-replay"]), processes=2)
     lines = made.findings["exact-replay"].lines
-    assert len(lines) == 2 * (1 + len(hpo.EXACT_REPLAY))
+    assert len(lines) == 2 * (1 + len(EXPECTED.tables["exact-replay"]["columns"]))
     for line in lines:
         assert line.deviation is not None
         # Ties: T_fwd 1,200 s by name and 60 s at random are further off: docs/design/reproduce.md.

@@ -5,10 +5,10 @@ For unit tests of one path each; the property test has a model of workers instea
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from bftrainer.actuate import stimuli
 from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.group import (
     Announced,
@@ -23,14 +23,13 @@ from bftrainer.elastic import protocol
 T = TypeVar("T")
 
 
-def offer(node: str, pilot_id: str = "", *, copy_port: int = 0) -> NodeOffer:
+def offer(node: str, pilot_id: str = "") -> NodeOffer:
     return NodeOffer(
         node=node,
         pilot_id=pilot_id or f"p-{node}",
         address=f"addr-{node}",
         agent_endpoint=f"tcp://{node}",
         agent_public_key=f"key-{node}",
-        copy_port=copy_port,
     )
 
 
@@ -47,16 +46,15 @@ class Driver:
         last_generation: int = 0,
         incarnation: int = 1,
     ) -> None:
-        tokens = itertools.count()
         self.machine = GenerationMachine(
-            "t1",
+            trainer_id="t1",
             n_min=n_min,
             n_max=n_max,
             join_window_s=join_window_s,
             start_timeout_s=start_timeout_s,
-            last_generation=last_generation,
+            generation=last_generation,
             incarnation=incarnation,
-            new_token=lambda: f"token{next(tokens)}",
+            commit_key="k",
         )
         self.now_s = 100.0
         self.log: list[Instruction] = []
@@ -64,31 +62,33 @@ class Driver:
 
     # ---- stimuli -------------------------------------------------------------------
 
-    def _took(self, out: list[Instruction]) -> list[Instruction]:
-        self.new = out
-        self.log += out
-        return out
+    def _handle(self, stimulus: stimuli.Stimulus) -> list[Instruction]:
+        self.new = self.machine.handle(stimulus, self.now_s)
+        self.log += self.new
+        return self.new
 
     def target(self, *nodes: str, staying: Mapping[str, str] | None = None) -> list[Instruction]:
-        offers = [offer(n) for n in nodes]
-        return self._took(self.machine.set_targets(offers, self.now_s, staying))
+        offers = tuple(offer(n) for n in nodes)
+        return self._handle(stimuli.TargetsSet(offers=offers, staying=staying or {}))
 
     def wait(self, seconds: float) -> list[Instruction]:
         self.now_s += seconds
-        return self._took(self.machine.tick(self.now_s))
+        return self._handle(stimuli.TimePassed())
 
     def say(self, worker_id: str, body: protocol.Message) -> list[Instruction]:
-        return self._took(self.machine.on_body(worker_id, body, self.now_s))
+        return self._handle(stimuli.WorkerMessage(worker_id=worker_id, message=body))
 
     def exit(self, worker_id: str, returncode: int = 0, cause: str = "") -> list[Instruction]:
-        return self._took(self.machine.on_exit(worker_id, returncode, cause, self.now_s))
+        return self._handle(
+            stimuli.WorkerEnded(worker_id=worker_id, returncode=returncode, cause=cause)
+        )
 
     def lose_agent(self, node: str) -> list[Instruction]:
-        return self._took(self.machine.on_agent_lost(f"p-{node}", self.now_s))
+        return self._handle(stimuli.AgentLost(pilot_id=f"p-{node}"))
 
     def agent_failed(self, node: str, how: str = "FAILED") -> list[Instruction]:
         """The batch system says that it did not end the pilot of a lost agent."""
-        return self._took(self.machine.on_agent_failed(f"p-{node}", how, self.now_s))
+        return self._handle(stimuli.AgentFailed(pilot_id=f"p-{node}", how=how))
 
     # ---- what was asked for ----------------------------------------------------------
 

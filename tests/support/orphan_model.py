@@ -11,14 +11,16 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from bftrainer.actuate import stimuli
 from bftrainer.actuate.adoption import adopt
 from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.group import Instruction, Kill, NodeOffer, StartWorkerOn, Tell, Worker
 from bftrainer.elastic import protocol
 from bftrainer.elastic.control import key_of
+from bftrainer.wire.peers import NO_KEY, PeerAnswer, PeerStanding
 from tests.support.worker_model import NO_STATE, Key, ModelWorker, World
-from trainers.agent.quorum import NO_KEY, Absent, Answered, QuorumMember
-from trainers.agent.regroup import AskPromise, PassOn, Regroup, Survey, TellOwn
+from trainers.agent.quorum import Absent
+from trainers.agent.regroup import Ask, Regroup, TellOwn
 from trainers.agent.regroup import Instruction as AgentInstruction
 
 
@@ -31,10 +33,10 @@ class Record:
     latest: dict[str, protocol.Message] = field(default_factory=dict)
     step: int = 0
 
-    def standing(self, worker_id: str) -> QuorumMember:
+    def standing(self, worker_id: str) -> PeerStanding:
         interrupted, ready = self.latest.get("Interrupted"), self.latest.get("Ready")
         is_ready = isinstance(ready, protocol.Ready)
-        return QuorumMember(
+        return PeerStanding(
             worker_id=worker_id,
             commit=self.commit,
             entered=self.entered,
@@ -62,7 +64,7 @@ class Question:
     """On its way from one agent to another."""
 
     sender: str  # pilot ids
-    what: Survey | AskPromise | PassOn
+    what: Ask
 
     @property
     def to(self) -> str:
@@ -90,14 +92,14 @@ class Orphans(World):
         """A daemon comes (back) and adopts what the agents it can hear report."""
         self.incarnation += 1
         self.machine = GenerationMachine(
-            "t1",
+            trainer_id="t1",
             n_min=self.n_min,
             n_max=4,
             join_window_s=0.5,
             start_timeout_s=1e9,
-            last_generation=self.last_generation,
+            generation=self.last_generation,
             incarnation=self.incarnation,
-            new_token=self._new_token,
+            commit_key="k",
         )
         workers, reports = [], {}
         for agent in self.agents.values():
@@ -133,12 +135,12 @@ class Orphans(World):
     def retarget(self) -> None:
         if self.machine is not None:
             offers = [self._offer(a) for a in self.agents.values() if a.pilot_id not in self.cut]
-            self._obey(self.machine.set_targets(offers, self.now_s))
+            self._handle(stimuli.TargetsSet(offers=tuple(offers)))
 
     def tick(self, seconds: float) -> None:
         self.now_s += seconds
         if self.machine is not None:
-            self._obey(self.machine.tick(self.now_s))
+            self._handle(stimuli.TimePassed())
         for agent in list(self.agents.values()):
             self.look(agent)
 
@@ -148,9 +150,13 @@ class Orphans(World):
         if self.machine is None:
             return
         if isinstance(what, int):
-            self._obey(self.machine.on_exit(worker_id, what, "", self.now_s))
+            self._handle(stimuli.WorkerEnded(worker_id=worker_id, returncode=what, cause=""))
         else:
-            self._obey(self.machine.on_body(worker_id, what, self.now_s))
+            self._handle(stimuli.WorkerMessage(worker_id=worker_id, message=what))
+
+    def _handle(self, stimulus: stimuli.Stimulus) -> None:
+        assert self.machine is not None
+        self._obey(self.machine.handle(stimulus, self.now_s))
 
     def _obey(self, instructions: Sequence[Instruction]) -> None:
         if self.machine is not None:
@@ -171,7 +177,7 @@ class Orphans(World):
         del self.agents[pilot_id]
         self.cut.discard(pilot_id)
         if self.machine is not None:
-            self._obey(self.machine.on_agent_lost(pilot_id, self.now_s))
+            self._handle(stimuli.AgentLost(pilot_id=pilot_id))
 
     def cut_off(self, pilot_ids: set[str]) -> None:
         """Nothing passes any more between these agents and the rest, or the daemon."""
@@ -180,7 +186,7 @@ class Orphans(World):
             for pilot_id in sorted(self.cut):
                 self.agents[pilot_id].is_written_off = True
                 self.channels[pilot_id].to_agent.clear()
-                self._obey(self.machine.on_agent_lost(pilot_id, self.now_s))
+                self._handle(stimuli.AgentLost(pilot_id=pilot_id))
 
     def heal(self) -> None:
         """The network is whole; a daemon tells workers that it gave up to go."""
@@ -218,12 +224,12 @@ class Orphans(World):
     def _is_orphaned(self, agent: Agent) -> bool:
         return self.machine is None and not agent.is_written_off
 
-    def _standings(self, agent: Agent) -> list[QuorumMember]:
+    def _standings(self, agent: Agent) -> list[PeerStanding]:
         return [r.standing(worker_id) for worker_id, r in agent.records.items()]
 
     def _follow(self, agent: Agent, instructions: Sequence[AgentInstruction]) -> None:
         for instruction in instructions:
-            if isinstance(instruction, Survey | AskPromise | PassOn):
+            if isinstance(instruction, Ask):
                 self.questions.append(Question(sender=agent.pilot_id, what=instruction))
             elif isinstance(instruction, TellOwn):
                 self._tell(agent, instruction.worker_id, instruction.body)
@@ -243,43 +249,18 @@ class Orphans(World):
         if sender is None:
             return
         is_across = (question.sender in self.cut) != (question.to in self.cut)
-        if isinstance(question.what, Survey):
-            answer = self._answer(other, question.what, is_across or is_lost)
-            sender.machine.on_answer(question.to, answer)
-        else:
-            is_done = other is not None and not is_across and not is_lost
-            self._settle(sender, question.what, is_done and self._ask(other, question.what))
+        answer: PeerAnswer | Absent = Absent.SILENT
+        if not is_across and not is_lost:
+            answer = Absent.GONE if other is None else self._answer(other, question.what)
+        self._follow(sender, sender.machine.on_answer(question.what, answer, self.now_s))
         self.look(sender)
 
-    def _answer(self, other: Agent | None, asked: Survey, is_unheard: bool) -> Answered | Absent:
-        if is_unheard:
-            return Absent.SILENT
-        if other is None:
-            return Absent.GONE
-        other.machine.nudge(asked.stuck)
-        own = tuple(other.machine.with_promise(w) for w in self._standings(other))
-        return Answered(is_orphaned=self._is_orphaned(other), workers=own)
-
-    def _ask(self, other: Agent | None, what: AskPromise | PassOn) -> bool:
-        if other is None:
-            return False
-        worker_id, is_orphaned = what.member.worker_id, self._is_orphaned(other)
-        known = {w.worker_id: w for w in self._standings(other)}
-        worker = known.get(worker_id)
-        if isinstance(what, AskPromise):
-            return not other.machine.promise(worker, what.key, is_orphaned=is_orphaned)
-        if other.machine.accept(worker, what.commit, is_orphaned=is_orphaned):
-            return False
-        self._tell(other, worker_id, what.commit)
-        return True
-
-    def _settle(self, sender: Agent, what: AskPromise | PassOn, is_done: bool) -> None:
-        worker_id = what.member.worker_id
-        if isinstance(what, AskPromise):
-            sender.machine.on_promise(worker_id, what.key, is_given=is_done, now_s=self.now_s)
-        else:
-            key = key_of(what.commit)
-            self._follow(sender, sender.machine.on_passed(worker_id, key, is_done=is_done))
+    def _answer(self, other: Agent, asked: Ask) -> PeerAnswer:
+        answer, instructions = other.machine.answer(
+            self._standings(other), asked.question, is_orphaned=self._is_orphaned(other)
+        )
+        self._follow(other, instructions)
+        return answer
 
     # ---- workers, as their agents see them ---------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bftrainer.actuate import stimuli
 from bftrainer.actuate.generation import END_PATIENCE_S
 from bftrainer.actuate.group import (
     Ended,
@@ -96,7 +97,7 @@ def test_a_closed_machine_wants_nothing_more() -> None:
     d = Driver()
     d.form("n1", "n2")
     worker = d.on("n1")
-    d.machine.close()
+    d.machine.handle(stimuli.TrainerClosed(), d.now_s)
     assert not d.target("n1", "n2", "n3")
     assert not d.exit(worker, -9)
     assert not d.wait(1e6)
@@ -218,7 +219,7 @@ def test_a_node_that_returns_with_another_pilot_gets_a_new_worker() -> None:
     d = Driver()
     d.form("n1")
     d.lose_agent("n1")
-    out = d.machine.set_targets([offer("n1", "p-new")], d.now_s)
+    out = d.machine.handle(stimuli.TargetsSet(offers=(offer("n1", "p-new"),)), d.now_s)
     assert [(s.pilot_id, s.worker_id) for s in d.wanted(StartWorkerOn, out)] == [
         ("p-new", "t1-1-2")
     ]

@@ -12,7 +12,7 @@ LEASE_S = 100.0
 
 def _stalling() -> Driver:
     d = Driver()
-    d.machine._stall = Stall(LEASE_S)
+    d.machine.stall = Stall(LEASE_S)
     d.form("n1", "n2", "n3")
     return d
 

@@ -92,6 +92,21 @@ def test_pilots_make_way_the_youngest_first_and_only_as_many_as_needed() -> None
     assert decided.starts == {}
 
 
+def test_a_job_that_may_not_preempt_leaves_time_to_give_back() -> None:
+    pilots = tuple(held_pilot(f"p{i}", f"n{i}") for i in (1, 2, 3))
+
+    def patient(job_id: str, n_nodes: int) -> Waiting:
+        return Waiting(job_id=job_id, n_nodes=n_nodes, limit_s=10.0, may_preempt=False)
+
+    queue = (patient("free", 1), patient("a", 2), waiting("b", 1))
+    decided = one_pass(*queue, held=pilots)
+    assert decided.starts == {"free": ("n4",)}
+    assert (decided.claims, decided.preempted, decided.plan) == ({}, [], None)
+    # A pilot that is leaving is in nobody's way.
+    leaving = (*pilots[:2], held_pilot("p3", "n3", is_ending=True))
+    assert one_pass(patient("a", 2), held=leaving).claims == {"a": ("n4", "n3")}
+
+
 def test_pilot_on_its_way_out_is_preferred_and_not_preempted_again() -> None:
     pilots = (
         held_pilot("p1", "n1", start_s=9),

@@ -182,6 +182,17 @@ def test_a_hello_is_as_long_as_there_are_agents_and_no_longer() -> None:
         decode_from_agent(encode(_hello(1000)), n_agents=2)
 
 
+def test_an_agent_of_an_earlier_release_is_understood() -> None:
+    said = json.loads(encode(_hello(1)))
+    held = {"trainer_id": "t1", "generation": 1, "step": 9}
+    frame = json.dumps({**said, "copy_port": 4000, "copies": [held]}).encode()
+    understood = decode_from_agent(frame)
+    assert isinstance(understood, Hello)
+    assert [w.worker_id for w in understood.workers] == ["t12345-67-0"] * 2
+    with pytest.raises(WireError, match="unknown field 'copy_ports'"):
+        decode_from_agent(frame.replace(b"copy_port", b"copy_ports"))
+
+
 def test_what_we_say_ourselves_is_checked_as_well() -> None:
     with pytest.raises(ValidationError):
         Leaving(pilot_id="p1", reason="told", told_s=float("inf"))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from milp.check import check, objective_value
-from milp.classes.several import solve_classes
+from milp.classes import solve_classes
 from milp.errors import ProblemError
 from milp.options import build_options
 from milp.pool import view_pool

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import logging
-import socket
-import threading
 
 import pytest
 
 from bftrainer.observability.logs import OneLine
 from bftrainer.wire.refused_messages import RefusedMessages
-from tests.support.waiting import wait_for
-from trainers.agent.replica_store import CopyHolder
-
-GARBAGE = (b"", b"\n", b"[" * 3000 + b"\n", b"\xff" * 4000, b'{"verb":"put","what":{}}\n', b"7\n")
 
 
 def test_one_line_a_kind_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
@@ -32,36 +26,6 @@ def test_one_line_a_kind_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> Non
     now_s += 10.0
     refusals.refuse("malformed", "p3", "z")
     assert "p3 dropped (malformed, 501 so far)" in caplog.records[-1].getMessage()
-
-
-def test_two_hundred_bad_connections_to_a_holder_are_a_line_or_two(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    crashed: list[object] = []
-    monkeypatch.setattr(threading, "excepthook", crashed.append)
-    monkeypatch.setattr(logging.getLogger("bftrainer"), "propagate", True)
-    holder = CopyHolder(limit_bytes=lambda: 1 << 20)
-    address = ("127.0.0.1", holder.start("127.0.0.1"))
-    try:
-        with caplog.at_level(logging.INFO):
-            for number in range(200):
-                with socket.create_connection(address, 5.0) as connection:
-                    connection.settimeout(10.0)
-                    connection.recv(100)
-                    connection.sendall(GARBAGE[number % len(GARBAGE)])
-                    connection.shutdown(socket.SHUT_WR)
-                    while connection.recv(4096):
-                        pass
-            wait_for(lambda: not _talking(), what="all talks are over")
-    finally:
-        holder.close()
-    assert crashed == []
-    assert len(caplog.text) < 2000
-    assert "Traceback" not in caplog.text
-
-
-def _talking() -> list[threading.Thread]:
-    return [t for t in threading.enumerate() if "_talk" in t.name]
 
 
 def test_a_record_is_one_line_whatever_it_quotes() -> None:

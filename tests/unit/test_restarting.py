@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bftrainer.actuate import stimuli
 from bftrainer.actuate.costs import learn_rescale
 from bftrainer.actuate.generation import END_PATIENCE_S
 from bftrainer.actuate.group import Ended, Parked, Rescaled, WorkerFailed
@@ -17,16 +18,16 @@ class RestartDriver(Driver):
     def __init__(self, *, n_min: int = 1, n_max: int = 8) -> None:
         super().__init__(n_min=n_min, n_max=n_max)
         self.machine: RestartMachine = RestartMachine(
-            "t1",
+            trainer_id="t1",
             n_min=n_min,
             n_max=n_max,
             join_window_s=1.0,
             start_timeout_s=60.0,
-            last_generation=0,
+            generation=0,
             incarnation=1,
-            new_token=lambda: "token",
+            commit_key="k",
         )
-        self.machine.keep_grace(20.0)
+        self.machine.leave_patience_s = 20.0 + KILL_MARGIN_S
 
     def stopped(self, *nodes: str, saved: bool = True, unsaved: str = "") -> None:
         """Let the keepers on these nodes do what the last commit says, and exit."""
@@ -222,7 +223,7 @@ def test_what_restarts_cost_is_learnt_for_both_directions() -> None:
 def test_cancelled_programs_write_their_checkpoint_and_nobody_starts_again() -> None:
     d = RestartDriver()
     d.form("n1", "n2")
-    d.machine.wind_up(d.now_s, 20.0)
+    d.machine.handle(stimuli.WindUp(grace_s=20.0), d.now_s)
     assert d.machine.has_members
     d.target("n1", "n2", "n3")
     assert not d.started()

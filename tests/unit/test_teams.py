@@ -15,13 +15,11 @@ from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.group import worker_on
 from bftrainer.actuate.log_files import log_directory, log_files
 from bftrainer.canonical import from_plain, to_plain
-from bftrainer.elastic.control import Control
 from bftrainer.elastic.protocol import (
     Commit,
     Entered,
     Finished,
     Interrupted,
-    KeepCopy,
     Left,
     Member,
     Progress,
@@ -32,8 +30,6 @@ from bftrainer.elastic.protocol import (
     to_body,
 )
 from bftrainer.elastic.rank import place_in
-from bftrainer.elastic.replica_sender import Copier
-from bftrainer.elastic.state import State
 from bftrainer.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
 from bftrainer.runtimes.base import load_runtime
@@ -160,16 +156,6 @@ def test_ranks_go_node_by_node() -> None:
     assert place_in(commit("a", "c"), NODE) is None
 
 
-def test_only_the_first_worker_of_a_lone_node_brings_copies_away() -> None:
-    keep = KeepCopy(holder="p2", host="127.0.0.1", port=1, key="k")
-    for config, is_due in zip(split(NODE, gpus=0, environ={}), (True, False), strict=True):
-        control = Control(config, None)
-        control.keep = keep
-        copier = Copier(control, State.__new__(State))
-        assert copier.is_due(nodes=1) is is_due
-        assert not copier.is_due(nodes=2)
-
-
 def test_logs_are_named_with_the_ranks_of_their_workers(tmp_path: Path) -> None:
     spec = TrainerSpec(
         name="x", user="u", script="/s/x.py", checkpoint_dir=str(tmp_path), workers_per_node=2
@@ -178,8 +164,8 @@ def test_logs_are_named_with_the_ranks_of_their_workers(tmp_path: Path) -> None:
     for name in ("t1-1-10", "t1-1-2", "t1-1-2-1", "t1-1-10-1", "t1-1-1"):
         (log_directory(spec) / f"{name}.log").touch()
     machine = GenerationMachine(
-        "t1", n_min=1, n_max=2, join_window_s=0.0, start_timeout_s=9.0, last_generation=0,
-        incarnation=1, new_token=lambda: "t",
+        trainer_id="t1", n_min=1, n_max=2, join_window_s=0.0, start_timeout_s=9.0, generation=0,
+        incarnation=1, commit_key="k",
     )  # fmt: skip
     for name in ("t1-1-2", "t1-1-10"):
         machine.workers[name] = worker_on(offer(f"n{name}"), name, 0.0)
@@ -258,7 +244,7 @@ def test_the_first_worker_tells_the_progress_and_the_slowest_the_pace() -> None:
 def test_one_interrupted_worker_makes_the_node_stuck_and_is_told_once() -> None:
     two = Two()
     given = commit("t1-1-3", "b")
-    two.team.told(given, to_body(given))
+    two.team.told(given)
     broken = Interrupted(generation=4, attempt=1, step=8, reason="gone")
     assert two.said(1, broken) == broken
     assert two.said(0, broken) is None
@@ -272,7 +258,7 @@ def test_one_interrupted_worker_makes_the_node_stuck_and_is_told_once() -> None:
 def test_what_a_returning_daemon_is_told_is_the_node_as_one() -> None:
     two = Two()
     given = commit("t1-1-3", "b")
-    two.team.told(given, to_body(given))
+    two.team.told(given)
     two.said(0, entered(1, 0, 0.1))
     assert two.team.report().latest == []
     two.said(1, entered(1, 1, 0.0))

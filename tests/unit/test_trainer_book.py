@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from bftrainer.actuate.generation import GenerationMachine
-from bftrainer.actuate.group import NodeOffer
 from bftrainer.actuate.trainers import TrainerBook
 from bftrainer.elastic import protocol
 from bftrainer.elastic.protocol import Commit, Member
@@ -34,7 +33,6 @@ class Site:
         self.steady_s = 100.0
         self.commit: Commit | None = None
         self.sent: list[tuple[str, DaemonMessage]] = []
-        self.offers: list[NodeOffer] = []
         self.refusals = RefusedMessages(logging.getLogger("test.book"))
         self.journal = journal
         self.book = TrainerBook(
@@ -44,7 +42,6 @@ class Site:
             send=self._send,
             clock=lambda: self.now_s,
             on_change=self._changed,
-            offers=lambda: self.offers,
             steady=lambda: self.steady_s,
             refusals=self.refusals,
         )

@@ -15,7 +15,7 @@ from bftrainer.elastic import protocol
 from bftrainer.elastic.protocol import Commit, Member
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import TrainerState
-from bftrainer.wire.messages import DropCopy, HeldCopy, KillWorker, TellWorker, WorkerReport
+from bftrainer.wire.messages import KillWorker, WorkerReport
 from tests.support.generations import offer
 from tests.unit.test_trainer_book import Site, _entered, _progress
 
@@ -278,60 +278,3 @@ def test_a_second_greeting_takes_the_place_of_the_first(
     heir.book.adopt_all({p: offer(p.removeprefix("p-")) for p in honest})
     assert len(heir.book.trainers["t1"].machine.workers) == 2
     assert _killed(heir) == []
-
-
-# ---- copies -----------------------------------------------------------------------------
-
-
-def _held(step: int = 10, generation: int = 9) -> HeldCopy:
-    return HeldCopy(
-        trainer_id="t1", generation=generation, step=step, samples=step, size_bytes=1, age_s=0.0
-    )
-
-
-def _alone(tmp_path: Path, journal: Journal) -> Site:
-    """A trainer alone on n1; n2 holds the copies of its state."""
-    site = Site(tmp_path, journal)
-    site.offers = [offer("n1", copy_port=1), offer("n2", copy_port=1)]
-    site.target("n1")
-    site.enter()
-    site.target("n1")
-    assert site.book.records["t1"].copy_holders == ("p-n2",)
-    return site
-
-
-def _told(site: Site, kind: str) -> list[str]:
-    """The pilots whose workers were told a body of a kind."""
-    told = [(p, m.body) for p, m in site.sent if isinstance(m, TellWorker)]
-    return [str(body["holder"]) for _, body in told if body["type"] == kind]
-
-
-def _dropped(site: Site) -> list[str]:
-    return [p for p, m in site.sent if isinstance(m, DropCopy)]
-
-
-def test_a_copy_counts_only_with_an_agent_that_was_told_to_hold_it(
-    tmp_path: Path, journal: Journal
-) -> None:
-    site = _alone(tmp_path, journal)
-    site.book.copies.on_hello("p-n3", [_held(step=10**9)], site.book.records)
-    assert _dropped(site) == ["p-n3"]
-    assert site.refusals.counts["not-its-copy"] == 1
-    site.book.on_agent_lost("p-n2")  # its connection was gone for a moment
-    site.book.copies.on_hello("p-n2", [_held()], site.book.records)
-    assert _dropped(site) == ["p-n3"]
-
-
-def test_after_a_restart_the_journal_says_who_may_hold_a_copy(
-    tmp_path: Path, journal: Journal
-) -> None:
-    _alone(tmp_path, journal)
-    heir = Site(tmp_path, journal)
-    heir.offers = [offer(n, copy_port=1) for n in ("n2", "n3", "n4")]
-    heir.book.copies.on_hello("p-n2", [_held(step=10)], heir.book.records)
-    heir.book.copies.on_hello("p-n3", [_held(step=10**9)], heir.book.records)
-    heir.book.adopt_all({})  # its node is lost
-    heir.target("n4")
-    heir.form()
-    assert _told(heir, "Recall") == ["p-n2"]
-    assert _dropped(heir) == ["p-n3"]

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 
 from bftrainer.wire.keys import KeyPair, generate_pair
-from bftrainer.wire.peers import IAm, PeerServer, PeerWorker, WhoIs, ask, refuses
+from bftrainer.wire.peers import Done, PeerAnswer, PeerServer, Promise, ask, refuses
 
 
 def test_peers_answer_members_of_a_known_roster_only() -> None:
     async def scenario() -> None:
         ours, theirs = generate_pair(), generate_pair()
-        answer = IAm(pilot_id="p1", workers=[PeerWorker(worker_id="w1", generation=3, step=9)])
+        question = Promise(trainer_id="t1", worker_id="t1-1-1", generation=3, attempt=1)
+        answer = Done(refusal="a daemon is running")
         asked: list[str] = []
 
-        def answered(public_key: str, _question: object) -> IAm:
+        def answered(public_key: str, asked_for: object) -> Done:
+            assert asked_for == question
             asked.append(public_key)
             return answer
 
@@ -22,15 +24,15 @@ def test_peers_answer_members_of_a_known_roster_only() -> None:
         endpoint = server.start("127.0.0.1")
         known = generate_pair()
 
-        async def who_is(keys: KeyPair, timeout_s: float) -> IAm | None:
+        async def promise(keys: KeyPair, timeout_s: float) -> PeerAnswer | None:
             return await ask(
-                endpoint, WhoIs(), IAm, public_key=ours.public, keys=keys, timeout_s=timeout_s
+                endpoint, question, public_key=ours.public, keys=keys, timeout_s=timeout_s
             )
 
-        assert await who_is(theirs, 0.3) is None
+        assert await promise(theirs, 0.3) is None
         assert server.counts["stranger"] >= 1
         server.allow(known.public)
-        assert await who_is(known, 15.0) == answer
+        assert await promise(known, 15.0) == answer
         assert asked == [known.public]
         assert await refuses(endpoint, 5.0) is False
         server.close()

@@ -20,7 +20,6 @@ from bftrainer.wire.client import DaemonConnection
 from bftrainer.wire.keys import KeyPair
 from bftrainer.wire.messages import (
     AgentMessage,
-    CopySettled,
     DaemonMessage,
     Heartbeat,
     Hello,
@@ -64,7 +63,7 @@ class DaemonLink:
         self._on_down = on_down
         self._is_up = self._is_welcome = False
         self._was_in_touch = False
-        self._held_back: list[Said | CopySettled] = []
+        self._held_back: list[Said] = []
         self._heard_s = self._hello_s = self._heartbeat_sent_s = time.monotonic()
         # Converted to the monotonic clock, because the wall clock may be set meanwhile.
         end_s = config.end_s
@@ -100,7 +99,7 @@ class DaemonLink:
         self._connection.start()
         self._tick()
 
-    def report(self, message: Said | CopySettled) -> None:
+    def report(self, message: Said) -> None:
         """Send to the daemon, at once or after its Welcome."""
         if self._is_welcome:
             self._send(message)

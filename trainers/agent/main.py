@@ -22,31 +22,18 @@ from bftrainer.observability.logs import OneLine
 from bftrainer.wire.agent_config import AgentConfig, own_address
 from bftrainer.wire.keys import generate_pair, load_pair
 from bftrainer.wire.messages import (
-    CopySettled,
     DaemonMessage,
-    DropCopy,
     Hello,
-    HoldCopy,
     KillWorker,
     Leave,
     Refused,
-    SettleCopy,
     StartWorker,
     TellWorker,
     Welcome,
 )
-from bftrainer.wire.peers import (
-    IAm,
-    PassCommit,
-    PeerAnswer,
-    PeerQuestion,
-    PeerServer,
-    Promise,
-    SurveyTrainer,
-)
+from bftrainer.wire.peers import PeerServer
 from trainers.agent.link import DaemonLink
 from trainers.agent.peer_recovery import PeerRecovery
-from trainers.agent.replica_orders import HeldCopies
 from trainers.agent.signals import SignalWaiter
 from trainers.agent.starting import Started
 from trainers.agent.workers import Said, Workers
@@ -63,9 +50,7 @@ class Agent:
         self._address = config.address or own_address()
         # A separate key pair for peers, kept in memory only.
         self._peer_keys = generate_pair()
-        self._peers = PeerServer(keys=self._peer_keys, answer=self._answer)
         self._peer_endpoint = ""
-        self._copies = HeldCopies(report=self._report)
         self._workers = Workers(
             log_dir=config.state_dir,
             gpus=config.gpus,
@@ -81,6 +66,7 @@ class Agent:
             is_up=lambda: self._link.is_up,
             was_in_touch=lambda: self._link.was_in_touch,
         )
+        self._peers = PeerServer(keys=self._peer_keys, answer=self._orphaned.answer)
         self._link = DaemonLink(
             config,
             load_pair(config.key_file),
@@ -98,7 +84,6 @@ class Agent:
         waiter.on_overdue = self._vanish
         waiter.on_leave = lambda: _schedule(loop, self.leave, waiter)
         self._peer_endpoint = self._peers.start(self._address)
-        self._copies.start(self._address)
         self._orphaned.start(self._peer_endpoint)
         self._link.start()
         self._watch(loop)
@@ -122,7 +107,7 @@ class Agent:
         self._workers.kill_all()
         os._exit(0)
 
-    def _report(self, message: Said | CopySettled) -> None:
+    def _report(self, message: Said) -> None:
         self._link.report(message)
         self._orphaned.news()
 
@@ -137,8 +122,6 @@ class Agent:
             gpus=self._config.gpus,
             end_s=self._config.end_s,
             workers=self._workers.reports(),
-            copy_port=self._copies.port,
-            copies=self._copies.reports(),
         )
 
     def _obey(self, order: DaemonMessage) -> None:
@@ -151,8 +134,6 @@ class Agent:
                 self._workers.tell(order)
             case KillWorker():
                 self._workers.kill(order.worker_id)
-            case HoldCopy() | DropCopy() | SettleCopy():
-                self._copies.obey(order)
             case Leave():
                 LOG.info("the daemon ordered us to leave: %s", order.reason)
                 self.leave("told")
@@ -164,16 +145,6 @@ class Agent:
         for member in commit.members:
             if member.agent_public_key:
                 self._peers.allow(member.agent_public_key)
-
-    def _answer(self, public_key: str, question: PeerQuestion) -> PeerAnswer:
-        match question:
-            case SurveyTrainer():
-                return self._orphaned.surveyed(public_key, question)
-            case Promise():
-                return self._orphaned.promise(public_key, question)
-            case PassCommit():
-                return self._orphaned.pass_commit(public_key, question)
-        return IAm(pilot_id=self._config.pilot_id, workers=self._workers.for_peers())
 
 
 def _schedule(

@@ -15,21 +15,20 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from bftrainer.elastic import protocol
-from bftrainer.elastic.protocol import Commit, Member
 from bftrainer.wire.keys import KeyPair
 from bftrainer.wire.messages import TellWorker
 from bftrainer.wire.peers import (
     Done,
-    PassCommit,
+    PeerAnswer,
+    PeerQuestion,
     PeerStanding,
-    Promise,
     Surveyed,
     SurveyTrainer,
     ask,
     refuses,
 )
-from trainers.agent.quorum import Absent, Answer, Answered, QuorumMember
-from trainers.agent.regroup import AskPromise, Instruction, Note, PassOn, Regroup, Survey, TellOwn
+from trainers.agent.quorum import Absent
+from trainers.agent.regroup import Ask, Instruction, Note, Regroup, TellOwn
 from trainers.agent.workers import Workers
 
 LOG = logging.getLogger("bftrainer.agent")
@@ -100,7 +99,7 @@ class PeerRecovery:
             out = machine.advance(own, is_orphaned=self._is_orphaned, now_s=now_s)
             self._carry_out(machine, out)
 
-    def _own(self, trainer_id: str) -> list[QuorumMember]:
+    def _own(self, trainer_id: str) -> list[PeerStanding]:
         return self._workers.standings(trainer_id)
 
     def _machine(self, trainer_id: str) -> Regroup:
@@ -118,12 +117,8 @@ class PeerRecovery:
     def _carry_out(self, machine: Regroup, instructions: list[Instruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case Survey():
-                    self._begin(self._survey(machine, instruction))
-                case AskPromise():
-                    self._begin(self._ask_promise(machine, instruction))
-                case PassOn():
-                    self._begin(self._pass_on(machine, instruction))
+                case Ask():
+                    self._begin(self._ask(machine, instruction))
                 case TellOwn(worker_id=worker_id, body=body):
                     self._workers.tell(TellWorker(worker_id=worker_id, body=protocol.to_body(body)))
                 case Note(text=text):
@@ -140,152 +135,45 @@ class PeerRecovery:
             LOG.error("a question to a peer failed", exc_info=task.exception())
         self.news()
 
-    async def _survey(self, machine: Regroup, survey: Survey) -> None:
-        machine.on_answer(survey.member.agent_endpoint, await self._answer(machine, survey))
+    async def _ask(self, machine: Regroup, asked: Ask) -> None:
+        answer = await self._answer(asked)
+        self._carry_out(machine, machine.on_answer(asked, answer, time.monotonic()))
 
-    async def _answer(self, machine: Regroup, survey: Survey) -> Answer:
-        member, endpoint = survey.member, survey.member.agent_endpoint
-        if not endpoint or (refused := await refuses(endpoint, CONNECT_LIMIT_S)) is None:
-            return Absent.SILENT
-        if refused:
-            return Absent.GONE
-        generation, attempt = survey.stuck
-        question = SurveyTrainer(
-            trainer_id=machine.trainer_id, generation=generation, attempt=attempt
-        )
+    async def _answer(self, asked: Ask) -> Surveyed | Done | Absent:
+        member, question = asked.member, asked.question
+        if isinstance(question, SurveyTrainer):  # whether the agent is gone matters
+            refused = await refuses(member.agent_endpoint, CONNECT_LIMIT_S)
+            if refused is not False:
+                return Absent.GONE if refused else Absent.SILENT
         async with self._limit:
             answer = await ask(
-                endpoint,
-                question,
-                Surveyed,
-                public_key=member.agent_public_key,
-                keys=self._keys,
-                timeout_s=ANSWER_LIMIT_S,
-            )
-        if answer is None:
-            return Absent.SILENT
-        workers = tuple(_standing(w) for w in answer.workers)
-        return Answered(is_orphaned=answer.is_orphaned, workers=workers)
-
-    async def _ask_promise(self, machine: Regroup, asked: AskPromise) -> None:
-        generation, attempt = asked.key
-        question = Promise(
-            trainer_id=machine.trainer_id,
-            worker_id=asked.member.worker_id,
-            generation=generation,
-            attempt=attempt,
-        )
-        is_given = await self._ask(asked.member, question)
-        now_s = time.monotonic()
-        machine.on_promise(asked.member.worker_id, asked.key, is_given=is_given, now_s=now_s)
-
-    async def _pass_on(self, machine: Regroup, order: PassOn) -> None:
-        commit, worker_id = order.commit, order.member.worker_id
-        question = PassCommit(
-            trainer_id=machine.trainer_id, worker_id=worker_id, body=protocol.to_body(commit)
-        )
-        is_done = await self._ask(order.member, question)
-        key = (commit.generation, commit.attempt)
-        self._carry_out(machine, machine.on_passed(worker_id, key, is_done=is_done))
-
-    async def _ask(self, member: Member, question: Promise | PassCommit) -> bool:
-        async with self._limit:
-            done = await ask(
                 member.agent_endpoint,
                 question,
-                Done,
                 public_key=member.agent_public_key,
                 keys=self._keys,
                 timeout_s=ANSWER_LIMIT_S,
             )
-        if done is not None and done.refusal:
-            LOG.info("%s refuses %s: %s", member.node, question.type, done.refusal)
-        return done is not None and not done.refusal
+        if isinstance(answer, Done) and answer.refusal:
+            LOG.info("%s refuses %s: %s", member.node, question.type, answer.refusal)
+        return Absent.SILENT if answer is None else answer
 
     # ---- questions of peers -------------------------------------------------------------
 
-    def surveyed(self, public_key: str, question: SurveyTrainer) -> Surveyed | Done:
-        """Answer a survey; it also tells us that a peer has a stuck worker."""
-        own = self._own(question.trainer_id)
-        if own:
-            if not any(_knows(worker, public_key) for worker in own):
-                return Done(refusal="not a member's agent")
-            machine = self._machine(question.trainer_id)
-            machine.nudge((question.generation, question.attempt))
-            self.news()
-            own = [machine.with_promise(w) for w in own]
-        return Surveyed(is_orphaned=self._is_orphaned, workers=[_spoken(w) for w in own])
-
-    def promise(self, public_key: str, question: Promise) -> Done:
-        """Answer a peer that wants to announce a generation."""
-        worker = self._worker(question.trainer_id, question.worker_id)
-        if not _knows(worker, public_key):
+    def answer(self, public_key: str, question: PeerQuestion) -> PeerAnswer:
+        """Answer the agent with this key; a survey also says that it has a stuck worker."""
+        own, is_orphaned = self._own(question.trainer_id), self._is_orphaned and not self._is_up()
+        if not own and isinstance(question, SurveyTrainer):
+            return Surveyed(is_orphaned=is_orphaned, workers=[])
+        if not any(_knows(worker, public_key) for worker in own):
             return Done(refusal="not a member's agent")
         machine = self._machine(question.trainer_id)
-        key = (question.generation, question.attempt)
-        return Done(refusal=machine.promise(worker, key, is_orphaned=self._orphaned_now()))
-
-    def pass_commit(self, public_key: str, question: PassCommit) -> Done:
-        """Forward a peer's commit to the worker it is for."""
-        worker = self._worker(question.trainer_id, question.worker_id)
-        try:
-            commit = protocol.from_body(question.body)
-        except protocol.ProtocolError as problem:
-            return Done(refusal=str(problem))
-        if not isinstance(commit, Commit) or not _knows(worker, public_key):
-            return Done(refusal="not a member's agent, or not a commit")
-        machine = self._machine(question.trainer_id)
-        refusal = machine.accept(worker, commit, is_orphaned=self._orphaned_now())
-        if not refusal:
-            self._workers.tell(TellWorker(worker_id=question.worker_id, body=question.body))
-        return Done(refusal=refusal)
-
-    def _orphaned_now(self) -> bool:
-        return self._is_orphaned and not self._is_up()
-
-    def _worker(self, trainer_id: str, worker_id: str) -> QuorumMember | None:
-        return next((w for w in self._own(trainer_id) if w.worker_id == worker_id), None)
+        answer, instructions = machine.answer(own, question, is_orphaned=is_orphaned)
+        self._carry_out(machine, instructions)
+        self.news()
+        return answer
 
 
-def _knows(worker: QuorumMember | None, public_key: str) -> bool:
+def _knows(worker: PeerStanding, public_key: str) -> bool:
     """Whether the agent with this key is in a roster of the worker."""
-    commits = () if worker is None else (worker.commit, worker.entered)
+    commits = (worker.commit, worker.entered)
     return any(m.agent_public_key == public_key for c in commits if c for m in c.members)
-
-
-def _spoken(worker: QuorumMember) -> PeerStanding:
-    return PeerStanding(
-        worker_id=worker.worker_id,
-        commit=None if worker.commit is None else protocol.to_body(worker.commit),
-        entered=None if worker.entered is None else protocol.to_body(worker.entered),
-        interrupted=worker.interrupted,
-        ready=worker.ready,
-        promised=worker.promised,
-        step=worker.step,
-        has_left=worker.has_left,
-        has_finished=worker.has_finished,
-    )
-
-
-def _standing(spoken: PeerStanding) -> QuorumMember:
-    return QuorumMember(
-        worker_id=spoken.worker_id,
-        commit=_commit(spoken.commit),
-        entered=_commit(spoken.entered),
-        interrupted=spoken.interrupted,
-        ready=spoken.ready,
-        promised=spoken.promised,
-        step=spoken.step,
-        has_left=spoken.has_left,
-        has_finished=spoken.has_finished,
-    )
-
-
-def _commit(body: dict[str, Any] | None) -> Commit | None:
-    """Return the commit in a body of an authenticated agent, None if it is not one."""
-    if body is None:
-        return None
-    with contextlib.suppress(protocol.ProtocolError):
-        message = protocol.from_body(body)
-        return message if isinstance(message, Commit) else None
-    return None

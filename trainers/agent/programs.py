@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 
 from bftrainer import process
-from trainers.agent.templates import KILLED, TemplateEvents, when_ended
+from trainers.agent.starting import KILLED
+from trainers.agent.templates import TemplateEvents, when_ended
 
 LOG_NAME = "programs.log"  # output of the modules themselves
 
@@ -40,7 +41,7 @@ class ProgramPool:
                 self._events.exited(worker_id, KILLED, f"{module} cannot be started: {problem}")
                 return
         self._running[worker_id] = child
-        when_ended(child.pid, lambda: self._ended(worker_id, child))
+        when_ended(os.pidfd_open(child.pid), lambda: self._ended(worker_id, child))
         self._events.forked(worker_id, child.pid)
 
     def kill(self, worker_id: str) -> bool:

@@ -19,43 +19,7 @@ from dataclasses import dataclass
 
 from bftrainer.elastic.control import Key, key_of
 from bftrainer.elastic.protocol import Commit, Member
-
-NO_KEY: Key = (-1, -1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumMember:
-    """The status of one worker, as its agent knows it."""
-
-    worker_id: str
-    commit: Commit | None = None  # the newest forwarded to it
-    entered: Commit | None = None  # that of the generation it entered last
-    interrupted: Key = NO_KEY  # the newest generation it reported broken
-    ready: Key = NO_KEY  # the newest Prepare it answered ...
-    store_port: int = 0  # ... and the store it opened for that
-    promised: Key = NO_KEY  # the newest number its agent promised to a peer
-    step: int = 0
-    has_left: bool = False
-    has_finished: bool = False
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether its generation is broken and it waits for a newer commit."""
-        return self.commit is not None and self.interrupted >= key_of(self.commit)
-
-    @property
-    def newest(self) -> Key:
-        """The greatest number used in any message to or from it."""
-        commit = NO_KEY if self.commit is None else key_of(self.commit)
-        return max(commit, self.interrupted, self.ready, self.promised)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
-    """An agent's answer about its workers of one trainer."""
-
-    is_orphaned: bool  # it knows that no daemon is running
-    workers: tuple[QuorumMember, ...] = ()
+from bftrainer.wire.peers import PeerStanding, Surveyed
 
 
 class Absent(enum.Enum):
@@ -65,7 +29,7 @@ class Absent(enum.Enum):
     SILENT = "silent"  # no answer: it may be alive
 
 
-Answer = Answered | Absent
+Answer = Surveyed | Absent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +72,7 @@ def judge(answers: Mapping[str, Answer]) -> Verdict:
     Args:
         answers: by endpoint of the agent, including our own.
     """
-    said = [a for a in answers.values() if isinstance(a, Answered)]
+    said = [a for a in answers.values() if isinstance(a, Surveyed)]
     known = [c for a in said for w in a.workers for c in (w.commit, w.entered) if c is not None]
     if not known:
         return Wait(reason="no worker here has been in a generation")
@@ -121,7 +85,7 @@ def judge(answers: Mapping[str, Answer]) -> Verdict:
     standing = {
         w.worker_id: w
         for endpoint, a in answers.items()
-        if isinstance(a, Answered)
+        if isinstance(a, Surveyed)
         for w in a.workers
         if at.get(w.worker_id, endpoint) == endpoint
     }
@@ -132,7 +96,7 @@ def judge(answers: Mapping[str, Answer]) -> Verdict:
 
 def _why_not(
     answers: Mapping[str, Answer],
-    standing: Mapping[str, QuorumMember],
+    standing: Mapping[str, PeerStanding],
     members: Sequence[Member],
     alive: Sequence[Member],
 ) -> str:
@@ -151,7 +115,7 @@ def _why_not(
 
 
 def _next(
-    known: Sequence[Commit], standing: Mapping[str, QuorumMember], alive: Sequence[Member]
+    known: Sequence[Commit], standing: Mapping[str, PeerStanding], alive: Sequence[Member]
 ) -> NextGeneration:
     newest = max(known, key=key_of)
     keys = [key_of(newest), *(w.newest for w in standing.values())]
@@ -174,9 +138,9 @@ def _members(known: Iterable[Commit]) -> list[Member]:
     return list(found.values())
 
 
-def _is_alive(worker: QuorumMember | None) -> bool:
+def _is_alive(worker: PeerStanding | None) -> bool:
     return worker is not None and not worker.has_left
 
 
 def _is_orphaned(answer: Answer) -> bool:
-    return isinstance(answer, Answered) and answer.is_orphaned
+    return isinstance(answer, Surveyed) and answer.is_orphaned

@@ -10,21 +10,23 @@ daemon is running, so a returning daemon is never overridden. No I/O and no cloc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.control import Key, key_of
 from bftrainer.elastic.protocol import Commit, Member
-from trainers.agent.quorum import (
+from bftrainer.wire.peers import (
     NO_KEY,
-    Answer,
-    Answered,
-    AskMore,
-    NextGeneration,
-    QuorumMember,
-    Wait,
-    judge,
+    Done,
+    PassCommit,
+    PeerAnswer,
+    PeerQuestion,
+    PeerStanding,
+    Promise,
+    Surveyed,
+    SurveyTrainer,
 )
+from trainers.agent.quorum import Absent, Answer, AskMore, NextGeneration, Wait, judge
 
 RETRY_S = 0.3
 ROUND_LIMIT_S = 6.0  # then a new round begins
@@ -32,19 +34,12 @@ PASS_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
-    """Ask the agent of a member for the status of its workers."""
+class Ask:
+    """Ask the agent of a member."""
 
     member: Member
-    stuck: Key  # number of the generation in which a worker is stuck
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskPromise:
-    """Ask the agent of a member to refuse smaller numbers from now on."""
-
-    member: Member
-    key: Key
+    question: PeerQuestion
+    tries: int = 0  # that are left after this one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,21 +51,13 @@ class TellOwn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PassOn:
-    """Ask the agent of a member to forward a commit to it."""
-
-    member: Member
-    commit: Commit
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
     """Log a text."""
 
     text: str
 
 
-Instruction = Survey | AskPromise | TellOwn | PassOn | Note
+Instruction = Ask | TellOwn | Note
 
 
 @dataclass(slots=True)
@@ -93,7 +80,7 @@ class Regroup:
         self._me, self._origin, self._new_token = me, origin, new_token
         self._round: _Round | None = None
         self._promised: dict[str, Key] = {}
-        self._passing: dict[str, tuple[PassOn, int]] = {}  # by worker id, with remaining tries
+        self._is_orphaned = False
         self._not_before_s = 0.0
         self._nudged: Key = NO_KEY  # number with which a peer's worker is stuck
         self._noted = ""
@@ -101,53 +88,47 @@ class Regroup:
     # ---- events ------------------------------------------------------------------------
 
     def advance(
-        self, own: Sequence[QuorumMember], *, is_orphaned: bool, now_s: float
+        self, own: Sequence[PeerStanding], *, is_orphaned: bool, now_s: float
     ) -> list[Instruction]:
         """Return the next instructions; called on every change and periodically."""
-        own = [self.with_promise(w) for w in own]
-        if not is_orphaned:
-            self._round, self._passing = None, {}
-            return []
-        if self._stuck(own) == NO_KEY:
+        own = [self._with_promise(w) for w in own]
+        self._is_orphaned = is_orphaned
+        if not is_orphaned or self._stuck(own) == NO_KEY:
             self._round = None
             return []
         if self._round is not None and now_s > self._round.ends_s:
             self._give_up(now_s)
         if self._round is None:
             return self._begin(own, now_s) if now_s >= self._not_before_s else []
-        self._round.answers[self._me] = Answered(is_orphaned=True, workers=tuple(own))
+        self._round.answers[self._me] = Surveyed(is_orphaned=True, workers=own)
         if self._round.plan is None:
             return self._decide(self._round, own, now_s)
         return self._commit(self._round, self._round.plan, own, now_s)
 
-    def on_answer(self, endpoint: str, answer: Answer) -> None:
-        """Record the answer to a survey, or its absence."""
-        if self._round is not None and endpoint in self._round.answers:
-            self._round.answers[endpoint] = answer
+    def on_answer(
+        self, asked: Ask, answer: Surveyed | Done | Absent, now_s: float
+    ) -> list[Instruction]:
+        """Record an agent's answer, or its absence; return the next instructions."""
+        this, question = self._round, asked.question
+        is_done = isinstance(answer, Done) and not answer.refusal
+        match question:
+            case SurveyTrainer():
+                endpoint = asked.member.agent_endpoint
+                if this is not None and endpoint in this.answers:
+                    this.answers[endpoint] = Absent.SILENT if isinstance(answer, Done) else answer
+            case Promise():
+                key = (question.generation, question.attempt)
+                if this is None or this.plan is None or this.plan.key != key:
+                    return []  # of an earlier round
+                if is_done:
+                    this.promised.add(question.worker_id)
+                else:
+                    self._give_up(now_s)
+            case PassCommit() if not is_done and asked.tries and self._is_orphaned:
+                return [replace(asked, tries=asked.tries - 1)]
+        return []
 
-    def on_promise(self, worker_id: str, key: Key, *, is_given: bool, now_s: float) -> None:
-        """Record that an agent gave or refused its promise."""
-        this = self._round
-        if this is None or this.plan is None or this.plan.key != key:
-            return
-        if is_given:
-            this.promised.add(worker_id)
-        else:
-            self._give_up(now_s)
-
-    def on_passed(self, worker_id: str, key: Key, *, is_done: bool) -> list[Instruction]:
-        """Record whether a commit reached an agent; if not, resend it a few times."""
-        order, tries = self._passing.pop(worker_id, (None, 0))
-        if order is None or key_of(order.commit) != key or is_done or tries <= 0:
-            return []
-        self._passing[worker_id] = (order, tries - 1)
-        return [order]
-
-    def nudge(self, stuck: Key) -> None:
-        """Record that a peer's worker is stuck with this number: the generation is broken."""
-        self._nudged = max(self._nudged, stuck)
-
-    def _stuck(self, own: Sequence[QuorumMember]) -> Key:
+    def _stuck(self, own: Sequence[PeerStanding]) -> Key:
         """Return the greatest number with which an own worker is stuck, else ``NO_KEY``."""
         keys = [
             key_of(w.commit)
@@ -158,41 +139,45 @@ class Regroup:
 
     # ---- questions of a peer -------------------------------------------------------------
 
-    def with_promise(self, worker: QuorumMember) -> QuorumMember:
-        """Return the status including what was promised for that worker."""
-        promised = self._promised.get(worker.worker_id, NO_KEY)
-        fields = {name: getattr(worker, name) for name in QuorumMember.__slots__}
-        return QuorumMember(**{**fields, "promised": promised})
+    def answer(
+        self, own: Sequence[PeerStanding], question: PeerQuestion, *, is_orphaned: bool
+    ) -> tuple[PeerAnswer, list[Instruction]]:
+        """Answer a peer; return also what follows for an own worker."""
+        if isinstance(question, SurveyTrainer):  # its worker is stuck: the generation is broken
+            self._nudged = max(self._nudged, (question.generation, question.attempt))
+            workers = [self._with_promise(w) for w in own]
+            return Surveyed(is_orphaned=is_orphaned, workers=workers), []
+        worker = next((w for w in own if w.worker_id == question.worker_id), None)
+        refusal = self._refusal(worker, question) if is_orphaned else "a daemon is running"
+        if refusal:
+            return Done(refusal=refusal), []
+        if isinstance(question, PassCommit):
+            return Done(), [TellOwn(worker_id=question.worker_id, body=question.body)]
+        self._promised[question.worker_id] = (question.generation, question.attempt)
+        return Done(), []
 
-    def promise(self, worker: QuorumMember | None, key: Key, *, is_orphaned: bool) -> str:
-        """Promise a number for a worker; return why not, "" if it is promised."""
-        if not is_orphaned:
-            return "a daemon is running"
+    def _refusal(self, worker: PeerStanding | None, question: Promise | PassCommit) -> str:
         if worker is None or worker.has_left or worker.has_finished:
             return "the worker is gone"
-        if key <= self.with_promise(worker).newest:
-            return "a greater number is known"
-        self._promised[worker.worker_id] = key
-        return ""
+        if isinstance(question, PassCommit):
+            is_promised = self._promised.get(worker.worker_id) == key_of(question.body)
+            return "" if is_promised else "its number was not promised"
+        is_new = (question.generation, question.attempt) > self._with_promise(worker).newest
+        return "" if is_new else "a greater number is known"
 
-    def accept(self, worker: QuorumMember | None, commit: Commit, *, is_orphaned: bool) -> str:
-        """Return why a peer's commit may not be forwarded to a worker, "" if it may."""
-        if not is_orphaned:
-            return "a daemon is running"
-        if worker is None:
-            return "the worker is gone"
-        if self._promised.get(worker.worker_id) != key_of(commit):
-            return "its number was not promised"
-        return ""
+    def _with_promise(self, worker: PeerStanding) -> PeerStanding:
+        """Return the status including what was promised for that worker."""
+        promised = self._promised.get(worker.worker_id, NO_KEY)
+        return worker.model_copy(update={"promised": promised})
 
     # ---- one round -----------------------------------------------------------------------
 
-    def _begin(self, own: Sequence[QuorumMember], now_s: float) -> list[Instruction]:
-        mine = Answered(is_orphaned=True, workers=tuple(own))
+    def _begin(self, own: Sequence[PeerStanding], now_s: float) -> list[Instruction]:
+        mine = Surveyed(is_orphaned=True, workers=list(own))
         self._round = _Round(now_s + ROUND_LIMIT_S, {self._me: mine})
         return self._decide(self._round, own, now_s)
 
-    def _decide(self, this: _Round, own: Sequence[QuorumMember], now_s: float) -> list[Instruction]:
+    def _decide(self, this: _Round, own: Sequence[PeerStanding], now_s: float) -> list[Instruction]:
         heard: Mapping[str, Answer] = {e: a for e, a in this.answers.items() if a is not None}
         if len(heard) < len(this.answers):
             return []
@@ -200,8 +185,11 @@ class Regroup:
         match verdict:
             case AskMore():
                 this.answers.update(dict.fromkeys(m.agent_endpoint for m in verdict.members))
-                stuck = self._stuck(own)
-                return [Survey(member=m, stuck=stuck) for m in verdict.members]
+                generation, attempt = self._stuck(own)
+                question = SurveyTrainer(
+                    trainer_id=self.trainer_id, generation=generation, attempt=attempt
+                )
+                return [Ask(member=m, question=question) for m in verdict.members]
             case Wait():
                 self._give_up(now_s)
                 return self._note(f"{self.trainer_id} waits for a daemon: {verdict.reason}")
@@ -211,28 +199,33 @@ class Regroup:
         return self._propose(this, verdict, own, now_s)
 
     def _propose(
-        self, this: _Round, plan: NextGeneration, own: Sequence[QuorumMember], now_s: float
+        self, this: _Round, plan: NextGeneration, own: Sequence[PeerStanding], now_s: float
     ) -> list[Instruction]:
         this.plan = plan
         out = self._note(
             f"{self.trainer_id}: generation {plan.generation} without a daemon,"
             f" {'parked' if plan.is_park else f'{len(plan.roster)} members'}"
         )
+        generation, attempt = plan.key
         for member in plan.roster:
             if member.agent_endpoint != self._me:
-                out.append(AskPromise(member=member, key=plan.key))
+                question = Promise(
+                    trainer_id=self.trainer_id,
+                    worker_id=member.worker_id,
+                    generation=generation,
+                    attempt=attempt,
+                )
+                out.append(Ask(member=member, question=question))
                 continue
             self._promised[member.worker_id] = plan.key
             this.promised.add(member.worker_id)
         if not plan.is_park:
-            prepare = protocol.Prepare(
-                generation=plan.generation, attempt=plan.key[1], open_store=True
-            )
+            prepare = protocol.Prepare(generation=generation, attempt=attempt, open_store=True)
             out.append(TellOwn(worker_id=plan.roster[0].worker_id, body=prepare))
         return out + self._commit(this, plan, own, now_s)
 
     def _commit(
-        self, this: _Round, plan: NextGeneration, own: Sequence[QuorumMember], now_s: float
+        self, this: _Round, plan: NextGeneration, own: Sequence[PeerStanding], now_s: float
     ) -> list[Instruction]:
         """Announce the generation once all have promised and the store is open."""
         first = next((w for w in own if w.worker_id == plan.roster[0].worker_id), None)
@@ -240,7 +233,8 @@ class Regroup:
             self._give_up(now_s)
             return []
         port = first.store_port if first.ready == plan.key else 0
-        if this.promised < {m.worker_id for m in plan.roster} or not (port or plan.is_park):
+        has_all = this.promised >= {m.worker_id for m in plan.roster}
+        if not has_all or not (port or plan.is_park):
             return []
         commit = self._commit_of(plan, port)
         out: list[Instruction] = []
@@ -248,31 +242,21 @@ class Regroup:
             if member.agent_endpoint == self._me:
                 out.append(TellOwn(worker_id=member.worker_id, body=commit))
             else:
-                order = PassOn(member=member, commit=commit)
-                self._passing[member.worker_id] = (order, PASS_TRIES)
-                out.append(order)
+                question = PassCommit(
+                    trainer_id=self.trainer_id, worker_id=member.worker_id, body=commit
+                )
+                out.append(Ask(member=member, question=question, tries=PASS_TRIES))
         self._give_up(now_s)
         self._noted = ""
         return out
 
     def _commit_of(self, plan: NextGeneration, port: int) -> Commit:
         roster = () if plan.is_park else plan.roster
-        members = (
-            Member(
-                worker_id=m.worker_id,
-                rank=rank,
-                node=m.node,
-                address=m.address,
-                agent_endpoint=m.agent_endpoint,
-                agent_public_key=m.agent_public_key,
-            )
-            for rank, m in enumerate(roster)
-        )
         return Commit(
             generation=plan.generation,
             attempt=plan.key[1],
             token=self._new_token(),
-            members=tuple(members),
+            members=tuple(replace(m, rank=rank) for rank, m in enumerate(roster)),
             store_host=plan.roster[0].address if roster else "",
             store_port=port,
             abandon=True,

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import bftrainer
 from bftrainer import process
+from bftrainer.elastic.shared_template import peer_uid
 from bftrainer.errors import BftError
 from bftrainer.wire.private import read_private
 from trainers.agent.signals import SignalWaiter
@@ -34,12 +37,32 @@ KEEP_FREED_MEMORY = {
 }
 
 
+# Names the socket of a template that serves all agents of this host.
+SHARED_TEMPLATE = "BFT_SHARED_TEMPLATE"
+SHARED_PATIENCE_S = 2.0
+KILLED = -9
+
+
 @dataclass(frozen=True, slots=True)
 class Started:
     """A template's process, and our end of the socket to it."""
 
-    process: subprocess.Popen[bytes]
+    pidfd: int
     channel: socket.socket
+    child: subprocess.Popen[bytes] | None = None  # None: a copy of the host's template
+
+    def kill(self) -> None:
+        """SIGKILL it; safe from any thread."""
+        if self.child is not None:
+            # Workers forked but not yet reported die with their parent.
+            process.kill_group(self.child.pid)
+        else:
+            with suppress(OSError):  # it has ended
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def reap(self) -> int:
+        """Return its status when it has ended; that of a copy nobody tells us."""
+        return KILLED if self.child is None else self.child.wait()
 
 
 def usual_environment() -> dict[str, str]:
@@ -54,11 +77,18 @@ def log_of(directory: Path, number: int) -> Path:
 
 
 def start_template(interpreter: str, environment: Mapping[str, str], log_path: Path) -> Started:
-    """Start a template; call this in the main thread, as it dies with its starting thread.
+    """Start a template, or use the host's if it is like the one wanted.
+
+    Call this in the main thread: a template of our own dies with its starting thread.
 
     Raises:
         OSError: the interpreter cannot be run.
     """
+    wanted = {**usual_environment(), **environment}
+    if path := os.environ.get(SHARED_TEMPLATE):
+        request = {"interpreter": interpreter, "environment": wanted, "log": str(log_path)}
+        if shared := _shared(path, json.dumps({"serve": request}).encode()):
+            return shared
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         argv = [interpreter, str(TEMPLATE_PROGRAM), str(theirs.fileno())]
@@ -66,7 +96,7 @@ def start_template(interpreter: str, environment: Mapping[str, str], log_path: P
             with log_path.open("ab") as log:
                 child = process.spawn(
                     argv,
-                    env={**usual_environment(), **environment},
+                    env=wanted,
                     pass_fds=(theirs.fileno(),),
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -74,7 +104,22 @@ def start_template(interpreter: str, environment: Mapping[str, str], log_path: P
         except OSError:
             ours.close()
             raise
-    return Started(child, ours)
+    return Started(os.pidfd_open(child.pid), ours, child)
+
+
+def _shared(path: str, request: bytes) -> Started | None:
+    """Return a copy of the host's template; None if there is none that serves us."""
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel.settimeout(SHARED_PATIENCE_S)
+    with suppress(OSError):
+        channel.connect(path)
+        if peer_uid(channel) == os.getuid():
+            channel.send(request)
+            _, fds, _, _ = socket.recv_fds(channel, 64, 1)
+            if fds:
+                return Started(fds[0], channel)
+    channel.close()
+    return None
 
 
 def start_early(argv: Sequence[str], waiter: SignalWaiter) -> dict[str, Started]:
@@ -95,7 +140,7 @@ def _start_all(interpreters: Any, directory: Path, waiter: SignalWaiter) -> dict
 
     def vanish() -> None:
         for template in started.values():
-            process.kill_group(template.process.pid)
+            template.kill()
         os._exit(0)
 
     # Until the agent sets its own handlers.

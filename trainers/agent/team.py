@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bftrainer.elastic import protocol
-from bftrainer.elastic.control import Key
+from bftrainer.elastic.control import Key, key_of
 from bftrainer.wire.messages import WorkerExited, WorkerReport, WorkerSaid
+from bftrainer.wire.peers import NO_KEY, PeerStanding
 from trainers.agent.channel import Channel
 from trainers.agent.gather import FIRST, Gathered
-from trainers.agent.quorum import NO_KEY, QuorumMember
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,11 +44,10 @@ class Team:
         self.worker_id = worker_id
         self.trainer_id = trainer_id
         self.processes: list[Process] = []
-        self.generation = 0  # of the last Commit forwarded
         self.step = 0
         self.latest: dict[str, dict[str, Any]] = {}  # newest body of each type, oldest first
-        self._commit: dict[str, Any] | None = None
-        self._entered: dict[str, Any] | None = None  # the commit whose generation it entered last
+        self._commit: protocol.Commit | None = None  # the last one forwarded
+        self._entered: protocol.Commit | None = None  # that of the generation it entered last
         self._gathered = Gathered(size)
         self._end: tuple[int, str] | None = None  # of the first worker that ended prematurely
 
@@ -61,9 +60,9 @@ class Team:
         """Whether a worker has ended prematurely; the others are being killed."""
         return self._end is not None
 
-    def told(self, commit: protocol.Commit, body: dict[str, Any]) -> None:
+    def told(self, commit: protocol.Commit) -> None:
         """Record a commit that is forwarded to all workers."""
-        self._commit, self.generation = body, commit.generation
+        self._commit = commit
 
     def said(self, process: Process, body: dict[str, Any]) -> WorkerSaid | None:
         """Record a worker's message; return the team's message that follows, if any."""
@@ -75,8 +74,9 @@ class Team:
         kind = whole["type"]
         self.latest.pop(kind, None)
         self.latest[kind] = whole
-        if kind == "Entered" and _key_of(whole) == _key_of(self._commit):
-            self._entered = self._commit
+        commit = self._commit
+        if kind == "Entered" and commit is not None and _key_of(whole) == key_of(commit):
+            self._entered = commit
         return WorkerSaid(worker_id=self.worker_id, body=whole)
 
     def ended(self, process: Process, returncode: int, cause: str) -> bool:
@@ -110,17 +110,17 @@ class Team:
             worker_id=self.worker_id,
             trainer_id=self.trainer_id,
             pid=self.processes[FIRST].pid if self.processes else 0,
-            commit=self._commit,
+            commit=None if self._commit is None else protocol.to_body(self._commit),
             latest=list(self.latest.values()),
         )
 
-    def standing(self) -> QuorumMember:
+    def standing(self) -> PeerStanding:
         """Return the team's status for a quorum without a daemon."""
         ready = self.latest.get("Ready", {})
-        return QuorumMember(
+        return PeerStanding(
             worker_id=self.worker_id,
-            commit=_commit_of(self._commit),
-            entered=_commit_of(self._entered),
+            commit=self._commit,
+            entered=self._entered,
             interrupted=_key_of(self.latest.get("Interrupted")),
             ready=_key_of(ready),
             store_port=ready.get("store_port", 0),
@@ -132,8 +132,3 @@ class Team:
 
 def _key_of(body: Mapping[str, Any] | None) -> Key:
     return (body["generation"], body["attempt"]) if body else NO_KEY
-
-
-def _commit_of(body: dict[str, Any] | None) -> protocol.Commit | None:
-    message = protocol.from_body(body) if body else None
-    return message if isinstance(message, protocol.Commit) else None

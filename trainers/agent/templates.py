@@ -13,7 +13,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ from bftrainer import process
 from trainers.agent.channel import Channel
 from trainers.agent.starting import (
     KEEP_FREED_MEMORY,
+    KILLED,
     Started,
     log_of,
     start_template,
@@ -31,7 +31,6 @@ from trainers.agent.starting import (
 
 LOG = logging.getLogger("bftrainer.agent")
 MAX_FORK_BYTES = 128 * 1024  # a packet must fit the kernel's default socket buffer
-KILLED = -9
 # Read when a process or a library starts: workers cannot set them later.
 START_VARIABLES = frozenset(
     {
@@ -96,15 +95,13 @@ class Template:
         self._workers = _Workers()
         self._failure = ""
         self.is_alive = True
-        self._process: subprocess.Popen[bytes] | None = None
-        started = started or self._start()
+        self._started = started = started or self._start()
         if started is None:
             LOG.warning("%s", self._failure)
             self.is_alive = False
             return
-        child = self._process = started.process
         self._channel = Channel(started.channel, on_data=self._receive, on_closed=self._closed)
-        when_ended(child.pid, lambda: self._reap(child))
+        when_ended(started.pidfd, lambda: self._reap(started))
 
     def fork(self, body: Mapping[str, Any], worker_end: socket.socket) -> None:
         """Request a worker; takes ownership of ``worker_end``."""
@@ -135,9 +132,8 @@ class Template:
         """SIGKILL all workers and the template itself; safe from any thread."""
         for pid in list(self._workers.running.values()):
             _kill_worker(pid)
-        if self._process is not None:
-            # Workers forked but not yet reported die with their parent.
-            process.kill_group(self._process.pid)
+        if self._started is not None:
+            self._started.kill()
 
     def _start(self) -> Started | None:
         environment = dict(self._key.environment)
@@ -191,9 +187,9 @@ class Template:
         self._channel.close()
         self.kill_all()
 
-    def _reap(self, child: subprocess.Popen[bytes]) -> None:
-        returncode = child.wait()
-        self._process = None
+    def _reap(self, started: Started) -> None:
+        returncode = started.reap()
+        self._started = None
         if self.is_alive:
             self._channel.drain()  # its last packets, then the end of the socket
         if self.is_alive:
@@ -256,14 +252,13 @@ def _kill_worker(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def when_ended(pid: int, then: Callable[[], None]) -> None:
-    """Call ``then`` in the event loop when the child has ended; does not reap it."""
+def when_ended(pidfd: int, then: Callable[[], None]) -> None:
+    """Call ``then`` in the event loop when the process has ended; takes over ``pidfd``."""
     loop = asyncio.get_running_loop()
-    fd = os.pidfd_open(pid)
 
     def ended() -> None:
-        loop.remove_reader(fd)
-        os.close(fd)
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
         then()
 
-    loop.add_reader(fd, ended)
+    loop.add_reader(pidfd, ended)

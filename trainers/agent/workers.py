@@ -27,16 +27,15 @@ from bftrainer.wire.messages import (
     WorkerSaid,
     WorkerStarted,
 )
-from bftrainer.wire.peers import PeerWorker
+from bftrainer.wire.peers import PeerStanding
 from bftrainer.wire.refused_messages import RefusedMessages
 from trainers.agent.channel import Channel
 from trainers.agent.gather import FIRST
 from trainers.agent.programs import ProgramPool
-from trainers.agent.quorum import QuorumMember
 from trainers.agent.splitting import split
-from trainers.agent.starting import Started
+from trainers.agent.starting import KILLED, Started
 from trainers.agent.team import Process, Team
-from trainers.agent.templates import KILLED, TemplatePool
+from trainers.agent.templates import TemplatePool
 
 LOG = logging.getLogger("bftrainer.agent")
 Said = WorkerStarted | WorkerSaid | WorkerExited
@@ -84,18 +83,11 @@ class Workers:
         """Return the last messages of teams that ended recently, oldest first."""
         return [message for messages in self._ended for message in messages]
 
-    def for_peers(self) -> list[PeerWorker]:
-        """Return what other agents may see."""
-        return [
-            PeerWorker(worker_id=t.worker_id, generation=t.generation, step=t.step)
-            for t in self._teams.values()
-        ]
-
     def trainers(self) -> list[str]:
         """Return the trainers that have workers here."""
         return list(dict.fromkeys(t.trainer_id for t in self._teams.values()))
 
-    def standings(self, trainer_id: str) -> list[QuorumMember]:
+    def standings(self, trainer_id: str) -> list[PeerStanding]:
         """Return the status of the teams of one trainer, without lost ones."""
         teams = [t for t in self._teams.values() if t.trainer_id == trainer_id]
         return [t.standing() for t in teams if not t.is_lost]
@@ -150,7 +142,7 @@ class Workers:
             LOG.warning("BFT-1301: body for %s dropped: %s", order.worker_id, problem)
             return
         if isinstance(message, protocol.Commit):
-            team.told(message, order.body)
+            team.told(message)
             self._on_commit(message)
         for process in team.running():
             if process.channel is not None and not process.channel.send(line):

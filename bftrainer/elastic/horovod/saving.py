@@ -21,7 +21,6 @@ from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.horovod.counts import Counts
 from bftrainer.elastic.protocol import Saved
-from bftrainer.elastic.replica_transfer import Asker
 from bftrainer.elastic.resuming import find
 
 log = logging.getLogger("bftrainer.elastic")
@@ -75,8 +74,7 @@ class Saver:
         Raises:
             ElasticError: BFT-1408 when it is of another script.
         """
-        asker = Asker(trainer_id=self._control.config.trainer_id, generation=0)
-        found = find(self.directory, None, asker, LAYOUT)
+        found = find(self.directory, LAYOUT)
         if found is None:
             return "", 0, 0
         tree = codec.decode(found.header["structure"], found.tensors)

@@ -17,21 +17,13 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from bftrainer.elastic.abandonable import Broken
-from bftrainer.elastic.control import Control, Key, die, key_of, step_aside
+from bftrainer.elastic.control import Control, die, key_of
 from bftrainer.elastic.errors import ElasticError
-from bftrainer.elastic.fence import Fence
+from bftrainer.elastic.generations import WorkerGenerations
 from bftrainer.elastic.horovod.counts import Counts
 from bftrainer.elastic.horovod.saving import Saver
 from bftrainer.elastic.horovod.world import HorovodContext
-from bftrainer.elastic.protocol import (
-    Commit,
-    Entered,
-    Failed,
-    Finished,
-    Interrupted,
-    Left,
-    Warm,
-)
+from bftrainer.elastic.protocol import Commit, Failed, Finished, Warm
 
 ADDED = 2  # HostUpdateResult.added in horovod/runner/elastic/worker.py
 WARM_VARIABLE = "BFT_HOROVOD_WARM"  # "0": a joiner waits in hvd.init(), as under horovodrun
@@ -43,14 +35,14 @@ NO_SCRIPT = ElasticError(
 )
 
 
-class Session:
+class Session(WorkerGenerations):
     """One worker. ``others``: the number of members that trained when it was ordered."""
 
     def __init__(self, control: Control, *, others: int) -> None:
+        super().__init__(control)
         self.world = HorovodContext(control)
         self.lost_errors: tuple[type[Exception], ...] = ()
         self.change_errors: tuple[type[Exception], ...] = ()
-        self._control = control
         self._others = others
         self._counts = Counts()
         self._saver = Saver(control, self._counts)
@@ -58,8 +50,7 @@ class Session:
         self._shutdown: Callable[[], object] = lambda: None
         self._state: Any = None
         self._save: Callable[[], object] = lambda: None  # the state's own ``save``
-        self._commit: Commit | None = None  # of the generation entered or being entered
-        self._seen: Key = (-1, -1)
+        self._formed: Commit | None = None  # of the context, entered or not
         self._has_state = self._is_guessing = False
         control.on_commit = self._on_commit
         control.on_script_end = self._script_ended
@@ -89,7 +80,7 @@ class Session:
 
         @functools.wraps(func)
         def wrapper(state: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._control.is_over:
+            if self.control.is_over:
                 raise NO_SCRIPT
             self._begin(state)
             needs_sync = True
@@ -118,7 +109,7 @@ class Session:
         sets.global_process_set.ranks = list(range(others + 1))
 
     def _say_warm(self) -> None:
-        self._control.send(Warm(warm_up_s=time.monotonic() - self._control.started_s))
+        self.control.send(Warm(warm_up_s=time.monotonic() - self.control.started_s))
 
     def _begin(self, state: Any) -> None:
         """Register the script's state; a joiner joins the others here."""
@@ -136,7 +127,7 @@ class Session:
             self._counts.commit()
             self._has_state = True
             if self.world.rank == 0 and self._saver.is_due():
-                self._saver.save_aside(state, self._fence())
+                self._saver.save_aside(state, self.fence())
 
         state.save = saved
         if self._is_guessing:
@@ -147,12 +138,12 @@ class Session:
 
     def _change(self, state: Any, lost: str) -> bool:
         """Go to the next generation; return whether the state has to be exchanged."""
-        before = self._commit
+        before = self._formed
         if lost:
             self.world.cut()  # first: others may be waiting for us in an exchange
             state.restore()
             self._counts.restore()
-            self._interrupted(lost)
+            self.interrupted(lost, self._counts.step)
         elif self._counts.is_ahead:
             # The script checked for changes without committing: an exchange would combine the
             # present model with the committed counters.
@@ -163,10 +154,10 @@ class Session:
         self._form()
         state.on_reset()
         self._notice(state)
-        if lost or before is None or self._commit is None:
+        if lost or before is None or self._formed is None:
             return True
         ids = {m.worker_id for m in before.members}
-        needs_sync = any(m.worker_id not in ids for m in self._commit.members)
+        needs_sync = any(m.worker_id not in ids for m in self._formed.members)
         if not needs_sync:
             # Horovod omits this: its samplers would keep the shares of the old size.
             for handler in getattr(state, "_handlers", {}).values():
@@ -177,20 +168,19 @@ class Session:
     def _form(self) -> None:
         """Wait for a generation and form it, or the one that supersedes it."""
         while True:
-            commit = self._control.wait_newer(self._seen)
-            self._seen = key_of(commit)
-            me = self._control.config.worker_id
+            commit = self.wait()
+            me = self.control.config.worker_id
             if not any(m.worker_id == me for m in commit.members):
                 self._leave(commit)
-            self._commit = commit
+            self._formed = commit
             broken = self.world.form(commit, self._init, self._shutdown)
             if not isinstance(broken, Broken):
                 return
-            self._interrupted(broken.reason)
+            self.interrupted(broken.reason, self._counts.step)
 
     def _enter(self, state: Any, *, needs_sync: bool) -> None:
         """Bring all members to one state and report ``Entered``."""
-        commit, started_s = self._commit, time.monotonic()
+        commit, started_s = self._formed, time.monotonic()
         if commit is None:
             raise NO_SCRIPT
         resumed = ""
@@ -204,30 +194,24 @@ class Session:
             if resumed:
                 state.on_reset()  # values that depend on the size came from the checkpoint
                 self._notice(state)
-        stepped_s = self._counts.stepped_s
+        self.stepped_s = self._counts.stepped_s
         self._counts.enter(step, samples, self.world.size)
-        self._control.close_stores(before=key_of(commit))
-        now_s = time.monotonic()
-        self._control.send(
-            Entered(
-                generation=commit.generation,
-                attempt=commit.attempt,
-                rank=self.world.rank,
-                size=self.world.size,
-                step=step,
-                epoch=self._epoch(),
-                samples=samples,
-                pause_s=0.0 if stepped_s is None else now_s - stepped_s,
-                transfer_s=now_s - started_s,
-                resumed_from=resumed,
-            )
+        self.entered(
+            commit,
+            rank=self.world.rank,
+            size=self.world.size,
+            step=step,
+            epoch=self._epoch(),
+            samples=samples,
+            transfer_s=time.monotonic() - started_s,
+            resumed_from=resumed,
         )
 
     # ---- messages from and to the daemon -----------------------------------------------------
 
     def _on_commit(self, commit: Commit) -> None:
         """In the control thread: announce the change to the state."""
-        if self._control.is_over:
+        if self.control.is_over:
             return
         if self._state is not None:
             self._announce(self._state, commit)
@@ -236,63 +220,38 @@ class Session:
 
     def _notice(self, state: Any) -> None:
         """Repeat announcements that came while a generation formed: a reset drops them."""
-        if newer := self._control.newer_than(self._seen):
+        if newer := self.newer():
             self._announce(state, newer)
 
     def _announce(self, state: Any, commit: Commit) -> None:
         state.on_hosts_updated(commit.generation * ATTEMPTS + commit.attempt, ADDED)
 
     def _tell(self) -> None:
-        pace, commit = self._counts.pace, self._commit
+        pace, commit = self._counts.pace, self.commit
         if commit is not None and pace.is_due():
             info = self._counts.info(commit, self.world.rank, self._epoch())
-            self._control.send(pace.progress(info))
-
-    def _interrupted(self, reason: str) -> None:
-        commit = self._commit
-        if commit is not None:
-            self._control.send(
-                Interrupted(
-                    generation=commit.generation,
-                    attempt=commit.attempt,
-                    step=self._counts.step,
-                    reason=reason,
-                )
-            )
+            self.control.send(pace.progress(info))
 
     def _epoch(self) -> int:
         epoch = getattr(self._state, "epoch", 0)
         return epoch if isinstance(epoch, int) else 0
 
-    def _fence(self) -> Fence:
-        commit = self._commit
-        return Fence(
-            incarnation=0 if commit is None else commit.incarnation,
-            generation=0 if commit is None else commit.generation,
-            token="" if commit is None else commit.token,
-            trainer_id=self._control.config.trainer_id,
-        )
-
     # ---- ends ----------------------------------------------------------------------------------
 
     def _leave(self, commit: Commit) -> NoReturn:
-        me = self._control.config.worker_id
-        is_saver = me == commit.saver or (not commit.saver and self.world.rank == 0)
-        if not commit.members and is_saver and self._has_state:
-            self._saver.save_now(self._state, self._fence())
-        self._control.send(Left(generation=commit.generation, step=self._counts.step))
-        step_aside()
-        die(f"left before generation {commit.generation}", status=0)
+        if self.is_saver(commit) and self._has_state:
+            self._saver.save_now(self._state, self.fence())
+        self.leave(commit, self._counts.step)
 
     def _finish(self, state: Any) -> None:
         """Complete the run: the elastic function has returned."""
-        self._control.is_over = True
+        self.control.is_over = True
         if self.world.rank == 0:
             self._save()
             self._counts.keep()
-            self._saver.save_now(state, self._fence())
-        commit = self._commit
-        self._control.send(
+            self._saver.save_now(state, self.fence())
+        commit = self.commit
+        self.control.send(
             Finished(
                 generation=0 if commit is None else commit.generation,
                 step=self._counts.step,
@@ -302,7 +261,7 @@ class Session:
         )
 
     def _script_ended(self) -> None:
-        self._control.send(
+        self.control.send(
             Failed(code=NO_SCRIPT.code, cause=NO_SCRIPT.cause, next_step=NO_SCRIPT.next_step)
         )
         die(NO_SCRIPT.cause, status=1)

@@ -31,7 +31,7 @@ class Launched:
 
     def __init__(self, mpi: Any, handover: MpiStateTransfer, memory: RecentCopies) -> None:
         self.on_change: Callable[[Change], object] = lambda _change: None
-        self.committed_s: float | None = None
+        self.stepped_s: float | None = None
         self._mpi, self._handover, self._memory = mpi, handover, memory
         self._comm: Comm | None = None
         self._has_lost = False

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from bftrainer.elastic.abandonable import GROUP_TIMEOUT_S, AbandonableCall, Broken
-from bftrainer.elastic.control import Control, Key, die, end_as_loss, key_of
-from bftrainer.elastic.fence import Fence
+from bftrainer.elastic.control import Control, Key, end_as_loss, key_of
+from bftrainer.elastic.generations import WorkerGenerations
 from bftrainer.elastic.mpi import library
 from bftrainer.elastic.mpi.comm import Comm, GroupBroken
 from bftrainer.elastic.mpi.joining import Union, unite
 from bftrainer.elastic.mpi.state_transfer import MpiStateTransfer
-from bftrainer.elastic.protocol import Commit, Entered, Interrupted, Left
+from bftrainer.elastic.protocol import Commit
 
 log = logging.getLogger("bftrainer.elastic")
 
@@ -49,22 +49,17 @@ class Change:
     is_planned: bool
 
 
-class MpiMembership:
+class MpiMembership(WorkerGenerations):
     """Generations of a worker that an agent started."""
 
     def __init__(self, control: Control, mpi: Any, handover: MpiStateTransfer) -> None:
-        self.control = control
+        super().__init__(control)
         self.comm: Comm | None = None
-        self.size = 1
-        self.rank = 0
-        self.commit: Commit | None = None
-        self.committed_s: float | None = None  # end of the last step
         self.on_change: Callable[[Change], object] = lambda _change: None
         self._mpi = mpi
         self._in_use: Comm | None = None  # ``comm``, or the next one while it forms
         self._handover = handover
         self._roster: tuple[str, ...] = ()
-        self._seen: Key = (-1, -1)
         self._me = control.config.worker_id
         control.on_commit = self._watch
 
@@ -78,22 +73,7 @@ class MpiMembership:
 
     def has_news(self) -> bool:
         """Whether a later generation is announced."""
-        return self.control.newer_than(self._seen) is not None
-
-    def is_abandoned(self) -> bool:
-        """Whether the announcement declares the present generation broken."""
-        newer = self.control.newer_than(self._seen)
-        return newer is not None and newer.abandon
-
-    def fence(self) -> Fence:
-        """Return the fence of our checkpoints."""
-        commit = self.commit
-        return Fence(
-            incarnation=commit.incarnation if commit else 0,
-            generation=commit.generation if commit else 0,
-            token=commit.token if commit else "",
-            trainer_id=self.control.config.trainer_id,
-        )
+        return self.newer() is not None
 
     def is_asked(self) -> bool:
         """Return False: here a commit without members requests a checkpoint and the end."""
@@ -130,7 +110,7 @@ class MpiMembership:
         (libfabric); so may a blocking call of the program.
         """
         comm, now_s = self._in_use, time.monotonic()
-        if comm is None or self._seen >= key or self.control.is_over:
+        if comm is None or self.seen >= key or self.control.is_over:
             return
         inside_s = comm.inside_since_s
         if inside_s is not None and now_s - inside_s >= HUNG_S:
@@ -155,23 +135,23 @@ class MpiMembership:
 
     def enter_next(self) -> None:
         """Wait for the next commit and enter its generation."""
-        self._enter(self.control.wait_newer(self._seen))
+        self._enter(self.wait())
 
     def recover(self, reason: str) -> None:
         """Report that the group is broken and enter the next one."""
         self._let_go()
-        self._report(reason, self._seen)
+        self.interrupted(reason, self._handover.step)
         self.enter_next()
 
     def _enter(self, commit: Commit) -> None:
         while True:
-            self._seen = key_of(commit)
+            self.act_on(commit)
             try:
                 self._form(commit)
             except GroupBroken as broken:
                 self._let_go()
-                self._report(broken.reason, self._seen)
-                commit = self.control.wait_newer(self._seen)
+                self.interrupted(broken.reason, self._handover.step)
+                commit = self.wait()
             else:
                 return
 
@@ -183,7 +163,7 @@ class MpiMembership:
             self._park(commit)
         rank_of = {m.worker_id: m.rank for m in commit.members}
         if self.comm is None and self._me not in rank_of:
-            self._leave(commit)
+            self.leave(commit, self._handover.step)
         old, old_rank = (self._roster, self.rank) if self.comm else ((), None)
         raw = self.comm._raw if self.comm else self._mpi.COMM_SELF.Dup()  # noqa: SLF001
         union = self._aside(
@@ -217,7 +197,7 @@ class MpiMembership:
             self._handover.memory.take(comm, self._handover.step)
         if not union.old:
             self.on_change(change)
-        self._entered(commit, comm, time.monotonic() - began_s, resumed)
+        self._complete(commit, comm, time.monotonic() - began_s, resumed)
 
     def _settle(self, commit: Commit, union: Union, rank_of: dict[str, int]) -> Comm:
         """Split off the leavers; return the communicator of the members, by rank."""
@@ -236,33 +216,26 @@ class MpiMembership:
 
         raw = self._aside(commit, split)
         if mine is None:
-            self._leave(commit)
+            self.leave(commit, self._handover.step)
         return self._use(raw)
 
     def _use(self, raw: Any) -> Comm:
-        self._in_use = Comm(self._mpi, raw, self.is_abandoned)
+        self._in_use = Comm(self._mpi, raw, self.must_abandon)
         return self._in_use
 
-    def _entered(self, commit: Commit, comm: Comm, took_s: float, resumed: str) -> None:
-        self.commit, self.comm, self.rank, self.size = commit, comm, comm.rank, comm.size
+    def _complete(self, commit: Commit, comm: Comm, took_s: float, resumed: str) -> None:
+        self.comm = comm
         self._roster = tuple(m.worker_id for m in sorted(commit.members, key=lambda m: m.rank))
-        self.control.close_stores(before=key_of(commit))
-        now_s = time.monotonic()
-        step = self._handover.step
-        self.control.send(
-            Entered(
-                generation=commit.generation,
-                attempt=commit.attempt,
-                rank=comm.rank,
-                size=comm.size,
-                step=step,
-                epoch=0,
-                samples=step * self._handover.batch,
-                pause_s=0.0 if self.committed_s is None else now_s - self.committed_s,
-                transfer_s=took_s,
-                resumed_from=resumed,
-                batch=self._handover.batch,
-            )
+        step, batch = self._handover.step, self._handover.batch
+        self.entered(
+            commit,
+            rank=comm.rank,
+            size=comm.size,
+            step=step,
+            samples=step * batch,
+            transfer_s=took_s,
+            resumed_from=resumed,
+            batch=batch,
         )
 
     def _park(self, commit: Commit) -> NoReturn:
@@ -276,17 +249,7 @@ class MpiMembership:
                 self._handover.save_alone((), self.fence(), aside=False)
         except (OSError, GroupBroken) as problem:
             log.warning("not saved before parking: %s", problem)
-        self._leave(commit)
-
-    def _leave(self, commit: Commit) -> NoReturn:
-        self.control.send(Left(generation=commit.generation, step=self._handover.step))
-        die(f"left before generation {commit.generation}", status=0)
-
-    def _report(self, reason: str, key: Key) -> None:
-        log.warning("generation %d.%d interrupted: %s", *key, reason)
-        self.control.send(
-            Interrupted(generation=key[0], attempt=key[1], step=self._handover.step, reason=reason)
-        )
+        self.leave(commit, self._handover.step)
 
     def _let_go(self) -> None:
         for comm in (self.comm, self._in_use):

@@ -163,7 +163,7 @@ class Run:
                 self._state.restore_arrays(self._guard)
             raise
         self._handover.step += 1
-        self._membership.committed_s = time.monotonic()
+        self._membership.stepped_s = time.monotonic()
         self._pace.note(self._batch)
         self._boundary()
 

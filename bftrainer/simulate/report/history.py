@@ -17,10 +17,10 @@ MAX_NOTES = 2000  # of a replay: more than a figure can show
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningSums:
-    """Sums from the begin of the replay up to one instant."""
+    """Sums from the start of the replay to one instant."""
 
     at_s: float
-    processed: float  # samples; those beyond a trainer's end do not count
+    processed: float  # samples up to the end of each trainer
     node_s_offered: float
     node_s_training: float
     lost_to_preemptions: float  # samples
@@ -31,8 +31,8 @@ class RunningSums:
 class History:
     """The course of one replay."""
 
-    notes: tuple[RunningSums, ...]  # in order of time, the last one at the end of the replay
-    decision_s: tuple[float, ...]  # what each decision took, by the wall clock
+    notes: tuple[RunningSums, ...]  # in order of time; the last is the end of the replay
+    decision_s: tuple[float, ...]  # wall time of each decision
 
 
 class Recorder:
@@ -52,7 +52,7 @@ class Recorder:
         self._processed_by_the_completed = 0.0
 
     def decided(self, now_s: float) -> None:
-        """Take note of a decision that has been carried out."""
+        """Record a decision that has been applied."""
         total_s = self._tally.decide_s
         self._decision_s.append(total_s - self._decide_s)
         self._decide_s = total_s
@@ -61,7 +61,7 @@ class Recorder:
             self._note(now_s)
 
     def history(self) -> History:
-        """Return it, when the replay has been played to its end."""
+        """Return the history of a finished replay."""
         self._note(self._end_s)
         return History(notes=tuple(self._notes), decision_s=tuple(self._decision_s))
 
@@ -79,7 +79,7 @@ class Recorder:
         )
 
     def _processed(self) -> float:
-        """Samples so far. The completed are added up once: only few run at a time."""
+        """Return the samples so far; completed trainers are summed once."""
         running, so_far = [], 0.0
         for trainer in self._admitted:
             processed = min(trainer.done, trainer.submission.samples)

@@ -37,7 +37,7 @@ STYLE = (
 
 
 def check_destination(path: Path) -> None:
-    """Refuse before the replay what could not be written after it.
+    """Check before the replay that the page can be written after it.
 
     Raises:
         UsageError: BFT-4110, the name ends in neither .html nor .png.
@@ -59,7 +59,7 @@ def write_report(
     setup: Setup,
     progress: Callable[[float], None] = lambda _: None,
 ) -> None:
-    """Write the page; the ending of its name says which kind.
+    """Write the page in the format given by the ending of its name.
 
     Raises:
         UsageError: BFT-4110, see above.
@@ -135,7 +135,7 @@ def _as_png(runs: Sequence[ReplayRun], setup: Setup, progress: Callable[[float],
 
 
 def _saved(figure: Any, form: str) -> bytes:
-    """The same figure is the same file: no date, no random names."""
+    """Return the file of a figure without date or random names: equal figures give equal files."""
     stream = io.BytesIO()
     with matplotlib("", OTHERWISE).rc_context({"svg.hashsalt": "bftrainer"}):
         figure.savefig(stream, format=form, metadata={"Date": None} if form == "svg" else None)

@@ -13,15 +13,15 @@ from bftrainer.simulate.traces.fragments import HOUR_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Where the runs come from."""
+    """The source of the runs."""
 
     trace: str  # as the user named it
     workload: str
     costs: str
-    command: str  # that gives these runs again
+    command: str  # repeats these runs
 
     def sentence(self, runs: Sequence[ReplayRun]) -> str:
-        """Say trace, workload and choices."""
+        """Return trace, workload and choices in words."""
         run = runs[0]
         outcome, choices = run.outcome, run.choices
         name, trace = Path(self.trace).name, outcome.trace

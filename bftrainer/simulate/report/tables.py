@@ -39,7 +39,7 @@ def document(run: ReplayRun, setup: Setup, selection: Mapping[str, Any]) -> dict
 
 
 def check_place(path: Path) -> None:
-    """Refuse before a replay what could not be written after it.
+    """Check before a replay that the file can be written after it.
 
     Raises:
         TraceError: BFT-4002, there is no such directory.
@@ -49,7 +49,7 @@ def check_place(path: Path) -> None:
 
 
 def write_csv(path: Path, documents: Sequence[Mapping[str, Any]]) -> None:
-    """Write one line per replay, every figure a column.
+    """Write one line per replay and one column per figure.
 
     Raises:
         TraceError: BFT-4002, no file can be written.

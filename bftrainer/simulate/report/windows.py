@@ -13,11 +13,11 @@ from bftrainer.simulate.report.history import RunningSums
 from bftrainer.simulate.session import ReplayRun
 from bftrainer.simulate.traces.fragments import HOUR_S, Fragments, Times
 
-WIDTHS_H = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 6.0, 12.0, 24.0)  # what people count time in
+WIDTHS_H = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 6.0, 12.0, 24.0)  # widths that readers expect
 
 
 def window_h(trace: Fragments, most: int) -> float:
-    """Return a width that people count time in and that gives no more windows than that."""
+    """Return the smallest usual width that gives at most so many windows."""
     hours = trace.duration_s / HOUR_S
     return next((width for width in WIDTHS_H if hours <= width * most), hours / most)
 
@@ -30,7 +30,7 @@ def edges_of(trace: Fragments, hours: float) -> Times:
 
 
 def hours_of(edges_s: Times) -> Times:
-    """Return edges in hours from the begin."""
+    """Return the edges in hours from the start."""
     hours: Times = (edges_s - edges_s[0]) / HOUR_S
     return hours
 
@@ -45,7 +45,7 @@ def nodes_offered(trace: Fragments, edges_s: Times) -> Times:
 
 
 def nodes_training(run: ReplayRun, edges_s: Times) -> Times:
-    """Return how many nodes trained in each window, on average."""
+    """Return the mean number of training nodes in each window."""
     return _gained(run, edges_s, [n.node_s_training for n in run.history.notes]) / np.diff(edges_s)
 
 
@@ -62,7 +62,7 @@ def utilization(run: ReplayRun, edges_s: Times) -> Times:
 
 
 def _gained(run: ReplayRun, edges_s: Times, sums: list[float]) -> Times:
-    """What sums grew by in each window, evenly between two notes."""
+    """Return the growth of a sum in each window, linear between two notes."""
     notes: tuple[RunningSums, ...] = run.history.notes
     at_s = [run.outcome.trace.span_s[0], *(note.at_s for note in notes)]
     return np.diff(np.interp(edges_s, at_s, [0.0, *sums]))

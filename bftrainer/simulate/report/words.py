@@ -13,7 +13,7 @@ from bftrainer.simulate.metrics import Metrics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """A figure of merit in words; ``form`` is how its number is written."""
+    """Name and unit of a figure of merit; ``form`` is the format of its number."""
 
     label: str
     unit: str = ""
@@ -91,6 +91,6 @@ def label_of(name: str) -> str:
 
 
 def shown_value(metrics: Metrics, name: str) -> str:
-    """Return a figure's number as people read it; a dash where there is none."""
+    """Return a figure's number for readers; a dash if there is none."""
     value = getattr(metrics, name)
     return "-" if value is None else format(value, WORDS[name].form)

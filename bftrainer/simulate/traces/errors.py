@@ -14,14 +14,14 @@ from bftrainer.errors import ExitCode, UsageError
 
 
 class TraceError(UsageError):
-    """A trace, a workload or a choice from one that cannot be used."""
+    """A trace or workload, or a part of one, cannot be used."""
 
     def __init__(self, code: str, cause: str, next_step: str) -> None:
         super().__init__(code, cause, next_step, exit_code=ExitCode.VALIDATION_FAILED)
 
 
 def malformed(path: Path, line: int | None, what: str, next_step: str = "") -> TraceError:
-    """The error of a file that does not have the form it should have."""
+    """Return the error of a file that violates its format."""
     where = path.name if line is None else f"{path.name}:{line}"
     return TraceError(
         "BFT-4001",
@@ -31,7 +31,7 @@ def malformed(path: Path, line: int | None, what: str, next_step: str = "") -> T
 
 
 def unreadable(path: Path, problem: OSError) -> TraceError:
-    """The error of a file that the system does not let us read or write."""
+    """Return the error of a file that cannot be read or written."""
     return TraceError(
         "BFT-4002",
         f"{path}: {problem.strerror or problem}.",

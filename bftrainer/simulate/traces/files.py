@@ -33,7 +33,7 @@ _COLUMNS = ("node", "start_s", "end_s")
 
 
 def read_npz(path: Path) -> Fragments:
-    """Read ``node``, ``start``, ``end``, ``names`` and, if there, ``obs`` and more.
+    """Read ``node``, ``start``, ``end``, ``names`` and the optional arrays.
 
     Without ``span`` the observation reaches from the first to the last instant named.
     """
@@ -78,7 +78,7 @@ _BROKEN_ARCHIVE = (
     SyntaxError,
     MemoryError,
     OverflowError,
-    RuntimeError,  # encrypted; NotImplementedError: compression nobody knows
+    RuntimeError,  # encrypted; NotImplementedError: unknown compression
     zipfile.BadZipFile,
     zlib.error,
 )
@@ -106,7 +106,7 @@ def write_npz(path: Path, trace: Fragments) -> None:
 
 
 def read_csv(path: Path, progress: Progress | None = None) -> Fragments:
-    """Read ``node,start_s,end_s[,unfillable]``; lines that begin with # say the rest.
+    """Read ``node,start_s,end_s[,unfillable]``; lines that begin with # have the metadata.
 
     Without them the nodes are those with a fragment, in the order they appear.
     """
@@ -128,7 +128,7 @@ def read_csv(path: Path, progress: Progress | None = None) -> Fragments:
 
 
 class _CsvTable:
-    """Lines of a CSV file on their way to columns."""
+    """Collects the lines of a CSV file into columns."""
 
     def __init__(self, path: Path) -> None:
         self.line = 0
@@ -142,7 +142,7 @@ class _CsvTable:
         self._types: list[str] | None = None
 
     def take(self, line: str) -> None:
-        """Take the next line."""
+        """Add a line."""
         self.line += 1
         line = line.rstrip("\r\n")
         if line.startswith("#"):
@@ -155,7 +155,7 @@ class _CsvTable:
                 self._row(cells, self._header)
 
     def fragments(self) -> Fragments:
-        """Everything taken, checked."""
+        """Return the checked columns."""
         if self._header is None:
             raise malformed(self._path, None, f"it has no header {','.join(_COLUMNS)}")
         span = self._said.get("span_s")
@@ -224,7 +224,7 @@ class _CsvTable:
 
 
 def json_list(path: Path, line: int, text: str) -> list[Any]:
-    """Return the JSON list in a remark."""
+    """Return the JSON list in a comment line."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as problem:
@@ -242,7 +242,7 @@ def _csv_rows(path: Path, number: int, line: str) -> Iterator[list[str]]:
 
 
 def write_csv(path: Path, trace: Fragments) -> None:
-    """Write the text form; gzipped, without a time stamp, when the name ends in .gz."""
+    """Write text, gzipped without a time stamp if the name ends in .gz."""
     flags = trace.is_unfillable
     try:
         with path.open("wb") as raw:
@@ -270,7 +270,7 @@ def write_csv(path: Path, trace: Fragments) -> None:
 
 
 def read_parquet(path: Path) -> Fragments:
-    """Read a parquet file; the rest is in the metadata of its schema, as JSON."""
+    """Read a parquet file; the schema has the metadata as JSON."""
     arrow = _parquet()
     try:
         table = arrow.read_table(str(path))
@@ -344,7 +344,7 @@ def _parquet() -> Any:
 
 
 def _whole(values: Any) -> Any:
-    """Whole seconds as integers: a third of the size, and exact."""
+    """Return whole seconds as integers, which are exact and a third of the size."""
     whole = values.astype(np.int64)
     return whole if np.array_equal(whole, values) else values
 

@@ -24,7 +24,7 @@ Kind = TypeVar("Kind", bound=np.generic)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolChanges:
-    """Every event of a pool in order of time; changes at one instant are one event.
+    """The events of a pool in order of time; changes at one instant are one event.
 
     The first is always the first look: the nodes found idle when the observation begins.
     The end of the observation is no event. ``joined`` and ``left`` hold node indices of
@@ -43,7 +43,7 @@ class PoolChanges:
         return len(self.at_s)
 
     def __iter__(self) -> Iterator[tuple[float, Indices, Indices]]:
-        """Give (instant, nodes that joined, nodes that left), one event after the other."""
+        """Yield (instant, nodes that joined, nodes that left) of each event."""
         for k, at_s in enumerate(self.at_s.tolist()):
             yield (
                 at_s,
@@ -58,16 +58,16 @@ class PoolChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragments:
-    """When which node was idle. Rows are in order of node, then start; arrays are read-only."""
+    """The idle times of nodes, ordered by node, then start; arrays are read-only."""
 
     names: tuple[str, ...]  # of all nodes, also those that were never idle
     node: Indices  # index into names
     start_s: Times
     end_s: Times
-    observed_s: Times  # instants at which somebody saw the pool change
-    span_s: tuple[float, float]  # begin and end of the observation
+    observed_s: Times  # instants at which the pool was observed to change
+    span_s: tuple[float, float]  # start and end of the observation
     is_unfillable: NDArray[np.bool_] | None = None  # None: the queue is not known
-    notes: tuple[str, ...] = ()  # what the source did not say and was assumed
+    notes: tuple[str, ...] = ()  # assumptions about what the source does not contain
     node_types: tuple[str, ...] | None = None  # of all nodes; None: all alike
 
     def __len__(self) -> int:
@@ -76,12 +76,12 @@ class Fragments:
 
     @property
     def length_s(self) -> Times:
-        """How long each fragment lasts."""
+        """The length of each fragment."""
         return self.end_s - self.start_s
 
     @property
     def duration_s(self) -> float:
-        """How long the observation lasts."""
+        """The length of the observation."""
         return self.span_s[1] - self.span_s[0]
 
     def node_seconds(self) -> float:
@@ -89,11 +89,11 @@ class Fragments:
         return float(self.length_s.sum())
 
     def equivalent_nodes(self) -> float:
-        """Return the nodes that, idle all the time, would give as much (N_eq, eq. 18)."""
+        """Return the number of always idle nodes with the same node-time (N_eq, eq. 18)."""
         return self.node_seconds() / self.duration_s
 
     def idle_share(self, n_nodes: int | None = None) -> float:
-        """Return the idle part of the machine's node-time; ``n_nodes`` if names lacks some."""
+        """Return the idle share of the node-time of ``n_nodes`` nodes (default: all names)."""
         return self.equivalent_nodes() / (n_nodes or len(self.names))
 
     def restrict(
@@ -154,11 +154,11 @@ class Fragments:
         )
 
     def unfillable(self) -> Fragments:
-        """Return what no pending job could have used; all, where the queue is not known."""
+        """Return the unfillable fragments; all of them if the queue is not known."""
         return self if self.is_unfillable is None else self.where(self.is_unfillable)
 
     def pool_changes(self) -> PoolChanges:
-        """Return every event: simultaneous changes are one, what cancels out is none.
+        """Return the events; simultaneous changes are one, and none if they cancel out.
 
         A node whose fragment ends at the very instant its next one starts (two parts of
         one idle time) neither leaves nor joins.

@@ -22,7 +22,7 @@ from bftrainer.simulate.traces.fragments import HOUR_S, Fragments, make_fragment
 
 Progress = Callable[[float], None]
 SUMMIT_NODES = 4734
-WARM_UP_S = 12 * HOUR_S  # before the trace begins, so that it begins with a usual pool
+WARM_UP_S = 12 * HOUR_S  # before the trace, so that it starts with a typical pool
 LONGEST_S = 24 * HOUR_S
 HOLES_PER_REPORT = 500
 _RANGES = {
@@ -47,9 +47,9 @@ _RANGES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorParameters:
-    """What a synthetic machine is like; defaults are fitted to Summit in February 2021."""
+    """Parameters of a synthetic machine; defaults are fitted to Summit in February 2021."""
 
-    n_nodes: int = 256  # of the trace; the first of the machine's
+    n_nodes: int = 256  # of the trace: the first nodes of the machine
     machine_nodes: int = SUMMIT_NODES  # raised to n_nodes; sizes of holes grow with it
     hours: float = 48.0
     seed: int = 1
@@ -73,7 +73,7 @@ class GeneratorParameters:
 
 @dataclass(slots=True, kw_only=True)
 class _Machine:
-    """The machine while its holes are made."""
+    """The machine while holes are generated."""
 
     busy_from_s: NDArray[np.float64]  # of each node: when its last fragment ended
     node: list[NDArray[np.int64]] = field(default_factory=list)
@@ -85,7 +85,7 @@ class _Machine:
 def generate(
     parameters: GeneratorParameters | None = None, progress: Progress | None = None
 ) -> Fragments:
-    """Make a trace; every fragment counts as unfillable.
+    """Return a trace; every fragment counts as unfillable.
 
     Raises:
         TraceError: BFT-4009, a parameter is out of range.
@@ -110,7 +110,7 @@ def _check(p: GeneratorParameters) -> None:
     for parameter in fields(p):
         name, value = parameter.name, float(getattr(p, parameter.name))
         low, high = _RANGES.get(name, (0.0, 1e11))
-        if not low <= value <= high:  # not-a-number is in no range
+        if not low <= value <= high:  # false for NaN, too
             raise TraceError(
                 "BFT-4009",
                 f"{name} is {value:g}, which is not in {low:g}..{high:g}.",
@@ -119,12 +119,12 @@ def _check(p: GeneratorParameters) -> None:
 
 
 def _stream(p: GeneratorParameters, purpose: int) -> np.random.Generator:
-    """Random numbers of their own for each purpose: one change does not move the others."""
+    """Independent random numbers by purpose: a change of one does not affect the others."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([p.seed, purpose])))
 
 
 def _short_holes_per_hour(p: GeneratorParameters) -> float:
-    """Holes per hour whose fragments make up ``short_gap_share`` of all fragments."""
+    """Return the holes per hour that make ``short_gap_share`` of all fragments."""
     return p.holes_per_hour * p.short_gap_share / (1 - p.short_gap_share)
 
 
@@ -136,7 +136,7 @@ def _holes(
     *,
     is_short: bool,
 ) -> list[tuple[float, int, bool]]:
-    """When holes open, and how many nodes each has."""
+    """Return when holes open, and their numbers of nodes."""
     if per_hour <= 0:
         return []
     mean_s = HOUR_S / per_hour
@@ -185,7 +185,7 @@ def _open_hole(
 def _some_of(
     nodes: NDArray[np.int64], count: int, chance: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Choose ``count`` of the nodes, or all where there are not so many."""
+    """Choose ``count`` of the nodes, or all if there are fewer."""
     if count * 8 > len(nodes):
         return nodes[np.argsort(chance.random(len(nodes)), kind="stable")[:count]]
     chosen: dict[int, None] = {}
@@ -202,7 +202,7 @@ def _end(
     *,
     is_short: bool,
 ) -> float:
-    """When a group is taken back: often with others, because one job takes many nodes."""
+    """Return when a group is taken back, often with others: one job takes many nodes."""
     drawn = chance.random()
     if is_short:  # as many gaps of one poll to the next as of half to the whole longest
         longest_s = max(p.shortest_s - p.poll_s, p.poll_s)
@@ -245,18 +245,18 @@ def _trace(p: GeneratorParameters, machine: _Machine, until_s: float) -> Fragmen
 
 
 def _polled(p: GeneratorParameters, at_s: float) -> float:
-    """The next look at the machine."""
+    """Return the time of the next poll."""
     return math.ceil(at_s / p.poll_s - 1e-9) * p.poll_s
 
 
 def _normal(chance: np.random.Generator) -> float:
-    """A standard normal number from two uniform ones, the same with every numpy."""
+    """Return a standard normal number made of two uniform ones, the same in every numpy."""
     radius = math.sqrt(-2.0 * math.log1p(-chance.random()))
     return radius * math.cos(2.0 * math.pi * chance.random())
 
 
 def _poisson(chance: np.random.Generator, mean: float) -> int:
-    """A Poisson number by multiplying uniform ones; the means here are small."""
+    """Return a Poisson number by multiplying uniform ones; the means here are small."""
     limit, product, count = math.exp(-mean), chance.random(), 0
     while product > limit:
         product *= chance.random()

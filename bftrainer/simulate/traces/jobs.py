@@ -22,7 +22,7 @@ from bftrainer.simulate.traces.queue import Pending, mark_unfillable
 
 Progress = Callable[[float], None]
 MAX_PAIRS = 1_000_000_000  # (job, node) pairs: beyond any year of logs
-PAIRS_AT_ONCE = 2_000_000  # unpacked together: some 150 MB
+PAIRS_AT_ONCE = 2_000_000  # expanded at a time: about 150 MB
 MAX_NAMES = 1_000_000
 MAX_TIME_S = 1e11  # the year 5138: later times are invalid
 NEVER_S = math.inf
@@ -30,7 +30,7 @@ NEVER_S = math.inf
 
 @dataclass(slots=True, kw_only=True)
 class JobTable:
-    """Jobs as they are read, in columns that grow by a few bytes per job and node.
+    """Jobs in columns, a few bytes per job and node.
 
     ``runs`` are times on nodes, ``waits`` times in the queue; a job that was requeued has
     several of both. Nodes are ranges of indices, because a job's are mostly neighbours.
@@ -51,7 +51,7 @@ class JobTable:
     n_pairs: int = 0
 
     def index(self, name: str) -> int:
-        """Return the index of a node, a new one when it was not seen before.
+        """Return the index of a node, a new one for a new name.
 
         Raises:
             ValueError: there are more nodes than any machine has.
@@ -63,7 +63,7 @@ class JobTable:
     def add_run(
         self, start_s: float, end_s: float, ranges: Iterable[tuple[int, int]], line: int
     ) -> None:
-        """Add a time on nodes; ``end_s`` is infinite while it still goes on."""
+        """Add a run on nodes; ``end_s`` is infinite for a running job."""
         self._check(start_s, line)
         if end_s != NEVER_S:
             self._check(end_s, line)
@@ -85,7 +85,7 @@ class JobTable:
     def add_wait(
         self, from_s: float, to_s: float, n_nodes: int, limit_s: float | None, line: int
     ) -> None:
-        """Add a time in the queue; ``to_s`` is infinite while it still waits."""
+        """Add a wait in the queue; ``to_s`` is infinite for a pending job."""
         self._check(from_s, line)
         if to_s > from_s and n_nodes > 0:
             self.wait_from_s.append(from_s)
@@ -131,7 +131,7 @@ def idle_fragments(
         raise TraceError(
             "BFT-4008", f"{table.path.name}: its jobs take no time.", "Export a longer time."
         )
-    ends = np.minimum(ends, span_s[1])  # what still runs keeps its nodes to the end
+    ends = np.minimum(ends, span_s[1])  # running jobs keep their nodes to the end
     labels = list(table.names) if names is None else list(names)
     node, begin, end = _gaps(table, starts, ends, len(labels), span_s)
     trace = make_fragments(
@@ -155,7 +155,7 @@ def idle_fragments(
 def _gaps(
     table: JobTable, starts: Times, ends: Times, n_nodes: int, span_s: tuple[float, float]
 ) -> tuple[Indices, Times, Times]:
-    """Nodes, begins and ends of the times without a job."""
+    """Nodes, starts and ends of the times without a job."""
     run = np.array(table.run_of)
     first = np.array(table.first)
     last = first + np.array(table.count)
@@ -176,22 +176,22 @@ def _gaps(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Busy:
-    """Ranges of nodes and the runs they are busy with."""
+    """Ranges of nodes and their runs."""
 
     run: NDArray[np.int64]
     first: NDArray[np.int64]
-    last: NDArray[np.int64]  # one beyond
+    last: NDArray[np.int64]  # exclusive
 
 
 def _gaps_of(
     busy: _Busy, starts: Times, ends: Times, nodes: range, span_s: tuple[float, float]
 ) -> tuple[Indices, Times, Times]:
-    """The gaps of some nodes; all their (job, node) pairs are in memory meanwhile."""
+    """Return the gaps of some nodes, whose (job, node) pairs must fit into memory."""
     count = busy.last - busy.first
     run = np.repeat(busy.run, count)
     within = np.arange(len(run)) - np.repeat(np.cumsum(count) - count, count)
     node = (np.repeat(busy.first, count) + within).astype(np.int32)
-    # Two sentinels per node, of no length: the gaps before its first and after its last job.
+    # Two sentinels of length 0 per node give the gaps before its first and after its last job.
     everyone = np.arange(nodes.start, nodes.stop, dtype=np.int32)
     opens, closes = np.full(len(nodes), span_s[0]), np.full(len(nodes), span_s[1])
     node = np.concatenate((node, everyone, everyone))
@@ -205,7 +205,7 @@ def _gaps_of(
 
 
 def _running_maximum(node: Indices, end: Times, span_s: tuple[float, float]) -> NDArray[np.float64]:
-    """The latest end so far, node by node: one node's ends never reach the next one's."""
+    """Return the latest end so far of each node."""
     at = np.unique(end, return_inverse=True)
     values, rank = at[0], at[1].astype(np.int64)
     lifted = rank + node.astype(np.int64) * len(values)

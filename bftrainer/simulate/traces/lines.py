@@ -1,4 +1,4 @@
-"""Text files line by line, gzipped or not: what the readers of job logs share.
+"""Text files line by line, gzipped or not, for the readers of job logs.
 
 Gives (line number, text) pairs and reports how much of the file is read; whatever is
 wrong with the bytes becomes a ``TraceError`` with the line.
@@ -21,7 +21,7 @@ LINES_PER_REPORT = 10_000
 
 
 def read_lines(path: Path, progress: Progress | None = None) -> Iterator[tuple[int, str]]:
-    """Give the lines that are not empty, without their ends, counting from 1.
+    """Yield number (from 1) and text of each line that is not empty.
 
     Bytes that are no UTF-8 are escaped: names and comments of jobs may be in any encoding.
     """

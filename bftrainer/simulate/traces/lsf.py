@@ -22,7 +22,7 @@ from bftrainer.simulate.traces.lines import read_lines
 
 Progress = Callable[[float], None]
 _WORD = re.compile(r'"((?:[^"]|"")*)"|([^\s"]+)')
-# Places in a JOB_FINISH record: "JOB_FINISH" "version" event-time jobId userId options
+# Positions in a JOB_FINISH record: "JOB_FINISH" "version" event-time jobId userId options
 # numProcessors submitTime beginTime termTime startTime userName queue resReq dependCond
 # preExecCmd fromHost cwd inFile outFile errFile jobFile numAskedHosts askedHosts ...
 _EVENT_TIME, _JOB_ID, _PROCESSORS, _SUBMIT, _BEGIN, _START, _QUEUE, _ASKED = (
@@ -79,7 +79,7 @@ def read_lsb_acct(
 
 
 def _finish_record(table: JobTable, words: list[str], ignored: frozenset[str], number: int) -> bool:
-    """Take one record; true when its queue is one to ignore."""
+    """Add a record; return whether its queue is ignored."""
     if words[_QUEUE] in ignored:
         return True
     end_s, start_s = float(int(words[_EVENT_TIME])), float(int(words[_START]))
@@ -87,7 +87,7 @@ def _finish_record(table: JobTable, words: list[str], ignored: frozenset[str], n
     from_s = float(max(int(words[_SUBMIT]), int(words[_BEGIN])))
     at = _ASKED + 1 + _count(words[_ASKED])
     hosts = words[at + 1 : at + 1 + _count(words[at])]
-    int(words[at + 1 + len(hosts)])  # jStatus: the hosts are as many as it says
+    int(words[at + 1 + len(hosts)])  # jStatus: fails unless the number of hosts is right
     names = _hosts(hosts)
     if not start_s:  # never started
         table.add_wait(from_s, end_s, max(1, len(names)), None, number)
@@ -108,7 +108,7 @@ def _count(word: str) -> int:
 
 
 def _hosts(words: Collection[str]) -> list[str]:
-    """Names without repetition; ``42*h1`` is 42 slots on h1."""
+    """Return the names without repetition; ``42*h1`` is 42 slots on h1."""
     names: dict[str, None] = {}
     for word in words:
         found = _HOST.fullmatch(word)
@@ -120,7 +120,7 @@ def _hosts(words: Collection[str]) -> list[str]:
 
 @dataclass(slots=True, kw_only=True)
 class _Job:
-    """What bhist has said about the job under way."""
+    """What bhist has printed about the current job."""
 
     line: int
     queue: str = ""
@@ -210,7 +210,7 @@ def _end_run(table: JobTable, job: _Job, at_s: float) -> None:
 
 
 def _finish(table: JobTable, job: _Job | None, ignored: frozenset[str], seen: Counter[str]) -> None:
-    """A job is over in the text: what runs or waits does so to the end of the file."""
+    """Finish a job; if it runs or waits, it does so to the end of the file."""
     if job is None:
         return
     if job.queue in ignored:

@@ -42,7 +42,7 @@ def draw(trace: Fragments, title: str, path: Path) -> None:
         figure.savefig(path)
     except OSError as problem:
         raise unreadable(path, problem) from problem
-    except ValueError as problem:  # an ending matplotlib does not know
+    except ValueError as problem:  # the ending is unknown to matplotlib
         raise TraceError("BFT-4002", f"{path}: {problem}.", "End the name in .png.") from problem
 
 

@@ -20,7 +20,7 @@ from bftrainer.simulate.traces.fragments import Fragments, Times, make_fragments
 
 Progress = Callable[[float], None]
 NOBODY_FITS_S = np.inf
-CELLS_AT_ONCE = 4_000_000  # (fragment, interval) pairs looked at together: bounds the memory
+CELLS_AT_ONCE = 4_000_000  # (fragment, interval) pairs at a time: bounds the memory
 EVENTS_PER_REPORT = 20_000
 
 
@@ -37,7 +37,7 @@ class Pending:
 def mark_unfillable(
     trace: Fragments, pending: Pending, progress: Progress | None = None
 ) -> Fragments:
-    """Return the trace with every fragment cut into unfillable and fillable parts.
+    """Return the trace with each fragment split into unfillable and fillable parts.
 
     Without a single pending job whose limit is known nothing is said about the queue.
     """
@@ -93,7 +93,7 @@ def _least_limits(
 
 
 class _Queue:
-    """Pending jobs by (limit, nodes): of equal ones only the number counts."""
+    """Pending jobs, counted by (limit, nodes)."""
 
     def __init__(self) -> None:
         self._count: Counter[tuple[float, int]] = Counter()
@@ -114,7 +114,7 @@ class _Queue:
             del self._sorted[bisect_left(self._sorted, kind)]
 
     def least_that_fits(self, now_s: float, ends: list[float]) -> float:
-        """The least limit of a job for which enough nodes stay idle."""
+        """Return the least limit of a job for which enough nodes stay idle."""
         smallest = len(ends) + 1  # a longer job fits only if it is smaller than the shorter ones
         for limit_s, n_nodes in self._sorted:
             if n_nodes < smallest:
@@ -125,7 +125,7 @@ class _Queue:
 
 
 class _Agenda:
-    """Items by the instant whose turn they are at; what comes at no instant is left out."""
+    """Items by instant; items of no instant are left out."""
 
     def __init__(self, at_s: Times, when_s: Times, items: NDArray[np.int64]) -> None:
         place = np.searchsorted(at_s, when_s)
@@ -134,7 +134,7 @@ class _Agenda:
         self._offsets = np.searchsorted(place[order], np.arange(len(at_s) + 1)).tolist()
 
     def at(self, k: int) -> list[int]:
-        """The items of the k-th instant."""
+        """Return the items of the k-th instant."""
         low, high = self._offsets[k], self._offsets[k + 1]
         return list(self._items[low:high].tolist()) if high > low else []
 
@@ -142,8 +142,8 @@ class _Agenda:
 def _cut(
     trace: Fragments, at_s: Times, least_s: Times
 ) -> tuple[NDArray[np.int64], Times, Times, NDArray[np.bool_]]:
-    """Fragments cut where they turn from unfillable to fillable or back."""
-    # Instants after which nothing is different from before need no cut.
+    """Return fragments cut where they change between unfillable and fillable."""
+    # An instant that changes nothing needs no cut.
     differs = np.ones(len(at_s), dtype=bool)
     differs[1:] = np.isfinite(least_s[1:]) | np.isfinite(least_s[:-1])
     at_s, least_s = at_s[differs], least_s[differs]

@@ -1,7 +1,7 @@
 """The table of trace formats, and reading and writing by format.
 
-The simulator and ``bftrainer trace`` call ``read_trace``; a new format is one module and
-one line here.
+The simulator and ``bftrainer trace`` call ``read_trace``. A new format is one module and one entry
+of ``FORMATS``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bftrainer.simulate.traces import files, frames, lsf, sacct, swf
+from bftrainer.simulate.traces import files, lsf, sacct, swf
 from bftrainer.simulate.traces.clock import time_zone
 from bftrainer.simulate.traces.errors import TraceError, unreadable
 from bftrainer.simulate.traces.fragments import Fragments
@@ -23,7 +23,7 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What some formats need to be told."""
+    """Facts that some formats do not contain."""
 
     time_zone: str = "UTC"  # of local times: sacct and bhist
     year: int | None = None  # of times without one: bhist; None: this year
@@ -78,11 +78,6 @@ FORMATS: Mapping[str, TraceFormat] = {
         write=files.write_parquet,
         endings=(".parquet",),
     ),
-    "replayer": TraceFormat(
-        what="pickled pandas table of idle nodes of the paper's Replayer",
-        read=lambda path, _, progress: frames.read_replayer(path, progress),
-        endings=(".pkl", ".pickle"),
-    ),
     "swf": TraceFormat(
         what="Standard Workload Format of the Parallel Workloads Archive, also gzipped",
         read=lambda path, _, progress: swf.read_swf(path, progress),
@@ -106,7 +101,7 @@ def read_trace(
     options: ReadOptions | None = None,
     progress: Progress | None = None,
 ) -> Fragments:
-    """Read a trace in any of ``FORMATS``; ``auto`` looks at the name, then at the content.
+    """Read a trace in any of ``FORMATS``; ``auto`` decides by the name, then by the content.
 
     Raises:
         TraceError: the file cannot be read, or is not what its format should be.
@@ -118,7 +113,7 @@ def read_trace(
 
 
 def write_trace(path: Path, trace: Fragments) -> None:
-    """Write a trace; the ending of the name says in which format.
+    """Write a trace in the format given by the ending of its name.
 
     Raises:
         TraceError: no format has that ending, or the file cannot be written.
@@ -135,7 +130,7 @@ def write_trace(path: Path, trace: Fragments) -> None:
 
 
 def guess_format(path: Path) -> str:
-    """Return the name of the format a file seems to have."""
+    """Return the format of a file, judged by its name and its first lines."""
     for name, known in FORMATS.items():
         if known.endings and path.name.endswith(known.endings):
             return name

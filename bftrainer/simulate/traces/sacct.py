@@ -32,13 +32,13 @@ _NO_NODES = frozenset({"None assigned", "None", "(null)", "Unknown", ""})
 
 @dataclass(slots=True, kw_only=True)
 class _Reader:
-    """What is known while the lines go by."""
+    """The state of the reader."""
 
     path: Path
     zone: tzinfo
     ignored: frozenset[str]
     table: JobTable
-    at: dict[str, int] = field(default_factory=dict)  # column -> place
+    at: dict[str, int] = field(default_factory=dict)  # column -> position
     seen: set[tuple[str, str, str, str]] = field(default_factory=set)
     lists: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     n_ignored: int = 0
@@ -101,7 +101,7 @@ def _row(reader: _Reader, number: int, cells: list[str]) -> None:
     is_ignored = cell("Partition") in reader.ignored - {""}
     key = (job_id, cell("Submit"), cell("Start"), cell("End"))
     if key in reader.seen:
-        return  # the same run once more, as files put together have it
+        return  # the same run again, from concatenated files
     reader.seen.add(key)
     try:
         if is_ignored:
@@ -113,14 +113,14 @@ def _row(reader: _Reader, number: int, cells: list[str]) -> None:
 
 
 def _pass_over(reader: _Reader, cell: Callable[[str], str]) -> None:
-    """A pilot: its time is idle time, but its nodes are there."""
+    """Add a pilot: its time is idle, but its nodes exist."""
     reader.n_ignored += 1
     if cell("NodeList") not in _NO_NODES:
         _ranges(reader, cell("NodeList"))
 
 
 def _take(reader: _Reader, number: int, cell: Callable[[str], str]) -> None:
-    """Take one run of a job: its time in the queue and its time on nodes."""
+    """Add a run of a job: its time in the queue and on nodes."""
     starts, ends = cell("Start"), cell("End")
     start_s = None if starts in _NEVER else iso_seconds(starts, reader.zone)
     end_s = math.inf if ends in _NEVER else iso_seconds(ends, reader.zone, start_s)

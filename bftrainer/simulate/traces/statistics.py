@@ -30,7 +30,7 @@ class TraceStatistics:
     eq_nodes: float  # N_eq
     idle_share: float
     unfillable_share: float | None  # of the idle node-time
-    events: int  # the first look included
+    events: int  # with the first observation
     events_per_hour: float
     joins_per_hour: float  # events in which at least one node joined
     leaves_per_hour: float
@@ -49,7 +49,7 @@ def statistics(trace: Fragments) -> TraceStatistics:
     changes = trace.pool_changes()
     hours = trace.duration_s / HOUR_S
     length_s = trace.length_s
-    joins = np.diff(changes.joined_offsets)[1:]  # the first look is no change
+    joins = np.diff(changes.joined_offsets)[1:]  # the first observation is no change
     leaves = np.diff(changes.left_offsets)[1:]
     is_short = length_s < SHORT_S
     total_s = float(length_s.sum())
@@ -119,7 +119,7 @@ def bars(trace: Fragments, changes: PoolChanges | None = None) -> list[dict[str,
 
 
 def _integral(trace: Fragments, changes: PoolChanges) -> tuple[Times, Times]:
-    """Node-seconds of idle time up to each event, and to the end."""
+    """Return the idle node-seconds up to each event and to the end."""
     at_s = np.append(changes.at_s, trace.span_s[1])
     so_far = np.concatenate(([0.0], np.cumsum(changes.pool_sizes() * np.diff(at_s))))
     return at_s, so_far
@@ -133,7 +133,7 @@ def _spread(values: NDArray[np.float64]) -> dict[str, float]:
 
 
 def _pool_quantiles(trace: Fragments, changes: PoolChanges) -> dict[str, float]:
-    """Sizes of the pool that were not exceeded for a share of the time."""
+    """Return the quantiles of the pool's size over time."""
     sizes = changes.pool_sizes()
     for_s = np.diff(np.append(changes.at_s, trace.span_s[1]))
     order = np.argsort(sizes, kind="stable")

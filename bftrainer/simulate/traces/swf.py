@@ -39,7 +39,7 @@ class _Log:
     line: list[int] = field(default_factory=list)
 
     def nodes_of(self, processors: int) -> int:
-        """Whole nodes that hold so many processors."""
+        """Return the number of whole nodes for so many processors."""
         return min(math.ceil(processors * self.n_nodes / self.n_processors), self.n_nodes)
 
 
@@ -96,7 +96,7 @@ def _job(
     submit_s = log.origin_s + values[_SUBMIT]
     processors = int(values[_PROCESSORS] if values[_PROCESSORS] > 0 else values[_REQUESTED])
     if values[_SUBMIT] < 0 or processors <= 0 or values[_WAIT] < 0:
-        return  # -1: not recorded; nothing can be said about this job
+        return  # -1: not recorded, so the job is left out
     start_s = submit_s + values[_WAIT]
     limit_s = values[_LIMIT] if values[_LIMIT] > 0 else None
     waits.append((submit_s, start_s, processors, limit_s, number))
@@ -109,7 +109,7 @@ def _job(
 
 
 def _size_machine(log: _Log, table: JobTable) -> None:
-    """Find out how many nodes and processors there are; note what was guessed."""
+    """Determine the numbers of nodes and processors; note what was guessed."""
     if not log.processors:
         raise TraceError("BFT-4008", f"{log.path.name}: no job in it ran.", "Give another log.")
     if not log.n_processors and not log.n_nodes:
@@ -126,7 +126,7 @@ def _size_machine(log: _Log, table: JobTable) -> None:
 
 
 def _place(log: _Log, table: JobTable) -> None:
-    """Give each job the lowest free nodes at its start; ends come before starts."""
+    """Assign the lowest free nodes to each job at its start; ends precede starts."""
     free = _Free(log.n_nodes)
     n_jobs = len(log.start_s)
     at_s = np.array([*log.start_s, *log.end_s])
@@ -157,7 +157,7 @@ class _Free:
         self._count = [n_nodes]
 
     def take(self, wanted: int) -> list[tuple[int, int]]:
-        """Take the lowest ``wanted`` nodes, or all there are."""
+        """Take the lowest ``wanted`` free nodes, or all."""
         taken: list[tuple[int, int]] = []
         n_whole = 0
         for first, count in zip(self._first, self._count, strict=True):
@@ -174,7 +174,7 @@ class _Free:
         return taken
 
     def give_back(self, ranges: list[tuple[int, int]]) -> None:
-        """Return nodes; neighbours become one range again."""
+        """Free nodes; adjacent ranges are merged."""
         for first, count in ranges:
             at = bisect_left(self._first, first)
             self._first.insert(at, first)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from bftrainer.simulate.whatif.assumptions import NODES_PER_TRAINER, Assumptions
 
-P_JMAX_WORTH = 0.01  # a larger P_jmax makes every trainer slower: it has to gain this much U
+P_JMAX_WORTH = 0.01  # a larger P_jmax slows every trainer: it must gain this much U
 AS_GOOD = 0.002  # of U: smaller differences do not matter
 USUAL_T_FWD_S = 120.0
 LARGEST_P_JMAX = 1000  # the policy's bound
@@ -54,7 +54,7 @@ def p_jmax_values(given: Assumptions, eq_nodes: float, large_pool: float) -> tup
 
 
 def sweep_p_jmax(values: Sequence[int], utilization: Callable[[int], float]) -> Sweep:
-    """Choose the fewest trainers that use nearly as much as any number does."""
+    """Choose the smallest number of trainers whose U is nearly the best."""
     points = tuple(SweepPoint(value=n, utilization=utilization(n)) for n in values)
     best = max(p.utilization for p in points)
     chosen = min(p.value for p in points if p.utilization >= best - P_JMAX_WORTH)
@@ -68,7 +68,7 @@ def sweep_p_jmax(values: Sequence[int], utilization: Callable[[int], float]) -> 
 
 
 def sweep_t_fwd(values: Sequence[float], utilization: Callable[[float], float]) -> Sweep:
-    """Choose the best; among equals the one nearest to the usual one."""
+    """Choose the best value; among equals the one nearest to the default."""
     points = tuple(SweepPoint(value=s, utilization=utilization(s)) for s in values)
     best = max(p.utilization for p in points)
     equal = [p.value for p in points if p.utilization >= best - AS_GOOD]
@@ -86,7 +86,7 @@ def _from_usual(t_fwd_s: float) -> tuple[float, float]:
 
 
 def sweep_hold_down(values: Sequence[float], utilization: Callable[[float], float]) -> Sweep:
-    """Choose the longest that costs nothing: fewer pilots for the batch system."""
+    """Choose the longest hold-down time that costs nothing: the batch system gets fewer pilots."""
     points = tuple(SweepPoint(value=s, utilization=utilization(s)) for s in values)
     best = max(p.utilization for p in points)
     return Sweep(
@@ -99,5 +99,5 @@ def sweep_hold_down(values: Sequence[float], utilization: Callable[[float], floa
 
 
 def idle_confirmations(hold_down_s: float, poll_interval_s: float) -> int:
-    """Return the policy's setting that claims a node after so long (docs/reference/policy.md)."""
+    """Return the policy setting that claims a node after this time (docs/reference/policy.md)."""
     return min(100, 1 + math.ceil(hold_down_s / poll_interval_s))

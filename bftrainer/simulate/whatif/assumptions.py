@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from bftrainer.simulate.costs import PhysicalCosts, Quantity, constant
 from bftrainer.simulate.workloads.networks import NETWORKS, SAMPLES, Network
 
-# The pauses are the bounds that scripts/bench_rescale.py holds the runtime to with 200 MB of
-# state (docs/results.md); what it measured is shorter. Detection is half a poll interval
+# The pauses are the limits of scripts/bench_rescale.py with 200 MB of state (docs/results.md);
+# measured pauses are shorter. Detection is half a poll interval
 # of 1 s. Claim: half of Slurm's default backfill interval of 30 s, and 5 s for the pilot.
-# Checkpoints: the default of a trainer. Warm-up and resume depend on the user's script.
+# Checkpoints: a quarter of a trainer's default (ADR 23). Warm-up and resume depend on the
+# user's script.
 MEASURED = PhysicalCosts(
     detection=constant(0.5),
     claim=constant(20.0),
@@ -18,7 +19,7 @@ MEASURED = PhysicalCosts(
     pause_up=constant(0.3),
     pause_down=constant(0.1),
     pause_loss=constant(0.5),
-    checkpoint_interval=constant(60.0),
+    checkpoint_interval=constant(15.0),
     resume=constant(2.0),
 )
 
@@ -29,12 +30,12 @@ NODES_PER_TRAINER = (16, 8, 4, 2)  # P_jmax is tried at N_eq divided by these
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """Trainers, costs and what is tried; a tuple of one value leaves nothing to try."""
+    """Trainers, costs and the values to try; a tuple of one value is not varied."""
 
     policies: tuple[str, ...] = ("milp",)  # the first one is used for the settings
     costs: PhysicalCosts = field(default_factory=lambda: MEASURED)
     network: Network = field(default_factory=lambda: NETWORKS["shufflenet"])
-    samples: float = SAMPLES  # per trainer; there is always another one waiting
+    samples: float = SAMPLES  # per trainer; another one always waits
     n_min: int = 1
     n_max: int = 64
     t_fwd_s: tuple[float, ...] = T_FWD_S
@@ -45,7 +46,7 @@ class Assumptions:
     seed: int = 1
 
     def sentences(self) -> tuple[str, ...]:
-        """Return what is assumed, for people."""
+        """Return the assumptions in words."""
         costs = ", ".join(
             f"{name} {_shown(getattr(self.costs, name))}" for name in PhysicalCosts.__slots__
         )

@@ -18,7 +18,7 @@ Row = tuple[str, str]
 
 
 def as_document(found: Study, source: str) -> dict[str, Any]:
-    """Return everything; times in seconds, amounts in node-hours."""
+    """Return the document; times in seconds, amounts in node-hours."""
     given = found.assumptions
     return {
         "schema": SCHEMA,
@@ -45,7 +45,7 @@ def as_document(found: Study, source: str) -> dict[str, Any]:
 
 
 def idle_rows(found: Study) -> list[Row]:
-    """Return what the idle time is like."""
+    """Return the figures of the idle time."""
     idle = found.idle
     unfillable = idle.unfillable_share
     lengths = ", ".join(
@@ -72,7 +72,7 @@ def idle_rows(found: Study) -> list[Row]:
 
 
 def advice_rows(found: Study) -> list[tuple[str, str, str]]:
-    """Return the recommended settings: name in the policy, value, why."""
+    """Return the recommended settings: name in the policy, value, reason."""
     trainers, forward, hold = found.sweeps
     poll_s = found.assumptions.poll_interval_s
     confirmations = idle_confirmations(found.hold_down_s, poll_s)
@@ -108,7 +108,7 @@ def expected_rows(found: Study) -> list[tuple[str, str, str, str]]:
 
 
 def second_rows(found: Study) -> list[tuple[str, str, str]]:
-    """Return what one second more of each kind costs."""
+    """Return the cost of one more second of each kind."""
     return [
         (
             f"1 s more {one.name}",
@@ -120,7 +120,7 @@ def second_rows(found: Study) -> list[tuple[str, str, str]]:
 
 
 def replayed_sentence(found: Study) -> str:
-    """Say how much of the trace was replayed."""
+    """Return how much of the trace was replayed."""
     one = found.replayed
     nodes = "all nodes"
     if one.part_of_idle < 1.0:

@@ -19,13 +19,13 @@ from milp.problem import Curve
 
 Values = NDArray[np.float64]
 DRAWINGS = 2000
-FEWEST = 4  # stretches; with fewer there is no interval
+FEWEST = 4  # stretches for an interval
 TAILS = (0.025, 0.975)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A figure and its 95% interval; None: too few stretches to say."""
+    """A figure and its 95% interval; None if there are too few stretches."""
 
     value: float
     low: float | None = None
@@ -34,7 +34,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """Sums over stretches, one entry per drawing."""
+    """Sums over stretches, one entry per resample."""
 
     seconds: Values
     offered_node_s: Values
@@ -88,7 +88,7 @@ def harvested_share(sums: Sums) -> Values:
 
 
 def lost_share_per_second(base: Sums, dearer: Sums, *, step_s: float) -> Values:
-    """Return the part of the samples that each second more costs.
+    """Return the share of the samples that each additional second costs.
 
     Not of the node-time: with dear pauses the decision moves fewer nodes, so that more of
     them train, at sizes that are worth less.

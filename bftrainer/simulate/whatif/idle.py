@@ -18,7 +18,7 @@ UP_TO_S = (60.0, 300.0, 600.0, 1800.0, 3600.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthShare:
-    """How many fragments are shorter than a length, and how much of the idle time they are."""
+    """The share of fragments below a length, and their share of the idle time."""
 
     under_s: float
     of_fragments: float
@@ -77,7 +77,7 @@ def describe(trace: Fragments, n_nodes: int | None = None) -> IdleTime:
 
 
 def uninterrupted(trace: Fragments) -> Fragments:
-    """Return the trace with parts of one idle time put together again.
+    """Return the trace with the parts of each idle time merged.
 
     Readers cut a fragment where it turns from unfillable to fillable.
     """
@@ -97,7 +97,7 @@ def uninterrupted(trace: Fragments) -> Fragments:
 
 
 def held_down(trace: Fragments, hold_s: float) -> Fragments:
-    """Return what is left when a node is claimed only after ``hold_s`` of idleness."""
+    """Return the idle time that remains if a node is claimed after ``hold_s`` of idleness."""
     if hold_s <= 0:
         return trace
     whole = uninterrupted(trace)

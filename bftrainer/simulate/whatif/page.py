@@ -65,7 +65,7 @@ def _section(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) 
 
 
 def _figure(sweep: Sweep) -> str:
-    """Draw U over the values tried, evenly spaced: they span orders of magnitude."""
+    """Draw U over the values, evenly spaced because they span orders of magnitude."""
     used = [point.utilization for point in sweep.points]
     low, high = min(used), max(used)
     margin = max(0.002, 0.1 * (high - low))

@@ -23,7 +23,7 @@ from bftrainer.simulate.workloads.submission import TrainerWorkload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaySetting:
-    """What a replay is played with."""
+    """The settings of a replay."""
 
     policy: str
     t_fwd_s: float
@@ -34,7 +34,7 @@ class ReplaySetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """What one stretch gave."""
+    """The outcome of one stretch."""
 
     seconds: float
     offered_node_s: float  # idle, before any hold-down time
@@ -43,7 +43,7 @@ class Played:
 
 
 class Replays:
-    """The replays of some stretches, each setting played once."""
+    """Replays of stretches; each setting is played once."""
 
     def __init__(
         self,
@@ -65,11 +65,11 @@ class Replays:
 
     @property
     def hours(self) -> float:
-        """How much time they cover together."""
+        """The total time of the stretches, s."""
         return sum(s.of(self._trace).duration_s for s in self._stretches) / 3600.0
 
     def of(self, setting: ReplaySetting) -> tuple[Played, ...]:
-        """Return what each stretch gives."""
+        """Return the outcome of each stretch."""
         if setting not in self._known:
             self._known[setting] = tuple(self._play(s, setting) for s in self._stretches)
         return self._known[setting]
@@ -94,7 +94,7 @@ class Replays:
         )
 
     def _after(self, hold_s: float) -> Fragments:
-        # On the whole trace: a stretch may begin in the middle of an idle time.
+        # Computed on the whole trace, because a stretch may begin within an idle time.
         if hold_s not in self._held:
             self._held[hold_s] = held_down(self._trace, hold_s)
         return self._held[hold_s]

@@ -14,21 +14,21 @@ from itertools import pairwise
 
 from bftrainer.simulate.traces.fragments import HOUR_S, Fragments
 
-MOST_EQ_NODES = 64.0  # replayed at once: larger pools are represented by a part of the nodes
-SHORTEST_S = 2 * HOUR_S  # of a stretch: each begins with nobody training yet
+MOST_EQ_NODES = 64.0  # of a replay; a part of the nodes represents a larger pool
+SHORTEST_S = 2 * HOUR_S  # of a stretch, because no trainer runs at its start
 LONGEST_S = 24 * HOUR_S
-ENOUGH = 8  # stretches, for an interval, where the trace has the time
+ENOUGH = 8  # stretches for an interval, if the trace is long enough
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """A part of the time; both None: all of it."""
+    """A span of time; both None: the whole trace."""
 
     start_s: float | None = None
     length_s: float | None = None
 
     def of(self, trace: Fragments) -> Fragments:
-        """Cut it out of a trace."""
+        """Return this part of a trace."""
         if self.start_s is None or self.length_s is None:
             return trace
         return trace.restrict(start_s=self.start_s, hours=self.length_s / HOUR_S)

@@ -30,7 +30,7 @@ from bftrainer.simulate.whatif.idle import IdleTime, describe, uninterrupted
 from bftrainer.simulate.whatif.replays import Replays, ReplaySetting
 from bftrainer.simulate.whatif.sampling import some_nodes, stretches
 
-# Events to replay per value tried, and for the expected harvest: about a minute in all.
+# Events to replay per value and for the expected harvest; about a minute in total.
 COARSE_EVENTS, COARSE_EACH = 400.0, 80.0
 FINE_EVENTS, FINE_EACH = 1500.0, 190.0
 LARGE_POOL = "p99"  # of the pool's size over time
@@ -39,7 +39,7 @@ CLAIM_STEP_S, PAUSE_STEP_S = 5.0, 2.0  # of the finite differences
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What one policy would harvest with the recommended settings."""
+    """The harvest of one policy with the recommended settings."""
 
     policy: str
     utilization: Estimate  # U, against the full N_eq
@@ -49,7 +49,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecondMore:
-    """What one second more costs."""
+    """The cost of one more second."""
 
     name: str
     share_of_work: Estimate  # of the samples
@@ -59,7 +59,7 @@ class SecondMore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """How much of the trace the replays cover."""
+    """The part of the trace that the replays cover."""
 
     nodes: int
     part_of_idle: float  # of the idle node-time of all nodes, while replayed
@@ -156,17 +156,17 @@ def _check(trace: Fragments, given: Assumptions) -> None:
 
 
 class _Count:
-    """How many stretches have been played, of how many."""
+    """Counts the stretches played."""
 
     def __init__(self, total: int, progress: Callable[[float], None]) -> None:
         self._total, self._done, self._progress = total, 0, progress
 
     def one_more(self) -> None:
-        """Take note of one."""
+        """Count one stretch."""
         self.skip_to(self._done + 1)
 
     def skip_to(self, done: int) -> None:
-        """Take note that so many are played, or need not be."""
+        """Count stretches that were played or are not needed."""
         self._done = done
         self._progress(min(1.0, done / self._total))
 
@@ -174,7 +174,7 @@ class _Count:
 def _settings(
     replays: Replays, given: Assumptions, p_jmax: tuple[int, ...], share: float
 ) -> tuple[tuple[Sweep, ...], ReplaySetting]:
-    """Sweep one setting after the other, each from the best of those before.
+    """Sweep the settings in turn, each with the best values of the earlier ones.
 
     P_jmax is the whole machine's; the part that is replayed has its share of the trainers.
     """
@@ -221,7 +221,7 @@ def _expected(
 def _seconds(
     replays: Replays, best: ReplaySetting, given: Assumptions, harvest: Estimate
 ) -> tuple[SecondMore, ...]:
-    """What one second more of each kind costs, by finite differences on the same stretches.
+    """Return the cost of one more second of each kind, by finite differences on equal stretches.
 
     The decision knows what a pause costs, as the daemon does, and moves fewer nodes when it
     costs more.

@@ -1,7 +1,7 @@
 """The workloads of the paper's experiments, from a few arguments and a seed.
 
-The command line and the reproduction call ``by_name``; the builders are for everything
-else. The same arguments give the same workload, bit for bit.
+The command line calls ``by_name``, other code the builders. The same arguments give the same
+workload, bit for bit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bftrainer.simulate.workloads.networks import NETWORKS, SAMPLES, Network
 from bftrainer.simulate.workloads.submission import Submission, TrainerWorkload
 
 N_TRAINERS = 1000
-RESCALE_UP_S, RESCALE_DOWN_S = 18.0, 12.0  # Elastic Horovod on Summit, as the paper uses it
+RESCALE_UP_S, RESCALE_DOWN_S = 18.0, 12.0  # Elastic Horovod on Summit, as in the paper
 RESCALE_SPREAD_S = 1.0  # diverse trainers: 17 to 19 s up, 11 to 13 s down
 MEAN_ARRIVAL_S = 36.0  # between diverse trainers: a hundred per hour
 
@@ -30,7 +30,7 @@ def hpo(
     rescale_down_s: float = RESCALE_DOWN_S,
     n_max: int = 64,
 ) -> TrainerWorkload:
-    """Return identical trials that all wait from the first instant (paper, section 5.1)."""
+    """Return identical trials, all submitted at the start (paper, section 5.1)."""
     return TrainerWorkload(
         name=f"hpo-{network.slug}",
         submissions=tuple(
@@ -64,11 +64,11 @@ def diverse(
     """Return trainers of all networks of Table 2 (paper, section 5.2).
 
     Args:
-        n_trainers: how many, unless ``arrivals_s`` says it.
-        seed: of arrivals, networks and rescale costs; each has numbers of its own.
-        samples: each processes.
-        mean_arrival_s: between two submissions of the Poisson process; 0: all at once.
-        arrivals_s: times of submission to use instead, such as those of a trace.
+        n_trainers: their number, unless ``arrivals_s`` gives it.
+        seed: of arrivals, networks and rescale costs, which are drawn independently.
+        samples: of each trainer.
+        mean_arrival_s: between two submissions of the Poisson process; 0: all at the start.
+        arrivals_s: times of submission instead, such as those of a trace.
         is_cyclic: networks take turns, as in the paper; otherwise they are drawn.
         rescale_spread_s: costs are drawn from the paper's, plus or minus this.
         n_max: largest size.
@@ -123,7 +123,7 @@ def by_name(name: str, *, n_trainers: int = N_TRAINERS, seed: int = 1) -> Traine
 
 
 def _poisson(seed: int, count: int, mean_s: float) -> list[float]:
-    """Times of submission: the first at once, then gaps of a Poisson process."""
+    """Return times of submission: the first is 0, the gaps are those of a Poisson process."""
     chance = _stream(seed, 0)
     at_s, times = 0.0, []
     for _ in range(count):

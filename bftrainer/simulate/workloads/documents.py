@@ -1,7 +1,7 @@
-"""Workloads as JSON: our own documents, and the ones made from the paper's Replayer.
+"""Workloads as JSON: our own documents, and the paper's job tables.
 
-Ours has ``"schema": "bftrainer/workload/1"`` (``workload.schema.json`` beside this file);
-the others have ``nodes``, ``curves`` and ``jobs``. Both are told apart by that.
+Our documents have ``"schema": "bftrainer/workload/1"`` (``workload.schema.json`` in this folder),
+the paper's have ``nodes``, ``curves`` and ``jobs``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KNOWN = frozenset({*_NUMBERS, *_TEXTS, "name", "n_min", "n_max", "curve", "util
 
 
 def read_workload(path: Path) -> TrainerWorkload:
-    """Read either form; times of submission count from the first one.
+    """Read either form; times of submission are relative to the first one.
 
     Raises:
         TraceError: BFT-4002 or BFT-4010, with the trainer and the field that is wrong.
@@ -60,7 +60,7 @@ def read_workload(path: Path) -> TrainerWorkload:
 
 
 def write_workload(path: Path, workload: TrainerWorkload) -> None:
-    """Write our own form.
+    """Write our form.
 
     Raises:
         TraceError: BFT-4002, the file cannot be written.
@@ -135,7 +135,7 @@ def _curve(path: Path, value: object, where: str) -> Curve:
 
 
 def _replayer(path: Path, document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Trainers with curves by number; a curve begins at size 0, which ours does not."""
+    """Read trainers with curves by number; these curves have a size 0, ours do not."""
     nodes = [
         _whole(path, {"size": n}, "size", "nodes") for n in _list(path, document["nodes"], "nodes")
     ]

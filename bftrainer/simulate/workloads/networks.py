@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from milp.problem import Curve
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
-SAMPLES = 130e6  # 100 epochs of ImageNet: what each trainer of the paper processes
+SAMPLES = 130e6  # 100 epochs of ImageNet, as each trainer of the paper
 _KILO_SAMPLES_PER_S = {
     "AlexNet": (7.1, 13.1, 21.1, 40.5, 74.0, 130.8, 202.1),
     "ResNet18": (5.2, 10.6, 20.4, 39.6, 78.0, 144.8, 262.7),

@@ -1,4 +1,4 @@
-"""What a workload is: trainers in the order of their submission.
+"""A workload: trainers in the order of their submission.
 
 Builders and readers make these; the simulator turns them into trainers.
 """
@@ -18,23 +18,23 @@ MAX_NODES = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """One trainer that somebody submits."""
+    """A submitted trainer."""
 
-    submit_s: float  # after the begin of the replay
+    submit_s: float  # after the start of the replay
     name: str
     n_min: int
     n_max: int
-    samples: float  # to process until it is complete
+    samples: float  # to process
     curve: Curve  # samples per second by size
     rescale_up_s: float
     rescale_down_s: float
     utility: Curve | None = None  # objective of its own; None: follows from ``curve``
     weight: float = 1.0
-    network: str = ""  # what it trains, to group results by
-    gres: str = ""  # GPUs that its nodes have to have, as sbatch --gres
+    network: str = ""  # groups results
+    gres: str = ""  # GPUs required on its nodes, as sbatch --gres
 
     def __post_init__(self) -> None:
-        """Refuse what no trainer can be.
+        """Check the fields.
 
         Raises:
             ValueError: with the field that is wrong.
@@ -60,13 +60,13 @@ class Submission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerWorkload:
-    """Trainers by time of submission; those of one instant keep their order (FCFS)."""
+    """Trainers by time of submission; simultaneous ones keep their order (FCFS)."""
 
     name: str
     submissions: tuple[Submission, ...]
 
     def __post_init__(self) -> None:
-        """Refuse an order that is not that of time, and two trainers of one name.
+        """Check that times do not decrease and names are unique.
 
         Raises:
             ValueError: with what is wrong.
@@ -82,12 +82,12 @@ class TrainerWorkload:
         return len(self.submissions)
 
     def __iter__(self) -> Iterator[Submission]:
-        """Give the trainers in order."""
+        """Yield the trainers in order."""
         return iter(self.submissions)
 
 
 def check_curve(curve: Curve) -> None:
-    """Refuse a curve whose sizes or values make no sense.
+    """Check the sizes and values of a curve.
 
     Raises:
         ValueError: with what is wrong.

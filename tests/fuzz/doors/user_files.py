@@ -11,7 +11,6 @@ from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence, claim
 from bftrainer.elastic.mpi.disk import Disk
 from bftrainer.elastic.mpi.state import MpiState
-from bftrainer.elastic.replica_transfer import Asker
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents
 
@@ -43,7 +42,7 @@ def _resumed(raw: bytes) -> None:
     with tempfile.TemporaryDirectory(prefix="bft-fuzz-") as name:
         directory = Path(name)
         (directory / "step-000000000007-generation-00000001.bft").write_bytes(raw)
-        resuming.find(directory, None, Asker(trainer_id="t1", generation=3), LAYOUT)
+        resuming.find(directory, LAYOUT)
         Disk(None, _NoState(), name).load()  # type: ignore[arg-type]  # load tells nobody
 
 

@@ -13,10 +13,12 @@ from typing import Any
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from bftrainer.actuate import stimuli
 from bftrainer.actuate.adoption import adopt
 from bftrainer.actuate.generation import GenerationMachine
 from bftrainer.actuate.group import worker_on
 from bftrainer.actuate.reported_workers import judge as judge_reports
+from bftrainer.actuate.stalling import Stall
 from bftrainer.actuate.trainers import TrainerBook
 from bftrainer.elastic import protocol
 from bftrainer.elastic.fields import is_deep
@@ -24,16 +26,15 @@ from bftrainer.elastic.protocol import ProtocolError
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.policy.model import SitePolicy
-from bftrainer.wire.messages import HeldCopy, WorkerReport
-from bftrainer.wire.peers import _ANSWERS, _QUESTIONS, PeerStanding, Surveyed
+from bftrainer.wire.messages import WorkerReport
+from bftrainer.wire.peers import _ANSWERS, _QUESTIONS, PeerStanding
 from bftrainer.wire.refused_messages import RefusedMessages
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import as_json, bytestrings, documents, numbers, texts
 from tests.support.generations import offer
 from trainers.agent.gather import Gathered
-from trainers.agent.peer_recovery import _standing
-from trainers.agent.quorum import Absent, Answered
-from trainers.agent.regroup import Regroup
+from trainers.agent.quorum import Absent
+from trainers.agent.regroup import Ask, Regroup
 from trainers.command.lines import Pace, Place, parse_line
 
 _NUMBERS: Mapping[str, Any] = {"generation": 1, "attempt": 1, "step": 7, "epoch": 0, "samples": 70}
@@ -59,8 +60,6 @@ _FROM_WORKER: tuple[dict[str, Any], ...] = (
     _some("Progress", "generation", "step", "epoch", "samples", step_s=0.1, samples_per_s=9.5),
     _some("Interrupted", "generation", "attempt", "step", reason="reset"),
     _some("Saved", "generation", "step", "samples", path="/ck/1", wall_s=0.1),
-    _some("Copied", "generation", "step", "samples", holder="p-n2", size_bytes=9, hold_s=0.1,
-          wall_s=0.2, gap_s=1.0),
     _some("Left", "generation", "step"),
     _some("Finished", "generation", "step", "epoch", "samples"),
     _some("Failed", code="BFT-1410", cause="It broke.", next_step="Mend it."),
@@ -70,8 +69,6 @@ _BODIES: tuple[dict[str, Any], ...] = (
     _COMMIT,
     _some("Prepare", "generation", "attempt", open_store=True),
     {"type": "Stop", "reason": "over"},
-    {"type": "KeepCopy", "holder": "p-n2", "host": "10.0.0.2", "port": 5, "key": "k"},
-    {"type": "Recall", "holder": "p2", "node": "n2", "host": "10.0.0.2", "port": 5, "key": "k"},
     {"type": "WorkerConfig", "trainer_id": "t1", "worker_id": "t1-1-1", "node": "n1",
      "script": "/x.py", "args": ["-v"], "environment": [["A", "1"]], "samples": 7},
 )  # fmt: skip
@@ -125,33 +122,28 @@ _PEER = {
 }  # fmt: skip
 _PEERS_SAY = (
     {"type": "surveyed", "is_orphaned": True, "workers": [_PEER]},
-    {"type": "i-am", "pilot_id": "p1", "workers": [
-        {"worker_id": "w1", "generation": 3, "step": 9}]},
     {"type": "done", "refusal": "no"},
 )  # fmt: skip
 _PEERS_ASK = (
     {"type": "survey", "trainer_id": "t1", "generation": 1, "attempt": 1},
     {"type": "promise", "trainer_id": "t1", "worker_id": "t1-1-1", "generation": 2, "attempt": 1},
     {"type": "pass-commit", "trainer_id": "t1", "worker_id": "t1-1-1", "body": _COMMIT},
-    {"type": "whois"},
 )
 
 
 def _regroup(said: tuple[bytes, bool]) -> None:
     """A peer answers a survey with anything: whatever is announced can be said."""
     raw, is_gone = said
-    own = _standing(PeerStanding.model_validate_json(as_json({**_PEER, "worker_id": "t1-1-1"})))
+    own = PeerStanding.model_validate_json(as_json({**_PEER, "worker_id": "t1-1-1"}))
     machine = Regroup("t1", me="tcp://n1", origin="p1", new_token=lambda: "t")
-    machine.advance([own], is_orphaned=True, now_s=1.0)
+    asked = machine.advance([own], is_orphaned=True, now_s=1.0)
     answer = _ANSWERS.validate_json(raw)
-    if isinstance(answer, Surveyed):
-        theirs = Answered(
-            is_orphaned=answer.is_orphaned, workers=tuple(_standing(w) for w in answer.workers)
-        )
-        machine.on_answer("tcp://n2", Absent.GONE if is_gone else theirs)
     for _ in range(3):
-        machine.advance([own], is_orphaned=True, now_s=1.1)
-        machine.on_promise("t1-1-2", (2, 1), is_given=True, now_s=1.1)
+        for instruction in asked:
+            if isinstance(instruction, Ask):
+                heard = Absent.GONE if is_gone else answer
+                machine.on_answer(instruction, heard, now_s=1.1)
+        asked = machine.advance([own], is_orphaned=True, now_s=1.1)
 
 
 # ---- a daemon's book, and liars ----------------------------------------------------------
@@ -175,14 +167,14 @@ def _adopt(raw: Mapping[str, bytes]) -> None:
     }
     found = judge_reports(reports, {"t1": _RECORD})
     machine = GenerationMachine(
-        "t1", n_min=1, n_max=4, join_window_s=1.0, start_timeout_s=60.0, last_generation=1,
-        incarnation=2, new_token=lambda: "t", no_progress_s=60.0,
+        trainer_id="t1", n_min=1, n_max=4, join_window_s=1.0, start_timeout_s=60.0, generation=1,
+        incarnation=2, commit_key="k", stall=Stall(60.0),
     )  # fmt: skip
     believed = found.believed.get("t1", [])
     workers = [worker_on(offer(b.pilot_id[2:]), b.worker_id, 1.0) for b in believed]
     adopt(machine, workers, {b.worker_id: b.said for b in believed})
     for now_s in (1.0, 2.0, 100.0):
-        machine.set_targets([offer("n1"), offer("n2")], now_s)
+        machine.handle(stimuli.TargetsSet(offers=(offer("n1"), offer("n2"))), now_s)
     assert all(dict(_RECORD.workers).get(m) for m in machine.members)
 
 
@@ -220,17 +212,11 @@ def _lie(said: tuple[str, str, Any]) -> None:
         book.on_body("p-n9", worker_id, body)
     elif kind == "exit":
         book.on_exit("p-n9", worker_id, 1, "It broke.")
-    elif kind == "hello":
-        book.reconcile("p-n9", [WorkerReport(worker_id=worker_id, trainer_id="t1", pid=1)])
     else:
-        held = HeldCopy(
-            trainer_id="t1", generation=2**53 - 1, step=2**53 - 1, samples=1, size_bytes=1, age_s=0
-        )
-        book.copies.on_hello("p-n9", [held], book.records)
+        book.reconcile("p-n9", [WorkerReport(worker_id=worker_id, trainer_id="t1", pid=1)])
     book.tick()
     assert before == (book.records["t1"], machine.members, machine.step, machine.generation)
     assert phases == {w.worker_id: w.phase for w in machine.workers.values()}
-    assert not book.copies._machines["t1"].copies
 
 
 def _report(**changes: Any) -> dict[str, Any]:
@@ -309,7 +295,7 @@ DOORS = (
         call=_lie,
         refuses_with=(ValidationError,),
         inputs=st.tuples(
-            st.sampled_from(("body", "exit", "hello", "copies")), _NAMES, documents(*_FROM_WORKER)
+            st.sampled_from(("body", "exit", "hello")), _NAMES, documents(*_FROM_WORKER)
         ),
     ),
 )

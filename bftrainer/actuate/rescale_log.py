@@ -1,0 +1,173 @@
+"""Records how a trainer rescales, so that ``bftrainer replay`` can repeat it. No I/O.
+
+A record holds a machine's state and the stimuli since then, each with a digest of the instructions
+that followed. ``RescaleLog`` passes stimuli to the machine and hands out a record when a change is
+complete; ``repeat`` feeds a record to a copy of its machine and yields the instructions again.
+Tokens of commits are secrets, so they are neither recorded nor compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+
+from bftrainer.actuate.generation import GenerationMachine
+from bftrainer.actuate.group import Instruction, Tell
+from bftrainer.actuate.restarting import RestartMachine
+from bftrainer.actuate.stimuli import Stimulus, TimePassed
+from bftrainer.canonical import digest
+
+KIND = "rescale-steps"  # of journal entries that hold a record
+MIN_QUIET = 200  # stimuli without consequence before the state is copied anew
+MOST_STEPS = 5_000  # of a change that does not end, in one record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescaleStep:
+    """A stimulus and what followed."""
+
+    at_s: float  # monotonic clock of the daemon
+    stimulus: Stimulus
+    answer: str = ""  # digest of the instructions; "": none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescaleRecord:
+    """A change of a trainer's workers, from a known state to a settled one."""
+
+    trainer_id: str
+    machine: GenerationMachine | RestartMachine  # before the first step; not to be modified
+    workers: tuple[str, ...]  # the machine's, in its order, which JSON does not keep
+    steps: tuple[RescaleStep, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeated:
+    """A step of a record, taken again."""
+
+    step: RescaleStep
+    instructions: tuple[Instruction, ...]
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the recorded instructions were the same."""
+        return self.step.answer == answer_of(self.instructions)
+
+
+class RescaleLog:
+    """Passes stimuli to one machine and records them."""
+
+    def __init__(
+        self,
+        machine: GenerationMachine,
+        write: Callable[[RescaleRecord], object],
+        most_steps: int = MOST_STEPS,
+    ) -> None:
+        self.machine, self._write, self._most_steps = machine, write, most_steps
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin with the machine's present state: it was changed other than by a stimulus."""
+        self._before = copied(self.machine)
+        self._steps: list[RescaleStep] = []
+        self._has_answers = False
+
+    def handle(self, stimulus: Stimulus, now_s: float) -> list[Instruction]:
+        """Return the machine's instructions; write a record if they complete a change."""
+        try:
+            out = self.machine.handle(stimulus, now_s)
+        except Exception:
+            self._steps.append(RescaleStep(at_s=now_s, stimulus=stimulus))
+            self._finish()
+            raise
+        answer = answer_of(out)
+        self._steps.append(RescaleStep(at_s=now_s, stimulus=stimulus, answer=answer))
+        self._has_answers |= bool(answer)
+        if self._has_answers:
+            if self.machine.is_settled or len(self._steps) >= self._most_steps:
+                self._finish()
+        elif len(self._steps) >= max(MIN_QUIET, 4 * len(self.machine.workers)):
+            self.restart()
+        return out
+
+    def _finish(self) -> None:
+        self._write(
+            RescaleRecord(
+                trainer_id=self.machine.trainer_id,
+                machine=self._before,
+                workers=tuple(self._before.workers),
+                steps=tuple(self._steps),
+            )
+        )
+        self.restart()
+
+
+def repeat(record: RescaleRecord) -> Iterator[Repeated]:
+    """Take the steps of a record again, in order."""
+    machine = copied(record.machine)
+    machine.workers = {i: machine.workers[i] for i in record.workers}
+    for step in record.steps:
+        out = machine.handle(step.stimulus, step.at_s)
+        yield Repeated(step=step, instructions=tuple(out))
+
+
+def timeline(repeated: Sequence[Repeated]) -> list[str]:
+    """Describe the steps that had consequences or a cause, one line each; seconds from the first.
+
+    Time limits that were not over are left out.
+    """
+    first_s = repeated[0].step.at_s if repeated else 0.0
+    lines = []
+    for one in repeated:
+        if one.instructions or not isinstance(one.step.stimulus, TimePassed):
+            mark = "" if one.is_equal else "  DIFFERS"
+            lines.append(f"{one.step.at_s - first_s:9.3f}  {one.step.stimulus}{mark}")
+            shown = [_masked(i) if isinstance(i, Tell) else i for i in one.instructions]
+            lines += [f"{'':11}-> {i}" for i in shown]
+    return lines
+
+
+def answer_of(instructions: Sequence[Instruction]) -> str:
+    """Return a short digest of instructions, without tokens; "": there are none."""
+    if not instructions:
+        return ""
+    bodies: dict[int, str] = {}  # a commit is one body for all workers
+    parts: list[object] = []
+    for one in instructions:
+        if isinstance(one, Tell):
+            body = bodies.get(id(one.body)) or digest(_masked(one).body)
+            bodies[id(one.body)] = body
+            parts.append((one.pilot_id, one.worker_id, body))
+        else:
+            parts.append(one)
+    return digest(parts)[:16]
+
+
+def copied(machine: GenerationMachine) -> GenerationMachine:
+    """Return an independent copy of a machine, without its secret and workers of the past."""
+    roster = machine.forming.roster if machine.forming else ()
+    present = {*machine.members, *roster}
+    workers = {
+        i: copy(w) for i, w in machine.workers.items() if w.is_alive or w.lost or i in present
+    }
+    forming, failures, stall = machine.forming, machine.failures, machine.stall
+    result = replace(
+        machine,
+        commit_key="",
+        workers=workers,
+        forming=forming
+        and replace(forming, waiting=set(forming.waiting), entered=set(forming.entered)),
+        failures=replace(
+            failures, on_node=dict(failures.on_node), cool_until_s=dict(failures.cool_until_s)
+        ),
+        stall=replace(stall, told_s=dict(stall.told_s)),
+        targets=dict(machine.targets),
+    )
+    if isinstance(result, RestartMachine) and result.stopped is not None:
+        result.stopped = copy(result.stopped)
+    return result
+
+
+def _masked(tell: Tell) -> Tell:
+    return replace(tell, body={**tell.body, "token": ""}) if "token" in tell.body else tell

@@ -1,0 +1,91 @@
+"""What happens to a trainer, as values: everything a generation machine reacts to.
+
+A machine's state and the stimuli that follow determine its instructions, so a journalled sequence
+can be replayed (``actuate.rescale_log``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from bftrainer.actuate.group import NodeOffer
+from bftrainer.elastic import protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetsSet:
+    """The plan gives these nodes; a member in ``staying`` leaves once its replacement trains."""
+
+    offers: tuple[NodeOffer, ...]
+    staying: Mapping[str, str] = field(default_factory=dict)  # node -> replacement's node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindUp:
+    """Start no more workers; members save and leave within ``grace_s``."""
+
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimePassed:
+    """Nothing happened, but a time limit may be over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerMessage:
+    """A worker sent a message."""
+
+    worker_id: str
+    message: protocol.Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerEnded:
+    """A worker's process ended."""
+
+    worker_id: str
+    returncode: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerMissing:
+    """A connected agent does not know its worker: a loss, not a failure."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentLost:
+    """An agent and all its workers are gone: a loss, not a failure."""
+
+    pilot_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentFailed:
+    """A lost agent's pilot was not cancelled by anyone: once is a loss, again a failure."""
+
+    pilot_id: str
+    how: str  # it ended, in the batch system's words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerClosed:
+    """The trainer was cancelled or has failed: no worker is of interest any more."""
+
+
+Stimulus: TypeAlias = (
+    TargetsSet
+    | WindUp
+    | TimePassed
+    | WorkerMessage
+    | WorkerEnded
+    | WorkerMissing
+    | AgentLost
+    | AgentFailed
+    | TrainerClosed
+)

@@ -1,0 +1,137 @@
+"""One warm template for all agents of a host, where several nodes share one machine.
+
+The embedded batch system starts ``template`` with a path in place of a descriptor. Warm, it
+listens there. For every agent that connects it forks a copy, which then serves this agent as a
+template of its own would. The agent says first, in one packet::
+
+    {"serve": {"interpreter": PATH, "environment": {...}, "log": PATH}}
+
+The copy answers ``{"serving": {}}`` with a pidfd of itself, or closes the connection if the agent
+would get another template than it asks for: another user, another interpreter, or a variable that
+differs (those called ``BFT_...`` may). Such an agent starts its own.
+
+``{"run": {"argv": [SCRIPT, ...], "environment": {...}, "log": PATH}}`` has a copy run a script as
+``python`` would, with these variables beside its own; the connection closes when it ends. Called
+by ``template``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import runpy
+import socket
+import struct
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+PATIENCE_S = 5.0  # for an agent's first packet
+MAX_REQUEST_BYTES = 128 * 1024
+OWN_PREFIX = "BFT_"  # variables in which agents of one host may differ
+
+
+def channel_of_an_agent(path: str, environment: dict[str, str]) -> socket.socket:
+    """Listen at ``path`` for ever; return in each copy, with the connection of its agent.
+
+    ``environment`` is the one we were started with; libraries have added to it since.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        Path(path).chmod(0o600)
+        listener.listen(128)
+        while True:
+            channel, _ = listener.accept()
+            if _fork_away():
+                break
+            channel.close()
+    if not _is_for_us(channel, environment):
+        os._exit(0)
+    return channel
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """Return the user at the other end of a Unix socket."""
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", found)[1])
+
+
+def _fork_away() -> bool:
+    """Return True in a copy of this process that the batch system, a subreaper, has adopted."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return False
+    child = os.getpid()
+    if os.fork():
+        os._exit(0)
+    while os.getppid() == child:
+        time.sleep(0.001)
+    os.setsid()
+    return True
+
+
+def _is_for_us(channel: socket.socket, ours: dict[str, str]) -> bool:
+    """Hear what is wanted; become the agent's template, if that is the same, or run a script."""
+    channel.settimeout(PATIENCE_S)
+    try:
+        [(kind, given)] = json.loads(channel.recv(MAX_REQUEST_BYTES)).items()
+        if peer_uid(channel) != os.getuid():
+            return False
+        if kind == "run":
+            os.environ.update(given["environment"])
+            _write_to(str(given["log"]))
+            _run([str(word) for word in given["argv"]])
+        interpreter, environment = str(given["interpreter"]), dict(given["environment"])
+        if interpreter != sys.executable or _common(environment) != _common(ours):
+            return False
+        _enter(environment)
+        _write_to(str(given["log"]))
+        socket.send_fds(channel, [b'{"serving": {}}'], [os.pidfd_open(os.getpid())])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    channel.settimeout(None)
+    return True
+
+
+def _run(argv: list[str]) -> NoReturn:
+    from bftrainer.elastic.worker import die_with_parent  # noqa: PLC0415 - agents import us early
+
+    die_with_parent()  # now the batch system
+    sys.argv, status = argv, 0
+    sys.path.insert(0, str(Path(argv[0]).parent))
+    try:
+        runpy.run_path(argv[0], run_name="__main__")
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001 - whatever the script raises
+        traceback.print_exc()
+        status = 1
+    sys.stdout.flush()
+    os._exit(status)
+
+
+def _common(environment: dict[str, str]) -> dict[str, str]:
+    return {k: v for k, v in environment.items() if not k.startswith(OWN_PREFIX)}
+
+
+def _enter(environment: dict[str, str]) -> None:
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_void_p
+    for name, value in environment.items():
+        # Where the kernel shows it: by /proc/PID/environ the batch system knows whose job this
+        # is, and all that is forked here.
+        room, new = len(os.fsencode(os.environ.get(name, ""))), os.fsencode(value)
+        if name.startswith(OWN_PREFIX) and len(new) <= room:
+            ctypes.memmove(getenv(os.fsencode(name)), new.ljust(room, b"\0"), room)
+    os.environ.update(environment)
+
+
+def _write_to(log_path: str) -> None:
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)

@@ -1,0 +1,215 @@
+"""Several node classes: a MILP over sizes, solved by HiGHS.
+
+Takes Options with several classes and their PoolView, returns class and size per trainer;
+called by the solver when the pool is not one class. Nodes are not in the model: "no migration"
+makes those of a class alike, as for one class (``milp.exact``).
+
+* x_jkn = 1: trainer j has n nodes of class k. One of these per trainer, or none (size 0), and
+  at most N_k nodes of class k. A trainer that mixes classes has x_jn and whole numbers s_jk of
+  nodes by class, sum_k s_jk = n: from C_j on at least those that it holds, below at most those.
+  Every legal answer is a solution with the same value, and the other way round.
+* The linear relaxation bounds the value by z. Its reduced costs say what each x costs at least:
+  a solution with x = 1 is worth no more than z - cost. So, when a solution of value v is known,
+  every better one lies among the x that cost at most z - v. First few x are tried, which gives a
+  good v, then all within z - v; the answer to that is the optimum.
+
+Ties: as they come from HiGHS (one thread, fixed seed: the same problem, the same answer), but
+sizes within a class are those of ``milp.exact``: fewest rescales, then earlier trainers get more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import highspy
+import numpy as np
+
+from milp.errors import ProblemError
+from milp.exact.dual import solve_pool
+from milp.options import Options
+from milp.pool import PoolView
+from milp.tables import BoolArray, FloatArray, IntArray
+
+FIRST = 240  # x tried first
+LARGEST_COST = 1e4  # values are scaled to this, far above HiGHS's absolute tolerances
+NOISE = 1e-5  # on that scale
+MOST_NODES = 5_000  # of the search tree: nearly all problems need one
+SETTINGS = {
+    "output_flag": False,
+    "threads": 1,
+    "random_seed": 0,
+    "mip_rel_gap": 0.0,
+    "mip_abs_gap": NOISE / 10,
+    "mip_feasibility_tolerance": 1e-9,
+    "mip_max_nodes": MOST_NODES,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassesAnswer:
+    """Best class and size per trainer."""
+
+    classes: IntArray  # 0 where the size is 0, the lowest where there are several
+    sizes: IntArray
+    split: IntArray  # [j, k]: nodes of class k
+    price: float  # of a node of the dearest class
+    gap: float  # the optimum is worth at most this much more; 0.0: it is this
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choices:
+    """The columns x: what trainers may take, but for size 0."""
+
+    trainer: IntArray
+    of_class: IntArray  # of trainers that mix the first that they accept
+    size: IntArray
+    gain: FloatArray  # over size 0
+
+
+def solve_classes(options: Options, pool: PoolView) -> ClassesAnswer:
+    """Maximise over classes and sizes.
+
+    Raises:
+        ProblemError: HiGHS has no answer, which would be a defect of it.
+    """
+    accepts = np.array(pool.accepts, dtype=np.bool_).reshape(-1, len(options.counts))
+    is_mixed = np.array(pool.mixes, dtype=np.bool_) & (accepts.sum(axis=1) > 1)
+    choices = _choices(options, accepts, is_mixed)
+    split = np.zeros(accepts.shape, dtype=np.int64)
+    price = gap = 0.0
+    if len(choices.gain) and choices.gain.max() > 0:
+        price, gap = _Model(options, pool, choices, is_mixed).solve(split)
+    _settle(options, split, accepts & ~is_mixed[:, None])
+    sizes = split.sum(axis=1)
+    return ClassesAnswer(
+        classes=(split > 0).argmax(axis=1), sizes=sizes, split=split, price=price, gap=gap
+    )
+
+
+def _choices(options: Options, accepts: BoolArray, is_mixed: BoolArray) -> _Choices:
+    allowed = options.allowed
+    of_class, trainer, size = np.nonzero(np.isfinite(allowed))
+    limit = np.where(is_mixed, accepts @ options.counts, np.array(options.counts)[:, None])
+    is_usual = ~is_mixed[trainer] | (of_class == accepts.argmax(axis=1)[trainer])
+    kept = is_usual & (size > 0) & (size <= limit[of_class, trainer])
+    of_class, trainer, size = of_class[kept], trainer[kept], size[kept]
+    at_nothing = allowed[:, :, 0].max(axis=0)
+    gain = allowed[of_class, trainer, size] - at_nothing[trainer]
+    return _Choices(trainer=trainer, of_class=of_class, size=size, gain=gain)
+
+
+def _settle(options: Options, split: IntArray, may_have: BoolArray) -> None:
+    """Take sizes within each class from the solver for one; ``split`` changes, its worth not.
+
+    Who has nothing yet takes part, so that of equal trainers the first one starts.
+    """
+    for k, count in enumerate(options.counts):
+        is_member = may_have[:, k] & (split.sum(axis=1) == split[:, k])
+        members = np.flatnonzero(is_member)
+        if len(members):
+            allowed = options.allowed[k][members]
+            allowed[:, 0] = options.allowed[:, members, 0].max(axis=0)
+            left = count - int(split[~is_member, k].sum())
+            best = solve_pool(allowed, options.current[members], left, options.tolerance)
+            split[members, k] = best.sizes
+
+
+class _Model:
+    """The model in HiGHS."""
+
+    def __init__(
+        self, options: Options, pool: PoolView, choices: _Choices, is_mixed: BoolArray
+    ) -> None:
+        self._choices, self._is_mixed = choices, is_mixed[choices.trainer]
+        self._scale = LARGEST_COST / float(choices.gain.max())
+        self._counts, self._first_class = options.counts, len(pool.trainers)
+        self._parts: list[tuple[int, int, int]] = []  # trainer, class, column of s
+        highs: Any = highspy.Highs()  # highspy is typed in part only
+        self._highs = highs
+        for name, value in SETTINGS.items():
+            highs.setOptionValue(name, value)
+        highs.passModel(self._lp())
+        for j in np.flatnonzero(is_mixed).tolist():
+            self._mix(j, pool, int(options.current[j]))
+
+    def _lp(self) -> highspy.HighsLp:
+        """Columns x; a row per trainer and one per class."""
+        x, lp = self._choices, highspy.HighsLp()
+        is_entry = np.column_stack([np.ones_like(self._is_mixed), ~self._is_mixed])
+        rows = np.column_stack([x.trainer, self._first_class + x.of_class])
+        factors = np.column_stack([np.ones_like(x.size), x.size])
+        lp.num_col_ = len(x.gain)
+        lp.num_row_ = self._first_class + len(self._counts)
+        lp.sense_ = highspy.ObjSense.kMaximize
+        lp.col_cost_ = x.gain * self._scale
+        lp.col_lower_ = np.zeros(len(x.gain))
+        lp.col_upper_ = np.full(len(x.gain), highspy.kHighsInf)
+        lp.row_lower_ = np.full(lp.num_row_, -highspy.kHighsInf)
+        lp.row_upper_ = np.array([1] * self._first_class + list(self._counts), dtype=np.float64)
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+        lp.a_matrix_.start_ = np.append(0, is_entry.sum(axis=1).cumsum())
+        lp.a_matrix_.index_ = rows[is_entry].astype(np.int32)
+        lp.a_matrix_.value_ = factors[is_entry].astype(np.float64)
+        return lp
+
+    def _mix(self, j: int, pool: PoolView, current: int) -> None:
+        """Columns s of a trainer that mixes classes, and their rows."""
+        highs, x = self._highs, self._choices
+        own = np.flatnonzero(x.trainer == j)
+        keeps = x.size[own] >= current
+        columns: list[int] = []
+        for k, accepted in enumerate(pool.accepts[j]):
+            if not accepted:
+                continue
+            column, count, held = highs.getNumCol(), self._counts[k], pool.held[j][k]
+            row = np.array([self._first_class + k], dtype=np.int32)
+            highs.addCol(0.0, 0.0, float(count), 1, row, np.ones(1))
+            columns.append(column)
+            self._parts.append((j, k, column))
+            at = np.append(own, column)
+            self._add_row(at, np.append(np.where(keeps, -held, 0), 1), highspy.kHighsInf)
+            self._add_row(at, np.append(np.where(keeps, count, held), -1), highspy.kHighsInf)
+        self._add_row(np.append(own, columns), np.append(x.size[own], [-1] * len(columns)), 0.0)
+
+    def _add_row(self, columns: IntArray, factors: IntArray, upper: float) -> None:
+        used = factors != 0
+        at, values = columns[used].astype(np.int32), factors[used].astype(np.float64)
+        self._highs.addRow(0.0, upper, len(at), at, values)
+
+    def solve(self, split: IntArray) -> tuple[float, float]:
+        """Write the best nodes by trainer and class into ``split``; returns price and gap."""
+        highs, n_x, n_all = self._highs, len(self._choices.gain), self._highs.getNumCol()
+        bound, _ = self._run()
+        found = highs.getSolution()
+        costs = -np.array(found.col_dual[:n_x])
+        prices = np.abs(found.row_dual[self._first_class : self._first_class + len(self._counts)])
+        every = np.arange(n_all, dtype=np.int32)
+        highs.changeColsIntegrality(n_all, every, np.ones(n_all, dtype=np.uint8))
+        within = float(np.sort(costs)[:FIRST][-1])
+        while True:
+            is_open = costs <= within + NOISE
+            highs.changeColsBounds(n_x, every[:n_x], np.zeros(n_x), is_open.astype(np.float64))
+            value, is_best = self._run()
+            if bound - value <= within or is_open.all():
+                break
+            within = bound - value
+        taken = np.array(highs.getSolution().col_value)
+        x, chosen = self._choices, np.flatnonzero((taken[:n_x] > 0.5) & ~self._is_mixed)
+        split[x.trainer[chosen], x.of_class[chosen]] = x.size[chosen]
+        for j, k, column in self._parts:
+            split[j, k] = round(taken[column])
+        gap = 0.0 if is_best else bound - value
+        return float(prices.max()) / self._scale, gap / self._scale
+
+    def _run(self) -> tuple[float, bool]:
+        """Value of what HiGHS finds, and whether nothing is worth more."""
+        self._highs.run()
+        info, status = self._highs.getInfo(), self._highs.getModelStatus()
+        if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+            raise ProblemError(
+                "BFT-3022",
+                f"HiGHS has no answer for several classes: {status.name}.",
+                "Report this with the problem: size 0 for everybody is one.",
+            )
+        return info.objective_function_value, status == highspy.HighsModelStatus.kOptimal

@@ -1,1 +1,0 @@
-"""Several classes of nodes: which trainer gets how many of which."""

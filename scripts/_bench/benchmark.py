@@ -1,0 +1,124 @@
+"""What all benchmarks do alike: options, progress, tables, targets, JSON file, exit status.
+
+A script defines a ``Benchmark`` and ends with ``sys.exit(BENCHMARK.main())``. Every one has
+``--quick`` and ``--json FILE``. Exit status: 0 when every target is met, 1 when one is missed or
+the measurement fails, 130 when it is stopped by a signal; what was measured until then is printed
+and written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from rich.table import Table
+
+from _bench.machine import machine
+from _bench.targets import Target, console, exit_code, print_targets, write_json
+from _bench.waiting import BenchError
+from bftrainer.errors import BftError
+
+INTERRUPTED: Final = 130
+
+
+@dataclass(slots=True, kw_only=True)
+class Measured:
+    """What a benchmark has measured so far; ``measure`` fills it in."""
+
+    targets: list[Target] = field(default_factory=list)
+    results: dict[str, Any] = field(default_factory=dict)  # samples, for the JSON file
+    tables: list[Table | str] = field(default_factory=list)
+
+    def table(
+        self, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1
+    ) -> None:
+        """Add a table; the first ``left`` columns are text."""
+        made = Table(title=title, title_justify="left")
+        for number, heading in enumerate(headings):
+            made.add_column(heading, justify="left" if number < left else "right")
+        for row in rows:
+            made.add_row(*row)
+        self.tables.append(made)
+
+    def at_most(
+        self, name: str, measured: float, limit: float, unit: str = "s", note: str = ""
+    ) -> None:
+        """Add a target with an upper limit."""
+        self.targets.append(
+            Target(name=name, measured=measured, limit=limit, relation="<=", unit=unit, note=note)
+        )
+
+    def at_least(
+        self, name: str, measured: float, limit: float, unit: str = "s", note: str = ""
+    ) -> None:
+        """Add a target with a lower limit."""
+        self.targets.append(
+            Target(name=name, measured=measured, limit=limit, relation=">=", unit=unit, note=note)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """One benchmark: its name, its options, and what it measures."""
+
+    name: str  # bench_NAME.py
+    title: str  # of the table of targets
+    about: str | None  # the script's docstring
+    quick: str  # help of --quick
+    measure: Callable[[argparse.Namespace, Measured], None]
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # flag -> add_argument
+    check: Callable[[argparse.ArgumentParser, argparse.Namespace], None] = lambda *_: None
+
+    def parse(self, argv: Sequence[str] | None = None) -> argparse.Namespace:
+        """Return the options of a command line."""
+        parser = argparse.ArgumentParser(
+            description=self.about, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        parser.add_argument("--quick", action="store_true", help=self.quick)
+        parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
+        for flag, settings in self.options.items():
+            parser.add_argument(flag, **settings)
+        options = parser.parse_args(argv)
+        self.check(parser, options)
+        return options
+
+    def main(self, argv: Sequence[str] | None = None) -> int:
+        """Measure, print, write; return the exit status."""
+        options = self.parse(argv)
+        signal.signal(signal.SIGTERM, _interrupt)
+        measured, began_s, load = Measured(), time.monotonic(), os.getloadavg()[0]
+        status = None
+        try:
+            self.measure(options, measured)
+        except (BenchError, BftError) as problem:
+            status = 1
+            console().print(f"[bold red]{problem}[/]")
+        except KeyboardInterrupt:
+            status = INTERRUPTED
+            note("interrupted")
+        for table in measured.tables:
+            console().print(table)
+        print_targets(self.title, measured.targets)
+        took_s = time.monotonic() - began_s
+        print(f"{took_s:.0f} s; load {load:.1f} at the start, {os.getloadavg()[0]:.1f} at the end")
+        if options.json and (status is None or measured.targets):
+            about = {"processor": machine(), "took_s": took_s, "load": load, "quick": options.quick}
+            write_json(options.json, self.name, {**about, **measured.results}, measured.targets)
+        return exit_code(measured.targets) if status is None else status
+
+
+def note(text: str) -> None:
+    """Say where we are, on standard error."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,1 +1,0 @@
-"""Two versions of the code in turn on one real Slurm; see ``bench_blocks.py``."""

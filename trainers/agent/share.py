@@ -1,0 +1,16 @@
+"""``python -I -m trainers.agent.share SOCKET [MODULE]...``: the template of a whole host.
+
+Becomes a template with the environment that an agent's own would have
+(``bftrainer.elastic.shared_template``). The embedded batch system starts it with ``--warm``.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from bftrainer import process
+from trainers.agent.starting import TEMPLATE_PROGRAM, usual_environment
+
+if __name__ == "__main__":
+    argv = (sys.executable, str(TEMPLATE_PROGRAM), *sys.argv[1:])
+    process.become(argv, env=usual_environment())
