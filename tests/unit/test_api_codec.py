@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from bftrainer.api import admission
 from bftrainer.api.codec import CodecError, decode, encode, parse
 from bftrainer.api.documents import document, error_document, error_of, listing, view_of, views_of
+from bftrainer.canonical import field_hints
 from bftrainer.errors import BftError, ExitCode, UsageError
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.model.views import Explanation, LogFile, NodeView, StatusView, TrainerView
@@ -35,7 +36,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     if hint in simple:
         return simple[hint]
     if dataclasses.is_dataclass(hint):
-        hints = typing.get_type_hints(hint)
+        hints = field_hints(hint)
         return st.builds(typing.cast("Any", hint), **{n: values(h) for n, h in hints.items()})
     if origin is types.UnionType:
         return st.one_of(*(st.none() if arm is type(None) else values(arm) for arm in arms))
