@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from bftrainer.api import admission
 from bftrainer.api.codec import CodecError, decode, encode, parse
 from bftrainer.api.documents import document, error_document, error_of, listing, view_of, views_of
-from bftrainer.canonical import field_hints
 from bftrainer.errors import BftError, ExitCode, UsageError
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.model.views import Explanation, LogFile, NodeView, StatusView, TrainerView
@@ -36,8 +35,9 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     if hint in simple:
         return simple[hint]
     if dataclasses.is_dataclass(hint):
-        hints = field_hints(hint)
-        return st.builds(typing.cast("Any", hint), **{n: values(h) for n, h in hints.items()})
+        hints = typing.get_type_hints(hint)
+        names = [field.name for field in dataclasses.fields(hint)]
+        return st.builds(typing.cast("Any", hint), **{n: values(hints[n]) for n in names})
     if origin is types.UnionType:
         return st.one_of(*(st.none() if arm is type(None) else values(arm) for arm in arms))
     if origin is tuple and arms[-1] is Ellipsis:
