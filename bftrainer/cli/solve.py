@@ -6,7 +6,6 @@ Needs no daemon.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import sys
@@ -112,27 +111,19 @@ def _read(file: str) -> bytes:
 
 def _parse(text: bytes, file: str) -> Problem:
     """The problem; a wrong field is a ProblemError that names it."""
-    from milp.codec import problem_from_dict  # noqa: PLC0415 - numpy is slow
+    from milp.codec import problem_from_dict  # noqa: PLC0415
+    from milp.plain import FormError, parse  # noqa: PLC0415
 
     try:
-        data = json.loads(text, object_pairs_hook=_object)
-    except (ValueError, RecursionError) as error:  # also: not UTF-8, a key given twice
+        data = parse(text)
+    except FormError as error:
         raise UsageError(
             "BFT-1018",
-            f"{file} is not JSON: {error}.",
+            f"{file} {error.problem}.",
             "Write one object with nodes, trainers, t_fwd_s and p_jmax (docs/design/solver.md).",
             exit_code=ExitCode.VALIDATION_FAILED,
         ) from error
     return problem_from_dict(data)
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the field {twice!r} is given twice in one object")
-    return found
 
 
 def _decider(

@@ -19,7 +19,8 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
-from bftrainer.canonical import encoder, field_hints, text_of
+from bftrainer.canonical import encoder, text_of
+from milp.plain import field_hints
 
 _Compare = Callable[[Any, Any], Any]
 _SCALARS = (str, float, int, bool, type(None), Path)

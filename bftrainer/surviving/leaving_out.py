@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import MISSING, fields, replace
 from typing import TypeVar, cast
 
-from bftrainer.canonical import CanonicalError, encoder, field_hints, to_plain
+from bftrainer.canonical import CanonicalError, encoder, to_plain
 from bftrainer.model.cluster import Job
 from bftrainer.model.decision import DecisionInput, Kind, Known, LeftOut
+from milp.plain import field_hints
 
 T = TypeVar("T")
 

@@ -53,7 +53,7 @@ def test_whoever_brings_a_number_that_is_none_is_left_out_by_name(tmp_path: Path
     assert set(last.plan.memory.left_out) == {"trainer t2", f"request {job}"}
     assert set(last.plan.assignment.values()) == {"t1"}
     why = last.plan.memory.left_out["trainer t2"].reason
-    assert "rescale_up_s: nan is not a finite number" in why
+    assert "rescale_up_s: must be a finite number, not nan" in why
     assert all(one.is_equal for one in take_again(entries))
 
 

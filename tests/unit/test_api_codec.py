@@ -36,7 +36,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return simple[hint]
     if dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint)
-        return st.builds(typing.cast("Any", hint), **{n: values(h) for n, h in hints.items()})
+        names = [field.name for field in dataclasses.fields(hint)]
+        return st.builds(typing.cast("Any", hint), **{n: values(hints[n]) for n in names})
     if origin is types.UnionType:
         return st.one_of(*(st.none() if arm is type(None) else values(arm) for arm in arms))
     if origin is tuple and arms[-1] is Ellipsis:
@@ -69,6 +70,12 @@ def test_parsing_garbage_ends_in_one_error(text: bytes) -> None:
     except CodecError:
         return
     pytest.fail(f"{text!r} was taken for a spec")
+
+
+def test_a_key_given_twice_is_refused() -> None:
+    names = [f'"k{number}":1' for number in range(50_000)]  # the time is linear in them
+    with pytest.raises(CodecError, match="has the field 'k7' twice in one object"):
+        parse(f"{{{','.join([*names, names[7]])}}}".encode())
 
 
 JSON = st.recursive(

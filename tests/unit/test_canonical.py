@@ -203,7 +203,7 @@ def test_the_form_itself_is_pinned() -> None:
         (Curve(sizes=(1.5,), samples_per_s=(1.0,)), "Curve.sizes[0]"),  # type: ignore[arg-type]  # wrong on purpose
         (Leaf(n=True), "Leaf.n"),
         (Many(by_size={1: 2**53 + 1}), "Many.by_size[1]"),
-        (Many(child=Many(pair=("a",))), "Many.child.Many.pair"),  # type: ignore[arg-type]  # wrong on purpose
+        (Many(child=Many(pair=("a",))), "Many.child.pair"),  # type: ignore[arg-type]  # wrong on purpose
         (Many(either="no"), "Many.either"),  # type: ignore[arg-type]  # wrong on purpose
         (object(), "The value"),
         ({"a": b"bytes"}, "['a']"),
@@ -246,7 +246,7 @@ def test_bytes_that_are_not_the_class_are_refused(data: bytes) -> None:
 def test_an_unknown_enum_value_is_refused() -> None:
     plain = to_plain(Node(name="n1", state=NodeState.IDLE))
     plain["state"] = "asleep"
-    with pytest.raises(CanonicalError, match=r"Node\.state: 'asleep' is not a NodeState"):
+    with pytest.raises(CanonicalError, match=r"Node\.state: must be one of idle, .*, not 'asleep'"):
         from_plain(plain, Node)
 
 
@@ -287,5 +287,6 @@ def test_a_class_checks_its_own_values_when_decoded() -> None:
     )
     plain = to_plain(record)
     plain["costs"]["samples_per_s_by_size"] = [[1, 2.0, 3.0]]
-    with pytest.raises(CanonicalError, match="3 items where 2 belong"):
+    where = r"TrainerRecord\.costs\.samples_per_s_by_size\[0\]"
+    with pytest.raises(CanonicalError, match=f"{where}: must have 2 items, not 3"):
         from_plain(plain, TrainerRecord)

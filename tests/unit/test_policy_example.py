@@ -105,7 +105,7 @@ def test_the_site_s_file_is_valid_and_each_mistake_has_its_line(
     assert said.endswith("has no option 'periods'. Did you mean period_s?")
     [(line, code, said)] = problems_of(head + "\n  period_s: soon\n")
     assert (line, code) == (4, "BFT-3053")
-    assert "Option 'period_s' of the policy least-attained is wrong: str where" in said
+    assert "Option 'period_s' of the policy least-attained is wrong: must be a number" in said
     [(line, code, said)] = problems_of(head + "  period_s: 0\n")
     assert code == "BFT-3053"
     assert "period_s is 0, but must be more than 0" in said

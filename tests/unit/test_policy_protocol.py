@@ -143,8 +143,8 @@ BAD: list[tuple[dict[str, Any] | None, str]] = [
     ({"dropped": {"t9": "why"}}, "t9 is not a trainer"),
     ({"dropped": {"t1": "why"}}, "trainer t1 is dropped, but has nodes"),
     ({"wake_at_s": T0}, "is not later than now"),
-    ({"wake_at_s": float("nan")}, "Decided.wake_at_s: nan is not a finite number"),
-    ({"state": object()}, "Decided.state: object where int belongs"),
+    ({"wake_at_s": float("nan")}, "Decided.wake_at_s: must be a finite number, not nan"),
+    ({"state": object()}, "Decided.state: must be a whole number, not object"),
     ({"order": ("t2", "t1")}, "trainer t1 runs, but 1 trainers come before it"),
 ]
 

@@ -224,7 +224,7 @@ def test_an_allocation_worth_no_number_is_no_answer() -> None:
     site = Site(policy=Boastful(lambda _: False), memory=Memory(assignment={"n1": "t1"}))
     plan = site.decide(snapshot(HELD[:2]), record("t1"), pilots=held("n1", "n2"))
     assert plan.assignment == {"n1": "t1"}
-    assert "Allocation.objective: inf is not a finite number" in plan.trouble
+    assert "allocation.objective: must be a finite number, not inf" in plan.trouble
 
 
 def _hostile(job: Job, **fields: Any) -> Job:

@@ -80,7 +80,7 @@ def test_a_trainer_is_left_out_by_name(odd: TrainerRecord) -> None:
     assert (plan.assignment, plan.claims) == (alone.assignment, alone.claims)
     (one,) = plan.memory.left_out.values()
     assert one.key == "trainer t2"
-    assert "is not a finite number" in one.reason
+    assert "must be a finite number" in one.reason
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,459 @@
+"""Records as plain JSON values and back, strictly by type hint: the one codec of all formats.
+
+A record is a frozen dataclass. A ``Form`` is how one format differs from the others: the
+journal's (``bftrainer.canonical``), the API's (``bftrainer.api.codec``), that of problem files
+(``milp.codec``). Equal records have equal plain values: an int in a float field becomes a float,
+-0.0 becomes 0.0, sets are sorted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import json
+import math
+import operator
+import sys
+import types
+import typing
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+_Convert = Callable[[Any], Any]
+_TAG: Final = "type"
+
+
+class Fault(enum.Enum):
+    """What is wrong with a value."""
+
+    TYPE = "type"
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+    CHOICE = "choice"
+    RANGE = "range"
+
+
+class FormError(ValueError):
+    """A value that does not match its type hint; ``where`` is a dotted path."""
+
+    def __init__(self, where: str, problem: str, fault: Fault = Fault.TYPE) -> None:
+        super().__init__(f"{where or 'the body'} {problem}")
+        self.where = where
+        self.problem = problem
+        self.fault = fault
+
+    def under(self, step: str) -> FormError:
+        """Return the same error with ``step`` prepended to its path."""
+        joint = "." if step and self.where and not self.where.startswith("[") else ""
+        return FormError(f"{step}{joint}{self.where}", self.problem, self.fault)
+
+
+class Form(NamedTuple):
+    """What a format writes, and what it accepts when it is read."""
+
+    has_tags: bool = False  # a record names its class under "type"
+    takes_any_text: bool = False  # also text that is not valid Unicode
+    ignores_unknown: bool = False  # fields that the class lacks
+    max_items: int = sys.maxsize  # of a list
+    max_int: int | None = None
+
+
+class Codec(NamedTuple):
+    """Converts values of one type hint; both raise ``FormError``."""
+
+    encode: _Convert
+    decode: _Convert
+
+
+def parse(data: bytes | str) -> Any:
+    """Return the JSON value in ``data``.
+
+    Raises:
+        FormError: not JSON, NaN, a key given twice, too deep, or too many digits.
+    """
+    try:
+        return json.loads(data, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except FormError:
+        raise
+    except (ValueError, RecursionError) as problem:
+        raise FormError("", f"is not JSON: {str(problem) or 'nested too deeply'}") from problem
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise FormError("", f"has the field {twice[:80]!r} twice in one object")
+    return result
+
+
+def _refuse_constant(name: str) -> Any:
+    raise FormError("", f"holds {name}, which is not a JSON number")
+
+
+@functools.cache
+def field_hints(cls: type) -> Mapping[str, Any]:
+    """Return the fields of a dataclass with their type hints, in the order of the class."""
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+# ---- scalars: the same in both directions ------------------------------------------
+
+_NAMES = {
+    type(None): "null",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    tuple: "a list",
+    dict: "an object",
+}
+
+
+def _kind(value: object) -> str:
+    return _NAMES.get(type(value), type(value).__name__)
+
+
+def _mismatch(value: object, wanted: str) -> FormError:
+    return FormError("", f"must be {wanted}, not {_kind(value)}")
+
+
+def _not_one_of(value: object, options: Iterable[object]) -> FormError:
+    shown = repr(value[:80]) if isinstance(value, str) else _kind(value)
+    known = ", ".join(map(str, options))
+    return FormError("", f"must be one of {known}, not {shown}", Fault.CHOICE)
+
+
+def _instance(kinds: type | tuple[type, ...], value: Any) -> Any:
+    if not isinstance(value, kinds):
+        first = kinds[0] if isinstance(kinds, tuple) else kinds
+        raise _mismatch(value, _NAMES.get(first, first.__name__))
+    return value
+
+
+def _as_str(value: Any) -> str:
+    return str(_instance(str, value))  # without the class of a subclass
+
+
+def _as_text(value: Any) -> str:
+    try:
+        _as_str(value).encode()
+    except UnicodeEncodeError as problem:
+        raise FormError("", "is not valid Unicode text") from problem
+    return str(value)
+
+
+def _as_int(value: Any) -> int:
+    if isinstance(value, bool):
+        raise _mismatch(value, "a whole number")
+    try:
+        return operator.index(value)  # numpy's integers too
+    except TypeError as problem:
+        raise _mismatch(value, "a whole number") from problem
+
+
+def _as_float(value: Any) -> float:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise FormError("", f"must be a finite number, not {float(value)!r}")
+        return float(value) + 0.0  # -0.0 equals 0.0, so it is written as 0.0
+    try:
+        exact = _as_int(value)
+        result = float(exact)
+    except OverflowError as problem:
+        raise FormError("", "is too large for a number", Fault.RANGE) from problem
+    except FormError as problem:
+        raise _mismatch(value, "a number") from problem
+    if int(result) != exact:
+        raise FormError("", "is a whole number that a float cannot hold", Fault.RANGE)
+    return result
+
+
+def _within(largest: int, value: Any) -> int:
+    number = _as_int(value)
+    if abs(number) > largest:
+        raise FormError("", f"is beyond {largest}", Fault.RANGE)
+    return number
+
+
+_SCALARS: dict[Any, _Convert] = {
+    type(None): functools.partial(_instance, type(None)),
+    bool: functools.partial(_instance, bool),
+    int: _as_int,
+    float: _as_float,
+    str: _as_str,
+}
+
+
+# ---- values without a type hint -----------------------------------------------------
+
+
+def encode_any(value: Any, form: Form) -> Any:
+    """Return the plain form of a value, by its own type."""
+    if isinstance(value, enum.Enum):
+        result = encode_any(value.value, form)
+    elif type(value) in _SCALARS:
+        result = _SCALARS[type(value)](value)
+    elif dataclasses.is_dataclass(value):
+        result = codec(type(value), form).encode(value)
+    elif isinstance(value, Mapping):
+        item = functools.partial(encode_any, form=form)
+        result = _encode_mapping(value, item, item)
+    elif isinstance(value, (list, tuple, AbstractSet)):
+        result = _each(value, functools.partial(encode_any, form=form))
+        result = _sorted(result) if isinstance(value, AbstractSet) else result
+    elif isinstance(value, (Path, str)):
+        result = str(value)
+    else:
+        result = _as_float(value) if isinstance(value, float) else _as_int(value)
+    return result
+
+
+def _each(values: Iterable[Any], convert: _Convert) -> list[Any]:
+    result: list[Any] = []
+    try:
+        for value in values:
+            result.append(convert(value))  # noqa: PERF401 - its length is the path of an error
+    except FormError as problem:
+        raise problem.under(f"[{len(result)}]") from problem
+    return result
+
+
+def _sorted(plain: list[Any]) -> list[Any]:
+    return sorted(plain, key=lambda item: json.dumps(item, sort_keys=True))
+
+
+def _encode_mapping(value: Mapping[Any, Any], key: _Convert, item: _Convert) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for raw_name, raw in value.items():
+        name = key(raw_name)
+        if isinstance(name, bool) or not isinstance(name, (str, int)):
+            raise FormError("", f"has a key of type {type(raw_name).__name__}")
+        try:
+            result[str(name)] = item(raw)
+        except FormError as problem:
+            raise problem.under(f"[{name!r}]") from problem
+    if len(result) != len(value):
+        raise FormError("", "has two keys that are written alike")
+    return result
+
+
+# ---- values with a type hint --------------------------------------------------------
+
+
+def codec(hint: Any, form: Form) -> Codec:
+    """Return how values of a type hint are converted (built once per hint).
+
+    Raises:
+        FormError: there is no plain form for that type.
+    """
+    return _codec(hint, form)
+
+
+@functools.cache
+def _codec(hint: Any, form: Form) -> Codec:
+    if hint in _SCALARS:
+        return Codec(_SCALARS[hint], _scalar_decoder(hint, form))
+    if hint is Any or hint is object:
+        return Codec(functools.partial(encode_any, form=form), lambda plain: plain)
+    if dataclasses.is_dataclass(hint):
+        record = _Record(typing.cast("type", hint), form)
+        return Codec(record.encode, record.decode)
+    if isinstance(hint, enum.EnumType):
+        members: list[Any] = list(hint)
+        return Codec(
+            _chooser({member: member.value for member in members}),
+            _chooser({member.value: member for member in members}),
+        )
+    if hint is Path:
+        return Codec(lambda value: str(_instance(Path, value)), lambda p: Path(_as_str(p)))
+    return _generic_codec(typing.get_origin(hint), typing.get_args(hint), hint, form)
+
+
+def _scalar_decoder(kind: Any, form: Form) -> _Convert:
+    if kind is str and not form.takes_any_text:
+        return _as_text
+    if kind is int and form.max_int is not None:
+        return functools.partial(_within, form.max_int)
+    return _SCALARS[kind]
+
+
+def _chooser(options: dict[Any, Any]) -> _Convert:
+    def choose(value: Any) -> Any:
+        try:
+            return options[value]
+        except (KeyError, TypeError) as problem:  # TypeError: not hashable
+            raise _not_one_of(value, options) from problem
+
+    return choose
+
+
+def _generic_codec(origin: Any, arguments: tuple[Any, ...], hint: Any, form: Form) -> Codec:
+    if origin is typing.Literal:
+        check = _chooser({option: option for option in arguments})
+        return Codec(check, check)
+    if origin in (typing.Union, types.UnionType):
+        others = sorted((a for a in arguments if a is not type(None)), key=lambda a: a is float)
+        codecs = [codec(other, form) for other in others]  # an int in "int | float" stays one
+        has_none = len(others) < len(arguments)
+        return Codec(
+            _first_of([one.encode for one in codecs], has_none=has_none),
+            _first_of([one.decode for one in codecs], has_none=has_none),
+        )
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        key, item = (codec(argument, form) for argument in arguments)
+        name = _int_key if arguments[0] is int else key.decode
+        return Codec(
+            lambda value: _encode_mapping(_instance(Mapping, value), key.encode, item.encode),
+            lambda plain: _decode_mapping(_instance(dict, plain), name, item.decode),
+        )
+    if isinstance(origin, type) and issubclass(origin, (Sequence, AbstractSet)):
+        if issubclass(origin, tuple) and arguments[1:] != (...,):
+            return _fixed_codec([codec(argument, form) for argument in arguments])
+        return _items_codec(origin, codec(arguments[0], form), form.max_items)
+    raise FormError("", f"has no plain form for the type {hint!r}")
+
+
+def _first_of(converts: list[_Convert], *, has_none: bool) -> _Convert:
+    def convert(value: Any) -> Any:
+        if value is None and has_none:
+            return None
+        problems = []
+        for option in converts:
+            try:
+                return option(value)
+            except FormError as problem:
+                problems.append(problem)
+        # The deepest error is that of the alternative that fitted best.
+        raise max(problems, key=lambda problem: len(problem.where))
+
+    return convert
+
+
+def _int_key(name: str) -> int:
+    try:
+        return int(name)
+    except (TypeError, ValueError) as problem:
+        raise _mismatch(name, "a whole number") from problem
+
+
+def _decode_mapping(plain: dict[str, Any], key: _Convert, item: _Convert) -> dict[Any, Any]:
+    result = {}
+    for name, value in plain.items():
+        try:
+            result[key(name)] = item(value)
+        except FormError as problem:
+            raise problem.under(f"[{str(name)[:80]!r}]") from problem
+    return result
+
+
+def _fixed_codec(parts: list[Codec]) -> Codec:
+    def converted(values: Sequence[Any], converts: list[_Convert]) -> list[Any]:
+        if len(values) != len(converts):
+            raise FormError("", f"must have {len(converts)} items, not {len(values)}")
+        pairs = zip(converts, values, strict=True)
+        return _each(pairs, lambda pair: pair[0](pair[1]))
+
+    encodes, decodes = [part.encode for part in parts], [part.decode for part in parts]
+    return Codec(
+        lambda value: converted(_instance((tuple, list), value), encodes),
+        lambda plain: tuple(converted(_instance(list, plain), decodes)),
+    )
+
+
+def _items_codec(origin: type, item: Codec, max_items: int) -> Codec:
+    make: Any = tuple
+    if issubclass(origin, (list, AbstractSet)):
+        make = origin if issubclass(origin, (list, set)) else frozenset
+
+    def decode(plain: Any) -> Any:
+        if len(_instance(list, plain)) > max_items:
+            raise FormError("", f"has {len(plain)} items; the limit is {max_items}")
+        return make(_each(plain, item.decode))
+
+    if issubclass(origin, AbstractSet):
+        return Codec(lambda v: _sorted(_each(_instance(AbstractSet, v), item.encode)), decode)
+    return Codec(lambda v: _each(_instance((tuple, list), v), item.encode), decode)
+
+
+# ---- records -----------------------------------------------------------------------
+
+
+class _Record:
+    """Encodes and decodes one dataclass."""
+
+    def __init__(self, cls: type, form: Form) -> None:
+        self._cls, self._form = cls, form
+        self._head = {_TAG: cls.__name__} if form.has_tags else {}
+        self._required = {
+            field.name
+            for field in dataclasses.fields(cls)
+            if field.default is field.default_factory is dataclasses.MISSING
+        }
+
+    @functools.cached_property
+    def _fields(self) -> list[tuple[str, Any, _Convert, _Convert]]:
+        """Of each field: name, type that is taken as it is, how it is written and read.
+
+        The type hints are read on first use: a class may refer to itself.
+        """
+        found = []
+        for field in dataclasses.fields(self._cls):
+            hint = field_hints(self._cls)[field.name]
+            if field.name in self._head or not field.init:
+                raise FormError(field.name, f"of {self._cls.__name__} has no plain form")
+            # The journal, where speed counts, takes any text and any whole number.
+            as_it_is = hint if hint in (bool, int, str) and self._form.has_tags else None
+            found.append((field.name, as_it_is, *codec(hint, self._form)))
+        return found
+
+    @functools.cached_property
+    def _known(self) -> frozenset[str]:
+        removed: AbstractSet[str] = getattr(self._cls, "REMOVED", frozenset())
+        names = frozenset(field[0] for field in self._fields) | self._head.keys()
+        return names | removed if self._form.has_tags else names
+
+    def _check_names(self, given: dict[str, Any]) -> None:
+        if not self._form.ignores_unknown and (unknown := given.keys() - self._known):
+            raise FormError(min(map(str, unknown))[:80], "is not a known field", Fault.UNKNOWN)
+        if missing := sorted(self._required - given.keys()):
+            raise FormError(missing[0], "is missing", Fault.MISSING)
+
+    def encode(self, value: Any) -> dict[str, Any]:
+        if type(value) is not self._cls:
+            raise _mismatch(value, self._cls.__name__)
+        result: dict[str, Any] = dict(self._head)
+        name = ""
+        try:
+            for name, as_it_is, encode, _ in self._fields:
+                part = getattr(value, name)
+                result[name] = part if type(part) is as_it_is else encode(part)
+        except FormError as problem:
+            raise problem.under(name) from problem
+        return result
+
+    def decode(self, plain: Any) -> Any:
+        given = _instance(dict, plain)
+        if self._head and given.get(_TAG) != self._cls.__name__:
+            raise _not_one_of(given.get(_TAG), [self._cls.__name__]).under(_TAG)
+        values: dict[str, Any] = {}
+        name = ""
+        try:
+            for name, as_it_is, _, decode in self._fields:
+                if name in given:
+                    part = given[name]
+                    values[name] = part if type(part) is as_it_is else decode(part)
+        except FormError as problem:
+            raise problem.under(name) from problem
+        if len(values) < max(len(self._fields), len(given) - len(self._head)):
+            self._check_names(given)
+        try:
+            return self._cls(**values)
+        except (TypeError, ValueError) as problem:  # the class's own checks
+            raise FormError("", str(problem)) from problem
