@@ -57,7 +57,7 @@ def test_hash_is_of_the_value_not_of_its_spelling() -> None:
     assert problem_hash(spelled) == problem_hash(EXAMPLE)
     assert problem_hash(replace(EXAMPLE, t_fwd_s=121.0)) != problem_hash(EXAMPLE)
     assert (
-        problem_hash(EXAMPLE) == "ba8b1bdc266fe93b23de03d98036c1c1f25cb1f82623ec3e3e89441c29cdf6c6"
+        problem_hash(EXAMPLE) == "691558315d3499678e01abcfb4a900b1dbd30ac51ee0524e4bfd096d0e1c3678"
     )
 
 
