@@ -19,7 +19,7 @@ from bftrainer.papers.findings import Line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
+class PaperValues:
     """The published values of one paper."""
 
     citation: str
@@ -60,6 +60,6 @@ class Expected:
         )
 
 
-def read_expected(package: str) -> Expected:
+def read_expected(package: str) -> PaperValues:
     """Read the ``expected.json`` of a package."""
-    return Expected(**json.loads(files(package).joinpath("expected.json").read_text("utf-8")))
+    return PaperValues(**json.loads(files(package).joinpath("expected.json").read_text("utf-8")))

@@ -63,7 +63,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Reproduced:
     """What was computed for one result."""
 
     lines: tuple[Line, ...]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bftrainer.errors import UsageError
-from bftrainer.papers.findings import Finding
+from bftrainer.papers.findings import Reproduced
 
 Records = Mapping[Any, Any]  # replay -> what it left
 
@@ -56,7 +56,7 @@ class Result:
     why: str = ""  # lines deviate by more than the tolerance
     tolerance: float = 2.0  # points, or percent
     runs: Callable[[Any], tuple[Hashable, ...]] = lambda _: ()  # extent -> replays
-    find: Callable[[Records, Any], Finding] | None = None  # records, extent -> finding
+    find: Callable[[Records, Any], Reproduced] | None = None  # records, extent -> finding
     missing: str = ""
 
 

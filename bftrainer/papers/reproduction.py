@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
 
-from bftrainer.papers.findings import Finding
+from bftrainer.papers.findings import Reproduced
 from bftrainer.papers.paper import Extent, Paper, Records, Result, Scenario
 
 
@@ -19,7 +19,7 @@ class Reproduction:
     scenario: Scenario
     extent: Extent
     results: tuple[Result, ...]
-    findings: Mapping[str, Finding]  # by result_id; none for a result that is missing
+    findings: Mapping[str, Reproduced]  # by result_id; none for a result that is missing
 
 
 def reproduce(

@@ -26,7 +26,7 @@ PAPER = '''
 from dataclasses import dataclass
 
 from bftrainer.papers.expected import read_expected
-from bftrainer.papers.findings import Finding
+from bftrainer.papers.findings import Reproduced
 from bftrainer.papers.paper import Extent, Paper, Result
 
 EXPECTED = read_expected(__package__)
@@ -53,7 +53,7 @@ def play(scenario, n_jobs):
 
 def find(records, _):
     waits = records[5]
-    return Finding(lines=(
+    return Reproduced(lines=(
         EXPECTED.line("wait", "mean", sum(waits) / len(waits), jobs=5),
         EXPECTED.line("wait", "growth", waits[-1], holds=waits[-1] > waits[0]),
     ))

@@ -30,7 +30,7 @@ from bftrainer.papers.bftrainer.scenario import (
     workload_of,
 )
 from bftrainer.papers.bftrainer.series import Series, share_followed, static_outcome, windows_of
-from bftrainer.papers.findings import Finding, Line
+from bftrainer.papers.findings import Line, Reproduced
 from bftrainer.papers.paper import Extent, Result
 from bftrainer.papers.reproduction import Reproduction, play_all, reproduce
 from bftrainer.simulate.traces import SAMPLE
@@ -267,7 +267,7 @@ class TestReport:
         scenario: WeekOfNodes, line: Line, extent: Extent = FULL
     ) -> tuple[Result, Reproduction]:
         result = Result(result_id="x", shows="x", how="x", why="because", find=lambda *_: made)
-        made = Finding(lines=(line,))
+        made = Reproduced(lines=(line,))
         return result, Reproduction(
             paper=PAPER, scenario=scenario, extent=extent, results=(result,), findings={"x": made}
         )

@@ -21,7 +21,7 @@ from bftrainer.papers.bftrainer.runtimes import (
     runtimes_h,
 )
 from bftrainer.papers.bftrainer.series import Series
-from bftrainer.papers.findings import Chart, Finding, Plotted, percent
+from bftrainer.papers.findings import Chart, Plotted, Reproduced, percent
 from bftrainer.papers.paper import Records
 from bftrainer.simulate.workloads import NETWORKS
 from bftrainer.simulate.workloads.networks import SAMPLES
@@ -54,12 +54,12 @@ def utilization(record: Record) -> float:
     return percent(found.a_e / (rate * record.run.p_jmax * span_s))
 
 
-def fig13(records: Records, extent: Sweeps) -> Finding:
+def fig13(records: Records, extent: Sweeps) -> Reproduced:
     """U against T_fwd with both objectives."""
     times = extent.diverse_t_fwd_s
     ours = {o: tuple(utilization(records[run_of(o, t_fwd_s=t)]) for t in times) for o in BOTH}
     lead = min(e - s for e, s in zip(ours[EFFICIENCY], ours[THROUGHPUT], strict=True))
-    return Finding(
+    return Reproduced(
         lines=(
             EXPECTED.line("fig13", "lead", lead, holds=lead > 0),
             EXPECTED.line("fig13", "least", min(map(min, ours.values()))),
@@ -96,7 +96,7 @@ def _beyond(series: Series, p_jmax: int) -> float:
     return percent(float((beyond * for_s).sum() / (series.pool * for_s).sum()))
 
 
-def fig14(records: Records, extent: Sweeps) -> Finding:
+def fig14(records: Records, extent: Sweeps) -> Reproduced:
     """Resource integral, runtime and U against P_jmax."""
     found = {o: [records[run] for run in by_p_jmax(o, extent)] for o in BOTH}
     integral = {o: [_integral_kh(r) for r in found[o]] for o in BOTH}
@@ -119,7 +119,7 @@ def fig14(records: Records, extent: Sweeps) -> Finding:
             ),
         )
 
-    return Finding(
+    return Reproduced(
         lines=(
             EXPECTED.line("fig14", "integral", 100.0 * (more[-1] / more[0] - 1.0)),
             EXPECTED.line("fig14", "runtime", longer[-1] / longer[0]),

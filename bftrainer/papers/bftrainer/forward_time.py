@@ -10,7 +10,7 @@ from bftrainer.papers.bftrainer.extent import Sweeps
 from bftrainer.papers.bftrainer.published import EXPECTED
 from bftrainer.papers.bftrainer.replays import EQUAL, HEURISTIC, MILP, PaperReplay, Record
 from bftrainer.papers.bftrainer.series import share_followed
-from bftrainer.papers.findings import Chart, Finding, Plotted, percent, ratio
+from bftrainer.papers.findings import Chart, Plotted, Reproduced, percent, ratio
 from bftrainer.papers.paper import Records
 
 X_LABEL = "forward-looking time (s)"
@@ -41,7 +41,7 @@ def _within_axis(extent: Sweeps) -> tuple[float, ...]:
     return tuple(t for t in extent.t_fwd_s if t <= LONGEST_S)
 
 
-def fig7a(records: Records, _: Sweeps) -> Finding:
+def fig7a(records: Records, _: Sweeps) -> Reproduced:
     """Share of decisions that are followed by a preemption within T_fwd."""
     within_s = tuple(float(t) for t in range(10, 301, 10))
     series = records[MILP].series
@@ -49,7 +49,7 @@ def fig7a(records: Records, _: Sweeps) -> Finding:
     gaps = np.diff(series.at_s)
     events = [float(np.mean(gaps <= t)) for t in within_s]
     at_170 = within_s.index(170.0)
-    return Finding(
+    return Reproduced(
         lines=(
             EXPECTED.line("fig7a", "any event", percent(events[at_170])),
             EXPECTED.line(
@@ -80,12 +80,12 @@ def _rescale_per_event(record: Record) -> float:
     return float(record.series.rescale.sum()) / len(record.series.rescale)
 
 
-def fig7b(records: Records, extent: Sweeps) -> Finding:
+def fig7b(records: Records, extent: Sweeps) -> Reproduced:
     """Cost of rescales per event."""
     times = _within_axis(extent)
     milp = [_rescale_per_event(records[PaperReplay(t_fwd_s=t)]) for t in times]
     heuristic = _rescale_per_event(records[HEURISTIC])
-    return Finding(
+    return Reproduced(
         lines=(
             EXPECTED.line(
                 "fig7b", "heuristic", heuristic,
@@ -107,7 +107,7 @@ def fig7b(records: Records, extent: Sweeps) -> Finding:
     )  # fmt: skip
 
 
-def fig8(records: Records, extent: Sweeps) -> Finding:
+def fig8(records: Records, extent: Sweeps) -> Reproduced:
     """Return on investment: outcome up to the next event over the cost of the decision."""
     times = _within_axis(extent)
     returns, ratios = [], []
@@ -119,7 +119,7 @@ def fig8(records: Records, extent: Sweeps) -> Finding:
     late = [r for t, r in zip(times, returns, strict=True) if t >= 120]
     spread = 100.0 * (max(late) / min(late) - 1.0)
     is_saturated = spread < 1.0 and returns[0] < min(late)
-    return Finding(
+    return Reproduced(
         lines=(
             EXPECTED.line("fig8", "return on cost", ratio(ratios[0], ratios[-1]), holds=falls),
             EXPECTED.line("fig8", "return", spread, holds=is_saturated),
@@ -144,7 +144,7 @@ def fig8(records: Records, extent: Sweeps) -> Finding:
     )
 
 
-def fig9(records: Records, extent: Sweeps) -> Finding:
+def fig9(records: Records, extent: Sweeps) -> Reproduced:
     """U against T_fwd."""
     times = _within_axis(extent)
     ours = [records[PaperReplay(t_fwd_s=t)].u for t in times]
@@ -152,7 +152,7 @@ def fig9(records: Records, extent: Sweeps) -> Finding:
     heuristic = EXPECTED.line("fig9", "heuristic", records[HEURISTIC].u)
     gain = records[MILP].u - ours[0]
     ends = (times[0], times[-1])
-    return Finding(
+    return Reproduced(
         lines=(
             heuristic,
             EXPECTED.line(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from bftrainer.papers.bftrainer.extent import Sweeps
 from bftrainer.papers.bftrainer.published import EXPECTED
 from bftrainer.papers.bftrainer.replays import HEURISTIC, MILP, PaperReplay
-from bftrainer.papers.findings import Finding
+from bftrainer.papers.findings import Reproduced
 from bftrainer.papers.paper import Records
 
 TABLE = EXPECTED.tables["exact-replay"]
@@ -20,7 +20,7 @@ def runs(extent: Sweeps) -> tuple[PaperReplay, ...]:
     return (*by_name, *(replace(run, is_any_node=True) for run in by_name))
 
 
-def find(records: Records, extent: Sweeps) -> Finding:
+def find(records: Records, extent: Sweeps) -> Reproduced:
     """Compare U."""
     lines = []
     for run in runs(extent):
@@ -36,4 +36,4 @@ def find(records: Records, extent: Sweeps) -> Finding:
                 nodes="at random" if run.is_any_node else "by name",
             )
         )
-    return Finding(lines=tuple(lines))
+    return Reproduced(lines=tuple(lines))

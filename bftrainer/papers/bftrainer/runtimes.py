@@ -10,7 +10,7 @@ from bftrainer.papers.bftrainer.extent import Sweeps
 from bftrainer.papers.bftrainer.published import EXPECTED
 from bftrainer.papers.bftrainer.replays import PaperReplay, Record
 from bftrainer.papers.bftrainer.scenario import DIVERSE
-from bftrainer.papers.findings import Chart, Finding, Plotted, Table
+from bftrainer.papers.findings import Chart, Plotted, Reproduced, Table
 from bftrainer.papers.paper import Records
 from bftrainer.simulate.workloads import NETWORKS
 from milp.problem import Objective
@@ -79,7 +79,7 @@ def _over_alexnet(hours: Mapping[str, float]) -> float:
     return hours["DenseNet"] / hours["AlexNet"]
 
 
-def fig12(records: Records, extent: Sweeps) -> Finding:
+def fig12(records: Records, extent: Sweeps) -> Reproduced:
     """Runtime by network with both objectives, and DenseNet's over AlexNet's."""
     ours = {o: runtimes_h(records[run_of(o)]) for o in BOTH}
     paper = {o: _paper_h(o, 10) for o in BOTH}
@@ -114,10 +114,10 @@ def fig12(records: Records, extent: Sweeps) -> Finding:
         plotted=tuple(plotted),
         has_bars=True,
     )
-    return Finding(lines=tuple(lines), charts=(chart,))
+    return Reproduced(lines=tuple(lines), charts=(chart,))
 
 
-def _compare(objective: Objective, records: Records, extent: Sweeps) -> Finding:
+def _compare(objective: Objective, records: Records, extent: Sweeps) -> Reproduced:
     table_id, networks = TABLE_ID[objective], tuple(_table(objective)["rows"])
     ours = {p: runtimes_h(records[run_of(objective, p_jmax=p)]) for p in extent.p_jmax}
     paper = {p: _paper_h(objective, p) for p in extent.p_jmax}
@@ -139,14 +139,14 @@ def _compare(objective: Objective, records: Records, extent: Sweeps) -> Finding:
         rows=tuple((name, *(cell(name, p) for p in extent.p_jmax)) for name in networks),
     )
     middle = EXPECTED.line(table_id, "median", median(ratios))
-    return Finding(lines=(middle, *lines), tables=(table,))
+    return Reproduced(lines=(middle, *lines), tables=(table,))
 
 
-def table3(records: Records, extent: Sweeps) -> Finding:
+def table3(records: Records, extent: Sweeps) -> Reproduced:
     """Compare Table 3, whose objective is samples per second."""
     return _compare(THROUGHPUT, records, extent)
 
 
-def table4(records: Records, extent: Sweeps) -> Finding:
+def table4(records: Records, extent: Sweeps) -> Reproduced:
     """Compare Table 4, whose objective is scaling efficiency."""
     return _compare(EFFICIENCY, records, extent)

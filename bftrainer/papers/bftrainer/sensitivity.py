@@ -5,7 +5,7 @@ from __future__ import annotations
 from bftrainer.papers.bftrainer.extent import Sweeps
 from bftrainer.papers.bftrainer.published import EXPECTED
 from bftrainer.papers.bftrainer.replays import PaperReplay
-from bftrainer.papers.findings import Chart, Finding, Plotted
+from bftrainer.papers.findings import Chart, Plotted, Reproduced
 from bftrainer.papers.paper import Records
 from bftrainer.simulate.workloads import NETWORKS
 
@@ -15,11 +15,11 @@ def networks(extent: Sweeps) -> tuple[PaperReplay, ...]:
     return tuple(PaperReplay(workload=slug, hours=extent.networks_hours) for slug in NETWORKS)
 
 
-def fig15(records: Records, extent: Sweeps) -> Finding:
+def fig15(records: Records, extent: Sweeps) -> Reproduced:
     """U by network."""
     ours = {NETWORKS[run.workload].name: records[run].u for run in networks(extent)}
     least = min(ours.values())
-    return Finding(
+    return Reproduced(
         lines=(
             EXPECTED.line("fig15", "AlexNet", ours["AlexNet"]),
             EXPECTED.line(
@@ -50,13 +50,13 @@ def costs(extent: Sweeps) -> tuple[PaperReplay, ...]:
     return tuple(PaperReplay(cost_factor=factor) for factor in extent.cost_factors)
 
 
-def fig16(records: Records, extent: Sweeps) -> Finding:
+def fig16(records: Records, extent: Sweeps) -> Reproduced:
     """U against rescale cost."""
     ours = [records[run].u for run in costs(extent)]
     factors = extent.cost_factors
     growth = (100.0 - ours[-1]) / (100.0 - ours[0])
     is_less = growth < 0.5 * factors[-1] / factors[0]
-    return Finding(
+    return Reproduced(
         lines=(
             EXPECTED.line("fig16", "loss", growth, holds=is_less),
             EXPECTED.line("fig16", "U", ours[-1], holds=ours == sorted(ours, reverse=True)),

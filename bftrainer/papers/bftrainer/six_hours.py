@@ -8,7 +8,7 @@ from bftrainer.papers.bftrainer.extent import Sweeps
 from bftrainer.papers.bftrainer.published import EXPECTED
 from bftrainer.papers.bftrainer.replays import HEURISTIC, MILP, PaperReplay, Record
 from bftrainer.papers.bftrainer.series import Column, Windows, static_outcome, windows_of
-from bftrainer.papers.findings import Chart, Finding, Plotted, percent, ratio
+from bftrainer.papers.findings import Chart, Plotted, Reproduced, percent, ratio
 from bftrainer.papers.paper import Records
 from bftrainer.simulate.workloads import NETWORKS
 
@@ -36,14 +36,14 @@ def linear_u(record: Record) -> Column:
     return u
 
 
-def fig10(records: Records, _: Sweeps) -> Finding:
+def fig10(records: Records, _: Sweeps) -> Reproduced:
     """U in each six hours."""
     windows, milp = _u_of_windows(records[MILP])
     heuristic = _u_of_windows(records[HEURISTIC])[1]
     linear = linear_u(records[MILP])
     ahead = 100.0 * (milp[heuristic > 0] / heuristic[heuristic > 0] - 1.0)
     from_h = tuple(windows.hours[:-1].tolist())
-    return Finding(
+    return Reproduced(
         lines=(
             EXPECTED.line(
                 "fig10", "mean", float(milp.mean()),
@@ -72,7 +72,7 @@ def fig10(records: Records, _: Sweeps) -> Finding:
     )  # fmt: skip
 
 
-def fig11(records: Records, _: Sweeps) -> Finding:
+def fig11(records: Records, _: Sweeps) -> Reproduced:
     """Costs in each six hours."""
     milp = windows_of(records[MILP].series, WINDOW_H)
     heuristic = windows_of(records[HEURISTIC].series, WINDOW_H)
@@ -93,7 +93,7 @@ def fig11(records: Records, _: Sweeps) -> Finding:
             is_log=is_log,
         )
 
-    return Finding(
+    return Reproduced(
         lines=(
             EXPECTED.line(
                 "fig11", "preemption", preemption,
@@ -112,13 +112,13 @@ def fig11(records: Records, _: Sweeps) -> Finding:
     )  # fmt: skip
 
 
-def speedup(records: Records, _: Sweeps) -> Finding:
+def speedup(records: Records, _: Sweeps) -> Reproduced:
     """Outcome between contiguous events, MILP over heuristic."""
     milp, heuristic = records[MILP].series.net(), records[HEURISTIC].series.net()
     # There is no ratio where the heuristic's costs exceed what it processes.
     factor = milp[heuristic > 0] / heuristic[heuristic > 0]
     worse = float(np.mean(milp < heuristic))
-    return Finding(
+    return Reproduced(
         lines=(
             EXPECTED.line("speedup", "worse", percent(worse)),
             EXPECTED.line("speedup", "twice", percent(float(np.mean(factor >= 2.0)))),

@@ -10,7 +10,7 @@ from bftrainer.papers.bftrainer.replays import HEURISTIC, MILP, PaperReplay, Rec
 from bftrainer.papers.bftrainer.runtimes import all_p_jmax
 from bftrainer.papers.bftrainer.scenario import DIVERSE
 from bftrainer.papers.bftrainer.six_hours import linear_u
-from bftrainer.papers.findings import Finding
+from bftrainer.papers.findings import Reproduced
 from bftrainer.papers.paper import Records
 
 P_JMAX_OF_TRIALS = (5, 15, 20, 25, 30, 35)  # of identical trials, besides 10
@@ -30,10 +30,10 @@ def _u(record: Record) -> float:
     return diverse.utilization(record) if record.run.workload == DIVERSE else record.u
 
 
-def find(records: Records, extent: Sweeps) -> Finding:
+def find(records: Records, extent: Sweeps) -> Reproduced:
     """Compare 75% (heuristic), 80% (mean of the MILP) and 93% (best)."""
     best = max(_settings(extent), key=lambda run: _u(records[run]))
-    return Finding(
+    return Reproduced(
         lines=(
             EXPECTED.line("statements", "heuristic", records[HEURISTIC].u),
             EXPECTED.line("statements", "mean", float(linear_u(records[MILP]).mean())),
