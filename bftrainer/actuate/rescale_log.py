@@ -29,7 +29,7 @@ class RescaleStep:
 
     at_s: float  # monotonic clock of the daemon
     stimulus: Stimulus
-    answer: str = ""  # digest of the instructions; "": none
+    answer: str = ""  # digest of the instructions, "": none; or what the machine raised
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +48,12 @@ class Repeated:
 
     step: RescaleStep
     instructions: tuple[Instruction, ...]
+    answer: str  # as in ``RescaleStep``
 
     @property
     def is_equal(self) -> bool:
-        """Whether the recorded instructions were the same."""
-        return self.step.answer == answer_of(self.instructions)
+        """Whether the recorded answer was the same."""
+        return self.step.answer == self.answer
 
 
 class RescaleLog:
@@ -77,8 +78,9 @@ class RescaleLog:
         """Return the machine's instructions; write a record if they complete a change."""
         try:
             out = self.machine.handle(stimulus, now_s)
-        except Exception:
-            self._steps.append(RescaleStep(at_s=now_s, stimulus=stimulus))
+        except Exception as problem:  # a defect: the record lets it be repeated
+            step = RescaleStep(at_s=now_s, stimulus=stimulus, answer=_raised(problem))
+            self._steps.append(step)
             self._finish()
             raise
         answer = answer_of(out)
@@ -104,12 +106,16 @@ class RescaleLog:
 
 
 def repeat(record: RescaleRecord) -> Iterator[Repeated]:
-    """Take the steps of a record again, in order."""
+    """Take the steps of a record again, in order, until the machine raises an exception."""
     machine = copied(record.machine)
     machine.workers = {i: machine.workers[i] for i in record.workers}
     for step in record.steps:
-        out = machine.handle(step.stimulus, step.at_s)
-        yield Repeated(step=step, instructions=tuple(out))
+        try:
+            out = machine.handle(step.stimulus, step.at_s)
+        except Exception as problem:  # noqa: BLE001 - what is shown is that it happens again
+            yield Repeated(step=step, instructions=(), answer=_raised(problem))
+            return
+        yield Repeated(step=step, instructions=tuple(out), answer=answer_of(out))
 
 
 def timeline(repeated: Sequence[Repeated]) -> list[str]:
@@ -120,11 +126,13 @@ def timeline(repeated: Sequence[Repeated]) -> list[str]:
     first_s = repeated[0].step.at_s if repeated else 0.0
     lines = []
     for one in repeated:
-        if one.instructions or not isinstance(one.step.stimulus, TimePassed):
+        if one.answer or not isinstance(one.step.stimulus, TimePassed):
             mark = "" if one.is_equal else "  DIFFERS"
             lines.append(f"{one.step.at_s - first_s:9.3f}  {one.step.stimulus}{mark}")
-            shown = [_masked(i) if isinstance(i, Tell) else i for i in one.instructions]
-            lines += [f"{'':11}-> {i}" for i in shown]
+            followed = [str(_masked(i) if isinstance(i, Tell) else i) for i in one.instructions]
+            if one.answer and not followed:
+                followed = [one.answer]  # the machine raised an exception
+            lines += [f"{'':11}-> {what}" for what in followed]
     return lines
 
 
@@ -167,6 +175,10 @@ def copied(machine: GenerationMachine) -> GenerationMachine:
     if isinstance(result, RestartMachine) and result.stopped is not None:
         result.stopped = copy(result.stopped)
     return result
+
+
+def _raised(problem: Exception) -> str:
+    return f"raised {type(problem).__name__}"
 
 
 def _masked(tell: Tell) -> Tell:

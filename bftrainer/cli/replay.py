@@ -27,6 +27,7 @@ class _Compared:
 
     name: str  # in the plural
     total: int = 0
+    of_another_release: int = 0  # entries that this one cannot repeat
     differing: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -62,11 +63,14 @@ def replay(context: click.Context, journal: Path, *, shown: int | None, as_json:
                 "rescales": rescales.total,
                 "rescales_equal": rescales.equal,
                 "rescales_differing": rescales.differing,
+                "rescales_of_another_release": rescales.of_another_release,
             }
         )
     else:
         for compared in (plans, rescales):
             click.echo(f"{compared.equal} of {compared.total} {compared.name} are equal.")
+        if rescales.of_another_release:
+            click.echo(f"{rescales.of_another_release} rescales are of another release.")
         for plan in plans.differing:
             click.echo(f"entry {plan['seq']}: other {', '.join(plan['differing'])}")
         for rescale in rescales.differing:
@@ -88,8 +92,11 @@ def _compare(entries: Iterable[JournalEntry]) -> tuple[_Compared, _Compared]:
             plans.total += 1
             plans.differing += [asdict(a) for a in recorded.take_again([entry]) if not a.is_equal]
         elif entry.kind == rescale_log.KIND:
+            record = entry.payload_if(rescale_log.RescaleRecord)
+            if record is None:  # its machine had other fields
+                rescales.of_another_release += 1
+                continue
             rescales.total += 1
-            record = entry.payload_as(rescale_log.RescaleRecord)
             for number, one in enumerate(rescale_log.repeat(record), 1):
                 if not one.is_equal:
                     what = {"seq": entry.seq, "trainer_id": record.trainer_id, "step": number}

@@ -204,8 +204,7 @@ class Membership(WorkerGenerations):
         if commit.abandon and self.commit is not None:
             step = self.counters.step + 1
             sys.stderr.write(f"bftrainer: {_lost(self.commit, commit)}: step {step} is redone\n")
-        self.commit, self.nodes = commit, me.nodes
-        self.rank, self.size = me.rank, (size := me.size)
+        self.nodes, size = me.nodes, me.size
         self.handover.complete()
         counters = self.counters
         # Random streams differ by rank and are the same whenever the step is repeated.

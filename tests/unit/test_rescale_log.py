@@ -103,6 +103,10 @@ def test_a_machine_that_fails_leaves_a_record() -> None:
         d._handle(stimuli.WorkerMissing(worker_id="nobody"))
     (record,) = d.records
     assert record.steps[-1].stimulus == stimuli.WorkerMissing(worker_id="nobody")
+    *before, last = repeat(record)
+    assert all(one.is_equal for one in (*before, last))
+    assert last.answer == "raised KeyError"
+    assert "raised KeyError" in timeline([*before, last])[-1]
 
 
 def test_the_verb_names_the_step_that_differs(
@@ -122,9 +126,11 @@ def test_the_verb_names_the_step_that_differs(
     assert "1 of 1 rescales are equal" in capsys.readouterr().out
     with Journal.open(path, clock=lambda: 5.0) as journal:
         bad = journal.append(KIND, replace(record, steps=tuple(steps)))
+        journal.append(KIND, {"trainer_id": "t1", "form": "of another release"})
     assert main(["replay", str(path), "--json"]) == 8
     answer = json.loads(capsys.readouterr().out)
     assert (answer["rescales"], answer["rescales_equal"]) == (2, 1)
+    assert answer["rescales_of_another_release"] == 1
     assert answer["rescales_differing"] == [{"seq": bad, "trainer_id": "t1", "step": at + 1}]
     assert main(["replay", str(path), "--rescale", str(good)]) == 0
     shown = capsys.readouterr().out
