@@ -5,7 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := bftrainer milp trainers slurm_plugins lsf_adapters scripts tests
 
-.PHONY: help venv system demo test test-e2e test-pure test-long lint bench horovod clean
+FRESH := $$(grep -rlE '^ *@given' tests)
+
+.PHONY: help venv system demo test test-e2e test-pure test-long test-shard lint bench horovod clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -44,8 +46,14 @@ test-long: venv system  ## the long proofs, and ten times fresh examples for the
 	$(BIN)/python -m pytest -m long
 	for i in {1..10}; do \
 		$(BIN)/python -m pytest -m "not long" --hypothesis-profile=fresh -n 2 --dist loadfile \
-			$$(grep -rlE '^ *@given' tests) || exit 1; \
+			$(FRESH) || exit 1; \
 	done
+
+SHARD ?= 0/1
+test-shard: venv system  ## part SHARD=K/N of the long proofs, fresh examples once
+	$(BIN)/python -m pytest -m long --shard $(SHARD)
+	$(BIN)/python -m pytest -m "not long" --hypothesis-profile=fresh -n 2 --dist loadfile \
+		--shard $(SHARD) $(FRESH)
 
 lint: venv  ## the house rules as tools
 	$(BIN)/ruff check .

@@ -2,7 +2,10 @@
 
 Property tests take the same examples at every run, so that a red run is the doing of a
 change. Fresh ones: ``--hypothesis-profile=fresh``, which ``make test-long`` does ten times.
+``--shard K/N`` runs the Kth of N parts of what was asked for, whole files at a time.
 """
+
+import zlib
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,3 +23,19 @@ providers._get_local_constants = lambda: providers._local_constants
 pytest.register_assert_rewrite(
     "tests.conformance.batch_system", "tests.conformance.runtime", "tests.conformance.words"
 )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shard", metavar="K/N", help="run part K (from 0) of N, by file")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if (shard := config.getoption("--shard")) is None:
+        return
+    part, of = (int(number) for number in shard.split("/"))
+    parts: dict[int, list[pytest.Item]] = {}
+    for item in items:  # by file: the tests of one share clusters and templates
+        file = item.nodeid.split("::")[0]
+        parts.setdefault(zlib.crc32(file.encode()) % of, []).append(item)
+    items[:] = parts.pop(part % of, [])
+    config.hook.pytest_deselected(items=[item for others in parts.values() for item in others])

@@ -313,7 +313,7 @@ class Run(RunInfo):
         elif commit := membership.switch_due():
             self._pace.forget()
             membership.enter(commit)
-        if self.rank == 0 and membership.writer.is_due():
+        elif self.rank == 0 and membership.writer.is_due():  # not while others wait to step again
             membership.writer.save_aside(membership.counters, membership.fence())
         if self._pace.is_due():
             self._control.send(self._pace.progress(membership.info()))
