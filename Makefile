@@ -31,28 +31,29 @@ demo: venv  ## three real trainers on the embedded batch system, about a minute
 # The end-to-end run compares when ordinary jobs start, so only what computes and waits for
 # nothing runs beside it, with what it leaves of the processors. Most other tests wait for a
 # scheduler or a process: four at a time do not fill two cores.
+BY_FILE := --dist loadfile --no-loadscope-reorder
 PURE := tests/unit tests/property tests/simulate tests/fuzz
 test: venv system  ## all tests, a real Slurm among them
 	$(MAKE) -j 2 --output-sync=target --no-print-directory test-e2e test-pure
-	$(BIN)/python -m pytest -m "not long" -n 3 --dist loadfile $(PURE:%=--ignore=%) --ignore=tests/e2e
+	$(BIN)/python -m pytest -m "not long" -n 3 $(BY_FILE) $(PURE:%=--ignore=%) --ignore=tests/e2e
 
 test-e2e: venv system
 	$(BIN)/python -m pytest -m "not long" tests/e2e
 
 test-pure: venv
-	nice -n 19 $(BIN)/python -m pytest -m "not long" -n 2 --dist loadfile $(PURE)
+	nice -n 19 $(BIN)/python -m pytest -m "not long" -n 2 $(BY_FILE) $(PURE)
 
 test-long: venv system  ## the long proofs, and ten times fresh examples for the property tests
 	$(BIN)/python -m pytest -m long
 	for i in {1..10}; do \
-		$(BIN)/python -m pytest -m "not long" --hypothesis-profile=fresh -n 2 --dist loadfile \
+		$(BIN)/python -m pytest -m "not long" --hypothesis-profile=fresh -n 2 $(BY_FILE) \
 			$(FRESH) || exit 1; \
 	done
 
 SHARD ?= 0/1
 test-shard: venv system  ## part SHARD=K/N of the long proofs, fresh examples once
 	$(BIN)/python -m pytest -m long --shard $(SHARD)
-	$(BIN)/python -m pytest -m "not long" --hypothesis-profile=fresh -n 2 --dist loadfile \
+	$(BIN)/python -m pytest -m "not long" --hypothesis-profile=fresh -n 2 $(BY_FILE) \
 		--shard $(SHARD) $(FRESH)
 
 lint: venv  ## the house rules as tools

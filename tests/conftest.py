@@ -6,6 +6,7 @@ change. Fresh ones: ``--hypothesis-profile=fresh``, which ``make test-long`` doe
 """
 
 import zlib
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -29,13 +30,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shard", metavar="K/N", help="run part K (from 0) of N, by file")
 
 
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.split("::")[0]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if (shard := config.getoption("--shard")) is None:
-        return
-    part, of = (int(number) for number in shard.split("/"))
-    parts: dict[int, list[pytest.Item]] = {}
-    for item in items:  # by file: the tests of one share clusters and templates
-        file = item.nodeid.split("::")[0]
-        parts.setdefault(zlib.crc32(file.encode()) % of, []).append(item)
-    items[:] = parts.pop(part % of, [])
-    config.hook.pytest_deselected(items=[item for others in parts.values() for item in others])
+    if (shard := config.getoption("--shard")) is not None:
+        part, of = (int(number) for number in shard.split("/"))
+        parts: dict[int, list[pytest.Item]] = {}
+        for item in items:  # by file: the tests of one share clusters and templates
+            parts.setdefault(zlib.crc32(_file(item).encode()) % of, []).append(item)
+        items[:] = parts.pop(part % of, [])
+        config.hook.pytest_deselected(items=[item for other in parts.values() for item in other])
+    # Files of few tests have slow ones. First, so that no worker is left with one of them.
+    sizes = Counter(map(_file, items))
+    items.sort(key=lambda item: sizes[_file(item)])

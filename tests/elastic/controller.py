@@ -77,19 +77,24 @@ class TemplateProcess:
         *,
         python: str = sys.executable,
         environment: Mapping[str, str] | None = None,
+        modules: Sequence[str] = (),
     ) -> None:
         self.said: list[dict[str, Any]] = []
         self.workers: dict[str, Worker] = {}
         self.selector = selectors.DefaultSelector()
-        self._start_template(directory, python, environment)
+        self._start_template(directory, python, environment, modules)
 
     def _start_template(
-        self, directory: Path, python: str, environment: Mapping[str, str] | None
+        self,
+        directory: Path,
+        python: str,
+        environment: Mapping[str, str] | None,
+        modules: Sequence[str],
     ) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with (directory / "template.log").open("ab") as log:
             self.process = process.spawn(
-                [python, str(TEMPLATE), str(theirs.fileno())],
+                [python, str(TEMPLATE), str(theirs.fileno()), *modules],
                 env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
                 stdout=log,
                 stderr=log,

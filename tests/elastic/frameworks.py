@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,7 +18,12 @@ import torch
 
 from bftrainer import process
 from tests.elastic import journal
-from tests.elastic.controller import SCRIPTS, Controller
+from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
+
+WARM = {  # what their scripts import, many seconds of work
+    "transformers": ("transformers.trainer", "transformers.models.bert.modeling_bert"),
+    "lightning": ("lightning",),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +47,15 @@ FRAMEWORKS = (
         saved=frozenset({"epoch=0.ckpt", "epoch=1.ckpt", "epoch=2.ckpt"}),
     ),
 )
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemplateProcess]:
+    """Return a template in which the libraries are imported, too."""
+    modules = [name for module, names in WARM.items() if find_spec(module) for name in names]
+    with TemplateProcess(tmp_path_factory.mktemp("template"), modules=modules) as started:
+        started.await_packet("ready")
+        yield started
 
 
 def natively(framework: Framework, **settings: Any) -> journal.Entry:

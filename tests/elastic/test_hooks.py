@@ -10,7 +10,9 @@ import pytest
 from bftrainer.elastic.protocol import Interrupted
 from tests.elastic import journal
 from tests.elastic.controller import Controller, TemplateProcess
-from tests.elastic.frameworks import Framework, assert_same, natively, start
+from tests.elastic.frameworks import Framework, assert_same, natively, start, template
+
+__all__ = ["template"]
 
 
 def csv_steps(out: Path) -> dict[str, range]:

@@ -11,7 +11,9 @@ import pytest
 from bftrainer.elastic.protocol import Interrupted
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
-from tests.elastic.frameworks import FRAMEWORKS, Framework, assert_same, natively, start
+from tests.elastic.frameworks import FRAMEWORKS, Framework, assert_same, natively, start, template
+
+__all__ = ["template"]
 
 EPOCHS = 3
 
