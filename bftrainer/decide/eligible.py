@@ -132,11 +132,22 @@ def _known(
     titles = {} if classes.is_one else {one: one.name for one in set(classes.class_of.values())}
     return tuple(
         [
-            replace(
+            _with(
                 node,
-                eligibility=titles.get(classes.class_of[node.name], node.eligibility),
-                switch=seen[node.name].switch,
+                titles.get(classes.class_of[node.name], node.eligibility),
+                seen[node.name].switch,
             )
             for node in nodes
         ]
+    )
+
+
+def _with(node: ProblemNode, eligibility: str, switch: str) -> ProblemNode:
+    return ProblemNode(  # replace() takes three times as long
+        name=node.name,
+        eligibility=eligibility,
+        gpus=node.gpus,
+        switch=switch,
+        has_pilot=node.has_pilot,
+        expected_remaining_s=node.expected_remaining_s,
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from milp.problem import Allocation, Curve, Marginal, Objective, Problem, ProblemTrainer
 from milp.worth import allocation_value, curve_at
@@ -112,25 +113,28 @@ def _earning_more(
     trainer: ProblemTrainer, error_at: ErrorAt, n_nodes: int, budget: float
 ) -> ProblemTrainer:
     """Add the bonus, except at one node, because the objective may be relative to it."""
-    sizes = _grid(trainer, n_nodes)
+    curve = _with_more(trainer.curve, error_at, max(1, min(trainer.n_max, n_nodes)), budget)
+    return trainer if curve is trainer.curve else replace(trainer, curve=curve)
+
+
+@lru_cache(maxsize=1024)  # curves and what is known of them change seldom
+def _with_more(curve: Curve, error_at: ErrorAt, last: int, budget: float) -> Curve:
+    sizes = _grid(curve, last)
     bonus = [budget * teaches(error_at(n)) if n > 1 else 0.0 for n in sizes]
     if not any(bonus):
-        return trainer
-    rates = tuple(
-        (1.0 + more) * curve_at(trainer.curve, n) for n, more in zip(sizes, bonus, strict=True)
-    )
-    return replace(trainer, curve=Curve(sizes=tuple(sizes), samples_per_s=rates))
+        return curve
+    rates = [(1.0 + more) * curve_at(curve, n) for n, more in zip(sizes, bonus, strict=True)]
+    return Curve(sizes=tuple(sizes), samples_per_s=tuple(rates))
 
 
-def _grid(trainer: ProblemTrainer, n_nodes: int) -> list[int]:
-    """Every size it may get, or about ``MOST_SIZES`` of them, and the sizes of the curve."""
-    last = max(1, min(trainer.n_max, n_nodes))
+def _grid(curve: Curve, last: int) -> list[int]:
+    """Every size up to ``last``, or about ``MOST_SIZES`` of them, and the sizes of the curve."""
     step = 1.0 if last <= MOST_SIZES else last ** (1.0 / MOST_SIZES)
     if step == 1.0:
         chosen = set(range(1, last + 1))
     else:
         chosen = {min(last, round(step**k)) for k in range(MOST_SIZES + 1)}
-    return sorted(chosen | {n for n in trainer.curve.sizes if n <= last} | {1, last})
+    return sorted(chosen | {n for n in curve.sizes if n <= last} | {1, last})
 
 
 def _unmoved(

@@ -56,11 +56,7 @@ class BackfillPlan:
     @cached_property
     def ends(self) -> dict[str, GapEnd]:
         """The earliest planned start on each node; read only when all jobs have been judged."""
-        found, seen = dict[str, GapEnd](), 0
-        for end, nodes in sorted(self._first, key=lambda one: one[0].at_s):
-            found |= {node.name: end for node in self._sets.members(nodes & ~seen)}
-            seen |= nodes
-        return found
+        return earliest(self._first, self._sets)
 
     @property
     def is_full(self) -> bool:
@@ -141,6 +137,15 @@ class BackfillPlan:
             if room.bit_count() >= count and (nodes := _chosen(way, room)):
                 return at_s, nodes
         return None
+
+
+def earliest(ends: Iterable[tuple[GapEnd, NodeSet]], sets: NodeSets) -> dict[str, GapEnd]:
+    """Return the earliest end of each node; of equal ones the first."""
+    found, seen = dict[str, GapEnd](), 0
+    for end, nodes in sorted(ends, key=lambda one: one[0].at_s):
+        found |= {node.name: end for node in sets.members(nodes & ~seen)}
+        seen |= nodes
+    return found
 
 
 def slot_begin_s(start_s: float, slot_s: float) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import attrgetter, or_
 
 from bftrainer.model.cluster import Node
@@ -16,6 +16,7 @@ from bftrainer.queue.shown import once_per_look
 
 NodeSet = int
 LONG = 64  # shortest list of names whose set is cached
+MOST_CACHED = 4096  # such sets
 _NAME = attrgetter("name")
 _KIND = attrgetter("partitions", "features", "cpus", "memory_mb", "gpus")
 
@@ -27,23 +28,23 @@ class NodeSets:
     nodes: tuple[Node, ...]
     bit_of: dict[str, NodeSet]
     kinds: tuple[tuple[Node, NodeSet], ...]  # one node of the kind, and the set of all
-    _named: dict[tuple[str, ...], NodeSet] = field(default_factory=dict, compare=False)
+    _named: dict[tuple[str, ...], NodeSet] = field(compare=False)
 
     @classmethod
     def of(cls, nodes: Iterable[Node]) -> NodeSets:
         """Number the nodes."""
         ordered = tuple(sorted(nodes, key=_NAME))
-        bit_of: dict[str, NodeSet] = {}
         kinds: dict[object, list[int]] = {}
-        for position, node in enumerate(ordered):
-            bit_of[node.name] = 1 << position
-            kinds.setdefault(_KIND(node), []).append(position)
+        for position, kind in enumerate(map(_KIND, ordered)):
+            kinds.setdefault(kind, []).append(position)
+        bit_of, named = _numbered(tuple(map(_NAME, ordered)))
         return cls(
             ordered,
             bit_of,
             tuple(
                 (ordered[some[0]], _from_positions(some, len(ordered))) for some in kinds.values()
             ),
+            named,
         )
 
     def named(self, names: Iterable[str]) -> NodeSet:
@@ -51,6 +52,8 @@ class NodeSets:
         if not isinstance(names, tuple) or len(names) < LONG:
             return reduce(or_, [self.bit_of.get(name, 0) for name in names], 0)
         if names not in self._named:
+            if len(self._named) >= MOST_CACHED:
+                self._named.clear()
             self._named[names] = self.named(list(names))
         return self._named[names]
 
@@ -71,6 +74,12 @@ class NodeSets:
 def sets_of(nodes: tuple[Node, ...]) -> NodeSets:
     """Number the nodes of a snapshot."""
     return NodeSets.of(nodes)
+
+
+@lru_cache(maxsize=2)  # the same nodes from look to look, and mostly the same lists of them
+def _numbered(names: tuple[str, ...]) -> tuple[dict[str, NodeSet], dict[tuple[str, ...], NodeSet]]:
+    """Return each node's bit, and where to keep the sets of long lists."""
+    return {name: 1 << position for position, name in enumerate(names)}, {}
 
 
 def positions(some: NodeSet) -> Iterator[int]:

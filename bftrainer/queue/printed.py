@@ -14,11 +14,10 @@ lasts longer than the window.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from functools import cached_property
 
 from bftrainer.model.cluster import Job, Reservation, Snapshot
-from bftrainer.queue.backfill import BackfillPlan, slot_begin_s
+from bftrainer.queue.backfill import BackfillPlan, earliest, slot_begin_s
 from bftrainer.queue.model import GapEnd, JobNeeds, Then
 from bftrainer.queue.nodesets import NodeSet, sets_of
 from bftrainer.queue.requests import Requests
@@ -56,17 +55,18 @@ class PrintedQueue:
     @cached_property
     def gap_ends(self) -> dict[str, GapEnd]:
         """The earliest plan or reservation of each node."""
-        ends: dict[str, GapEnd] = {}
-        for reservation in self._snapshot.reservations or ():
-            if reservation.end_s > self._now_s:
-                _bound(ends, reservation.nodes, _end_of(reservation))
+        bounds = [
+            (_end_of(one), one.nodes)
+            for one in self._snapshot.reservations or ()
+            if one.end_s > self._now_s
+        ]
         for job in pending_jobs(self._snapshot):
             start_s = job.start_s
             if start_s is not None and start_s >= self._now_s - _STALE_CYCLES * self._cycle_s:
                 slot_s = slot_begin_s(start_s, self._snapshot.plan_resolution_s)
                 end = GapEnd(at_s=start_s, last_end_s=slot_s, then=Then.JOB, by=job.job_id)
-                _bound(ends, job.planned_nodes or job.required_nodes, end)
-        return ends
+                bounds.append((end, job.planned_nodes or job.required_nodes))
+        return earliest([(end, self.sets.named(nodes)) for end, nodes in bounds], self.sets)
 
     @cached_property
     def _requests(self) -> Requests:
@@ -95,10 +95,3 @@ def _end_of(one: Reservation) -> GapEnd:
     """A reservation holds from its exact start, not from a slot."""
     then = Then.MAINTENANCE if one.is_maintenance else Then.RESERVATION
     return GapEnd(at_s=one.start_s, last_end_s=one.start_s, then=then, by=one.name)
-
-
-def _bound(ends: dict[str, GapEnd], nodes: Iterable[str], end: GapEnd) -> None:
-    for node in nodes:
-        known = ends.get(node)
-        if known is None or end.at_s < known.at_s:
-            ends[node] = end
