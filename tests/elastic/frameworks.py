@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 
-from bftrainer import process
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
@@ -58,20 +54,12 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemplateProce
         yield started
 
 
-def natively(framework: Framework, **settings: Any) -> journal.Entry:
+def natively(template: TemplateProcess, framework: Framework, **settings: Any) -> journal.Entry:
     """Return what training comes to without the hook, in one process."""
-    return _natively(framework.script, json.dumps({"elastic": False, **settings}))
-
-
-@cache  # several tests compare with the same
-def _natively(script: str, settings: str) -> journal.Entry:
-    with TemporaryDirectory() as directory:
-        done = process.run(
-            [sys.executable, str(SCRIPTS / script), settings],
-            timeout_s=300,
-            env={**os.environ, "BFT_TEST_DIR": directory, "OMP_NUM_THREADS": "1"},
-        )
-        assert done.is_ok, done.stderr
+    with TemporaryDirectory() as directory, Controller(Path(directory), template) as c:
+        (only,) = start(c, framework, count=1, **{"elastic": False, **settings})
+        said = c.failed(only)  # it ends, and has joined nothing
+        assert said.code == "BFT-1423", (said, c.logs())
         return journal.result(Path(directory))
 
 

@@ -33,7 +33,7 @@ def test_rescaled_it_trains_as_without_us(
     with Controller(tmp_path, template) as c:
         holds = [[5, 2], [17, 3]]  # of 30 steps
         first, second = start(c, framework, samples=samples, holds=holds, evaluate=True)
-        wanted = natively(framework, samples=samples)
+        wanted = natively(template, framework, samples=samples)
         c.warm([first, second])
         c.form([first])
         c.trained_to(4)
@@ -77,7 +77,7 @@ def test_a_step_that_is_redone_counts_once(
         ids = start(c, framework, **passes, delay_s=0.05, fail_at=[10, 1, 1])
         # Alone, transformers adds up the means of two batches of such a model instead of
         # taking their mean: compared is one batch of twice the size.
-        wanted = natively(framework, bf16=True)
+        wanted = natively(template, framework, bf16=True)
         c.warm(ids)
         c.form(ids)
         c.until(lambda: all(c.workers[i].all(Interrupted) for i in ids), "both interrupted")

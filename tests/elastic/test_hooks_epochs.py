@@ -79,7 +79,7 @@ def test_an_epoch_ends_alike_on_all_workers(
         ids = start(c, framework, count=count, **settings)
         # Alone, transformers takes the sum of accumulated means: see
         # docs/howto/train-huggingface-lightning.md.
-        wanted = natively(framework, **{**settings, "batch": 4, "accumulate": 1})
+        wanted = natively(template, framework, **{**settings, "batch": 4, "accumulate": 1})
         c.warm(ids)
         c.form(ids)
         c.finished()
@@ -96,7 +96,7 @@ def test_an_epoch_that_the_others_have_ended_is_not_ended_again(
     with Controller(tmp_path, template) as c:
         # The last step of the epoch before the last one: for this rank it fails.
         ids = start(c, framework, **settings, fail_at=[6, rank, 1])
-        wanted = natively(framework, **settings)
+        wanted = natively(template, framework, **settings)
         c.warm(ids)
         c.form(ids)
         assert interrupted(c, [ids[1 - rank], ids[rank]]) == [6, 5]
@@ -113,7 +113,7 @@ def test_a_worker_is_lost_in_the_last_step_of_an_epoch(
     settings = {"samples": 9, "batch": 4, "evaluate": True}
     with Controller(tmp_path, template) as c:
         ids = start(c, framework, **settings, holds=[[6, 2]])
-        wanted = natively(framework, **settings)
+        wanted = natively(template, framework, **settings)
         c.warm(ids)
         c.form(ids)
         c.trained_to(5)
@@ -134,7 +134,7 @@ def test_one_that_joined_within_an_epoch_is_joined_at_its_end(
     with Controller(tmp_path, template) as c:
         holds = [[2, 2], [4, 3], [5, 4]]
         ids = start(c, framework, count=3, **settings, holds=holds)
-        wanted = natively(framework, **settings)
+        wanted = natively(template, framework, **settings)
         assert wanted["steps"] == 15
         c.warm(ids)
         for generation, members in enumerate((ids[:1], ids[:2], ids[1:2], ids[1:])):
@@ -155,7 +155,7 @@ def test_all_stop_early_after_the_same_epoch(
     with Controller(tmp_path, template) as c:
         # In the last step of the second one.
         ids = start(c, framework, **settings, fail_at=[20, 1, 1])
-        wanted = natively(framework, **settings)
+        wanted = natively(template, framework, **settings)
         assert wanted["steps"] == 30
         c.warm(ids)
         c.form(ids)
