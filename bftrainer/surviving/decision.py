@@ -6,7 +6,8 @@ offenders, among the jobs, then the trainers, then the nodes. Of a job only the 
 out: it counts as one we do not understand and still gets nodes back. If the decision fails unless
 none are left, the policy is at fault: every trainer keeps its nodes, and jobs still get nodes back.
 
-What was left out is remembered, left out at once for ``RETRY_S``, then tried again. Pure.
+What was left out is remembered, left out at once for ``RETRY_S`` while it is there, then tried
+again. Pure.
 """
 
 from __future__ import annotations
@@ -170,7 +171,8 @@ def _still(given: DecisionInput) -> tuple[Known, LeftOut | None]:
         for key, one in given.memory.left_out.items()
         if 0.0 <= given.now_s - one.since_s < RETRY_S
     }
-    known = {key: one for key, one in young.items() if one.kind in SEARCHED}
+    there = {kind: frozenset(_names(given, kind)) for kind in SEARCHED} if young else {}
+    known = {key: one for key, one in young.items() if one.name in there.get(one.kind, ())}
     return known, young.get(f"{Kind.POLICY} {given.settings.policy}")
 
 

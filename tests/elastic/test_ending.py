@@ -29,7 +29,11 @@ def ended(c: Controller, worker: str) -> int | None:
 
 
 @pytest.mark.parametrize(
-    "what", ["thread_pool", "process_pool", "multiprocessing_pool", "compiled"]
+    "what",
+    [
+        *("thread_pool", "process_pool", "multiprocessing_pool"),
+        pytest.param("compiled", marks=pytest.mark.long),
+    ],
 )
 def test_what_the_interpreter_would_end_ends_with_the_worker(
     tmp_path: Path, template: TemplateProcess, what: str

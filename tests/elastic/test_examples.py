@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.elastic.controller import ROOT, SCRIPTS, Controller, TemplateProcess
+from tests.elastic.frameworks import template
+
+__all__ = ["template"]
 
 EXAMPLES = sorted((ROOT / "trainers" / "examples").glob("digits_*.py"))
 

@@ -50,6 +50,7 @@ def _judged(directory: Path, *, is_bitwise: bool) -> Outcome:
     return outcome
 
 
+@pytest.mark.long
 def test_the_others_train_on_and_a_node_cut_off_ends_its_worker_by_itself(
     tmp_path: Path, network: Network
 ) -> None:

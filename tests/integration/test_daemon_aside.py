@@ -17,7 +17,7 @@ from bftrainer.api.client import Client
 from bftrainer.daemon import HASTE_S, Daemon, DaemonOptions
 from bftrainer.local.adapter import LocalBatchSystem
 from bftrainer.local.client import LocalClient
-from bftrainer.local.running import LocalServer, start_server
+from bftrainer.local.running import LocalServer
 from bftrainer.model.cluster import Job, JobState
 from bftrainer.model.decision import DecisionInput
 from bftrainer.model.trainer import TrainerState
@@ -27,6 +27,7 @@ from bftrainer.poll.batch_system import PilotRequest
 from bftrainer.service import DaemonService
 from bftrainer.surviving.decision import decide_surely
 from tests.integration.daemon_scripts import SLOW, trainer_spec
+from tests.support.site import start_warm_server
 from tests.support.waiting import wait_for
 
 POLICY = SitePolicy(
@@ -103,7 +104,7 @@ class Running:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Running]:
-    with start_server(tmp_path / "local", n_nodes=2, cycle_s=0.5) as server:
+    with start_warm_server(tmp_path / "local", n_nodes=2, cycle_s=0.5) as server:
         running = Running(tmp_path, server)
         with running.running():
             yield running

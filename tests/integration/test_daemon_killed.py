@@ -9,10 +9,10 @@ import pytest
 
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.journal import Journal
-from bftrainer.local.running import LocalServer, start_server
+from bftrainer.local.running import LocalServer
 from bftrainer.simulate.recorded import take_again
 from tests.integration.daemon_scripts import SLOW, trainer_spec
-from tests.support.site import Site
+from tests.support.site import Site, start_warm_server
 from tests.support.waiting import wait_for
 
 POLICY = """\
@@ -90,11 +90,15 @@ def _given_back(server: LocalServer, sidecar: Dying) -> str:
 @pytest.mark.parametrize(
     "place",
     [
-        *("agents-told", "pilots-released", "before-decision", "inside-decision"),
+        "inside-decision",
+        *(
+            pytest.param(place, marks=pytest.mark.long)
+            for place in ("agents-told", "pilots-released", "before-decision")
+        ),
     ],
 )
 def test_a_give_back_that_is_not_written_down_is_no_harm(tmp_path: Path, place: str) -> None:
-    with start_server(tmp_path / "local", n_nodes=3, cycle_s=4.0) as server:
+    with start_warm_server(tmp_path / "local", n_nodes=3, cycle_s=4.0) as server:
         sidecar = Dying(
             tmp_path / "state",
             batch_system="local",

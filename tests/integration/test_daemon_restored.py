@@ -11,9 +11,8 @@ import pytest
 
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.errors import BftError
-from bftrainer.local.running import start_server
 from tests.integration.daemon_scripts import SLOW, trainer_spec
-from tests.support.site import Site
+from tests.support.site import Site, start_warm_server
 from tests.support.waiting import wait_for
 
 POLICY = """\
@@ -37,7 +36,7 @@ class Accepting(DaemonProcess):
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    with start_server(tmp_path / "local", n_nodes=2, cycle_s=0.5) as server:
+    with start_warm_server(tmp_path / "local", n_nodes=2, cycle_s=0.5) as server:
         sidecar = Accepting(
             tmp_path / "state",
             batch_system="local",

@@ -19,6 +19,7 @@ __all__ = ["slurm_cluster"]
 pytestmark = pytest.mark.slurm
 
 
+@pytest.mark.long
 def test_a_source_that_cannot_be_read_stops_claims_and_no_give_back(
     slurm_cluster: SlurmTestCluster, tmp_path: Path
 ) -> None:

@@ -57,7 +57,9 @@ ENDS_EARLY = SLOW.replace("        run.step()", "        run.step()\n    break")
 
 @pytest.fixture(scope="module")
 def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonSite]:
-    with DaemonSite.open(tmp_path_factory.mktemp("site"), n_nodes=2, policy=POLICY) as opened:
+    base = tmp_path_factory.mktemp("site")
+    # Agents start their own templates: a script here kills the parent of its template.
+    with DaemonSite.open(base, n_nodes=2, policy=POLICY, options=()) as opened:
         yield opened
 
 

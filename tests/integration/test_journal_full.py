@@ -13,11 +13,10 @@ from bftrainer import process
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.errors import BftError
 from bftrainer.journal import Journal
-from bftrainer.local.running import start_server
 from bftrainer.model.trainer import TrainerState
 from bftrainer.simulate.recorded import take_again
 from tests.integration.daemon_scripts import SLOW, trainer_spec
-from tests.support.site import Site
+from tests.support.site import Site, start_warm_server
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
@@ -58,7 +57,7 @@ def fill(disk: Path) -> Path:
 def test_a_full_disk_costs_nobody_a_node_and_the_daemon_recovers(
     small_disk: Path, tmp_path: Path
 ) -> None:
-    with start_server(tmp_path / "local", n_nodes=2, cycle_s=0.5) as server:
+    with start_warm_server(tmp_path / "local", n_nodes=2, cycle_s=0.5) as server:
         sidecar = DaemonProcess(
             small_disk / "state",
             batch_system="local",

@@ -77,7 +77,8 @@ class Full:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    with Site.open(tmp_path, n_nodes=3, policy=POLICY) as site:
+    # Each agent with a template of its own, which ends with it.
+    with Site.open(tmp_path, n_nodes=3, policy=POLICY, options=()) as site:
         yield site
 
 

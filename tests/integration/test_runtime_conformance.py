@@ -180,6 +180,7 @@ class MpiKit:
         assert view.record.progress.samples == n_samples
 
 
+@pytest.mark.long
 class TestMpi(RuntimeConformance):
     """Runtime ``mpi``."""
 

@@ -93,6 +93,7 @@ def run_script(cluster: SlurmTestCluster, items: Sequence[WorkloadItem]) -> tupl
     return min(started), max(ended)
 
 
+@pytest.mark.long
 def test_sacct_gives_the_fragments_between_the_jobs(
     cluster: SlurmTestCluster, tmp_path: Path
 ) -> None:

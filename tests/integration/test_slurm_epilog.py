@@ -80,6 +80,7 @@ def _doctor(cluster: SlurmTestCluster, socket: Path) -> dict[str, dict[str, str]
     return {finding["code"]: finding for finding in found}
 
 
+@pytest.mark.long
 def test_an_epilog_is_measured_and_planned_starts_do_not_wait_for_it(
     cluster: SlurmTestCluster, sidecar: DaemonProcess, tmp_path: Path
 ) -> None:

@@ -79,6 +79,7 @@ def sidecar(
         daemon.stop()
 
 
+@pytest.mark.long
 def test_hand_overs_are_measured_and_late_ones_answered(
     slurm_cluster: SlurmTestCluster, sidecar: DaemonProcess, no_force: Path, tmp_path: Path
 ) -> None:

@@ -147,6 +147,7 @@ def refused(cluster: SlurmTestCluster, **wanted: Any) -> None:
         )
 
 
+@pytest.mark.long
 def test_jobs_that_slurm_refuses_cost_everybody_one_node(
     cluster: SlurmTestCluster, tmp_path: Path
 ) -> None:
@@ -166,6 +167,7 @@ def test_jobs_that_slurm_refuses_cost_everybody_one_node(
         assert {release["for_job"] for release in given_back(sidecar)[1:]} <= {job_id}
 
 
+@pytest.mark.long
 def test_a_forged_line_gives_nothing_back_and_the_daemon_polls_until_the_file_is_slurms_again(
     cluster: SlurmTestCluster, tmp_path: Path
 ) -> None:

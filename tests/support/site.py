@@ -5,17 +5,29 @@ Called by the tests of the daemon and by those that every runtime must pass.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Self
 
 from bftrainer.actuate.group import Rescaled
 from bftrainer.canonical import from_plain
 from bftrainer.demo.local_site import LocalSite
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.local.client import LocalClient
-from bftrainer.local.running import LocalServer
+from bftrainer.local.running import LocalServer, start_server
 from bftrainer.model.trainer import TrainerState
 from bftrainer.model.views import TrainerView
 from tests.support.waiting import wait_for
+
+WARM = ("--warm",)
+
+
+def start_warm_server(directory: Path, **settings: Any) -> LocalServer:
+    """Start a batch system of which one import of torch is enough for all nodes."""
+    server = start_server(directory, more_options=WARM, **settings)
+    server.await_warm()
+    return server
 
 
 class Site(LocalSite):
@@ -24,6 +36,26 @@ class Site(LocalSite):
     def __init__(self, base: Path, server: LocalServer, sidecar: DaemonProcess) -> None:
         super().__init__(base, server, sidecar)
         server.client = LocalClient(server.socket_path, timeout_s=60.0)  # the daemon's has 2 s
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls,
+        base: Path,
+        *,
+        n_nodes: int,
+        policy: str,
+        cycle_s: float = 0.5,
+        options: Sequence[str] = WARM,
+    ) -> Iterator[Self]:
+        """Start both; one import of torch is enough for all nodes."""
+        opened = super().open(
+            base, n_nodes=n_nodes, policy=policy, cycle_s=cycle_s, options=options
+        )
+        with opened as site:
+            if WARM[0] in options:
+                site.server.await_warm()
+            yield site
 
     def view(self, trainer_id: str) -> TrainerView:
         return self.client.trainer(trainer_id)

@@ -173,6 +173,14 @@ def test_who_was_left_out_is_left_out_at_once_and_tried_again_later() -> None:
     assert plan.memory.left_out == {}
 
 
+def test_who_is_gone_is_left_out_no_more() -> None:
+    site = Site(policy=Picky(lambda problem: "t2" in _names(problem)))
+    seen, trainers = snapshot(idle_nodes(6)), [record(f"t{k}", n_max=2) for k in range(1, 4)]
+    assert site.decide(seen, *trainers).memory.left_out
+    plan = site.decide(seen, trainers[0], trainers[2], after_s=1.0)
+    assert plan.memory.left_out == {}
+
+
 def test_a_node_is_left_out_when_decisions_fail_on_it() -> None:
     site = Site(policy=Picky(lambda problem: any(n.name == "n4" for n in problem.nodes)))
     plan = site.decide(snapshot(idle_nodes(6)), record("t1", n_max=3), record("t2", n_max=3))
