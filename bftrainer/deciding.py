@@ -19,7 +19,7 @@ from bftrainer.model.decision import DecisionInput, DecisionRecord, Plan
 from bftrainer.model.event import Event
 from bftrainer.observability.decision_failures import DecisionFailures
 from bftrainer.surviving.decision import decide_surely
-from bftrainer.surviving.leaving_out import writable
+from bftrainer.surviving.leaving_out import without_the_gone, writable
 
 DECISION: Final = "decision"  # kind of the journal's entries
 
@@ -50,7 +50,7 @@ class Decider:
         Returns:
             The input without what cannot be serialised, the plan, and the duration in seconds.
         """
-        given = self.sound(given)
+        given = self.sound(without_the_gone(given))
         started = time.perf_counter()
         plan = decide_surely(given, self._allocate, self._failures.add)
         return given, plan, time.perf_counter() - started

@@ -6,8 +6,7 @@ offenders, among the jobs, then the trainers, then the nodes. Of a job only the 
 out: it counts as one we do not understand and still gets nodes back. If the decision fails unless
 none are left, the policy is at fault: every trainer keeps its nodes, and jobs still get nodes back.
 
-What was left out is remembered, left out at once for ``RETRY_S`` while it is there, then tried
-again. Pure.
+What was left out is remembered, left out at once for ``RETRY_S``, then tried again. Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from bftrainer.decide.stating import problem_trainer
 from bftrainer.errors import BftError
 from bftrainer.model.decision import DecisionInput, Kind, Known, LeftOut, Plan, Settings
 from bftrainer.model.trainer import TrainerRecord
-from bftrainer.surviving.leaving_out import without
+from bftrainer.surviving.leaving_out import names_of, without
 from bftrainer.surviving.words import sentence
 from milp.errors import ProblemError
 from milp.problem import Problem
@@ -91,7 +90,9 @@ class _Search:
         while plan is None and self.tries < MOST_TRIES:
             if isinstance(problem := self.failure, ProblemError):
                 named = ((Kind.TRAINER, problem.trainer_id), (Kind.NODE, problem.node))
-                more += [_left_out(given, k, n, problem) for k, n in named if n in _names(given, k)]
+                more += [
+                    _left_out(given, k, n, problem) for k, n in named if n in names_of(given, k)
+                ]
             if all(one.key in self.known for one in more):
                 return None
             self.known = {**{one.key: one for one in more}, **self.known}
@@ -106,7 +107,7 @@ class _Search:
         """
         known, plan, self.tries = self.known, None, 0
         while plan is None and self.tries < MOST_TRIES:
-            names = [n for n in _names(self.given, kind) if f"{kind} {n}" not in known]
+            names = [n for n in names_of(self.given, kind) if f"{kind} {n}" not in known]
             if not names or self._try(self._and(known, kind, names)) is None:
                 return None
             fails, goes_well = 0, len(names)
@@ -171,15 +172,5 @@ def _still(given: DecisionInput) -> tuple[Known, LeftOut | None]:
         for key, one in given.memory.left_out.items()
         if 0.0 <= given.now_s - one.since_s < RETRY_S
     }
-    there = {kind: frozenset(_names(given, kind)) for kind in SEARCHED} if young else {}
-    known = {key: one for key, one in young.items() if one.name in there.get(one.kind, ())}
+    known = {key: one for key, one in young.items() if one.kind in SEARCHED}
     return known, young.get(f"{Kind.POLICY} {given.settings.policy}")
-
-
-def _names(given: DecisionInput, kind: Kind) -> Sequence[str]:
-    match kind:
-        case Kind.REQUEST:
-            return [job.job_id for job in given.snapshot.jobs or () if job.is_ordinary]
-        case Kind.TRAINER:
-            return [record.trainer_id for record in given.trainers]
-    return [node.name for node in given.snapshot.nodes or ()]

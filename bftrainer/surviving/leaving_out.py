@@ -8,6 +8,7 @@ with an invalid number is left out by name, as if a decision had failed on it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import MISSING, fields, replace
 from typing import TypeVar, cast
 
@@ -40,6 +41,28 @@ def without(given: DecisionInput, known: Known) -> DecisionInput:
     trainers = tuple(r for r in given.trainers if is_in(Kind.TRAINER, r.trainer_id))
     memory = replace(given.memory, left_out=known)
     return replace(given, snapshot=snapshot, trainers=trainers, memory=memory)
+
+
+def names_of(given: DecisionInput, kind: Kind) -> Sequence[str]:
+    """Return the names of a kind in the input."""
+    match kind:
+        case Kind.REQUEST:
+            return [job.job_id for job in given.snapshot.jobs or () if job.is_ordinary]
+        case Kind.TRAINER:
+            return [record.trainer_id for record in given.trainers]
+        case Kind.NODE:
+            return [node.name for node in given.snapshot.nodes or ()]
+    return [given.settings.policy]
+
+
+def without_the_gone(given: DecisionInput) -> DecisionInput:
+    """Return the input with a memory that leaves out only what is still there."""
+    left_out = given.memory.left_out
+    there = {kind: set(names_of(given, kind)) for kind in {one.kind for one in left_out.values()}}
+    kept = {key: one for key, one in left_out.items() if one.name in there[one.kind]}
+    if len(kept) == len(left_out):
+        return given
+    return replace(given, memory=replace(given.memory, left_out=kept))
 
 
 def _unclear(job: Job) -> Job:

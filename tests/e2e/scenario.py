@@ -164,6 +164,8 @@ def _play(
         assert ours.wait(240), ours.records()
         assert theirs.wait(120), theirs.records()
         with_us, without_us = ours.records(), theirs.records()
+    for directory in directories.values():
+        (directory / "hurry").touch()
     wait_for(lambda: _all_final(sidecar), timeout_s=240, what="all trainers finish")
     for child in fixed:
         assert child.wait(120) == 0

@@ -24,6 +24,7 @@ from bftrainer.model.decision import (
 )
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord
 from bftrainer.surviving.decision import MOST_TRIES, RETRY_S, decide_surely
+from bftrainer.surviving.leaving_out import without_the_gone
 from bftrainer.surviving.words import sentences
 from milp.problem import Curve, Problem
 from tests.support.snapshots import (
@@ -174,11 +175,20 @@ def test_who_was_left_out_is_left_out_at_once_and_tried_again_later() -> None:
 
 
 def test_who_is_gone_is_left_out_no_more() -> None:
-    site = Site(policy=Picky(lambda problem: "t2" in _names(problem)))
-    seen, trainers = snapshot(idle_nodes(6)), [record(f"t{k}", n_max=2) for k in range(1, 4)]
-    assert site.decide(seen, *trainers).memory.left_out
-    plan = site.decide(seen, trainers[0], trainers[2], after_s=1.0)
-    assert plan.memory.left_out == {}
+    out = [
+        LeftOut(kind=kind, name=name, reason="it fails", since_s=T0)
+        for kind, name in [(Kind.TRAINER, "t1"), (Kind.TRAINER, "t2"), (Kind.REQUEST, "7")]
+    ]
+    given = DecisionInput(
+        now_s=T0,
+        snapshot=snapshot(idle_nodes(2)),
+        is_new_snapshot=True,
+        pilots=(),
+        trainers=(record("t1"),),
+        settings=SETTINGS,
+        memory=Memory(left_out={one.key: one for one in out}),
+    )
+    assert without_the_gone(given).memory.left_out == {"trainer t1": out[0]}
 
 
 def test_a_node_is_left_out_when_decisions_fail_on_it() -> None:
