@@ -7,7 +7,7 @@ PACKAGES := bftrainer milp trainers slurm_plugins lsf_adapters scripts tests
 
 FRESH := $$(grep -rlE '^ *@given' tests)
 
-.PHONY: help venv system demo test test-e2e test-pure test-long test-shard lint bench horovod clean
+.PHONY: help venv system demo test test-site test-e2e test-pure test-long test-shard lint bench horovod clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -29,13 +29,15 @@ demo: venv  ## three real trainers on the embedded batch system, about a minute
 	$(BIN)/bftrainer demo --out demo-out
 
 # The end-to-end run compares when ordinary jobs start, so only what computes and waits for
-# nothing runs beside it, with what it leaves of the processors. Most other tests wait for a
-# scheduler or a process: four at a time do not fill two cores.
+# nothing runs beside it, with what it leaves of the processors. So it does beside the others,
+# which mostly wait for a scheduler or a process: four at a time.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 PURE := tests/unit tests/property tests/simulate tests/fuzz
-test: venv system  ## all tests, a real Slurm among them
-	$(MAKE) -j 2 --output-sync=target --no-print-directory test-e2e test-pure
-	$(BIN)/python -m pytest -m "not long" -n 3 $(BY_FILE) $(PURE:%=--ignore=%) --ignore=tests/e2e
+test: venv system  ## all tests but the long ones, a real Slurm among them
+	$(MAKE) -j 2 --output-sync=target --no-print-directory test-site test-pure
+
+test-site: test-e2e
+	$(BIN)/python -m pytest -m "not long" -n 4 $(BY_FILE) $(PURE:%=--ignore=%) --ignore=tests/e2e
 
 test-e2e: venv system
 	$(BIN)/python -m pytest -m "not long" tests/e2e

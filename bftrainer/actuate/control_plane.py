@@ -18,6 +18,7 @@ from bftrainer.actuate.group import NodeOffer
 from bftrainer.actuate.trainers import TrainerBook
 from bftrainer.journal.journal import Journal
 from bftrainer.policy.model import SitePolicy
+from bftrainer.runtimes.base import template_of
 from bftrainer.wire.keys import KeyPair
 from bftrainer.wire.messages import (
     AgentMessage,
@@ -165,5 +166,5 @@ class ControlPlane:
 
     def interpreters(self) -> list[str]:
         """Return the interpreters that agents should have templates of."""
-        specs = (r.spec for r in self.trainers.waiting_and_running())
-        return sorted({s.interpreter for s in specs if s.interpreter})
+        records = self.trainers.waiting_and_running()
+        return sorted({template_of(record.spec) for record in records} - {""})

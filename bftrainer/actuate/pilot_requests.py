@@ -23,6 +23,7 @@ from bftrainer.journal.errors import JournalError
 from bftrainer.journal.records import PilotRecord
 from bftrainer.model.decision import Plan
 from bftrainer.model.trainer import TrainerRecord
+from bftrainer.runtimes.base import template_of
 from bftrainer.wire.keys import KeyPair, generate_pair
 
 T = TypeVar("T")
@@ -84,7 +85,7 @@ class Claiming:
                     pilot=pilot,
                     keys=keys,
                     gpus=gpus.get(claim.node, 0),
-                    interpreter=trainer.spec.interpreter if trainer else "",
+                    interpreter=template_of(trainer.spec) if trainer else "",
                 )
             )
         return requests

@@ -37,6 +37,7 @@ class Runtime(Protocol):
 
     name: str
     resize: Resize
+    forks: bool  # whether workers are forks of the warm template, which agents then start early
 
     def check(self, spec: TrainerSpec) -> None:
         """Raise ``UsageError`` BFT-1305 if such a trainer cannot run."""
@@ -70,3 +71,16 @@ def resize_of(name: str) -> Resize:
         return load_runtime(name).resize
     except UsageError:
         return Resize.IN_PLACE
+
+
+def template_of(spec: TrainerSpec) -> str:
+    """Return the interpreter of the template that a trainer's workers are forks of; "": none."""
+    return spec.interpreter if _forks(spec.runtime) else ""
+
+
+@functools.cache
+def _forks(name: str) -> bool:
+    try:
+        return load_runtime(name).forks
+    except UsageError:  # no longer installed
+        return False

@@ -25,6 +25,7 @@ class HorovodRuntime:
 
     name = "horovod"
     resize = Resize.IN_PLACE
+    forks = True
 
     def check(self, spec: TrainerSpec) -> None:
         """Refuse a spec that no agent could start; the worker checks for Horovod itself."""

@@ -18,6 +18,7 @@ class MpiRuntime:
 
     name = "mpi"
     resize = Resize.IN_PLACE
+    forks = False
 
     def check(self, spec: TrainerSpec) -> None:
         """Refuse a spec that no agent could start; the MPI library is checked on the node."""

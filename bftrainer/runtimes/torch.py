@@ -18,6 +18,7 @@ class TorchRuntime:
 
     name = "torch"
     resize = Resize.IN_PLACE
+    forks = True
 
     def check(self, spec: TrainerSpec) -> None:
         """Refuse a spec that no agent could start; the submitter checks the paths."""

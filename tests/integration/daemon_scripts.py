@@ -30,6 +30,22 @@ if run.is_first:
     open("done.json", "w").write(json.dumps({"steps": run.step_count}))
 """
 
+# Without torch, whose import takes longer than all else where the training does not matter.
+LIGHT = """\
+import os, time
+import numpy as np
+from bftrainer.elastic import mpi
+
+state, total = np.zeros(1), np.zeros(1)
+
+def step(run):
+    time.sleep(0.02)
+    run.comm.Allreduce(state, total)
+
+print("worker", os.getpid(), flush=True)
+mpi.Run(replicated={"state": state}, batch=24).loop(step, steps=1_000_000)
+"""
+
 BROKEN = """\
 raise RuntimeError("the data set is not there")
 """
@@ -57,3 +73,8 @@ def trainer_spec(directory: Path, text: str, **changes: object) -> TrainerSpec:
         "checkpoint_dir": str(directory / "checkpoints"),
     }
     return TrainerSpec(**{**fields, **changes})  # type: ignore[arg-type]  # test values
+
+
+def light_spec(directory: Path, **changes: object) -> TrainerSpec:
+    """A trainer of this user that begins soon and never ends."""
+    return trainer_spec(directory, LIGHT, **{"runtime": "mpi", "epochs": None, **changes})

@@ -9,7 +9,7 @@ import pytest
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.model.trainer import TrainerRecord, TrainerState
 from slurm_plugins.testcluster import SlurmTestCluster
-from tests.integration.daemon_scripts import SLOW, trainer_spec
+from tests.integration.daemon_scripts import SLOW, light_spec, trainer_spec
 from tests.integration.slurm_fixtures import slurm_cluster
 from tests.support.waiting import wait_for
 
@@ -30,7 +30,7 @@ def test_a_site_that_refuses_pilots_is_told_so(
     set_partition(slurm_cluster, "INACTIVE")
     try:
         sidecar.start()
-        trainer = sidecar.client.submit(trainer_spec(tmp_path / "slow", SLOW)).record.trainer_id
+        trainer = sidecar.client.submit(light_spec(tmp_path / "slow")).record.trainer_id
         sentence = wait_for(
             lambda: next(
                 (s for s in sidecar.client.explain(trainer).sentences if "refuses our pilots" in s),

@@ -9,7 +9,7 @@ import pytest
 
 from bftrainer.demo.sidecar import DaemonProcess
 from slurm_plugins.testcluster import SlurmTestCluster
-from tests.integration.daemon_scripts import SLOW, trainer_spec
+from tests.integration.daemon_scripts import light_spec
 from tests.integration.slurm_fixtures import slurm_cluster
 from tests.integration.test_slurm_harm import set_preempt_mode
 from tests.support.waiting import wait_for
@@ -42,7 +42,7 @@ def test_a_source_that_cannot_be_read_stops_claims_and_no_give_back(
     set_preempt_mode(slurm_cluster, "OFF")  # nobody but us frees a node
     try:
         sidecar.start()
-        trainer = client.submit(trainer_spec(tmp_path / "slow", SLOW, n_max=4)).record.trainer_id
+        trainer = client.submit(light_spec(tmp_path / "slow", n_max=4)).record.trainer_id
 
         def size(trainer: str) -> int:
             return len(client.trainer(trainer).observed_nodes)
@@ -58,7 +58,7 @@ def test_a_source_that_cannot_be_read_stops_claims_and_no_give_back(
         def held() -> set[str]:
             return {n.name for n in client.nodes() if n.pilot_id}
 
-        second = client.submit(trainer_spec(tmp_path / "second", SLOW, n_max=1)).record.trainer_id
+        second = client.submit(light_spec(tmp_path / "second", n_max=1)).record.trainer_id
         wait_for(lambda: len(held()) == 2, what="the pilots that left are gone")
         pilots = held()
 

@@ -14,7 +14,7 @@ from bftrainer.cli.main import cli
 from bftrainer.demo.sidecar import DaemonProcess
 from slurm_plugins.adapter import create
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
-from tests.integration.daemon_scripts import SLOW, trainer_spec
+from tests.integration.daemon_scripts import light_spec
 from tests.integration.slurm_fixtures import running_cluster, whole_look
 from tests.support.waiting import wait_for
 
@@ -88,7 +88,7 @@ def test_an_epilog_is_measured_and_planned_starts_do_not_wait_for_it(
     found = _doctor(cluster, tmp_path / "no.sock")["BFT-1274"]
     assert found["weight"] == "unknown"
     assert found["setting"] == f"Epilog={cluster.directory / 'epilog'}"
-    trainer = client.submit(trainer_spec(tmp_path / "slow", SLOW, n_max=1)).record.trainer_id
+    trainer = client.submit(light_spec(tmp_path / "slow", n_max=1)).record.trainer_id
 
     def training() -> str:
         return next(iter(client.trainer(trainer).observed_nodes), "")

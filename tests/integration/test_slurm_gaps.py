@@ -14,7 +14,7 @@ from bftrainer.queue.model import Then
 from bftrainer.queue.printed import PrintedQueue
 from slurm_plugins.adapter import SlurmBatchSystem, create
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
-from tests.integration.daemon_scripts import SLOW, trainer_spec
+from tests.integration.daemon_scripts import light_spec
 from tests.integration.slurm_fixtures import running_cluster, whole_look
 from tests.support.waiting import wait_for
 
@@ -112,7 +112,7 @@ def test_limits_fit_the_plan_and_a_plan_that_moves_takes_the_nodes_back_before_i
     )
     try:
         sidecar.start()
-        trainer = sidecar.client.submit(trainer_spec(tmp_path / "slow", SLOW)).record.trainer_id
+        trainer = sidecar.client.submit(light_spec(tmp_path / "slow")).record.trainer_id
         pilots = wait_for(
             lambda: p if len(p := _running_pilots(system)) == 2 else None,
             timeout_s=60,

@@ -17,7 +17,7 @@ from bftrainer.harm.records import How
 from bftrainer.model.harm import HarmReport
 from bftrainer.simulate.recorded import KIND, take_again
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
-from tests.integration.daemon_scripts import SLOW, trainer_spec
+from tests.integration.daemon_scripts import light_spec
 from tests.integration.slurm_fixtures import running_cluster
 from tests.support.waiting import wait_for
 
@@ -85,7 +85,7 @@ def test_hand_overs_are_measured_and_late_ones_answered(
 ) -> None:
     client = sidecar.client
     set_preempt_mode(slurm_cluster, "OFF")  # nobody but us frees a node
-    trainer = client.submit(trainer_spec(tmp_path / "slow", SLOW, n_max=5)).record.trainer_id
+    trainer = client.submit(light_spec(tmp_path / "slow", n_max=5)).record.trainer_id
     wait_for(
         lambda: len(client.trainer(trainer).observed_nodes) == 5, timeout_s=120, what="five train"
     )

@@ -22,7 +22,7 @@ from bftrainer.poll.announcer import STAND_IN, Announcement
 from slurm_plugins.hook.place import FIRST_LINE
 from slurm_plugins.hook.watch import HookFile
 from slurm_plugins.testcluster import SlurmTestCluster
-from tests.integration.daemon_scripts import SLOW, trainer_spec
+from tests.integration.daemon_scripts import light_spec
 from tests.integration.slurm_fixtures import running_cluster
 from tests.support.waiting import wait_for
 
@@ -91,7 +91,7 @@ def training_everywhere(
         batch_options=cluster.config.batch_options(),
         policy="reserve_nodes_per_type: 0\nmin_gap_s: 30\ngap_margin_s: 5\n",
     )
-    spec = trainer_spec(directory / "slow", SLOW, n_max=N_NODES)
+    spec = light_spec(directory / "slow", n_max=N_NODES)
     try:
         sidecar.start()
         trainer = sidecar.client.submit(spec).record.trainer_id

@@ -15,7 +15,7 @@ from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.model.views import PollingView
 from bftrainer.poll.rate_limit import LOOK_REQUESTS
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
-from tests.integration.daemon_scripts import SLOW, trainer_spec
+from tests.integration.daemon_scripts import light_spec
 from tests.integration.slurm_fixtures import running_cluster
 from tests.support.waiting import wait_for
 
@@ -158,7 +158,7 @@ def test_without_it_the_budget_is_kept_and_sdiag_asked_only_while_something_wait
         assert (view.mode, view.called_looks) == ("polling", 0)
         assert "cycle" not in asked(view)
         # A claim waits for Slurm's pass over the queue, until its pilot has started.
-        spec = trainer_spec(tmp_path / "slow", SLOW, n_max=N_NODES)
+        spec = light_spec(tmp_path / "slow", n_max=N_NODES)
         trainer = sidecar.client.submit(spec).record.trainer_id
         wait_held(sidecar)
         assert asked(polling(sidecar)).get("cycle", 0) >= 1
@@ -177,7 +177,7 @@ def test_a_pilot_that_does_not_listen_is_cancelled(
     sidecar = daemon(cluster, tmp_path, "agent_timeout_s: 60\nhold_idle_s: 0.1\n", hook=True)
     try:
         sidecar.start()
-        spec = trainer_spec(tmp_path / "slow", SLOW, n_max=N_NODES)
+        spec = light_spec(tmp_path / "slow", n_max=N_NODES)
         trainer = sidecar.client.submit(spec).record.trainer_id
         wait_held(sidecar)
         assert "cancel" not in asked(polling(sidecar))

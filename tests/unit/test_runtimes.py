@@ -12,7 +12,7 @@ from bftrainer import process
 from bftrainer.elastic.protocol import WorkerConfig, from_body
 from bftrainer.errors import UsageError
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
-from bftrainer.runtimes.base import load_runtime
+from bftrainer.runtimes.base import load_runtime, template_of
 from bftrainer.runtimes.config import worker_config
 from bftrainer.wire.messages import StartWorker, decode_to_agent, encode
 
@@ -88,3 +88,17 @@ def test_neither_runtime_nor_agent_imports_torch() -> None:
     )
     done = process.run([sys.executable, "-I", "-c", check], timeout_s=60)
     assert done.is_ok, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("runtime", "template"),
+    [("torch", SPEC.interpreter), ("horovod", SPEC.interpreter), ("mpi", ""), ("command", "")],
+)
+def test_only_what_is_forked_from_a_template_has_agents_start_one(
+    runtime: str, template: str
+) -> None:
+    assert template_of(dataclasses.replace(SPEC, runtime=runtime)) == template
+
+
+def test_a_runtime_that_is_gone_has_no_template() -> None:
+    assert template_of(dataclasses.replace(SPEC, runtime="of a plug-in that is gone")) == ""
