@@ -1,24 +1,18 @@
-"""Background workloads of ordinary jobs, read from a file or generated from a seed.
+"""Background workloads of ordinary jobs, read from a file.
 
-The server submits the jobs at their times; the demo and the tests generate and write workloads.
+The server submits the jobs at their times; the demo and the tests write workloads.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from bftrainer.errors import ExitCode, UsageError
-
-USERS = ("alice", "bob", "carol", "dave")
-USAGE = 0.5  # share of the node-seconds that small jobs use
-MEAN_DURATION_S = 5.0
-BLOCKER_EVERY_S = 25.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,41 +110,3 @@ def workload_to_json(workload: JobWorkload) -> dict[str, Any]:
     """Write what ``workload_from_json`` reads."""
     jobs = [asdict(item) for item in workload.items]
     return {"jobs": jobs, "repeat_s": workload.repeat_s}
-
-
-def make_workload(n_nodes: int, duration_s: float, seed: int) -> JobWorkload:
-    """Generate the jobs of a small, busy cluster; determined by the seed.
-
-    Small jobs come and go every few seconds. Now and then a wide job runs and one that
-    wants every node waits for it: the nodes beside the wide job cannot be filled.
-    """
-    rng = random.Random(seed)  # noqa: S311 - a workload, not a secret
-    items: list[WorkItem] = []
-    at_s = rng.uniform(0.5, 1.5)
-    while at_s < duration_s:
-        size = _small_size(rng, n_nodes)
-        items.append(_job(rng, at_s, size, rng.uniform(0.4, 1.6) * MEAN_DURATION_S))
-        at_s += rng.expovariate(USAGE * n_nodes / (size * MEAN_DURATION_S))
-    for number in range(int(duration_s / BLOCKER_EVERY_S)):
-        at_s = (number + 0.4) * BLOCKER_EVERY_S + rng.uniform(-2.0, 2.0)
-        wide = max(1, n_nodes - max(1, n_nodes // 4))
-        items.append(_job(rng, at_s, wide, rng.uniform(5.0, 7.0)))
-        items.append(_job(rng, at_s + rng.uniform(0.5, 1.0), n_nodes, rng.uniform(2.0, 4.0)))
-    return JobWorkload(items=tuple(sorted(items, key=lambda i: i.at_s)))
-
-
-def _small_size(rng: random.Random, n_nodes: int) -> int:
-    sizes: Sequence[int] = (1, 1, 1, 2, 2, 3, max(1, n_nodes // 2))
-    return min(n_nodes, rng.choice(sizes))
-
-
-def _job(rng: random.Random, at_s: float, n_nodes: int, duration_s: float) -> WorkItem:
-    # Users request more time than they need.
-    limit_s = math.ceil(duration_s * rng.uniform(1.1, 1.6)) + 1
-    return WorkItem(
-        at_s=round(at_s, 3),
-        n_nodes=n_nodes,
-        duration_s=round(duration_s, 3),
-        limit_s=float(limit_s),
-        user=rng.choice(USERS),
-    )

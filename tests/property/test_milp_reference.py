@@ -34,7 +34,6 @@ from milp.reference.curve_points import held_rate, interpolate, objective_points
 from milp.reference.keep import keep_map
 from milp.reference.linear_model import (
     LinearModel,
-    broken_groups,
     with_segments,
     worth,
     write_segments,
@@ -42,6 +41,7 @@ from milp.reference.linear_model import (
 from milp.reference.node_model import NodeModel, build_node_model, read_map, values_of_map
 from milp.reference.solve import solve_reference
 from milp.worth import best_batches, rate
+from tests.support.linear_rows import broken_groups
 from tests.support.problems import problems
 
 IN_PROCESS = ("highs", "gurobi")  # CBC may crash: see tests/integration/test_solvers.py
