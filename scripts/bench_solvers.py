@@ -21,9 +21,9 @@ from typing import Final
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # reference models of the tests
 
 from _bench import solvers_equality, solvers_exact, solvers_parts, solvers_plot, solvers_reference
-from _bench.machine import machine, versions
-from _bench.targets import exit_code, print_targets, write_json
-from _bench.timing import Part, print_rows
+from _bench.benchmark import Benchmark, Measured
+from _bench.machine import versions
+from _bench.timing import Part, Row, table_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,37 +60,22 @@ QUICK: Final = Amount(
 PARTS: Final = ("sizes", "decision", "around", "equality", "reference")
 
 
-def main() -> int:
-    """Measure, print, judge."""
-    options = _options()
-    amount = QUICK if options.quick else FULL
-    found = list(_measure(amount, options.parts, options.limit or amount.limit_s))
-    for part in found:
+def measure(arguments: argparse.Namespace, measured: Measured) -> None:
+    """Measure the parts asked for."""
+    amount = QUICK if arguments.quick else FULL
+    rows: list[Row] = []
+    measured.results |= {"versions": versions(), "rows": []}
+    for part in _parts(amount, arguments.parts, arguments.limit or amount.limit_s):
+        rows += part.rows
+        measured.results["rows"] += [{"part": part.title, **asdict(row)} for row in part.rows]
+        measured.targets += part.targets
         if part.rows:
-            print_rows(part.title, part.rows)
-    targets = [target for part in found for target in part.targets]
-    print_targets("Targets", targets)
-    measured_on = ", ".join([machine(), *(f"{name} {is_}" for name, is_ in versions().items())])
-    print(measured_on)
-    if options.json:
-        rows = [{"part": part.title, **asdict(row)} for part in found for row in part.rows]
-        write_json(options.json, "solvers", {"versions": versions(), "rows": rows}, targets)
-    if options.plot:
-        solvers_plot.plot(options.plot, [row for part in found for row in part.rows])
-    return exit_code(targets)
+            measured.tables.append(table_of(part.title, part.rows))
+    if arguments.plot:
+        solvers_plot.plot(arguments.plot, rows)
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer problems (about a minute)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write results to FILE")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw time over size into FILE")
-    parser.add_argument("--limit", type=float, metavar="S", help="seconds per reference solve")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="measure these")
-    return parser.parse_args()
-
-
-def _measure(amount: Amount, parts: Sequence[str], limit_s: float) -> Iterator[Part]:
+def _parts(amount: Amount, parts: Sequence[str], limit_s: float) -> Iterator[Part]:
     if "sizes" in parts:
         yield solvers_exact.measure_sizes(amount.sizes, is_quick=amount is QUICK)
         yield solvers_exact.measure_memory()
@@ -108,5 +93,18 @@ def _measure(amount: Amount, parts: Sequence[str], limit_s: float) -> Iterator[P
         yield solvers_reference.measure(amount.reference, limit_s)
 
 
+BENCHMARK = Benchmark(
+    name="solvers",
+    title="Targets",
+    about=__doc__,
+    quick="fewer problems (about a minute)",
+    measure=measure,
+    options={
+        "--plot": {"type": Path, "metavar": "FILE", "help": "draw time over size into FILE"},
+        "--limit": {"type": float, "metavar": "S", "help": "seconds per reference solve"},
+        "--parts": {"nargs": "+", "choices": PARTS, "default": PARTS, "help": "measure these"},
+    },
+)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

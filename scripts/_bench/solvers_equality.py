@@ -9,9 +9,10 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 
+from _bench.benchmark import note
 from _bench.problems import draw_small
 from _bench.targets import Target
-from _bench.timing import Part, note
+from _bench.timing import Part
 from milp.check import check
 from milp.problem import Allocation, Curve, Objective, Problem
 from milp.reference.solve import solve_reference

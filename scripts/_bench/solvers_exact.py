@@ -12,9 +12,10 @@ import tracemalloc
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from _bench.benchmark import note
 from _bench.problems import ADVERSARIAL, draw_problem
 from _bench.targets import Target
-from _bench.timing import Part, Row, best_of, max_target, median_target, note, summary
+from _bench.timing import Part, Row, best_of, max_target, median_target, summary
 from bftrainer import process
 from milp.check import check
 from milp.codec import canonical_json, problem_hash, problem_to_dict

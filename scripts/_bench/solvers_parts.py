@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
+from _bench.benchmark import note
 from _bench.placement import PARTS, draw_placement, placement_gap
 from _bench.problems import draw_problem
 from _bench.targets import Target
-from _bench.timing import Part, Row, best_of, median_target, note, summary
+from _bench.timing import Part, Row, best_of, median_target, summary
 from milp.check import check, find_violations
 from milp.options import build_options
 from milp.placing.place import place

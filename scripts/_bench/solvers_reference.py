@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
+from _bench.benchmark import note
 from _bench.problems import draw_problem
 from _bench.targets import Target
-from _bench.timing import Part, Row, best_of, note, summary
+from _bench.timing import Part, Row, best_of, summary
 from bftrainer.solvers.runner import ChildRunner
 from milp.check import check
 from milp.options import build_options

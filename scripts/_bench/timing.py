@@ -6,7 +6,6 @@ machine interrupted; median, 95th percentile and maximum are over the problems.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import ParamSpec, TypeVar
 from rich.table import Table
 
 from _bench.stats import quantile
-from _bench.targets import Target, console
+from _bench.targets import Target
 
 CALLS = 5
 ENOUGH_S = 1.0  # calls so long are not interrupted as easily: fewer of them will do
@@ -106,8 +105,8 @@ def max_target(name: str, row: Row, limit_s: float) -> Target:
     )
 
 
-def print_rows(title: str, rows: Sequence[Row]) -> None:
-    """Print the table, times in ms."""
+def table_of(title: str, rows: Sequence[Row]) -> Table:
+    """Return the table, times in ms."""
     table = Table(title=title, title_justify="left")
     for heading in ("", "problems", "trainers", "nodes", "runs", "median ms", "p95 ms", "max ms"):
         table.add_column(heading, justify="left" if heading in {"", "problems"} else "right")
@@ -122,15 +121,10 @@ def print_rows(title: str, rows: Sequence[Row]) -> None:
             *(milliseconds(value) for value in (row.median_s, row.p95_s, row.max_s)),
             row.outcome,
         )
-    console().print(table)
+    return table
 
 
 def milliseconds(value_s: float) -> str:
     """A time for a table, in ms."""
     ms = 1000 * value_s
     return f"{ms:.3f}" if ms < 100 else f"{ms:,.0f}"
-
-
-def note(text: str) -> None:
-    """Say where we are, on standard error."""
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
