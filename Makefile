@@ -37,7 +37,7 @@ test: venv system  ## all tests but the long ones, a real Slurm among them
 	$(MAKE) -j 2 --output-sync=target --no-print-directory test-site test-pure
 
 test-site: test-e2e
-	$(BIN)/python -m pytest -m "not long" -n 4 $(BY_FILE) $(PURE:%=--ignore=%) --ignore=tests/e2e
+	$(BIN)/python -m pytest -m "not long" -n 3 $(BY_FILE) $(PURE:%=--ignore=%) --ignore=tests/e2e
 
 test-e2e: venv system
 	$(BIN)/python -m pytest -m "not long" tests/e2e
@@ -48,14 +48,14 @@ test-pure: venv
 test-long: venv system  ## the long proofs, and ten times fresh examples for the property tests
 	$(BIN)/python -m pytest -m long
 	for i in {1..10}; do \
-		$(BIN)/python -m pytest -m "not long" --hypothesis-profile=fresh -n 2 $(BY_FILE) \
+		$(BIN)/python -m pytest --hypothesis-profile=fresh -n 2 $(BY_FILE) \
 			$(FRESH) || exit 1; \
 	done
 
 SHARD ?= 0/1
 test-shard: venv system  ## part SHARD=K/N of the long proofs, fresh examples once
 	$(BIN)/python -m pytest -m long --shard $(SHARD)
-	$(BIN)/python -m pytest -m "not long" --hypothesis-profile=fresh -n 2 $(BY_FILE) \
+	$(BIN)/python -m pytest --hypothesis-profile=fresh -n 2 $(BY_FILE) \
 		--shard $(SHARD) $(FRESH)
 
 lint: venv  ## the house rules as tools

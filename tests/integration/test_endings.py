@@ -104,7 +104,8 @@ def test_a_crash_after_the_same_step_again_and_again_is_given_up_with_its_cause(
     assert record.failing.count == 4
     assert 4 <= record.failures <= 8  # it may have got, or said so, a step further
     assert Path(record.failing.log_path).exists()
-    assert len(_failed_on(site, trainer)) == 2  # before it was given up another node was tried
+    # Before it was given up another node was tried.
+    wait_for(lambda: len(_failed_on(site, trainer)) == 2, what="two nodes in the journal")
 
 
 def test_a_script_that_kills_its_agent_again_and_again_is_given_up(site: DaemonSite) -> None:
@@ -137,7 +138,7 @@ def test_a_missing_package_is_tried_on_one_other_node(site: DaemonSite) -> None:
     assert record.failures == 2
     assert "No module named 'no_such_package'" in record.reason
     assert "It failed the same way on " in record.reason
-    assert len(_failed_on(site, trainer)) == 2
+    wait_for(lambda: len(_failed_on(site, trainer)) == 2, what="two nodes in the journal")
 
 
 def test_cancel_writes_a_checkpoint_first(site: DaemonSite) -> None:

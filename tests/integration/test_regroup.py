@@ -114,6 +114,7 @@ def test_without_a_daemon_survivors_go_on_and_are_adopted(site: Site) -> None:
     assert trainer.record.state is TrainerState.RUNNING
 
 
+@pytest.mark.long
 def test_without_a_daemon_a_node_with_a_dead_worker_is_left_behind(site: Site) -> None:
     trainer = Full(site, n_min=1, nodes=3, per_node=2)
     workers = trainer.members()

@@ -214,7 +214,7 @@ class TestTorch(RuntimeConformance):
 
 @pytest.mark.long
 class TestTorchTeams(RuntimeConformance):
-    """Runtime ``torch`` with several workers per node; ``test_teams.py`` is the short proof."""
+    """Runtime ``torch`` with several workers per node."""
 
     @pytest.fixture
     def kit(self) -> RuntimeKit:

@@ -178,6 +178,7 @@ def test_all_of_it_ends_with_the_batch_system(tmp_path: Path, how: str) -> None:
     wait_for(lambda: agent.are_gone() and not processes_of(tmp_path / "s"), what="no process")
 
 
+@pytest.mark.long
 def test_without_the_template_agents_start_their_own(tmp_path: Path) -> None:
     with _warm_server(tmp_path / "s") as server:
         (template,) = processes_of(tmp_path / "s")

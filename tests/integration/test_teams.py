@@ -37,6 +37,7 @@ TEXT = (SCRIPTS / "train_ids.py").read_text().replace(
 CURVE = Curve(sizes=(1, 2), samples_per_s=(100.0, 190.0))
 
 
+@pytest.mark.long
 def test_nodes_of_two_workers_train_every_sample_once_to_the_same_bits(tmp_path: Path) -> None:
     """1 -> 2 -> 1 -> 2 nodes, a worker killed, parked, resumed: as one process alone."""
     work = tmp_path / "work"

@@ -12,6 +12,7 @@ from tests.property.test_milp_classes import solved, value_of
 from tests.support.every_split import draw, try_every_split
 
 
+@pytest.mark.long
 def test_is_the_best_of_every_split() -> None:
     for seed in range(20_000, 21_000):
         problem = draw(seed, 2 + seed % 3, share_of_mixes=0.6)

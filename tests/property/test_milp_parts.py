@@ -99,6 +99,7 @@ def typed(seed: int) -> Problem:
     return Problem(nodes=tuple(nodes), trainers=tuple(trainers), t_fwd_s=120.0, p_jmax=24)
 
 
+@pytest.mark.long
 def test_trainers_that_choose_beside_those_bound_to_a_type_leave_little_on_the_table() -> None:
     for seed in range(6):
         problem = typed(seed)

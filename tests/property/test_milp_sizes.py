@@ -103,6 +103,7 @@ def try_all_sizes(tiny: Tiny) -> tuple[float, float, tuple[int, ...]]:
     return best, best_of_larger, tuple(int(n) for n in np.unravel_index(last, shape))
 
 
+@pytest.mark.long
 def test_is_the_best_of_all_sizes_of_many_tiny_problems() -> None:
     chance = random.Random(3)  # noqa: S311 - a test
     for trial in range(TINY):

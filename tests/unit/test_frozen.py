@@ -60,6 +60,7 @@ def test_nothing_is_decided_otherwise(seed: str, every: str) -> None:
     assert document["problems"]["compared"] >= 100
 
 
+@pytest.mark.long
 def test_no_plan_hangs_on_the_order_of_a_set() -> None:
     one, other = (_python("-c", WHOLE, seed=seed) for seed in ("1", "2"))
     assert one.is_ok, one.stderr[-2000:]
