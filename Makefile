@@ -29,8 +29,8 @@ demo: venv  ## three real trainers on the embedded batch system, about a minute
 	$(BIN)/bftrainer demo --out demo-out
 
 # The end-to-end run compares when ordinary jobs start, so only what computes and waits for
-# nothing runs beside it, with what it leaves of the processors. So it does beside the others,
-# which mostly wait for a scheduler or a process: four at a time.
+# nothing runs beside it, with what it leaves of the processors; and beside the others, which
+# also wait for schedulers and processes.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 PURE := tests/unit tests/property tests/simulate tests/fuzz
 test: venv system  ## all tests but the long ones, a real Slurm among them
