@@ -51,11 +51,13 @@ class NodeSets:
         """Return the known nodes among the names; long lists recur, so their sets are cached."""
         if not isinstance(names, tuple) or len(names) < LONG:
             return reduce(or_, [self.bit_of.get(name, 0) for name in names], 0)
-        if names not in self._named:
+        known = self._named.get(names)
+        if known is None:
+            known = self.named(list(names))
             if len(self._named) >= MOST_CACHED:
                 self._named.clear()
-            self._named[names] = self.named(list(names))
-        return self._named[names]
+            self._named[names] = known
+        return known
 
     def where(self, is_one: Callable[[Node], bool]) -> NodeSet:
         """Return the nodes of the kinds that satisfy a predicate, asked once per kind."""

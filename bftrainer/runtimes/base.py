@@ -81,6 +81,6 @@ def template_of(spec: TrainerSpec) -> str:
 @functools.cache
 def _forks(name: str) -> bool:
     try:
-        return load_runtime(name).forks
+        return getattr(load_runtime(name), "forks", True)  # a plug-in may be older than this
     except UsageError:  # no longer installed
         return False

@@ -57,7 +57,9 @@ def names_of(given: DecisionInput, kind: Kind) -> Sequence[str]:
 
 def without_the_gone(given: DecisionInput) -> DecisionInput:
     """Return the input with a memory that leaves out only what is still there."""
-    left_out = given.memory.left_out
+    left_out, seen = given.memory.left_out, given.snapshot
+    if not left_out or seen.nodes is None or seen.jobs is None:  # nobody knows who is there
+        return given
     there = {kind: set(names_of(given, kind)) for kind in {one.kind for one in left_out.values()}}
     kept = {key: one for key, one in left_out.items() if one.name in there[one.kind]}
     if len(kept) == len(left_out):

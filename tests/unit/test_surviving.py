@@ -189,6 +189,8 @@ def test_who_is_gone_is_left_out_no_more() -> None:
         memory=Memory(left_out={one.key: one for one in out}),
     )
     assert without_the_gone(given).memory.left_out == {"trainer t1": out[0]}
+    unread = replace(given, snapshot=replace(given.snapshot, jobs=None))
+    assert without_the_gone(unread) is unread
 
 
 def test_a_node_is_left_out_when_decisions_fail_on_it() -> None:
