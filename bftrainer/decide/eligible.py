@@ -143,7 +143,7 @@ def _known(
 
 
 def _with(node: ProblemNode, eligibility: str, switch: str) -> ProblemNode:
-    return ProblemNode(  # replace() takes three times as long
+    return ProblemNode(  # replace() would cost a decision on 800 nodes 2 ms of 16
         name=node.name,
         eligibility=eligibility,
         gpus=node.gpus,

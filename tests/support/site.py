@@ -39,19 +39,9 @@ class Site(LocalSite):
 
     @classmethod
     @contextmanager
-    def open(
-        cls,
-        base: Path,
-        *,
-        n_nodes: int,
-        policy: str,
-        cycle_s: float = 0.5,
-        options: Sequence[str] = WARM,
-    ) -> Iterator[Self]:
-        """Start both; one import of torch is enough for all nodes."""
-        opened = super().open(
-            base, n_nodes=n_nodes, policy=policy, cycle_s=cycle_s, options=options
-        )
+    def open(cls, base: Path, *, options: Sequence[str] = WARM, **settings: Any) -> Iterator[Self]:
+        """Start both (``LocalSite.open``); one import of torch is enough for all nodes."""
+        opened = super().open(base, options=options, **settings)
         with opened as site:
             if WARM[0] in options:
                 site.server.await_warm()
