@@ -30,6 +30,7 @@ from bftrainer.api.service import Service
 from bftrainer.decide import cycles
 from bftrainer.decide.policies.base import load_policy as load_allocation_policy
 from bftrainer.deciding import Decider
+from bftrainer.draining import drain
 from bftrainer.events.change import event_between, situation_of
 from bftrainer.harm.monitor import HarmMonitor
 from bftrainer.journal.acknowledged import MARK_NAME
@@ -106,7 +107,7 @@ class Daemon:
             hear=self.on_announced,
             waits_for_cycle=self._waits_for_cycle,
         )
-        self._stopping = asyncio.Event()
+        self._stopping, self._is_draining = asyncio.Event(), False
         self._is_new_snapshot = self._is_hasty = False
         self._took_s = 0.0  # duration of the last full decision
         self._expected_agents: set[str] = set()
@@ -157,6 +158,18 @@ class Daemon:
         """Ask ``run`` to return."""
         self._stopping.set()
 
+    def drain(self, *, saves: bool) -> None:
+        """Release all nodes, then stop; ``saves``: after last checkpoints."""
+        if not self._is_draining:
+            self._is_draining = True
+            self._background(self._drain(saves=saves))
+
+    async def _drain(self, *, saves: bool) -> None:
+        try:
+            await drain(self.pilots, self.plane, self._cancel_pilots, self.decide_soon, saves=saves)
+        finally:
+            self.stop()
+
     async def _until_stopped(self, loops: list[asyncio.Task[None]]) -> None:
         """Fail if any loop ends: that is a bug, and half a daemon must not live on."""
         stopping = asyncio.create_task(self._stopping.wait())
@@ -180,7 +193,10 @@ class Daemon:
             incarnation=self.incarnation,
             keys=load_or_create_pair(self.options.state_dir / "daemon.key"),
             listener=Listener(
-                came=self._agent_came, gone=self._agent_gone, changed=self._agents_changed
+                came=self._agent_came,
+                gone=self._agent_gone,
+                ending=self._agent_ending,
+                changed=self._agents_changed,
             ),
             decide_soon=self.decide_soon,
             leaving=self.pilots.leaving,
@@ -218,6 +234,10 @@ class Daemon:
         if farewell is not None and pilot is not None:
             self.harm.left(pilot_id, pilot.record.node, farewell)
         self.pilots.agent_left(pilot_id, why)
+
+    def _agent_ending(self, pilot_id: str, grace_s: float) -> None:
+        self.pilots.agent_ends(pilot_id, grace_s)
+        self.decide_soon()
 
     def _agents_changed(self) -> None:
         self.poller.changed()  # the node may be idle, or have jobs; no announcement says so
@@ -326,7 +346,9 @@ class Daemon:
             trainers=tuple(map(as_decided, self.trainers.waiting_and_running())),
             settings=self.settings,
             memory=self.seen.memory,
-            may_claim=self.refusals.may_claim() and self.journal.trouble is None,
+            may_claim=self.refusals.may_claim()
+            and self.journal.trouble is None
+            and not self._is_draining,
             training=self.trainers.observed_assignment(),
             speeds=self.trainers.speeds.speeds(self.seen.memory.slow_nodes),
             cooling=self.trainers.quarantine.cooling(self._clock()),

@@ -204,8 +204,8 @@ class DaemonService:
         """Wait until accepted entries are on disk or have failed (blocking, any thread)."""
         self._daemon.journal.flush()
 
-    def shutdown(self, peer: Peer) -> None:
-        """Stop the daemon; trainers continue until their lease ends."""
+    def shutdown(self, peer: Peer, release: str = "") -> None:
+        """Stop the daemon, with ``release`` ("saved", "now") after all its nodes."""
         if peer.uid not in {0, os.getuid()}:
             raise BftError(
                 "BFT-1005",
@@ -213,7 +213,10 @@ class DaemonService:
                 "Ask an administrator.",
                 exit_code=ExitCode.NOT_PERMITTED,
             )
-        self._daemon.stop()
+        if release:
+            self._daemon.drain(saves=release == "saved")
+        else:
+            self._daemon.stop()
 
     def _figures(self) -> tuple[MetricSample, ...]:
         daemon = self._daemon

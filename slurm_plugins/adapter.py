@@ -53,6 +53,8 @@ class SlurmOptions(pydantic.BaseModel):
     user: str | None = None  # owner of our pilots; default: the user of the daemon
     environment: dict[_Variable, _Value] = {}  # for the commands, e.g. a PATH
     hook_file: Path | None = None  # written by the site's scripts (docs/howto/slurm-site.md)
+    is_own: bool = False  # of a user's own daemon, who can change nothing of the site
+    grace_s: float = pydantic.Field(default=0.0, ge=0)  # GraceTime of the pilots' partition
 
 
 class SlurmBatchSystem:
@@ -83,6 +85,7 @@ class SlurmBatchSystem:
             commands=self.commands,
             partition=options.pilot_partition,
             sbatch_options=tuple(f"{key}={value}" for key, value in site.items() if value),
+            grace_s=options.grace_s,
         )
 
     @property

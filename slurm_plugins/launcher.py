@@ -22,6 +22,14 @@ from slurm_plugins.commands import SlurmCommands, why_failed
 FORCE_AFTER_S = 2.0
 """If a pilot asked to leave this long ago is cancelled again, Slurm kills it."""
 
+# With a GraceTime Slurm tells steps of a preemption at once, but the batch script only at its end.
+# So a step that does nothing else passes the notice on. The agent can not be a step: Slurm signals
+# all processes of one, workers included.
+_HERALD = """\
+srun --overlap --nodes=1 --ntasks=1 --mem=0 --input=none --quiet --output=/dev/null \\
+    sh -c 'trap "kill -USR1 $1; exit 0" TERM; while :; do sleep 3600 & wait; done' herald $$ &
+"""
+GRACE = "BFT_GRACE_S"
 _JOB_ID = re.compile(r"[0-9]{1,10}")
 _PILOT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -37,6 +45,7 @@ class PilotLauncher:
     commands: SlurmCommands
     partition: str
     sbatch_options: tuple[str, ...] = ()  # the site's: account, QOS
+    grace_s: float = 0.0  # GraceTime of the partition
     running: frozenset[str] = frozenset()  # job ids last seen running
     _asked_s: dict[str, float] = field(default_factory=dict)
 
@@ -57,7 +66,11 @@ class PilotLauncher:
             )
         argv = self._sbatch_argv(request, cycle_s)
         environment = {**self.commands.base_environment(), **request.environment}
-        done = self.commands.run(argv, environment, stdin=batch_script(request.agent_argv))
+        has_grace = self.grace_s > 0
+        if has_grace:
+            environment[GRACE] = f"{self.grace_s:g}"
+        script = batch_script(request.agent_argv, has_grace=has_grace)
+        done = self.commands.run(argv, environment, stdin=script)
         found = _SUBMITTED.fullmatch(done.stdout.strip())
         if done.is_ok and found:
             return found[1]
@@ -172,9 +185,9 @@ class PilotLauncher:
             return f"squeue printed something unexpected: {problem}."
 
 
-def batch_script(agent_argv: Sequence[str]) -> str:
+def batch_script(agent_argv: Sequence[str], *, has_grace: bool = False) -> str:
     """Return the script that becomes the agent, with the process id Slurm signals."""
-    return f"#!/bin/sh\nexec {shlex.join(agent_argv)}\n"
+    return f"#!/bin/sh\n{_HERALD if has_grace else ''}exec {shlex.join(agent_argv)}\n"
 
 
 def problem_of(request: PilotRequest) -> str | None:

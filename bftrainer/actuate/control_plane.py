@@ -22,6 +22,7 @@ from bftrainer.runtimes.base import template_of
 from bftrainer.wire.keys import KeyPair
 from bftrainer.wire.messages import (
     AgentMessage,
+    Ending,
     Hello,
     Leaving,
     WorkerExited,
@@ -39,6 +40,7 @@ class Listener:
     came: Callable[[str], object] = lambda _pilot_id: None  # before trainers hear of it
     # (pilot, why, its farewell if it sent one); before trainers hear of it
     gone: Callable[[str, str, Leaving | None], object] = lambda _pilot_id, _why, _farewell: None
+    ending: Callable[[str, float], object] = lambda _pilot_id, _grace_s: None
     changed: Callable[[], object] = lambda: None  # agents came or went, and trainers know
     received: Callable[[str, AgentMessage], object] = lambda _pilot_id, _message: None  # and done
 
@@ -105,6 +107,8 @@ class ControlPlane:
                 self.trainers.on_body(pilot_id, worker_id, body)
             case WorkerExited(worker_id=worker_id, returncode=code, cause=cause):
                 self.trainers.on_exit(pilot_id, worker_id, code, cause)
+            case Ending(grace_s=grace_s):
+                self._listener.ending(pilot_id, grace_s)
             case Leaving(reason=reason):
                 self._listener.gone(pilot_id, reason, message)
                 self._disconnect(pilot_id)

@@ -136,6 +136,12 @@ class PilotBook:
         pilot.submitted_s = self._steady()
         self._update(pilot, job_id=job_id)
 
+    def retire(self, limit_s: float) -> None:
+        """Offer no node to trainers any more; within the limit they should have left."""
+        for pilot in self.pilots.values():
+            if not pilot.is_leaving:
+                pilot.is_leaving, pilot.left_s = True, self._steady() + limit_s
+
     def release(self, releases: Sequence[Release], told: Collection[str] = ()) -> list[str]:
         """Mark pilots as asked to leave, and return the job ids to cancel.
 
@@ -182,6 +188,15 @@ class PilotBook:
                 if pilot.record.job_id is not None:
                     late.append(pilot.record.job_id)
         return late
+
+    def agent_ends(self, pilot_id: str, grace_s: float) -> None:
+        """Record that the batch system preempts the pilot and leaves it ``grace_s``."""
+        pilot = self.pilots.get(pilot_id)
+        if pilot is None or pilot.is_leaving:
+            return
+        pilot.is_leaving, pilot.left_s = True, self._steady() + grace_s
+        self.preemptions += 1
+        LOG.info("pilot %s is preempted in %.0f s", pilot_id, grace_s)
 
     def agent_left(self, pilot_id: str, reason: str) -> None:
         """Record that the agent announced its exit or lost its connection."""

@@ -222,6 +222,11 @@ class TrainerBook:
             if worker_id in trainer.machine.workers
         }
 
+    def has_workers(self) -> bool:
+        """Whether any worker runs or starts."""
+        machines = [trainer.machine for trainer in self.trainers.values()]
+        return any(worker.is_alive for machine in machines for worker in machine.workers.values())
+
     def reconcile(self, pilot_id: str, reports: Sequence[WorkerReport]) -> None:
         """An agent (re)connected: workers it lacks are lost, workers we do not know are killed.
 

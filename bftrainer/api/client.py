@@ -106,9 +106,14 @@ class Client:
         path = f"{_path(trainer_id)}{'?now=1' if now else ''}"
         return self._view(TrainerView, "trainer", path, method="DELETE")
 
-    def shutdown(self) -> None:
-        """Stop the daemon; trainers continue until their lease ends."""
-        self._request("POST", "/v1/shutdown", {"schema": schema("shutdown")})
+    def shutdown(self, release: str = "") -> None:
+        """Stop the daemon; trainers continue until their lease ends.
+
+        Args:
+            release: all nodes first: "saved", after last checkpoints; "now", at once.
+        """
+        body = {"schema": schema("shutdown"), **({"release": release} if release else {})}
+        self._request("POST", "/v1/shutdown", body)
 
     def _view(
         self, cls: type[T], name: str, path: str, *, method: str = "GET", body: Any = None

@@ -25,6 +25,13 @@ def state_dir(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("HOME") or Path.home()) / ".bftrainer"
 
 
+def own_state_dir(environ: Mapping[str, str], cluster: str) -> Path:
+    """Return the state directory of this user's own daemon on a cluster (``bftrainer up``)."""
+    if named := environ.get("BFTRAINER_STATE_DIR"):
+        return Path(named).absolute()
+    return (Path(environ.get("HOME") or Path.home()) / ".bftrainer" / cluster).absolute()
+
+
 def socket_path(option: str | None, environ: Mapping[str, str]) -> Path:
     """Return the socket to use: option, BFTRAINER_SOCKET, state directory, or home."""
     if named := option or environ.get("BFTRAINER_SOCKET"):

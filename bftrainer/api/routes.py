@@ -171,8 +171,11 @@ class Routes:
 
     async def _shutdown(self, request: Request) -> Response:
         body = await _body(request)
-        await self._beside(lambda: check_schema("shutdown", parse(body)))
-        self._service.shutdown(await self._peer(request))
+        given = await self._beside(lambda: check_schema("shutdown", parse(body)))
+        release = given.get("release", "")
+        if release not in ("", "saved", "now"):
+            raise CodecError("release", "must be 'saved' or 'now'")
+        self._service.shutdown(await self._peer(request), release)
         return _json(document("shutdown", {}), 202)
 
     # ---- helpers -----------------------------------------------------------------------

@@ -59,5 +59,10 @@ class Service(Protocol):
     def flush(self) -> None:
         """Wait until accepted entries are on disk or have failed; not in the event loop."""
 
-    def shutdown(self, peer: Peer) -> None:
-        """Stop the daemon; trainers continue until their lease ends."""
+    def shutdown(self, peer: Peer, release: str = "") -> None:
+        """Stop the daemon; trainers continue until their lease ends.
+
+        Args:
+            peer: who asks.
+            release: all nodes first: "saved", after last checkpoints; "now", at once.
+        """

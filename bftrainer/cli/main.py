@@ -16,6 +16,8 @@ from bftrainer.errors import BftError, ExitCode, UsageError
 
 # verb -> (module:command, text for --help)
 VERBS = {
+    "up": ("bftrainer.cli.up:up", "Start your own daemon, without an administrator."),
+    "down": ("bftrainer.cli.down:down", "End your own daemon and release its nodes."),
     "submit": ("bftrainer.cli.submit:submit", "Hand an elastic trainer to the daemon."),
     "status": ("bftrainer.cli.status:status", "Show the daemon and its trainers, or one trainer."),
     "nodes": ("bftrainer.cli.nodes:nodes", "Show every node and what it is used for."),

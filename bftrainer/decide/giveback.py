@@ -51,7 +51,7 @@ def stage(draft: Draft) -> Draft:
     memory = replace(
         memory, held_off=held_off, vain=passed_over.serve(memory.vain, served, given.now_s)
     )
-    releases = list(_releases(sets, shares, offer, ours))
+    releases = list(_releases(sets, shares, offer, ours)) if given.settings.gives_back else []
     for_jobs = left | {release.node for release in releases}
     draft = replace(draft, memory=memory, for_jobs=for_jobs, refused=judged.refused)
     draft = replace(draft, next_plan=judged.plan)

@@ -1,7 +1,7 @@
-"""Limits the number of held nodes while the daemon backs off: a stage of ``decision``. Pure.
+"""Limits the number of nodes, by policy and while the daemon backs off: a stage of ``decision``.
 
 ``max_held_nodes`` is set by ``bftrainer.harm.backoff``. Nodes without a pilot leave the pool
-first, shortest gap first; then pilots are released, the cheapest for the trainers first.
+first, shortest gap first; then pilots are released, the cheapest for the trainers first. Pure.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bftrainer.decide.draft import Draft
-from bftrainer.model.decision import Release
+from bftrainer.model.decision import Release, Settings
 
 
 def stage(draft: Draft) -> Draft:
     """Remove the excess nodes from the pool, and release the pilots among them."""
-    pool, most = draft.pool, draft.given.settings.max_held_nodes
+    pool, settings = draft.pool, draft.given.settings
+    limits = [m for m in (settings.max_nodes, settings.max_held_nodes) if m is not None]
+    most = min(limits, default=None)
     if most is None or len(pool.nodes) <= most:
         return draft
     count = len(pool.nodes) - most
@@ -26,10 +28,17 @@ def stage(draft: Draft) -> Draft:
     ours = [n for n in pool.nodes if n.pilot_id]
     too_many = draft.cheapest(count - len(free), ours)
     out = {n.name for n in (*free, *too_many)}
-    reason = (
-        f"bftrainer backs off: it holds {most} node{'s' if most != 1 else ''} at most for now,"
-        " because nodes were handed over too late or in vain (bftrainer report harm)."
-    )
+    reason = _reason(settings, most)
     releases = [Release(pilot_id=n.pilot_id, node=n.name, reason=reason) for n in too_many]
     left = pool.without(dict.fromkeys(out, reason))
     return replace(draft.releasing(releases, is_held_off=False), pool=left)
+
+
+def _reason(settings: Settings, most: int) -> str:
+    nodes = f"{most} node{'s' if most != 1 else ''} at most"
+    if settings.max_held_nodes != most:
+        return f"The policy allows {nodes} (max_nodes)."
+    return (
+        f"bftrainer backs off: it holds {nodes} for now,"
+        " because nodes were handed over too late or in vain (bftrainer report harm)."
+    )

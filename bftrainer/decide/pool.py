@@ -192,7 +192,8 @@ class _Sorter:
         must_go = is_taken or left_s <= settings.end_margin_s / 2
         if node.state in LOST_STATES:  # if it is down, the batch system ends the pilot
             return _state_of(node), must_go or node.state is not NodeState.DOWN
-        if end is not None and self._is_due(pilot, end):
+        is_ours_to_give = settings.gives_back or not pilot.is_held
+        if end is not None and is_ours_to_give and self._is_due(pilot, end):
             return end.sentence(now_s), True
         if is_taken:
             return f"An ordinary job took it before pilot {pilot.pilot_id} could start.", True

@@ -61,6 +61,7 @@ class HarmMonitor:
         self._clock = clock
         self._on_settled = on_settled
         self.rule = rule_of(policy)
+        self._promises = policy.give_back
         self._ledger = Ledger()
         self._records: deque[tuple[float, HarmRecords]] = deque(
             _newest(journal), maxlen=KEPT_RECORDS
@@ -71,6 +72,8 @@ class HarmMonitor:
 
     def applied(self, settings: Settings) -> Settings:
         """Return the settings of the next decision."""
+        if not self._promises:
+            return settings
         state = backoff.rested(self.state, self.rule, now_s=self._clock())
         self._change(state)
         return backoff.applied(settings, self.state)
@@ -87,6 +90,8 @@ class HarmMonitor:
 
     def decided(self, given: DecisionInput, plan: Plan, took_s: float) -> None:
         """Process a decision."""
+        if not self._promises:
+            return
         self._ledger, settled = ledger.fold(self._ledger, given, plan, took_s)
         if settled.is_empty:
             return

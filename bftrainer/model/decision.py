@@ -48,6 +48,8 @@ class Settings:
     straggler_threshold: float = 0.0  # fraction of the others' throughput; 0: never replace
     straggler_memory_s: float = 1800.0  # half-life of the slowness remembered of a node
     harm_slo_s: float = 1.0  # the site's promise: a released node is free within this time
+    max_nodes: int | None = None  # held or requested at once
+    gives_back: bool = True  # False: only preemption takes nodes
     REMOVED: ClassVar = frozenset(
         {"learns_reserve", "learns_min_gap", "backfill_lead_s", "pilot_start_timeout_s"}
     )

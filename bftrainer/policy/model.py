@@ -187,6 +187,14 @@ class SitePolicy(BaseModel):
         ge=0,
         le=86_400,
     )
+    max_nodes: int | None = _setting(
+        None,
+        _PILOTS,
+        "nodes",
+        "At most this many nodes are held or requested at once; null: no limit.",
+        ge=1,
+        le=100_000,
+    )
     pilot_time_limit_s: float = _setting(
         14_400.0,
         _PILOTS,
@@ -323,6 +331,14 @@ class SitePolicy(BaseModel):
         "limit.",
         ge=1,
         le=10_000,
+    )
+    give_back: bool = _setting(
+        default=True,
+        group=_HARM,
+        unit="",
+        meaning="Nodes that ordinary jobs could use are released before the batch system has to "
+        "preempt pilots; false: only preemption and time limits take them, nothing is promised "
+        "and the daemon never backs off, as for a user's own daemon (docs/howto/own-daemon.md).",
     )
     harm_slo_s: float = _setting(
         1.0,

@@ -28,6 +28,8 @@ def settings_of(policy: SitePolicy, system: BatchSystem) -> Settings:
         rescale_up_guess_s=policy.rescale_up_guess_s,
         rescale_down_guess_s=policy.rescale_down_guess_s,
         max_nodes_per_trainer=policy.max_nodes_per_trainer,
+        max_nodes=policy.max_nodes,
+        gives_back=policy.give_back,
         eligible_node_types=tuple(policy.eligible_node_types or ()),
         explore_budget=policy.explore_budget,
         straggler_threshold=policy.straggler_threshold,

@@ -131,6 +131,14 @@ class WorkerExited(_Message):
     cause: Words = ""  # e.g. "the interpreter /x/python has no torch"
 
 
+class Ending(_Message):
+    """The batch system will end the pilot: its workers should leave, then the agent does."""
+
+    type: Literal["ending"] = "ending"
+    pilot_id: Name
+    grace_s: Seconds  # until then
+
+
 class Leaving(_Message):
     """The agent exits now; its workers are being killed."""
 
@@ -195,14 +203,14 @@ class Refused(_Message):
 
 
 FromAgent = Annotated[
-    Hello | Heartbeat | WorkerStarted | WorkerSaid | WorkerExited | Leaving,
+    Hello | Heartbeat | WorkerStarted | WorkerSaid | WorkerExited | Ending | Leaving,
     Field(discriminator="type"),
 ]
 ToAgent = Annotated[
     Welcome | StartWorker | TellWorker | KillWorker | Leave | Refused,
     Field(discriminator="type"),
 ]
-AgentMessage = Hello | Heartbeat | WorkerStarted | WorkerSaid | WorkerExited | Leaving
+AgentMessage = Hello | Heartbeat | WorkerStarted | WorkerSaid | WorkerExited | Ending | Leaving
 DaemonMessage = Welcome | StartWorker | TellWorker | KillWorker | Leave | Refused
 _FROM_AGENT: TypeAdapter[AgentMessage] = TypeAdapter(FromAgent)
 _TO_AGENT: TypeAdapter[DaemonMessage] = TypeAdapter(ToAgent)

@@ -44,6 +44,8 @@ class ClusterConfig:
     has_hook: bool = False  # the scripts of slurm_plugins.hook, which append to hook_file
     grace_time_s: int = 0  # of the pilots' partition
     preempt_type: Literal["partition_prio", "qos"] = "partition_prio"  # qos: needs accounting
+    pilot_partition: str = "bf"  # e.g. scavenge, a partition that is not made for pilots
+    preempt_mode: Literal["CANCEL", "REQUEUE"] = "CANCEL"  # of that partition
     # GPUs (gpu:TYPE:COUNT, at most gpus_per_node; "": none) and features (a,b) of every node;
     # empty: all nodes are alike.
     node_types: tuple[tuple[str, str], ...] = ()
@@ -70,6 +72,8 @@ class ClusterConfig:
         ``is_told``: use the hook, if the cluster has it.
         """
         options = {"slurm_conf": str(self.slurm_conf)}
+        if self.pilot_partition != "bf":
+            options["pilot_partition"] = self.pilot_partition
         if self.has_hook and is_told:
             options["hook_file"] = str(self.hook_file)
         if self.preempt_type == "qos":
@@ -241,7 +245,8 @@ def _nodes_and_partitions(config: ClusterConfig, site: Site) -> list[str]:
             " MaxTime=1-00:00:00 DefaultTime=10 State=UP"
         ),
         (
-            f"PartitionName=bf Nodes=ALL {_rank_of_pilots(config)} PreemptMode=CANCEL"
+            f"PartitionName={config.pilot_partition} Nodes=ALL {_rank_of_pilots(config)}"
+            f" PreemptMode={config.preempt_mode}"
             f" GraceTime={config.grace_time_s} MaxTime=12:00:00 DefaultTime=10 State=UP"
         ),
     ]

@@ -67,6 +67,24 @@ def main() -> None:
 @click.option("--scheduler-parameters", default="", help="Added to bf_interval.")
 @click.option("--kill-wait", type=click.IntRange(0), default=5, show_default=True)
 @click.option("--accounting", is_flag=True, help="With slurmdbd, so that sacct works.")
+@click.option(
+    "--preemptable",
+    "pilot_partition",
+    metavar="NAME",
+    default="bf",
+    show_default=True,
+    help="Name of the preemptable partition, e.g. scavenge.",
+)
+@click.option(
+    "--preempt-mode",
+    type=click.Choice(["CANCEL", "REQUEUE"]),
+    default="CANCEL",
+    show_default=True,
+    help="Of that partition.",
+)
+@click.option(
+    "--grace-time", type=click.IntRange(0), default=0, show_default=True, help="Of it, s."
+)
 @_reported
 def up(
     directory: Path,
@@ -76,6 +94,9 @@ def up(
     bf_interval: int,
     scheduler_parameters: str,
     kill_wait: int,
+    pilot_partition: str,
+    preempt_mode: Literal["CANCEL", "REQUEUE"],
+    grace_time: int,
     *,
     accounting: bool,
 ) -> None:
@@ -90,6 +111,9 @@ def up(
             scheduler_parameters=scheduler_parameters,
             kill_wait_s=kill_wait,
             accounting=accounting,
+            pilot_partition=pilot_partition,
+            preempt_mode=preempt_mode,
+            grace_time_s=grace_time,
         )
     )
     cluster.up()

@@ -151,8 +151,9 @@ class MemoryService:
     def flush(self) -> None:
         """Nothing is on disk."""
 
-    def shutdown(self, peer: Peer) -> None:
+    def shutdown(self, peer: Peer, release: str = "") -> None:
         self.peers.append(peer)
+        self.released = release
         self.stopped.set()
 
     def set_state(self, trainer_id: str, state: TrainerState, reason: str = "") -> None:

@@ -6,11 +6,14 @@ process at once. Next the template is started, which takes longest.
 
 from __future__ import annotations
 
+import os
 import sys
 
 from trainers.agent.signals import SignalWaiter
 
 if __name__ == "__main__":
+    if os.environ.get("SLURM_RESTART_COUNT", "0") != "0":
+        sys.exit(0)  # a site requeues preempted jobs: the daemon has long given this pilot up
     waiter = SignalWaiter()
     waiter.start()
     from trainers.agent.starting import start_early  # after waiter.start()

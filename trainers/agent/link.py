@@ -21,6 +21,7 @@ from bftrainer.wire.keys import KeyPair
 from bftrainer.wire.messages import (
     AgentMessage,
     DaemonMessage,
+    Ending,
     Heartbeat,
     Hello,
     Leaving,
@@ -63,6 +64,7 @@ class DaemonLink:
         self._on_down = on_down
         self._is_up = self._is_welcome = False
         self._was_in_touch = False
+        self._grace_end_s: float | None = None  # when the batch system ends the pilot
         self._held_back: list[Said] = []
         self._heard_s = self._hello_s = self._heartbeat_sent_s = time.monotonic()
         # Converted to the monotonic clock, because the wall clock may be set meanwhile.
@@ -110,6 +112,16 @@ class DaemonLink:
             return  # the newest is in Hello, and the next comes soon
         self._held_back.append(message)
 
+    def ending(self, grace_s: float) -> None:
+        """Tell the daemon, at once and after each Hello, that the batch system ends the pilot."""
+        self._grace_end_s = time.monotonic() + grace_s
+        self._say_ending()
+
+    def _say_ending(self) -> None:
+        if self._grace_end_s is not None:
+            grace_s = max(0.0, self._grace_end_s - time.monotonic())
+            self._send(Ending(pilot_id=self._config.pilot_id, grace_s=grace_s))
+
     def last_words(self, reason: str, told_s: float) -> None:
         """Send ``Leaving``; wait at most ``LEAVING_LINGER_MS`` for its delivery."""
         self._send(
@@ -140,6 +152,7 @@ class DaemonLink:
         self._is_welcome = False
         self._hello_s = time.monotonic()
         self._send(self._make_hello())
+        self._say_ending()
 
     def _heard(self, message: DaemonMessage) -> None:
         self._heard_s = time.monotonic()

@@ -39,6 +39,7 @@ from trainers.agent.starting import Started
 from trainers.agent.workers import Said, Workers
 
 LOG = logging.getLogger("bftrainer.agent")
+GRACE = "BFT_GRACE_S"  # set where the batch system waits this long before it ends a pilot
 WATCHES_PER_LEASE = 32  # a silent worker is noticed at most 1/32 of its lease late
 
 
@@ -51,6 +52,7 @@ class Agent:
         # A separate key pair for peers, kept in memory only.
         self._peer_keys = generate_pair()
         self._peer_endpoint = ""
+        self._told_s: float | None = None  # when we began to leave within the grace time
         self._workers = Workers(
             log_dir=config.state_dir,
             gpus=config.gpus,
@@ -82,7 +84,9 @@ class Agent:
         """Serve until ``leave`` ends the process."""
         loop = asyncio.get_running_loop()
         waiter.on_overdue = self._vanish
-        waiter.on_leave = lambda: _schedule(loop, self.leave, waiter)
+        waiter.on_leave = lambda: _soon(loop, self._signalled, waiter)
+        if os.environ.get(GRACE):
+            waiter.on_notice = lambda: _soon(loop, self._noticed, waiter)
         self._peer_endpoint = self._peers.start(self._address)
         self._orphaned.start(self._peer_endpoint)
         self._link.start()
@@ -94,6 +98,16 @@ class Agent:
         lease_s = self._config.worker_lease_s
         self._workers.kill_silent(lease_s)
         loop.call_later(lease_s / WATCHES_PER_LEASE, self._watch, loop)
+
+    def _signalled(self, waiter: SignalWaiter) -> None:
+        self.leave("signal", waiter.heard_s)
+
+    def _noticed(self, waiter: SignalWaiter) -> None:
+        """Leave when the daemon has had our workers leave; without any, at once."""
+        if not self._link.is_up or not self._workers.ids():
+            self.leave("signal", waiter.heard_s)
+        self._told_s = waiter.heard_s
+        self._link.ending(float(os.environ[GRACE]))
 
     def leave(self, reason: str, told_s: float | None = None) -> NoReturn:
         """Kill all workers, notify the daemon and exit with status 0."""
@@ -110,6 +124,8 @@ class Agent:
     def _report(self, message: Said) -> None:
         self._link.report(message)
         self._orphaned.news()
+        if self._told_s is not None and not self._workers.ids():
+            self.leave("signal", self._told_s)
 
     def _hello(self) -> Hello:
         return Hello(
@@ -147,12 +163,10 @@ class Agent:
                 self._peers.allow(member.agent_public_key)
 
 
-def _schedule(
-    loop: asyncio.AbstractEventLoop,
-    leave: Callable[[str, float | None], NoReturn],
-    waiter: SignalWaiter,
+def _soon(
+    loop: asyncio.AbstractEventLoop, call: Callable[[SignalWaiter], None], waiter: SignalWaiter
 ) -> None:
-    loop.call_soon_threadsafe(leave, "signal", waiter.heard_s)
+    loop.call_soon_threadsafe(call, waiter)
 
 
 async def _live(config: AgentConfig, waiter: SignalWaiter, started: Mapping[str, Started]) -> None:

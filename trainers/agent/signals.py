@@ -1,7 +1,9 @@
 """Handles the batch system's signals: blocked, and waited for by a separate thread.
 
 SIGTERM (which comes with SIGCONT) becomes one call of the agent's ``leave``; the process ends
-within ``EXIT_LIMIT_S`` even if its event loop is stuck. Called by ``trainers.agent.__main__``.
+within ``EXIT_LIMIT_S`` even if its event loop is stuck. Where the batch system grants a grace time,
+SIGUSR1 is the notice of it (``on_notice``); SIGTERM still follows at its end. Called by
+``trainers.agent.__main__``.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ class SignalWaiter:
     def __init__(self) -> None:
         self.on_leave: Callable[[], None] = _exit
         self.on_overdue: Callable[[], None] = _exit
+        self.on_notice: Callable[[], None] | None = None  # of a grace time; None: leave at once
         self.heard_s: float | None = None  # when the signal to leave came, wall clock
         self._thread = threading.Thread(target=self._wait, name="signals", daemon=True)
 
@@ -44,9 +47,13 @@ class SignalWaiter:
         self._thread.start()
 
     def _wait(self) -> None:
-        while signal.sigwaitinfo(BLOCKED_SIGNALS).si_signo == signal.SIGCONT:
-            pass
-        self.heard_s = time.time()
+        while True:
+            signum = signal.sigwaitinfo(BLOCKED_SIGNALS).si_signo
+            self.heard_s = time.time()
+            if signum == signal.SIGUSR1 and self.on_notice is not None:
+                self.on_notice()
+            elif signum != signal.SIGCONT:
+                break
         try:
             self.on_leave()
             time.sleep(EXIT_LIMIT_S)

@@ -1,0 +1,44 @@
+"""What a user's own daemon may do on a cluster: facts and limits, read before it starts.
+
+Made by the batch system's plug-in (``bftrainer.own.site``), used by ``bftrainer up``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the user asked of ``bftrainer up``; "" and None: the site's default."""
+
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    max_nodes: int | None = None
+    time_limit_s: float | None = None  # of a pilot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLimit:
+    """A limit of the site on what one user may have, in nodes of the partition."""
+
+    n_nodes: int
+    words: str  # whose limit, and as the batch system writes it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnSite:
+    """A partition whose jobs can be preempted, as one user may use it."""
+
+    cluster: str
+    partition: str
+    n_nodes: int
+    preemption: str  # as the batch system calls it, e.g. REQUEUE
+    grace_s: float = 0.0  # between the notice of a preemption and the end
+    time_limit_s: float | None = None  # longest of a job; None: none
+    time_limit_words: str = ""  # where that limit is from
+    limits: tuple[NodeLimit, ...] = ()
+    unread: tuple[str, ...] = ()  # what could not be read, a sentence each
+    batch_options: Mapping[str, object] = field(default_factory=dict)  # for the daemon

@@ -1,0 +1,209 @@
+"""What a user without an administrator can do on a Slurm cluster, and what cannot work there.
+
+``examine`` is the entry point ``bftrainer.own_sites: slurm``, called by ``bftrainer up``. It uses
+what every user may ask: ``scontrol show``, ``sbatch --test-only`` and, where there is accounting,
+``sacctmgr show``.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bftrainer.errors import BatchSystemError, UsageError
+from bftrainer.model.own_site import NodeLimit, OwnSite, Wish
+from slurm_plugins import commands, own_limits, parse
+from slurm_plugins.commands import SlurmCommands, why_failed
+from slurm_plugins.doctor import PARTITION_ARGV
+from slurm_plugins.own_limits import Row, WholeNode
+from slurm_plugins.parse import duration_s, settings_in, values_in
+
+_PREEMPTING = ("preempt/partition_prio", "preempt/qos")
+_ENDS = ("CANCEL", "REQUEUE")  # modes that end a job; SUSPEND keeps its memory and GPUs
+_NONE = frozenset({"", "N/A", "(null)", "UNLIMITED", "NONE"})
+
+
+def examine(wish: Wish) -> OwnSite:
+    """Read the site for this user.
+
+    Raises:
+        UsageError: BFT-1281 to -1284, a daemon of this user cannot work here.
+        BatchSystemError: BFT-1285, Slurm does not answer.
+    """
+    return _Site(wish, SlurmCommands()).examine()
+
+
+@dataclass(slots=True)
+class _Site:
+    wish: Wish
+    commands: SlurmCommands
+    user: str = field(default_factory=lambda: pwd.getpwuid(os.geteuid()).pw_name)
+    _unread: list[str] = field(default_factory=list)
+
+    def examine(self) -> OwnSite:
+        config = settings_in(self._asked(commands.CONFIG))
+        shown = [values_in(line) for line in self._asked(PARTITION_ARGV).splitlines()]
+        partitions = {values["PartitionName"]: values for values in shown if values}
+        chosen = choose(partitions, config, self.wish.partition)
+        name, cluster = chosen["PartitionName"], config.get("ClusterName", "cluster")
+        check_preemption(name, partitions, config)
+        own = (
+            []
+            if "slurmdbd" not in config.get("AccountingStorageType", "")
+            else self._rows(
+                own_limits.associations_argv(self.user, cluster), own_limits.ASSOCIATION
+            )
+        )
+        self._try_out(name, own)
+        limits, walls = self._limits(chosen, own)
+        return OwnSite(
+            cluster=cluster,
+            partition=name,
+            n_nodes=int(chosen.get("TotalNodes", "0")),
+            preemption=mode_of(chosen, config),
+            grace_s=duration_s(chosen.get("GraceTime", "0")) or 0.0,
+            time_limit_s=min(walls)[0] if walls else None,
+            time_limit_words=min(walls)[1] if walls else "",
+            limits=tuple(limits),
+            unread=tuple(self._unread),
+            batch_options=self._options(name),
+        )
+
+    def _limits(
+        self, chosen: Row, own: Sequence[Row]
+    ) -> tuple[list[NodeLimit], list[tuple[float, str]]]:
+        """Return what the association and the QOS of a pilot allow: nodes, time limits."""
+        name = chosen["PartitionName"]
+        owners: list[tuple[Row, str]] = []
+        mine = own_limits.association_of(own, self.wish.account, name)
+        if mine is not None:
+            owners.append((mine, f"user {self.user} in account {mine['Account']}"))
+            used = self.wish.qos or mine["DefaultQOS"] or "normal"
+            wanted = {used, chosen.get("QoS", "")} - _NONE
+            rows = self._rows(own_limits.qos_argv(tuple(wanted)), own_limits.QOS)
+            owners += [(row, f"QOS {row['Name']}") for row in rows]
+        node = self._whole_node(name) if owners else WholeNode(cpus=1, gpus=0)
+        limits = [one for row, owner in owners for one in own_limits.node_limits(row, owner, node)]
+        walls = [(own_limits.wall_s(row), f"MaxWall of {owner}") for row, owner in owners]
+        walls.append((duration_s(chosen.get("MaxTime", "UNLIMITED")), f"MaxTime of {name}"))
+        return limits, [(limit_s, words) for limit_s, words in walls if limit_s]
+
+    def _whole_node(self, partition: str) -> WholeNode:
+        rows = parse.node_rows(self._asked(commands.SINFO))
+        nodes = [row.node for row in rows if row.partition == partition]
+        return WholeNode(
+            cpus=max((node.cpus for node in nodes), default=1),
+            gpus=max((node.gpus for node in nodes), default=0),
+        )
+
+    def _try_out(self, partition: str, own: Sequence[Row]) -> None:
+        """Let Slurm judge a pilot without submitting it."""
+        options = [f"{key}={value}" for key, value in self._given() if value]
+        argv = (
+            *("sbatch", "--test-only", f"--partition={partition}", "--nodes=1", "--exclusive"),
+            *("--mem=0", "--time=1", "--no-requeue", "--chdir=/", *options),
+        )
+        done = self.commands.run(argv, self.commands.base_environment(), stdin="#!/bin/sh\n")
+        if done.is_ok:
+            return
+        words = " ".join(done.stderr.split()).removeprefix("allocation failure: ")[:300]
+        accounts = sorted({row["Account"] for row in own})
+        advice = f"Yours are: {', '.join(accounts)} (--account). " if accounts else ""
+        raise UsageError(
+            "BFT-1283",
+            f"Slurm would refuse a pilot of {self.user} in partition {partition}: "
+            f"{words or why_failed(done)}.",
+            f"{advice}Give --account, --qos or another --partition, or ask the site for access.",
+        )
+
+    def _given(self) -> tuple[tuple[str, str], ...]:
+        return (("--account", self.wish.account), ("--qos", self.wish.qos))
+
+    def _options(self, partition: str) -> Mapping[str, object]:
+        conf = self.commands.base_environment().get("SLURM_CONF")
+        return {
+            "pilot_partition": partition,
+            "is_own": True,
+            **{key.removeprefix("--"): value for key, value in self._given() if value},
+            **({"slurm_conf": conf} if conf else {}),
+        }
+
+    def _asked(self, argv: Sequence[str]) -> str:
+        done = self.commands.query(argv)
+        if done.is_ok:
+            return done.stdout
+        raise BatchSystemError(
+            "BFT-1285",
+            f"Slurm cannot be asked: {why_failed(done)}",
+            "Try again on a login node of the cluster where sinfo answers.",
+        )
+
+    def _rows(self, argv: Sequence[str], fields: Sequence[str]) -> list[Row]:
+        done = self.commands.query(argv)
+        if not done.is_ok:
+            self._unread.append(f"Limits are unknown; Slurm applies them. {why_failed(done)}")
+        return own_limits.rows(done.stdout, fields) if done.is_ok else []
+
+
+def choose(partitions: Mapping[str, Row], config: Mapping[str, str], wanted: str) -> Row:
+    """Return the partition asked for, or the only one that fits (BFT-1281)."""
+    fitting = [name for name in partitions if not why_not(name, partitions, config)]
+    named = f"Partitions that are: {', '.join(fitting)}." if fitting else "There is none here."
+    if wanted in partitions:
+        return partitions[wanted]
+    if wanted:
+        raise UsageError(
+            "BFT-1281",
+            f"There is no partition {wanted}.",
+            f"Name one with --partition whose jobs can be preempted. {named}",
+        )
+    if len(fitting) == 1:
+        return partitions[fitting[0]]
+    raise UsageError(
+        "BFT-1281",
+        f"{len(fitting)} partitions have jobs that can be preempted.",
+        f"Name one with --partition. {named}",
+    )
+
+
+def check_preemption(name: str, partitions: Mapping[str, Row], config: Mapping[str, str]) -> None:
+    """Refuse a partition whose jobs keep their nodes from others (BFT-1282)."""
+    if reason := why_not(name, partitions, config):
+        fitting = [n for n in partitions if not why_not(n, partitions, config)]
+        advice = (
+            f"Use {' or '.join(fitting)} (--partition)."
+            if fitting
+            else (
+                "Ask the site for a preemptable partition (scavenge, killable, preempt); "
+                "its administrator can also run bftrainer for all users."
+            )
+        )
+        raise UsageError(
+            "BFT-1282",
+            f"Partition {name} cannot be used: {reason}, so pilots would keep its nodes "
+            "from other users.",
+            advice,
+        )
+
+
+def why_not(name: str, partitions: Mapping[str, Row], config: Mapping[str, str]) -> str:
+    """Say why jobs of a partition are not ended for those of others; "": they are.
+
+    With preemption by QOS the partition does not tell; then Slurm is believed.
+    """
+    kind, mode = config.get("PreemptType", ""), mode_of(partitions[name], config)
+    if kind not in _PREEMPTING:
+        return f"nothing is preempted on this cluster (PreemptType={kind or 'none'})"
+    if not any(word in mode for word in _ENDS):
+        return f"its jobs are not ended for others (PreemptMode={mode})"
+    tiers = {n: int(values.get("PriorityTier", "1")) for n, values in partitions.items()}
+    if kind == _PREEMPTING[0] and max(tiers.values()) <= tiers[name]:
+        return f"no partition has a higher PriorityTier than its {tiers[name]}"
+    return ""
+
+
+def mode_of(partition: Row, config: Mapping[str, str]) -> str:
+    """Return the preemption mode of a partition, by default that of the cluster."""
+    return partition.get("PreemptMode") or config.get("PreemptMode", "OFF")
