@@ -72,6 +72,7 @@ class SlurmBatchSystem:
             extra_environment=options.environment,
         )
         self._hook_file, self._pilot_partition = options.hook_file, options.pilot_partition
+        self._is_own, self._grace_s = options.is_own, options.grace_s
         self._cpus_per_node = 0
         self._reader = SnapshotReader(
             commands=self.commands,
@@ -136,7 +137,7 @@ class SlurmBatchSystem:
         qos, flags = doctor.qos_of(partitions.stdout, name), ""
         if qos:  # fails without a database; then there are no flags
             flags = self.commands.query(doctor.qos_argv(qos)).stdout
-        return doctor.findings(
+        found = doctor.findings(
             doctor.SlurmSettings(
                 config=config.stdout,
                 partitions=partitions.stdout,
@@ -148,6 +149,7 @@ class SlurmBatchSystem:
                 measured=measured,
             )
         )
+        return doctor.for_user(found, grace_s=self._grace_s) if self._is_own else found
 
     def open_announcer(self) -> Announcer | None:
         """Watch the file of the site's scripts, if the policy names it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bftrainer.model.finding import NOTHING, Finding, Measured, Weight
 from slurm_plugins.parse import settings_in, values_in
@@ -44,6 +44,29 @@ def findings(settings: SlurmSettings) -> tuple[Finding, ...]:
     ]
     order = list(Weight)
     return tuple(sorted(found, key=lambda f: (order.index(f.weight), f.code)))
+
+
+def for_user(found: tuple[Finding, ...], *, grace_s: float) -> tuple[Finding, ...]:
+    """Return the findings that concern a user's own daemon, with what a user can do.
+
+    There Slurm's preemption is the rule: what only delays ordinary jobs is the site's choice.
+    """
+    return tuple(
+        replace(f, remedy=_USERS_REMEDY[f.code], weight=Weight.LOSS)
+        for f in found
+        if f.code in _USERS_REMEDY and not (f.code == "BFT-1265" and grace_s > 0)
+    )
+
+
+_OTHER_PARTITION = "bftrainer down, then bftrainer up --partition NAME with a preemptable one"
+_USERS_REMEDY = {
+    "BFT-1261": _OTHER_PARTITION,
+    "BFT-1262": _OTHER_PARTITION,
+    "BFT-1264": _OTHER_PARTITION,
+    "BFT-1265": "bftrainer down, then bftrainer up: it uses the grace time",
+    "BFT-1269": "fewer pilots (bftrainer up --max-nodes), or ask the site for a longer test",
+    "BFT-1275": "nothing; keep nodes longer with a longer bftrainer up --time",
+}
 
 
 def qos_of(partitions: str, name: str) -> str:

@@ -1,6 +1,6 @@
 """What a user without an administrator can do on a Slurm cluster, and what cannot work there.
 
-``examine`` is the entry point ``bftrainer.own_sites: slurm``, called by ``bftrainer up``. It uses
+``SlurmSites`` is the entry point ``bftrainer.own_sites: slurm``, used by ``bftrainer up``. It uses
 what every user may ask: ``scontrol show``, ``sbatch --test-only`` and, where there is accounting,
 ``sacctmgr show``.
 """
@@ -11,10 +11,11 @@ import os
 import pwd
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from bftrainer.errors import BatchSystemError, UsageError
-from bftrainer.model.own_site import NodeLimit, OwnSite, Wish
-from slurm_plugins import commands, own_limits, parse
+from bftrainer.model.own_site import DaemonJob, NodeLimit, OwnSite, Wish
+from slurm_plugins import commands, own_job, own_limits, parse
 from slurm_plugins.commands import SlurmCommands, why_failed
 from slurm_plugins.doctor import PARTITION_ARGV
 from slurm_plugins.own_limits import Row, WholeNode
@@ -25,21 +26,42 @@ _ENDS = ("CANCEL", "REQUEUE")  # modes that end a job; SUSPEND keeps its memory 
 _NONE = frozenset({"", "N/A", "(null)", "UNLIMITED", "NONE"})
 
 
-def examine(wish: Wish) -> OwnSite:
-    """Read the site for this user.
+class SlurmSites:
+    """Implements ``bftrainer.own.site.OwnSites``."""
 
-    Raises:
-        UsageError: BFT-1281 to -1284, a daemon of this user cannot work here.
-        BatchSystemError: BFT-1285, Slurm does not answer.
-    """
-    return _Site(wish, SlurmCommands()).examine()
+    def __init__(self) -> None:
+        self._commands = SlurmCommands()
+        self._user = pwd.getpwuid(os.geteuid()).pw_name
+
+    def examine(self, wish: Wish) -> OwnSite:
+        """Read the site for this user.
+
+        Raises:
+            UsageError: BFT-1281 to -1283, a daemon of this user cannot work here.
+            BatchSystemError: BFT-1285, Slurm does not answer.
+        """
+        return _Site(wish, self._commands, self._user).examine()
+
+    def submit_daemon(self, argv: Sequence[str], out: Path, wish: Wish) -> DaemonJob:
+        """Submit the daemon's job; BFT-1287 if Slurm refuses it."""
+        options = (("--partition", wish.job_partition), ("--account", wish.account))
+        job_id = own_job.submit(self._commands, argv, out, options)
+        return self.find_daemon() or DaemonJob(job_id=job_id, state="pending")
+
+    def find_daemon(self) -> DaemonJob | None:
+        """Return the daemon's job, if one is queued or runs."""
+        return own_job.find(self._commands, self._user)
+
+    def cancel_daemon(self, job_id: str) -> None:
+        """Cancel the daemon's job."""
+        own_job.cancel(self._commands, job_id)
 
 
 @dataclass(slots=True)
 class _Site:
     wish: Wish
     commands: SlurmCommands
-    user: str = field(default_factory=lambda: pwd.getpwuid(os.geteuid()).pw_name)
+    user: str
     _unread: list[str] = field(default_factory=list)
 
     def examine(self) -> OwnSite:

@@ -19,13 +19,20 @@ LIMIT_S = 90.0  # a minute for the last checkpoints
 @click.command()
 @click.option("--now", is_flag=True, help="Kill the workers; write no checkpoints first.")
 @json_option
+@click.option("--batch-system", default="slurm", hidden=True)
 @socket_option
-def down(socket_name: str | None, *, now: bool, as_json: bool) -> int:
+def down(socket_name: str | None, batch_system: str, *, now: bool, as_json: bool) -> int:
     """End your daemon: trainers write a checkpoint, then all nodes are released.
 
     Trainers that have not finished go on with the next 'bftrainer up'.
     """
-    client = connect(socket_name)
+    from bftrainer.own.site import load  # noqa: PLC0415 - -h needs none of it
+
+    client, sites = connect(socket_name), load(batch_system)
+    if (job := sites.find_daemon()) and job.state == "pending":
+        sites.cancel_daemon(job.job_id)
+        click.echo(f"The job of your daemon ({job.job_id}) was pending and is cancelled.")
+        return ExitCode.OK
     left = [v.record.trainer_id for v in client.trainers() if not v.record.state.is_final]
     client.shutdown("now" if now else "saved")
     deadline = time.monotonic() + LIMIT_S

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from bftrainer.model.own_site import OwnSite
     from bftrainer.own.plan import Chosen
+    from bftrainer.own.site import OwnSites
 
 
 @click.command()
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 @click.option("-q", "--qos", default="", metavar="NAME", help="QOS of the pilots.")
 @click.option("--bind", default="", metavar="ADDRESS",
               help="Address of this host that the nodes reach.  [default: its name's]")  # fmt: skip
+@click.option("--as-job", is_flag=True,
+              help="Run it in a batch job of one CPU, where login nodes forbid it.")  # fmt: skip
+@click.option("--job-partition", default="", metavar="NAME",
+              help="Partition of that job.  [default: the cluster's]")  # fmt: skip
 @click.option("--batch-system", default="slurm", show_default=True, hidden=True)
 @click.option("--dry-run", is_flag=True, help="Check the site and print the settings only.")
 @json_option
@@ -44,8 +49,10 @@ def up(
     account: str,
     qos: str,
     bind: str,
+    job_partition: str,
     batch_system: str,
     *,
+    as_job: bool,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -56,7 +63,7 @@ def up(
     """
     from bftrainer.model.own_site import Wish  # noqa: PLC0415 - -h needs none of these
     from bftrainer.own import plan, starting  # noqa: PLC0415
-    from bftrainer.own.site import examine  # noqa: PLC0415
+    from bftrainer.own.site import load  # noqa: PLC0415
 
     wish = Wish(
         partition=partition,
@@ -64,52 +71,55 @@ def up(
         qos=qos,
         max_nodes=max_nodes,
         time_limit_s=time_limit_s,
+        job_partition=job_partition,
     )
-    site = examine(batch_system, wish)
+    sites = load(batch_system)
+    site = sites.examine(wish)
     chosen = plan.settings_for(site, wish)
     state_dir = paths.own_state_dir(os.environ, site.cluster)
-    if dry_run:
-        _print(site, chosen, state_dir, as_json=as_json, pid=None)
-        return ExitCode.OK
-    _refuse_second(state_dir)
-    starting.write_policy(state_dir, plan.policy_text(chosen))
-    client = connect(str(state_dir / paths.SOCKET_NAME))
-    argv = starting.daemon_argv(state_dir, batch_system, bind)
-    status = starting.start(argv, state_dir, client.status)
-    _print(site, chosen, state_dir, as_json=as_json, pid=status.pid)
+    if not as_json:
+        _print(site, chosen)
+    where = "nothing was started"
+    if not dry_run:
+        _refuse_second(state_dir, sites)
+        starting.write_policy(state_dir, plan.policy_text(chosen))
+        argv = starting.daemon_argv(state_dir, batch_system, bind)
+        status = connect(str(state_dir / paths.SOCKET_NAME)).status
+        if as_job:
+            where = starting.start_as_job(sites, argv, state_dir, wish, status)
+        else:
+            where = starting.start(argv, state_dir, status)
+    if as_json:
+        settings = {one.name: {"value": one.value, "why": one.why} for one in chosen}
+        print_json({"site": asdict(site), "settings": settings, "daemon": where})
+    else:
+        click.echo(where + ("" if dry_run else " Now: bftrainer submit train.py"))
     return ExitCode.OK
 
 
-def _refuse_second(state_dir: Path) -> None:
+def _refuse_second(state_dir: Path, sites: OwnSites) -> None:
+    who = ""
+    if job := sites.find_daemon():
+        who = f"job {job.job_id} is {job.state}"
     try:
-        status = connect(str(state_dir / paths.SOCKET_NAME)).status()
-    except BftError:
-        return
+        who = f"process {connect(str(state_dir / paths.SOCKET_NAME)).status().pid}"
+    except BftError as error:
+        if not who and error.exit_code == ExitCode.DAEMON_UNREACHABLE:
+            return
     raise UsageError(
         "BFT-1102",
-        f"Your daemon runs already (process {status.pid}, {state_dir}).",
-        "Use it: bftrainer status. Other settings: bftrainer down, then bftrainer up.",
+        f"You have a daemon already ({who or 'it does not answer'}; {state_dir}).",
+        "Use it: bftrainer status. For other settings: bftrainer down, then bftrainer up.",
         exit_code=ExitCode.ALREADY_RUNNING,
     )
 
 
-def _print(
-    site: OwnSite, chosen: tuple[Chosen, ...], state_dir: Path, *, as_json: bool, pid: int | None
-) -> None:
-    if as_json:
-        settings = {one.name: {"value": one.value, "why": one.why} for one in chosen}
-        document = {"site": asdict(site), "settings": settings, "state_dir": str(state_dir)}
-        print_json({**document, "pid": pid})
-        return
+def _print(site: OwnSite, chosen: tuple[Chosen, ...]) -> None:
     click.echo(f"cluster {site.cluster}, partition {site.partition}")
     for sentence in site.unread:
         click.echo(f"warning: {sentence}", err=True)
     for one in chosen:
         click.echo(f"{one.name} = {_shown(one.value)}  ({one.why})")
-    if pid is None:
-        click.echo("nothing was started", err=True)
-        return
-    click.echo(f"Your daemon runs (process {pid}, {state_dir}). Now: bftrainer submit train.py")
 
 
 def _shown(value: object) -> str:

@@ -18,6 +18,7 @@ class Wish:
     qos: str = ""
     max_nodes: int | None = None
     time_limit_s: float | None = None  # of a pilot
+    job_partition: str = ""  # of the daemon's own job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,3 +43,13 @@ class OwnSite:
     limits: tuple[NodeLimit, ...] = ()
     unread: tuple[str, ...] = ()  # what could not be read, a sentence each
     batch_options: Mapping[str, object] = field(default_factory=dict)  # for the daemon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonJob:
+    """The batch job in which a user's own daemon runs."""
+
+    job_id: str
+    state: str  # as the batch system calls it, in small letters: pending, running
+    reason: str = ""  # why it is pending
+    node: str = ""

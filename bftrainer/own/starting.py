@@ -7,7 +7,6 @@ not end it. Where a site ends all processes of a user at logout, ``--as-job`` is
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -15,7 +14,9 @@ from pathlib import Path
 
 from bftrainer import process
 from bftrainer.errors import BftError, ExitCode
+from bftrainer.model.own_site import Wish
 from bftrainer.model.views import StatusView
+from bftrainer.own.site import OwnSites
 
 START_TIMEOUT_S = 60.0
 POLICY_NAME, LOG_NAME, OUT_NAME = "policy.yaml", "daemon.log", "daemon.out"
@@ -51,8 +52,8 @@ def write_policy(state_dir: Path, text: str) -> Path:
     return path
 
 
-def start(argv: tuple[str, ...], state_dir: Path, answers: Callable[[], StatusView]) -> StatusView:
-    """Start the daemon and wait until it answers.
+def start(argv: tuple[str, ...], state_dir: Path, answers: Callable[[], StatusView]) -> str:
+    """Start the daemon, wait until it answers and say where it runs.
 
     Raises:
         BftError: BFT-1286, it ended, or does not answer in time.
@@ -60,24 +61,60 @@ def start(argv: tuple[str, ...], state_dir: Path, answers: Callable[[], StatusVi
     out = state_dir / OUT_NAME
     with out.open("wb") as stream:
         child = process.spawn(argv, stdout=stream, stderr=stream, cwd=Path("/"), env=os.environ)
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline and child.poll() is None:
-        try:
-            return answers()
-        except BftError:
-            time.sleep(0.05)  # not yet
-    return _failed(child, out, state_dir / LOG_NAME)
-
-
-def _failed(child: subprocess.Popen[bytes], out: Path, log: Path) -> StatusView:
+    status = _wait(answers, lambda: child.poll() is None)
+    if status is not None:
+        return f"Your daemon runs (process {status.pid}, {state_dir})."
     is_running = child.poll() is None
     if is_running:
         child.terminate()
+    raise _failed(out, state_dir / LOG_NAME, is_running=is_running)
+
+
+def start_as_job(
+    sites: OwnSites,
+    argv: tuple[str, ...],
+    state_dir: Path,
+    wish: Wish,
+    answers: Callable[[], StatusView],
+) -> str:
+    """Submit the daemon as a job; wait until it answers or is seen waiting; say which.
+
+    Raises:
+        BftError: BFT-1286, the job has ended; BFT-1287, it was refused.
+    """
+    out = state_dir / OUT_NAME
+    out.write_bytes(b"")
+    job = sites.submit_daemon(argv, out, wish)
+    status = _wait(answers, lambda: sites.find_daemon() is not None, pause_s=1.0)
+    if status is not None:
+        return f"Your daemon runs in job {job.job_id} (process {status.pid}, {state_dir})."
+    now = sites.find_daemon()
+    if now is None:
+        raise _failed(out, state_dir / LOG_NAME, is_running=False)
+    return (
+        f"Your daemon's job {now.job_id} is {now.state} ({now.reason}); verbs work when it runs,"
+        " and --job-partition names another partition."
+    )
+
+
+def _wait(
+    answers: Callable[[], StatusView], lives: Callable[[], bool], *, pause_s: float = 0.05
+) -> StatusView | None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline and lives():
+        try:
+            return answers()
+        except BftError:
+            time.sleep(pause_s)  # not yet
+    return None
+
+
+def _failed(out: Path, log: Path, *, is_running: bool) -> BftError:
     words = [line for line in out.read_text(errors="replace").splitlines() if line.strip()]
     error = next((line for line in words if line.startswith("error ")), words[-1] if words else "")
     next_step = next((line[6:] for line in words if line.startswith("next: ")), "")
     reason = f"it did not answer within {START_TIMEOUT_S:g} s" if is_running else error
-    raise BftError(
+    return BftError(
         "BFT-1286",
         f"The daemon did not start: {reason.removeprefix('error ') or 'no message'}",
         next_step or f"Read {out} and {log}.",
