@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bftrainer.errors import BatchSystemError, UsageError
+from bftrainer.hostlist import ParseError
 from bftrainer.model.own_site import DaemonJob, NodeLimit, OwnSite, Wish
 from slurm_plugins import commands, own_job, own_limits, parse
 from slurm_plugins.commands import SlurmCommands, why_failed
 from slurm_plugins.doctor import PARTITION_ARGV
 from slurm_plugins.own_limits import Row, WholeNode
-from slurm_plugins.parse import duration_s, settings_in, values_in
+from slurm_plugins.parse import duration_s, settings_in, values_in, whole
 
 _PREEMPTING = ("preempt/partition_prio", "preempt/qos")
 _ENDS = ("CANCEL", "REQUEUE")  # modes that end a job; SUSPEND keeps its memory and GPUs
@@ -40,7 +41,14 @@ class SlurmSites:
             UsageError: BFT-1281 to -1283, a daemon of this user cannot work here.
             BatchSystemError: BFT-1285, Slurm does not answer.
         """
-        return _Site(wish, self._commands, self._user).examine()
+        try:
+            return _Site(wish, self._commands, self._user).examine()
+        except ParseError as problem:
+            raise BatchSystemError(
+                "BFT-1285",
+                f"Slurm printed something unexpected: {problem}.",
+                "Report it with the output of 'scontrol show partition'.",
+            ) from problem
 
     def submit_daemon(self, argv: Sequence[str], out: Path, wish: Wish) -> DaemonJob:
         """Submit the daemon's job; BFT-1287 if Slurm refuses it."""
@@ -83,7 +91,7 @@ class _Site:
         return OwnSite(
             cluster=cluster,
             partition=name,
-            n_nodes=int(chosen.get("TotalNodes", "0")),
+            n_nodes=whole(chosen.get("TotalNodes", "0")),
             preemption=mode_of(chosen, config),
             grace_s=duration_s(chosen.get("GraceTime", "0")) or 0.0,
             time_limit_s=min(walls)[0] if walls else None,
@@ -220,7 +228,7 @@ def why_not(name: str, partitions: Mapping[str, Row], config: Mapping[str, str])
         return f"nothing is preempted on this cluster (PreemptType={kind or 'none'})"
     if not any(word in mode for word in _ENDS):
         return f"its jobs are not ended for others (PreemptMode={mode})"
-    tiers = {n: int(values.get("PriorityTier", "1")) for n, values in partitions.items()}
+    tiers = {n: whole(values.get("PriorityTier", "1")) for n, values in partitions.items()}
     if kind == _PREEMPTING[0] and max(tiers.values()) <= tiers[name]:
         return f"no partition has a higher PriorityTier than its {tiers[name]}"
     return ""

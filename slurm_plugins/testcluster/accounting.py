@@ -158,7 +158,9 @@ def render(config: ClusterConfig, user: str, port: int) -> str:
 
 def slurm_settings(config: ClusterConfig, port: int) -> dict[str, object]:
     """Return the settings for slurm.conf."""
+    enforced = {"AccountingStorageEnforce": "associations,limits,qos"}
     return {
+        **(enforced if config.enforces_limits else {}),
         "AccountingStorageType": "accounting_storage/slurmdbd",
         "AccountingStorageHost": "127.0.0.1",
         "AccountingStoragePort": port,

@@ -41,6 +41,7 @@ class ClusterConfig:
     message_timeout_s: int = 10  # Slurm's default; commands give up a second earlier
     up_timeout_s: float = 60.0
     accounting: bool = False  # slurmdbd on a database of its own, so that sacct works
+    enforces_limits: bool = False  # of associations and QOS; needs accounting
     has_hook: bool = False  # the scripts of slurm_plugins.hook, which append to hook_file
     grace_time_s: int = 0  # of the pilots' partition
     preempt_type: Literal["partition_prio", "qos"] = "partition_prio"  # qos: needs accounting

@@ -264,6 +264,7 @@ def given_back(
     *,
     now_s: float = T0,
     pick: Pick = by_name,
+    settings: Settings = Settings(),  # noqa: B008 - frozen
 ) -> Draft:
     """What goes, and who gets nothing: a decision after its first stage."""
     given = DecisionInput(
@@ -272,7 +273,7 @@ def given_back(
         is_new_snapshot=True,
         pilots=tuple(pilots),
         trainers=(),
-        settings=Settings(),
+        settings=settings,
         memory=memory or Memory(),
     )
     queue = PrintedQueue(seen, now_s, given.settings.cycle_s)

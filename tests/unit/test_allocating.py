@@ -101,3 +101,14 @@ def test_a_daemon_that_backs_off_gives_up_what_costs_the_trainers_least() -> Non
     gone = _decide(Fold(settings=Settings(reserve_nodes_per_type=0, max_held_nodes=4)))
     assert len(gone) == 1
     assert gone < {"n4", "n5"}
+
+
+def test_the_policys_limit_gives_up_what_costs_the_trainers_least_and_says_so() -> None:
+    gone = _decide(Fold(settings=Settings(reserve_nodes_per_type=0, max_nodes=4)))
+    assert len(gone) == 1
+    assert gone < {"n4", "n5"}
+
+
+def test_the_smaller_of_both_limits_counts() -> None:
+    settings = Settings(reserve_nodes_per_type=0, max_nodes=4, max_held_nodes=3)
+    assert len(_decide(Fold(settings=settings))) == 2

@@ -40,6 +40,14 @@ def _nodes_for(given: Draft) -> dict[str, set[str]]:
     return result
 
 
+def test_without_give_back_a_job_gets_free_nodes_and_ours_are_left_to_preemption() -> None:
+    own = replace(SETTINGS, gives_back=False)
+    seen = snapshot(_busy(6, "n1", "n2", "n3", "n4"), [pending("7", 4)])
+    given = given_back(seen, held("n1", "n2", "n3", "n4"), settings=own)
+    assert given.releases == ()
+    assert set(given.memory.held_off) == {"n5", "n6"}  # no pilot takes them from it
+
+
 # ---- who gets something ----------------------------------------------------------------
 
 

@@ -1,0 +1,175 @@
+"""A user's own daemon on a real Slurm that knows nothing of it: ``bftrainer up`` and ``down``."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bftrainer import process
+from bftrainer.api.client import Client
+from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.errors import ExitCode
+from bftrainer.model.trainer import TrainerState
+from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
+from tests.integration.daemon_scripts import SLOW, light_spec, trainer_spec
+from tests.integration.slurm_fixtures import running_cluster
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.slurm
+GRACE_S = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Researcher:
+    """Somebody who can submit jobs, and nothing else."""
+
+    cluster: SlurmTestCluster
+    state: Path
+
+    @property
+    def client(self) -> Client:
+        return Client(self.state / "daemon.sock")
+
+    def says(self, *words: str) -> process.Completed:
+        env = {**os.environ, **self.cluster.env, "BFTRAINER_STATE_DIR": str(self.state)}
+        argv = (sys.executable, "-m", "bftrainer", *words)
+        return process.run(argv, timeout_s=120, env=env, cwd=Path("/"))
+
+    def does(self, *words: str) -> str:
+        done = self.says(*words)
+        assert done.is_ok, done.stderr
+        return done.stdout
+
+    def pilots(self) -> list[str]:
+        shown = self.cluster.command("squeue", "-h", "-p", "scavenge", "-o", "%j")
+        return shown.stdout.split()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmTestCluster]:
+    with running_cluster(
+        n_nodes=3,
+        gpus_per_node=0,
+        bf_interval_s=2,
+        scheduler_parameters=FAST_CYCLE,
+        pilot_partition="scavenge",
+        preempt_mode="REQUEUE",
+        grace_time_s=GRACE_S,
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def researcher(cluster: SlurmTestCluster, tmp_path: Path) -> Iterator[Researcher]:
+    one = Researcher(cluster=cluster, state=tmp_path / "state")
+    try:
+        yield one
+    finally:
+        one.says("down", "--now")
+        cluster.command("scancel", "--name=bftrainer-daemon")
+        wait_for(lambda: not one.pilots(), what="no pilot is left")
+
+
+def test_a_dry_run_says_what_would_be_chosen_and_starts_nothing(researcher: Researcher) -> None:
+    said = researcher.does("up", "--dry-run", "--max-nodes", "2")
+    assert "partition scavenge" in said
+    assert "max_nodes = 2  (--max-nodes)" in said
+    assert "give_back = false" in said
+    assert "PreemptMode=REQUEUE" in said
+    assert not researcher.state.exists()
+    plain = json.loads(researcher.does("up", "--dry-run", "--json"))
+    assert plain["settings"]["max_nodes"]["value"] == 3
+    assert plain["site"]["grace_s"] == GRACE_S
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (("--partition", "batch"), "BFT-1282"),
+        (("--partition", "nix"), "BFT-1281"),
+        (("--batch-system", "local"), "BFT-1201"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_starts(
+    researcher: Researcher, options: tuple[str, ...], code: str
+) -> None:
+    done = researcher.says("up", *options)
+    assert done.returncode != 0
+    assert re.match(rf"error {code}: .+\nnext: .+\n\Z", done.stderr), done.stderr
+    assert not researcher.state.exists()
+
+
+def test_a_daemon_that_does_not_start_says_why(researcher: Researcher) -> None:
+    done = researcher.says("up", "--bind", "203.0.113.1")  # an address of no host
+    assert "error BFT-1286: The daemon did not start: BFT-" in done.stderr
+    assert "next: " in done.stderr
+
+
+def test_trainers_leave_within_the_grace_time_and_go_on(
+    researcher: Researcher, tmp_path: Path
+) -> None:
+    assert "Your daemon runs" in researcher.does("up")
+    second = researcher.says("up")
+    assert second.returncode == ExitCode.ALREADY_RUNNING
+    assert "BFT-1102" in second.stderr
+    client = researcher.client
+    trainer = client.submit(
+        trainer_spec(tmp_path / "slow", SLOW, n_max=3, epochs=None)
+    ).record.trainer_id
+    wait_for(
+        lambda: client.trainer(trainer).record.progress.size == 3,
+        timeout_s=120,
+        what="it trains on all nodes",
+    )
+    job = researcher.cluster.submit(n_nodes=3, duration_s=2)  # an ordinary job of somebody else
+    wait_for(lambda: researcher.cluster.started_s(job), timeout_s=GRACE_S / 2, what="it starts")
+    wait_for(lambda: client.trainer(trainer).record.state is TrainerState.PARKED, what="it parks")
+    step = client.trainer(trainer).record.progress.step
+    wait_for(
+        lambda: client.trainer(trainer).record.progress.step > step,
+        timeout_s=120,
+        what="it goes on where it was",
+    )
+    status = client.status()
+    assert (status.preemptions, status.give_backs) == (3, 0)
+    assert client.trainer(trainer).record.failures == 0
+    assert "To be continued: " + trainer in researcher.does("down")
+    wait_for(lambda: not researcher.pilots(), timeout_s=15, what="no pilot is left")
+    journal = DaemonProcess(researcher.state, batch_system="slurm", batch_options={}).entries(
+        "parked"
+    )
+    assert [e.plain()["what"]["is_saved"] for e in journal] == [True, True]
+
+
+def test_the_daemons_job_is_requeued_and_training_goes_on(
+    researcher: Researcher, tmp_path: Path
+) -> None:
+    assert "Your daemon runs in job" in researcher.does("up", "--as-job", "--max-nodes", "2")
+    client, cluster = researcher.client, researcher.cluster
+    trainer = client.submit(light_spec(tmp_path / "light", n_max=2)).record.trainer_id
+    wait_for(lambda: len(client.trainer(trainer).observed_nodes) == 2, what="it trains")
+    first = client.status()
+    job = cluster.command("squeue", "-h", "-n", "bftrainer-daemon", "-o", "%i").stdout.strip()
+    assert cluster.command("scontrol", "requeue", job).is_ok
+    socket = researcher.state / "daemon.sock"
+    wait_for(lambda: not socket.exists(), what="the daemon is gone")
+    again = researcher.says("up")
+    assert again.returncode == ExitCode.ALREADY_RUNNING
+    assert f"job {job} is pending" in again.stderr
+    assert cluster.command("scontrol", "update", f"JobId={job}", "StartTime=now").is_ok
+    wait_for(socket.exists, what="it is back")
+    view = wait_for(
+        lambda: v if len((v := client.trainer(trainer)).observed_nodes) == 2 else None,
+        what="it found its workers",
+    )
+    assert client.status().incarnation == first.incarnation + 1
+    assert view.record.rescales == 0
+    researcher.does("down", "--now")
+    wait_for(lambda: not cluster.command("squeue", "-h", "-o", "%i").stdout, what="no job is left")

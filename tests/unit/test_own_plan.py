@@ -1,0 +1,87 @@
+"""What ``bftrainer up`` chooses from a site, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bftrainer.errors import UsageError
+from bftrainer.model.own_site import NodeLimit, OwnSite, Wish
+from bftrainer.own.plan import policy_text, settings_for
+from bftrainer.policy.load import load_policy
+
+SITE = OwnSite(
+    cluster="c1",
+    partition="scavenge",
+    n_nodes=40,
+    preemption="REQUEUE",
+    time_limit_s=86_400.0,
+    time_limit_words="MaxTime of scavenge",
+    batch_options={"pilot_partition": "scavenge", "is_own": True},
+)
+
+
+def _values(site: OwnSite, **wish: object) -> dict[str, object]:
+    chosen = settings_for(site, Wish(**wish))  # type: ignore[arg-type]  # test values
+    return {one.name: one.value for one in chosen}
+
+
+def _with(**changes: object) -> OwnSite:
+    return replace(SITE, **changes)  # type: ignore[arg-type]  # test values
+
+
+def test_the_policy_is_one_that_the_daemon_reads(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(policy_text(settings_for(_with(grace_s=60.0), Wish(max_nodes=3))))
+    path.chmod(0o600)
+    policy = load_policy(path)
+    assert (policy.max_nodes, policy.give_back, policy.reserve_nodes_per_type) == (3, False, 0)
+    assert policy.batch_options["grace_s"] == 60.0
+    assert policy.batch_options["pilot_partition"] == "scavenge"
+
+
+@pytest.mark.parametrize(
+    ("limits", "wanted", "nodes", "words"),
+    [
+        ((), None, 8, "default"),
+        ((), 20, 20, "--max-nodes"),
+        ((), 100, 40, "no more nodes"),
+        ((NodeLimit(n_nodes=5, words="MaxJobsPU=5 of QOS q"),), None, 5, "MaxJobsPU=5"),
+        (
+            (NodeLimit(n_nodes=5, words="five"), NodeLimit(n_nodes=2, words="two")),
+            4,
+            2,
+            "two",
+        ),
+    ],
+)
+def test_the_least_limit_counts_and_is_named(
+    limits: tuple[NodeLimit, ...], wanted: int | None, nodes: int, words: str
+) -> None:
+    first = settings_for(_with(limits=limits), Wish(max_nodes=wanted))[0]
+    assert (first.name, first.value) == ("max_nodes", nodes)
+    assert words in first.why
+
+
+def test_a_limit_of_nothing_is_refused_with_its_name() -> None:
+    none = (NodeLimit(n_nodes=0, words="MaxSubmit=0 of user ann in account lab"),)
+    with pytest.raises(UsageError) as refused:
+        settings_for(_with(limits=none), Wish())
+    assert refused.value.code == "BFT-1284"
+    assert "MaxSubmit=0 of user ann" in refused.value.cause
+
+
+def test_the_time_limit_is_the_sites_where_that_is_shorter() -> None:
+    assert _values(SITE)["pilot_time_limit_s"] == 4 * 3600.0
+    assert _values(SITE, time_limit_s=7200.0)["pilot_time_limit_s"] == 7200.0
+    assert _values(_with(time_limit_s=1800.0))["pilot_time_limit_s"] == 1800.0
+    with pytest.raises(UsageError, match="BFT-1284"):
+        settings_for(_with(time_limit_s=60.0), Wish())
+
+
+def test_without_a_grace_time_there_is_no_option_for_it() -> None:
+    options = _values(SITE)["batch_options"]
+    assert isinstance(options, dict)
+    assert "grace_s" not in options
