@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import pydantic
 
 from bftrainer.errors import BatchSystemError
-from bftrainer.model.cluster import JobState, Snapshot
+from bftrainer.model.cluster import JobState, NodeLeft, Snapshot
 from bftrainer.model.finding import NOTHING, Finding, Measured
 from bftrainer.poll.announcer import Announcer
 from bftrainer.poll.batch_system import (
@@ -53,8 +53,18 @@ class SlurmOptions(pydantic.BaseModel):
     user: str | None = None  # owner of our pilots; default: the user of the daemon
     environment: dict[_Variable, _Value] = {}  # for the commands, e.g. a PATH
     hook_file: Path | None = None  # written by the site's scripts (docs/howto/slurm-site.md)
+    # Share of a node that a pilot takes; all 0: the whole node.
+    slot_cpus: int = pydantic.Field(default=0, ge=0)
+    slot_memory_mb: int = pydantic.Field(default=0, ge=0)
+    slot_gpus: int = pydantic.Field(default=0, ge=0)
     is_own: bool = False  # of a user's own daemon, who can change nothing of the site
     grace_s: float = pydantic.Field(default=0.0, ge=0)  # GraceTime of the pilots' partition
+
+    @property
+    def share(self) -> NodeLeft | None:
+        """What a pilot takes of a node; None: all of it."""
+        share = NodeLeft(cpus=self.slot_cpus, memory_mb=self.slot_memory_mb, gpus=self.slot_gpus)
+        return None if share == NodeLeft(cpus=0) else share
 
 
 class SlurmBatchSystem:
@@ -80,6 +90,7 @@ class SlurmBatchSystem:
             pilot_partition=options.pilot_partition,
             partition=options.partition,
             reservations_interval_s=options.reservations_interval_s,
+            share=options.share,
         )
         site = {"--account": options.account, "--qos": options.qos}
         self._launcher = PilotLauncher(
@@ -87,6 +98,7 @@ class SlurmBatchSystem:
             partition=options.pilot_partition,
             sbatch_options=tuple(f"{key}={value}" for key, value in site.items() if value),
             grace_s=options.grace_s,
+            share=options.share,
         )
 
     @property
@@ -112,7 +124,7 @@ class SlurmBatchSystem:
     def launch_pilot(self, request: PilotRequest) -> str:
         """Submit a pilot; raises ``BatchSystemError`` (BFT-1222 to -1224, -1226)."""
         job_id = self._launcher.launch(request, cycle_s=self.cycle_s)
-        self._reader.remember(job_id, request.pilot_id)
+        self._reader.remember(job_id, request.pilot_id, request.node)
         return job_id
 
     def cancel_pilots(self, job_ids: Sequence[str], *, force: bool = False) -> None:

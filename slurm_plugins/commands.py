@@ -30,7 +30,7 @@ JOB_FORMAT = RECORD + FIELD.join(
     )
 )
 # Job names are free text chosen by users, so they are read for our own jobs only.
-NAME_FORMAT = RECORD + FIELD.join(("%i", "%j"))
+NAME_FORMAT = RECORD + FIELD.join(("%i", "%j", "%k"))
 PILOT_FORMAT = RECORD + FIELD.join(("%i", "%T", "%r", "%S", "%N"))
 
 # Only -O shows how much memory and how many GPUs of a node are allocated.

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from bftrainer.errors import BatchSystemError
 from bftrainer.hostlist import ParseError
-from bftrainer.model.cluster import Presence
+from bftrainer.model.cluster import NodeLeft, Presence
 from bftrainer.poll.batch_system import PilotObservation, PilotRequest
-from slurm_plugins import commands, parse, states
+from slurm_plugins import commands, parse, slots, states
 from slurm_plugins.commands import SlurmCommands, why_failed
 
 FORCE_AFTER_S = 2.0
@@ -46,6 +46,7 @@ class PilotLauncher:
     partition: str
     sbatch_options: tuple[str, ...] = ()  # the site's: account, QOS
     grace_s: float = 0.0  # GraceTime of the partition
+    share: NodeLeft | None = None  # of a node, for a pilot; None: the whole node
     running: frozenset[str] = frozenset()  # job ids last seen running
     _asked_s: dict[str, float] = field(default_factory=dict)
 
@@ -102,8 +103,10 @@ class PilotLauncher:
         log_pattern = str(request.log_path).replace("%", "%%")
         return (
             *("sbatch", "--parsable", f"--job-name={request.pilot_id}"),
-            *(f"--partition={self.partition}", "--nodes=1", f"--nodelist={request.node}"),
-            *("--exclusive", "--mem=0", f"--time={minutes}", f"--deadline=now+{deadline_s}"),
+            *(f"--partition={self.partition}", "--nodes=1"),
+            *(f"--nodelist={slots.node_of(request.node)}", *size_options(self.share)),
+            *((f"--comment={request.node}",) if self.share else ()),  # its slot
+            *(f"--time={minutes}", f"--deadline=now+{deadline_s}"),
             *("--no-requeue", "--export=ALL", "--chdir=/", "--input=/dev/null"),
             *(f"--output={log_pattern}", "--open-mode=append"),
             *((f"--gres=gpu:{request.gpus}",) if request.gpus > 0 else ()),
@@ -183,6 +186,14 @@ class PilotLauncher:
             }
         except ParseError as problem:
             return f"squeue printed something unexpected: {problem}."
+
+
+def size_options(share: NodeLeft | None) -> tuple[str, ...]:
+    """Return sbatch's options for a whole node, or for a share of one without its GPUs."""
+    if share is None:
+        return ("--exclusive", "--mem=0")
+    cpus = (f"--cpus-per-task={share.cpus}",) if share.cpus else ()
+    return ("--ntasks=1", *cpus, *((f"--mem={share.memory_mb}M",) if share.memory_mb else ()))
 
 
 def batch_script(agent_argv: Sequence[str], *, has_grace: bool = False) -> str:

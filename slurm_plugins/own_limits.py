@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from bftrainer.model.cluster import Node, NodeLeft
 from bftrainer.model.own_site import NodeLimit
 from slurm_plugins.parse import duration_s
 
@@ -29,11 +30,21 @@ Row = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WholeNode:
-    """What a pilot takes: the most that a node of the partition has."""
+class Taken:
+    """What a pilot takes: a share of a node, or the most that a node of the partition has."""
 
     cpus: int
     gpus: int
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node], share: NodeLeft | None) -> Taken:
+        """Return what a pilot on one of these nodes takes."""
+        if share is not None:
+            return cls(cpus=share.cpus, gpus=share.gpus)
+        return cls(
+            cpus=max((node.cpus for node in nodes), default=1),
+            gpus=max((node.gpus for node in nodes), default=0),
+        )
 
     def amount(self, resource: str) -> int:
         """Return how much of a trackable resource one pilot uses; 0: not counted here."""
@@ -65,7 +76,7 @@ def association_of(found: Sequence[Row], account: str, partition: str) -> Row | 
     return next(iter(sorted(fitting, key=lambda row: row["Partition"], reverse=True)), None)
 
 
-def node_limits(row: Row, owner: str, node: WholeNode) -> Iterator[NodeLimit]:
+def node_limits(row: Row, owner: str, node: Taken) -> Iterator[NodeLimit]:
     """Return the limits of an association or QOS that are set."""
     for name in _OF_JOBS:
         if _COUNT.fullmatch(row.get(name, "")):
@@ -75,7 +86,7 @@ def node_limits(row: Row, owner: str, node: WholeNode) -> Iterator[NodeLimit]:
             if each := node.amount(resource):
                 words = f"{name}={resource}={count} of {owner}"
                 if each > 1:
-                    words += f", and a node has {each}"
+                    words += f", and a pilot takes {each}"
                 yield NodeLimit(n_nodes=count // each, words=words)
     for resource, count in _resources(row.get("MaxTRES", "")):
         if node.amount(resource) > count:  # of one job: no whole node fits

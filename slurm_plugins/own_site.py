@@ -15,11 +15,13 @@ from pathlib import Path
 
 from bftrainer.errors import BatchSystemError, UsageError
 from bftrainer.hostlist import ParseError
+from bftrainer.model.cluster import Node, NodeLeft
 from bftrainer.model.own_site import DaemonJob, NodeLimit, OwnSite, Wish
-from slurm_plugins import commands, own_job, own_limits, parse
+from slurm_plugins import commands, own_job, own_limits, parse, slots
 from slurm_plugins.commands import SlurmCommands, why_failed
 from slurm_plugins.doctor import PARTITION_ARGV
-from slurm_plugins.own_limits import Row, WholeNode
+from slurm_plugins.launcher import size_options
+from slurm_plugins.own_limits import Row, Taken
 from slurm_plugins.parse import duration_s, settings_in, values_in, whole
 
 _PREEMPTING = ("preempt/partition_prio", "preempt/qos")
@@ -79,6 +81,8 @@ class _Site:
         chosen = choose(partitions, config, self.wish.partition)
         name, cluster = chosen["PartitionName"], config.get("ClusterName", "cluster")
         check_preemption(name, partitions, config)
+        nodes = self._nodes(name)
+        share = slots.share_of(self.wish.share, nodes) if self.wish.share else None
         own = (
             []
             if "slurmdbd" not in config.get("AccountingStorageType", "")
@@ -86,23 +90,23 @@ class _Site:
                 own_limits.associations_argv(self.user, cluster), own_limits.ASSOCIATION
             )
         )
-        self._try_out(name, own)
-        limits, walls = self._limits(chosen, own)
+        self._try_out(name, own, share)
+        limits, walls = self._limits(chosen, own, Taken.of(nodes, share))
         return OwnSite(
             cluster=cluster,
             partition=name,
-            n_nodes=whole(chosen.get("TotalNodes", "0")),
+            n_nodes=sum(len(slots.names(n, share)) if share else 1 for n in nodes),
             preemption=mode_of(chosen, config),
             grace_s=duration_s(chosen.get("GraceTime", "0")) or 0.0,
             time_limit_s=min(walls)[0] if walls else None,
             time_limit_words=min(walls)[1] if walls else "",
             limits=tuple(limits),
             unread=tuple(self._unread),
-            batch_options=self._options(name),
+            batch_options=self._options(name, share),
         )
 
     def _limits(
-        self, chosen: Row, own: Sequence[Row]
+        self, chosen: Row, own: Sequence[Row], node: Taken
     ) -> tuple[list[NodeLimit], list[tuple[float, str]]]:
         """Return what the association and the QOS of a pilot allow: nodes, time limits."""
         name = chosen["PartitionName"]
@@ -114,26 +118,28 @@ class _Site:
             wanted = {used, chosen.get("QoS", "")} - _NONE
             rows = self._rows(own_limits.qos_argv(tuple(wanted)), own_limits.QOS)
             owners += [(row, f"QOS {row['Name']}") for row in rows]
-        node = self._whole_node(name) if owners else WholeNode(cpus=1, gpus=0)
         limits = [one for row, owner in owners for one in own_limits.node_limits(row, owner, node)]
         walls = [(own_limits.wall_s(row), f"MaxWall of {owner}") for row, owner in owners]
         walls.append((duration_s(chosen.get("MaxTime", "UNLIMITED")), f"MaxTime of {name}"))
         return limits, [(limit_s, words) for limit_s, words in walls if limit_s]
 
-    def _whole_node(self, partition: str) -> WholeNode:
-        rows = parse.node_rows(self._asked(commands.SINFO))
-        nodes = [row.node for row in rows if row.partition == partition]
-        return WholeNode(
-            cpus=max((node.cpus for node in nodes), default=1),
-            gpus=max((node.gpus for node in nodes), default=0),
-        )
+    def _nodes(self, partition: str) -> list[Node]:
+        rows = [r for r in parse.node_rows(self._asked(commands.SINFO)) if r.partition == partition]
+        if self.wish.share and any(row.allows.is_exclusive for row in rows):
+            raise UsageError(
+                "BFT-1288",
+                f"Jobs in partition {partition} have whole nodes (OverSubscribe=EXCLUSIVE).",
+                "Leave out --gpus-per-pilot, --cpus-per-pilot and --mem-per-pilot.",
+            )
+        return [row.node for row in rows]
 
-    def _try_out(self, partition: str, own: Sequence[Row]) -> None:
+    def _try_out(self, partition: str, own: Sequence[Row], share: NodeLeft | None) -> None:
         """Let Slurm judge a pilot without submitting it."""
         options = [f"{key}={value}" for key, value in self._given() if value]
+        options += size_options(share)
         argv = (
-            *("sbatch", "--test-only", f"--partition={partition}", "--nodes=1", "--exclusive"),
-            *("--mem=0", "--time=1", "--no-requeue", "--chdir=/", *options),
+            *("sbatch", "--test-only", f"--partition={partition}", "--nodes=1"),
+            *("--time=1", "--no-requeue", "--chdir=/", *options),
         )
         done = self.commands.run(argv, self.commands.base_environment(), stdin="#!/bin/sh\n")
         if done.is_ok:
@@ -151,13 +157,22 @@ class _Site:
     def _given(self) -> tuple[tuple[str, str], ...]:
         return (("--account", self.wish.account), ("--qos", self.wish.qos))
 
-    def _options(self, partition: str) -> Mapping[str, object]:
+    def _options(self, partition: str, share: NodeLeft | None) -> Mapping[str, object]:
         conf = self.commands.base_environment().get("SLURM_CONF")
         return {
             "pilot_partition": partition,
             "is_own": True,
             **{key.removeprefix("--"): value for key, value in self._given() if value},
             **({"slurm_conf": conf} if conf else {}),
+            **(
+                {
+                    "slot_cpus": share.cpus,
+                    "slot_memory_mb": share.memory_mb,
+                    "slot_gpus": share.gpus,
+                }
+                if share
+                else {}
+            ),
         }
 
     def _asked(self, argv: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ import datetime as dt
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -280,13 +280,10 @@ def _job(row: str, lists: NodeLists, read_time: ReadTime) -> Job:
     )
 
 
-def pilot_names(text: str) -> dict[str, str]:
-    """Parse ``squeue`` in ``NAME_FORMAT``: job id -> job name."""
-    return dict(_pair(fields) for fields in records(text, 2))
-
-
-def _pair(fields: Sequence[str]) -> tuple[str, str]:
-    return fields[0], fields[1]
+def pilot_names(text: str) -> dict[str, tuple[str, str]]:
+    """Parse ``squeue`` in ``NAME_FORMAT``: job id -> job name and comment, the pilot's slot."""
+    rows = records(text, 3)
+    return {job_id: (name, "" if slot in NOTHING else slot) for job_id, name, slot in rows}
 
 
 def reservations(text: str, read_time: ReadTime | None = None) -> tuple[Reservation, ...]:

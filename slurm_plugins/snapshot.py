@@ -19,6 +19,7 @@ from bftrainer.model.cluster import (
     Job,
     JobState,
     Node,
+    NodeLeft,
     NodeState,
     Partition,
     Reservation,
@@ -26,7 +27,7 @@ from bftrainer.model.cluster import (
     Snapshot,
     not_idle_where_jobs_run,
 )
-from slurm_plugins import asked, commands, parse
+from slurm_plugins import asked, commands, parse, slots
 from slurm_plugins.again import Made, Rows
 from slurm_plugins.arrays import Room, written_out
 from slurm_plugins.clock import ControllerClock
@@ -50,10 +51,11 @@ class SnapshotReader:
     pilot_partition: str
     partition: str | None  # report only nodes that are also in this one
     reservations_interval_s: float
+    share: NodeLeft | None = None  # of a node, for a pilot; None: the whole node
     config: parse.ControllerConfig | None = None
     clock: ControllerClock = field(default_factory=ControllerClock)
     running_pilots: frozenset[str] = frozenset()  # job ids, as last seen
-    _names: dict[str, str] = field(default_factory=dict)
+    _names: dict[str, tuple[str, str]] = field(default_factory=dict)  # pilot id, slot
     _completing: Completing = field(default_factory=Completing)
     _switches: dict[str, str] = field(default_factory=dict)  # by node
     _node_rows: Rows[parse.NodeRow] = field(default_factory=Rows)
@@ -74,9 +76,9 @@ class SnapshotReader:
     _unread: list[str] = field(default_factory=list)
     _failures: list[str] = field(default_factory=list)
 
-    def remember(self, job_id: str, pilot_id: str) -> None:
+    def remember(self, job_id: str, pilot_id: str, slot: str) -> None:
         """Store the name of a pilot just launched, so that it need not be queried."""
-        self._names[job_id] = pilot_id
+        self._names[job_id] = pilot_id, slot
 
     def slurm_uid(self) -> int | None:
         """Return the uid of SlurmUser; None: not known."""
@@ -104,11 +106,14 @@ class SnapshotReader:
         if jobs is not None:
             n_planned = self.config.bf_max_job_array_resv if self.config is not None else 0
             jobs = written_out(jobs, Room.of(nodes or (), jobs), n_planned)
+        reservations = self._read_reservations()
+        if self.share is not None and nodes is not None:
+            nodes, jobs, reservations = self._split(self.share, nodes, jobs, reservations)
         return Snapshot(
             taken_at_s=taken_at_s,
             nodes=nodes,
             jobs=jobs,
-            reservations=self._read_reservations(),
+            reservations=reservations,
             cycle=self._read_cycle() if wants_cycle else self._last_cycle,
             plan_window_s=self.config.bf_window_s if self.config is not None else None,
             plan_resolution_s=self.config.bf_resolution_s if self.config is not None else 0.0,
@@ -119,6 +124,23 @@ class SnapshotReader:
             failures=tuple(self._failures),
             unread=tuple(self._unread),
             partitions=self._partitions,
+        )
+
+    def _split(
+        self,
+        share: NodeLeft,
+        nodes: tuple[Node, ...],
+        jobs: tuple[Job, ...] | None,
+        reservations: tuple[Reservation, ...] | None,
+    ) -> tuple[tuple[Node, ...], tuple[Job, ...] | None, tuple[Reservation, ...] | None]:
+        """Show slots as nodes."""
+        slots_of = {node.name: slots.names(node, share) for node in nodes}
+        pilots = {job_id: slot for job_id, (_, slot) in self._names.items() if slot}
+        running = [pilots[job_id] for job_id in self.running_pilots if job_id in pilots]
+        return (
+            slots.split_nodes(nodes, share, running),
+            jobs and slots.split_jobs(jobs, slots_of, pilots),
+            reservations and slots.split_reservations(reservations, slots_of),
         )
 
     def _begin(self) -> None:
@@ -196,7 +218,7 @@ class SnapshotReader:
             if names is None:
                 return None  # taking a pilot for an ordinary job would be worse
             # A job that ended between the two commands keeps its id as its name.
-            self._names.update({job_id: names.get(job_id, job_id) for job_id in own})
+            self._names.update({job_id: names.get(job_id, (job_id, "")) for job_id in own})
         self._names = {job_id: self._names[job_id] for job_id in own}
         self.running_pilots = frozenset(
             job.job_id for job in jobs if job.job_id in own and job.state is JobState.RUNNING
@@ -205,7 +227,7 @@ class SnapshotReader:
         return tuple([self._pilot_of(job) if job.job_id in own else job for job in jobs])
 
     def _pilot_of(self, job: Job) -> Job:
-        name = self._names[job.job_id]
+        name, _ = self._names[job.job_id]
         made = partial(dataclasses.replace, job, pilot_id=name)
         return self._pilots_made.of(job.job_id, job, name, made)
 

@@ -29,6 +29,12 @@ if TYPE_CHECKING:
               help="Partition of the pilots.  [default: the only one with preemption]")  # fmt: skip
 @click.option("--max-nodes", type=click.IntRange(min=1), metavar="N",
               help="Hold at most this many nodes at once.  [default: 8]")  # fmt: skip
+@click.option("--gpus-per-pilot", type=click.IntRange(min=1), metavar="K",
+              help="Hold parts of nodes with K GPUs each, instead of whole nodes.")  # fmt: skip
+@click.option("--cpus-per-pilot", type=click.IntRange(min=1), metavar="C",
+              help="The same with C CPUs.  [default: in proportion]")  # fmt: skip
+@click.option("--mem-per-pilot", "memory_mb", type=click.IntRange(min=1), metavar="MB",
+              help="The same with so much memory.  [default: in proportion]")  # fmt: skip
 @click.option("-t", "--time", "time_limit_s", type=click.FloatRange(min=120), metavar="SECONDS",
               help="Longest time limit of a pilot.  [default: 4 h]")  # fmt: skip
 @click.option("-A", "--account", default="", metavar="NAME", help="Account of the pilots.")
@@ -45,6 +51,9 @@ if TYPE_CHECKING:
 def up(
     partition: str,
     max_nodes: int | None,
+    gpus_per_pilot: int | None,
+    cpus_per_pilot: int | None,
+    memory_mb: int | None,
     time_limit_s: float | None,
     account: str,
     qos: str,
@@ -61,10 +70,12 @@ def up(
     Its trainers run on idle nodes of a partition whose jobs are preempted for others
     (scavenge, killable, preempt). It survives your logout; 'bftrainer down' ends it.
     """
+    from bftrainer.model.cluster import NodeLeft  # noqa: PLC0415
     from bftrainer.model.own_site import Wish  # noqa: PLC0415 - -h needs none of these
     from bftrainer.own import plan, starting  # noqa: PLC0415
     from bftrainer.own.site import load  # noqa: PLC0415
 
+    share = NodeLeft(cpus=cpus_per_pilot or 0, memory_mb=memory_mb or 0, gpus=gpus_per_pilot or 0)
     wish = Wish(
         partition=partition,
         account=account,
@@ -72,6 +83,7 @@ def up(
         max_nodes=max_nodes,
         time_limit_s=time_limit_s,
         job_partition=job_partition,
+        share=None if share == NodeLeft(cpus=0) else share,
     )
     sites = load(batch_system)
     site = sites.examine(wish)

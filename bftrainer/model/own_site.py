@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bftrainer.model.cluster import NodeLeft
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
@@ -19,6 +21,7 @@ class Wish:
     max_nodes: int | None = None
     time_limit_s: float | None = None  # of a pilot
     job_partition: str = ""  # of the daemon's own job
+    share: NodeLeft | None = None  # of a node, for a pilot; 0: in proportion; None: whole nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +38,7 @@ class OwnSite:
 
     cluster: str
     partition: str
-    n_nodes: int
+    n_nodes: int  # slots, where a pilot takes a share of a node
     preemption: str  # as the batch system calls it, e.g. REQUEUE
     grace_s: float = 0.0  # between the notice of a preemption and the end
     time_limit_s: float | None = None  # longest of a job; None: none

@@ -55,7 +55,7 @@ def settings_for(site: OwnSite, wish: Wish) -> tuple[Chosen, ...]:
         Chosen(
             name="batch_options",
             value={**site.batch_options, **_grace(site)},
-            why=f"{site.n_nodes} nodes are in {site.partition}"
+            why=f"{site.n_nodes} {'parts of ' if wish.share else ''}nodes are in {site.partition}"
             + (f"; {site.grace_s:g} s of GraceTime are used to leave" if _grace(site) else ""),
         ),
     )
@@ -71,7 +71,7 @@ def _nodes(site: OwnSite, wish: Wish) -> NodeLimit:
     wanted = NodeLimit(n_nodes=DEFAULT_NODES, words="the default; change it with --max-nodes")
     if wish.max_nodes is not None:
         wanted = NodeLimit(n_nodes=wish.max_nodes, words="--max-nodes")
-    there = NodeLimit(n_nodes=site.n_nodes, words=f"{site.partition} has no more nodes")
+    there = NodeLimit(n_nodes=site.n_nodes, words=f"{site.partition} has no more")
     least = min((wanted, there, *site.limits), key=lambda limit: limit.n_nodes)
     if least.n_nodes < 1:
         raise UsageError(

@@ -65,7 +65,7 @@ def test_limits_of_the_user_and_of_the_qos_are_kept(cluster: SlurmTestCluster) -
 
     chosen = wait_for(with_qos, what="the QOS is known")
     assert chosen["max_nodes"]["value"] == 2
-    assert "MaxTRESPU=cpu=9 of QOS scav, and a node has 4" in chosen["max_nodes"]["why"]
+    assert "MaxTRESPU=cpu=9 of QOS scav, and a pilot takes 4" in chosen["max_nodes"]["why"]
     assert chosen["pilot_time_limit_s"] == {"value": 1800.0, "why": "MaxWall of QOS scav"}
     _manage(cluster, "modify", "user", user, "set", "GrpTRES=cpu=3")
     assert "error BFT-1284: No pilot is allowed: GrpTRES=cpu=3 of user" in _up(cluster).stderr

@@ -47,7 +47,7 @@ def test_the_policy_is_one_that_the_daemon_reads(tmp_path: Path) -> None:
     [
         ((), None, 8, "default"),
         ((), 20, 20, "--max-nodes"),
-        ((), 100, 40, "no more nodes"),
+        ((), 100, 40, "no more"),
         ((NodeLimit(n_nodes=5, words="MaxJobsPU=5 of QOS q"),), None, 5, "MaxJobsPU=5"),
         (
             (NodeLimit(n_nodes=5, words="five"), NodeLimit(n_nodes=2, words="two")),

@@ -7,10 +7,10 @@ import pytest
 from bftrainer.errors import UsageError
 from bftrainer.model.finding import Finding, Weight
 from slurm_plugins import doctor, own_limits
-from slurm_plugins.own_limits import WholeNode
+from slurm_plugins.own_limits import Taken
 from slurm_plugins.own_site import check_preemption, choose, why_not
 
-NODE = WholeNode(cpus=64, gpus=4)
+NODE = Taken(cpus=64, gpus=4)
 TIERED = {"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE"}
 
 
@@ -39,7 +39,7 @@ def test_limits_of_an_association_become_nodes() -> None:
     assert _limits(text, own_limits.ASSOCIATION) == [
         (3, "MaxJobs=3 of X"),
         (6, "MaxSubmit=6 of X"),
-        (2, "GrpTRES=gres/gpu=10 of X, and a node has 4"),
+        (2, "GrpTRES=gres/gpu=10 of X, and a pilot takes 4"),
         (5, "GrpTRES=node=5 of X"),
     ]
 
@@ -48,7 +48,7 @@ def test_limits_of_a_qos_become_nodes_and_a_job_too_small_for_a_node_is_none() -
     text = "scav|5||||cpu=130,billing=9||gres/gpu=2|01:00:00\n"
     assert _limits(text, own_limits.QOS) == [
         (5, "MaxJobsPU=5 of X"),
-        (2, "MaxTRESPU=cpu=130 of X, and a node has 64"),
+        (2, "MaxTRESPU=cpu=130 of X, and a pilot takes 64"),
         (0, "MaxTRES=gres/gpu=2 of X"),
     ]
     (row,) = own_limits.rows(text, own_limits.QOS)

@@ -82,8 +82,8 @@ class TestRecorded:
 
     def test_pilots(self, version: str) -> None:
         assert parse.pilot_names(recorded(version, "busy.names")) == {
-            "9": "p000002",
-            "10": "p000003",
+            "9": ("p000002", ""),
+            "10": ("p000003", ""),
         }
         seen = {
             job_id: states.observation(state, node=node, start_s=None, reason=reason)
