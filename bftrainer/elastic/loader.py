@@ -55,7 +55,14 @@ class Loader:
         self._ahead: DataLoader[Any] | None = None  # reads ahead in worker processes
         self._asked = _Asked()
         self._stream_of: tuple[View, int, int] | None = None
-        self._stream: Iterator[Any] | None = None
+        self._stream: Iterator[tuple[list[Any], Any]] | None = None
+        self._handed: list[Any] = []  # the keys of the last piece
+
+    @property
+    def handed(self) -> list[int]:
+        """The indices of the samples in the last piece."""
+        keys = self._handed[0][1] if self.cutting.logical else self._handed
+        return [key.number if isinstance(key, Key) else key for key in keys]
 
     def global_batch(self, size: int, position: int, budget: int | None) -> int:
         """Return the size of the global batch at ``position``; 0: the epoch ends."""
@@ -71,10 +78,11 @@ class Loader:
         pieces = self.cutting.pieces(batch, view.size, view.rank)
         if self.loader.num_workers == 0:
             (keys,) = self._keys(view, position, batch, pieces[number : number + 1])
+            self._handed = keys
             return self._collate(keys)
         if self._stream is None or self._stream_of != (view, position, number):
             self._stream = self._read_ahead(view, position, budget, number)
-        data = next(self._stream)
+        self._handed, data = next(self._stream)
         if number + 1 < len(pieces):
             self._stream_of = (view, position, number + 1)
         else:
@@ -137,8 +145,11 @@ class Loader:
 
     def _read_ahead(
         self, view: View, position: int, budget: int | None, number: int
-    ) -> Iterator[Any]:
-        """Let the loader's processes read this rank's pieces of the rest of the epoch."""
+    ) -> Iterator[tuple[list[Any], Any]]:
+        """Let the loader's processes read this rank's pieces of the rest of the epoch.
+
+        Returns their keys and samples.
+        """
         asked: list[list[Any]] = []
         while batch := self.global_batch(view.size, position, budget):
             pieces = self.cutting.pieces(batch, view.size, view.rank)
@@ -161,7 +172,7 @@ class Loader:
                 persistent_workers=self.loader.persistent_workers,
             )
         # With persistent workers this drops what they had read for another rank.
-        return iter(self._ahead)
+        return zip(asked, self._ahead, strict=False)
 
 
 class _Asked(Sampler[list[Any]]):

@@ -36,6 +36,7 @@ from bftrainer.elastic.membership import Membership
 from bftrainer.elastic.ordered_reduction import OrderedReducer
 from bftrainer.elastic.protocol import Finished, Warm
 from bftrainer.elastic.rates import KEY, Rates, Updater
+from bftrainer.elastic.recording import record_of
 from bftrainer.elastic.run_info import RunInfo
 from bftrainer.elastic.run_length import Length
 from bftrainer.elastic.state import Counters, State, seed_everything
@@ -103,6 +104,7 @@ class Run(RunInfo):
         self._undo: dict[str, Any] | None = None  # light state, to undo what a pass changes
         self._short_batch: int | None = None  # of the last step, if some had no samples
         self._pace = StepDurations()
+        self._record = record_of(self)
         control.on_script_end = self.finish
 
     # ---- the loops -------------------------------------------------------------------
@@ -347,6 +349,14 @@ class Run(RunInfo):
         self._take_in_hand(batch, pieces[number].samples, number)
         position = self._membership.counters.position
         data = self._loader.fetch(self._view(), position, batch, self._left(), number)
+        if self._record is not None:
+            self._record.handed(
+                self._membership.info(),
+                self._loader.handed,
+                at=position + pieces[number].start,
+                number=number,
+                of=self._plan.epoch_samples,
+            )
         if self._cutting.logical:
             self._seed(pieces[number].logical)
         return data
