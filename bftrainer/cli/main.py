@@ -36,6 +36,7 @@ VERBS = {
     "reproduce": ("bftrainer.cli.reproduce:reproduce", "Run a paper's evaluation again."),
     "trace": ("bftrainer.cli.trace:trace", "Describe, make and convert traces of idle nodes."),
     "whatif": ("bftrainer.cli.whatif:whatif", "Say what a machine's idle time is worth."),
+    "try": ("bftrainer.cli.tryout:try_out", "Try your own script on nodes that come and go here."),
     "demo": ("bftrainer.cli.demo:demo", "Watch trainers live on the idle nodes of this machine."),
 }
 INTERRUPTED = 128 + 2
