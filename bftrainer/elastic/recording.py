@@ -26,13 +26,13 @@ class SampleRecord:
     def __init__(self, directory: Path) -> None:
         self._out = (directory / f"samples-{os.getpid()}.jsonl").open("a", buffering=1)
 
-    def handed(
-        self, info: GenerationInfo, indices: Sequence[int], *, at: int, number: int, of: int
-    ) -> None:
-        """Note the samples of a pass, which begin at place ``at`` of an epoch ``of`` samples."""
-        self._write(
-            "handed", info, epoch=info.epoch, at=at, number=number, of=of, indices=list(indices)
-        )
+    def handed(self, info: GenerationInfo, indices: Sequence[int], **where: int) -> None:
+        """Note the samples of a pass.
+
+        ``where``: ``at``, the place of the first in the epoch; ``of``, the epoch's samples;
+        ``number`` of the pass; ``may_repeat``: the order is the script's own.
+        """
+        self._write("handed", info, epoch=info.epoch, indices=list(indices), **where)
 
     def entered(self, info: GenerationInfo) -> None:
         """Note that a generation begins, after ``step`` updates."""

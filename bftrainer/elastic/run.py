@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic import group as groups
-from bftrainer.elastic import offering, registered_models
+from bftrainer.elastic import offering, own_order, registered_models
 from bftrainer.elastic.batch import (
     BatchPiece,
     GlobalBatch,
@@ -34,6 +34,7 @@ from bftrainer.elastic.group import Broken
 from bftrainer.elastic.loader import Loader, View, least_share
 from bftrainer.elastic.membership import Membership
 from bftrainer.elastic.ordered_reduction import OrderedReducer
+from bftrainer.elastic.own_order import Indices
 from bftrainer.elastic.protocol import Finished, Warm
 from bftrainer.elastic.rates import KEY, Rates, Updater
 from bftrainer.elastic.recording import record_of
@@ -60,6 +61,7 @@ class Run(RunInfo):
         samples: int | None = None,
         batch: GlobalBatch | PerWorkerBatch | None = None,
         bitwise: LogicalWorkers | None = None,
+        indices: Indices | None = None,
     ) -> None:
         self._control = control = control_module.current()
         config = control.config
@@ -71,17 +73,15 @@ class Run(RunInfo):
         model = unwrap(registered_models.one_model(model), self.no_sync)
         optimizer = registered_models.one_optimizer(optimizer)
         self._strays = StrayUpdates(registered_models.parts_of(optimizer))
-        self._loader = Loader(loader)
+        self._loader = Loader(loader, indices=indices)
         self._plan = self._loader.plan
         self._cutting = cutting = cutting_of(
             batch, bitwise, loader_batch=self._plan.batch, least=least_share(model)
         )
         self._loader.cutting = cutting
         self._rates = Rates(cutting.rule)
-        registered = dict(extra or {})
+        registered = self._registered(extra or {})
         self._updater = Updater(optimizer, registered)
-        if self._rates.measures:
-            registered[KEY] = self._rates
         self._state = State(model, optimizer, scheduler, registered)
         counters = Counters(seed=config.seed or torch.initial_seed() & ((1 << 62) - 1))
         membership = Membership(
@@ -106,6 +106,12 @@ class Run(RunInfo):
         self._pace = StepDurations()
         self._record = record_of(self)
         control.on_script_end = self.finish
+
+    def _registered(self, extra: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the script's extra state and the run's own."""
+        rates = {KEY: self._rates} if self._rates.measures else {}
+        own = {} if self._loader.own is None else {own_order.KEY: self._loader.own}
+        return {**extra, **rates, **own}
 
     # ---- the loops -------------------------------------------------------------------
 
@@ -355,7 +361,8 @@ class Run(RunInfo):
                 self._loader.handed,
                 at=position + pieces[number].start,
                 number=number,
-                of=self._plan.epoch_samples,
+                of=self._loader.plan_of(self._view().seed, self.epoch).epoch_samples,
+                may_repeat=self._loader.own is not None,
             )
         if self._cutting.logical:
             self._seed(pieces[number].logical)
@@ -451,7 +458,9 @@ class Run(RunInfo):
         counters = self._membership.counters
         if self._is_done():
             return 0
-        return self._loader.global_batch(self.size, counters.position, self._left())
+        return self._loader.global_batch(
+            self.size, counters.position, self._left(), seed=counters.seed, epoch=counters.epoch
+        )
 
     def _is_done(self) -> bool:
         return self._length.is_done(self._membership.counters)
