@@ -35,6 +35,7 @@ from bftrainer.elastic.loader import Loader, View, least_share
 from bftrainer.elastic.membership import Membership
 from bftrainer.elastic.ordered_reduction import OrderedReducer
 from bftrainer.elastic.own_order import Indices
+from bftrainer.elastic.per_sample import PerSampleStates
 from bftrainer.elastic.protocol import Finished, Warm
 from bftrainer.elastic.rates import KEY, Rates, Updater
 from bftrainer.elastic.recording import record_of
@@ -82,6 +83,7 @@ class Run(RunInfo):
         self._rates = Rates(cutting.rule)
         registered = self._registered(extra or {})
         self._updater = Updater(optimizer, registered)
+        self._rows = PerSampleStates(registered, self._plan.batch, cutting)
         self._state = State(model, optimizer, scheduler, registered)
         counters = Counters(seed=config.seed or torch.initial_seed() & ((1 << 62) - 1))
         membership = Membership(
@@ -190,6 +192,7 @@ class Run(RunInfo):
         if not self._is_last_pass:
             self._end_pass()
             return False
+        self._add_up_rows(batch)
         if membership.size > 1 and reducer is not None and reducer.broken is not None:
             # The step is void: whatever the script does until the next batch is undone.
             self._updater.forget()
@@ -279,6 +282,7 @@ class Run(RunInfo):
         membership.reducer.begin(1.0)
         membership.reducer.is_in_hand = True
         self._strays.next_batch()
+        self._rows.serve(BatchPiece(start=0, stop=samples))
         with _quiet_schedulers():
             yield self._loader.rehearsal(samples)
         self._require_stepped()
@@ -353,6 +357,7 @@ class Run(RunInfo):
         """Begin a pass and return its samples."""
         self._is_last_pass = number == len(pieces) - 1
         self._take_in_hand(batch, pieces[number].samples, number)
+        self._rows.serve(pieces[number], number)
         position = self._membership.counters.position
         data = self._loader.fetch(self._view(), position, batch, self._left(), number)
         if self._record is not None:
@@ -385,6 +390,14 @@ class Run(RunInfo):
         for p in self._state.parameters():
             p.grad = None
 
+    def _add_up_rows(self, batch: int) -> None:
+        """Take all members' rows; if that fails the step is void, as if gradients had failed."""
+        membership, reducer = self._membership, self._membership.reducer
+        if reducer is None or reducer.broken is None:
+            broken = self._rows.add_up(membership.group, batch, membership.must_abandon)
+            if reducer is not None:
+                reducer.broken = broken
+
     def _pass_counts(self, batch: int) -> Sequence[int]:
         if not self._cutting.is_parted:
             return [1] * self.size
@@ -409,6 +422,8 @@ class Run(RunInfo):
         if reducer is None:
             raise RuntimeError("a generation of several members has a reducer")
         reducer.contribute_nothing(self._pass_counts(batch))
+        self._rows.serve_none()
+        self._add_up_rows(batch)
         yield from ()
 
     def _bring_along(self, batch: int) -> Broken | None:
