@@ -99,7 +99,7 @@ def as_text(report: TryReport) -> str:
 
 def _rescales(report: TryReport) -> str:
     if not report.rescales:
-        return "none: it ended before nodes came or went; give it more --epochs"
+        return "none; it ended before nodes came or went: more --epochs would show it"
     return (
         f"{report.rescales}, pauses of {statistics.median(report.pauses_s):.2f} s (median) to"
         f" {max(report.pauses_s):.2f} s"
@@ -108,7 +108,7 @@ def _rescales(report: TryReport) -> str:
 
 def _kill(kill: Kill | None) -> str:
     if kill is None:
-        return "nobody: there never were two workers that had trained together for a moment"
+        return "nobody; two workers never had trained together for a moment"
     return f"rank {kill.rank} of {kill.size} workers after step {kill.step}, at {kill.at_s:.1f} s"
 
 
