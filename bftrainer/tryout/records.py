@@ -61,8 +61,12 @@ class Records:
         self._directory = directory
         self._read_bytes: dict[Path, int] = {}
 
-    def look(self) -> None:
-        """Read what was added; the last line of a killed process may be cut."""
+    def look(self) -> bool:
+        """Read what was added and return whether anything was.
+
+        The last line of a killed process may be cut.
+        """
+        is_more = False
         for path in sorted(self._directory.glob("samples-*.jsonl")):
             with path.open("rb") as stream:
                 stream.seek(self._read_bytes.get(path, 0))
@@ -71,6 +75,8 @@ class Records:
                 self._read_bytes[path] = self._read_bytes.get(path, 0) + len(whole) + 1
                 lines = self.processes.setdefault(int(path.stem.partition("-")[2]), [])
                 lines += [json.loads(line) for line in whole.split(b"\n")]
+                is_more = True
+        return is_more
 
 
 def epochs(processes: Mapping[int, Sequence[Line]]) -> list[EpochUse]:

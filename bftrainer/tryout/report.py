@@ -121,8 +121,8 @@ def _samples(report: TryReport) -> str:
         return "; ".join(said[:3])
     last = report.epochs[-1]
     full = sum(use.used == use.of for use in report.epochs)
-    text = f"every one exactly once in each of {full} epochs of {last.of}" if full else ""
+    text = f"every one exactly once in each of {full} epochs" if full else ""
     if last.used < last.of:
-        cut = f"{last.used} of {last.of}, each once, in the last"
+        cut = f"{last.used} of {last.of} in the last"
         text = f"{text}; {cut}" if text else cut
     return text

@@ -31,6 +31,7 @@ RECORD_VARIABLE = "BFT_RECORD_SAMPLES"  # bftrainer/elastic/recording.py
 POLICY = "policy: equal-share\nstraggler_threshold: 0\n"
 LOOK_INTERVAL_S = 0.2
 SAY_INTERVAL_S = 10.0  # while nothing changes
+QUIET_LOOKS, END_LIMIT_S = 3, 10.0
 KILL_AFTER_STEPS = 3  # of a generation
 CHECKPOINT_INTERVAL_S = 5.0
 LAST_LINES = (3, 20)  # of a script's output; the second if it failed
@@ -116,7 +117,17 @@ class _Try:
                 self._site.server.client.start_workload(_workload(self._site.n_nodes))
             self._kill = self._kill or self._kill_one()
             self._tell()
+        self._end()
         return self._report()
+
+    def _end(self) -> None:
+        """End the script if it has not ended; read the records when nobody writes any more."""
+        if not self._watch.is_over:
+            self._site.client.cancel(self._trainer_id, now=True)
+        quiet_looks, deadline = 0, time.monotonic() + END_LIMIT_S
+        while quiet_looks < QUIET_LOOKS and time.monotonic() < deadline:
+            time.sleep(LOOK_INTERVAL_S)
+            quiet_looks = 0 if self._records.look() else quiet_looks + 1
 
     def _has_failed_at_once(self) -> bool:
         """Whether a worker failed before any of them trained; the daemon would try again."""
@@ -153,8 +164,7 @@ class _Try:
         self._say(f"{elapsed_s:6.1f} s  {record.state}; nodes: {nodes or 'idle'}; {done}")
 
     def _report(self) -> TryReport:
-        self._records.look()
-        view = self._site.client.trainer(self._trainer_id)
+        view = self._watch.status.trainers[0]
         facts = collect(self._site.sidecar.entries())
         state, reason = view.record.state, view.record.reason
         if not state.is_final and self._has_failed_at_once():
