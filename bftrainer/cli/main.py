@@ -16,6 +16,7 @@ from bftrainer.errors import BftError, ExitCode, UsageError
 
 # verb -> (module:command, text for --help)
 VERBS = {
+    "try": ("bftrainer.cli.tryout:try_out", "Try your own script on nodes that come and go here."),
     "up": ("bftrainer.cli.up:up", "Start your own daemon, without an administrator."),
     "down": ("bftrainer.cli.down:down", "End your own daemon and release its nodes."),
     "submit": ("bftrainer.cli.submit:submit", "Hand an elastic trainer to the daemon."),

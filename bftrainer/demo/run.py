@@ -6,18 +6,16 @@ processes that it starts are ended in any case. Called by ``cli demo``.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
-import shutil
-import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bftrainer.api.documents import document
 from bftrainer.demo.journal_facts import JournalFacts, collect
+from bftrainer.demo.laptop import CYCLE_S, laptop_site, scratch_directory
 from bftrainer.demo.local_site import LocalSite
 from bftrainer.demo.reference import References, accuracy_in
 from bftrainer.demo.samples import Use, node_seconds
@@ -27,25 +25,12 @@ from bftrainer.demo.watch import Watch
 from bftrainer.demo.workload import demo_workload
 from bftrainer.errors import BftError, UsageError
 from bftrainer.local.replay import delays_s
+from bftrainer.model.trainer import TrainerState
 
 LOOK_INTERVAL_S = 0.2
 LIMIT_S = 180.0  # for the trainers, on a machine that is busy with other things
 FIXED_LIMIT_S = 120.0
-CYCLE_S = 4.0
-OPTIONS = ("--preempt-in-cycles", "--warm", "sklearn.datasets")
-POLICY = """\
-# Everything is faster than on a real cluster: idle spans last seconds here.
-objective: scaling-efficiency
-t_fwd_s: 20
-reserve_nodes_per_type: 0
-idle_confirmations: 1
-min_gap_s: 10
-gap_margin_s: 2
-pilot_time_limit_s: 600
-hold_idle_s: 2
-join_window_s: 0.5
-poll_interval_s: 0.25
-"""
+WARM = ("sklearn.datasets",)
 See = Callable[[Watch], None]
 Say = Callable[[str], None]
 
@@ -58,11 +43,9 @@ def run_demo(out: Path, n_nodes: int, see: See, say: Say) -> Summary:
     """
     trainers = demo_trainers()
     make_output_directory(out)
-    with scratch_directory() as scratch:
+    with scratch_directory("bft-demo-") as scratch:
         say("Starting a small batch system, a daemon, and one process that imports torch.")
-        with LocalSite.open(
-            scratch, n_nodes=n_nodes, policy=POLICY, cycle_s=CYCLE_S, options=OPTIONS
-        ) as site:
+        with laptop_site(scratch, n_nodes=n_nodes, warm=WARM) as site:
             importlib.import_module("bftrainer.demo.picture")  # slow, as is what we wait for
             site.server.await_warm()
             fixed = References(site.server.template_path, scratch / "fixed", trainers)
@@ -95,9 +78,20 @@ def _live(
     while not watch.is_over and watch.elapsed_s < LIMIT_S:
         time.sleep(LOOK_INTERVAL_S)
         watch.look()
+        _require_sound(watch)
         see(watch)
         fixed.advance()
     return watch
+
+
+def _require_sound(watch: Watch) -> None:
+    for view in watch.status.trainers:
+        if view.record.state is TrainerState.FAILED:
+            raise BftError(
+                "BFT-1024",
+                f"The trainer {view.record.spec.name} failed: {view.record.reason}",
+                "Read the logs in the directory named below.",
+            )
 
 
 def _delays_s(site: LocalSite) -> tuple[float, ...]:
@@ -164,25 +158,6 @@ def _draw(watch: Watch, facts: JournalFacts, summary: Summary, path: Path) -> No
         give_backs=facts.give_backs,
     )
     draw(story, path)
-
-
-@contextlib.contextmanager
-def scratch_directory() -> Iterator[Path]:
-    """Make a directory that is removed at the end, and kept and named after a failure."""
-    path = Path(tempfile.mkdtemp(prefix="bft-demo-"))  # short: sockets are made in it
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield path
-    except BftError as problem:
-        problem.next_step += f" Logs are kept in {path}."
-        raise
-    except Exception as problem:
-        problem.add_note(f"Logs are kept in {path}.")
-        raise
-    except BaseException:  # interrupted: nobody will look
-        shutil.rmtree(path, ignore_errors=True)
-        raise
-    shutil.rmtree(path)
 
 
 def make_output_directory(path: Path) -> None:

@@ -6,9 +6,7 @@ import time
 
 from bftrainer.demo.local_site import LocalSite
 from bftrainer.demo.samples import Timeline
-from bftrainer.errors import BftError
 from bftrainer.local.adapter import LocalBatchSystem
-from bftrainer.model.trainer import TrainerState
 
 
 class Watch:
@@ -25,18 +23,11 @@ class Watch:
         """Poll once.
 
         Raises:
-            BftError: the daemon does not answer, or a trainer has failed (BFT-1024).
+            BftError: the daemon does not answer.
         """
         self.status = self._site.client.status()
         self.timeline.add(self._system.snapshot(), self.status.trainers)
         self.elapsed_s = time.time() - self.started_s
-        for view in self.status.trainers:
-            if view.record.state is TrainerState.FAILED:
-                raise BftError(
-                    "BFT-1024",
-                    f"The trainer {view.record.spec.name} failed: {view.record.reason}",
-                    "Read the logs in the directory named below.",
-                )
 
     @property
     def is_over(self) -> bool:

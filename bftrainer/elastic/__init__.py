@@ -16,6 +16,7 @@ from bftrainer.elastic.errors import ElasticError
 if TYPE_CHECKING:
     from bftrainer.elastic.batch import GlobalBatch, LogicalWorkers, PerWorkerBatch, Terms
     from bftrainer.elastic.membership import GenerationInfo
+    from bftrainer.elastic.per_sample import PerSample
     from bftrainer.elastic.run import Run
     from bftrainer.elastic.sharded import Sharded
 
@@ -24,6 +25,7 @@ __all__ = [
     "GenerationInfo",
     "GlobalBatch",
     "LogicalWorkers",
+    "PerSample",
     "PerWorkerBatch",
     "Run",
     "Sharded",
@@ -35,6 +37,7 @@ _HOMES = {
     "GenerationInfo": "membership",
     "GlobalBatch": "batch",
     "LogicalWorkers": "batch",
+    "PerSample": "per_sample",
     "PerWorkerBatch": "batch",
     "Run": "run",
     "Sharded": "sharded",

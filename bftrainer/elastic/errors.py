@@ -11,9 +11,11 @@ raised, 1411 the script could not be started, 1412 a checkpoint refused by the f
 1413 a checkpoint that cannot be read, 1414 NCCL demanded but not usable, 1420 a framework
 set up in a way its hook does not support, 1421 members that read different data, 1422 an
 optimizer that steps outside the run, 1423 a script that trained nothing, 1424 one written
-for torchrun, 1430 no Horovod in the interpreter, 1431 no elastic function of Horovod called,
-or one called again after its end. MPI: 1441 no mpi4py, 1442 an MPI that cannot connect, 1443
-state that cannot be handed over, 1444 a blocking call.
+for torchrun, 1425 indices that are none, 1426 an order that differs between calls, 1427
+rows of ``PerSample`` that do not fit, 1430 no Horovod in the interpreter, 1431 no elastic
+function of Horovod called, or one called again after its end. MPI: 1441
+no mpi4py, 1442 an MPI that cannot connect, 1443 state that cannot be handed over, 1444 a
+blocking call.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ the rest of the epoch, from the position and rank at which a generation begins; 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,8 +27,11 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from bftrainer.elastic import sampler
 from bftrainer.elastic.batch import BatchPiece, Cutting
 from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.own_order import Indices, OwnOrder
 from bftrainer.elastic.sharded import Key, Sharded
 from bftrainer.elastic.state import seed_everything
+
+_OWN_ORDER = "Give Run the order of each epoch, indices=lambda epoch: loader.sampler"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,20 +49,46 @@ class View:
 class Loader:
     """Serves shares of global batches from a user's ``DataLoader``."""
 
-    def __init__(self, loader: DataLoader[Any], cutting: Cutting | None = None) -> None:
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        cutting: Cutting | None = None,
+        indices: Indices | None = None,
+    ) -> None:
         self.loader = loader
         self.cutting = cutting or Cutting()
-        self.plan = _plan_of(loader)
+        self.plan = _plan_of(loader, has_order=indices is not None)
+        self.own: OwnOrder | None = None
+        if indices is not None:
+            self.own = OwnOrder(indices, self.plan.samples)
+            self.plan = replace(self.plan, own=self.own.order_id)
         self._order_of: tuple[int, int] | None = None
         self._order = torch.empty(0, dtype=torch.long)
         self._ahead: DataLoader[Any] | None = None  # reads ahead in worker processes
         self._asked = _Asked()
         self._stream_of: tuple[View, int, int] | None = None
         self._stream: Iterator[Any] | None = None
+        self._stream_keys: Iterator[list[Any]] = iter(())  # of its pieces
+        self._handed: list[Any] = []  # the keys of the last piece
 
-    def global_batch(self, size: int, position: int, budget: int | None) -> int:
+    @property
+    def handed(self) -> list[int]:
+        """The indices of the samples in the last piece."""
+        keys = self._handed[0][1] if self.cutting.logical else self._handed
+        return [key.number if isinstance(key, Key) else key for key in keys]
+
+    def plan_of(self, seed: int, epoch: int) -> sampler.EpochPlan:
+        """Return the plan of an epoch; its length may be the script's."""
+        if self.own is None:
+            return self.plan
+        return replace(self.plan, samples=len(self.own.order(seed, epoch)))
+
+    def global_batch(
+        self, size: int, position: int, budget: int | None, *, seed: int = 0, epoch: int = 0
+    ) -> int:
         """Return the size of the global batch at ``position``; 0: the epoch ends."""
-        return self.plan.global_batch(position, budget, self.cutting.workers(size))
+        plan = self.plan_of(seed, epoch)
+        return plan.global_batch(position, budget, self.cutting.workers(size))
 
     def fetch(
         self, view: View, position: int, batch: int, budget: int | None, number: int = 0
@@ -71,10 +100,11 @@ class Loader:
         pieces = self.cutting.pieces(batch, view.size, view.rank)
         if self.loader.num_workers == 0:
             (keys,) = self._keys(view, position, batch, pieces[number : number + 1])
+            self._handed = keys
             return self._collate(keys)
         if self._stream is None or self._stream_of != (view, position, number):
             self._stream = self._read_ahead(view, position, budget, number)
-        data = next(self._stream)
+        data, self._handed = next(self._stream), next(self._stream_keys)
         if number + 1 < len(pieces):
             self._stream_of = (view, position, number + 1)
         else:
@@ -113,6 +143,8 @@ class Loader:
 
     def _order_for(self, view: View) -> torch.Tensor:
         dataset = self.loader.dataset
+        if self.own is not None:
+            return self.own.order(view.seed, view.epoch)
         if isinstance(dataset, Sharded):
             seed = sampler.mix(view.seed, view.epoch, 1) if self.plan.shuffle else None
             return dataset.order(seed)
@@ -140,13 +172,14 @@ class Loader:
     ) -> Iterator[Any]:
         """Let the loader's processes read this rank's pieces of the rest of the epoch."""
         asked: list[list[Any]] = []
-        while batch := self.global_batch(view.size, position, budget):
+        at = {"seed": view.seed, "epoch": view.epoch}
+        while batch := self.global_batch(view.size, position, budget, **at):
             pieces = self.cutting.pieces(batch, view.size, view.rank)
             asked += self._keys(view, position, batch, pieces[number:])
             number = 0
             position += batch
             budget = None if budget is None else budget - batch
-        self._asked.batches = asked
+        self._asked.batches, self._stream_keys = asked, iter(asked)
         if self._ahead is None or not self.loader.persistent_workers:
             self._ahead = DataLoader(
                 self._dataset,
@@ -196,7 +229,7 @@ def _samples(dataset: Any, keys: list[Any]) -> list[Any]:
     return [dataset[key] for key in keys]
 
 
-def _plan_of(loader: DataLoader[Any]) -> sampler.EpochPlan:
+def _plan_of(loader: DataLoader[Any], *, has_order: bool) -> sampler.EpochPlan:
     if not isinstance(loader, DataLoader):
         raise ElasticError(
             "BFT-1402",
@@ -216,13 +249,21 @@ def _plan_of(loader: DataLoader[Any]) -> sampler.EpochPlan:
             "The loader has its own batch_sampler or no batch size.",
             "Give the DataLoader a batch_size; it is the global batch of all workers.",
         )
+    if has_order and not isinstance(loader.dataset, Sharded):
+        return _plan(loader, shuffle=False)
+    if has_order:
+        raise ElasticError(
+            "BFT-1402",
+            "Run has indices, and the loader reads a stream in shards.",
+            "Leave out indices: the order within a shard is that of read_shard().",
+        )
     if isinstance(loader.sampler, DistributedSampler) and loader.sampler.num_replicas == 1:
         return _plan(loader, shuffle=loader.sampler.shuffle)
     if type(loader.sampler) not in (RandomSampler, SequentialSampler):
         raise ElasticError(
             "BFT-1402",
             f"The loader's sampler is a {type(loader.sampler).__name__}.",
-            "Use shuffle=True or shuffle=False; bftrainer splits the samples itself.",
+            f"{_OWN_ORDER}, or shuffle=True or False; bftrainer splits the samples itself.",
         )
     if isinstance(loader.sampler, RandomSampler) and (
         loader.sampler.replacement or loader.sampler.num_samples != len(loader.sampler.data_source)
@@ -230,7 +271,7 @@ def _plan_of(loader: DataLoader[Any]) -> sampler.EpochPlan:
         raise ElasticError(
             "BFT-1402",
             "The loader's RandomSampler draws with replacement or a subset.",
-            "Use shuffle=True, which serves each sample exactly once per epoch.",
+            f"{_OWN_ORDER}, or shuffle=True, which serves each sample exactly once per epoch.",
         )
     return _plan(loader, shuffle=isinstance(loader.sampler, RandomSampler))
 

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from bftrainer.elastic import control as control_module
 from bftrainer.elastic import group as groups
-from bftrainer.elastic import offering, registered_models
+from bftrainer.elastic import offering, own_order, registered_models
 from bftrainer.elastic.batch import (
     BatchPiece,
     GlobalBatch,
@@ -34,8 +34,11 @@ from bftrainer.elastic.group import Broken
 from bftrainer.elastic.loader import Loader, View, least_share
 from bftrainer.elastic.membership import Membership
 from bftrainer.elastic.ordered_reduction import OrderedReducer
+from bftrainer.elastic.own_order import Indices
+from bftrainer.elastic.per_sample import PerSampleStates
 from bftrainer.elastic.protocol import Finished, Warm
 from bftrainer.elastic.rates import KEY, Rates, Updater
+from bftrainer.elastic.recording import record_of
 from bftrainer.elastic.run_info import RunInfo
 from bftrainer.elastic.run_length import Length
 from bftrainer.elastic.state import Counters, State, seed_everything
@@ -59,6 +62,7 @@ class Run(RunInfo):
         samples: int | None = None,
         batch: GlobalBatch | PerWorkerBatch | None = None,
         bitwise: LogicalWorkers | None = None,
+        indices: Indices | None = None,
     ) -> None:
         self._control = control = control_module.current()
         config = control.config
@@ -70,17 +74,16 @@ class Run(RunInfo):
         model = unwrap(registered_models.one_model(model), self.no_sync)
         optimizer = registered_models.one_optimizer(optimizer)
         self._strays = StrayUpdates(registered_models.parts_of(optimizer))
-        self._loader = Loader(loader)
+        self._loader = Loader(loader, indices=indices)
         self._plan = self._loader.plan
         self._cutting = cutting = cutting_of(
             batch, bitwise, loader_batch=self._plan.batch, least=least_share(model)
         )
         self._loader.cutting = cutting
         self._rates = Rates(cutting.rule)
-        registered = dict(extra or {})
+        registered = self._registered(extra or {})
         self._updater = Updater(optimizer, registered)
-        if self._rates.measures:
-            registered[KEY] = self._rates
+        self._rows = PerSampleStates(registered, self._plan.batch, cutting)
         self._state = State(model, optimizer, scheduler, registered)
         counters = Counters(seed=config.seed or torch.initial_seed() & ((1 << 62) - 1))
         membership = Membership(
@@ -103,7 +106,14 @@ class Run(RunInfo):
         self._undo: dict[str, Any] | None = None  # light state, to undo what a pass changes
         self._short_batch: int | None = None  # of the last step, if some had no samples
         self._pace = StepDurations()
+        self._record = record_of(self)
         control.on_script_end = self.finish
+
+    def _registered(self, extra: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the script's extra state and the run's own."""
+        rates = {KEY: self._rates} if self._rates.measures else {}
+        own = {} if self._loader.own is None else {own_order.KEY: self._loader.own}
+        return {**extra, **rates, **own}
 
     # ---- the loops -------------------------------------------------------------------
 
@@ -182,6 +192,7 @@ class Run(RunInfo):
         if not self._is_last_pass:
             self._end_pass()
             return False
+        self._add_up_rows(batch)
         if membership.size > 1 and reducer is not None and reducer.broken is not None:
             # The step is void: whatever the script does until the next batch is undone.
             self._updater.forget()
@@ -271,6 +282,7 @@ class Run(RunInfo):
         membership.reducer.begin(1.0)
         membership.reducer.is_in_hand = True
         self._strays.next_batch()
+        self._rows.serve(BatchPiece(start=0, stop=samples))
         with _quiet_schedulers():
             yield self._loader.rehearsal(samples)
         self._require_stepped()
@@ -345,8 +357,18 @@ class Run(RunInfo):
         """Begin a pass and return its samples."""
         self._is_last_pass = number == len(pieces) - 1
         self._take_in_hand(batch, pieces[number].samples, number)
+        self._rows.serve(pieces[number], number)
         position = self._membership.counters.position
         data = self._loader.fetch(self._view(), position, batch, self._left(), number)
+        if self._record is not None:
+            self._record.handed(
+                self._membership.info(),
+                self._loader.handed,
+                at=position + pieces[number].start,
+                number=number,
+                of=self._loader.plan_of(self._view().seed, self.epoch).epoch_samples,
+                may_repeat=self._loader.own is not None,
+            )
         if self._cutting.logical:
             self._seed(pieces[number].logical)
         return data
@@ -367,6 +389,14 @@ class Run(RunInfo):
         self._undo = self._state.snapshot_light()
         for p in self._state.parameters():
             p.grad = None
+
+    def _add_up_rows(self, batch: int) -> None:
+        """Take all members' rows; if that fails the step is void, as if gradients had failed."""
+        membership, reducer = self._membership, self._membership.reducer
+        if reducer is None or reducer.broken is None:
+            broken = self._rows.add_up(membership.group, batch, membership.must_abandon)
+            if reducer is not None:
+                reducer.broken = broken
 
     def _pass_counts(self, batch: int) -> Sequence[int]:
         if not self._cutting.is_parted:
@@ -392,6 +422,8 @@ class Run(RunInfo):
         if reducer is None:
             raise RuntimeError("a generation of several members has a reducer")
         reducer.contribute_nothing(self._pass_counts(batch))
+        self._rows.serve_none()
+        self._add_up_rows(batch)
         yield from ()
 
     def _bring_along(self, batch: int) -> Broken | None:
@@ -441,7 +473,9 @@ class Run(RunInfo):
         counters = self._membership.counters
         if self._is_done():
             return 0
-        return self._loader.global_batch(self.size, counters.position, self._left())
+        return self._loader.global_batch(
+            self.size, counters.position, self._left(), seed=counters.seed, epoch=counters.epoch
+        )
 
     def _is_done(self) -> bool:
         return self._length.is_done(self._membership.counters)

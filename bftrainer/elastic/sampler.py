@@ -28,15 +28,17 @@ def mix(*numbers: int) -> int:
 class EpochPlan:
     """How an epoch is divided into global batches."""
 
-    samples: int  # in the dataset
+    samples: int  # in the dataset, or in an epoch of the script's own order
     batch: int  # the global batch: the loader's batch_size
     drop_last: bool
     shuffle: bool
     shards: tuple[int, ...] = ()  # lengths of a stream's shards
+    own: int = 0  # hash of the script's own order of epoch 0; 0: there is none
 
     def order_id(self) -> int:
         """Return a number that differs if two workers' loaders use different orders."""
-        return mix(self.drop_last, self.shuffle, *self.shards)
+        numbers = (self.drop_last, self.shuffle, *self.shards)
+        return mix(*numbers, self.own) if self.own else mix(*numbers)
 
     @property
     def epoch_samples(self) -> int:

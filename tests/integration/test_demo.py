@@ -7,7 +7,6 @@ import os
 import signal
 import struct
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +16,9 @@ import pytest
 
 from bftrainer import process
 from bftrainer.demo.journal_facts import JournalFacts, Rescale, collect
+from bftrainer.demo.laptop import scratch_directory
 from bftrainer.demo.picture import Story, draw
-from bftrainer.demo.run import make_output_directory, scratch_directory
+from bftrainer.demo.run import make_output_directory
 from bftrainer.demo.samples import Span, Timeline, Use, node_seconds
 from bftrainer.demo.summary import account
 from bftrainer.demo.trainers import EPOCHS, demo_trainers
@@ -28,6 +28,7 @@ from bftrainer.journal.journal import Journal
 from bftrainer.model.cluster import Job, JobState, Node, NodeState, Snapshot
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.model.views import TrainerView
+from tests.support.left_over import nothing_left, processes_of
 from tests.support.waiting import wait_for
 
 # ---- the real thing ----------------------------------------------------------------
@@ -38,32 +39,10 @@ def _command(out: Path) -> tuple[str, ...]:
     return (*demo, "--nodes", "4", "--out", str(out))
 
 
-def _processes_of(directory: Path) -> dict[int, str]:
-    """All that the demonstration started: TMPDIR is handed down to everything."""
-    mark = f"TMPDIR={directory}".encode()
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            if mark in (entry / "environ").read_bytes().split(b"\0"):
-                found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
-        except OSError:
-            continue
-    return found
-
-
 @pytest.fixture
 def scratch() -> Iterator[Path]:
-    """A short TMPDIR (sockets are made in it); nothing may be left in it or run with it."""
-    with tempfile.TemporaryDirectory(prefix="bft-t", dir="/tmp") as name:
-        directory = Path(name)
+    with nothing_left("bft-demo-*") as directory:
         yield directory
-        left = _processes_of(directory)
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)
-        assert left == {}
-        assert list(directory.glob("bft-demo-*")) == []  # torch keeps a cache there
 
 
 @pytest.mark.slow
@@ -86,7 +65,7 @@ def test_demo_shows_everything_it_promises(scratch: Path, tmp_path: Path) -> Non
     assert width == 1560
     assert 400 < height < 800
     assert "What to do next" not in done.stdout, "the document only"
-    wait_for(lambda: not _processes_of(scratch), what="everything has ended")
+    wait_for(lambda: not processes_of(scratch), what="everything has ended")
 
 
 def _check_figures(document: dict[str, Any]) -> None:
@@ -130,7 +109,7 @@ def test_demo_interrupted_leaves_nothing(scratch: Path, tmp_path: Path) -> None:
         process.kill_group(child.pid)
         child.wait()
     assert "interrupted" in (tmp_path / "said").read_text()
-    wait_for(lambda: not _processes_of(scratch), what="everything has ended")
+    wait_for(lambda: not processes_of(scratch), what="everything has ended")
 
 
 # ---- what it is made of --------------------------------------------------------------
@@ -293,12 +272,12 @@ def test_scratch_is_kept_and_named_after_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with pytest.raises(BftError) as caught, scratch_directory():
+    with pytest.raises(BftError) as caught, scratch_directory("bft-"):
         raise BftError("BFT-1024", "It failed.", "Read the logs.")
     [kept] = tmp_path.iterdir()
     assert caught.value.next_step == f"Read the logs. Logs are kept in {kept}."
     kept.rmdir()
-    with pytest.raises(KeyboardInterrupt), scratch_directory():
+    with pytest.raises(KeyboardInterrupt), scratch_directory("bft-"):
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
 

@@ -155,6 +155,7 @@ class Driven(Run):
             self._buffers = [b.clone() for b in self._state.buffers()]
         self._is_last_pass = True
         self._take_in_hand(batch, 0)
+        self._rows.serve_none()
         yield self._loader.rehearsal(self._cutting.least)
         self._require_stepped()
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
 
 from bftrainer import elastic
 from bftrainer.elastic import group as groups
@@ -42,6 +42,8 @@ settings: dict[str, Any] = {
     "loader_workers": 0,
     "persistent": False,  # the loader's workers stay
     "shards": 0,  # the samples come as a stream in so many shards
+    "weighted": False,  # the script draws its own order, with replacement
+    "shift": 0,  # by so many places it differs from the second epoch on
     "noisy": False,  # the dataset draws at random
     "logical": 0,  # bitwise mode
     "max_per_worker": None,
@@ -162,6 +164,14 @@ batch: Any = elastic.GlobalBatch(max_per_worker=settings["max_per_worker"])
 if settings["rule"]:
     batch = elastic.PerWorkerBatch(rule=settings["rule"])
 
+
+def own_order(epoch: int) -> list[int]:
+    weights = [1.0 + i % 3 for i in range(settings["samples"])]
+    drawn = list(WeightedRandomSampler(weights, 150 + 7 * epoch))
+    cut = settings["shift"] * bool(epoch)
+    return drawn[cut:] + drawn[:cut]
+
+
 run = elastic.Run(
     model,
     optimizer,
@@ -171,6 +181,7 @@ run = elastic.Run(
     epochs=settings["epochs"],
     batch=batch,
     bitwise=elastic.LogicalWorkers(settings["logical"]) if settings["logical"] else None,
+    indices=own_order if settings["weighted"] else None,
 )
 
 

@@ -1,0 +1,195 @@
+"""Runs a user's script on a small site that gives and takes nodes, and kills one worker.
+
+Returns a ``TryReport``. Everything that it starts is ended in any case. Called by ``cli tryout``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from bftrainer.demo.journal_facts import collect
+from bftrainer.demo.laptop import laptop_site, scratch_directory
+from bftrainer.demo.local_site import LocalSite
+from bftrainer.demo.samples import Use
+from bftrainer.demo.watch import Watch
+from bftrainer.local.workload import JobWorkload, WorkItem
+from bftrainer.model.trainer import TrainerSpec, TrainerState
+from bftrainer.tryout.records import Records, epochs, newest, speeds
+from bftrainer.tryout.report import Kill, TryReport, as_text, wrong
+
+RECORD_VARIABLE = "BFT_RECORD_SAMPLES"  # bftrainer/elastic/recording.py
+# Nodes of one machine share its processors: measured speeds must not keep the script small.
+POLICY = "policy: equal-share\nstraggler_threshold: 0\n"
+LOOK_INTERVAL_S = 0.2
+SAY_INTERVAL_S = 10.0  # while nothing changes
+QUIET_LOOKS, END_LIMIT_S = 3, 10.0
+KILL_AFTER_STEPS = 3  # of a generation
+CHECKPOINT_INTERVAL_S = 5.0
+LAST_LINES = (3, 20)  # of a script's output; the second if it failed
+_USES = {
+    Use.TRAINING: "training",
+    Use.STARTING: "starting",
+    Use.ORDINARY: "with an ordinary job",
+}
+_OURS = re.compile(r"bftrainer: |generation \d+\.\d+ ")  # lines of bftrainer.elastic
+Say = Callable[[str], None]
+
+
+def run_try(spec: TrainerSpec, n_nodes: int, limit_s: float | None, say: Say) -> TryReport:
+    """Run everything; ``say`` is called with each line to print.
+
+    Raises:
+        BftError: BFT-1053 to BFT-1055 after the report was printed, or something else failed; the
+            temporary directory is kept, and its path in the message.
+    """
+    with scratch_directory("bft-try-") as scratch:
+        say(f"Starting {n_nodes} nodes on this machine, and a daemon for them.")
+        is_shared = spec.runtime == "torch" and spec.interpreter == sys.executable
+        with laptop_site(
+            scratch, n_nodes=n_nodes, policy=POLICY, warm=() if is_shared else None
+        ) as site:
+            if is_shared:
+                site.server.await_warm()
+            report = _Try(site, _placed(spec, n_nodes, scratch), say).run(limit_s)
+        say(f"\n{as_text(report)}")
+        if problem := wrong(report):
+            raise problem
+    return report
+
+
+def _placed(spec: TrainerSpec, n_nodes: int, scratch: Path) -> TrainerSpec:
+    """Return the spec with sizes, directories and the record of a try."""
+    records, checkpoints = scratch / "samples", scratch / "checkpoints"
+    records.mkdir()
+    checkpoints.mkdir()
+    return dataclasses.replace(
+        spec,
+        n_min=1,
+        n_max=n_nodes,
+        checkpoint_dir=str(checkpoints),
+        checkpoint_interval_s=CHECKPOINT_INTERVAL_S,
+        environment=(*spec.environment, (RECORD_VARIABLE, str(records))),
+    )
+
+
+def _workload(n_nodes: int) -> JobWorkload:
+    """Return jobs that come for one node, then for all but one, again and again."""
+    jobs = ((3.0, 1, 4.0), (11.0, n_nodes - 1, 4.0))
+    return JobWorkload(
+        items=tuple(
+            WorkItem(at_s=at_s, n_nodes=n, duration_s=s, limit_s=2 * s) for at_s, n, s in jobs
+        ),
+        repeat_s=22.0,
+    )
+
+
+class _Try:
+    """One script under way."""
+
+    def __init__(self, site: LocalSite, spec: TrainerSpec, say: Say) -> None:
+        self._site, self._spec, self._say = site, spec, say
+        self._records = Records(Path(dict(spec.environment)[RECORD_VARIABLE]))
+        self._watch = Watch(site)
+        self._kill: Kill | None = None
+        self._said: object = None
+        self._said_s = 0.0
+
+    def run(self, limit_s: float | None) -> TryReport:
+        """Submit it and wait for its end, or for the end of the time."""
+        self._trainer_id = self._site.client.submit(self._spec).record.trainer_id
+        self._watch.look()
+        has_begun = False
+        while not (self._watch.is_over or self._has_failed_at_once() or self._is_late(limit_s)):
+            time.sleep(LOOK_INTERVAL_S)
+            self._watch.look()
+            self._records.look()
+            if self._records.processes and not has_begun:
+                has_begun = True
+                self._site.server.client.start_workload(_workload(self._site.n_nodes))
+            self._kill = self._kill or self._kill_one()
+            self._tell()
+        self._end()
+        return self._report()
+
+    def _end(self) -> None:
+        """End the script if it has not ended; read the records when nobody writes any more."""
+        if not self._watch.is_over:
+            self._site.client.cancel(self._trainer_id, now=True)
+        quiet_looks, deadline = 0, time.monotonic() + END_LIMIT_S
+        while quiet_looks < QUIET_LOOKS and time.monotonic() < deadline:
+            time.sleep(LOOK_INTERVAL_S)
+            quiet_looks = 0 if self._records.look() else quiet_looks + 1
+
+    def _has_failed_at_once(self) -> bool:
+        """Whether a worker failed before any of them trained; the daemon would try again."""
+        return bool(self._watch.status.trainers[0].trouble) and not self._records.processes
+
+    def _is_late(self, limit_s: float | None) -> bool:
+        return limit_s is not None and self._watch.elapsed_s > limit_s
+
+    def _kill_one(self) -> Kill | None:
+        """Kill rank 0 once several workers train; it has the most to lose."""
+        place = newest(self._records.processes)
+        if place is None or place.size < 2 or place.of_generation < KILL_AFTER_STEPS:
+            return None
+        with suppress(ProcessLookupError):
+            os.kill(place.pid, signal.SIGKILL)
+            kill = Kill(
+                at_s=self._watch.elapsed_s, rank=place.rank, size=place.size, step=place.step
+            )
+            self._say(f"{kill.at_s:6.1f} s  killed the worker of rank {kill.rank}")
+            return kill
+        return None
+
+    def _tell(self) -> None:
+        """Print what the nodes do, when it changes or after a while."""
+        counts = Counter(span.use for span in self._watch.timeline.now())
+        record = self._watch.status.trainers[0].record
+        elapsed_s = self._watch.elapsed_s
+        state = (counts, record.state)
+        if state == self._said and elapsed_s - self._said_s < SAY_INTERVAL_S:
+            return
+        self._said, self._said_s = state, elapsed_s
+        nodes = ", ".join(f"{counts[use]} {name}" for use, name in _USES.items() if counts[use])
+        done = f"epoch {record.progress.epoch}, {record.progress.samples} samples"
+        self._say(f"{elapsed_s:6.1f} s  {record.state}; nodes: {nodes or 'idle'}; {done}")
+
+    def _report(self) -> TryReport:
+        view = self._watch.status.trainers[0]
+        facts = collect(self._site.sidecar.entries())
+        state, reason = view.record.state, view.record.reason
+        if not state.is_final and self._has_failed_at_once():
+            state, reason = TrainerState.FAILED, view.record.failing.cause
+        return TryReport(
+            script=Path(self._spec.script).name,
+            state=state.value,
+            reason=reason,
+            seconds=self._watch.elapsed_s,
+            nodes=self._site.n_nodes,
+            rescales=len(facts.rescales),
+            pauses_s=tuple(r.pause_s for r in facts.rescales),
+            kill=self._kill,
+            speeds=tuple(speeds(self._records.processes)),
+            epochs=tuple(epochs(self._records.processes)),
+            last_lines=self._last_lines(LAST_LINES[state is TrainerState.FAILED]),
+        )
+
+    def _last_lines(self, most: int) -> tuple[str, ...]:
+        """Return the end of the newest log, without our own lines."""
+        paths = [Path(file.path) for file in self._site.client.logs(self._trainer_id)]
+        written = [path for path in paths if path.exists() and path.stat().st_size]
+        for path in sorted(written, key=lambda p: p.stat().st_mtime, reverse=True):
+            lines = path.read_text(errors="replace").splitlines()
+            own = [line for line in lines if not _OURS.match(line)]
+            if own:
+                return tuple(own[-most:])
+        return ()

@@ -1,0 +1,130 @@
+"""``bftrainer try``: whole scripts, one that is right and those that are not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bftrainer import process
+from bftrainer.process import Completed
+from tests.support.left_over import nothing_left, processes_of
+from tests.support.waiting import wait_for
+
+LOOP = """\
+import time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from bftrainer import elastic
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(202, 4)), batch_size=16, shuffle=True)
+run = elastic.Run(model, optimizer, loader, epochs=30)
+for epoch in run.epochs():
+    for number, (x,) in enumerate(run.batches()):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        {step}
+        time.sleep(0.01)
+print("trained", run.samples)
+"""
+TRY = (sys.executable, "-m", "bftrainer.cli.main", "try")
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    with nothing_left("bft-no-such-*") as directory:
+        yield directory
+
+
+def tried(scratch: Path, text: str, *options: str) -> Completed:
+    script = scratch / "own.py"
+    script.write_text(text)
+    return process.run(
+        (*TRY, *options, str(script)),
+        timeout_s=120,
+        env={**os.environ, "TMPDIR": str(scratch)},
+        cwd=scratch,
+    )
+
+
+@pytest.mark.timeout(150)
+def test_a_sound_script_is_rescaled_killed_and_uses_every_sample_once(scratch: Path) -> None:
+    done = tried(scratch, LOOP.format(step="run.step()"), "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["schema"], report["state"]) == ("bftrainer/try/1", "finished")
+    assert report["kill"]["size"] >= 2
+    assert report["rescales"] == len(report["pauses_s"]) >= 2, "the kill and a return at least"
+    assert [(e["epoch"], e["used"], e["of"]) for e in report["epochs"]] == [
+        (epoch, 202, 202) for epoch in range(30)
+    ]
+    assert all((e["missed"], e["repeated"], e["twice"]) == (0, 0, []) for e in report["epochs"])
+    assert report["last_lines"][-1] == f"trained {30 * 202}"
+    assert {s["size"] for s in report["speeds"]} >= {2}
+    assert "every one exactly once in each of 30 epochs" in done.stderr
+    assert list(scratch.glob("bft-try-*")) == []
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize(
+    ("text", "code", "said", "status"),
+    [
+        ("print('hello')", "BFT-1057", "bftrainer.elastic", 1),
+        (LOOP.format(step="raise ValueError('no such luck')"), "BFT-1053", "no such luck", 1),
+        (LOOP.format(step="run.step()\n        if number == 3: break"), "BFT-1054", "epoch 0", 8),
+    ],
+    ids=["no bftrainer", "raises", "leaves epochs"],
+)
+def test_what_is_wrong_is_named_and_the_logs_are_kept(
+    scratch: Path, text: str, code: str, said: str, status: int
+) -> None:
+    done = tried(scratch, text)
+    assert f"error {code}: " in done.stderr
+    assert said in done.stderr
+    assert done.returncode == status
+    [kept] = scratch.glob("bft-try-*")
+    assert f"Logs are kept in {kept}." in done.stderr
+    assert (kept / "state" / "daemon.log").exists()
+
+
+@pytest.mark.timeout(150)
+def test_it_ends_after_the_time_it_is_given(scratch: Path) -> None:
+    done = tried(scratch, LOOP.format(step="run.step()"), "--seconds", "2", "--epochs", "9999")
+    assert "error BFT-1055: own.py had not finished after 2 s." in done.stderr
+    assert done.returncode == 1
+
+
+def test_another_runtime_is_refused(scratch: Path) -> None:
+    done = tried(scratch, "#BFT --runtime command\nprint('hello')\n")
+    assert "error BFT-1056: " in done.stderr
+    assert done.returncode == 2
+
+
+@pytest.mark.timeout(150)
+def test_interrupted_it_leaves_nothing(scratch: Path) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    (scratch / "own.py").write_text(LOOP.format(step="run.step()"))
+    with (scratch / "said").open("wb") as said:
+        child = process.spawn(
+            (*TRY, "--epochs", "9999", str(scratch / "own.py")),
+            env={**os.environ, "TMPDIR": str(scratch)},
+            cwd=scratch,
+            stdout=said,
+            stderr=said,
+        )
+    try:
+        wait_for(lambda: "killed" in (scratch / "said").read_text(), timeout_s=60)
+        child.send_signal(signal.SIGINT)
+        assert child.wait(60) == 130
+    finally:
+        process.kill_group(child.pid)
+        child.wait()
+    assert list(scratch.glob("bft-try-*")) == []
+    wait_for(lambda: not processes_of(scratch), what="everything has ended")
