@@ -72,6 +72,7 @@ class DaemonOptions:
     agent_address: str = ""  # data-plane address of agents; "": each finds its own
     journal_url: str = ""  # "": SQLite in the state directory
     accepted_loss: int | None = None  # the last journal entry whose loss is accepted
+    may_be_shared: bool = False  # the state directory, with other hosts
 
 
 class Daemon:
@@ -121,7 +122,7 @@ class Daemon:
         state_dir = self.options.state_dir
         url = self.options.journal_url or str(state_dir / "journal.db")
         with (
-            InstanceLock.acquire(state_dir),
+            InstanceLock.acquire(state_dir, may_be_shared=self.options.may_be_shared),
             contextlib.closing(
                 Journal.open(
                     url,

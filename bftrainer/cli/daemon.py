@@ -54,6 +54,8 @@ def parse_options(pairs: tuple[str, ...]) -> dict[str, str]:
     "--agent-address", default="", help="Data-plane address of agents, when not their own."
 )
 @click.option("--journal", "journal_url", default="", help="Database URL instead of SQLite.")
+@click.option("--shared-state", is_flag=True,
+              help="Allow a state directory that other hosts see (bftrainer up).")  # fmt: skip
 @click.option("--log-file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--accept-loss",
@@ -71,6 +73,8 @@ def daemon(
     journal_url: str,
     log_file: Path | None,
     accept_loss: int | None,
+    *,
+    shared_state: bool,
 ) -> None:
     """Watch the batch system, decide and act until told to stop.
 
@@ -97,6 +101,7 @@ def daemon(
         agent_address=agent_address,
         journal_url=journal_url,
         accepted_loss=accept_loss,
+        may_be_shared=shared_state,
     )
     system = load_batch_system(batch_system, {**policy.batch_options, **first})
 

@@ -21,7 +21,7 @@ from sqlalchemy.pool import StaticPool
 
 from bftrainer.journal import errors
 from bftrainer.journal.errors import translated
-from bftrainer.journal.lock import refuse_shared_filesystem
+from bftrainer.journal.lock import is_shared
 from bftrainer.journal.schema import HEAD_REVISION, metadata
 
 BUSY_TIMEOUT_S = 5.0
@@ -144,7 +144,6 @@ def _prepare_directory(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as problem:
         raise errors.read_only(str(path), problem.strerror or str(problem)) from problem
-    refuse_shared_filesystem(path.parent)
     for place in (path.parent, path):
         if place.exists() and not os.access(place, os.R_OK | os.W_OK):
             raise errors.read_only(str(path), f"no permission to read and write {place}")
@@ -229,6 +228,10 @@ def _sqlite(path: Path) -> Engine:
         )
         try:
             with closing(connection.cursor()) as cursor:
+                if is_shared(path.parent):
+                    # The index of the log is then in our memory, not in a file that hosts would
+                    # have to share (sqlite.org/wal.html, "Use of WAL Without Shared-Memory").
+                    cursor.execute("PRAGMA locking_mode=EXCLUSIVE")
                 cursor.execute("PRAGMA journal_mode=WAL")
                 cursor.execute("PRAGMA synchronous=FULL")
                 cursor.execute("PRAGMA foreign_keys=ON")

@@ -1,7 +1,9 @@
-"""The lock of a state directory: one daemon at a time, on a local disk.
+"""The lock of a state directory: one daemon at a time.
 
-A daemon first calls ``InstanceLock.acquire``. The journal also calls
-``refuse_shared_filesystem``, since SQLite's write-ahead log needs memory shared by its users.
+A daemon first calls ``InstanceLock.acquire``. A site's daemon keeps its state on a local disk. A
+user's own daemon keeps it where login and compute nodes see it (docs/adr/0027-own-daemon.md); there
+the journal is open to one process at a time (``is_shared``), since SQLite's write-ahead log else
+needs memory shared by its users.
 """
 
 from __future__ import annotations
@@ -42,8 +44,12 @@ class InstanceLock:
         self.path = path
 
     @classmethod
-    def acquire(cls, state_dir: Path) -> InstanceLock:
+    def acquire(cls, state_dir: Path, *, may_be_shared: bool = False) -> InstanceLock:
         """Take the lock of a state directory, which is created when missing.
+
+        Args:
+            state_dir: on a local disk.
+            may_be_shared: or on a file system that other hosts share.
 
         Raises:
             BftError: BFT-1102 (exit code 75) when a daemon holds it, BFT-2204 on a
@@ -52,7 +58,8 @@ class InstanceLock:
         path = state_dir / LOCK_NAME
         try:
             state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-            refuse_shared_filesystem(state_dir)
+            if not may_be_shared:
+                refuse_shared_filesystem(state_dir)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             handle = os.open(path, flags, 0o600)
         except OSError as problem:
@@ -91,10 +98,15 @@ class InstanceLock:
         self.release()
 
 
+def is_shared(directory: Path, mounts: str | None = None) -> bool:
+    """Whether other hosts share the file system of a directory."""
+    return filesystem_type(directory, mounts) in SHARED_FILESYSTEMS
+
+
 def refuse_shared_filesystem(directory: Path, mounts: str | None = None) -> None:
     """Raise BFT-2204 when the directory is on a file system shared between hosts."""
-    kind = filesystem_type(directory, mounts)
-    if kind in SHARED_FILESYSTEMS:
+    if is_shared(directory, mounts):
+        kind = filesystem_type(directory, mounts)
         raise BftError(
             "BFT-2204",
             f"The state directory {directory} is on a {kind} file system, which other hosts share.",

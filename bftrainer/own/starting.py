@@ -27,7 +27,7 @@ def daemon_argv(state_dir: Path, batch_system: str, bind: str) -> tuple[str, ...
     return (
         *(sys.executable, "-m", "bftrainer", "daemon", "--batch-system", batch_system),
         *("--state-dir", str(state_dir), "--policy", str(state_dir / POLICY_NAME)),
-        *("--log-file", str(state_dir / LOG_NAME)),
+        *("--log-file", str(state_dir / LOG_NAME), "--shared-state"),
         *(("--bind", bind) if bind else ()),
     )
 
