@@ -25,6 +25,7 @@ from bftrainer.actuate.pilot_requests import Claiming
 from bftrainer.actuate.pilots import FORCE_AFTER_S, PilotBook
 from bftrainer.actuate.remembered import remembered
 from bftrainer.actuate.stray_pilots import StrayPilots
+from bftrainer.api.address import already_running
 from bftrainer.api.server import ApiServer
 from bftrainer.api.service import Service
 from bftrainer.decide import cycles
@@ -32,6 +33,7 @@ from bftrainer.decide.policies.base import load_policy as load_allocation_policy
 from bftrainer.deciding import Decider
 from bftrainer.draining import drain
 from bftrainer.events.change import event_between, situation_of
+from bftrainer.far import FarDaemon, refuse_second
 from bftrainer.harm.monitor import HarmMonitor
 from bftrainer.journal.acknowledged import MARK_NAME
 from bftrainer.journal.journal import Journal
@@ -109,6 +111,7 @@ class Daemon:
             waits_for_cycle=self._waits_for_cycle,
         )
         self._stopping, self._is_draining = asyncio.Event(), False
+        self._far: FarDaemon | None = None
         self._is_new_snapshot = self._is_hasty = False
         self._took_s = 0.0  # duration of the last full decision
         self._expected_agents: set[str] = set()
@@ -120,6 +123,8 @@ class Daemon:
     async def run(self, on_ready: Callable[[], object] = lambda: None) -> None:
         """Start, and serve until ``stop``; trainers and pilots continue without us."""
         state_dir = self.options.state_dir
+        if self.options.may_be_shared:
+            refuse_second(state_dir)
         url = self.options.journal_url or str(state_dir / "journal.db")
         with (
             InstanceLock.acquire(state_dir, may_be_shared=self.options.may_be_shared),
@@ -135,6 +140,9 @@ class Daemon:
             await self._start(journal)
             api = ApiServer(self._serve(self), state_dir / "daemon.sock")
             await api.start()
+            if self.options.may_be_shared:
+                self._far = FarDaemon(state_dir, api, self.keys)
+                self._far.start(self.options.bind_host)
             loops = [
                 asyncio.create_task(loop())
                 for loop in (self.poller.run, self._decide_loop, self._tick_loop, self._life_loop)
@@ -147,6 +155,8 @@ class Daemon:
                 for task in loops:
                     task.cancel()
                 await asyncio.gather(*loops, return_exceptions=True)
+                if self._far is not None:
+                    await self._far.stop()
                 await api.stop()
                 await self.plane.stop()
                 self._looking.shutdown(wait=True, cancel_futures=True)
@@ -183,6 +193,7 @@ class Daemon:
         self.journal = journal
         self.incarnation = journal.begin_incarnation()
         journal.write_beside(keep_s=86_400.0 * self.policy.journal_days)
+        self.keys = load_or_create_pair(self.options.state_dir / "daemon.key")
         owner = getpass.getuser()
         self.pilots = PilotBook(journal, self.system, owner, self._clock, time.monotonic)
         self.strays = StrayPilots(self.options.state_dir / "pilots", self.pilots.pilots)
@@ -192,7 +203,7 @@ class Daemon:
             policy=self.policy,
             state_dir=self.options.state_dir,
             incarnation=self.incarnation,
-            keys=load_or_create_pair(self.options.state_dir / "daemon.key"),
+            keys=self.keys,
             listener=Listener(
                 came=self._agent_came,
                 gone=self._agent_gone,
@@ -219,6 +230,7 @@ class Daemon:
                 self._expected_agents.add(pilot_id)
         # Agents of an earlier incarnation reconnect at the same port.
         file = self.options.state_dir / "endpoint"
+        self.agents.endpoint_file = file if self.options.may_be_shared else None
         endpoint = await self.plane.start(self.options.bind_host, remembered_port(file))
         remember(file, endpoint)
         self.adopt_deadline_s = time.monotonic() + self.policy.agent_timeout_s
@@ -457,3 +469,5 @@ class Daemon:
             if self.poller.has_hook:
                 self.decide_soon()  # polls are rare then, but decisions depend on time, too
             self.plane.send_signs_of_life()
+            if self._far is not None and (other := self._far.successor()):
+                raise already_running(self.options.state_dir, other)

@@ -45,6 +45,7 @@ class AgentBook:
         self._incarnation = incarnation
         self._keys = keys
         self.endpoint = ""
+        self.endpoint_file: Path | None = None  # for agents, if the daemon may move
         self.connected: dict[str, Hello] = {}
 
     def write_files(
@@ -90,6 +91,7 @@ class AgentBook:
             worker_lease_s=self._policy.worker_lease_s,
             gpus=gpus,
             interpreters=(interpreter,) if interpreter else (),
+            endpoint_file=self.endpoint_file,
         )
         config.save(directory / "agent.json")
         return AgentFiles(

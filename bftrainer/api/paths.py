@@ -13,16 +13,41 @@ from pathlib import Path
 
 from bftrainer.errors import BftError, ExitCode
 
-SOCKET_NAME = "daemon.sock"
+SOCKET_NAME, ADDRESS_NAME = "daemon.sock", "daemon.json"
 MAX_SOCKET_PATH_BYTES = 107  # sun_path of Linux, without its final NUL
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def state_dir(environ: Mapping[str, str]) -> Path:
-    """Return this user's state directory of the daemon."""
+    """Return this user's state directory of the daemon.
+
+    That is ``$BFTRAINER_STATE_DIR``, else ``~/.bftrainer``, or the one directory below it in which
+    a daemon of ``bftrainer up`` is or was.
+
+    Raises:
+        BftError: BFT-1108, there are several.
+    """
     if named := environ.get("BFTRAINER_STATE_DIR"):
         return Path(named)
-    return Path(environ.get("HOME") or Path.home()) / ".bftrainer"
+    home = Path(environ.get("HOME") or Path.home()) / ".bftrainer"
+    if _has_daemon(home):
+        return home
+    try:
+        clusters = sorted(path for path in home.iterdir() if _has_daemon(path))
+    except OSError:
+        return home
+    if len(clusters) > 1:
+        raise BftError(
+            "BFT-1108",
+            f"You have daemons on several clusters: {', '.join(p.name for p in clusters)}.",
+            f"Choose one: export BFTRAINER_STATE_DIR={clusters[0]}",
+            exit_code=ExitCode.USAGE,
+        )
+    return clusters[0] if clusters else home
+
+
+def _has_daemon(directory: Path) -> bool:
+    return any(os.path.lexists(directory / name) for name in (SOCKET_NAME, ADDRESS_NAME))
 
 
 def own_state_dir(environ: Mapping[str, str], cluster: str) -> Path:

@@ -26,6 +26,7 @@ class ApiServer:
         self.socket_path = socket_path.absolute()
         self._mode = mode
         self._routes = Routes(service)
+        self.app = self._routes.app()
         self._server: EmbeddedServer | None = None
         self._task: asyncio.Task[None] | None = None
         self._inode: tuple[int, int] | None = None
@@ -39,7 +40,7 @@ class ApiServer:
         listener = bind(self.socket_path, self._mode)
         info = self.socket_path.stat()
         self._inode = (info.st_dev, info.st_ino)
-        self._server = EmbeddedServer(self._routes.app())
+        self._server = EmbeddedServer(self.app)
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
         ready = asyncio.create_task(self._server.is_ready.wait())
         await asyncio.wait({self._task, ready}, return_when=asyncio.FIRST_COMPLETED)

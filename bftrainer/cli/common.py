@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 import click
 
+from bftrainer.api import address
 from bftrainer.api.client import Client
-from bftrainer.api.paths import socket_path
+from bftrainer.api.paths import SOCKET_NAME, socket_path
 from bftrainer.columns import columns, shown
 from bftrainer.errors import BftError
 
@@ -64,8 +65,17 @@ def _complete_trainer_id(ctx: click.Context, _: click.Parameter, incomplete: str
 
 
 def connect(socket_name: str | None, **more: Any) -> Client:
-    """Return a client of the daemon selected by option and environment."""
-    return Client(socket_path(socket_name, os.environ), **more)
+    """Return a client of the daemon selected by option and environment.
+
+    One's own daemon may be on another host (``bftrainer up``); then the state directory says where.
+    """
+    path = socket_path(socket_name, os.environ)
+    found = address.read(path.parent) if path.name == SOCKET_NAME else None
+    if found is None or found.is_here:
+        return Client(path, **more)
+    from bftrainer.api.far_client import FarClient  # noqa: PLC0415 - loads zmq
+
+    return FarClient(path.parent, found, **more)
 
 
 def print_json(document: dict[str, Any], *, is_compact: bool = False) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bftrainer.model.own_site import OwnSite
+    from bftrainer.model.views import StatusView
     from bftrainer.own.plan import Chosen
     from bftrainer.own.site import OwnSites
 
@@ -96,7 +97,11 @@ def up(
         _refuse_second(state_dir, sites)
         starting.write_policy(state_dir, plan.policy_text(chosen))
         argv = starting.daemon_argv(state_dir, batch_system, bind)
-        status = connect(str(state_dir / paths.SOCKET_NAME)).status
+        socket = str(state_dir / paths.SOCKET_NAME)
+
+        def status() -> StatusView:  # the job of --as-job may begin on any host
+            return connect(socket).status()
+
         if as_job:
             where = starting.start_as_job(sites, argv, state_dir, wish, status)
         else:

@@ -38,6 +38,7 @@ class AgentConfig(BaseModel):
     worker_lease_s: Seconds = 10.0
     gpus: int = Field(default=0, ge=0)
     interpreters: tuple[str, ...] = ()  # templates to start first
+    endpoint_file: Path | None = None  # says where a daemon is that has moved to another host
 
     def save(self, path: Path) -> None:
         """Write the file; BFT-1302 when it exists."""

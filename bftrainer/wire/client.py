@@ -79,6 +79,15 @@ class DaemonConnection:
             SocketPump(self._dealer, self._drain),
         ]
 
+    def move(self, endpoint: str) -> None:
+        """Connect to another endpoint instead; the daemon there has the same key."""
+        if endpoint != self._endpoint:
+            LOG.info("the daemon is at %s now", endpoint)
+            self._dealer.disconnect(self._endpoint)
+            self._dealer.set(zmq.IPV6, int("[" in endpoint))
+            self._dealer.connect(endpoint)
+            self._endpoint = endpoint
+
     def send(self, message: AgentMessage) -> bool:
         """Send without waiting, stamped with the greatest incarnation seen."""
         stamped = message.model_copy(update={"incarnation": self.incarnation})

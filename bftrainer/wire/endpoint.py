@@ -25,6 +25,15 @@ def port_in(text: bytes) -> int:
     return port if port < 1 << 16 else 0
 
 
+def endpoint_in(file: Path) -> str:
+    """Return the endpoint that the file names; "": it names none."""
+    try:
+        text = read_private(file, limit_bytes=512, is_secret=False)
+    except BftError:
+        return ""
+    return text.decode("ascii").strip() if port_in(text) else ""
+
+
 def remembered_port(file: Path) -> int:
     """Return the port to listen on; 0 (any) if none is stored."""
     if not file.exists() and not file.is_symlink():

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from bftrainer.wire.agent_config import AgentConfig
 from bftrainer.wire.client import DaemonConnection
+from bftrainer.wire.endpoint import endpoint_in
 from bftrainer.wire.keys import KeyPair
 from bftrainer.wire.messages import (
     AgentMessage,
@@ -34,6 +35,7 @@ from trainers.agent.workers import Said
 
 LOG = logging.getLogger("bftrainer.agent")
 MAX_TICK_S = 0.5
+LOOK_EVERY_S = 5.0  # where a daemon may be that is away
 SILENT_HEARTBEATS = 3  # without a message: send Hello again
 LEAVING_LINGER_MS = 20
 
@@ -66,6 +68,7 @@ class DaemonLink:
         self._was_in_touch = False
         self._grace_end_s: float | None = None  # when the batch system ends the pilot
         self._held_back: list[Said] = []
+        self._look_s = 0.0  # when to look next where the daemon is
         self._heard_s = self._hello_s = self._heartbeat_sent_s = time.monotonic()
         # Converted to the monotonic clock, because the wall clock may be set meanwhile.
         end_s = config.end_s
@@ -185,5 +188,9 @@ class DaemonLink:
         if self._is_up and now - max(self._heard_s, self._hello_s) > self._patience_s:
             LOG.info("no message from the daemon for %.1f s, repeating Hello", now - self._heard_s)
             self._greet()
+        if not self._is_up and self._config.endpoint_file and now >= self._look_s:
+            self._look_s = now + LOOK_EVERY_S
+            if endpoint := endpoint_in(self._config.endpoint_file):
+                self._connection.move(endpoint)
         delay_s = min(MAX_TICK_S, self._heartbeat_s, self._lease_s / 4)
         asyncio.get_running_loop().call_later(delay_s, self._tick)

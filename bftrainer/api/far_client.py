@@ -1,0 +1,65 @@
+"""Client of a user's own daemon on another host: the same calls, over CURVE (``far_server``)."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from bftrainer.api.address import KEY_NAME, Address
+from bftrainer.api.client import DEFAULT_TIMEOUT_S, MAX_ANSWER_BYTES, Client
+from bftrainer.errors import BftError, ExitCode
+from bftrainer.wire.keys import load_pair
+
+REACH_LIMIT_S = 5.0  # for a connection to the host
+
+
+class FarClient(Client):
+    """One daemon on another host."""
+
+    def __init__(
+        self, state_dir: Path, address: Address, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        super().__init__(state_dir / "daemon.sock", timeout_s=timeout_s)
+        self._address = address
+        self._keys = load_pair(state_dir / KEY_NAME)
+
+    def _exchange(self, method: str, path: str, body: Any) -> tuple[int, bytes]:
+        self._check_reached()
+        text = b"" if body is None else json.dumps(body, allow_nan=False).encode()
+        head = json.dumps({"method": method, "path": path}).encode()
+        with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+            dealer.set(zmq.LINGER, 0)
+            dealer.set(zmq.IPV6, int("[" in self._address.endpoint))
+            dealer.set(zmq.MAXMSGSIZE, MAX_ANSWER_BYTES)
+            dealer.set(zmq.CURVE_SERVERKEY, self._address.public_key.encode("ascii"))
+            dealer.set(zmq.CURVE_PUBLICKEY, self._keys.public.encode("ascii"))
+            dealer.set(zmq.CURVE_SECRETKEY, self._keys.secret.encode("ascii"))
+            dealer.connect(self._address.endpoint)
+            dealer.send(head + b"\n" + text)
+            if not dealer.poll(round(1000 * self._timeout_s)):
+                raise BftError(
+                    "BFT-1105",
+                    f"Your daemon ({self._address.where}) did not answer within "
+                    f"{self._timeout_s:g} s.",
+                    "Try again; if this persists, look at daemon.log in its state directory.",
+                    exit_code=ExitCode.TIMEOUT,
+                )
+            status, _, answer = dealer.recv().partition(b"\n")
+        return int(status), answer
+
+    def _check_reached(self) -> None:
+        """ZeroMQ would try for ever; a refused connection says that nobody is there."""
+        host, _, port = self._address.endpoint.removeprefix("tcp://").rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), REACH_LIMIT_S).close()
+        except (OSError, ValueError) as problem:
+            raise BftError(
+                "BFT-1101",
+                f"Your daemon ({self._address.where}) cannot be reached: {problem}.",
+                "If its host or job is gone, start it again: bftrainer up.",
+                exit_code=ExitCode.DAEMON_UNREACHABLE,
+            ) from problem
