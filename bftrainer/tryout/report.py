@@ -108,7 +108,7 @@ def _rescales(report: TryReport) -> str:
 
 def _kill(kill: Kill | None) -> str:
     if kill is None:
-        return "nobody; two workers never had trained together for a moment"
+        return "nobody; two nodes never trained together for some updates"
     return f"rank {kill.rank} of {kill.size} workers after step {kill.step}, at {kill.at_s:.1f} s"
 
 
