@@ -84,12 +84,7 @@ def submit(
     spec = build_spec(script, args, _values(ctx, script), os.environ)
     check_spec(spec)
     checks = check_here(spec)
-    for option in _late_options(ctx, script, args):
-        click.echo(
-            f"warning: {shown(option)} follows {shown(script)} and is passed to it;"
-            " options of submit come before the script",
-            err=True,
-        )
+    warn_of_late_options(ctx, script, args)
     if dry_run:
         _print_dry_run(spec, checks, as_json=as_json)
         return ExitCode.OK
@@ -112,12 +107,18 @@ def submit(
     return _EXIT_CODES[record.state]
 
 
-def _late_options(ctx: click.Context, script: str, args: tuple[str, ...]) -> list[str]:
-    """Return our own options among the script's arguments, unless the script mentions them."""
+def warn_of_late_options(ctx: click.Context, script: str, args: tuple[str, ...]) -> None:
+    """Warn of our own options among the script's arguments, unless the script mentions them."""
     own = {name for param in ctx.command.params for name in param.opts if name.startswith("--")}
     late = [name for name in (argument.partition("=")[0] for argument in args) if name in own]
     text = Path(script).read_text(errors="replace") if late else ""
-    return [name for name in late if name not in text]
+    for name in late:
+        if name not in text:
+            click.echo(
+                f"warning: {shown(name)} follows {shown(script)} and is passed to it;"
+                f" options of {ctx.command.name} come before the script",
+                err=True,
+            )
 
 
 def _values(ctx: click.Context, script: str) -> dict[str, Any]:

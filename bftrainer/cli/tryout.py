@@ -14,6 +14,7 @@ from bftrainer.cli.checks import check_here, check_script
 from bftrainer.cli.common import json_option, print_json
 from bftrainer.cli.directives import given, merge, read_directives
 from bftrainer.cli.spec import build_spec
+from bftrainer.cli.submit import warn_of_late_options
 from bftrainer.cli.submit_options import spec_options
 from bftrainer.errors import UsageError
 
@@ -75,6 +76,7 @@ def try_out(
         )
     check_spec(spec)
     check_here(spec)
+    warn_of_late_options(ctx, script, args)
     # Imported here to keep other verbs fast.
     from bftrainer.tryout.run import run_try  # noqa: PLC0415
 

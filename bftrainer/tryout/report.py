@@ -54,7 +54,11 @@ def wrong(report: TryReport) -> BftError | None:
             f"{report.script} failed: {report.reason}",
             "Correct the script and try again; the end of its log is above.",
         )
-    if said := _uses(report.epochs):
+    is_finished = report.state == TrainerState.FINISHED
+    said = _uses(report.epochs)
+    if is_finished and not report.epochs:
+        said = ["no update was recorded"]
+    if said:
         return BftError(
             "BFT-1054",
             f"Not every sample was used exactly once: {said[0]}.",
@@ -62,7 +66,7 @@ def wrong(report: TryReport) -> BftError | None:
             " otherwise this is a defect of bftrainer: report it with the directory.",
             exit_code=ExitCode.VALIDATION_FAILED,
         )
-    if report.state != TrainerState.FINISHED:
+    if not is_finished:
         return BftError(
             "BFT-1055",
             f"{report.script} had not finished after {report.seconds:.0f} s.",
@@ -108,7 +112,7 @@ def _rescales(report: TryReport) -> str:
 
 def _kill(kill: Kill | None) -> str:
     if kill is None:
-        return "nobody; two workers never had trained together for a moment"
+        return "nobody; two nodes never trained together for some updates"
     return f"rank {kill.rank} of {kill.size} workers after step {kill.step}, at {kill.at_s:.1f} s"
 
 

@@ -137,9 +137,9 @@ class _Try:
         return limit_s is not None and self._watch.elapsed_s > limit_s
 
     def _kill_one(self) -> Kill | None:
-        """Kill rank 0 once several workers train; it has the most to lose."""
-        place = newest(self._records.processes)
-        if place is None or place.size < 2 or place.of_generation < KILL_AFTER_STEPS:
+        """Kill rank 0 once several nodes train; it has the most to lose."""
+        place, team = newest(self._records.processes), self._spec.workers_per_node
+        if place is None or place.size <= team or place.of_generation < KILL_AFTER_STEPS:
             return None
         with suppress(ProcessLookupError):
             os.kill(place.pid, signal.SIGKILL)

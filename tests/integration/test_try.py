@@ -43,11 +43,11 @@ def scratch() -> Iterator[Path]:
         yield directory
 
 
-def tried(scratch: Path, text: str, *options: str) -> Completed:
+def tried(scratch: Path, text: str, *options: str, args: tuple[str, ...] = ()) -> Completed:
     script = scratch / "own.py"
     script.write_text(text)
     return process.run(
-        (*TRY, *options, str(script)),
+        (*TRY, *options, str(script), *args),
         timeout_s=120,
         env={**os.environ, "TMPDIR": str(scratch)},
         cwd=scratch,
@@ -96,7 +96,10 @@ def test_what_is_wrong_is_named_and_the_logs_are_kept(
 
 @pytest.mark.timeout(150)
 def test_it_ends_after_the_time_it_is_given(scratch: Path) -> None:
-    done = tried(scratch, LOOP.format(step="run.step()"), "--seconds", "2", "--epochs", "9999")
+    options = ("--seconds", "2", "--epochs", "9999", "--workers-per-node", "2")
+    done = tried(scratch, LOOP.format(step="run.step()"), *options, args=("--nodes", "2"))
+    assert "--nodes follows" in done.stderr
+    assert "options of try come before the script" in done.stderr
     assert "error BFT-1055: own.py had not finished after 2 s." in done.stderr
     assert done.returncode == 1
 

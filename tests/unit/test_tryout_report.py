@@ -1,0 +1,77 @@
+"""What a try says of what it found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bftrainer.tryout.records import EpochUse, SizeSpeed
+from bftrainer.tryout.report import Kill, TryReport, as_text, wrong
+
+WHOLE = tuple(EpochUse(epoch=n, of=10, used=10) for n in range(3))
+REPORT = TryReport(
+    script="own.py",
+    state="finished",
+    reason="",
+    seconds=12.0,
+    nodes=3,
+    rescales=2,
+    pauses_s=(0.05, 0.11),
+    kill=Kill(at_s=2.0, rank=0, size=3, step=7),
+    speeds=(SizeSpeed(size=1, samples_per_s=100.0), SizeSpeed(size=3, samples_per_s=290.0)),
+    epochs=WHOLE,
+    last_lines=("accuracy 0.9",),
+)
+CUT = EpochUse(epoch=3, of=10, used=4)
+
+
+@pytest.mark.parametrize("epochs", [WHOLE, (*WHOLE, CUT)], ids=["whole", "cut at the end"])
+def test_nothing_is_wrong_with_samples_used_once(epochs: tuple[EpochUse, ...]) -> None:
+    assert wrong(replace(REPORT, epochs=epochs)) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "said"),
+    [
+        ({"state": "failed", "reason": "BFT-1410: no data"}, "BFT-1053", "no data"),
+        ({"state": "failed", "reason": "BFT-1423: nothing"}, "BFT-1057", "bftrainer.elastic"),
+        ({"state": "running"}, "BFT-1055", "had not finished after 12 s"),
+        ({"epochs": ()}, "BFT-1054", "no update was recorded"),
+        ({"epochs": (), "state": "queued"}, "BFT-1055", "not finished"),
+        ({"epochs": (CUT, *WHOLE)}, "BFT-1054", "epoch 3 ended after 4 of its 10 samples"),
+        (
+            {"epochs": (replace(WHOLE[0], missed=2, repeated=1),), "state": "running"},
+            "BFT-1054",
+            "epoch 0 used 1 samples again and left out 2",
+        ),
+        ({"epochs": (replace(WHOLE[0], twice=(4,)),)}, "BFT-1054", "sample 4 more than once"),
+    ],
+)
+def test_what_is_wrong_has_a_code_and_a_next_step(
+    changes: dict[str, object], code: str, said: str
+) -> None:
+    found = wrong(replace(REPORT, **changes))  # type: ignore[arg-type]  # test values
+    assert found is not None
+    assert found.code == code
+    assert said in found.cause
+    assert found.next_step
+
+
+def test_the_page_has_all_figures_and_none_that_were_not_measured() -> None:
+    text = as_text(replace(REPORT, epochs=(*WHOLE, CUT)))
+    for said in (
+        "own.py finished after 12 s, 3 nodes",
+        "2, pauses of 0.08 s (median) to 0.11 s",
+        "rank 0 of 3 workers after step 7, at 2.0 s",
+        "100 with 1 worker, 290 with 3 workers",
+        "every one exactly once in each of 3 epochs; 4 of 10 in the last",
+        "    accuracy 0.9",
+    ):
+        assert said in text
+    nothing = replace(REPORT, epochs=(), speeds=(), pauses_s=(), rescales=0, kill=None)
+    assert as_text(nothing).splitlines()[0] == "own.py finished after 12 s, 3 nodes"
+    assert "samples" not in as_text(nothing)
+    short = as_text(replace(REPORT, pauses_s=(), rescales=0, kill=None))
+    assert "none; it ended before nodes came or went" in short
+    assert "nobody; two nodes never trained together" in short
