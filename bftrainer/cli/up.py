@@ -7,8 +7,9 @@ the ordinary daemon with it. ``--dry-run`` prints the same settings.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,7 +20,7 @@ from bftrainer.errors import BftError, ExitCode, UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bftrainer.model.own_site import OwnSite
+    from bftrainer.model.own_site import OwnSite, Wish
     from bftrainer.model.views import StatusView
     from bftrainer.own.plan import Chosen
     from bftrainer.own.site import OwnSites
@@ -50,43 +51,17 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Check the site and print the settings only.")
 @json_option
 def up(
-    partition: str,
-    max_nodes: int | None,
-    gpus_per_pilot: int | None,
-    cpus_per_pilot: int | None,
-    memory_mb: int | None,
-    time_limit_s: float | None,
-    account: str,
-    qos: str,
-    bind: str,
-    job_partition: str,
-    batch_system: str,
-    *,
-    as_job: bool,
-    dry_run: bool,
-    as_json: bool,
+    bind: str, batch_system: str, *, as_job: bool, dry_run: bool, as_json: bool, **wished: Any
 ) -> int:
     """Start your own daemon, without an administrator.
 
     Its trainers run on idle nodes of a partition whose jobs are preempted for others
     (scavenge, killable, preempt). It survives your logout; 'bftrainer down' ends it.
     """
-    from bftrainer.model.cluster import NodeLeft  # noqa: PLC0415
-    from bftrainer.model.own_site import Wish  # noqa: PLC0415 - -h needs none of these
-    from bftrainer.own import plan, starting  # noqa: PLC0415
+    from bftrainer.own import plan, starting  # noqa: PLC0415 - -h needs none of these
     from bftrainer.own.site import load  # noqa: PLC0415
 
-    share = NodeLeft(cpus=cpus_per_pilot or 0, memory_mb=memory_mb or 0, gpus=gpus_per_pilot or 0)
-    wish = Wish(
-        partition=partition,
-        account=account,
-        qos=qos,
-        max_nodes=max_nodes,
-        time_limit_s=time_limit_s,
-        job_partition=job_partition,
-        share=None if share == NodeLeft(cpus=0) else share,
-    )
-    sites = load(batch_system)
+    wish, sites = _wish(wished), load(batch_system)
     site = sites.examine(wish)
     chosen = plan.settings_for(site, wish)
     state_dir = paths.own_state_dir(os.environ, site.cluster)
@@ -112,6 +87,25 @@ def up(
     else:
         click.echo(where + ("" if dry_run else " Now: bftrainer submit train.py"))
     return ExitCode.OK
+
+
+def _wish(given: Mapping[str, Any]) -> Wish:
+    from bftrainer.model.cluster import NodeLeft  # noqa: PLC0415
+    from bftrainer.model.own_site import Wish  # noqa: PLC0415
+
+    cpus, memory_mb, gpus = (
+        given[name] or 0 for name in ("cpus_per_pilot", "memory_mb", "gpus_per_pilot")
+    )
+    share = NodeLeft(cpus=cpus, memory_mb=memory_mb, gpus=gpus)
+    return Wish(
+        partition=given["partition"],
+        account=given["account"],
+        qos=given["qos"],
+        max_nodes=given["max_nodes"],
+        time_limit_s=given["time_limit_s"],
+        job_partition=given["job_partition"],
+        share=None if share == NodeLeft(cpus=0) else share,
+    )
 
 
 def _refuse_second(state_dir: Path, sites: OwnSites) -> None:
