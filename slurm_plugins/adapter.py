@@ -26,6 +26,7 @@ from bftrainer.poll.batch_system import (
 )
 from slurm_plugins import commands, doctor
 from slurm_plugins.commands import DEFAULT_TIMEOUT_S, SlurmCommands
+from slurm_plugins.floor import STEP_ID, Floor
 from slurm_plugins.hook.watch import HookFile
 from slurm_plugins.launcher import PilotLauncher
 from slurm_plugins.snapshot import SnapshotReader
@@ -57,6 +58,7 @@ class SlurmOptions(pydantic.BaseModel):
     slot_cpus: int = pydantic.Field(default=0, ge=0)
     slot_memory_mb: int = pydantic.Field(default=0, ge=0)
     slot_gpus: int = pydantic.Field(default=0, ge=0)
+    floor_job: str = pydantic.Field(default="", pattern=r"^[0-9]{0,10}$")  # own allocation
     is_own: bool = False  # of a user's own daemon, who can change nothing of the site
     grace_s: float = pydantic.Field(default=0.0, ge=0)  # GraceTime of the pilots' partition
 
@@ -84,9 +86,14 @@ class SlurmBatchSystem:
         self._hook_file, self._pilot_partition = options.hook_file, options.pilot_partition
         self._is_own, self._grace_s = options.is_own, options.grace_s
         self._cpus_per_node = 0
+        user = options.user or pwd.getpwuid(os.geteuid()).pw_name
+        self._floor = options.floor_job and Floor(
+            commands=self.commands, job_id=options.floor_job, user=user
+        )
         self._reader = SnapshotReader(
             commands=self.commands,
-            user=options.user or pwd.getpwuid(os.geteuid()).pw_name,
+            user=user,
+            floor=self._floor or None,
             pilot_partition=options.pilot_partition,
             partition=options.partition,
             reservations_interval_s=options.reservations_interval_s,
@@ -123,17 +130,25 @@ class SlurmBatchSystem:
 
     def launch_pilot(self, request: PilotRequest) -> str:
         """Submit a pilot; raises ``BatchSystemError`` (BFT-1222 to -1224, -1226)."""
+        if self._floor and request.node in self._floor.nodes:
+            return self._floor.launch(request)
         job_id = self._launcher.launch(request, cycle_s=self.cycle_s)
         self._reader.remember(job_id, request.pilot_id, request.node)
         return job_id
 
     def cancel_pilots(self, job_ids: Sequence[str], *, force: bool = False) -> None:
         """Ask the pilots to leave; the second time, after 2 s, Slurm ends them."""
-        self._launcher.cancel(job_ids, force=force)
+        steps = [i for i in job_ids if self._floor and STEP_ID.fullmatch(i)]
+        if self._floor and steps:
+            self._floor.cancel(steps)
+        if jobs := [i for i in job_ids if i not in steps]:
+            self._launcher.cancel(jobs, force=force)
 
     def pilot_states(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
         """Observe each id; ended and unknown ids are absent."""
-        return self._launcher.observe(job_ids)
+        floor = self._floor
+        steps = {i: floor.observe(i) for i in job_ids if floor and STEP_ID.fullmatch(i)}
+        return {**self._launcher.observe([i for i in job_ids if i not in steps]), **steps}
 
     def findings(self, measured: Measured = NOTHING, /) -> tuple[Finding, ...]:
         """Check Slurm's settings; unreadable ones are a finding, too."""

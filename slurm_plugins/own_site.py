@@ -20,6 +20,7 @@ from bftrainer.model.own_site import DaemonJob, NodeLimit, OwnSite, Wish
 from slurm_plugins import commands, own_job, own_limits, parse, slots
 from slurm_plugins.commands import SlurmCommands, why_failed
 from slurm_plugins.doctor import PARTITION_ARGV
+from slurm_plugins.floor import Floor
 from slurm_plugins.launcher import size_options
 from slurm_plugins.own_limits import Row, Taken
 from slurm_plugins.parse import duration_s, settings_in, values_in, whole
@@ -102,6 +103,7 @@ class _Site:
             time_limit_words=min(walls)[1] if walls else "",
             limits=tuple(limits),
             unread=tuple(self._unread),
+            n_floor=len(self._floor()),
             batch_options=self._options(name, share),
         )
 
@@ -122,6 +124,20 @@ class _Site:
         walls = [(own_limits.wall_s(row), f"MaxWall of {owner}") for row, owner in owners]
         walls.append((duration_s(chosen.get("MaxTime", "UNLIMITED")), f"MaxTime of {name}"))
         return limits, [(limit_s, words) for limit_s, words in walls if limit_s]
+
+    def _floor(self) -> tuple[str, ...]:
+        """Return the nodes of the allocation in which we are, if we are in one."""
+        if not (job_id := os.environ.get("SLURM_JOB_ID", "")) or self.wish.is_as_job:
+            return ()
+        floor = Floor(commands=self.commands, job_id=job_id, user=self.user)
+        floor.look()
+        if floor.nodes and self.wish.share:
+            raise UsageError(
+                "BFT-1288",
+                f"Nodes of your allocation ({job_id}) are used as a whole.",
+                "Leave out --gpus-per-pilot and the like, or run bftrainer up outside of it.",
+            )
+        return floor.nodes
 
     def _nodes(self, partition: str) -> list[Node]:
         rows = [r for r in parse.node_rows(self._asked(commands.SINFO)) if r.partition == partition]
@@ -164,6 +180,7 @@ class _Site:
             "is_own": True,
             **{key.removeprefix("--"): value for key, value in self._given() if value},
             **({"slurm_conf": conf} if conf else {}),
+            **({"floor_job": os.environ["SLURM_JOB_ID"]} if self._floor() else {}),
             **(
                 {
                     "slot_cpus": share.cpus,

@@ -8,6 +8,7 @@ and the configuration change rarely and are read less often.
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -34,10 +35,12 @@ from slurm_plugins.clock import ControllerClock
 from slurm_plugins.commands import SlurmCommands, is_controller_away, why_failed
 from slurm_plugins.completing import Completing
 from slurm_plugins.entitled import judged
+from slurm_plugins.floor import Floor
 from slurm_plugins.topology import switches
 from slurm_plugins.written import Unread
 
 T = TypeVar("T")
+_PILOT = re.compile(r"p[0-9]{6,}")  # as the journal names them
 
 CONFIG_INTERVAL_S = 600.0
 
@@ -52,6 +55,7 @@ class SnapshotReader:
     partition: str | None  # report only nodes that are also in this one
     reservations_interval_s: float
     share: NodeLeft | None = None  # of a node, for a pilot; None: the whole node
+    floor: Floor | None = None  # the user's own allocation
     config: parse.ControllerConfig | None = None
     clock: ControllerClock = field(default_factory=ControllerClock)
     running_pilots: frozenset[str] = frozenset()  # job ids, as last seen
@@ -94,6 +98,8 @@ class SnapshotReader:
         taken_at_s = time.time()
         self._begin()
         self._refresh_config()
+        if self.floor is not None:
+            self.floor.look()
         nodes = self._read("nodes", commands.SINFO, self._nodes_of)
         jobs = self._read("jobs", commands.SQUEUE, self._jobs_of)
         if jobs is not None:
@@ -107,6 +113,8 @@ class SnapshotReader:
             n_planned = self.config.bf_max_job_array_resv if self.config is not None else 0
             jobs = written_out(jobs, Room.of(nodes or (), jobs), n_planned)
         reservations = self._read_reservations()
+        if self.floor is not None and nodes is not None:
+            nodes, jobs, reservations = self.floor.show(nodes, jobs, reservations)
         if self.share is not None and nodes is not None:
             nodes, jobs, reservations = self._split(self.share, nodes, jobs, reservations)
         return Snapshot(
@@ -189,11 +197,12 @@ class SnapshotReader:
             why = "its last job does not finish completing"
             nodes[name] = dataclasses.replace(nodes[name], state=NodeState.DOWN, reason=why)
         self._nodes_made.begin()
+        floor = self.floor.nodes if self.floor is not None else ()
         return tuple(
             [
                 self._node_of(node, partitions[name])
                 for name, node in nodes.items()
-                if needed.issubset(partitions[name])
+                if needed.issubset(partitions[name]) or name in floor
             ]
         )
 
@@ -218,8 +227,13 @@ class SnapshotReader:
             if names is None:
                 return None  # taking a pilot for an ordinary job would be worse
             # A job that ended between the two commands keeps its id as its name.
-            self._names.update({job_id: names.get(job_id, (job_id, "")) for job_id in own})
+            for job_id in own - self._names.keys():
+                name, slot = names.get(job_id, (job_id, ""))
+                # The user of an own daemon has other jobs in the partition, too.
+                is_pilot = job_id not in names or _PILOT.fullmatch(name) is not None
+                self._names[job_id] = (name, slot) if is_pilot else ("", "")
         self._names = {job_id: self._names[job_id] for job_id in own}
+        own = {job_id for job_id in own if self._names[job_id][0]}
         self.running_pilots = frozenset(
             job.job_id for job in jobs if job.job_id in own and job.state is JobState.RUNNING
         )

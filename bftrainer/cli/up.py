@@ -61,7 +61,7 @@ def up(
     from bftrainer.own import plan, starting  # noqa: PLC0415 - -h needs none of these
     from bftrainer.own.site import load  # noqa: PLC0415
 
-    wish, sites = _wish(wished), load(batch_system)
+    wish, sites = _wish(wished, as_job=as_job), load(batch_system)
     site = sites.examine(wish)
     chosen = plan.settings_for(site, wish)
     state_dir = paths.own_state_dir(os.environ, site.cluster)
@@ -89,7 +89,7 @@ def up(
     return ExitCode.OK
 
 
-def _wish(given: Mapping[str, Any]) -> Wish:
+def _wish(given: Mapping[str, Any], *, as_job: bool) -> Wish:
     from bftrainer.model.cluster import NodeLeft  # noqa: PLC0415
     from bftrainer.model.own_site import Wish  # noqa: PLC0415
 
@@ -104,6 +104,7 @@ def _wish(given: Mapping[str, Any]) -> Wish:
         max_nodes=given["max_nodes"],
         time_limit_s=given["time_limit_s"],
         job_partition=given["job_partition"],
+        is_as_job=as_job,
         share=None if share == NodeLeft(cpus=0) else share,
     )
 

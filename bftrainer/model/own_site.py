@@ -21,6 +21,7 @@ class Wish:
     max_nodes: int | None = None
     time_limit_s: float | None = None  # of a pilot
     job_partition: str = ""  # of the daemon's own job
+    is_as_job: bool = False  # the daemon runs in a job of its own
     share: NodeLeft | None = None  # of a node, for a pilot; 0: in proportion; None: whole nodes
 
 
@@ -39,6 +40,7 @@ class OwnSite:
     cluster: str
     partition: str
     n_nodes: int  # slots, where a pilot takes a share of a node
+    n_floor: int = 0  # nodes of the user's own allocation, beside those
     preemption: str  # as the batch system calls it, e.g. REQUEUE
     grace_s: float = 0.0  # between the notice of a preemption and the end
     time_limit_s: float | None = None  # longest of a job; None: none

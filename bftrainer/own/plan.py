@@ -38,7 +38,11 @@ def settings_for(site: OwnSite, wish: Wish) -> tuple[Chosen, ...]:
     nodes, limit = _nodes(site, wish), _time_limit(site, wish)
     mode = f"{site.partition} has PreemptMode={site.preemption}"
     return (
-        Chosen(name="max_nodes", value=nodes.n_nodes, why=nodes.words),
+        Chosen(
+            name="max_nodes",
+            value=nodes.n_nodes + site.n_floor,
+            why=nodes.words + (f", and {site.n_floor} of your allocation" if site.n_floor else ""),
+        ),
         limit,
         Chosen(
             name="give_back",

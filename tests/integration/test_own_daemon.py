@@ -208,3 +208,43 @@ def test_pilots_share_nodes_with_each_other_and_with_other_jobs(
         assert client.trainer(trainer).record.failures == 0
     finally:
         cluster.cancel(other.strip())
+
+
+def test_nodes_of_an_allocation_are_a_floor_beside_borrowed_ones(
+    researcher: Researcher, tmp_path: Path
+) -> None:
+    client, cluster = researcher.client, researcher.cluster
+    inside = tmp_path / "inside.sh"
+    inside.write_text(
+        f"#!/bin/sh\ncd /; export BFTRAINER_STATE_DIR={researcher.state} SLURM_JOB_ID\n"
+        f"{sys.executable} -m bftrainer up > {tmp_path}/said 2>&1\nsleep 600\n"
+    )
+    sent = cluster.command(
+        *("sbatch", "--parsable", "--partition=batch", "--nodes=1", "--exclusive", "--mem=0"),
+        *("--nodelist=n2", "--time=30", f"--output={tmp_path}/out", "--export=ALL", str(inside)),
+    )
+    job = sent.stdout.strip()
+    said = tmp_path / "said"
+    try:
+        wait_for(lambda: said.exists() and "Your daemon runs" in said.read_text(), what="it is up")
+        assert "and 1 of your allocation" in said.read_text()
+        trainer = client.submit(light_spec(tmp_path / "light", n_max=3)).record.trainer_id
+
+        def trains_on(*nodes: str) -> bool:
+            view = client.trainer(trainer)
+            return set(view.observed_nodes) == set(nodes) and view.record.progress.size == len(
+                nodes
+            )
+
+        wait_for(lambda: trains_on("n1", "n2", "n3"), what="it has its own node and two others")
+        assert len(researcher.pilots()) == 2
+        steps = cluster.command("squeue", "-s", "-h", "-j", job, "-o", "%j").stdout.split()
+        assert [name for name in steps if re.fullmatch("p[0-9]{6}", name)]
+        cluster.submit(n_nodes=2, duration_s=2)
+        wait_for(lambda: trains_on("n2"), what="its own node is left")
+        assert client.trainer(trainer).record.failures == 0
+        researcher.does("down")
+        wait_for(lambda: not researcher.pilots(), what="no pilot is left")
+    finally:
+        cluster.cancel(job)
+        wait_for(lambda: not cluster.command("squeue", "-h", "-j", job).stdout, what="it is gone")

@@ -1,0 +1,149 @@
+"""A floor of own nodes: those of the user's allocation, in which pilots are steps, not jobs.
+
+Used by the adapter where the option ``floor_job`` names the allocation (``bftrainer up`` inside
+``salloc`` or ``sbatch``). Its nodes are free to us until it ends and nobody preempts them; the
+allocation itself is not an ordinary job. A pilot there is ``srun --overlap`` in the background:
+its step has the pilot's name, and ends with that srun.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from bftrainer import process
+from bftrainer.errors import BatchSystemError
+from bftrainer.hostlist import expand
+from bftrainer.model.cluster import Job, JobState, Node, NodeState, Presence, Reservation
+from bftrainer.poll.batch_system import PilotObservation, PilotRequest
+from slurm_plugins import parse
+from slurm_plugins.commands import SlurmCommands, why_failed
+
+STEP_ID = re.compile(r"[0-9]{1,10}\.[0-9]{1,10}")
+MOST_NODES = 10_000
+APPEARS_LIMIT_S = 10.0  # until a new step is listed
+FOREVER_S = 10 * 365 * 86_400.0
+_JOB_FORMAT = parse.RECORD + parse.FIELD.join(("%i", "%T", "%N", "%e"))
+_STEP_FORMAT = parse.RECORD + parse.FIELD.join(("%i", "%j", "%N", "%S"))
+
+
+@dataclass(slots=True, kw_only=True)
+class Floor:
+    """The nodes of one allocation, as last seen."""
+
+    commands: SlurmCommands
+    job_id: str
+    user: str
+    nodes: tuple[str, ...] = ()  # none: the allocation has ended
+    end_s: float | None = None
+    steps: dict[str, tuple[str, str, float | None]] = field(default_factory=dict)
+
+    def look(self) -> None:
+        """Read nodes, end and steps of the allocation; what cannot be read stays."""
+        done = self.commands.query(("squeue", "-h", "-j", self.job_id, "-o", _JOB_FORMAT))
+        if not done.is_ok and "Invalid job id" not in done.stderr:
+            return
+        self.nodes, self.end_s = (), None
+        for _, state, nodes, end in parse.records(done.stdout if done.is_ok else "", 4):
+            if state == "RUNNING":
+                self.nodes, self.end_s = expand(nodes, MOST_NODES), parse.time_s(end)
+        done = self.commands.query(("squeue", "-s", "-h", "-j", self.job_id, "-o", _STEP_FORMAT))
+        if done.is_ok:
+            self.steps = {
+                step_id: (name, node, parse.time_s(start))
+                for step_id, name, node, start in parse.records(done.stdout, 4)
+                if STEP_ID.fullmatch(step_id)
+            }
+
+    def show(
+        self,
+        nodes: tuple[Node, ...],
+        jobs: tuple[Job, ...] | None,
+        reservations: tuple[Reservation, ...] | None,
+    ) -> tuple[tuple[Node, ...], tuple[Job, ...] | None, tuple[Reservation, ...] | None]:
+        """Show the nodes as free or with a pilot, the pilots as jobs, the end as a reservation."""
+        held = {node for _, node, _ in self.steps.values()}
+
+        def seen(node: Node) -> Node:
+            if node.name not in self.nodes or node.state is not NodeState.ALLOCATED:
+                return node
+            state = NodeState.ALLOCATED if node.name in held else NodeState.IDLE
+            return replace(node, state=state, left=None)
+
+        pilots = tuple(
+            Job(
+                job_id=step_id,
+                user=self.user,
+                state=JobState.RUNNING,
+                n_nodes=1,
+                time_limit_s=None,
+                start_s=start_s,
+                nodes=(node,),
+                pilot_id=name,
+            )
+            for step_id, (name, node, start_s) in self.steps.items()
+        )
+        others = None if jobs is None else tuple(j for j in jobs if j.job_id != self.job_id)
+        ends = reservations
+        if reservations is not None and self.nodes and self.end_s is not None:
+            end = Reservation(
+                name=f"the end of allocation {self.job_id}",
+                start_s=self.end_s,
+                end_s=self.end_s + FOREVER_S,
+                nodes=self.nodes,
+            )
+            ends = (*reservations, end)
+        return tuple(map(seen, nodes)), None if others is None else (*others, *pilots), ends
+
+    def launch(self, request: PilotRequest) -> str:
+        """Start a pilot and return the id of its step.
+
+        Raises:
+            BatchSystemError: BFT-1222, srun ended; BFT-1223, no step has appeared.
+        """
+        minutes = max(1, int(request.time_limit_s // 60))
+        log = request.log_path.open("ab")
+        with log:
+            child = process.spawn(
+                (
+                    *("srun", f"--jobid={self.job_id}", "--overlap", "--nodes=1", "--ntasks=1"),
+                    *(f"--nodelist={request.node}", f"--job-name={request.pilot_id}", "--mem=0"),
+                    *(f"--time={minutes}", "--export=ALL", "--chdir=/", "--input=none", "--quiet"),
+                    *request.agent_argv,
+                ),
+                env={**self.commands.base_environment(), **request.environment},
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + APPEARS_LIMIT_S
+        while time.monotonic() < deadline and child.poll() is None:
+            self.look()
+            for step_id, (name, _, _) in self.steps.items():
+                if name == request.pilot_id:
+                    return step_id
+            time.sleep(0.1)
+        code, how = ("BFT-1223", "no step of it has appeared")
+        if child.poll() is not None:
+            code, how = "BFT-1222", f"srun ended with status {child.returncode}"
+        raise BatchSystemError(
+            code,
+            f"Pilot {request.pilot_id} on {request.node} of allocation {self.job_id}: {how}.",
+            f"See {request.log_path}.",
+        )
+
+    def cancel(self, step_ids: Sequence[str]) -> None:
+        """End steps; those that are gone are not an error."""
+        done = self.commands.query(("scancel", *step_ids))
+        if done.timed_out:
+            raise BatchSystemError("BFT-1225", why_failed(done), "It is retried.")
+
+    def observe(self, step_id: str) -> PilotObservation:
+        """Observe a step as of the last look."""
+        if step_id not in self.steps:
+            return PilotObservation(presence=Presence.ABSENT, reason="not among the steps")
+        _, node, start_s = self.steps[step_id]
+        return PilotObservation(
+            presence=Presence.PRESENT, phase="running", node=node, start_s=start_s
+        )
