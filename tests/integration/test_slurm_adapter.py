@@ -90,15 +90,27 @@ def test_our_host_lists_are_slurms_own(slurm_cluster: SlurmTestCluster) -> None:
         assert list(expand(text)) == theirs
 
 
+def test_other_jobs_of_the_same_user_are_ordinary(
+    slurm_cluster: SlurmTestCluster, slurm_system: SlurmBatchSystem
+) -> None:
+    job_id = slurm_cluster.submit(n_nodes=1, duration_s=30, user=None, partition="bf")
+    try:
+        seen = whole_look(slurm_system)
+        assert [(j.job_id, j.is_ordinary) for j in seen.jobs or ()] == [(job_id, True)]
+    finally:
+        slurm_cluster.cancel(job_id)
+        wait_for(lambda: whole_look(slurm_system).jobs == (), what="it is gone")
+
+
 def test_a_new_daemon_recognises_running_pilots(
     slurm_cluster: SlurmTestCluster, slurm_system: SlurmBatchSystem
 ) -> None:
-    job_id = launch(slurm_cluster, slurm_system, request(slurm_cluster, "p-adopt", "n1"))
+    job_id = launch(slurm_cluster, slurm_system, request(slurm_cluster, "p000009", "n1"))
     options = slurm_cluster.config.batch_options()
     other = create({**options, "reservations_interval_s": 3600})
     seen = whole_look(other)
     assert seen.jobs is not None
-    assert [(job.job_id, job.pilot_id) for job in seen.jobs] == [(job_id, "p-adopt")]
+    assert [(job.job_id, job.pilot_id) for job in seen.jobs] == [(job_id, "p000009")]
     before = other.requests
     assert other.snapshot().jobs == seen.jobs
     assert other.requests - before == 3  # nodes, jobs, cycle; the rest is remembered
