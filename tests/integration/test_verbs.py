@@ -189,6 +189,9 @@ def test_an_array_runs_as_many_as_it_may_and_a_run_is_extended_elsewhere(
     assert record["progress"]["epoch"] == 4
     assert any(one.resumed_from for one in site.rescales(record["trainer_id"]))
     assert sorted(source.glob("*.bft")) == kept
+    assert record["progress"]["total"] == 4 * 240
+    assert main(["status", "-o", "id,done,left", record["trainer_id"]]) == 0
+    assert capsys.readouterr().out.split()[3:] == [record["trainer_id"], "100.0%", "-"]
     assert main(["submit", "--fresh", "-J", "more", "--epochs", "1", *run, str(script)]) == 0
     record = json.loads(capsys.readouterr().out)["record"]
     assert (record["progress"]["epoch"], record["progress"]["step"]) == (1, 10)
