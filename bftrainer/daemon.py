@@ -356,7 +356,7 @@ class Daemon:
             is_new_snapshot=is_new,
             gives_back_only=is_hasty,
             pilots=self.pilots.views(self.agents.connected),
-            trainers=tuple(map(as_decided, self.trainers.waiting_and_running())),
+            trainers=tuple(map(as_decided, self.trainers.waiting.eligible())),
             settings=self.settings,
             memory=self.seen.memory,
             may_claim=self.refusals.may_claim()
@@ -459,7 +459,9 @@ class Daemon:
         while True:
             await asyncio.sleep(TICK_S)
             self.plane.tick()
-            if not self.plane.is_adopting and self.seen.is_to_wake(self._clock()):
+            now_s = self._clock()
+            is_time = self.seen.is_to_wake(now_s) or self.trainers.waiting.has_begun()
+            if is_time and not self.plane.is_adopting:
                 self.decide_soon()
 
     async def _life_loop(self) -> None:

@@ -6,7 +6,9 @@ import os
 import time
 from collections.abc import Iterable
 
+from bftrainer.api.admission import check_spec
 from bftrainer.api.allowance import Allowance
+from bftrainer.api.checkpoint_place import check_place
 from bftrainer.api.service import Peer
 from bftrainer.daemon import Daemon
 from bftrainer.decide import end_cost
@@ -22,7 +24,7 @@ from bftrainer.harm.backoff import sentence
 from bftrainer.model.cluster import Node, NodeState
 from bftrainer.model.decision import Settings
 from bftrainer.model.harm import HarmReport
-from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.model.views import Explanation, LogFile, NodeView, StatusView, TrainerView
 from bftrainer.observability.figures import Extras, daemon_figures
 from bftrainer.observability.metrics import MetricSample
@@ -44,6 +46,11 @@ def check_fit(spec: TrainerSpec, settings: Settings) -> None:
             f"It cannot be allocated. {why}",
             "Give other sizes, another weight or another curve.",
         )
+
+
+def _has_ended(record: TrainerRecord, next_step: str) -> UsageError:
+    how = f"is {record.state.value}" if record.state.is_final else "is being cancelled"
+    return UsageError("BFT-1043", f"Trainer {record.trainer_id} {how}.", next_step)
 
 
 class DaemonService:
@@ -135,10 +142,12 @@ class DaemonService:
 
     def _size_sentences(self, record: TrainerRecord, observed_size: int) -> tuple[str, ...]:
         daemon = self._daemon
+        if why := daemon.trainers.waiting.withheld().get(record.trainer_id):
+            return (why,)
         settled = daemon.trainers.budget.in_words(record.trainer_id, time.time())
         if settled and observed_size:
             return settled
-        queue = daemon.trainers.waiting_and_running()
+        queue = daemon.trainers.waiting.eligible()
         return explain_trainer(
             record, daemon.seen.plan, daemon.settings, queue, self._nodes(), observed_size
         )
@@ -158,7 +167,6 @@ class DaemonService:
 
     def submit(self, spec: TrainerSpec, peer: Peer) -> TrainerView:
         """Accept a trainer; it is durable when this returns."""
-        policy = self._daemon.policy
         if spec.user != peer.user:
             raise UsageError(
                 "BFT-1005",
@@ -166,13 +174,16 @@ class DaemonService:
                 "Submit it as the user it is to run as.",
                 exit_code=ExitCode.NOT_PERMITTED,
             )
-        if policy.max_nodes_per_trainer and spec.n_min > policy.max_nodes_per_trainer:
-            raise UsageError(
-                "BFT-1008",
-                f"n_min is {spec.n_min}, the policy allows {policy.max_nodes_per_trainer}.",
-                "Ask for fewer nodes (--nodes MIN:MAX).",
-                exit_code=ExitCode.REFUSED_BY_POLICY,
-            )
+        for trainer_id in (*spec.after, *spec.after_any):
+            self._record(trainer_id)
+        self._check_room(spec)
+        record = self._daemon.trainers.submit(spec)
+        self._allowance.took(spec.user)
+        return self._view(record)
+
+    def _check_room(self, spec: TrainerSpec) -> None:
+        """Refuse one trainer more, or one that the policy or the solver does not admit."""
+        policy = self._daemon.policy
         active = self._daemon.trainers.waiting_and_running()
         if policy.max_trainers and len(active) >= policy.max_trainers:
             raise UsageError(
@@ -181,15 +192,52 @@ class DaemonService:
                 "Wait for one to finish, or cancel one.",
                 exit_code=ExitCode.REFUSED_BY_POLICY,
             )
-        self._allowance.check(peer.user, active)
+        self._allowance.check(spec.user, active)
+        self._check_sizes(spec)
+
+    def _check_sizes(self, spec: TrainerSpec) -> None:
+        policy = self._daemon.policy
+        if policy.max_nodes_per_trainer and spec.n_min > policy.max_nodes_per_trainer:
+            raise UsageError(
+                "BFT-1008",
+                f"n_min is {spec.n_min}, the policy allows {policy.max_nodes_per_trainer}.",
+                "Ask for fewer nodes (--nodes MIN:MAX).",
+                exit_code=ExitCode.REFUSED_BY_POLICY,
+            )
         load_runtime(spec.runtime).check(spec)
         check_fit(spec, self._daemon.settings)
-        record = self._daemon.trainers.submit(spec)
-        self._allowance.took(peer.user)
-        return self._view(record)
 
     def cancel(self, trainer_id: str, peer: Peer, *, now: bool = False) -> TrainerView:
         """End a trainer; BFT-1005 if it belongs to another user."""
+        self._owned(trainer_id, peer)
+        return self._view(self._daemon.trainers.cancel(trainer_id, now=now))
+
+    def change(self, trainer_id: str, change: TrainerChange, peer: Peer) -> TrainerView:
+        """Hold, release or update a trainer; BFT-1005, and BFT-1043 if it has ended."""
+        record = self._owned(trainer_id, peer)
+        if record.state.is_final or record.cancelled_s is not None:
+            raise _has_ended(record, "'bftrainer requeue' starts a failed or cancelled one again.")
+        spec = change.applied(record.spec)
+        if spec is not record.spec:
+            check_spec(spec)
+            self._check_sizes(spec)
+        return self._view(self._daemon.trainers.change(trainer_id, change))
+
+    def requeue(self, trainer_id: str, peer: Peer) -> TrainerView:
+        """Start it again from its checkpoint; one that has ended becomes a new trainer."""
+        record = self._owned(trainer_id, peer)
+        if record.state is TrainerState.FINISHED or (
+            record.cancelled_s is not None and not record.state.is_final
+        ):
+            raise _has_ended(record, "Submit it with more --epochs to train on from its state.")
+        if record.state.is_final:
+            check_place(record.spec, self.trainers())
+            self._check_room(record.spec)
+            self._allowance.took(record.spec.user)
+        return self._view(self._daemon.trainers.requeue(trainer_id))
+
+    def _owned(self, trainer_id: str, peer: Peer) -> TrainerRecord:
+        """Return a trainer that this user may change."""
         record = self._record(trainer_id)
         if peer.uid != 0 and peer.user != record.spec.user:
             raise UsageError(
@@ -198,7 +246,7 @@ class DaemonService:
                 "Ask its owner or an administrator.",
                 exit_code=ExitCode.NOT_PERMITTED,
             )
-        return self._view(self._daemon.trainers.cancel(trainer_id, now=now))
+        return record
 
     def flush(self) -> None:
         """Wait until accepted entries are on disk or have failed (blocking, any thread)."""
@@ -286,7 +334,7 @@ class DaemonService:
             planned.setdefault(trainer_id, []).append(node)
         held = {h.node for h in daemon.agents.connected.values()}
         waited_for = daemon.pilots.by_node().keys() - held
-        views = []
+        views, withheld = [], daemon.trainers.waiting.withheld()
         for record in records:
             nodes = planned.get(record.trainer_id, ())
             observed, starting = daemon.trainers.nodes_of(record.trainer_id)
@@ -297,6 +345,7 @@ class DaemonService:
                 observed_nodes=observed,
                 trouble=trouble(record, daemon.policy.failure_budget, time.monotonic())
                 or hopeless.get(record.trainer_id, ""),
+                waits=withheld.get(record.trainer_id, ""),
             )
             views.append(view)
         return tuple(views)

@@ -32,6 +32,7 @@ from bftrainer.actuate.group import (
 from bftrainer.actuate.stimuli import (
     AgentFailed,
     AgentLost,
+    SizesSet,
     Stimulus,
     TargetsSet,
     TimePassed,
@@ -95,6 +96,8 @@ class GenerationMachine(WorkerSet):
             case WindUp(grace_s=grace_s):
                 self.ends_by_s = self.ends_by_s or now_s + grace_s
                 self.targets, self.staying = {}, {}
+            case SizesSet(n_min=n_min, n_max=n_max):
+                self.n_min, self.n_max = n_min, n_max
             case WorkerMissing(worker_id=worker_id):
                 self.workers[worker_id].phase = WorkerPhase.GONE
             case TimePassed():

@@ -1,4 +1,4 @@
-"""Creates the generation machine of a trainer from its record.
+"""Creates what the daemon keeps of a trainer, with its generation machine, from its record.
 
 Called by ``actuate.trainers`` when a trainer is submitted and when a daemon starts.
 """
@@ -6,15 +6,45 @@ Called by ``actuate.trainers`` when a trainer is submitted and when a daemon sta
 from __future__ import annotations
 
 import secrets
+from dataclasses import dataclass, field
 
 from bftrainer.actuate.generation import GenerationMachine
-from bftrainer.actuate.log_files import log_directory
+from bftrainer.actuate.log_files import FailedTries, log_directory
 from bftrainer.actuate.outcomes import save_grace_s
+from bftrainer.actuate.rescale_log import KIND, RescaleLog
 from bftrainer.actuate.restarting import KILL_MARGIN_S, RestartMachine
 from bftrainer.actuate.stimuli import WindUp
+from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import CheckpointContract, TrainerRecord
 from bftrainer.policy.model import SitePolicy
+from bftrainer.profile.measure import Observation
 from bftrainer.runtimes.base import Resize, resize_of
+
+
+@dataclass(slots=True, kw_only=True)
+class Trainer:
+    """A trainer that is not final (or ended so recently that workers remain)."""
+
+    record: TrainerRecord
+    log: RescaleLog
+    watch: Observation | None = None  # of the current generation's throughput
+    tries: FailedTries = field(default_factory=FailedTries)
+    is_saved: bool = False  # when it was last parked
+
+    @property
+    def machine(self) -> GenerationMachine:
+        """The state machine of its membership; only ``log`` may change it."""
+        return self.log.machine
+
+
+def opened_of(
+    record: TrainerRecord, policy: SitePolicy, incarnation: int, now_s: float, journal: Journal
+) -> Trainer:
+    """Return a trainer without workers."""
+    machine = machine_of(record, policy, incarnation, now_s)
+    return Trainer(
+        record=record, log=RescaleLog(machine, lambda done: journal.note_large(KIND, done))
+    )
 
 
 def machine_of(

@@ -26,6 +26,7 @@ def progressed(
         epoch=said.epoch,
         samples=said.samples,
         samples_per_s=said.samples_per_s,
+        total=said.total or record.progress.total,
         reported_s=now_s,
         node_s=_attained_node_s(record.progress, now_s),
     )

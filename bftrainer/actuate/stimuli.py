@@ -30,6 +30,14 @@ class WindUp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SizesSet:
+    """The user changed the sizes it may have; targets of such a size follow."""
+
+    n_min: int
+    n_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimePassed:
     """Nothing happened, but a time limit may be over."""
 
@@ -81,6 +89,7 @@ class TrainerClosed:
 Stimulus: TypeAlias = (
     TargetsSet
     | WindUp
+    | SizesSet
     | TimePassed
     | WorkerMessage
     | WorkerEnded

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Protocol
 
-from bftrainer.actuate import recording, stimuli
+from bftrainer.actuate import changing, recording, stimuli
 from bftrainer.actuate.adoption import adopt, parked_meanwhile
 from bftrainer.actuate.costs import (
     learn_leaving,
@@ -22,7 +22,7 @@ from bftrainer.actuate.costs import (
     watch_of,
 )
 from bftrainer.actuate.failures import given_up
-from bftrainer.actuate.generation import GenerationMachine, mark_of
+from bftrainer.actuate.generation import mark_of
 from bftrainer.actuate.group import (
     Announced,
     Ended,
@@ -37,8 +37,8 @@ from bftrainer.actuate.group import (
     WorkerFailed,
     worker_on,
 )
-from bftrainer.actuate.log_files import FailedTries, log_files
-from bftrainer.actuate.opening import machine_of
+from bftrainer.actuate.log_files import log_files
+from bftrainer.actuate.opening import Trainer, opened_of
 from bftrainer.actuate.outcomes import (
     cancelled,
     cancelling,
@@ -49,17 +49,15 @@ from bftrainer.actuate.outcomes import (
 from bftrainer.actuate.quarantine import Quarantine
 from bftrainer.actuate.reported_workers import Reports
 from bftrainer.actuate.rescale_budget import RescaleBudget
-from bftrainer.actuate.rescale_log import KIND as RESCALE_STEPS
-from bftrainer.actuate.rescale_log import RescaleLog
 from bftrainer.actuate.speeds import SpeedBook
+from bftrainer.actuate.waiting import Waiting
 from bftrainer.elastic import protocol
 from bftrainer.errors import BftError
 from bftrainer.journal.journal import Journal
 from bftrainer.model.decision import Replacing
-from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.model.views import LogFile
 from bftrainer.policy.model import SitePolicy
-from bftrainer.profile.measure import Observation
 from bftrainer.runtimes.base import load_runtime
 from bftrainer.runtimes.config import worker_config
 from bftrainer.wire.messages import (
@@ -79,22 +77,6 @@ class Send(Protocol):
 
     def __call__(self, pilot_id: str, message: DaemonMessage, /) -> bool:
         """Send without waiting."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Trainer:
-    """A trainer that is not final (or ended so recently that workers remain)."""
-
-    record: TrainerRecord
-    log: RescaleLog
-    watch: Observation | None = None  # of the current generation's throughput
-    tries: FailedTries = field(default_factory=FailedTries)
-    is_saved: bool = False  # when it was last parked
-
-    @property
-    def machine(self) -> GenerationMachine:
-        """The state machine of its membership; only ``log`` may change it."""
-        return self.log.machine
 
 
 class TrainerBook:
@@ -123,6 +105,7 @@ class TrainerBook:
         self.budget = RescaleBudget(policy.rescale_budget)
         self.quarantine = Quarantine(policy.quarantine_s)
         self.records: dict[str, TrainerRecord] = {r.trainer_id: r for r in journal.trainers()}
+        self.waiting = Waiting(self.records, clock)
         self.trainers: dict[str, Trainer] = {}
         self.reports = Reports(send, self._refusals)
         # The latest, as (trainer, at_s, what); the journal has all.
@@ -138,7 +121,8 @@ class TrainerBook:
 
     def submit(self, spec: TrainerSpec) -> TrainerRecord:
         """Accept a trainer; it is durable when this returns."""
-        record = self._journal.submit(spec, self._clock())
+        waits_for = changing.unmet(spec, self.records)
+        record = self._journal.submit(spec, self._clock(), waits_for)
         self.records[record.trainer_id] = record
         self._open(record)
         self._on_change()
@@ -158,6 +142,32 @@ class TrainerBook:
             self._handle(trainer, stimuli.WindUp(grace_s=grace_s))
             self._on_change()
         return self.records[trainer_id]
+
+    def change(self, trainer_id: str, change: TrainerChange) -> TrainerRecord:
+        """Hold, release or update a trainer that is not final."""
+        trainer = self.trainers[trainer_id]
+        before, new = trainer.record, changing.changed(trainer.record, change, self._clock())
+        if new != before:
+            self._set(trainer, new)
+            if (new.spec.n_min, new.spec.n_max) != (before.spec.n_min, before.spec.n_max):
+                sizes = stimuli.SizesSet(n_min=new.spec.n_min, n_max=new.spec.n_max)
+                self._handle(trainer, sizes)
+                self.budget.forget(trainer_id)  # the next decision may change its nodes
+            self._write(trainer, "changed", change)
+            self._on_change()
+        return trainer.record
+
+    def requeue(self, trainer_id: str) -> TrainerRecord:
+        """Have a trainer leave its nodes and start again, or submit one that has ended anew."""
+        record = self.records[trainer_id]
+        if record.state.is_final:
+            return self.submit(changing.again(record))
+        trainer = self.trainers[trainer_id]
+        if trainer.machine.has_workers and record.requeued_s is None:
+            self._replace(trainer, requeued_s=self._clock())
+            self._write(trainer, "requeued", {"state": str(record.state)})
+            self._on_change()
+        return trainer.record
 
     def _cancelled(self, trainer_id: str) -> TrainerRecord:
         trainer, record = self.trainers.get(trainer_id), self.records[trainer_id]
@@ -181,11 +191,9 @@ class TrainerBook:
         """Return records that are not final, in FCFS order."""
         return tuple(r for r in self.records.values() if not r.state.is_final)
 
-    def _open(self, record: TrainerRecord) -> Trainer:
-        machine = machine_of(record, self._policy, self._incarnation, self._steady())
-        log = RescaleLog(machine, lambda done: self._journal.note_large(RESCALE_STEPS, done))
-        trainer = self.trainers[record.trainer_id] = Trainer(record=record, log=log)
-        return trainer
+    def _open(self, record: TrainerRecord) -> None:
+        opened = opened_of(record, self._policy, self._incarnation, self._steady(), self._journal)
+        self.trainers[record.trainer_id] = opened
 
     def nodes_of(self, trainer_id: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the nodes of its members, and of workers starting or warm."""
@@ -286,8 +294,11 @@ class TrainerBook:
         staying: dict[str, dict[str, str]] = {}
         for node, pair in (replacing or {}).items():
             staying.setdefault(pair.trainer_id, {})[node] = pair.node
+        without = self.waiting.withheld()  # also while no decision can be taken
         for trainer_id, trainer in list(self.trainers.items()):
             own, pairs = targets.get(trainer_id, ()), staying.get(trainer_id, {})
+            if trainer_id in without:
+                own, pairs = (), {}
             self.speeds.staying(trainer_id, pairs)
             machine = trainer.machine
             is_changed = {o.node: o for o in own} != machine.targets or pairs != machine.staying
@@ -300,6 +311,10 @@ class TrainerBook:
             self._handle(trainer, stimuli.TimePassed())
             if trainer.machine.has_wound_up(self._steady()):
                 self._cancelled(trainer.record.trainer_id)
+            if trainer.record.requeued_s is not None and not trainer.machine.has_workers:
+                self._replace(trainer, requeued_s=None)
+                self._write(trainer, "requeued", {"state": str(trainer.record.state)})
+                self._on_change()
         if self.quarantine.has_changed(self._clock()):
             self._on_change()
 
@@ -454,7 +469,10 @@ class TrainerBook:
             ended_s=self._clock(),
             progress=last_progress(record.progress, trainer.machine),
         )
-        self._write(trainer, state.value, {"reason": reason})
+        freed = changing.freed(trainer.record, self.records.values())
+        for other in freed:
+            self._set(self.trainers[other.trainer_id], other)
+        self._write(trainer, state.value, {"reason": reason}, freed)
         self._on_change()
         return trainer.record
 
@@ -467,6 +485,8 @@ class TrainerBook:
     def _note(self, trainer_id: str, kind: str, what: object) -> None:
         self._write(self.trainers[trainer_id], kind, what)
 
-    def _write(self, trainer: Trainer, kind: str, payload: object) -> None:
+    def _write(
+        self, trainer: Trainer, kind: str, payload: object, also: Sequence[TrainerRecord] = ()
+    ) -> None:
         body = {"trainer_id": trainer.record.trainer_id, "what": payload}
-        self._journal.note(kind, body, trainers=[trainer.record])
+        self._journal.note(kind, body, trainers=[trainer.record, *also])

@@ -63,6 +63,11 @@ class WorkerSet:
         return not is_changing and all(w.phase in steady for w in self.workers.values())
 
     @property
+    def has_workers(self) -> bool:
+        """Whether some worker is there, in whatever phase."""
+        return bool(self._live())
+
+    @property
     def has_members(self) -> bool:
         """Whether some worker may have a state to save."""
         return any(w.phase in {WorkerPhase.MEMBER, WorkerPhase.LEAVING} for w in self._live())

@@ -1,14 +1,14 @@
 """Checks that every submitted spec must pass, whatever its origin. Pure.
 
 A ``TrainerSpec`` passes or is refused with BFT-1002, BFT-1007, BFT-1015, BFT-1016, BFT-1032,
-BFT-1040 or BFT-1041. The command line checks before it sends, the server checks again.
+BFT-1040, BFT-1041 or BFT-1044. The command line checks before it sends, the server checks again.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from bftrainer.errors import UsageError
@@ -20,6 +20,7 @@ from milp.problem import Curve
 MAX_NAME_BYTES = 255
 MAX_STRING_BYTES = 4096  # longest path that Linux opens; also used for arguments
 MAX_NODES = 1_000_000
+_SHORT = ("the name", "the user", "the id of its array")
 MAX_TOTAL_BYTES = 128 * 1024  # of all strings together
 MAX_ARGUMENTS = 2048
 MAX_VARIABLES = 1024
@@ -33,7 +34,11 @@ RANGES: Final[dict[str, tuple[float, float]]] = {
     "--weight": (1e-6, 1e6),
     "--checkpoint-interval": (1e-3, 1e7),
     "--max-failures": (1, 10**6),
+    "--begin": (0, 10**11),
+    "--array %": (1, 10**6),
 }
+MAX_AFTER = 1000  # trainers that one waits for
+_TRAINER_ID = re.compile(r"t[0-9]{1,18}\Z", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -137,7 +142,7 @@ def check_strings(spec: TrainerSpec) -> None:
     """Refuse strings that cannot be passed on safely (BFT-1007)."""
     total_bytes = 0
     for what, text in _strings(spec):
-        limit = MAX_NAME_BYTES if what in ("the name", "the user") else MAX_STRING_BYTES
+        limit = MAX_NAME_BYTES if what in _SHORT else MAX_STRING_BYTES
         total_bytes += check_string(what, text, limit_bytes=limit)
     if total_bytes > MAX_TOTAL_BYTES:
         raise UsageError(
@@ -187,6 +192,20 @@ def _check_counts(spec: TrainerSpec) -> None:
                 f"The trainer has {count} {what}; the limit is {most}.",
                 "Put long lists into a file that the script reads.",
             )
+    check_after((*spec.after, *spec.after_any))
+
+
+def check_after(trainer_ids: Sequence[str]) -> None:
+    """Refuse too many, or what is not the id of a trainer (BFT-1044)."""
+    cause = ""
+    if len(trainer_ids) > MAX_AFTER:
+        cause = f"It would wait for {len(trainer_ids)} trainers; the limit is {MAX_AFTER}."
+    elif wrong := [text for text in trainer_ids if not _TRAINER_ID.match(text)]:
+        cause = f"{wrong[0][:40]!r} is not the id of a trainer."
+    if cause:
+        raise UsageError(
+            "BFT-1044", cause, "Write --after ID[,ID...]; 'bftrainer status' lists them."
+        )
 
 
 def _check_numbers(spec: TrainerSpec) -> None:
@@ -201,6 +220,8 @@ def _check_numbers(spec: TrainerSpec) -> None:
         ("--weight", spec.weight),
         ("--checkpoint-interval", spec.checkpoint_interval_s),
         ("--max-failures", spec.max_failures),
+        ("--begin", spec.begin_s),
+        ("--array %", spec.array_limit),
     )
     for option, number in numbers:
         least, most = RANGES[option]
@@ -238,6 +259,7 @@ def _strings(spec: TrainerSpec) -> Iterator[tuple[str, str]]:
     yield "the runtime", spec.runtime
     yield "--gres", spec.gres
     yield "--constraint", spec.constraint
+    yield "the id of its array", spec.array_id
     for index, argument in enumerate(spec.args, start=1):
         yield f"argument {index} of the script", argument
     for key, value in spec.environment:

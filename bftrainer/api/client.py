@@ -23,7 +23,7 @@ from bftrainer.api.codec import CodecError, encode, parse
 from bftrainer.api.documents import error_of, schema, view_of, views_of
 from bftrainer.errors import BftError, ExitCode
 from bftrainer.model.harm import HarmReport
-from bftrainer.model.trainer import TrainerSpec
+from bftrainer.model.trainer import TrainerChange, TrainerSpec
 from bftrainer.model.views import Explanation, LogFile, NodeView, StatusView, TrainerView
 
 DEFAULT_TIMEOUT_S = 30.0
@@ -105,6 +105,17 @@ class Client:
         """End a trainer, after a checkpoint unless ``now``; BFT-1005: not the user's own."""
         path = f"{_path(trainer_id)}{'?now=1' if now else ''}"
         return self._view(TrainerView, "trainer", path, method="DELETE")
+
+    def change(self, trainer_id: str, change: TrainerChange) -> TrainerView:
+        """Hold, release or update a trainer; BFT-1043 if it has ended."""
+        given = {name: value for name, value in encode(change).items() if value is not None}
+        body = {"schema": schema("change"), "change": given}
+        return self._view(TrainerView, "trainer", _path(trainer_id), method="PATCH", body=body)
+
+    def requeue(self, trainer_id: str) -> TrainerView:
+        """Start it again; the answer is a new trainer if this one has ended."""
+        path = f"{_path(trainer_id)}/requeue"
+        return self._view(TrainerView, "trainer", path, method="POST")
 
     def shutdown(self, release: str = "") -> None:
         """Stop the daemon; trainers continue until their lease ends.

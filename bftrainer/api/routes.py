@@ -35,7 +35,7 @@ from bftrainer.api.peer import Credentials, user_name
 from bftrainer.api.privacy import for_peer, status_for_peer
 from bftrainer.api.service import Peer, Service
 from bftrainer.errors import BftError, ExitCode, UsageError
-from bftrainer.model.trainer import TrainerSpec
+from bftrainer.model.trainer import TrainerChange, TrainerSpec
 from bftrainer.model.views import TrainerView
 
 T = TypeVar("T")
@@ -81,6 +81,8 @@ class Routes:
             Route("/v1/trainers", self._submit, methods=["POST"]),
             Route(one, self._trainer, methods=["GET"]),
             Route(one, self._cancel, methods=["DELETE"]),
+            Route(one, self._change, methods=["PATCH"]),
+            Route(f"{one}/requeue", self._requeue, methods=["POST"]),
             Route(f"{one}/explain", self._explain, methods=["GET"]),
             Route(f"{one}/logs", self._logs, methods=["GET"]),
             Route("/v1/harm", self._harm, methods=["GET"]),
@@ -163,11 +165,20 @@ class Routes:
         peer, trainer_id = await self._peer(request), _trainer_id(request)
         now = request.query_params.get("now") == "1"
         cancel = partial(self._service.cancel, trainer_id, peer, now=now)
+        return await self._done(request, peer, cancel)
 
-        async with self._turn(request):
-            view = cancel()
-            await asyncio.to_thread(self._service.flush)
-            return await self._beside(lambda: _json(_one_for(peer)(view)))
+    async def _change(self, request: Request) -> Response:
+        body, peer = await _body(request), await self._peer(request)
+        change = await self._beside(partial(read_change, body))
+        changing = partial(self._service.change, _trainer_id(request), change, peer)
+        return await self._done(request, peer, changing)
+
+    async def _requeue(self, request: Request) -> Response:
+        peer, trainer_id = await self._peer(request), _trainer_id(request)
+        record = self._service.trainer(trainer_id).record
+        if record.state.is_final:  # another trainer may use its directory now
+            await self._check_directory(record.spec, peer)
+        return await self._done(request, peer, partial(self._service.requeue, trainer_id, peer))
 
     async def _shutdown(self, request: Request) -> Response:
         body = await _body(request)
@@ -190,6 +201,13 @@ class Routes:
         async with self._turn(request):
             view = ask()
             return await self._beside(lambda: _json(write(view), status))
+
+    async def _done(self, request: Request, peer: Peer, do: Callable[[], TrainerView]) -> Response:
+        """Answer when what was done is on disk."""
+        async with self._turn(request):
+            view = do()
+            await asyncio.to_thread(self._service.flush)
+            return await self._beside(lambda: _json(_one_for(peer)(view)))
 
     async def _beside(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._texts, work)
@@ -234,6 +252,18 @@ def read_submission(body: bytes) -> TrainerSpec:
     spec = decode(TrainerSpec, given.get("spec"), where="spec")
     check_spec(spec)
     return spec
+
+
+def read_change(body: bytes) -> TrainerChange:
+    """Return the change in the body of a request; the service checks its result.
+
+    Raises:
+        CodecError: there is none.
+    """
+    given = check_schema("change", parse(body))
+    if unknown := sorted(set(given) - {"schema", "change"}):
+        raise CodecError(unknown[0][:80], "is not a known field")
+    return decode(TrainerChange, given.get("change"), where="change")
 
 
 def _one_for(peer: Peer) -> Callable[[TrainerView], dict[str, Any]]:

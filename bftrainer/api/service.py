@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bftrainer.model.harm import HarmReport
-from bftrainer.model.trainer import TrainerSpec
+from bftrainer.model.trainer import TrainerChange, TrainerSpec
 from bftrainer.model.views import Explanation, LogFile, NodeView, StatusView, TrainerView
 
 
@@ -55,6 +55,12 @@ class Service(Protocol):
 
     def cancel(self, trainer_id: str, peer: Peer, *, now: bool = False) -> TrainerView:
         """End a trainer, after a checkpoint unless ``now``; BFT-1005: not the peer's own."""
+
+    def change(self, trainer_id: str, change: TrainerChange, peer: Peer) -> TrainerView:
+        """Hold, release or update a trainer; BFT-1005, and BFT-1043 if it has ended."""
+
+    def requeue(self, trainer_id: str, peer: Peer) -> TrainerView:
+        """Start it again from its checkpoint; one that has ended becomes a new trainer."""
 
     def flush(self) -> None:
         """Wait until accepted entries are on disk or have failed; not in the event loop."""

@@ -66,6 +66,10 @@ def build_spec(
         max_failures=values.get("max_failures"),
         contract=contract,
         backend=values["backend"],
+        after=values.get("after") or (),
+        after_any=values.get("after_any") or (),
+        begin_s=values.get("begin_s"),
+        hold=bool(values.get("hold")),
     )
 
 

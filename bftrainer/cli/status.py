@@ -6,6 +6,7 @@ Prints the daemon's ``StatusView`` or ``TrainerView`` as a table or JSON.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -23,16 +24,22 @@ from bftrainer.cli.common import (
     socket_option,
     trainer_id_argument,
 )
+from bftrainer.cli.trainer_columns import (
+    USUAL,
+    done,
+    headers_of,
+    left_s,
+    list_columns,
+    parse_columns,
+    row_of,
+    state_of,
+)
 from bftrainer.columns import shown
 from bftrainer.explain.restarts import restart_sentences
-from bftrainer.model.trainer import TrainerSpec
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 from bftrainer.model.views import StatusView, TrainerView
 
 ENDED_SHOWN = 10  # ended trainers that the table still shows
-HEADERS = (
-    "ID", "NAME", "USER", "STATE", ">NODES", ">PLAN", "LIMITS",
-    ">EPOCH", ">STEP", ">SAMPLES/S", ">RESCALES", ">AGE", "REASON",
-)  # fmt: skip
 
 
 @click.command()
@@ -45,20 +52,34 @@ HEADERS = (
     metavar="SECONDS",
     help="Show it again every SECONDS until interrupted.",
 )
+@click.option(
+    "-o",
+    "names",
+    type=parse_columns,
+    metavar="COLUMN[,COLUMN...]",
+    help="Print these columns only, of all trainers or of ID; 'help' lists them.",
+)
 @json_option
 @socket_option
 def status(
     trainer_id: str | None,
     watch_s: float | None,
+    names: tuple[str, ...] | None,
     socket_name: str | None,
     *,
     show_all: bool,
     as_json: bool,
 ) -> None:
     """Show the daemon and its trainers, or the trainer ID in full."""
+    if names and "help" in names:
+        list_columns()
+        return
     client = connect(socket_name)
     while True:
-        _show_once(client, trainer_id, show_all=show_all, as_json=as_json, watch_s=watch_s)
+        if names and not as_json:
+            _print_columns(client, trainer_id, names, show_all=show_all)
+        else:
+            _show_once(client, trainer_id, show_all=show_all, as_json=as_json, watch_s=watch_s)
         if watch_s is None:
             return
         time.sleep(watch_s)
@@ -106,33 +127,31 @@ def _print_status(view: StatusView, *, show_all: bool) -> None:
         click.echo(f"left out    {shown(one)}")
     for failure in view.failures:
         click.echo(f"failure     {shown(failure)}")
-    ended = [item for item in view.trainers if item.record.state.is_final]
-    hidden = {id(item) for item in ended[:-ENDED_SHOWN]} if not show_all else set()
-    rows = [trainer_row(item, now_s) for item in view.trainers if id(item) not in hidden]
+    shown_ones = recent(view.trainers, show_all=show_all)
+    rows = [row_of(item, now_s) for item in shown_ones]
     click.echo("" if rows else "\nno trainers; submit one with 'bftrainer submit'")
-    print_table(HEADERS, rows)
-    if hidden:
-        click.echo(f"{len(hidden)} more have ended; see --all")
+    print_table(headers_of(USUAL), rows)
+    if hidden := len(view.trainers) - len(shown_ones):
+        click.echo(f"{hidden} more have ended; see --all")
 
 
-def trainer_row(view: TrainerView, now_s: float) -> tuple[str, ...]:
-    """Return one trainer's cells, as HEADERS names them."""
-    record, progress = view.record, view.record.progress
-    return (
-        record.trainer_id,
-        record.spec.name,
-        record.spec.user,
-        str(record.state),
-        str(len(view.observed_nodes)),
-        str(len(view.planned_nodes)),
-        f"{record.spec.n_min}:{record.spec.n_max}",
-        str(progress.epoch),
-        str(progress.step),
-        f"{progress.samples_per_s:.4g}" if progress.samples_per_s else "-",
-        str(record.rescales),
-        duration((record.ended_s or now_s) - record.submitted_s),
-        view.trouble or record.reason,
+def recent(views: Sequence[TrainerView], *, show_all: bool) -> tuple[TrainerView, ...]:
+    """Return the trainers without those that ended long ago."""
+    ended = [item for item in views if item.record.state.is_final]
+    hidden = {id(item) for item in ended[:-ENDED_SHOWN]} if not show_all else set()
+    return tuple(item for item in views if id(item) not in hidden)
+
+
+def _print_columns(
+    client: Client, trainer_id: str | None, names: tuple[str, ...], *, show_all: bool
+) -> None:
+    views = (
+        recent(client.trainers(), show_all=show_all)
+        if trainer_id is None
+        else (client.trainer(trainer_id),)
     )
+    now_s = time.time()
+    print_table(headers_of(names), [row_of(view, now_s, names) for view in views])
 
 
 def _print_trainer(view: TrainerView) -> None:
@@ -153,7 +172,10 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
         ("id", record.trainer_id),
         ("name", spec.name),
         ("user", spec.user),
-        ("state", f"{record.state}{f': {record.reason}' if record.reason else ''}"),
+        (
+            "state",
+            f"{state_of(record)}{f': {why}' if (why := view.waits or record.reason) else ''}",
+        ),
         *([("asks for", request)] if (request := _request(spec)) else []),
         ("size", f"{len(view.observed_nodes)} of {spec.n_min} to {spec.n_max} nodes{each}"),
         ("planned", _node_list(view.planned_nodes)),
@@ -162,11 +184,14 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
         ("work", work),
         ("done", f"epoch {progress.epoch}, step {progress.step}, {progress.samples} samples"),
         ("rate", f"{progress.samples_per_s:.4g} samples/s"),
+        *([("progress", part)] if (part := _progress(record)) else []),
         ("rescales", f"{record.rescales}, generation {record.last_generation}"),
         ("failures", f"{record.failures}{f' of {spec.max_failures}' if spec.max_failures else ''}"),
         *([("trouble", view.trouble)] if view.trouble else []),
         ("pause", _costs(view)),
         *(("restart", sentence) for sentence in restart_sentences(record)),
+        *([("after", ", ".join(after))] if (after := (*spec.after, *spec.after_any)) else []),
+        *([("begin", clock(spec.begin_s))] if spec.begin_s is not None else []),
         ("submitted", clock(record.submitted_s)),
         ("started", clock(record.started_s)),
         ("ended", clock(record.ended_s)),
@@ -178,6 +203,14 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
             f"{spec.checkpoint_dir} at least every {duration(spec.checkpoint_interval_s)}",
         ),
     ]
+
+
+def _progress(record: TrainerRecord) -> str:
+    """Return how much is done and how long the rest takes; "": not known."""
+    part, seconds = done(record), left_s(record)
+    if part is None:
+        return ""
+    return f"{100.0 * part:.1f}%{'' if seconds is None else f', {duration(seconds)} left'}"
 
 
 def _request(spec: TrainerSpec) -> str:

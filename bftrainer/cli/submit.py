@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,14 @@ import click
 from bftrainer.api.admission import check_spec
 from bftrainer.api.client import Client
 from bftrainer.api.codec import encode
-from bftrainer.api.documents import document, schema
-from bftrainer.cli.checks import (
-    check_here,
-    check_script,
-    make_checkpoint_dir,
-    remove_if_empty,
-)
+from bftrainer.api.documents import document, listing, schema
+from bftrainer.cli.array import specs_of
+from bftrainer.cli.checks import check_here, check_script
 from bftrainer.cli.common import connect, json_option, print_json, socket_option
 from bftrainer.cli.directives import given, merge, read_directives
+from bftrainer.cli.sending import send_all
 from bftrainer.cli.spec import COMMAND, build_spec, find_command
+from bftrainer.cli.start_state import StartState, source_of
 from bftrainer.cli.submit_options import spec_options
 from bftrainer.columns import shown
 from bftrainer.errors import BftError, ExitCode
@@ -53,6 +52,12 @@ _EXIT_CODES = {
 @click.option("--dry-run", is_flag=True, help="Check everything and print what would be sent.")
 @click.option("--wait", is_flag=True, help="Wait for its end: 0 finished, 1 failed, 143 cancelled.")
 @click.option("--parsable", is_flag=True, help="Print the id only.")
+@click.option(
+    "--resume-from",
+    metavar="ID|DIR",
+    help="Start from the newest checkpoint of a trainer, which keeps it.",
+)
+@click.option("--fresh", is_flag=True, help="Set the checkpoints in its directory aside first.")
 @json_option
 @socket_option
 @click.pass_context
@@ -62,7 +67,9 @@ def submit(
     script: str,
     args: tuple[str, ...],
     socket_name: str | None,
+    resume_from: str | None,
     *,
+    fresh: bool,
     dry_run: bool,
     wait: bool,
     parsable: bool,
@@ -81,30 +88,39 @@ def submit(
     if ctx.params["runtime"] == COMMAND:
         script = find_command(script, os.environ)
     check_script(script)
-    spec = build_spec(script, args, _values(ctx, script), os.environ)
-    check_spec(spec)
-    checks = check_here(spec)
+    values = _values(ctx, script)
+    spec = build_spec(script, args, values, os.environ)
+    specs = specs_of(
+        spec, values.get("array"), has_own_dir=values.get("checkpoint_dir") is not None
+    )
+    for one in specs:
+        check_spec(one)
+    checks = check_here(specs[0])
     warn_of_late_options(ctx, script, args)
     if dry_run:
-        _print_dry_run(spec, checks, as_json=as_json)
+        _print_dry_run(specs, checks, as_json=as_json)
         return ExitCode.OK
     client = connect(socket_name)
-    view = _send(client, spec)
-    trainer_id = view.record.trainer_id
-    if parsable:
-        click.echo(trainer_id)
-    elif not as_json:
-        click.echo(f"Submitted trainer {trainer_id}")
+    state = StartState(source=source_of(client, resume_from), is_fresh=fresh)
+    views = send_all(client, specs, state)
+    for view in views if not as_json else ():
+        trainer_id = view.record.trainer_id
+        click.echo(trainer_id if parsable else f"Submitted trainer {trainer_id}")
     if wait:
-        view = wait_for_end(client, trainer_id)
+        views = tuple(wait_for_end(client, view.record.trainer_id) for view in views)
     if as_json:
-        print_json(document("trainer", view))
-    if not wait:
-        return ExitCode.OK
-    record = view.record
-    why = f": {shown(record.reason)}" if record.reason else ""
-    click.echo(f"{trainer_id} {record.state}{why}", err=True)
-    return _EXIT_CODES[record.state]
+        is_array = values.get("array") is not None
+        print_json(listing("trainers", views) if is_array else document("trainer", views[0]))
+    return _outcome(views) if wait else ExitCode.OK
+
+
+def _outcome(views: Sequence[TrainerView]) -> int:
+    """Say how they have ended; return the code of the first that has not finished."""
+    for record in (view.record for view in views):
+        why = f": {shown(record.reason)}" if record.reason else ""
+        click.echo(f"{record.trainer_id} {record.state}{why}", err=True)
+    codes = [_EXIT_CODES[view.record.state] for view in views]
+    return next((code for code in codes if code), 0)
 
 
 def warn_of_late_options(ctx: click.Context, script: str, args: tuple[str, ...]) -> None:
@@ -129,22 +145,15 @@ def _values(ctx: click.Context, script: str) -> dict[str, Any]:
     return {**ctx.params, "interpreter": None, "venv": None, **written}
 
 
-def _send(client: Client, spec: TrainerSpec) -> TrainerView:
-    path = Path(spec.checkpoint_dir)
-    is_new = make_checkpoint_dir(path)
-    try:
-        return client.submit(spec)
-    except BftError as error:
-        # After a time-out the trainer may exist and use the directory.
-        if is_new and error.exit_code != ExitCode.TIMEOUT:
-            remove_if_empty(path)
-        raise
-
-
-def _print_dry_run(spec: TrainerSpec, checks: tuple[str, ...], *, as_json: bool) -> None:
+def _print_dry_run(specs: Sequence[TrainerSpec], checks: tuple[str, ...], *, as_json: bool) -> None:
+    spec = specs[0]  # of an array, the others differ in index, name and directory
+    more = {"array": len(specs)} if len(specs) > 1 else {}
     if as_json:
-        print_json({"schema": schema("dry-run"), "spec": encode(spec), "checks": list(checks)})
+        said = {"spec": encode(spec), "checks": list(checks), **more}
+        print_json({"schema": schema("dry-run"), **said})
         return
+    if more:
+        click.echo(f"{'array':<22} {len(specs)} trainers; the first:")
     for name, value in encode(spec).items():
         click.echo(f"{name:<22} {shown(str(value))}")
     for check in checks:

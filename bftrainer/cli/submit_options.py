@@ -11,6 +11,7 @@ import re
 import click
 
 from bftrainer.api.admission import check_sizes, read_request
+from bftrainer.cli.when_options import when_options
 from bftrainer.elastic.choosing import BACKENDS
 from bftrainer.errors import UsageError
 from bftrainer.model.trainer import Launch
@@ -62,7 +63,9 @@ def parse_variable(text: str) -> tuple[str, str]:
 def spec_options() -> list[click.Option]:
     """Return all options that are also allowed in #BFT lines."""
     return [
-        click.Option(["-J", "--job-name", "name"], metavar="NAME", help="Name of the trainer."),
+        click.Option(
+            ["-J", "--job-name", "--name", "name"], metavar="NAME", help="Name of the trainer."
+        ),
         *_size_options(),
         click.Option(
             ["--curve"],
@@ -95,6 +98,7 @@ def spec_options() -> list[click.Option]:
             help="Set an environment variable for its workers; repeat for more.",
         ),
         *_standing_options(),
+        *when_options(),
         *_runtime_options(),
         *_contract_options(),
     ]

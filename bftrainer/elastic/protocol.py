@@ -101,14 +101,20 @@ class WorkerConfig:
         return self.member or self.worker_id
 
 
-# Fields added later: omitted at these values, because older agents refuse unknown fields.
-_LATER: dict[str, Any] = {
-    "member": "",
-    "local_rank": 0,
-    "local_size": 1,
-    "backend": "auto",
-    "gpus": 0,
+# Fields added later: omitted at these values, because older agents and daemons refuse unknown
+# fields.
+_LATER: dict[str, dict[str, Any]] = {
+    "WorkerConfig": {
+        "member": "",
+        "local_rank": 0,
+        "local_size": 1,
+        "backend": "auto",
+        "gpus": 0,
+    },
+    "Progress": {"total": 0},
 }
+# In a worker's environment: the daemon knows ``Progress.total``, and so does the agent.
+TELLS_TOTAL, BY_DAEMON, BY_AGENT = "BFT_TELLS_TOTAL", "daemon", "agent"
 
 
 # ---- to the worker -------------------------------------------------------------
@@ -204,6 +210,7 @@ class Progress:
     samples_per_s: Amount  # whole generation, recent
     own_s: Amount = 0.0  # of a full step, without waiting for others; 0: not measured
     share: Count = 0  # samples of this worker in a full batch
+    total: Count = 0  # samples of the whole training; 0: not known, or the daemon did not ask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,8 +284,8 @@ _TYPES: dict[str, type[Any]] = {
 def to_body(message: Message) -> dict[str, Any]:
     """Return the message as a JSON-able dict with its type name."""
     body = {"type": type(message).__name__, **dataclasses.asdict(message)}
-    if isinstance(message, WorkerConfig):
-        body = {k: v for k, v in body.items() if k not in _LATER or v != _LATER[k]}
+    if later := _LATER.get(body["type"]):
+        body = {k: v for k, v in body.items() if k not in later or v != later[k]}
     return body
 
 

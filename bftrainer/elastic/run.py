@@ -105,7 +105,7 @@ class Run(RunInfo):
         self._is_last_pass = True  # over that batch
         self._undo: dict[str, Any] | None = None  # light state, to undo what a pass changes
         self._short_batch: int | None = None  # of the last step, if some had no samples
-        self._pace = StepDurations()
+        self._pace = StepDurations(self._length.total(self._plan.epoch_samples, config))
         self._record = record_of(self)
         control.on_script_end = self.finish
 

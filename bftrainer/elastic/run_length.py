@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.protocol import BY_AGENT, TELLS_TOTAL, WorkerConfig
 from bftrainer.elastic.state import Counters
+
+MOST_TOTAL = 10**15  # more: a script that ends its run by itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,12 @@ class Length:
     def __str__(self) -> str:
         """Return it as text."""
         return f"{self.epochs} epochs" if self.samples is None else f"{self.samples} samples"
+
+    def total(self, epoch_samples: int, config: WorkerConfig) -> int:
+        """Return the samples of the whole run; 0: not known, or not asked for."""
+        total = self.samples or (self.epochs or 0) * epoch_samples
+        is_asked = dict(config.environment).get(TELLS_TOTAL) == BY_AGENT
+        return total if is_asked and total <= MOST_TOTAL else 0
 
     def left(self, counters: Counters) -> int | None:
         """Return how many samples are left; None: limited by epochs."""

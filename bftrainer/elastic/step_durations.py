@@ -43,7 +43,8 @@ class Where(Protocol):
 class StepDurations:
     """Durations of the last steps at the present size."""
 
-    def __init__(self) -> None:
+    def __init__(self, total: int = 0) -> None:
+        self._total = total  # samples of the whole run
         self._step_s: deque[float] = deque(maxlen=20)
         self._own_s: deque[float] = deque(maxlen=20)
         self._last_s: float | None = None
@@ -89,4 +90,5 @@ class StepDurations:
             samples_per_s=self._batch / step_s if step_s > 0 else 0.0,
             own_s=median(self._own_s) if self._own_s else 0.0,
             share=info.share,
+            total=self._total,
         )

@@ -250,7 +250,9 @@ class Journal(Reading):
         else:
             self._write_notes([])
 
-    def submit(self, spec: TrainerSpec, at_s: float) -> TrainerRecord:
+    def submit(
+        self, spec: TrainerSpec, at_s: float, waits_for: tuple[str, ...] = ()
+    ) -> TrainerRecord:
         """Number a new trainer and queue it; durable before this returns."""
         with self._writing() as connection:
             ordinal = max(tables.greatest(connection, schema.trainers), self._mark.last_trainer) + 1
@@ -260,6 +262,8 @@ class Journal(Reading):
                 state=TrainerState.QUEUED,
                 submitted_s=at_s,
                 reason="Waits for its first nodes.",
+                held_s=at_s if spec.hold else None,
+                waits_for=waits_for,
             )
             draft = EntryDraft.of(SUBMIT, {"trainer_id": record.trainer_id}, [record])
             self._write(connection, draft)

@@ -48,7 +48,7 @@ class CheckpointContract:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerSpec:
-    """What the user requested; never changes after submission."""
+    """What the user requested; a ``TrainerChange`` replaces some of it."""
 
     name: str
     user: str
@@ -73,6 +73,29 @@ class TrainerSpec:
     max_failures: int | None = None  # in total; None: only consecutive ones count
     contract: CheckpointContract | None = None  # of programs that are resized by restart
     backend: str = "auto"  # of the gradient average: auto, gloo or nccl
+    after: tuple[str, ...] = ()  # trainers that must have finished before it starts
+    after_any: tuple[str, ...] = ()  # trainers that must have ended, in whatever way
+    begin_s: float | None = None  # it does not start before this time
+    hold: bool = False  # submitted held
+    array_id: str = ""  # shared by the trainers of one ``--array``
+    array_limit: int | None = None  # so many of them have nodes at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerChange:
+    """What ``hold``, ``release`` and ``update`` change; None: as it is."""
+
+    is_held: bool | None = None
+    n_min: int | None = None
+    n_max: int | None = None
+    weight: float | None = None
+    name: str | None = None
+
+    def applied(self, spec: TrainerSpec) -> TrainerSpec:
+        """Return the changed request; the same object if nothing in it changes."""
+        given = {"n_min": self.n_min, "n_max": self.n_max, "weight": self.weight, "name": self.name}
+        changes = {k: v for k, v in given.items() if v is not None and v != getattr(spec, k)}
+        return replace(spec, **changes) if changes else spec  # type: ignore[arg-type]  # of given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +111,7 @@ class TrainerProgress:
     reported_s: float = 0.0
     node_s: float = 0.0  # node-seconds attained by then
     backend: str = ""  # of this generation, and why; "": one worker, or not known
+    total: int = 0  # samples of the whole training; 0: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,8 +205,21 @@ class TrainerRecord:
     workers: tuple[tuple[str, str], ...] = ()
     failing: FailureRow = field(default_factory=FailureRow)
     cancelled_s: float | None = None  # when its user cancelled it
+    held_s: float | None = None  # since when its user holds it
+    requeued_s: float | None = None  # when its user requeued it; until its workers are gone
+    waits_for: tuple[str, ...] = ()  # of ``after`` and ``after_any``: not ended yet, or not well
 
 
 def as_decided(record: TrainerRecord) -> TrainerRecord:
     """Return it without the fields that only workers need; decisions are stored with it."""
-    return replace(record, spec=replace(record.spec, args=(), environment=()))
+    spec = replace(
+        record.spec,
+        args=(),
+        environment=(),
+        after=(),
+        after_any=(),
+        begin_s=None,
+        array_id="",
+        array_limit=None,
+    )
+    return replace(record, spec=spec)

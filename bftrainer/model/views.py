@@ -20,6 +20,7 @@ class TrainerView:
     requested_nodes: tuple[str, ...]  # pilots submitted or workers starting
     observed_nodes: tuple[str, ...]  # members of the current generation
     trouble: str = ""  # its failures while it is not final, one sentence
+    waits: str = ""  # why it is to have no nodes now (held, --after, --begin), one sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

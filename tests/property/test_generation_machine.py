@@ -69,6 +69,7 @@ class Generations(RuleBasedStateMachine):
         )
         self.log = repeating(self.machine)
         self.announced = 3
+        self.sizes = [n_min, n_min + extra]  # that it ever might have
 
     # ---- the world moves -----------------------------------------------------------------
 
@@ -169,6 +170,18 @@ class Generations(RuleBasedStateMachine):
             self.plan((self.wanted - {straggler}) | {awaited}, {straggler: awaited})
             self.run_smoothly(rounds)
 
+    @rule(n_min=st.integers(1, 3), extra=st.integers(0, 3), rounds=st.integers(0, 20))
+    def change_sizes(self, n_min: int, extra: int, rounds: int) -> None:
+        self.sizes += [n_min, n_min + extra]
+        self._handle(stimuli.SizesSet(n_min=n_min, n_max=n_min + extra))
+        self._plan_within()
+        self.run_smoothly(rounds)
+
+    def _plan_within(self) -> None:
+        """Plan as the next decision does: a size that it may have, or none."""
+        nodes = sorted(self.wanted & self.pilot_of.keys())[: self.machine.n_max]
+        self.plan(set(nodes) if len(nodes) >= self.machine.n_min else set())
+
     def plan(self, nodes: set[str], staying: dict[str, str] | None = None) -> None:
         self.wanted, self.staying = nodes, staying or {}
         for node in sorted(nodes - self.pilot_of.keys()):
@@ -238,7 +251,7 @@ class Generations(RuleBasedStateMachine):
         assert len(set(roster)) == len(roster), "a worker has two ranks"
         nodes = [workers[w].node for w in roster]
         assert len(set(nodes)) == len(nodes), "a node has two ranks"
-        assert self.machine.n_min <= len(roster) <= self.machine.n_max
+        assert min(self.sizes) <= len(roster) <= max(self.sizes)
 
     def _check_commit(self, commit: protocol.Commit) -> None:
         key = (commit.generation, commit.attempt)
@@ -302,6 +315,8 @@ class Generations(RuleBasedStateMachine):
         if not hasattr(self, "machine"):
             return
         quiet = 0
+        if len(self.sizes) > 2:
+            self._plan_within()
         for _ in range(DRAIN_ROUNDS):
             quiet = 0 if self._round() else quiet + 1
             if quiet > 1:

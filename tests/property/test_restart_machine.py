@@ -43,6 +43,8 @@ class Restarts(RuleBasedStateMachine):
     @initialize(n_min=st.sampled_from([1, 1, 2]), extra=st.integers(0, 3))
     def begin(self, n_min: int, extra: int) -> None:
         self.n_min, self.n_max = n_min, n_min + extra
+        self.most = self.n_max  # of all sizes that it ever might have
+        self.has_changed = False
         self.machine = RestartMachine(
             trainer_id="t1",
             n_min=n_min,
@@ -70,6 +72,18 @@ class Restarts(RuleBasedStateMachine):
             self.pilot_of[node] = f"p{next(self.pilots)}"
         offers = tuple(offer(n, self.pilot_of[n]) for n in sorted(nodes))
         self._handle(stimuli.TargetsSet(offers=offers))
+
+    @rule(n_min=st.integers(1, 2), extra=st.integers(0, 3))
+    def change_sizes(self, n_min: int, extra: int) -> None:
+        self.n_min, self.n_max = n_min, n_min + extra
+        self.most, self.has_changed = max(self.most, self.n_max), True
+        self._handle(stimuli.SizesSet(n_min=n_min, n_max=self.n_max))
+        self._plan_within()
+
+    def _plan_within(self) -> None:
+        """Plan as the next decision does: a size that it may have, or none."""
+        nodes = sorted(self.wanted & self.pilot_of.keys())[: self.n_max]
+        self.plan(set(nodes) if len(nodes) >= self.n_min else set())
 
     @rule(seconds=st.sampled_from([0.05, 0.3, 1.0, 6.0]))
     def wait(self, seconds: float) -> None:
@@ -115,11 +129,13 @@ class Restarts(RuleBasedStateMachine):
     def one_generation_at_a_time(self) -> None:
         running = {k.generation for k in self.keepers.values() if k.generation}
         assert len(running) <= 1
-        assert sum(1 for k in self.keepers.values() if k.generation) <= getattr(self, "n_max", 0)
+        assert sum(1 for k in self.keepers.values() if k.generation) <= getattr(self, "most", 0)
 
     def teardown(self) -> None:
         if not hasattr(self, "machine"):
             return
+        if self.has_changed:
+            self._plan_within()
         for _ in range(DRAIN_ROUNDS):
             for keeper in list(self.keepers.values()):
                 while keeper.inbox and not keeper.is_over:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from bftrainer.actuate import changing
+from bftrainer.api.admission import check_spec
 from bftrainer.api.server import ApiServer
 from bftrainer.api.service import Peer
 from bftrainer.errors import BftError, ExitCode
@@ -24,8 +26,15 @@ from bftrainer.harm.records import HarmRecords
 from bftrainer.harm.report import make_report
 from bftrainer.harm.slo import Rule
 from bftrainer.model.harm import HarmReport
-from bftrainer.model.trainer import TrainerProgress, TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.trainer import (
+    TrainerChange,
+    TrainerProgress,
+    TrainerRecord,
+    TrainerSpec,
+    TrainerState,
+)
 from bftrainer.model.views import Explanation, LogFile, NodeView, StatusView, TrainerView
+from bftrainer.model.withheld import withheld
 from tests.support.snapshots import T0
 
 
@@ -42,6 +51,7 @@ class MemoryService:
         self.slow_nodes: tuple[str, ...] = ()
         self.broken = False
         self.killed: list[str] = []  # cancelled without a checkpoint
+        self.requeued: list[str] = []
         self.asked = 0
         self.stopped = threading.Event()
 
@@ -137,16 +147,35 @@ class MemoryService:
             state=TrainerState.QUEUED,
             submitted_s=time.time(),
             progress=TrainerProgress(step=11, samples_per_s=123.4),
+            held_s=time.time() if spec.hold else None,
+            waits_for=changing.unmet(spec, self.records),
         )
         return self.trainer(trainer_id)
 
     def cancel(self, trainer_id: str, peer: Peer, *, now: bool = False) -> TrainerView:
-        view = self.trainer(trainer_id)
-        if view.record.spec.user != peer.user:
-            raise _not_permitted(f"Trainer {trainer_id} belongs to {view.record.spec.user}.")
+        self._owned(trainer_id, peer)
         self.killed += [trainer_id] if now else []
         self.set_state(trainer_id, TrainerState.CANCELLED)
         return self.trainer(trainer_id)
+
+    def change(self, trainer_id: str, change: TrainerChange, peer: Peer) -> TrainerView:
+        record = self._owned(trainer_id, peer)
+        check_spec(change.applied(record.spec))
+        self.records[trainer_id] = changing.changed(record, change, time.time())
+        return self.trainer(trainer_id)
+
+    def requeue(self, trainer_id: str, peer: Peer) -> TrainerView:
+        record = self._owned(trainer_id, peer)
+        if record.state.is_final:
+            return self.submit(changing.again(record), peer)
+        self.requeued.append(trainer_id)
+        return self.trainer(trainer_id)
+
+    def _owned(self, trainer_id: str, peer: Peer) -> TrainerRecord:
+        record = self.trainer(trainer_id).record
+        if record.spec.user != peer.user:
+            raise _not_permitted(f"Trainer {trainer_id} belongs to {record.spec.user}.")
+        return record
 
     def flush(self) -> None:
         """Nothing is on disk."""
@@ -180,6 +209,7 @@ class MemoryService:
             planned_nodes=("n1", "n2"),
             requested_nodes=("n2",),
             observed_nodes=("n1",),
+            waits=withheld(self.records, time.time()).get(record.trainer_id, ""),
         )
 
 

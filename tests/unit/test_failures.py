@@ -10,7 +10,8 @@ import pytest
 from bftrainer.actuate.failures import MAX_BACKOFF_S, FailureCounts, given_up
 from bftrainer.actuate.group import describe_exit
 from bftrainer.canonical import decode, encode
-from bftrainer.cli.status import trainer_lines, trainer_row
+from bftrainer.cli.status import trainer_lines
+from bftrainer.cli.trainer_columns import row_of
 from bftrainer.explain.failures import trouble, trouble_sentences
 from bftrainer.model.trainer import FailureRow, Mark, TrainerRecord, TrainerState
 from bftrainer.model.views import TrainerView
@@ -186,10 +187,10 @@ def test_status_shows_it_in_place_of_the_state_of_being_parked() -> None:
         observed_nodes=(),
         trouble="Waits 7 s after failure 3 of 5.",
     )
-    assert trainer_row(view, 100.0)[-1] == view.trouble
+    assert row_of(view, 100.0)[-1] == view.trouble
     assert ("trouble", view.trouble) in trainer_lines(view)
     quiet = replace(view, trouble="")
-    assert trainer_row(quiet, 100.0)[-1].startswith("It has no nodes")
+    assert row_of(quiet, 100.0)[-1].startswith("It has no nodes")
     assert "trouble" not in dict(trainer_lines(quiet))
 
 

@@ -7,6 +7,7 @@ daemon to adopt it. Called by ``trainers.agent.main``.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
@@ -231,7 +232,9 @@ def _config(order: StartWorker) -> protocol.WorkerConfig:
     config = protocol.from_body({**order.config, "type": "WorkerConfig"})
     if not isinstance(config, protocol.WorkerConfig) or config.worker_id != order.worker_id:
         raise protocol.ProtocolError("it is for another worker")
-    return config
+    asked, vouched = ((protocol.TELLS_TOTAL, by) for by in (protocol.BY_DAEMON, protocol.BY_AGENT))
+    pairs = (vouched if pair == asked else pair for pair in config.environment)
+    return dataclasses.replace(config, environment=tuple(pairs))
 
 
 def _to_worker(body: dict[str, Any]) -> protocol.ToWorker:

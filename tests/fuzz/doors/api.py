@@ -36,6 +36,7 @@ _SPEC = TrainerSpec(
 )  # fmt: skip
 _SUBMISSION = {"schema": schema("submit"), "spec": encode(_SPEC)}
 _BODY = as_json(_SUBMISSION)
+_CHANGE = as_json({"schema": schema("change"), "change": {"is_held": True, "n_max": 8}})
 
 
 def _request(head: str, body: bytes = b"", more: str = "") -> bytes:
@@ -50,6 +51,8 @@ _REQUESTS = (
     _request("GET /v1/trainers/t1/logs"),
     _request("GET /v1/harm?since_s=1e9"),
     _request("DELETE /v1/trainers/%74%31", more="Expect: 100-continue\r\n"),
+    _request("PATCH /v1/trainers/t1", _CHANGE),
+    _request("POST /v1/trainers/t1/requeue"),
     _request("POST /v1/shutdown", as_json({"schema": schema("shutdown")}), "Upgrade: h2c\r\n"),
     b"POST /v1/trainers HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     b"%x\r\n%s\r\n0\r\n\r\n" % (len(_BODY), _BODY),

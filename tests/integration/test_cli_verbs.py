@@ -1,0 +1,270 @@
+"""hold, release, update, requeue, top, status -o and where trainers start, on the real socket."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bftrainer import process
+from bftrainer.api.client import Client
+from bftrainer.cli.main import main
+from bftrainer.elastic import files
+from bftrainer.elastic.fence import path_for, write_whole
+from bftrainer.model.trainer import TrainerState
+from tests.integration.cli_fixtures import Output, home, output, service
+from tests.support.memory_service import MemoryService, error_code, socket_of
+
+__all__ = ["home", "output", "service"]
+
+
+def submit(*more: str) -> None:
+    assert main(["submit", *more, "train.py"]) == 0
+
+
+def checkpoint(directory: Path, step: int) -> Path:
+    """Write a checkpoint that is complete but for its tensors."""
+    path = path_for(directory, step, 1)
+    write_whole(path, files.parts_of({"layout": 1}, iter([memoryview(b"state")])))
+    return path
+
+
+# ---- changes ----------------------------------------------------------------------------
+
+
+def test_hold_release_and_update_change_what_they_name(
+    service: MemoryService, output: Output
+) -> None:
+    submit("--nodes", "1:4")
+    submit("-J", "other", "--hold")
+    output.readouterr()
+    assert main(["hold", "t1", "t1"]) == 0
+    assert output.readouterr().out == "t1 held, queued, train, 1:4 nodes, weight 1\n"
+    assert main(["status", "-o", "id,state,reason"]) == 0
+    rows = output.readouterr().out.splitlines()
+    assert [row.split()[:2] for row in rows] == [["ID", "STATE"], ["t1", "held"], ["t2", "held"]]
+    assert "bftrainer release t1" in rows[1]
+    assert main(["release", "t2", "t1", "--json"]) == 0
+    document = json.loads(output.readouterr().out)
+    assert document["schema"] == "bftrainer/trainers/1"
+    assert [view["record"]["held_s"] for view in document["trainers"]] == [None, None]
+    assert main(["update", "t1", "--nodes", "2:3", "--weight", "5", "--name", "new"]) == 0
+    spec = service.records["t1"].spec
+    assert (spec.n_min, spec.n_max, spec.weight, spec.name) == (2, 3, 5.0, "new")
+    assert service.records["t2"].spec.name == "other"
+
+
+def test_a_wrong_change_says_so_and_changes_nothing(service: MemoryService, output: Output) -> None:
+    submit("--nodes", "2:4")
+    before = service.records["t1"]
+    output.readouterr()
+    assert main(["update", "t1"]) == 2
+    assert error_code(output) == "BFT-1000"
+    assert main(["update", "t1", "--weight", "1e99"]) == 2
+    assert error_code(output) == "BFT-1016"
+    assert main(["update", "t1", "--name", "a\nb"]) == 2
+    assert error_code(output) == "BFT-1007"
+    assert main(["hold", "t9"]) == 4
+    assert error_code(output) == "BFT-1004"
+    assert service.records == {"t1": before}
+    service.records["t1"] = replace(before, spec=replace(before.spec, user="nobody"))
+    for verb in ("hold", "release", "requeue"):
+        assert main([verb, "t1"]) == 5
+        assert error_code(output) == "BFT-1005"
+    client = Client(socket_of())
+    for body, code in (({"change": {"n_mix": 1}}, "n_mix"), ({"change": {}, "x": 1}, "x")):
+        with pytest.raises(Exception, match=code) as refusal:
+            client._request("PATCH", "/v1/trainers/t1", {"schema": "bftrainer/change/1", **body})
+        assert "BFT-1103" in str(refusal.value)
+
+
+def test_requeue_names_the_trainer_that_goes_on(service: MemoryService, output: Output) -> None:
+    submit()
+    output.readouterr()
+    assert main(["requeue", "t1"]) == 0
+    assert service.requeued == ["t1"]
+    service.set_state("t1", TrainerState.FAILED, "It failed.")
+    output.readouterr()
+    assert main(["requeue", "t1"]) == 0
+    assert output.readouterr().out == "t1 is submitted again as trainer t2\n"
+    assert service.records["t2"].spec == service.records["t1"].spec
+    assert main(["requeue", "t1", "--json"]) == 2  # t2 uses the directory
+    assert error_code(output) == "BFT-1014"
+
+
+def test_cancel_prints_what_has_ended_as_a_document(service: MemoryService, output: Output) -> None:
+    submit()
+    output.readouterr()
+    assert main(["cancel", "--json", "t1", "t7"]) == 4
+    document = json.loads(output.readouterr().out)
+    assert [view["record"]["state"] for view in document["trainers"]] == ["cancelled"]
+    assert service.records["t1"].state is TrainerState.CANCELLED
+
+
+# ---- when it starts ---------------------------------------------------------------------
+
+
+def test_conditions_are_sent_and_shown(service: MemoryService, output: Output) -> None:
+    submit()
+    Path("train.py").write_text("#BFT --begin now+1hour\n")
+    submit("-J", "b", "--after", "t1", "--after-any", "t1")
+    spec = service.records["t2"].spec
+    assert (spec.after, spec.after_any) == (("t1",), ("t1",))
+    assert 3500 < (spec.begin_s or 0) - time.time() <= 3600
+    output.readouterr()
+    assert main(["status", "t2"]) == 0
+    assert "It starts after t1 (Dependency)." in output.readouterr().out
+    for wrong, code in (
+        (["--after", "x"], "BFT-1044"),
+        (["--begin", "soon"], "BFT-1045"),
+        (["--array", "9-1"], "BFT-1046"),
+    ):
+        assert main(["submit", *wrong, "train.py"]) == 2
+        assert error_code(output) == code
+    assert len(service.records) == 2
+
+
+def test_an_array_is_submitted_as_a_whole_or_not_at_all(
+    service: MemoryService, output: Output
+) -> None:
+    assert main(["submit", "--dry-run", "--json", "--array", "0-9", "train.py"]) == 0
+    assert json.loads(output.readouterr().out)["array"] == 10
+    submit("--parsable", "--array", "0,2")
+    assert output.readouterr().out == "t1\nt2\n"
+    assert [r.spec.name for r in service.records.values()] == ["train_0", "train_2"]
+    assert Path("bft-train_2").is_dir()
+    assert main(["submit", "--array", "1-2", "train.py"]) == 2  # bft-train_2 is in use
+    assert error_code(output) == "BFT-1014"
+    states = [str(r.state) for r in service.records.values()]
+    assert states == ["queued", "queued", "cancelled"]
+    assert service.killed == ["t3"]
+
+
+# ---- from which state -------------------------------------------------------------------
+
+
+def test_a_trainer_starts_from_a_link_to_the_newest_complete_checkpoint(
+    service: MemoryService, output: Output
+) -> None:
+    submit("-J", "old")
+    source = Path("bft-old").absolute()
+    checkpoint(source, 10)
+    newest = checkpoint(source, 20)
+    cut = checkpoint(source, 30)
+    cut.write_bytes(cut.read_bytes()[:-1])
+    before = sorted(source.iterdir())
+    submit("-J", "new", "--resume-from", "t1")
+    assert [p.name for p in Path("bft-new").glob("*.bft")] == [newest.name]
+    assert Path("bft-new", newest.name).read_bytes() == newest.read_bytes()
+    assert sorted(source.iterdir()) == before
+    assert service.records["t2"].held_s is None
+    submit("-J", "held", "--hold", "--resume-from", str(source))
+    assert service.records["t3"].held_s is not None
+    service.set_state("t2", TrainerState.FINISHED)
+    submit("-J", "new", "--fresh")
+    assert not list(Path("bft-new").glob("*.bft"))
+    (aside,) = Path("bft-new").glob("set-aside-*/*.bft")
+    assert aside.name == newest.name
+
+
+def test_what_cannot_be_resumed_from_is_refused_before_anything_is_done(
+    service: MemoryService, output: Output
+) -> None:
+    submit("-J", "old")
+    for place in ("old", "used", "empty"):
+        Path(f"bft-{place}").mkdir(exist_ok=True)
+    checkpoint(Path("bft-old"), 1)
+    used = checkpoint(Path("bft-used"), 2)
+    output.readouterr()
+    for options in (
+        ["-J", "old", "--resume-from", "t1"],  # its own
+        ["-J", "used", "--resume-from", "t1"],  # has some
+        ["-J", "x", "--resume-from", "bft-empty"],
+        ["-J", "x", "--resume-from", "no/such"],
+        ["-J", "x", "--runtime", "command", "--fresh", "--interpreter", sys.executable],
+    ):
+        assert main(["submit", *options, "train.py"]) == 2
+        assert error_code(output) == "BFT-1047", options
+    assert main(["submit", "-J", "old", "--fresh", "train.py"]) == 2  # t1 writes there
+    assert error_code(output) == "BFT-1014"
+    assert list(Path("bft-old").glob("*.bft"))
+    assert used.is_file()
+    assert len(service.records) == 1
+
+
+def test_a_directory_that_cannot_be_prepared_leaves_no_trainer(
+    service: MemoryService, output: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint(Path("bft-train"), 1)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Path, "rename", fail)
+    assert main(["submit", "--fresh", "train.py"]) == 2
+    assert error_code(output) == "BFT-1047"
+    assert service.records["t1"].state is TrainerState.CANCELLED
+
+
+# ---- status -o and top ------------------------------------------------------------------
+
+
+def test_columns_are_chosen_by_name(service: MemoryService, output: Output) -> None:
+    submit("--samples", "1000")
+    record = service.records["t1"]
+    running = replace(record.progress, samples=250, samples_per_s=10.0)
+    service.records["t1"] = replace(record, progress=running)
+    output.readouterr()
+    assert main(["status", "-o", "help"]) == 0
+    names = output.readouterr().out.split()
+    assert {"id", "done", "left", "reason"} <= set(names)
+    assert main(["status", "-o", "done,left", "t1"]) == 0
+    assert output.readouterr().out.split() == ["DONE", "LEFT", "25.0%", "1m15s"]
+    assert main(["status", "-o", ",".join(names)]) == 0
+    assert main(["status", "-o", "id,colour"]) == 2
+    assert error_code(output) == "BFT-1048"
+    assert main(["status", "t1"]) == 0
+    assert "25.0%, 1m15s left" in output.readouterr().out
+
+
+def test_top_repeats_its_lines_where_there_is_no_terminal(
+    service: MemoryService, output: Output
+) -> None:
+    submit()
+    submit("-J", "gone")
+    service.set_state("t2", TrainerState.FINISHED)
+    output.readouterr()
+    assert main(["top", "-n", "2", "-d", "0.1"]) == 0
+    text = output.readouterr().out
+    assert text.count("trainers  1 train, 0 wait, 1 ended, 123.4 samples/s together") == 2
+    assert text.count("\nt1 ") == 2
+    assert "gone" not in text
+
+
+def test_top_draws_on_a_terminal_until_q(service: MemoryService) -> None:
+    submit()
+    outer, inner = pty.openpty()
+    try:
+        child = process.spawn(
+            ["sh", "-c", f"exec {sys.executable} -m bftrainer.cli.main top -d 60 <&1"],
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"},
+            stdout=inner,
+        )
+        os.close(inner)
+        seen = bytearray()
+        with contextlib.suppress(OSError):  # how a terminal says that nobody writes any more
+            while chunk := os.read(outer, 65536):
+                seen += chunk
+                if b"SAMPLES/S" in seen and b"t1" in seen:
+                    os.write(outer, b"q")
+        assert child.wait(timeout=30) == 0
+    finally:
+        os.close(outer)
+    assert "nodes     1 train, 2 held, 1 requested, 1 idle, 4 in all" in seen.decode()
