@@ -1,7 +1,7 @@
 """Checks that every submitted spec must pass, whatever its origin. Pure.
 
 A ``TrainerSpec`` passes or is refused with BFT-1002, BFT-1007, BFT-1015, BFT-1016, BFT-1032,
-BFT-1040 or BFT-1041. The command line checks before it sends, the server checks again.
+BFT-1040, BFT-1041 or BFT-1060. The command line checks before it sends, the server checks again.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 from bftrainer.errors import UsageError
 from bftrainer.model.node_request import NodeRequest, request_of
 from bftrainer.model.trainer import TrainerSpec
+from bftrainer.preamble import fault_of
 from bftrainer.profile.plausible import FASTEST, LEAP, SLOWEST
 from milp.problem import Curve
 
@@ -52,6 +53,7 @@ def check_spec(spec: TrainerSpec) -> None:
         _check_points(spec.utility)
     _check_numbers(spec)
     _check_gpus(spec)
+    check_preamble(spec.preamble)
 
 
 def read_request(gres: str, constraint: str) -> NodeRequest:
@@ -77,6 +79,16 @@ def _check_gpus(spec: TrainerSpec) -> None:
             "BFT-1041",
             f"{spec.workers_per_node} workers on a node cannot share {n_gpus} GPUs evenly.",
             "Make --workers-per-node a divisor of the GPUs in --gres.",
+        )
+
+
+def check_preamble(text: str) -> None:
+    """Refuse a preamble that is too long or not text (BFT-1060)."""
+    if fault := fault_of(text):
+        raise UsageError(
+            "BFT-1060",
+            f"The preamble {fault}.",
+            "Write a shell file in UTF-8; long work belongs into files that it calls.",
         )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from bftrainer.api.admission import check_curve, check_string, read_request
 from bftrainer.api.codec import CodecError, decode, parse
 from bftrainer.api.peer import user_name
+from bftrainer.cli.preamble import python_under, read_preamble
 from bftrainer.errors import UsageError
 from bftrainer.model.trainer import CheckpointContract, Launch, TrainerSpec
 from milp.problem import Curve
@@ -29,9 +30,13 @@ SEVERAL_PER_NODE = "torch"  # the runtime that may have several workers on a nod
 def build_spec(
     script: str, args: Sequence[str], values: Mapping[str, Any], environ: Mapping[str, str]
 ) -> TrainerSpec:
-    """Make the spec; paths become absolute, nothing is resolved or created."""
-    path = _absolute("the script", script)
-    interpreter, args = _interpreter(values, environ), tuple(args)
+    """Make the spec; paths become absolute, nothing is resolved or created.
+
+    A preamble is run to find its Python if no other is named.
+    """
+    path, args = _absolute("the script", script), tuple(args)
+    preamble = read_preamble(values.get("preamble"))
+    environment = tuple(dict(values["environment"]).items())
     contract = _contract(values)
     name = values["name"] or Path(path).stem
     cwd = _absolute("the working directory", values["cwd"] or ".")
@@ -39,8 +44,14 @@ def build_spec(
     if checkpoint_dir is None:
         checkpoint_dir = str(Path(cwd) / f"bft-{_file_name(name)}")
     n_min, n_max = values["sizes"]
+    interpreter = ""
+    is_named = bool(values["interpreter"] or values["venv"])
+    if is_named or not preamble:
+        interpreter = _interpreter(values, environ)
+    elif values["runtime"] != COMMAND:
+        interpreter = python_under(preamble, environment, cwd)
     if values["runtime"] == COMMAND:
-        if values["interpreter"] or values["venv"]:
+        if is_named:
             path, args = interpreter, (path, *args)
         interpreter = ""  # the command needs none
     return TrainerSpec(
@@ -62,10 +73,11 @@ def build_spec(
         curve=None if values["curve"] == "auto" else read_curve(values["curve"]),
         runtime=values["runtime"],
         weight=values["weight"],
-        environment=tuple(dict(values["environment"]).items()),
+        environment=environment,
         max_failures=values.get("max_failures"),
         contract=contract,
         backend=values["backend"],
+        preamble=preamble,
     )
 
 

@@ -144,7 +144,8 @@ def _print_dry_run(spec: TrainerSpec, checks: tuple[str, ...], *, as_json: bool)
     if as_json:
         print_json({"schema": schema("dry-run"), "spec": encode(spec), "checks": list(checks)})
         return
-    for name, value in encode(spec).items():
+    preamble = f"{len(spec.preamble.encode())} bytes" if spec.preamble else ""
+    for name, value in (encode(spec) | {"preamble": preamble}).items():
         click.echo(f"{name:<22} {shown(str(value))}")
     for check in checks:
         click.echo(f"ok                     {shown(check)}")

@@ -94,6 +94,11 @@ def spec_options() -> list[click.Option]:
             metavar="KEY=VALUE",
             help="Set an environment variable for its workers; repeat for more.",
         ),
+        click.Option(
+            ["--preamble"],
+            metavar="FILE",
+            help="Shell file that runs on every node before the trainer: module load, activate.",
+        ),
         *_standing_options(),
         *_runtime_options(),
         *_contract_options(),

@@ -73,6 +73,7 @@ class TrainerSpec:
     max_failures: int | None = None  # in total; None: only consecutive ones count
     contract: CheckpointContract | None = None  # of programs that are resized by restart
     backend: str = "auto"  # of the gradient average: auto, gloo or nccl
+    preamble: str = ""  # shell file that runs before anything of the trainer on a node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,4 +186,4 @@ class TrainerRecord:
 
 def as_decided(record: TrainerRecord) -> TrainerRecord:
     """Return it without the fields that only workers need; decisions are stored with it."""
-    return replace(record, spec=replace(record.spec, args=(), environment=()))
+    return replace(record, spec=replace(record.spec, args=(), environment=(), preamble=""))
