@@ -161,12 +161,17 @@ def check_strings(spec: TrainerSpec) -> None:
         if not text:
             raise UsageError("BFT-1007", f"{what.capitalize()} is empty.", "Give it a value.")
     for key, _ in spec.environment:
-        if not _VARIABLE.match(key):
+        if not is_variable(key):
             raise UsageError(
                 "BFT-1007",
                 f"{key!r} cannot be the name of an environment variable.",
                 "Write --export NAME=VALUE with letters, digits and _ in NAME.",
             )
+
+
+def is_variable(name: str) -> bool:
+    """Whether an environment variable may have this name."""
+    return _VARIABLE.match(name) is not None
 
 
 def check_string(what: str, text: str, *, limit_bytes: int = MAX_STRING_BYTES) -> int:

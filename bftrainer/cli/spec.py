@@ -17,6 +17,7 @@ from typing import Any
 from bftrainer.api.admission import check_curve, check_string, read_request
 from bftrainer.api.codec import CodecError, decode, parse
 from bftrainer.api.peer import user_name
+from bftrainer.cli.export import exported
 from bftrainer.cli.preamble import python_under, read_preamble
 from bftrainer.errors import UsageError
 from bftrainer.model.trainer import CheckpointContract, Launch, TrainerSpec
@@ -36,7 +37,7 @@ def build_spec(
     """
     path, args = _absolute("the script", script), tuple(args)
     preamble = read_preamble(values.get("preamble"))
-    environment = tuple(dict(values["environment"]).items())
+    environment = exported(values["environment"], environ)
     contract = _contract(values)
     name = values["name"] or Path(path).stem
     cwd = _absolute("the working directory", values["cwd"] or ".")
