@@ -24,6 +24,7 @@ from bftrainer.model.decision import Settings
 from bftrainer.model.harm import HarmReport
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.model.views import Explanation, LogFile, NodeView, StatusView, TrainerView
+from bftrainer.notifying import check_user
 from bftrainer.observability.figures import Extras, daemon_figures
 from bftrainer.observability.metrics import MetricSample
 from bftrainer.runtimes.base import load_runtime
@@ -183,6 +184,7 @@ class DaemonService:
             )
         self._allowance.check(peer.user, active)
         load_runtime(spec.runtime).check(spec)
+        check_user(spec)
         check_fit(spec, self._daemon.settings)
         record = self._daemon.trainers.submit(spec)
         self._allowance.took(peer.user)

@@ -119,6 +119,7 @@ class TrainerBook:
         self._clock, self._steady = clock, steady or clock
         self._refusals = refusals or RefusedMessages(LOG)
         self._on_change = on_change
+        self.on_ended: Callable[[TrainerRecord], None] = lambda _record: None
         self.speeds = SpeedBook(policy.straggler_threshold, self._note)
         self.budget = RescaleBudget(policy.rescale_budget)
         self.quarantine = Quarantine(policy.quarantine_s)
@@ -450,6 +451,7 @@ class TrainerBook:
             progress=last_progress(record.progress, trainer.machine),
         )
         self._write(trainer, state.value, {"reason": reason})
+        self.on_ended(trainer.record)
         self._on_change()
         return trainer.record
 

@@ -1,7 +1,8 @@
 """Checks that every submitted spec must pass, whatever its origin. Pure.
 
 A ``TrainerSpec`` passes or is refused with BFT-1002, BFT-1007, BFT-1015, BFT-1016, BFT-1032,
-BFT-1040, BFT-1041 or BFT-1060. The command line checks before it sends, the server checks again.
+BFT-1040, BFT-1041, BFT-1060 or BFT-1066. The command line checks before it sends, the server
+checks again.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from bftrainer import notification
 from bftrainer.errors import UsageError
 from bftrainer.model.node_request import NodeRequest, request_of
 from bftrainer.model.trainer import TrainerSpec
@@ -54,6 +56,7 @@ def check_spec(spec: TrainerSpec) -> None:
     _check_numbers(spec)
     _check_gpus(spec)
     check_preamble(spec.preamble)
+    check_notify(spec.notify)
 
 
 def read_request(gres: str, constraint: str) -> NodeRequest:
@@ -89,6 +92,16 @@ def check_preamble(text: str) -> None:
             "BFT-1060",
             f"The preamble {fault}.",
             "Write a shell file in UTF-8; long work belongs into files that it calls.",
+        )
+
+
+def check_notify(notify: str) -> None:
+    """Refuse a notification that is neither a mail nor a command (BFT-1066)."""
+    if fault := notification.fault_of(notify):
+        raise UsageError(
+            "BFT-1066",
+            f"--notify {fault}.",
+            "Write --notify mail, mail:NAME@HOST, or a command with its arguments.",
         )
 
 
@@ -255,6 +268,7 @@ def _strings(spec: TrainerSpec) -> Iterator[tuple[str, str]]:
     yield "the runtime", spec.runtime
     yield "--gres", spec.gres
     yield "--constraint", spec.constraint
+    yield "--notify", spec.notify
     for index, argument in enumerate(spec.args, start=1):
         yield f"argument {index} of the script", argument
     for key, value in spec.environment:

@@ -1,4 +1,4 @@
-"""Hides the values of a trainer's environment, and its preamble, from other users.
+"""Hides the values of a trainer's environment, its preamble and notification from other users.
 
 They may contain tokens and passwords. The owner, root and the daemon's own user see them; other
 users see the names only. Pure.
@@ -18,15 +18,14 @@ HIDDEN = "(hidden)"
 def for_peer(view: TrainerView, peer: Peer) -> TrainerView:
     """Return the view as this user may see it."""
     spec = view.record.spec
-    if (
-        not (spec.environment or spec.preamble)
-        or peer.uid in (0, os.geteuid())
-        or peer.user == spec.user
-    ):
+    if peer.uid in (0, os.geteuid()) or peer.user == spec.user:
         return view
-    shown = tuple((name, HIDDEN) for name, _ in spec.environment)
-    preamble = HIDDEN if spec.preamble else ""
-    spec = replace(spec, environment=shown, preamble=preamble)
+    spec = replace(
+        spec,
+        environment=tuple((name, HIDDEN) for name, _ in spec.environment),
+        preamble=spec.preamble and HIDDEN,
+        notify=spec.notify and HIDDEN,
+    )
     return replace(view, record=replace(view.record, spec=spec))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,8 @@ from bftrainer.cli.export import exported
 from bftrainer.cli.preamble import python_under, read_preamble
 from bftrainer.errors import UsageError
 from bftrainer.model.trainer import CheckpointContract, Launch, TrainerSpec
+from bftrainer.notification import MAIL, MAILERS
+from bftrainer.notifying import mailer
 from milp.problem import Curve
 
 MAX_CURVE_BYTES = 1024 * 1024
@@ -79,7 +82,32 @@ def build_spec(
         contract=contract,
         backend=values["backend"],
         preamble=preamble,
+        notify=_notification(values.get("notify") or "", environ),
     )
+
+
+def _notification(text: str, environ: Mapping[str, str]) -> str:
+    """Return what is sent of --notify: an address, or a command with its absolute path."""
+    if text == "mail" or text.startswith(MAIL):
+        if not mailer():
+            raise UsageError(
+                "BFT-1064",
+                f"This host cannot send mail: it has none of {', '.join(MAILERS)}.",
+                "Name a command: --notify '/path/to/script ARGS'.",
+            )
+        address = text.removeprefix("mail").removeprefix(":")
+        return f"{MAIL}{address or user_name(os.geteuid())}"
+    if not text.strip():
+        return ""
+    program, blank, rest = text.strip().partition(" ")
+    found = shutil.which(program, path=environ.get("PATH"))
+    if found is None:
+        raise UsageError(
+            "BFT-1066",
+            f"--notify: {program[:200]} cannot be run here.",
+            "Name an executable file, or mail[:ADDRESS].",
+        )
+    return f"{shlex.quote(os.path.abspath(found))}{blank}{rest}"  # noqa: PTH100 - not resolved
 
 
 def _workers_per_node(values: Mapping[str, Any]) -> int:

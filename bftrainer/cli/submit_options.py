@@ -114,6 +114,11 @@ def _standing_options() -> list[click.Option]:
             help="Give up at the N-th failure; lost nodes do not count.  "
             "[default: only consecutive failures count]",
         ),
+        click.Option(
+            ["--notify"],
+            metavar="mail[:ADDRESS]|COMMAND",
+            help="Run by the daemon once when the trainer has ended.",
+        ),
     ]
 
 

@@ -74,6 +74,7 @@ class TrainerSpec:
     contract: CheckpointContract | None = None  # of programs that are resized by restart
     backend: str = "auto"  # of the gradient average: auto, gloo or nccl
     preamble: str = ""  # shell file that runs before anything of the trainer on a node
+    notify: str = ""  # run when it has ended (``bftrainer.notification``)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,4 +187,6 @@ class TrainerRecord:
 
 def as_decided(record: TrainerRecord) -> TrainerRecord:
     """Return it without the fields that only workers need; decisions are stored with it."""
-    return replace(record, spec=replace(record.spec, args=(), environment=(), preamble=""))
+    return replace(
+        record, spec=replace(record.spec, args=(), environment=(), preamble="", notify="")
+    )
