@@ -379,6 +379,8 @@ class TrainerBook:
 
     def _on_rescaled(self, trainer: Trainer, done: Rescaled) -> None:
         record, now_s = trainer.record, self._clock()
+        if record.state.is_final:
+            return  # rank 0 ended before the last member's word arrived
         costs = learn_rescale(record.costs, done)
         if done.size_before and not self.speeds.is_uneven(record.trainer_id):
             costs = learn_leaving(costs, done.size_before)
