@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,9 @@ from tests.integration.agent_harness import Daemon, Lab, in_lab, until
 from tests.integration.daemon_scripts import light_spec, trainer_spec
 from tests.support.processes import is_running
 from tests.support.site import Site
+from trainers.agent import templates
+from trainers.agent.preambles import Preamble
+from trainers.agent.templates import TemplatePool
 
 # Tells in what it started; ends at once.
 TELLING = """\
@@ -112,6 +117,33 @@ def test_a_preamble_that_fails_says_why(tmp_path: Path, runtime: str) -> None:
             assert "no such module" in log.read_text()
 
     in_lab(tmp_path, scenario)
+
+
+def test_a_preamble_that_does_not_end_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[tuple[str, int, str]] = []
+
+    class Events:
+        def forked(self, worker_id: str, pid: int) -> None:
+            raise AssertionError(f"{worker_id} runs as {pid}")
+
+        def exited(self, worker_id: str, returncode: int, cause: str) -> None:
+            ended.append((worker_id, returncode, cause))
+
+    async def scenario() -> None:
+        file = tmp_path / "preamble.sh"
+        file.write_text("sleep 600")
+        pool = TemplatePool(log_dir=tmp_path, events=Events(), started={})
+        ours, theirs = socket.socketpair()
+        body = {"worker_id": "w1", "log_path": str(tmp_path / "w1.log")}
+        pool.fork(sys.executable, body, theirs, Preamble(str(file), str(tmp_path)))
+        await until(lambda: ended, "it is given up")
+        ours.close()
+
+    monkeypatch.setattr(templates, "PREAMBLE_LIMIT_S", 0.2)
+    asyncio.run(scenario())
+    assert ended == [("w1", -9, "BFT-1061: The preamble did not end within 0.2 s")]
 
 
 def test_a_preamble_that_hangs_ends_with_its_worker(tmp_path: Path) -> None:

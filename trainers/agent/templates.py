@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bftrainer import process
+from bftrainer.preamble import CODE
 from trainers.agent.channel import Channel
 from trainers.agent.preambles import NO_PREAMBLE, Output, Preamble
 from trainers.agent.starting import (
@@ -31,6 +32,7 @@ from trainers.agent.starting import (
 )
 
 LOG = logging.getLogger("bftrainer.agent")
+PREAMBLE_LIMIT_S = 90.0  # below ``start_timeout_s``, which is no failure
 MAX_FORK_BYTES = 128 * 1024  # a packet must fit the kernel's default socket buffer
 # Read when a process or a library starts: workers cannot set them later.
 START_VARIABLES = frozenset(
@@ -98,7 +100,7 @@ class Template:
         self._key = key
         self._log_path = log_path
         self._output = Output(log_path)
-        self._has_spoken = False
+        self._has_spoken = self._is_late = False
         self._events = events
         self._workers = _Workers()
         self._failure = ""
@@ -110,6 +112,8 @@ class Template:
             return
         self._channel = Channel(started.channel, on_data=self._receive, on_closed=self._closed)
         when_ended(started.pidfd, lambda: self._reap(started))
+        if key.preamble.path:
+            asyncio.get_running_loop().call_later(PREAMBLE_LIMIT_S, self._give_up_preamble)
 
     def fork(self, body: Mapping[str, Any], worker_end: socket.socket) -> None:
         """Request a worker; takes ownership of ``worker_end``."""
@@ -158,6 +162,11 @@ class Template:
         except OSError as problem:
             self._failure = f"the interpreter {self._key.interpreter} cannot be run: {problem}"
             return None
+
+    def _give_up_preamble(self) -> None:
+        if self._is_in_preamble and self._started is not None:
+            self._is_late = True
+            self._started.kill()
 
     @property
     def _is_in_preamble(self) -> bool:
@@ -217,6 +226,8 @@ class Template:
             self._closed()
         if self._is_in_preamble:
             self._failure = self._output.why(returncode, self._key.preamble)
+            if self._is_late:
+                self._failure = f"{CODE}: The preamble did not end within {PREAMBLE_LIMIT_S:g} s"
             for log_path in self._workers.waiting.values():
                 self._output.copy_to(log_path)
         # SIGTERM goes to the whole pilot: the batch system takes the node, and the agent, which
