@@ -42,6 +42,7 @@ from bftrainer.model.cluster import Snapshot
 from bftrainer.model.decision import DecisionInput, Plan, Replacing
 from bftrainer.model.event import Event
 from bftrainer.model.trainer import as_decided
+from bftrainer.notifying import Notifier
 from bftrainer.observability.decision_failures import DecisionFailures
 from bftrainer.observability.metrics import MetricsRegistry
 from bftrainer.observed import Observed
@@ -215,6 +216,7 @@ class Daemon:
             clock=self._clock,
         )
         self.agents, self.trainers = self.plane.agents, self.plane.trainers
+        self.trainers.on_ended = Notifier(self._is_on_disk).ended
         self.claiming = Claiming(
             pilots=self.pilots,
             agents=self.agents,
@@ -235,6 +237,11 @@ class Daemon:
         remember(file, endpoint)
         self.adopt_deadline_s = time.monotonic() + self.policy.agent_timeout_s
         LOG.info("incarnation %d listens on %s", self.incarnation, endpoint)
+
+    def _is_on_disk(self) -> bool:
+        """Wait until the journal is, in any thread; False: it cannot be written."""
+        self.journal.flush()
+        return self.journal.trouble is None
 
     # ---- agents → -----------------------------------------------------------------------
 

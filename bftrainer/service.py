@@ -26,6 +26,7 @@ from bftrainer.model.decision import Settings
 from bftrainer.model.harm import HarmReport
 from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.model.views import Explanation, LogFile, NodeView, StatusView, TrainerView
+from bftrainer.notifying import check_user
 from bftrainer.observability.figures import Extras, daemon_figures
 from bftrainer.observability.metrics import MetricSample
 from bftrainer.runtimes.base import load_runtime
@@ -205,6 +206,7 @@ class DaemonService:
                 exit_code=ExitCode.REFUSED_BY_POLICY,
             )
         load_runtime(spec.runtime).check(spec)
+        check_user(spec)
         check_fit(spec, self._daemon.settings)
 
     def cancel(self, trainer_id: str, peer: Peer, *, now: bool = False) -> TrainerView:

@@ -59,6 +59,7 @@ class SlurmOptions(pydantic.BaseModel):
     slot_memory_mb: int = pydantic.Field(default=0, ge=0)
     slot_gpus: int = pydantic.Field(default=0, ge=0)
     floor_job: str = pydantic.Field(default="", pattern=r"^[0-9]{0,10}$")  # own allocation
+    preamble: Path | None = None  # shell file under which agents run
     is_own: bool = False  # of a user's own daemon, who can change nothing of the site
     grace_s: float = pydantic.Field(default=0.0, ge=0)  # GraceTime of the pilots' partition
 
@@ -88,7 +89,10 @@ class SlurmBatchSystem:
         self._cpus_per_node = 0
         user = options.user or pwd.getpwuid(os.geteuid()).pw_name
         self._floor = options.floor_job and Floor(
-            commands=self.commands, job_id=options.floor_job, user=user
+            commands=self.commands,
+            job_id=options.floor_job,
+            user=user,
+            preamble=options.preamble,
         )
         self._reader = SnapshotReader(
             commands=self.commands,
@@ -106,6 +110,7 @@ class SlurmBatchSystem:
             sbatch_options=tuple(f"{key}={value}" for key, value in site.items() if value),
             grace_s=options.grace_s,
             share=options.share,
+            preamble=options.preamble,
         )
 
     @property

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from bftrainer import process
 from bftrainer.errors import BatchSystemError
@@ -20,6 +21,7 @@ from bftrainer.model.cluster import Job, JobState, Node, NodeState, Presence, Re
 from bftrainer.poll.batch_system import PilotObservation, PilotRequest
 from slurm_plugins import parse
 from slurm_plugins.commands import SlurmCommands, why_failed
+from slurm_plugins.launcher import agent_under
 
 STEP_ID = re.compile(r"[0-9]{1,10}\.[0-9]{1,10}")
 MOST_NODES = 10_000
@@ -36,6 +38,7 @@ class Floor:
     commands: SlurmCommands
     job_id: str
     user: str
+    preamble: Path | None = None  # shell file under which agents run
     nodes: tuple[str, ...] = ()  # none: the allocation has ended
     end_s: float | None = None
     steps: dict[str, tuple[str, str, float | None]] = field(default_factory=dict)
@@ -111,7 +114,7 @@ class Floor:
                     *("srun", f"--jobid={self.job_id}", "--overlap", "--nodes=1", "--ntasks=1"),
                     *(f"--nodelist={request.node}", f"--job-name={request.pilot_id}", "--mem=0"),
                     *(f"--time={minutes}", "--export=ALL", "--chdir=/", "--input=none", "--quiet"),
-                    *request.agent_argv,
+                    *agent_under(self.preamble, request.agent_argv),
                 ),
                 env={**self.commands.base_environment(), **request.environment},
                 stdout=log,

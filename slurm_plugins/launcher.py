@@ -11,11 +11,13 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from bftrainer.errors import BatchSystemError
 from bftrainer.hostlist import ParseError
 from bftrainer.model.cluster import NodeLeft, Presence
 from bftrainer.poll.batch_system import PilotObservation, PilotRequest
+from bftrainer.preamble import under
 from slurm_plugins import commands, parse, slots, states
 from slurm_plugins.commands import SlurmCommands, why_failed
 
@@ -47,6 +49,7 @@ class PilotLauncher:
     sbatch_options: tuple[str, ...] = ()  # the site's: account, QOS
     grace_s: float = 0.0  # GraceTime of the partition
     share: NodeLeft | None = None  # of a node, for a pilot; None: the whole node
+    preamble: Path | None = None  # shell file under which agents run
     running: frozenset[str] = frozenset()  # job ids last seen running
     _asked_s: dict[str, float] = field(default_factory=dict)
 
@@ -70,7 +73,8 @@ class PilotLauncher:
         has_grace = self.grace_s > 0
         if has_grace:
             environment[GRACE] = f"{self.grace_s:g}"
-        script = batch_script(request.agent_argv, has_grace=has_grace)
+        argv_there = agent_under(self.preamble, request.agent_argv)
+        script = batch_script(argv_there, has_grace=has_grace)
         done = self.commands.run(argv, environment, stdin=script)
         found = _SUBMITTED.fullmatch(done.stdout.strip())
         if done.is_ok and found:
@@ -194,6 +198,11 @@ def size_options(share: NodeLeft | None) -> tuple[str, ...]:
         return ("--exclusive", "--mem=0")
     cpus = (f"--cpus-per-task={share.cpus}",) if share.cpus else ()
     return ("--ntasks=1", *cpus, *((f"--mem={share.memory_mb}M",) if share.memory_mb else ()))
+
+
+def agent_under(preamble: Path | None, agent_argv: Sequence[str]) -> tuple[str, ...]:
+    """Return the command line of an agent under the user's shell file, if there is one."""
+    return under(str(preamble), agent_argv) if preamble else tuple(agent_argv)
 
 
 def batch_script(agent_argv: Sequence[str], *, has_grace: bool = False) -> str:

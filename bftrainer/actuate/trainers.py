@@ -101,6 +101,7 @@ class TrainerBook:
         self._clock, self._steady = clock, steady or clock
         self._refusals = refusals or RefusedMessages(LOG)
         self._on_change = on_change
+        self.on_ended: Callable[[TrainerRecord], None] = lambda _record: None
         self.speeds = SpeedBook(policy.straggler_threshold, self._note)
         self.budget = RescaleBudget(policy.rescale_budget)
         self.quarantine = Quarantine(policy.quarantine_s)
@@ -398,6 +399,8 @@ class TrainerBook:
 
     def _on_rescaled(self, trainer: Trainer, done: Rescaled) -> None:
         record, now_s = trainer.record, self._clock()
+        if record.state.is_final:
+            return  # rank 0 ended before the last member's word arrived
         costs = learn_rescale(record.costs, done)
         if done.size_before and not self.speeds.is_uneven(record.trainer_id):
             costs = learn_leaving(costs, done.size_before)
@@ -473,6 +476,7 @@ class TrainerBook:
         for other in freed:
             self._set(self.trainers[other.trainer_id], other)
         self._write(trainer, state.value, {"reason": reason}, freed)
+        self.on_ended(trainer.record)
         self._on_change()
         return trainer.record
 

@@ -1,7 +1,8 @@
 """Checks that every submitted spec must pass, whatever its origin. Pure.
 
 A ``TrainerSpec`` passes or is refused with BFT-1002, BFT-1007, BFT-1015, BFT-1016, BFT-1032,
-BFT-1040, BFT-1041 or BFT-1044. The command line checks before it sends, the server checks again.
+BFT-1040, BFT-1041, BFT-1044, BFT-1060 or BFT-1066. The command line checks before it sends, the
+server checks again.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from bftrainer import notification
 from bftrainer.errors import UsageError
 from bftrainer.model.node_request import NodeRequest, request_of
 from bftrainer.model.trainer import TrainerSpec
+from bftrainer.preamble import fault_of
 from bftrainer.profile.plausible import FASTEST, LEAP, SLOWEST
 from milp.problem import Curve
 
@@ -57,6 +60,8 @@ def check_spec(spec: TrainerSpec) -> None:
         _check_points(spec.utility)
     _check_numbers(spec)
     _check_gpus(spec)
+    check_preamble(spec.preamble)
+    check_notify(spec.notify)
 
 
 def read_request(gres: str, constraint: str) -> NodeRequest:
@@ -82,6 +87,26 @@ def _check_gpus(spec: TrainerSpec) -> None:
             "BFT-1041",
             f"{spec.workers_per_node} workers on a node cannot share {n_gpus} GPUs evenly.",
             "Make --workers-per-node a divisor of the GPUs in --gres.",
+        )
+
+
+def check_preamble(text: str) -> None:
+    """Refuse a preamble that is too long or not text (BFT-1060)."""
+    if fault := fault_of(text):
+        raise UsageError(
+            "BFT-1060",
+            f"The preamble {fault}.",
+            "Write a shell file in UTF-8; long work belongs into files that it calls.",
+        )
+
+
+def check_notify(notify: str) -> None:
+    """Refuse a notification that is neither a mail nor a command (BFT-1066)."""
+    if fault := notification.fault_of(notify):
+        raise UsageError(
+            "BFT-1066",
+            f"--notify {fault}.",
+            "Write --notify mail, mail:NAME@HOST, or a command with its arguments.",
         )
 
 
@@ -154,12 +179,17 @@ def check_strings(spec: TrainerSpec) -> None:
         if not text:
             raise UsageError("BFT-1007", f"{what.capitalize()} is empty.", "Give it a value.")
     for key, _ in spec.environment:
-        if not _VARIABLE.match(key):
+        if not is_variable(key):
             raise UsageError(
                 "BFT-1007",
                 f"{key!r} cannot be the name of an environment variable.",
                 "Write --export NAME=VALUE with letters, digits and _ in NAME.",
             )
+
+
+def is_variable(name: str) -> bool:
+    """Whether an environment variable may have this name."""
+    return _VARIABLE.match(name) is not None
 
 
 def check_string(what: str, text: str, *, limit_bytes: int = MAX_STRING_BYTES) -> int:
@@ -260,6 +290,7 @@ def _strings(spec: TrainerSpec) -> Iterator[tuple[str, str]]:
     yield "--gres", spec.gres
     yield "--constraint", spec.constraint
     yield "the id of its array", spec.array_id
+    yield "--notify", spec.notify
     for index, argument in enumerate(spec.args, start=1):
         yield f"argument {index} of the script", argument
     for key, value in spec.environment:

@@ -1,4 +1,4 @@
-"""Hides the values of a trainer's environment from other users.
+"""Hides the values of a trainer's environment, its preamble and notification from other users.
 
 They may contain tokens and passwords. The owner, root and the daemon's own user see them; other
 users see the names only. Pure.
@@ -18,10 +18,15 @@ HIDDEN = "(hidden)"
 def for_peer(view: TrainerView, peer: Peer) -> TrainerView:
     """Return the view as this user may see it."""
     spec = view.record.spec
-    if not spec.environment or peer.uid in (0, os.geteuid()) or peer.user == spec.user:
+    if peer.uid in (0, os.geteuid()) or peer.user == spec.user:
         return view
-    shown = tuple((name, HIDDEN) for name, _ in spec.environment)
-    return replace(view, record=replace(view.record, spec=replace(spec, environment=shown)))
+    spec = replace(
+        spec,
+        environment=tuple((name, HIDDEN) for name, _ in spec.environment),
+        preamble=spec.preamble and HIDDEN,
+        notify=spec.notify and HIDDEN,
+    )
+    return replace(view, record=replace(view.record, spec=spec))
 
 
 def status_for_peer(view: StatusView, peer: Peer) -> StatusView:

@@ -40,7 +40,7 @@ from bftrainer.model.views import TrainerView
 
 T = TypeVar("T")
 
-MAX_BODY_BYTES = 512 * 1024  # size of the longest spec with every character escaped
+MAX_BODY_BYTES = 768 * 1024  # size of the longest spec with every character escaped
 MOST_NAMES = 10_000
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # Prometheus' text format
 _TRAINER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")

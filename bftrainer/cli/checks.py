@@ -11,17 +11,23 @@ import stat
 import tempfile
 from pathlib import Path
 
-from bftrainer import process
+import bftrainer
+from bftrainer.cli.preamble import TIMEOUT_S, run_under
 from bftrainer.cli.spec import COMMAND
 from bftrainer.errors import UsageError
 from bftrainer.model.trainer import TrainerSpec
 
-IMPORT_TIMEOUT_S = 120.0  # torch on a cold parallel file system
 # The package that a runtime's workers import, and a program that prints its version.
 _PROBES = {
     "torch": ("torch", "import torch; print(torch.__version__)"),
     "horovod": ("Horovod", "import horovod, horovod.torch; print(horovod.__version__)"),
 }
+_NOTHING = ("/bin/sh", "-c", ":")
+# ``-c`` looks for modules in the working directory, a template does not.
+_NOT_HERE = "import sys; sys.path[:] = [p for p in sys.path if p]; "
+# What runs in the interpreter on a node; a container may lack it.
+TEMPLATE = Path(bftrainer.__file__).resolve().parent / "elastic" / "template.py"
+_SEES_US = f"open({str(TEMPLATE)!r}).close(); "
 # Compiles without running or writing anything; the message names the line.
 _COMPILE = """\
 import sys
@@ -99,30 +105,33 @@ def _check_program(program: str) -> str:
 
 def _check_interpreter(spec: TrainerSpec) -> str:
     advice = "Name the Python that has your packages with --interpreter or --venv."
+    if spec.preamble and spec.runtime not in _PROBES:
+        run_under(spec.preamble, _NOTHING, environment=spec.environment, cwd=spec.cwd)
     if not spec.interpreter:
         return "no interpreter is needed"
     path = Path(spec.interpreter)
-    if not path.is_file() or not os.access(path, os.X_OK):
+    # Under a preamble it may be in a container.
+    if not spec.preamble and not (path.is_file() and os.access(path, os.X_OK)):
         cause = f"The interpreter {path} does not exist or cannot be run."
         raise UsageError("BFT-1006", cause, advice)
     if spec.runtime not in _PROBES:
         return f"interpreter {path} can be run"
     package, probe = _PROBES[spec.runtime]
-    done = process.run(
-        [str(path), "-c", probe],
-        timeout_s=IMPORT_TIMEOUT_S,
-        env={**os.environ, **dict(spec.environment)},
-        cwd=Path("/"),  # a torch.py in our working directory must not be imported
-        output_cap_bytes=1024 * 1024,
-    )
+    if spec.preamble:
+        probe = _NOT_HERE + _SEES_US + probe
+    under = " under the preamble" if spec.preamble else ""
+    argv = (str(path), "-c", probe)
+    done = run_under(spec.preamble, argv, environment=spec.environment, cwd=spec.cwd)
     if done.timed_out:
-        cause = f"{path} did not import {package} within {IMPORT_TIMEOUT_S:g} s."
+        cause = f"{path} did not import {package}{under} within {TIMEOUT_S:g} s."
         raise UsageError("BFT-1006", cause, advice)
     if not done.is_ok:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise UsageError("BFT-1006", f"{path} cannot import {package}: {last[:300]}", advice)
+        if str(TEMPLATE) in last:
+            advice = f"Mount {TEMPLATE.parents[1]} into the container, at the same place."
+        raise UsageError("BFT-1006", f"{path} cannot import {package}{under}: {last[:300]}", advice)
     version = (done.stdout.split() or ["of unknown version"])[-1]
-    return f"interpreter {path} imports {package} {version[:60]}"
+    return f"interpreter {path} imports {package} {version[:60]}{under}"
 
 
 def _check_syntax(spec: TrainerSpec) -> tuple[str, ...]:
@@ -132,12 +141,8 @@ def _check_syntax(spec: TrainerSpec) -> tuple[str, ...]:
     """
     if not spec.interpreter or spec.runtime == COMMAND:
         return ()
-    done = process.run(
-        [spec.interpreter, "-I", "-S", "-c", _COMPILE, spec.script],
-        timeout_s=IMPORT_TIMEOUT_S,
-        cwd=Path("/"),
-        output_cap_bytes=1024 * 1024,
-    )
+    argv = (spec.interpreter, "-I", "-S", "-c", _COMPILE, spec.script)
+    done = run_under(spec.preamble, argv, environment=spec.environment, cwd=spec.cwd)
     if not done.is_ok:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise UsageError(

@@ -1,6 +1,7 @@
 """``bftrainer logs ID``: print the logs of a trainer's workers.
 
-The daemon returns the paths; the files are read here, with the caller's rights, and copied
+Without a choice, the end of one: of rank 0, or of the worker at whose failure the trainer was given
+up. The daemon returns the paths; the files are read here, with the caller's rights, and copied
 unchanged to standard output.
 """
 
@@ -12,6 +13,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 
@@ -27,10 +29,14 @@ from bftrainer.cli.common import (
 )
 from bftrainer.columns import shown
 from bftrainer.errors import BftError, ExitCode
+from bftrainer.model.trainer import TrainerRecord, TrainerState
 from bftrainer.model.views import LogFile
 
 FOLLOW_INTERVAL_S = 0.25
 ASK_INTERVAL_S = 2.0  # how often the daemon is asked for new files
+TAIL_LINES = 50
+MOST_LINES = 10_000
+_LINE_BYTES = 1024  # on average at most, where lines are counted from the end
 _CHUNK_BYTES = 1 << 16
 HEADERS = ("WORKER", "NODE", ">RANK", ">GENERATION", "FILE")
 
@@ -44,6 +50,14 @@ HEADERS = ("WORKER", "NODE", ">RANK", ">GENERATION", "FILE")
     type=click.IntRange(min=0),
     help="Only the workers that joined in this generation.",
 )
+@click.option("--all", "-a", "is_all", is_flag=True, help="All workers, oldest first.")
+@click.option(
+    "-n",
+    "n_lines",
+    type=click.IntRange(min=1, max=MOST_LINES),
+    metavar="LINES",
+    help=f"Only the last lines of each.  [default: {TAIL_LINES} without another option, else all]",
+)
 @click.option("--follow", "-f", is_flag=True, help="Go on until the trainer ends.")
 @click.option("--list", "as_list", is_flag=True, help="Name the files instead of printing them.")
 @json_option
@@ -52,13 +66,19 @@ def logs(
     trainer_id: str,
     rank: int | None,
     generation: int | None,
+    n_lines: int | None,
     socket_name: str | None,
     *,
+    is_all: bool,
     follow: bool,
     as_list: bool,
     as_json: bool,
 ) -> None:
-    """Print what the workers of the trainer ID wrote, oldest first."""
+    """Print what the workers of the trainer ID wrote.
+
+    Without options that choose: the last lines of rank 0, or of the worker at whose failure
+    the trainer was given up.
+    """
     client = connect(socket_name)
 
     def wanted() -> tuple[LogFile, ...]:
@@ -75,8 +95,29 @@ def logs(
         print_table(HEADERS, [_row(item) for item in files])
     elif follow:
         _Follower(client, trainer_id).run(wanted)
+    elif is_all or rank is not None or generation is not None:
+        _print_all(trainer_id, files, n_lines)
     else:
-        _print_all(trainer_id, files)
+        chosen = _chosen(client.trainer(trainer_id).record, files)
+        _print_all(trainer_id, chosen, n_lines or TAIL_LINES)
+        if len(files) > 1:
+            name, more = shown(chosen[0].worker_id), len(files) - 1
+            click.echo(f"({name}; --all prints {more} more, --list names them)", err=True)
+
+
+def _chosen(record: TrainerRecord, files: tuple[LogFile, ...]) -> tuple[LogFile, ...]:
+    """Return the file that a user wants to see first."""
+    failed = record.failing.log_path if record.state is TrainerState.FAILED else ""
+    best = [f for f in files if f.path == failed] or [f for f in files if f.rank == 0]
+    # Rank 0 writes last; of trainers that have ended the ranks are not known.
+    return tuple(best[-1:] or sorted(files, key=_written_s)[-1:])
+
+
+def _written_s(item: LogFile) -> float:
+    try:
+        return Path(item.path).stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _row(item: LogFile) -> tuple[str, ...]:
@@ -103,7 +144,7 @@ class _Output:
         self._stream.flush()
 
 
-def _print_all(trainer_id: str, files: tuple[LogFile, ...]) -> None:
+def _print_all(trainer_id: str, files: tuple[LogFile, ...], n_lines: int | None) -> None:
     if not files:
         click.echo(f"{trainer_id} has no matching log files yet", err=True)
         return
@@ -117,6 +158,8 @@ def _print_all(trainer_id: str, files: tuple[LogFile, ...]) -> None:
             click.echo(f"warning: {shown(problems[-1])}", err=True)
             continue
         try:
+            if n_lines is not None:
+                _seek_lines(descriptor, n_lines)
             while chunk := os.read(descriptor, _CHUNK_BYTES):
                 output.write(item, chunk)
         finally:
@@ -126,6 +169,17 @@ def _print_all(trainer_id: str, files: tuple[LogFile, ...]) -> None:
             f"None of the {len(files)} log files of {trainer_id} can be read "
             f"(the last: {problems[-1]})."
         )
+
+
+def _seek_lines(descriptor: int, n_lines: int) -> None:
+    """Move to the beginning of the last lines; long ones may be cut."""
+    start = max(0, os.fstat(descriptor).st_size - n_lines * _LINE_BYTES)
+    os.lseek(descriptor, start, os.SEEK_SET)
+    text = b""
+    while chunk := os.read(descriptor, _CHUNK_BYTES):
+        text += chunk
+    last = b"".join(text.splitlines(keepends=True)[-n_lines:])
+    os.lseek(descriptor, start + len(text) - len(last), os.SEEK_SET)
 
 
 def _unreadable(cause: str) -> BftError:

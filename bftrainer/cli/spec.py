@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,12 @@ from typing import Any
 from bftrainer.api.admission import check_curve, check_string, read_request
 from bftrainer.api.codec import CodecError, decode, parse
 from bftrainer.api.peer import user_name
+from bftrainer.cli.export import exported
+from bftrainer.cli.preamble import python_under, read_preamble
 from bftrainer.errors import UsageError
 from bftrainer.model.trainer import CheckpointContract, Launch, TrainerSpec
+from bftrainer.notification import MAIL, MAILERS
+from bftrainer.notifying import mailer
 from milp.problem import Curve
 
 MAX_CURVE_BYTES = 1024 * 1024
@@ -29,9 +34,13 @@ SEVERAL_PER_NODE = "torch"  # the runtime that may have several workers on a nod
 def build_spec(
     script: str, args: Sequence[str], values: Mapping[str, Any], environ: Mapping[str, str]
 ) -> TrainerSpec:
-    """Make the spec; paths become absolute, nothing is resolved or created."""
-    path = _absolute("the script", script)
-    interpreter, args = _interpreter(values, environ), tuple(args)
+    """Make the spec; paths become absolute, nothing is resolved or created.
+
+    A preamble is run to find its Python if no other is named.
+    """
+    path, args = _absolute("the script", script), tuple(args)
+    preamble = read_preamble(values.get("preamble"))
+    environment = exported(values["environment"], environ)
     contract = _contract(values)
     name = values["name"] or Path(path).stem
     cwd = _absolute("the working directory", values["cwd"] or ".")
@@ -39,8 +48,14 @@ def build_spec(
     if checkpoint_dir is None:
         checkpoint_dir = str(Path(cwd) / f"bft-{_file_name(name)}")
     n_min, n_max = values["sizes"]
+    interpreter = ""
+    is_named = bool(values["interpreter"] or values["venv"])
+    if is_named or not preamble:
+        interpreter = _interpreter(values, environ)
+    elif values["runtime"] != COMMAND:
+        interpreter = python_under(preamble, environment, cwd)
     if values["runtime"] == COMMAND:
-        if values["interpreter"] or values["venv"]:
+        if is_named:
             path, args = interpreter, (path, *args)
         interpreter = ""  # the command needs none
     return TrainerSpec(
@@ -62,7 +77,7 @@ def build_spec(
         curve=None if values["curve"] == "auto" else read_curve(values["curve"]),
         runtime=values["runtime"],
         weight=values["weight"],
-        environment=tuple(dict(values["environment"]).items()),
+        environment=environment,
         max_failures=values.get("max_failures"),
         contract=contract,
         backend=values["backend"],
@@ -70,7 +85,33 @@ def build_spec(
         after_any=values.get("after_any") or (),
         begin_s=values.get("begin_s"),
         hold=bool(values.get("hold")),
+        preamble=preamble,
+        notify=_notification(values.get("notify") or "", environ),
     )
+
+
+def _notification(text: str, environ: Mapping[str, str]) -> str:
+    """Return what is sent of --notify: an address, or a command with its absolute path."""
+    if text == "mail" or text.startswith(MAIL):
+        if not mailer():
+            raise UsageError(
+                "BFT-1064",
+                f"This host cannot send mail: it has none of {', '.join(MAILERS)}.",
+                "Name a command: --notify '/path/to/script ARGS'.",
+            )
+        address = text.removeprefix("mail").removeprefix(":")
+        return f"{MAIL}{address or user_name(os.geteuid())}"
+    if not text.strip():
+        return ""
+    program, blank, rest = text.strip().partition(" ")
+    found = shutil.which(program, path=environ.get("PATH"))
+    if found is None:
+        raise UsageError(
+            "BFT-1066",
+            f"--notify: {program[:200]} cannot be run here.",
+            "Name an executable file, or mail[:ADDRESS].",
+        )
+    return f"{shlex.quote(os.path.abspath(found))}{blank}{rest}"  # noqa: PTH100 - not resolved
 
 
 def _workers_per_node(values: Mapping[str, Any]) -> int:

@@ -154,7 +154,8 @@ def _print_dry_run(specs: Sequence[TrainerSpec], checks: tuple[str, ...], *, as_
         return
     if more:
         click.echo(f"{'array':<22} {len(specs)} trainers; the first:")
-    for name, value in encode(spec).items():
+    preamble = f"{len(spec.preamble.encode())} bytes" if spec.preamble else ""
+    for name, value in (encode(spec) | {"preamble": preamble}).items():
         click.echo(f"{name:<22} {shown(str(value))}")
     for check in checks:
         click.echo(f"ok                     {shown(check)}")

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 import click
 
 from bftrainer.api.admission import check_sizes, read_request
+from bftrainer.cli.export import parse_variable
 from bftrainer.cli.when_options import when_options
 from bftrainer.elastic.choosing import BACKENDS
 from bftrainer.errors import UsageError
@@ -50,16 +50,6 @@ def parse_constraint(text: str) -> str:
     return text
 
 
-def parse_variable(text: str) -> tuple[str, str]:
-    """Return name and value of ``KEY=VALUE``, or of ``KEY`` from our environment."""
-    key, has_value, value = text.partition("=")
-    if has_value:
-        return key, value
-    if key not in os.environ:
-        raise click.BadParameter(f"{key[:60]!r} is not set here; write {key[:60]}=VALUE.")
-    return key, os.environ[key]
-
-
 def spec_options() -> list[click.Option]:
     """Return all options that are also allowed in #BFT lines."""
     return [
@@ -94,8 +84,14 @@ def spec_options() -> list[click.Option]:
             ["--export", "environment"],
             type=parse_variable,
             multiple=True,
-            metavar="KEY=VALUE",
-            help="Set an environment variable for its workers; repeat for more.",
+            metavar="KEY=VALUE|KEY|ALL|NONE",
+            help="Environment of its workers: a variable, or ALL of yours; repeat for more.  "
+            "[default: NONE]",
+        ),
+        click.Option(
+            ["--preamble"],
+            metavar="FILE",
+            help="Shell file that runs on every node before the trainer: module load, activate.",
         ),
         *_standing_options(),
         *when_options(),
@@ -121,6 +117,11 @@ def _standing_options() -> list[click.Option]:
             metavar="N",
             help="Give up at the N-th failure; lost nodes do not count.  "
             "[default: only consecutive failures count]",
+        ),
+        click.Option(
+            ["--notify"],
+            metavar="mail[:ADDRESS]|COMMAND",
+            help="Run by the daemon once when the trainer has ended.",
         ),
     ]
 

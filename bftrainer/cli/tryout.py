@@ -20,7 +20,10 @@ from bftrainer.errors import UsageError
 
 TORCH = "torch"
 # Options of submit that say how the script runs, not where and with which priority.
-TAKEN = ("cwd", "interpreter", "venv", "environment", "epochs", "samples", "workers_per_node")
+TAKEN = (
+    *("cwd", "interpreter", "venv", "environment", "preamble"),
+    *("epochs", "samples", "workers_per_node"),
+)
 
 
 @click.command(

@@ -7,8 +7,9 @@ the ordinary daemon with it. ``--dry-run`` prints the same settings.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 @click.option("-q", "--qos", default="", metavar="NAME", help="QOS of the pilots.")
 @click.option("--bind", default="", metavar="ADDRESS",
               help="Address of this host that the nodes reach.  [default: its name's]")  # fmt: skip
+@click.option("--preamble", "preamble_file", metavar="FILE",
+              help="Shell file under which agents run: module load, activate.")  # fmt: skip
 @click.option("--as-job", is_flag=True,
               help="Run it in a batch job of one CPU, where login nodes forbid it.")  # fmt: skip
 @click.option("--job-partition", default="", metavar="NAME",
@@ -51,7 +54,14 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Check the site and print the settings only.")
 @json_option
 def up(
-    bind: str, batch_system: str, *, as_job: bool, dry_run: bool, as_json: bool, **wished: Any
+    bind: str,
+    batch_system: str,
+    preamble_file: str | None,
+    *,
+    as_job: bool,
+    dry_run: bool,
+    as_json: bool,
+    **wished: Any,
 ) -> int:
     """Start your own daemon, without an administrator.
 
@@ -63,14 +73,17 @@ def up(
 
     wish, sites = _wish(wished, as_job=as_job), load(batch_system)
     site = sites.examine(wish)
-    chosen = plan.settings_for(site, wish)
     state_dir = paths.own_state_dir(os.environ, site.cluster)
+    preamble = _checked_preamble(preamble_file)
+    if preamble:
+        wish = replace(wish, preamble=str(state_dir / starting.PREAMBLE_NAME))
+    chosen = plan.settings_for(site, wish)
     if not as_json:
         _print(site, chosen)
     where = "nothing was started"
     if not dry_run:
         _refuse_second(state_dir, sites)
-        starting.write_policy(state_dir, plan.policy_text(chosen))
+        starting.write_files(state_dir, plan.policy_text(chosen), preamble)
         argv = starting.daemon_argv(state_dir, batch_system, bind)
         socket = str(state_dir / paths.SOCKET_NAME)
 
@@ -87,6 +100,27 @@ def up(
     else:
         click.echo(where + ("" if dry_run else " Now: bftrainer submit train.py"))
     return ExitCode.OK
+
+
+def _checked_preamble(path: str | None) -> str:
+    """Return the text of the shell file; an agent must start under it here.
+
+    Raises:
+        UsageError: BFT-1060, -1061; BFT-1006, this Python does not start under it.
+    """
+    from bftrainer.cli.preamble import read_preamble, run_under  # noqa: PLC0415
+
+    text = read_preamble(path)
+    if text:
+        done = run_under(text, (sys.executable, "-I", "-c", "import trainers.agent.main"), cwd="/")
+        if not done.is_ok:
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise UsageError(
+                "BFT-1006",
+                f"{sys.executable} does not start under the preamble {path}: {last[:300]}",
+                "Load what this Python needs there; it runs the agents on the nodes.",
+            )
+    return text
 
 
 def _wish(given: Mapping[str, Any], *, as_job: bool) -> Wish:

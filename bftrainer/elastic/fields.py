@@ -128,6 +128,7 @@ Amount = Annotated[float, _amount]  # seconds, or samples per second
 Flag = Annotated[bool, _flag]
 Name = Annotated[str, _Text(MOST_NAME)]
 FilePath = Annotated[str, _Text(MOST_PATH)]
+Text = Annotated[str, _text]
 Words = Annotated[str, words]
 Counts = Annotated[tuple[int, ...], Each(_count)]
 Texts = Annotated[tuple[str, ...], Each(_text)]

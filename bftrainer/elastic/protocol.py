@@ -30,6 +30,7 @@ from bftrainer.elastic.fields import (
     Name,
     Pairs,
     Port,
+    Text,
     Texts,
     Words,
     is_deep,
@@ -94,6 +95,7 @@ class WorkerConfig:
     local_rank: Count = 0  # among this node's workers
     local_size: Count = 1
     gpus: Count = 0  # per worker; 0: a single worker has all, several have one each
+    preamble: Text = ""  # shell file under which it starts; agents keep it, workers get none
 
     @property
     def member_id(self) -> str:
@@ -110,6 +112,7 @@ _LATER: dict[str, dict[str, Any]] = {
         "local_size": 1,
         "backend": "auto",
         "gpus": 0,
+        "preamble": "",
     },
     "Progress": {"total": 0},
 }

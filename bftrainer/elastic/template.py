@@ -15,6 +15,7 @@ agent → template
     ``SOCK_STREAM`` socket pair that carries ``protocol`` lines.
 
 template → agent
+    ``{"begun": {}}`` first: the trainer's preamble, if it has one, is over;
     ``{"ready": {"torch": VERSION, "import_s": SECONDS}}`` once, when everything is imported;
     ``{"forked": {"worker_id": ID, "pid": PID}}`` (the pid is also the process group);
     ``{"exited": {"worker_id": ID, "pid": PID, "returncode": N}}`` at once when a
@@ -206,6 +207,9 @@ def main() -> int:
     sys.path[:] = [p for p in sys.path if Path(p or os.curdir).resolve() != here]
     is_shared = given.startswith("/")
     channel = None if is_shared else socket.socket(fileno=int(given))
+    if channel is not None:
+        with suppress(BrokenPipeError, ConnectionResetError):
+            channel.send(b'{"begun": {}}')
     environment = dict(os.environ)
     started = time.monotonic()
     # Imported objects stay: collecting garbage among them takes a tenth of the start-up time,

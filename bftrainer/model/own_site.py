@@ -21,6 +21,7 @@ class Wish:
     max_nodes: int | None = None
     time_limit_s: float | None = None  # of a pilot
     job_partition: str = ""  # of the daemon's own job
+    preamble: str = ""  # path of the shell file under which agents run
     is_as_job: bool = False  # the daemon runs in a job of its own
     share: NodeLeft | None = None  # of a node, for a pilot; 0: in proportion; None: whole nodes
 

@@ -79,6 +79,8 @@ class TrainerSpec:
     hold: bool = False  # submitted held
     array_id: str = ""  # shared by the trainers of one ``--array``
     array_limit: int | None = None  # so many of them have nodes at once
+    preamble: str = ""  # shell file that runs before anything of the trainer on a node
+    notify: str = ""  # run when it has ended (``bftrainer.notification``)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +218,8 @@ def as_decided(record: TrainerRecord) -> TrainerRecord:
         record.spec,
         args=(),
         environment=(),
+        preamble="",
+        notify="",
         after=(),
         after_any=(),
         begin_s=None,

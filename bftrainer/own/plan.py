@@ -58,7 +58,11 @@ def settings_for(site: OwnSite, wish: Wish) -> tuple[Chosen, ...]:
         Chosen(name="requests_per_minute", value=REQUESTS_PER_MINUTE, why="for the same reason"),
         Chosen(
             name="batch_options",
-            value={**site.batch_options, **_grace(site)},
+            value={
+                **site.batch_options,
+                **_grace(site),
+                **({"preamble": wish.preamble} if wish.preamble else {}),
+            },
             why=f"{site.n_nodes} {'parts of ' if wish.share else ''}nodes are in {site.partition}"
             + (f"; {site.grace_s:g} s of GraceTime are used to leave" if _grace(site) else ""),
         ),

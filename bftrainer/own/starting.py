@@ -19,7 +19,8 @@ from bftrainer.model.views import StatusView
 from bftrainer.own.site import OwnSites
 
 START_TIMEOUT_S = 60.0
-POLICY_NAME, LOG_NAME, OUT_NAME = "policy.yaml", "daemon.log", "daemon.out"
+POLICY_NAME, PREAMBLE_NAME = "policy.yaml", "preamble.sh"
+LOG_NAME, OUT_NAME = "daemon.log", "daemon.out"
 
 
 def daemon_argv(state_dir: Path, batch_system: str, bind: str) -> tuple[str, ...]:
@@ -32,24 +33,24 @@ def daemon_argv(state_dir: Path, batch_system: str, bind: str) -> tuple[str, ...
     )
 
 
-def write_policy(state_dir: Path, text: str) -> Path:
-    """Write the policy file of the daemon.
+def write_files(state_dir: Path, policy: str, preamble: str) -> None:
+    """Write the policy and the preamble of the daemon.
 
     Raises:
         BftError: BFT-1286, the directory cannot be used.
     """
-    path = state_dir / POLICY_NAME
+    texts = {POLICY_NAME: policy, **({PREAMBLE_NAME: preamble} if preamble else {})}
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.write_text(text)
-        path.chmod(0o600)
+        for name, text in texts.items():
+            (state_dir / name).write_text(text)
+            (state_dir / name).chmod(0o600)
     except OSError as problem:
         raise BftError(
             "BFT-1286",
-            f"{path} cannot be written: {problem.strerror}.",
+            f"{state_dir} cannot be written: {problem.strerror}.",
             "Free space in your home directory, or name another one with BFTRAINER_STATE_DIR.",
         ) from problem
-    return path
 
 
 def start(argv: tuple[str, ...], state_dir: Path, answers: Callable[[], StatusView]) -> str:

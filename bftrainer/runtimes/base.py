@@ -74,8 +74,11 @@ def resize_of(name: str) -> Resize:
 
 
 def template_of(spec: TrainerSpec) -> str:
-    """Return the interpreter of the template that a trainer's workers are forks of; "": none."""
-    return spec.interpreter if _forks(spec.runtime) else ""
+    """Return the interpreter of the template that agents start early for a trainer; "": none.
+
+    Under a preamble the template is another one, which agents start with the first worker.
+    """
+    return spec.interpreter if not spec.preamble and _forks(spec.runtime) else ""
 
 
 @functools.cache

@@ -44,4 +44,5 @@ def worker_config(
         backend=spec.backend,
         local_size=spec.workers_per_node,
         gpus=asked(spec).n_gpus // spec.workers_per_node,
+        preamble=spec.preamble,
     )

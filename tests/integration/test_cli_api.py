@@ -11,6 +11,7 @@ import signal
 import stat
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,10 @@ from bftrainer import process
 from bftrainer.api.client import Client
 from bftrainer.api.codec import decode
 from bftrainer.cli import submit as submit_module
+from bftrainer.cli.logs import TAIL_LINES
 from bftrainer.cli.main import main
 from bftrainer.errors import ExitCode
-from bftrainer.model.trainer import TrainerSpec, TrainerState
+from bftrainer.model.trainer import FailureRow, TrainerSpec, TrainerState
 from tests.integration.cli_fixtures import Output, home, output, service
 from tests.support.memory_service import MemoryService, error_code, serving, socket_of
 from tests.support.waiting import wait_for
@@ -398,7 +400,7 @@ def test_logs_prints_files_and_selects(service: MemoryService, output: Output) -
     assert "no matching log files" in output.readouterr().err
     service.add_log("t1", "w1", "first\n", rank=0, generation=1)
     service.add_log("t1", "w2", "second\n", rank=1, generation=2)
-    assert main(["logs", "t1"]) == 0
+    assert main(["logs", "t1", "--all"]) == 0
     assert output.readouterr().out == (
         "==> w1 on n1, rank 0 <==\nfirst\n\n==> w2 on n1, rank 1 <==\nsecond\n"
     )
@@ -410,6 +412,35 @@ def test_logs_prints_files_and_selects(service: MemoryService, output: Output) -
     assert str(service.log_dir / "w2") in output.readouterr().out
 
 
+def test_logs_shows_the_end_of_the_worker_that_matters(
+    service: MemoryService, output: Output
+) -> None:
+    submitted(service)
+    lines = [f"line {number}\n" for number in range(200)]
+    first = service.add_log("t1", "w1", "".join(lines), rank=0, generation=1)
+    second = service.add_log("t1", "w2", "Traceback\nRuntimeError: no data", rank=1, generation=1)
+    assert main(["logs", "t1"]) == 0
+    captured = output.readouterr()
+    assert captured.out == "".join(lines[-TAIL_LINES:])
+    assert "--all prints 1 more" in captured.err
+    assert main(["logs", "t1", "-n", "2"]) == 0
+    assert output.readouterr().out == "line 198\nline 199\n"
+    assert main(["logs", "t1", "--rank", "1", "-n", "1"]) == 0
+    assert output.readouterr().out == "RuntimeError: no data"
+    # It failed, and no rank is known any more.
+    service.log_files["t1"] = [replace(f, rank=None) for f in service.log_files["t1"]]
+    os.utime(first, (1e9, 1e9))
+    assert main(["logs", "t1", "-n", "1"]) == 0
+    assert output.readouterr().out == "RuntimeError: no data"
+    os.utime(second, (1e8, 1e8))
+    failing = FailureRow(count=3, log_path=str(second))
+    service.records["t1"] = replace(
+        service.records["t1"], state=TrainerState.FAILED, failing=failing
+    )
+    assert main(["logs", "t1"]) == 0
+    assert output.readouterr().out == "Traceback\nRuntimeError: no data"
+
+
 def test_logs_that_cannot_be_read(service: MemoryService, output: Output) -> None:
     submitted(service)
     service.add_log("t1", "w1", "text").unlink()
@@ -417,12 +448,12 @@ def test_logs_that_cannot_be_read(service: MemoryService, output: Output) -> Non
     service.log_files["t1"][1] = service.log_files["t1"][1].__class__(
         worker_id="w2", node="n1", path=str(service.log_dir / "w2.fifo"), generation=0, rank=None
     )
-    assert main(["logs", "t1"]) == ExitCode.NOT_FOUND
+    assert main(["logs", "t1", "-a"]) == ExitCode.NOT_FOUND
     text = output.readouterr().err
     assert "BFT-1012" in text
     assert "not a regular file" in text
     service.add_log("t1", "w3", "still here")
-    assert main(["logs", "t1"]) == 0
+    assert main(["logs", "t1", "--all"]) == 0
     assert "still here" in output.readouterr().out
 
 

@@ -106,6 +106,18 @@ def test_what_cannot_work_is_refused_before_anything_starts(
     assert not researcher.state.exists()
 
 
+def test_an_agent_that_does_not_start_under_the_preamble_is_refused(
+    researcher: Researcher, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.sh"
+    bad.write_text("module load nix-12.4\n")
+    done = researcher.says("up", "--preamble", str(bad))
+    assert "error BFT-1061: The preamble ended with status" in done.stderr
+    bad.write_text("export PYTHONHOME=/nowhere\nset -- /bin/false\nexec /bin/false\n")
+    assert "error BFT-1006" in researcher.says("up", "--preamble", str(bad)).stderr
+    assert not researcher.state.exists()
+
+
 def test_a_daemon_that_does_not_start_says_why(researcher: Researcher) -> None:
     done = researcher.says("up", "--bind", "203.0.113.1")  # an address of no host
     assert "error BFT-1286: The daemon did not start: BFT-" in done.stderr
@@ -186,7 +198,10 @@ def test_pilots_share_nodes_with_each_other_and_with_other_jobs(
             lambda: cluster.command("squeue", "-h", "-t", "R", "-p", "batch").stdout,
             what="somebody has half a node",
         )
-        assert "6 parts of nodes" in researcher.does("up", "--cpus-per-pilot", "2")
+        before = tmp_path / "before.sh"
+        before.write_text(f"touch {tmp_path}/ran-$SLURM_JOB_ID\n")
+        said = researcher.does("up", "--cpus-per-pilot", "2", "--preamble", str(before))
+        assert "6 parts of nodes" in said
         trainer = client.submit(light_spec(tmp_path / "light", n_max=6)).record.trainer_id
 
         def trains_on(count: int) -> set[str] | None:
@@ -201,6 +216,7 @@ def test_pilots_share_nodes_with_each_other_and_with_other_jobs(
         shown = cluster.command("squeue", "-h", "-p", "scavenge", "-o", "%k|%N|%C|%m").stdout
         rows = [line.split("|") for line in shown.splitlines()]
         assert {row[0] for row in rows} == slots
+        assert len(list(tmp_path.glob("ran-*"))) == 5
         assert all(comment.startswith(f"{node}/") for comment, node, _, _ in rows)
         assert {(cpus, memory) for _, _, cpus, memory in rows} == {("2", "2000M")}
         cluster.submit(n_nodes=1, duration_s=1)  # ends both pilots of one node

@@ -15,7 +15,7 @@ from bftrainer.actuate.trainers import TrainerBook
 from bftrainer.elastic import protocol
 from bftrainer.elastic.protocol import Commit, Member
 from bftrainer.journal.journal import Journal
-from bftrainer.model.trainer import TrainerState
+from bftrainer.model.trainer import TrainerRecord, TrainerState
 from bftrainer.policy.model import SitePolicy
 from bftrainer.wire.messages import DaemonMessage, KillWorker, TellWorker, WorkerReport
 from bftrainer.wire.refused_messages import RefusedMessages
@@ -27,7 +27,12 @@ class Site:
     """A book with its journal; remembers the last commit it sent."""
 
     def __init__(
-        self, directory: Path, journal: Journal, *, max_failures: int | None = None
+        self,
+        directory: Path,
+        journal: Journal,
+        *,
+        max_failures: int | None = None,
+        runtime: str = "torch",
     ) -> None:
         self.now_s, self.changes = 100.0, 0  # ``now_s``: somebody may set it
         self.steady_s = 100.0
@@ -47,7 +52,7 @@ class Site:
         )
         if not self.book.records:
             spec = trainer_spec(directory / "t", SLOW, n_max=4)
-            self.book.submit(replace(spec, max_failures=max_failures))
+            self.book.submit(replace(spec, max_failures=max_failures, runtime=runtime))
         (self.trainer_id,) = self.book.records
 
     def _send(self, pilot_id: str, message: DaemonMessage, /) -> bool:
@@ -140,6 +145,23 @@ def test_generation_and_size_change_together(tmp_path: Path, journal: Journal) -
     site.say(slow.worker_id, _entered(slow, second, step=12))
     progress = site.book.records[site.trainer_id].progress
     assert (progress.generation, progress.size) == (second.generation, 2)
+
+
+def test_a_member_that_enters_after_the_end_does_not_bring_it_back(
+    tmp_path: Path, journal: Journal
+) -> None:
+    site, ended = Site(tmp_path, journal, runtime="command"), list[TrainerRecord]()
+    site.book.on_ended = ended.append
+    site.target("n1", "n2")
+    commit = site.form()
+    first, slow = commit.members
+    site.say(first.worker_id, _entered(first, commit))
+    done = protocol.Finished(generation=commit.generation, step=11, epoch=1, samples=11)
+    site.say(first.worker_id, done)
+    site.book.on_exit(site.machine.workers[first.worker_id].pilot_id, first.worker_id, 0, "")
+    site.say(slow.worker_id, _entered(slow, commit))
+    assert site.book.records[site.trainer_id].state is TrainerState.FINISHED
+    assert [record.state for record in ended] == [TrainerState.FINISHED]
 
 
 def test_what_agents_announced_is_adopted_into_the_journal(

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from bftrainer import process
+from trainers.agent.preambles import NO_PREAMBLE, Output, Preamble
 from trainers.agent.starting import KILLED
 from trainers.agent.templates import TemplateEvents, when_ended
 
@@ -28,8 +29,20 @@ class ProgramPool:
         self._events = events
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, worker_id: str, module: str, worker_end: socket.socket) -> None:
-        """Start ``python -I -m MODULE FD``; takes over ``worker_end``."""
+    def start(
+        self,
+        worker_id: str,
+        module: str,
+        worker_end: socket.socket,
+        *,
+        preamble: Preamble = NO_PREAMBLE,
+        log_path: str = "",
+    ) -> None:
+        """Start ``python -I -m MODULE FD``; takes over ``worker_end``.
+
+        The module runs the ``preamble``. What this prints on failure is added to ``log_path``.
+        """
+        output = Output(self._log_path)
         with worker_end:
             argv = (sys.executable, "-I", "-m", module, str(worker_end.fileno()))
             try:
@@ -41,7 +54,19 @@ class ProgramPool:
                 self._events.exited(worker_id, KILLED, f"{module} cannot be started: {problem}")
                 return
         self._running[worker_id] = child
-        when_ended(os.pidfd_open(child.pid), lambda: self._ended(worker_id, child))
+
+        def ended() -> None:
+            # Before it is reaped: its pid is not reused until then.
+            process.kill_group(child.pid)
+            returncode = child.wait()
+            self._running.pop(worker_id, None)
+            cause = f"see {self._log_path} on {os.uname().nodename}" if returncode > 0 else ""
+            if returncode > 0 and preamble.path:
+                cause = output.why(returncode, preamble)
+                output.copy_to(log_path)
+            self._events.exited(worker_id, returncode, cause)
+
+        when_ended(os.pidfd_open(child.pid), ended)
         self._events.forked(worker_id, child.pid)
 
     def kill(self, worker_id: str) -> bool:
@@ -55,11 +80,3 @@ class ProgramPool:
         """SIGKILL all groups; safe from any thread."""
         for child in list(self._running.values()):
             process.kill_group(child.pid)
-
-    def _ended(self, worker_id: str, child: subprocess.Popen[bytes]) -> None:
-        # Before it is reaped: its pid is not reused until then.
-        process.kill_group(child.pid)
-        returncode = child.wait()
-        self._running.pop(worker_id, None)
-        cause = f"see {self._log_path} on {os.uname().nodename}" if returncode > 0 else ""
-        self._events.exited(worker_id, returncode, cause)

@@ -22,6 +22,7 @@ import bftrainer
 from bftrainer import process
 from bftrainer.elastic.shared_template import peer_uid
 from bftrainer.errors import BftError
+from bftrainer.preamble import under
 from bftrainer.wire.private import read_private
 from trainers.agent.signals import SignalWaiter
 
@@ -76,8 +77,17 @@ def log_of(directory: Path, number: int) -> Path:
     return directory / f"template-{number}.log"
 
 
-def start_template(interpreter: str, environment: Mapping[str, str], log_path: Path) -> Started:
+def start_template(
+    interpreter: str,
+    environment: Mapping[str, str],
+    log_path: Path,
+    *,
+    preamble: str = "",
+    cwd: str = "",
+) -> Started:
     """Start a template, or use the host's if it is like the one wanted.
+
+    That is never so for one under a ``preamble`` (a path), which starts in ``cwd``.
 
     Call this in the main thread: a template of our own dies with its starting thread.
 
@@ -85,18 +95,21 @@ def start_template(interpreter: str, environment: Mapping[str, str], log_path: P
         OSError: the interpreter cannot be run.
     """
     wanted = {**usual_environment(), **environment}
-    if path := os.environ.get(SHARED_TEMPLATE):
+    if (path := os.environ.get(SHARED_TEMPLATE)) and not preamble:
         request = {"interpreter": interpreter, "environment": wanted, "log": str(log_path)}
         if shared := _shared(path, json.dumps({"serve": request}).encode()):
             return shared
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        argv = [interpreter, str(TEMPLATE_PROGRAM), str(theirs.fileno())]
+        argv: Sequence[str] = [interpreter, str(TEMPLATE_PROGRAM), str(theirs.fileno())]
+        if preamble:
+            argv = under(preamble, argv)
         try:
             with log_path.open("ab") as log:
                 child = process.spawn(
                     argv,
                     env=wanted,
+                    cwd=Path(cwd) if cwd else None,
                     pass_fds=(theirs.fileno(),),
                     stdout=log,
                     stderr=subprocess.STDOUT,

@@ -1,4 +1,4 @@
-"""The agent's warm templates, one per interpreter and start-up environment.
+"""The agent's warm templates, one per interpreter, start-up environment and preamble.
 
 Asks them to fork workers and reports pids, exits and failures to ``TemplateEvents``. The packets
 are described in ``bftrainer.elastic.template``. Called by ``trainers.agent.workers``.
@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bftrainer import process
+from bftrainer.preamble import CODE
 from trainers.agent.channel import Channel
+from trainers.agent.preambles import NO_PREAMBLE, Output, Preamble
 from trainers.agent.starting import (
     KEEP_FREED_MEMORY,
     KILLED,
@@ -30,6 +32,7 @@ from trainers.agent.starting import (
 )
 
 LOG = logging.getLogger("bftrainer.agent")
+PREAMBLE_LIMIT_S = 90.0  # below ``start_timeout_s``, which is no failure
 MAX_FORK_BYTES = 128 * 1024  # a packet must fit the kernel's default socket buffer
 # Read when a process or a library starts: workers cannot set them later.
 START_VARIABLES = frozenset(
@@ -57,10 +60,15 @@ class TemplateKey:
 
     interpreter: str
     environment: tuple[tuple[str, str], ...] = ()
+    preamble: Preamble = NO_PREAMBLE
 
     @classmethod
-    def of(cls, interpreter: str, environment: Mapping[str, str]) -> TemplateKey:
+    def of(
+        cls, interpreter: str, environment: Mapping[str, str], preamble: Preamble = NO_PREAMBLE
+    ) -> TemplateKey:
         """Return the key for a worker with this environment."""
+        if preamble.path:
+            return cls(interpreter, tuple(sorted(preamble.environment)), preamble)
         usual = usual_environment()
         chosen = {
             k: v for k, v in environment.items() if k in START_VARIABLES and usual.get(k) != v
@@ -70,7 +78,7 @@ class TemplateKey:
 
 @dataclass(slots=True)
 class _Workers:
-    waiting: set[str] = field(default_factory=set)  # requested, not forked yet
+    waiting: dict[str, str] = field(default_factory=dict)  # not forked yet; worker_id -> log
     doomed: set[str] = field(default_factory=set)  # to be killed as soon as forked
     running: dict[str, int] = field(default_factory=dict)  # worker_id -> pid
 
@@ -91,6 +99,8 @@ class Template:
     ) -> None:
         self._key = key
         self._log_path = log_path
+        self._output = Output(log_path)
+        self._has_spoken = self._is_late = False
         self._events = events
         self._workers = _Workers()
         self._failure = ""
@@ -102,6 +112,8 @@ class Template:
             return
         self._channel = Channel(started.channel, on_data=self._receive, on_closed=self._closed)
         when_ended(started.pidfd, lambda: self._reap(started))
+        if key.preamble.path:
+            asyncio.get_running_loop().call_later(PREAMBLE_LIMIT_S, self._give_up_preamble)
 
     def fork(self, body: Mapping[str, Any], worker_end: socket.socket) -> None:
         """Request a worker; takes ownership of ``worker_end``."""
@@ -115,7 +127,7 @@ class Template:
             cause = f"arguments and environment exceed {MAX_FORK_BYTES} bytes"
             self._events.exited(worker_id, KILLED, cause)
         else:
-            self._workers.waiting.add(worker_id)
+            self._workers.waiting[worker_id] = str(body["log_path"])
             self._channel.send(packet, (worker_end.detach(),))
 
     def kill(self, worker_id: str) -> bool:
@@ -124,6 +136,8 @@ class Template:
             _kill_worker(pid)
         elif worker_id in self._workers.waiting:
             self._workers.doomed.add(worker_id)
+            if self._is_in_preamble and self._started is not None:
+                self._started.kill()  # it may hang; the next worker has another one
         else:
             return False
         return True
@@ -138,12 +152,28 @@ class Template:
     def _start(self) -> Started | None:
         environment = dict(self._key.environment)
         try:
-            return start_template(self._key.interpreter, environment, self._log_path)
+            return start_template(
+                self._key.interpreter,
+                environment,
+                self._log_path,
+                preamble=self._key.preamble.path,
+                cwd=self._key.preamble.cwd,
+            )
         except OSError as problem:
             self._failure = f"the interpreter {self._key.interpreter} cannot be run: {problem}"
             return None
 
+    def _give_up_preamble(self) -> None:
+        if self._is_in_preamble and self._started is not None:
+            self._is_late = True
+            self._started.kill()
+
+    @property
+    def _is_in_preamble(self) -> bool:
+        return bool(self._key.preamble.path) and not self._has_spoken
+
     def _receive(self, packet: bytes) -> None:
+        self._has_spoken = True
         try:
             [(kind, body)] = json.loads(packet).items()
             if kind == "forked":
@@ -158,7 +188,7 @@ class Template:
             LOG.warning("packet of the template of %s dropped: %r", self._key.interpreter, problem)
 
     def _forked(self, worker_id: str, pid: int) -> None:
-        self._workers.waiting.discard(worker_id)
+        self._workers.waiting.pop(worker_id, None)
         self._workers.running[worker_id] = pid
         self._events.forked(worker_id, pid)
         if worker_id in self._workers.doomed:
@@ -166,7 +196,7 @@ class Template:
 
     def _exited(self, worker_id: str, returncode: int, cause: str) -> None:
         self._workers.running.pop(worker_id, None)
-        self._workers.waiting.discard(worker_id)
+        self._workers.waiting.pop(worker_id, None)
         self._workers.doomed.discard(worker_id)
         self._events.exited(worker_id, returncode, cause)
 
@@ -194,6 +224,12 @@ class Template:
             self._channel.drain()  # its last packets, then the end of the socket
         if self.is_alive:
             self._closed()
+        if self._is_in_preamble:
+            self._failure = self._output.why(returncode, self._key.preamble)
+            if self._is_late:
+                self._failure = f"{CODE}: The preamble did not end within {PREAMBLE_LIMIT_S:g} s"
+            for log_path in self._workers.waiting.values():
+                self._output.copy_to(log_path)
         # SIGTERM goes to the whole pilot: the batch system takes the node, and the agent, which
         # got it too, may not have left yet. The workers then count as lost, not as failed.
         how = returncode if returncode == -signal.SIGTERM else KILLED
@@ -219,9 +255,15 @@ class TemplatePool:
         if key not in self._templates:
             self._create(key)
 
-    def fork(self, interpreter: str, body: Mapping[str, Any], worker_end: socket.socket) -> None:
+    def fork(
+        self,
+        interpreter: str,
+        body: Mapping[str, Any],
+        worker_end: socket.socket,
+        preamble: Preamble = NO_PREAMBLE,
+    ) -> None:
         """Fork a worker, from a new template if the last one has ended."""
-        key = TemplateKey.of(interpreter, dict(body.get("environment", ())))
+        key = TemplateKey.of(interpreter, dict(body.get("environment", ())), preamble)
         template = self._templates.get(key)
         if template is None or not template.is_alive:
             template = self._create(key)

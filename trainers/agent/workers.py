@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.elastic import protocol
-from bftrainer.errors import UsageError
+from bftrainer.errors import BftError
 from bftrainer.wire.messages import (
     StartWorker,
     TellWorker,
@@ -32,6 +32,7 @@ from bftrainer.wire.peers import PeerStanding
 from bftrainer.wire.refused_messages import RefusedMessages
 from trainers.agent.channel import Channel
 from trainers.agent.gather import FIRST
+from trainers.agent.preambles import Preamble, placed
 from trainers.agent.programs import ProgramPool
 from trainers.agent.splitting import split
 from trainers.agent.starting import KILLED, Started
@@ -58,6 +59,7 @@ class Workers:
         started: Mapping[str, Started],
     ) -> None:
         self._gpus = gpus
+        self._log_dir = log_dir
         self._report = report
         self._on_commit = on_commit
         self._refusals = RefusedMessages(LOG)
@@ -99,10 +101,11 @@ class Workers:
             LOG.info("%s is already running", order.worker_id)
             return
         try:
-            configs = split(_config(order), gpus=self._gpus, environ=os.environ)
-        except (protocol.ProtocolError, UsageError) as problem:
+            whole, preamble = placed(_config(order), self._log_dir)
+            configs = split(whole, gpus=self._gpus, environ=os.environ)
+        except (protocol.ProtocolError, BftError) as problem:
             cause = f"BFT-1301: bad worker configuration: {problem}"
-            if isinstance(problem, UsageError):
+            if isinstance(problem, BftError):
                 cause = f"{problem.code}: {problem.cause} {problem.next_step}"
             end = WorkerExited(worker_id=order.worker_id, returncode=KILLED, cause=cause)
             self._ended.append((end,))
@@ -112,9 +115,11 @@ class Workers:
         self._teams[order.worker_id] = team
         for config in configs:
             if self._teams.get(order.worker_id) is team:  # the previous worker could be started
-                self._start(team, order, config)
+                self._start(team, order, config, preamble)
 
-    def _start(self, team: Team, order: StartWorker, config: protocol.WorkerConfig) -> None:
+    def _start(
+        self, team: Team, order: StartWorker, config: protocol.WorkerConfig, preamble: Preamble
+    ) -> None:
         process = Process(name=config.worker_id, local_rank=config.local_rank)
         team.processes.append(process)
         self._processes[process.name] = (team, process)
@@ -125,10 +130,14 @@ class Workers:
         body = protocol.to_body(config)
         if order.program:
             first_line = {"config": body, "options": order.options}
+            if preamble.path:
+                first_line["preamble"] = dataclasses.asdict(preamble)
             process.channel.send(json.dumps(first_line).encode() + b"\n")
-            self._programs.start(process.name, order.program, theirs)
+            self._programs.start(
+                process.name, order.program, theirs, preamble=preamble, log_path=config.log_path
+            )
         else:
-            self._pool.fork(order.interpreter, body, theirs)
+            self._pool.fork(order.interpreter, body, theirs, preamble)
 
     def tell(self, order: TellWorker) -> None:
         """Forward a body to all workers of a team; drop one that is not for workers."""

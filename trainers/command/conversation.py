@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bftrainer.elastic import protocol
 from bftrainer.model.trainer import CheckpointContract, Launch
+from trainers.agent.preambles import Preamble
 from trainers.command.lines import Pace, Place
 
 PROGRESS_S = 0.5  # least time between two Progress messages
@@ -25,6 +26,7 @@ class Orders:
     config: protocol.WorkerConfig
     contract: CheckpointContract
     run: str  # which submission of the trainer
+    preamble: str = ""  # path; "": none
 
 
 def read_orders(sock: socket.socket) -> Orders:
@@ -47,7 +49,13 @@ def read_orders(sock: socket.socket) -> Orders:
     options = dict(body["options"])
     run = str(options.pop("run"))
     options["launch"] = Launch(options["launch"])
-    return Orders(config=config, contract=CheckpointContract(**options), run=run)
+    preamble = Preamble.of(body)
+    return Orders(
+        config=replace(config, environment=(*preamble.environment, *config.environment)),
+        contract=CheckpointContract(**options),
+        run=run,
+        preamble=preamble.path,
+    )
 
 
 class Conversation:

@@ -15,12 +15,14 @@ import selectors
 import signal
 import socket
 import time
+from collections import deque
 from pathlib import Path
 from typing import BinaryIO
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.worker import SPENT_LOGS, remove_spent_logs
 from bftrainer.model.trainer import Launch
+from bftrainer.preamble import NOT_STARTED, under, why_not_started
 from bftrainer.runtimes.signals import signal_number
 from trainers.command.conversation import Conversation, Orders, read_orders
 from trainers.command.directory import FencedError, directory_of, take
@@ -69,6 +71,7 @@ class Keeper:
         self._control = ControlFile()
         self._reserved: socket.socket | None = None
         self._failure = ""
+        self._last_lines: deque[str] = deque(maxlen=4)  # that the program printed
         config = self._orders.config
         remove_spent_logs(config.log_path, dict(config.environment).get(SPENT_LOGS, ""))
         self._log = self._open_log(Path(config.log_path or os.devnull))
@@ -250,11 +253,13 @@ class Keeper:
         if self._reserved is not None:
             self._reserved.close()
             self._reserved = None
-        argv = (config.script, *config.args)
+        argv: tuple[str, ...] = (config.script, *config.args)
         self._write_log(
             f"generation {commit.generation}, rank {self._rank} of {len(commit.members)}"
             f" on {config.node}: {' '.join(argv)}"
         )
+        if self._orders.preamble:
+            argv = under(self._orders.preamble, argv)
         try:
             program = Program(argv, cwd=Path(config.cwd), environment=environment, log=self._log)
         except OSError as problem:
@@ -270,6 +275,7 @@ class Keeper:
 
     def _hear(self, program: Program) -> None:
         for line in program.read():
+            self._last_lines.append(line)
             place = parse_line(line, self._talk.place)
             if place is not None:
                 self._talk.progress(place, time.monotonic())
@@ -319,6 +325,9 @@ class Keeper:
             os.kill(os.getpid(), signal.SIGTERM)
         else:
             self._failure = f"BFT-1418 {self._orders.config.script} ended with status {status}."
+            if self._orders.preamble and status == NOT_STARTED:
+                said, path = "\n".join(self._last_lines), self._orders.preamble
+                self._failure = why_not_started(said, status, path).replace(":", "", 1)
             self._wait_for_news(Stage.FAILED)
 
     def _wait_for_news(self, stage: Stage) -> None:

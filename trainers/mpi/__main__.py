@@ -7,6 +7,7 @@ which that interpreter runs.
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ import bftrainer
 from bftrainer import process
 from bftrainer.elastic import protocol
 from bftrainer.elastic.mpi.boot import first_line
+from bftrainer.preamble import under
+from trainers.agent.preambles import Preamble
 from trainers.agent.starting import usual_environment
 
 BOOT = Path(bftrainer.__file__).resolve().parent / "elastic" / "mpi" / "boot.py"
@@ -23,10 +26,16 @@ BOOT = Path(bftrainer.__file__).resolve().parent / "elastic" / "mpi" / "boot.py"
 def main() -> int:
     """Execute the worker in this process; return only if that fails."""
     channel = socket.socket(fileno=int(sys.argv[1]))
-    interpreter = str(json.loads(first_line(channel, stays=True))["options"]["interpreter"])
+    orders = json.loads(first_line(channel, stays=True))
+    interpreter = str(orders["options"]["interpreter"])
+    preamble = Preamble.of(orders)
     channel.set_inheritable(True)
+    argv: tuple[str, ...] = (interpreter, str(BOOT), str(channel.fileno()))
     try:
-        process.become((interpreter, str(BOOT), str(channel.fileno())), env=usual_environment())
+        if preamble.path:
+            os.chdir(preamble.cwd)
+            argv = under(preamble.path, argv)
+        process.become(argv, env={**usual_environment(), **dict(preamble.environment)})
     except OSError as problem:
         failed = protocol.Failed(
             code="BFT-1411",

@@ -148,6 +148,8 @@ def _check_strings(text: str) -> None:
         args=(text, *text.split(",")),
         checkpoint_dir=f"/bft-fuzz/{text}",
         environment=((text[:20] or "A", text), ("A", text)),
+        preamble=text,
+        notify=f"/{text}",
     )
     with contextlib.suppress(BftError):
         check_spec(spec)

@@ -1,0 +1,94 @@
+"""Preambles on a node: their files in the pilot's directory, and what they print.
+
+Called by ``workers``, ``templates`` and ``programs``; ``bftrainer.preamble`` runs them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bftrainer.elastic.protocol import WorkerConfig
+from bftrainer.elastic.worker import SPENT_LOGS
+from bftrainer.preamble import why_not_started
+from bftrainer.wire.private import write_private
+
+_MOST_READ_BYTES = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Preamble:
+    """Where it is, and what it starts with."""
+
+    path: str = ""  # "": there is none
+    cwd: str = ""
+    environment: tuple[tuple[str, str], ...] = ()  # which it may change
+
+    @classmethod
+    def of(cls, orders: Mapping[str, Any]) -> Preamble:
+        """Return that of a program's first line."""
+        if not (said := orders.get("preamble")):
+            return cls()
+        return cls(said["path"], said["cwd"], tuple((k, v) for k, v in said["environment"]))
+
+
+NO_PREAMBLE = Preamble()
+
+
+def placed(config: WorkerConfig, directory: Path) -> tuple[WorkerConfig, Preamble]:
+    """Write the preamble of a worker, if it has one; return what is left of its configuration.
+
+    The trainer's variables are set before the preamble, not after it.
+
+    Raises:
+        BftError: BFT-1302, it cannot be written.
+    """
+    if not config.preamble:
+        return config, NO_PREAMBLE
+    text = config.preamble.encode()
+    path = directory / f"preamble-{hashlib.sha256(text).hexdigest()[:16]}.sh"
+    if not path.exists():
+        write_private(path, text)
+    ours = tuple(pair for pair in config.environment if pair[0] == SPENT_LOGS)
+    given = tuple(pair for pair in config.environment if pair[0] != SPENT_LOGS)
+    rest = replace(config, preamble="", environment=ours)
+    return rest, Preamble(str(path), config.cwd, given)
+
+
+class Output:
+    """What is added to a log from now on."""
+
+    def __init__(self, log_path: Path) -> None:
+        self._log_path = log_path
+        self._start = log_path.stat().st_size if log_path.exists() else 0
+
+    def why(self, status: int, preamble: Preamble) -> str:
+        """Return why a command did not start under a preamble that wrote here."""
+        return why_not_started(self._tail().decode(errors="replace"), status, preamble.path)
+
+    def copy_to(self, log_path: str) -> None:
+        """Append it to a worker's log, where its user looks."""
+        # Beside: the user's file system may hang.
+        text = self._tail()
+        if log_path:
+            threading.Thread(target=_append, args=(Path(log_path), text), daemon=True).start()
+
+    def _tail(self) -> bytes:
+        with suppress(OSError), self._log_path.open("rb") as log:
+            end = log.seek(0, os.SEEK_END)
+            log.seek(max(self._start, end - _MOST_READ_BYTES))
+            return log.read(_MOST_READ_BYTES)
+        return b""
+
+
+def _append(path: Path, text: bytes) -> None:
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as log:
+            log.write(text)
