@@ -60,7 +60,7 @@ class FarServer:
 
     async def _answer(self, origin: Origin, frame: bytes) -> None:
         try:
-            method, path, body = _parsed(frame)
+            method, path, body = request_of(frame)
         except (ValueError, LookupError, TypeError, RecursionError):
             self._send(origin, 400, _refusal("BFT-1103", "The request is malformed."))
             return
@@ -75,7 +75,12 @@ class FarServer:
         self._router.send(origin.route, b"%d\n" % status + text)
 
 
-def _parsed(frame: bytes) -> tuple[str, str, bytes]:
+def request_of(frame: bytes) -> tuple[str, str, bytes]:
+    """Return method, path and body of a frame.
+
+    Raises:
+        ValueError: it is no request; or LookupError, TypeError, RecursionError.
+    """
     head, _, body = frame.partition(b"\n")
     given = json.loads(head)
     method, path = given["method"], given["path"]

@@ -216,7 +216,7 @@ def test_pilots_share_nodes_with_each_other_and_with_other_jobs(
         shown = cluster.command("squeue", "-h", "-p", "scavenge", "-o", "%k|%N|%C|%m").stdout
         rows = [line.split("|") for line in shown.splitlines()]
         assert {row[0] for row in rows} == slots
-        assert len(list(tmp_path.glob("ran-*"))) == 5
+        assert len(list(tmp_path.glob("ran-[0-9]*"))) == 5
         assert all(comment.startswith(f"{node}/") for comment, node, _, _ in rows)
         assert {(cpus, memory) for _, _, cpus, memory in rows} == {("2", "2000M")}
         cluster.submit(n_nodes=1, duration_s=1)  # ends both pilots of one node
