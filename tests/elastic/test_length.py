@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bftrainer.elastic import protocol
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.run_length import Length
 from bftrainer.elastic.state import Counters
@@ -99,3 +100,28 @@ def test_what_is_no_length_is_refused(epochs: int | None, samples: int | None) -
     with pytest.raises(ElasticError) as refused:
         Length(epochs=epochs, samples=samples)
     assert refused.value.code == "BFT-1403"
+
+
+@pytest.mark.parametrize(
+    ("value", "length", "total"),
+    [
+        (protocol.BY_AGENT, Length(epochs=3, samples=None), 300),
+        (protocol.BY_AGENT, Length(epochs=None, samples=250), 250),
+        (protocol.BY_AGENT, Length(epochs=10**18, samples=None), 0),  # ends by itself
+        (protocol.BY_DAEMON, Length(epochs=3, samples=None), 0),  # the agent is an older one
+        ("", Length(epochs=3, samples=None), 0),
+    ],
+)
+def test_its_samples_are_told_to_who_knows_the_field(
+    value: str, length: Length, total: int
+) -> None:
+    pairs = ((protocol.TELLS_TOTAL, value),) if value else ()
+    config = protocol.WorkerConfig(
+        trainer_id="t1", worker_id="w", node="n", script="/s", environment=pairs
+    )
+    assert length.total(100, config) == total
+    said = protocol.Progress(
+        generation=1, step=1, epoch=0, samples=1, step_s=1.0, samples_per_s=1.0, total=total
+    )
+    assert ("total" in protocol.to_body(said)) is bool(total)
+    assert protocol.from_body(protocol.to_body(said)) == said
