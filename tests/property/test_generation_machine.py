@@ -216,7 +216,7 @@ class Generations(RuleBasedStateMachine):
         return [offer(n, self.pilot_of[n]) for n in sorted(self.wanted) if n in self.pilot_of]
 
     def _retarget(self) -> None:
-        self._handle(stimuli.TargetsSet(offers=tuple(self._offers()), staying=self.staying))
+        self._handle(stimuli.TargetsSet(offers=tuple(self._offers()), staying=dict(self.staying)))
 
     def _tick(self, seconds: float) -> None:
         self.now_s += seconds
