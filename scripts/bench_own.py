@@ -36,7 +36,8 @@ CELLS: Final[tuple[tuple[Literal["REQUEUE", "CANCEL"], int], ...]] = (
 )
 RIVALS = (1, 2, 4)  # nodes of the job that is requeued
 FIRST_STEP_S = 60.0
-PAUSE_S = 0.2
+PAUSE_S, LONGEST_PAUSE_S = 0.2, 1.0
+PREEMPTIONS = 20  # of pilots, in all cells together
 
 
 def measure(options: argparse.Namespace, measured: Measured) -> None:
@@ -57,11 +58,7 @@ def measure(options: argparse.Namespace, measured: Measured) -> None:
         "cells": {name: asdict(one) for name, one in found.items()},
         "requeued": [asdict(one) for one in rivals],
     }
-    for name, one in found.items():
-        _judge(name, one, measured)
-    best = max(one.samples_per_node_s for one in rivals)
-    ours = next(iter(found.values())).trained.samples_per_node_s
-    measured.at_least("samples per node-second, against the best --requeue", ours / best, 1.0, "x")
+    judge(list(found.values()), rivals, measured, enough=1 if options.quick else PREEMPTIONS)
     _tabulate(found, rivals, measured)
 
 
@@ -91,14 +88,23 @@ def _seconds(options: argparse.Namespace) -> float:
     return float(options.seconds or (60.0 if options.quick else 300.0))
 
 
-def _judge(name: str, one: Elastic, measured: Measured) -> None:
-    enough = 20 if one.trained.offered_node_s > 600 else 1
-    measured.at_least(f"{name}: preemptions", one.preemptions, enough, "")
-    measured.at_most(f"{name}: first step", one.trained.begun_s, FIRST_STEP_S)
-    measured.at_most(f"{name}: failures", one.failures, 0, "")
-    measured.at_most(f"{name}: median pause", median(one.pauses_s or (0.0,)), PAUSE_S)
-    wrong = sum(not use.is_once for use in one.epochs)
-    measured.at_most(f"{name}: epochs with samples used twice or never", wrong, 0, "")
+def judge(
+    cells: Sequence[Elastic], rivals: Sequence[Trained], measured: Measured, *, enough: int
+) -> None:
+    """Compare with what a researcher expects, all cells together."""
+    best = max(one.samples_per_node_s for one in rivals)
+    ours = cells[0].trained.samples_per_node_s
+    measured.at_least("samples per node-second, against the best --requeue", ours / best, 1.0, "x")
+    measured.at_most("first committed step", max(c.trained.begun_s for c in cells), FIRST_STEP_S)
+    measured.at_least("preemptions", sum(c.preemptions for c in cells), enough, "")
+    wrong = sum(not use.is_once for cell in cells for use in cell.epochs)
+    epochs = f"{sum(len(cell.epochs) for cell in cells)} epochs"
+    measured.at_most("epochs with a sample used twice or never", wrong, 0, "", note=epochs)
+    measured.at_most("failures of trainers", sum(c.failures for c in cells), 0, "")
+    pauses = [pause_s for cell in cells for pause_s in cell.pauses_s] or [0.0]
+    note = f"{len(pauses)} rescales"
+    measured.at_most("pause of a rescale, median", median(pauses), PAUSE_S, note=note)
+    measured.at_most("pause of a rescale, longest", max(pauses), LONGEST_PAUSE_S, note=note)
 
 
 def _tabulate(found: dict[str, Elastic], rivals: list[Trained], measured: Measured) -> None:
