@@ -123,8 +123,10 @@ def test_ordinary_jobs_get_their_nodes_and_the_trainer_resumes(site: DaemonSite)
     site.was_parked(trainer)
     site.observed(trainer, 2)
     # Its second node may come a moment after the first: then it resumed one rescale earlier.
-    rescales = [e.plain()["what"] for e in site.sidecar.entries("rescaled")]
-    assert any(rescale["resumed_from"] for rescale in rescales)
+    wait_for(
+        lambda: any(e.plain()["what"]["resumed_from"] for e in site.sidecar.entries("rescaled")),
+        what="it resumed",
+    )
     [record] = [h for h in site.server.client.history() if h["job_id"] == job]
     assert record["start_s"] - record["submit_s"] < 60  # the trainer never ends by itself
 
