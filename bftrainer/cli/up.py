@@ -7,6 +7,7 @@ the ordinary daemon with it. ``--dry-run`` prints the same settings.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -27,6 +28,22 @@ if TYPE_CHECKING:
     from bftrainer.own.site import OwnSites
 
 
+_LIMIT = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,7})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
+
+
+def _time_limit_s(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    """Parse M, M:S, H:M:S, D-H, D-H:M or D-H:M:S (sbatch(1), --time)."""
+    if text is None:
+        return None
+    if (found := _LIMIT.fullmatch(text)) is None:
+        raise click.BadParameter("write minutes, H:M:S or D-H, as for sbatch: 240, 4:00:00, 1-12")
+    days, *parts = (int(part or 0) for part in found.groups())
+    if found[1] is None and found[4] is None:  # minutes come first
+        parts = [0, parts[0], parts[1]]
+    hours, minutes, seconds = parts
+    return float(((24 * days + hours) * 60 + minutes) * 60 + seconds)
+
+
 @click.command()
 @click.option("-p", "--partition", default="", metavar="NAME",
               help="Partition of the pilots.  [default: the only one with preemption]")  # fmt: skip
@@ -38,8 +55,8 @@ if TYPE_CHECKING:
               help="The same with C CPUs.  [default: in proportion]")  # fmt: skip
 @click.option("--mem-per-pilot", "memory_mb", type=click.IntRange(min=1), metavar="MB",
               help="The same with so much memory.  [default: in proportion]")  # fmt: skip
-@click.option("-t", "--time", "time_limit_s", type=click.FloatRange(min=120), metavar="SECONDS",
-              help="Longest time limit of a pilot.  [default: 4 h]")  # fmt: skip
+@click.option("-t", "--time", "time_limit_s", callback=_time_limit_s, metavar="LIMIT",
+              help="Longest time limit of a pilot, as for sbatch.  [default: 4:00:00]")  # fmt: skip
 @click.option("-A", "--account", default="", metavar="NAME", help="Account of the pilots.")
 @click.option("-q", "--qos", default="", metavar="NAME", help="QOS of the pilots.")
 @click.option("--bind", default="", metavar="ADDRESS",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from functools import partial
 from pathlib import Path
 
+from bftrainer import process
 from tests.integration.agent_harness import Lab, children, in_lab, until
 from tests.support.processes import is_running
 from trainers.agent.starting import log_of
@@ -57,3 +59,11 @@ def test_an_interpreter_that_is_not_there_is_told_when_it_is_needed(tmp_path: Pa
         assert "/nowhere/python" in exited.cause
 
     in_lab(tmp_path, scenario)
+
+
+def test_a_pilot_that_was_requeued_ends_at_once(tmp_path: Path) -> None:
+    argv = (sys.executable, "-I", "-m", "trainers.agent", "--config", str(tmp_path / "nix.json"))
+    first = process.run(argv, timeout_s=60, env={**os.environ, "SLURM_RESTART_COUNT": "0"})
+    assert "BFT-1302" in first.stderr  # it looks for its configuration
+    again = process.run(argv, timeout_s=60, env={**os.environ, "SLURM_RESTART_COUNT": "1"})
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import click
 import pytest
 
+from bftrainer.cli.up import up
 from bftrainer.errors import UsageError
 from bftrainer.model.own_site import NodeLimit, OwnSite, Wish
 from bftrainer.own.plan import policy_text, settings_for
@@ -85,3 +87,21 @@ def test_without_a_grace_time_there_is_no_option_for_it() -> None:
     options = _values(SITE)["batch_options"]
     assert isinstance(options, dict)
     assert "grace_s" not in options
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("240", 14_400),
+        ("30:30", 1_830),
+        ("4:00:00", 14_400),
+        ("1-12", 129_600),
+        ("1-12:30", 131_400),
+        ("0-0:10:05", 605),
+    ],
+)
+def test_time_limits_are_written_as_for_sbatch(text: str, seconds: float) -> None:
+    context = click.Context(up)
+    assert up.make_context("up", ["--time", text], parent=context).params["time_limit_s"] == seconds
+    with pytest.raises(click.BadParameter, match="as for sbatch"):
+        up.make_context("up", ["--time", "4h"], parent=context)
