@@ -119,7 +119,7 @@ def cluster(slurm_cluster: SlurmTestCluster, slurm_system: SlurmBatchSystem) -> 
     [
         (("--ntasks=8", "--mem-per-cpu=500"), 2),
         (("--gpus=4",), 2),
-        (("--nodes=1-3", "--exclusive"), 3),
+        (("--hold", "--nodes=1-3", "--exclusive"), 3),  # else it starts on the first that is free
         (("--nodes=2", "--exclusive", "--exclude=n1,n5", "--nodelist=n4"), 2),
         (("--nodes=1", "--exclusive", "--array=0-5%2"), 2),
         (("--nodes=1", "--exclusive", ":", "--nodes=3", "--exclusive"), 4),
@@ -137,6 +137,9 @@ def test_a_job_starts_on_exactly_what_is_given_back(
         released = {release.node for release in given.releases}
         assert len(released) == expected
         cluster.system.cancel_pilots([release.pilot_id for release in given.releases])
+        if "--hold" in options:
+            wait_for(lambda: cluster.idle() == released, timeout_s=60, what="they are free")
+            assert cluster.slurm.command("scontrol", "release", job_id).is_ok
         wait_for(lambda: cluster.job_nodes(job_id) == released, timeout_s=60, what="the job runs")
         assert cluster.running() == set(cluster.pilots) - released
         assert cluster.give_back().releases == (), "nothing more is wanted"
