@@ -1,15 +1,16 @@
 """How a script declares its batch, and how a global batch is divided among the workers.
 
 A script gives ``Run`` a ``GlobalBatch`` or a ``PerWorkerBatch``, and optionally
-``LogicalWorkers``. From these follow the size of each global batch and each worker's pieces of
-it. Pure arithmetic, without torch; called by ``run`` and ``loader``.
+``LogicalWorkers``; a submission with ``--batch`` makes it a ``DecidedBatch``. From these follow
+the size of each global batch and each worker's pieces of it. Pure arithmetic, without torch;
+called by ``run`` and ``loader``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from bftrainer.elastic import sampler
 from bftrainer.elastic.errors import ElasticError
@@ -39,6 +40,22 @@ class PerWorkerBatch:
     base_workers: int = 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecidedBatch:
+    """Each generation is told its global batch (``submit --batch``).
+
+    Until it is, and by hand, that is the loader's ``batch_size``, for which the optimizer's
+    learning rate is meant; ``rule`` scales the rate as in ``PerWorkerBatch``. A worker whose share
+    exceeds ``max_per_worker`` samples processes it in several passes.
+    """
+
+    max_per_worker: int
+    rule: Literal["linear", "sqrt", "adascale", "none"] = "adascale"
+
+
+BatchRule: TypeAlias = GlobalBatch | PerWorkerBatch | DecidedBatch
+
+
 @dataclass(frozen=True, slots=True)
 class LogicalWorkers:
     """Bitwise mode: every step is computed as if by ``count`` workers, at every size.
@@ -55,6 +72,7 @@ class Terms:
     """Batch and learning rate of a generation; printed when it begins."""
 
     batch: int = 0  # effective global batch
+    scale: float = 1.0  # of the batch, to the one that the learning rate is meant for
     lr_factor: float = 1.0  # at the beginning; adascale changes it later
     shares: tuple[int, ...] = ()  # samples of each rank in a full batch
     passes: tuple[int, ...] = ()  # number of passes of each rank
@@ -78,20 +96,31 @@ class BatchPiece:
 class Cutting:
     """Cuts global batches for one run."""
 
-    rule: GlobalBatch | PerWorkerBatch = GlobalBatch()
+    rule: BatchRule = GlobalBatch()
     logical: int = 0  # logical workers, 0 = not in bitwise mode
     least: int = 1  # samples in a piece at least, see sampler.active
 
     @property
     def is_parted(self) -> bool:
         """Whether a step may have several passes."""
-        return bool(self.logical) or (
-            isinstance(self.rule, GlobalBatch) and self.rule.max_per_worker is not None
-        )
+        return bool(self.logical) or self.most is not None
 
-    def workers(self, size: int) -> int:
-        """Return how many of the loader's batches make a global batch."""
-        return size if isinstance(self.rule, PerWorkerBatch) else 1
+    @property
+    def most(self) -> int | None:
+        """Samples that a worker takes in one pass."""
+        return None if isinstance(self.rule, PerWorkerBatch) else self.rule.max_per_worker
+
+    def whole(self, batch: int, size: int, told: int = 0) -> int:
+        """Return the global batch, of the loader's and the one this generation is told."""
+        if isinstance(self.rule, DecidedBatch):
+            return told or batch
+        return batch * size if isinstance(self.rule, PerWorkerBatch) else batch
+
+    def scale(self, batch: int, size: int, told: int = 0) -> float:
+        """Return how many times the batch that the learning rate is meant for this is."""
+        if isinstance(self.rule, PerWorkerBatch):
+            return size / self.rule.base_workers
+        return self.whole(batch, size, told) / batch
 
     def active(self, batch: int, size: int) -> int:
         """Return how many of ``size`` workers get samples: the first ones."""
@@ -103,12 +132,13 @@ class Cutting:
         """Return the pieces of a global batch that ``rank`` processes, one per pass."""
         return _pieces(self, batch, size, rank)
 
-    def terms(self, batch: int, size: int, lr_factor: float) -> Terms:
+    def terms(self, batch: int, size: int, lr_factor: float, told: int = 0) -> Terms:
         """Return the terms of a generation of ``size`` workers; ``batch``: the loader's."""
-        whole = batch * self.workers(size)
+        whole = self.whole(batch, size, told)
         cut = [self.pieces(whole, size, rank) for rank in range(size)]
         return Terms(
             batch=whole,
+            scale=self.scale(batch, size, told),
             lr_factor=lr_factor,
             shares=tuple(sum(p.samples for p in pieces) for pieces in cut),
             passes=tuple(len(pieces) for pieces in cut),
@@ -121,8 +151,8 @@ class Cutting:
             samples = -(-batch // self.logical)
         elif isinstance(self.rule, PerWorkerBatch):
             samples = batch
-        elif self.rule.max_per_worker is not None:
-            samples = min(samples, self.rule.max_per_worker)
+        elif self.most is not None:
+            samples = min(samples, self.most)
         return max(samples, self.least)
 
 
@@ -137,8 +167,7 @@ def _pieces(cutting: Cutting, batch: int, size: int, rank: int) -> tuple[BatchPi
     start, stop = sampler.share(batch, size, rank, least)
     if start == stop:
         return ()
-    rule = cutting.rule
-    most = rule.max_per_worker if isinstance(rule, GlobalBatch) else None
+    most = cutting.most
     passes = 1 if most is None else -(-(stop - start) // most)
     cuts = [sampler.share(stop - start, passes, i, least) for i in range(passes)]
     return tuple(BatchPiece(start=start + a, stop=start + b) for a, b in cuts if a < b)
@@ -166,8 +195,18 @@ def _runs(numbers: tuple[int, ...]) -> str:
     return " + ".join(f"{n} x {number}" if n > 1 else f"{number}" for number, n in runs)
 
 
-def cutting_of(batch: object, bitwise: object, *, loader_batch: int, least: int) -> Cutting:
-    """Return the ``Cutting`` of a script's declarations; raise BFT-1403 if it is impossible."""
+def cutting_of(
+    batch: object,
+    bitwise: object,
+    *,
+    loader_batch: int,
+    least: int,
+    decided: DecidedBatch | None = None,
+) -> Cutting:
+    """Return the ``Cutting`` of a script's declarations; raise BFT-1403 if it is impossible.
+
+    ``decided``: what the submission says.
+    """
     rule = GlobalBatch() if batch is None else batch
     if not isinstance(rule, GlobalBatch | PerWorkerBatch):
         raise _refused(
@@ -180,7 +219,30 @@ def cutting_of(batch: object, bitwise: object, *, loader_batch: int, least: int)
         )
     logical = 0 if bitwise is None else bitwise.count
     _check(rule, bitwise, loader_batch, least)
+    if decided is not None:
+        rule = _decided(rule, bitwise, decided, least)
     return Cutting(rule=rule, logical=logical, least=least)
+
+
+def _decided(
+    rule: GlobalBatch | PerWorkerBatch,
+    bitwise: LogicalWorkers | None,
+    decided: DecidedBatch,
+    least: int,
+) -> DecidedBatch:
+    if bitwise is not None or isinstance(rule, PerWorkerBatch):
+        declared = "bitwise" if bitwise is not None else "PerWorkerBatch"
+        raise _refused(
+            f"The script declares {declared}, and was submitted with --batch",
+            "Leave out one of them",
+        )
+    most = min(decided.max_per_worker, rule.max_per_worker or decided.max_per_worker)
+    if most < 2 * least - 1:
+        raise _refused(
+            f"--batch-per-worker {most} is too small for this model",
+            f"Allow at least {2 * least - 1}",
+        )
+    return replace(decided, max_per_worker=most)
 
 
 def _check(

@@ -44,6 +44,7 @@ class View:
     attempt: int
     rank: int
     size: int
+    told: int = 0  # global batch of this generation, see ``Cutting.whole``
 
 
 class Loader:
@@ -83,12 +84,11 @@ class Loader:
             return self.plan
         return replace(self.plan, samples=len(self.own.order(seed, epoch)))
 
-    def global_batch(
-        self, size: int, position: int, budget: int | None, *, seed: int = 0, epoch: int = 0
-    ) -> int:
+    def batch_at(self, view: View, position: int, budget: int | None) -> int:
         """Return the size of the global batch at ``position``; 0: the epoch ends."""
-        plan = self.plan_of(seed, epoch)
-        return plan.global_batch(position, budget, self.cutting.workers(size))
+        plan = self.plan_of(view.seed, view.epoch)
+        whole = self.cutting.whole(plan.batch, view.size, view.told)
+        return plan.global_batch(position, budget, whole)
 
     def fetch(
         self, view: View, position: int, batch: int, budget: int | None, number: int = 0
@@ -172,8 +172,7 @@ class Loader:
     ) -> Iterator[Any]:
         """Let the loader's processes read this rank's pieces of the rest of the epoch."""
         asked: list[list[Any]] = []
-        at = {"seed": view.seed, "epoch": view.epoch}
-        while batch := self.global_batch(view.size, position, budget, **at):
+        while batch := self.batch_at(view, position, budget):
             pieces = self.cutting.pieces(batch, view.size, view.rank)
             asked += self._keys(view, position, batch, pieces[number:])
             number = 0

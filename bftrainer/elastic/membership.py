@@ -59,7 +59,7 @@ class Membership(WorkerGenerations):
         state: State,
         counters: Counters,
         *,
-        terms_of: Callable[[int], Terms] = lambda _size: Terms(),
+        terms_of: Callable[[int, int], Terms] = lambda _size, _told: Terms(),
         new_reducer: Callable[[], GradientReducer] | None = None,
         reduces_alone: bool = False,
         offer: BackendOffer = BackendOffer(),  # noqa: B008 - frozen
@@ -67,6 +67,7 @@ class Membership(WorkerGenerations):
     ) -> None:
         super().__init__(control)
         self.terms = Terms()
+        self.told = 0  # global batch of the last commit that named one
         self.new_reducer = new_reducer or (lambda: GradientReducer(state.parameters()))
         self._terms_of = terms_of
         self._reduces_alone = reduces_alone
@@ -209,7 +210,8 @@ class Membership(WorkerGenerations):
         counters = self.counters
         # Random streams differ by rank and are the same whenever the step is repeated.
         seed_everything(counters.seed, *key_of(commit), counters.step, me.rank, 2)
-        self.terms = self._terms_of(size)
+        self.told = commit.batch or self.told
+        self.terms = self._terms_of(size, self.told)
         if self.reducer is None and (size > 1 or self._reduces_alone):
             self.reducer = self.new_reducer()
         if self.reducer is not None:

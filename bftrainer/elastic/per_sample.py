@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from bftrainer.elastic import group as groups
-from bftrainer.elastic.batch import BatchPiece, Cutting
+from bftrainer.elastic.batch import BatchPiece, Cutting, GlobalBatch
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.group import Broken, Group
 
@@ -95,7 +95,7 @@ class PerSampleStates:
         """Find them; ``batch`` is the loader's."""
         self._stores = [thing for thing in registered.values() if isinstance(thing, PerSample)]
         wrong = [store.places for store in self._stores if store.places != batch]
-        if wrong or (self._stores and cutting.workers(2) != 1):
+        if wrong or (self._stores and not isinstance(cutting.rule, GlobalBatch)):
             raise ElasticError(
                 "BFT-1427",
                 f"PerSample has {wrong[0]} rows, the global batch {batch} samples."

@@ -95,6 +95,8 @@ class WorkerConfig:
     local_rank: Count = 0  # among this node's workers
     local_size: Count = 1
     gpus: Count = 0  # per worker; 0: a single worker has all, several have one each
+    batch_per_worker: Count = 0  # of ``DecidedBatch``; 0: the script declares the batch
+    lr_rule: Name = ""
     preamble: Text = ""  # shell file under which it starts; agents keep it, workers get none
 
     @property
@@ -113,8 +115,11 @@ _LATER: dict[str, dict[str, Any]] = {
         "backend": "auto",
         "gpus": 0,
         "preamble": "",
+        "batch_per_worker": 0,
+        "lr_rule": "",
     },
-    "Progress": {"total": 0},
+    "Commit": {"batch": 0},
+    "Progress": {"total": 0, "noise_scale": 0.0},
 }
 # In a worker's environment: the daemon knows ``Progress.total``, and so does the agent.
 TELLS_TOTAL, BY_DAEMON, BY_AGENT = "BFT_TELLS_TOTAL", "daemon", "agent"
@@ -153,6 +158,7 @@ class Commit:
     saver: Name = ""
     n_min: Count = 1  # fewer members than this are parked
     origin: Name = ""  # pilot whose agent announced it while no daemon was running
+    batch: Count = 0  # samples of a step, over all members; 0: as before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +220,7 @@ class Progress:
     own_s: Amount = 0.0  # of a full step, without waiting for others; 0: not measured
     share: Count = 0  # samples of this worker in a full batch
     total: Count = 0  # samples of the whole training; 0: not known, or the daemon did not ask
+    noise_scale: Amount = 0.0  # of the gradients, in samples; 0: not measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

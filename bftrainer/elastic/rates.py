@@ -1,6 +1,6 @@
-"""Scales the learning rate of a run whose batch grows with its workers.
+"""Scales the learning rate of a run whose batch changes.
 
-The factor follows from the size and, for ``adascale``, from measured squares of gradients.
+The factor follows from the batch and, for ``adascale``, from measured squares of gradients.
 The estimates are part of the run's common state. The factor is applied around the update only,
 so that schedulers see the rates they set. The gain is that of AdaScale (Johnson et al., "AdaScale
 SGD: A User-Friendly Algorithm for Distributed Training", ICML 2020, section 3). Used by ``run``.
@@ -13,56 +13,71 @@ from typing import Any
 
 import torch
 
-from bftrainer.elastic.batch import GlobalBatch, PerWorkerBatch
+from bftrainer.elastic.batch import BatchRule, GlobalBatch, PerWorkerBatch
 from bftrainer.elastic.registered_models import parts_of
 
 KEY = "bft-rates"  # key of the estimates among the registered objects
+SURE = 0.05  # weight of the observations from which on the noise scale is known
 
 
 class Rates:
     """Factor on the learning rate, and for ``adascale`` the noise of the gradients."""
 
-    def __init__(self, rule: GlobalBatch | PerWorkerBatch) -> None:
-        self._rule = rule if isinstance(rule, PerWorkerBatch) else None
-        self.noise = 0.0  # of the gradient of one worker's batch: sum of variances, averaged
+    def __init__(self, rule: BatchRule) -> None:
+        self._rule = "none" if isinstance(rule, GlobalBatch) else rule.rule
+        # How many of the loader's batches the learning rate is meant for.
+        self._base = rule.base_workers if isinstance(rule, PerWorkerBatch) else 1
+        self.noise = 0.0  # of the gradient of one batch of the loader's: sum of variances, averaged
         self.signal = 0.0  # square of the true gradient, averaged
         self.seen = 0.0  # weight of all observations in these averages, below 1
 
     @property
     def measures(self) -> bool:
         """Whether squares of gradients are needed."""
-        return self._rule is not None and self._rule.rule == "adascale"
+        return self._rule == "adascale"
 
-    def factor(self, size: int) -> float:
-        """Return what the learning rate is multiplied by at ``size`` workers."""
-        if self._rule is None:
+    @property
+    def noise_scale(self) -> float:
+        """Ratio of noise to signal, in batches of the loader's; 0: not known.
+
+        The "simple noise scale" of McCandlish et al., "An Empirical Model of Large-Batch
+        Training" (2018), eq. 2.9.
+        """
+        return self.noise / self.signal if self.seen > SURE and self.signal > 0.0 else 0.0
+
+    def factor(self, scale: float) -> float:
+        """Return what the learning rate is multiplied by at ``scale`` times its batch."""
+        if self._rule == "none":
             return 1.0
-        scale = size / self._rule.base_workers
-        if self._rule.rule == "linear":
+        if self._rule == "linear":
             return scale
-        return math.sqrt(scale) if self._rule.rule == "sqrt" else self._gain(scale)
+        return math.sqrt(scale) if self._rule == "sqrt" else self._gain(scale)
 
     def _gain(self, scale: float) -> float:
         cautious = min(1.0, scale)  # until there is an estimate
-        if self.seen == 0.0 or self._rule is None:
+        if self.seen == 0.0:
             return cautious
-        noise = self.noise / self._rule.base_workers
+        noise = self.noise / self._base
         total = noise / scale + self.signal
         gain = (noise + self.signal) / total if total > 0 else cautious
         return min(max(gain, cautious), max(1.0, scale))
 
-    def observe(self, size: int, sum_of_squares: float, square_of_mean: float) -> None:
+    def observe(
+        self, size: int, sum_of_squares: float, square_of_mean: float, share: float = 1.0
+    ) -> None:
         """Update the estimates with one step.
 
         Args:
             size: number of workers, all with shares of equal size.
             sum_of_squares: over the workers, of the squared norms of their gradients.
             square_of_mean: squared norm of the averaged gradient.
+            share: of a worker, in batches of the loader's.
         """
         if size < 2 or not (math.isfinite(sum_of_squares) and math.isfinite(square_of_mean)):
             return  # mixed precision skips such a step, too
         noise = max(0.0, (sum_of_squares - size * square_of_mean) / (size - 1))
         signal = max(0.0, square_of_mean - noise / size)
+        noise *= share
         # The paper's decay; larger steps decay faster. Normalised by the weight so far, so
         # that the first observations count in full.
         decay = max(1.0 - size / 1000, 0.0)

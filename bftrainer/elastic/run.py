@@ -37,10 +37,11 @@ from bftrainer.elastic.ordered_reduction import OrderedReducer
 from bftrainer.elastic.own_order import Indices
 from bftrainer.elastic.per_sample import PerSampleStates
 from bftrainer.elastic.protocol import Finished, Warm
-from bftrainer.elastic.rates import KEY, Rates, Updater
+from bftrainer.elastic.rates import KEY, Updater
 from bftrainer.elastic.recording import record_of
 from bftrainer.elastic.run_info import RunInfo
 from bftrainer.elastic.run_length import Length
+from bftrainer.elastic.scaling import Scaling, decided_by
 from bftrainer.elastic.state import Counters, State, seed_everything
 from bftrainer.elastic.step_durations import StepDurations
 from bftrainer.elastic.stray_updates import StrayUpdates, end_watch
@@ -77,10 +78,15 @@ class Run(RunInfo):
         self._loader = Loader(loader, indices=indices)
         self._plan = self._loader.plan
         self._cutting = cutting = cutting_of(
-            batch, bitwise, loader_batch=self._plan.batch, least=least_share(model)
+            batch,
+            bitwise,
+            loader_batch=self._plan.batch,
+            least=least_share(model),
+            decided=decided_by(config),
         )
         self._loader.cutting = cutting
-        self._rates = Rates(cutting.rule)
+        self._scaling = Scaling(cutting, self._plan.batch)
+        self._rates = self._scaling.rates
         registered = self._registered(extra or {})
         self._updater = Updater(optimizer, registered)
         self._rows = PerSampleStates(registered, self._plan.batch, cutting)
@@ -90,7 +96,7 @@ class Run(RunInfo):
             control,
             self._state,
             counters,
-            terms_of=lambda size: cutting.terms(self._plan.batch, size, self._rates.factor(size)),
+            terms_of=self._scaling.terms,
             new_reducer=self._new_reducer,
             reduces_alone=cutting.is_parted,
             plan=self._plan,
@@ -200,10 +206,11 @@ class Run(RunInfo):
             return False
         if self._cutting.logical:
             self._seed(self._cutting.logical)  # all members draw the same random numbers
-        if self._rates.measures:
-            self._measure(batch)
+        if reducer is not None and reducer.squares is not None:
+            passes = self._pass_counts(batch)
+            self._scaling.measure(batch, passes, reducer.squares, self._updater.scale)
         with self._strays.updating():
-            self._updater.apply(self._rates.factor(membership.size))
+            self._updater.apply(self._scaling.factor(membership.terms))
         self._commit(batch)
         return True
 
@@ -328,7 +335,7 @@ class Run(RunInfo):
         elif self.rank == 0 and membership.writer.is_due():  # not while others wait to step again
             membership.writer.save_aside(membership.counters, membership.fence())
         if self._pace.is_due():
-            self._control.send(self._pace.progress(membership.info()))
+            self._control.send(self._pace.progress(membership.info(), self._scaling.noise_scale))
 
     def _new_reducer(self) -> GradientReducer:
         parameters = self._state.parameters()
@@ -408,15 +415,6 @@ class Run(RunInfo):
         counters = self._membership.counters
         seed_everything(counters.seed, counters.epoch, counters.position, logical, 6)
 
-    def _measure(self, batch: int) -> None:
-        """Update the estimate of the gradient noise, if all workers had equal shares."""
-        reducer, size = self._membership.reducer, self.size
-        if size == 1 or reducer is None or reducer.squares is None or batch % size:
-            return
-        unit = self._updater.scale**2
-        of_all, of_mean = reducer.squares
-        self._rates.observe(size, of_all / unit, of_mean / unit)
-
     def _step_without_samples(self, batch: int) -> Iterator[Any]:
         reducer = self._membership.reducer
         if reducer is None:
@@ -473,9 +471,7 @@ class Run(RunInfo):
         counters = self._membership.counters
         if self._is_done():
             return 0
-        return self._loader.global_batch(
-            self.size, counters.position, self._left(), seed=counters.seed, epoch=counters.epoch
-        )
+        return self._loader.batch_at(self._view(), counters.position, self._left())
 
     def _is_done(self) -> bool:
         return self._length.is_done(self._membership.counters)
@@ -489,6 +485,7 @@ class Run(RunInfo):
             attempt=self._membership.attempt,
             rank=self.rank,
             size=self.size,
+            told=self._membership.told,
         )
 
 

@@ -45,13 +45,13 @@ class EpochPlan:
         """Samples one epoch consumes."""
         return self.samples - self.samples % self.batch if self.drop_last else self.samples
 
-    def global_batch(self, position: int, budget: int | None = None, workers: int = 1) -> int:
+    def global_batch(self, position: int, budget: int | None = None, whole: int = 0) -> int:
         """Return the size of the batch that starts after ``position`` samples; 0 at the end.
 
-        ``budget``: limit, the samples that the whole run may still consume. ``workers``: how
-        many of the loader's batches make a global batch.
+        ``budget``: limit, the samples that the whole run may still consume. ``whole``: samples
+        of a full global batch; 0: the loader's.
         """
-        left = min(self.batch * workers, self.epoch_samples - position)
+        left = min(whole or self.batch, self.epoch_samples - position)
         return max(0, left if budget is None else min(left, budget))
 
 

@@ -77,7 +77,7 @@ class StepDurations:
         """Whether there is something to report and the last report is old enough."""
         return bool(self._step_s) and time.monotonic() - self._reported_s >= PROGRESS_INTERVAL_S
 
-    def progress(self, info: Where) -> Progress:
+    def progress(self, info: Where, noise_scale: float = 0.0) -> Progress:
         """Return the report."""
         self._reported_s = time.monotonic()
         step_s = median(self._step_s)
@@ -91,4 +91,5 @@ class StepDurations:
             own_s=median(self._own_s) if self._own_s else 0.0,
             share=info.share,
             total=self._total,
+            noise_scale=noise_scale,
         )

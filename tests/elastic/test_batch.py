@@ -20,8 +20,9 @@ from bftrainer.elastic import (
     PerWorkerBatch,
     Terms,
 )
-from bftrainer.elastic.batch import Cutting, cutting_of, in_words
+from bftrainer.elastic.batch import Cutting, DecidedBatch, cutting_of, in_words
 from bftrainer.elastic.rates import Rates, Updater
+from bftrainer.elastic.scaling import Scaling
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 
@@ -64,6 +65,8 @@ def test_terms_are_said_in_words() -> None:
         "generation 3.1: 5 workers, global batch 32 = 2 x 7 + 3 x 6, in passes 5 x 2,"
         " learning rate x 1"
     )
+    told = Cutting(rule=DecidedBatch(max_per_worker=16)).terms(32, 3, 2.0, 64)
+    assert told == Terms(batch=64, scale=2.0, lr_factor=2.0, shares=(22, 21, 21), passes=(2, 2, 2))
     grown = Cutting(rule=PerWorkerBatch()).terms(32, 1, 0.5)
     assert in_words(grown, "1.1") == (
         "generation 1.1: 1 worker, global batch 32 = 32, learning rate x 0.5"
@@ -91,6 +94,19 @@ def test_what_cannot_be_is_refused(batch: Any, bitwise: Any, cause: str) -> None
     assert refused.value.next_step
 
 
+def test_a_submission_may_let_the_batch_be_decided() -> None:
+    def asked(batch: Any = None, bitwise: Any = None, most: int = 8) -> Any:
+        decided = DecidedBatch(max_per_worker=most, rule="sqrt")
+        return cutting_of(batch, bitwise, loader_batch=16, least=2, decided=decided).rule
+
+    assert asked() == DecidedBatch(max_per_worker=8, rule="sqrt")
+    assert asked(GlobalBatch(max_per_worker=5)).max_per_worker == 5
+    for wrong in ({"batch": PerWorkerBatch()}, {"bitwise": LogicalWorkers(2)}, {"most": 2}):
+        with pytest.raises(ElasticError, match="--batch") as refused:
+            asked(**wrong)
+        assert refused.value.code == "BFT-1403"
+
+
 # ---- the learning rate ----------------------------------------------------------------
 
 
@@ -102,10 +118,13 @@ def test_what_cannot_be_is_refused(batch: Any, bitwise: Any, cause: str) -> None
         (PerWorkerBatch(rule="sqrt"), 4, 2.0),
         (PerWorkerBatch(rule="linear", base_workers=4), 2, 0.5),
         (PerWorkerBatch(rule="adascale"), 4, 1.0),  # nothing is known yet
+        (DecidedBatch(max_per_worker=64, rule="linear"), 4, 1.5),
+        (DecidedBatch(max_per_worker=64, rule="none"), 4, 1.0),
+        (DecidedBatch(max_per_worker=64), 4, 1.0),
     ],
 )
 def test_rules_without_measurements(rule: Any, size: int, factor: float) -> None:
-    assert Rates(rule).factor(size) == factor
+    assert Scaling(Cutting(rule=rule), 32).terms(size, told=48).lr_factor == factor
 
 
 @pytest.mark.parametrize("noise_share", [0.0, 0.5, 0.99])
@@ -120,6 +139,9 @@ def test_the_gain_follows_the_noise_of_the_gradients(noise_share: float) -> None
         gradients = true + noise * (noise_share / width) ** 0.5
         of_all = float((gradients**2).sum())
         rates.observe(size, of_all, float((gradients.mean(0) ** 2).sum()))
+    if noise_share:
+        expected = noise_share / (1 - noise_share)
+        assert rates.noise_scale == pytest.approx(expected, rel=0.25 if expected > 9 else 0.05)
     gain = 1 / (noise_share / size + (1 - noise_share))  # noise + signal = 1
     assert rates.factor(size) == pytest.approx(gain, rel=0.03)
     assert 1.0 <= rates.factor(size) <= size

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from bftrainer.elastic import ElasticError, GlobalBatch, PerWorkerBatch, Sharded
-from bftrainer.elastic.batch import Cutting
+from bftrainer.elastic.batch import Cutting, DecidedBatch
 from bftrainer.elastic.loader import Loader, View
 from tests.elastic import journal
 from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
@@ -49,19 +49,24 @@ class Shards:
 
 @dataclass
 class Change:
-    """What happens at one step: the size it is tried at, and whether somebody dies in it."""
+    """What happens at one step: size and batch it is tried at, and whether somebody dies in it."""
 
     size: int
     is_lost: bool
+    told: int = 0  # where the batch is decided
 
 
-changes = st.lists(st.builds(Change, size=st.integers(1, 6), is_lost=st.booleans()), min_size=1)
+changes = st.lists(
+    st.builds(Change, size=st.integers(1, 6), is_lost=st.booleans(), told=st.integers(0, 40)),
+    min_size=1,
+)
 cuttings = st.sampled_from(
     [
         Cutting(),
         Cutting(least=2),
         Cutting(rule=GlobalBatch(max_per_worker=3)),
         Cutting(rule=PerWorkerBatch()),
+        Cutting(rule=DecidedBatch(max_per_worker=3)),
         Cutting(logical=5),
     ]
 )
@@ -78,17 +83,18 @@ class Trainer:
         """Read one epoch under a schedule; returns the samples of committed steps."""
         served: list[int] = []
         position = step = 0
-        size = 0
+        size = told = 0
         while True:
             change = schedule[step % len(schedule)]
-            if change.size != size or change.is_lost:
+            if (change.size, change.told) != (size, told) or change.is_lost:
                 self.generation += 1
                 self.members.insert(0, self.members.pop())  # other ranks than before
-            size = change.size
-            batch = self.members[0].global_batch(size, position, None)
+            size, told = change.size, change.told
+            views = [self.view(number, size, rank, told) for rank in range(size)]
+            batch = self.members[0].batch_at(views[0], position, None)
             if batch == 0:
                 return served
-            tried = [i for r in range(size) for i in self.read(number, position, batch, size, r)]
+            tried = [i for view in views for i in self.read(view, position, batch)]
             assert len(tried) == batch
             # One that dies takes its share along; the others redo the step at the next size.
             if not change.is_lost or step % 3:
@@ -96,12 +102,13 @@ class Trainer:
                 position += batch
             step += 1
 
-    def read(self, epoch: int, position: int, batch: int, size: int, rank: int) -> Iterator[int]:
-        member = self.members[rank]
-        view = View(
-            seed=7, epoch=epoch, generation=self.generation, attempt=1, rank=rank, size=size
-        )
-        for number in range(len(member.cutting.pieces(batch, size, rank))):
+    def view(self, epoch: int, size: int, rank: int, told: int) -> View:
+        at = {"seed": 7, "epoch": epoch, "generation": self.generation, "attempt": 1}
+        return View(**at, rank=rank, size=size, told=told)
+
+    def read(self, view: View, position: int, batch: int) -> Iterator[int]:
+        member = self.members[view.rank]
+        for number in range(len(member.cutting.pieces(batch, view.size, view.rank))):
             data = member.fetch(view, position, batch, None, number)
             yield from (data[0] if isinstance(data, list) else data).tolist()
 
@@ -139,7 +146,7 @@ def test_each_sample_is_served_exactly_once(
     for order in orders:
         assert sorted(order) == list(range(samples))
     # Updates hold the same samples as those of one worker that nothing happens to.
-    if not isinstance(cutting.rule, PerWorkerBatch):
+    if not isinstance(cutting.rule, PerWorkerBatch | DecidedBatch):
         alone = Trainer(DataLoader(dataset, batch_size=batch, shuffle=shuffle), cutting, 1)
         calm = [Change(size=1, is_lost=False)]
         assert [alone.epoch(number, calm) for number in range(2)] == orders
