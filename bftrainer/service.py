@@ -15,6 +15,7 @@ from bftrainer.decide import end_cost
 from bftrainer.deciding import DECISION
 from bftrainer.errors import BftError, ExitCode, UsageError
 from bftrainer.explain.backends import backend_sentences
+from bftrainer.explain.batches import batch_sentences
 from bftrainer.explain.failures import trouble, trouble_sentences
 from bftrainer.explain.restarts import loss_sentences, restart_sentences
 from bftrainer.explain.sizes import explain_trainer
@@ -126,6 +127,7 @@ class DaemonService:
                 *self._size_sentences(record, len(view.observed_nodes)),
                 *straggler_sentences(record, plan, daemon.settings, view.observed_nodes),
                 *backend_sentences(record),
+                *batch_sentences(record),
                 *self._fault_sentences(record),
                 *restart_sentences(record),
                 *loss_sentences(record),

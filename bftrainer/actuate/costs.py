@@ -23,6 +23,7 @@ FIRST_COUNT = 3.0  # observations until a size counts as known
 TOLD_SHARE = 0.02  # smallest relative change of a throughput that counts
 TOLD_ERRORS = 3.0  # the same in standard errors
 PRECISER = 4.0  # factor in observations that halves the error
+GREATEST_NOISE = 1e9  # samples; greater reported noise scales are cut to this
 LONGEST_PAUSE_S = 3600.0  # longer reported pauses are cut to this
 
 
@@ -74,13 +75,14 @@ def learn_progress(
         if said.generation != progress.generation or not 0 < progress.size == n_members:
             return None, record.costs
         return watch_from(record, said, now_s), record.costs
+    costs = learn_noise(record.costs, said)
     watch, observed = add_sample(
         watch, generation=said.generation, step=said.step, samples=said.samples, now_s=now_s
     )
     if observed is None:
-        return watch, record.costs
-    costs = learn_throughput(record.costs, watch.size, observed, now_s, record.spec.curve)
-    return watch, costs
+        return watch, costs
+    curve = record.spec.curve
+    return watch, learn_throughput(costs, watch.size, observed, now_s, curve, watch.batch)
 
 
 def watch_from(record: TrainerRecord, said: Progress, now_s: float) -> Observation:
@@ -91,6 +93,7 @@ def watch_from(record: TrainerRecord, said: Progress, now_s: float) -> Observati
         step=said.step,
         samples=said.samples,
         at_s=now_s,
+        batch=record.progress.batch,
     )
 
 
@@ -102,6 +105,7 @@ def watch_of(done: Rescaled, now_s: float) -> Observation:
         step=done.step,
         samples=done.samples,
         at_s=now_s,
+        batch=done.batch,
     )
 
 
@@ -111,44 +115,58 @@ def learn_throughput(
     samples_per_s: float,
     now_s: float,
     declared: Curve | None = None,
+    batch: int = 0,
 ) -> MeasuredCosts:
-    """Add one observation at a size."""
+    """Add one observation at a size and, if the trainer admits several, with a batch."""
     if size < 1 or not is_plausible(size, samples_per_s):
         return costs
     known = [(one.size, one.mean_samples_per_s) for one in costs.throughput]
     if declared is not None:
         known += zip(declared.sizes, declared.samples_per_s, strict=True)
     samples_per_s = min(samples_per_s, most_believed(known, size))
-    costs = replace(costs, throughput=add(costs.throughput, size, samples_per_s, now_s))
-    return _tell(costs, size, at_least=FIRST_COUNT)
+    costs = replace(costs, throughput=add(costs.throughput, size, samples_per_s, now_s, batch))
+    return _tell(costs, size, batch, at_least=FIRST_COUNT)
 
 
-def learn_leaving(costs: MeasuredCosts, size: int) -> MeasuredCosts:
+def learn_leaving(costs: MeasuredCosts, size: int, batch: int = 0) -> MeasuredCosts:
     """Publish the mean of a size that is being left: one observation suffices."""
-    return _tell(costs, size, at_least=1.0)
+    return _tell(costs, size, batch, at_least=1.0)
 
 
-def _tell(costs: MeasuredCosts, size: int, *, at_least: float) -> MeasuredCosts:
-    """Publish the mean of a size to decisions if it has changed enough."""
-    known = next((one for one in costs.throughput if one.size == size), None)
+def learn_noise(costs: MeasuredCosts, said: Progress) -> MeasuredCosts:
+    """Publish a noise scale that differs enough from the known one."""
+    new, known = min(said.noise_scale, GREATEST_NOISE), costs.noise_scale
+    is_news = new > 0.0 and abs(new - known) > NOISE * known
+    return replace(costs, noise_scale=new) if is_news else costs
+
+
+def _tell(costs: MeasuredCosts, size: int, batch: int, *, at_least: float) -> MeasuredCosts:
+    """Publish the mean of a size and batch to decisions if it has changed enough."""
+    known = next((s for s in costs.throughput if (s.size, s.batch) == (size, batch)), None)
     if known is None or known.count < at_least:
         return costs
-    told = dict(costs.samples_per_s_by_size)
-    before, error = told.get(size), error_of(known)
+    told = {(n, b): rate for n, b, rate in costs.samples_per_s_by_batch}
+    if not batch:
+        told = {(n, 0): rate for n, rate in costs.samples_per_s_by_size}
+    before, error = told.get((size, batch)), error_of(known)
     if before is not None and known.told_count > 0.0:
         moved = abs(known.mean_samples_per_s / before - 1.0)
         is_news = moved > max(TOLD_SHARE, TOLD_ERRORS * error)
         if not is_news and known.count < PRECISER * known.told_count:
             return costs
-    told[size] = known.mean_samples_per_s
-    if len(told) > MAX_SIZES:  # drop sizes that the statistics have dropped
-        kept = {one.size for one in costs.throughput}
-        told = {n: rate for n, rate in told.items() if n in kept}
+    told[size, batch] = known.mean_samples_per_s
+    if len(told) > MAX_SIZES:  # drop those that the statistics have dropped
+        kept = {(one.size, one.batch) for one in costs.throughput}
+        told = {key: rate for key, rate in told.items() if key in kept}
     fresh = replace(known, told_count=known.count, told_error=error)
+    by_size: dict[int, float] = {}
+    for (n, _), rate in sorted(told.items()):
+        by_size[n] = max(rate, by_size.get(n, 0.0))
     return replace(
         costs,
-        samples_per_s_by_size=tuple(sorted(told.items())),
-        throughput=tuple(fresh if one.size == size else one for one in costs.throughput),
+        samples_per_s_by_size=tuple(by_size.items()),
+        samples_per_s_by_batch=tuple((*key, r) for key, r in sorted(told.items()) if batch),
+        throughput=tuple(fresh if one is known else one for one in costs.throughput),
     )
 
 

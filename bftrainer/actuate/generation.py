@@ -75,6 +75,8 @@ class GenerationMachine(WorkerSet):
     ended_s: float | None = None
     staying: Mapping[str, str] = field(default_factory=dict)  # see ``TargetsSet``
     size_before: int = 0  # of the last complete generation
+    batches: tuple[int, ...] = ()  # see ``TargetsSet``
+    batch: int = 0  # of the last complete generation, if it was told one
 
     def handle(self, stimulus: Stimulus, now_s: float) -> list[Instruction]:
         """Return what has to be done, in order, now that this has happened."""
@@ -89,10 +91,11 @@ class GenerationMachine(WorkerSet):
                 return self._on_agent_failed(pilot_id, how, now_s)
             case TrainerClosed():
                 return self._close()
-            case TargetsSet(offers=offers, staying=staying):
+            case TargetsSet(offers=offers, staying=staying, batches=batches):
                 is_wanted = self.ends_by_s is None
                 self.targets = {o.node: o for o in offers} if is_wanted else {}
                 self.staying = staying if is_wanted else {}
+                self.batches = batches
             case WindUp(grace_s=grace_s):
                 self.ends_by_s = self.ends_by_s or now_s + grace_s
                 self.targets, self.staying = {}, {}
@@ -228,6 +231,7 @@ class GenerationMachine(WorkerSet):
             return []
         self.forming, self.members = None, forming.roster
         self.is_broken, self.interrupted_s = False, None
+        self.batch = forming.batch
         self.stall.progressed(now_s)
         before, self.size_before = self.size_before, len(forming.roster)
         if not before:
@@ -247,6 +251,7 @@ class GenerationMachine(WorkerSet):
                 nodes=self._nodes_of(forming.roster),
                 resumed_from=forming.resumed_from,
                 backend=forming.backend,
+                batch=forming.batch,
             )
         ]
 
@@ -282,7 +287,8 @@ class GenerationMachine(WorkerSet):
         keep = [m for m in self._alive_members() if self._is_kept(m, joiners)]
         roster = tuple(keep + joiners)[: self.n_max]
         is_changed = self.is_broken or len(keep) < len(self.members)
-        if self.members and not is_changed and len(roster) <= len(self.members):
+        is_same = self.members and not is_changed and len(roster) <= len(self.members)
+        if is_same and self._batch_of(len(roster)) in (0, self.batch):
             return out
         reason = "a member was lost" if self.is_broken else "planned"
         # Some member must bring the state. Otherwise park: the members write a checkpoint, from
@@ -291,6 +297,10 @@ class GenerationMachine(WorkerSet):
             reason = reason if self.members else "start"
             return out + self._prepare(roster, reason, now_s)
         return out + (self._park(now_s) if self.members else [])
+
+    def _batch_of(self, size: int) -> int:
+        """The global batch on so many nodes; 0: none is told."""
+        return self.batches[size - 1] if 0 < size <= len(self.batches) else 0
 
     def _hasten(self, now_s: float) -> list[Instruction]:
         """Order a parking trainer to park again, with ``abandon``, if a member hangs."""
@@ -410,6 +420,7 @@ class GenerationMachine(WorkerSet):
     def _send_commit(self, forming: Forming, now_s: float) -> list[Instruction]:
         self.stall.told(forming.roster if forming.abandon else (), now_s)
         first = self.workers[forming.roster[0]]
+        forming.batch = self._batch_of(len(forming.roster))
         commit = protocol.Commit(
             generation=forming.generation,
             attempt=forming.attempt,
@@ -420,6 +431,7 @@ class GenerationMachine(WorkerSet):
             abandon=forming.abandon,
             incarnation=self.incarnation,
             n_min=self.n_min,
+            batch=forming.batch,
         )
         return self._tell(dict.fromkeys([*forming.roster, *self._alive_members()]), commit)
 

@@ -96,6 +96,7 @@ class Forming:
     pause_s: float = 0.0
     resumed_from: str = ""
     backend: str = ""  # the most detailed report of a member
+    batch: int = 0  # the global batch that the members were told; 0: none
     leaver_lost_s: float | None = None
 
     def lost(
@@ -186,6 +187,7 @@ class Rescaled:
     stop_s: float = 0.0  # part of the pause until the last process had ended
     unsaved: str = ""  # why a program wrote no checkpoint when asked to
     backend: str = ""  # the communication backend, and why
+    batch: int = 0  # the global batch that the members were told; 0: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,6 +70,7 @@ def machine_of(
     else:
         machine.stall.lease_s = policy.no_progress_s
     machine.failures.row = record.failing
+    machine.batch = record.progress.batch
     if record.cancelled_s is not None:  # an earlier daemon began to end it
         machine.handle(WindUp(grace_s=save_grace_s(spec.contract)), now_s)
     return machine

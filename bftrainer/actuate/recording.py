@@ -87,4 +87,5 @@ def _entered(
         reported_s=now_s,
         node_s=_attained_node_s(progress, now_s),
         backend=done.backend if isinstance(done, Rescaled) else "",
+        batch=done.batch if isinstance(done, Rescaled) else progress.batch,
     )

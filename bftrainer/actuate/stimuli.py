@@ -16,10 +16,14 @@ from bftrainer.elastic import protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetsSet:
-    """The plan gives these nodes; a member in ``staying`` leaves once its replacement trains."""
+    """The plan gives these nodes; a member in ``staying`` leaves once its replacement trains.
+
+    ``batches``: the global batch on 1, 2, … nodes; empty: the trainer admits only its own.
+    """
 
     offers: tuple[NodeOffer, ...]
     staying: Mapping[str, str] = field(default_factory=dict)  # node -> replacement's node
+    batches: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

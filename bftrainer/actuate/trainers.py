@@ -58,6 +58,7 @@ from bftrainer.model.decision import Replacing
 from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.model.views import LogFile
 from bftrainer.policy.model import SitePolicy
+from bftrainer.profile.batch_curve import batches_of
 from bftrainer.runtimes.base import load_runtime
 from bftrainer.runtimes.config import worker_config
 from bftrainer.wire.messages import (
@@ -302,9 +303,11 @@ class TrainerBook:
                 own, pairs = (), {}
             self.speeds.staying(trainer_id, pairs)
             machine = trainer.machine
-            is_changed = {o.node: o for o in own} != machine.targets or pairs != machine.staying
-            new = stimuli.TargetsSet(offers=tuple(own), staying=pairs)
-            self._handle(trainer, new if is_changed else stimuli.TimePassed())
+            batches = batches_of(trainer.record, len(own) + len(pairs))
+            new = stimuli.TargetsSet(offers=tuple(own), staying=pairs, batches=batches)
+            is_new = {o.node: o for o in own} != machine.targets or pairs != machine.staying
+            is_new |= batches != machine.batches
+            self._handle(trainer, new if is_new else stimuli.TimePassed())
 
     def tick(self) -> None:
         """Advance the time in every machine."""
@@ -403,7 +406,7 @@ class TrainerBook:
             return  # rank 0 ended before the last member's word arrived
         costs = learn_rescale(record.costs, done)
         if done.size_before and not self.speeds.is_uneven(record.trainer_id):
-            costs = learn_leaving(costs, done.size_before)
+            costs = learn_leaving(costs, done.size_before, record.progress.batch)
         trainer.watch = watch_of(done, now_s)
         self.speeds.on_rescaled(record.trainer_id, done)
         if not record.failing.count:

@@ -18,6 +18,7 @@ from typing import Any
 from bftrainer.api.admission import check_curve, check_string, read_request
 from bftrainer.api.codec import CodecError, decode, parse
 from bftrainer.api.peer import user_name
+from bftrainer.cli.batch_options import batch_range
 from bftrainer.cli.export import exported
 from bftrainer.cli.preamble import python_under, read_preamble
 from bftrainer.errors import UsageError
@@ -87,6 +88,7 @@ def build_spec(
         hold=bool(values.get("hold")),
         preamble=preamble,
         notify=_notification(values.get("notify") or "", environ),
+        batch=batch_range(values),
     )
 
 

@@ -10,6 +10,7 @@ import re
 import click
 
 from bftrainer.api.admission import check_sizes, read_request
+from bftrainer.cli.batch_options import batch_options
 from bftrainer.cli.export import parse_variable
 from bftrainer.cli.when_options import when_options
 from bftrainer.elastic.choosing import BACKENDS
@@ -93,6 +94,7 @@ def spec_options() -> list[click.Option]:
             metavar="FILE",
             help="Shell file that runs on every node before the trainer: module load, activate.",
         ),
+        *batch_options(),
         *_standing_options(),
         *when_options(),
         *_runtime_options(),

@@ -9,6 +9,7 @@ import enum
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from bftrainer.model.batch import BatchRange
 from milp.problem import Curve
 
 
@@ -81,6 +82,7 @@ class TrainerSpec:
     array_limit: int | None = None  # so many of them have nodes at once
     preamble: str = ""  # shell file that runs before anything of the trainer on a node
     notify: str = ""  # run when it has ended (``bftrainer.notification``)
+    batch: BatchRange | None = None  # None: the script declares its batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +116,7 @@ class TrainerProgress:
     node_s: float = 0.0  # node-seconds attained by then
     backend: str = ""  # of this generation, and why; "": one worker, or not known
     total: int = 0  # samples of the whole training; 0: not known
+    batch: int = 0  # global batch of this generation, if the trainer admits several
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +165,7 @@ class SizeThroughput:
     seen_s: float = 0.0  # when the last one was taken
     told_count: float = 0.0  # ``count`` when the value was last passed to decisions
     told_error: float = 1.0  # relative standard error then
+    batch: int = 0  # global batch at which it was measured, if the trainer admits several
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +187,8 @@ class MeasuredCosts:
     samples_per_s_by_size: tuple[tuple[int, float], ...] = ()  # used by decisions
     throughput: tuple[SizeThroughput, ...] = ()  # the statistics behind it, by size
     restart: RestartCosts | None = None  # None: resized in place, or never started
+    samples_per_s_by_batch: tuple[tuple[int, int, float], ...] = ()  # size, batch, samples/s
+    noise_scale: float = 0.0  # of the gradients, in samples, as used by decisions; 0: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

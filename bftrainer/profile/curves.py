@@ -11,6 +11,7 @@ from dataclasses import replace
 from statistics import geometric_mean
 
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord
+from bftrainer.profile.batch_curve import fitted_with_batches
 from bftrainer.profile.fit import CAUTIOUS, USUAL, Fitted, MeasuredSize, correct, fit
 from bftrainer.profile.plausible import FASTEST, LEAP, is_plausible
 from milp.problem import Curve, Problem
@@ -28,7 +29,10 @@ def fitted(record: TrainerRecord, *, explores: bool) -> Fitted:
     """
     points, n_max, own = points_of(record.costs), record.spec.n_max, record.spec.curve
     guess = USUAL if explores else CAUTIOUS
-    found = fit(points, n_max, guess) if own is None else correct(own, points, n_max, guess)
+    if record.spec.batch is not None and own is None:
+        found = fitted_with_batches(record, points)
+    else:
+        found = fit(points, n_max, guess) if own is None else correct(own, points, n_max, guess)
     if found.curve == own or max(found.curve.samples_per_s) <= FASTEST:
         return found
     rates = tuple(min(rate, FASTEST) for rate in found.curve.samples_per_s)

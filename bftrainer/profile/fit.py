@@ -89,7 +89,7 @@ def fit(points: tuple[MeasuredSize, ...], n_max: int, guess: Guess = CAUTIOUS) -
     xs = np.array([p.size for p in points], dtype=np.float64)
     values = np.array([p.samples_per_s for p in points])
     errors = np.array([p.error for p in points])
-    parts = _parts(xs, values, errors, np.array(guess.parts))
+    parts = fitted_parts(_basis(xs), values, errors, np.array(guess.parts), _SPREAD)
     left_over = np.log(values) + np.log(_basis(xs) @ parts)  # log(measured / model)
     left_over *= LEFT_OVER**2 / (LEFT_OVER**2 + errors**2)
     curve = np.exp(_spread(np.log2(xs), left_over, np.log2(at))) / (_basis(at) @ parts)
@@ -148,16 +148,26 @@ def _basis(sizes: Floats) -> Floats:
     return np.stack([inverse, np.log2(sizes) * inverse, (sizes - 1.0) * inverse], axis=1)
 
 
-def _parts(sizes: Floats, values: Floats, errors: Floats, guess: Floats) -> Floats:
-    """Return the non-negative parts by weighted least squares, regularised towards the guess."""
-    basis = _basis(sizes)
+def fitted_parts(
+    basis: Floats, values: Floats, errors: Floats, guess: Floats, spread: Floats
+) -> Floats:
+    """Return non-negative parts by weighted least squares, regularised towards a guess.
+
+    Args:
+        basis: seconds per sample of one unit of each part, [measurement, part].
+        values: measured samples per second.
+        errors: their relative standard errors.
+        guess: parts, up to a common factor.
+        spread: deviation of each part from the guess that costs as much as one standard error,
+            in units of the first part, which is free.
+    """
     weights = 1.0 / np.hypot(errors, MODEL_ERROR)
     rows = basis * (values * weights)[:, None]  # of (model / measured - 1) / error
     normal, right = rows.T @ rows, rows.T @ weights
     scale = float(np.exp(np.mean(-np.log(values * (basis @ guess)))))
     parts = guess * scale
     for _ in range(_ROUNDS):
-        pull = 1.0 / (_SPREAD * scale) ** 2
+        pull = 1.0 / (spread * scale) ** 2
         pull[0] *= 1e-6  # the speed of one node is not known beforehand
         parts = _least_squares(normal + np.diag(pull), right + pull * guess * scale)
         scale = max(float(parts[0]), 1e-3 * scale)

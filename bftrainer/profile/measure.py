@@ -34,6 +34,7 @@ class Observation:
     samples: int
     at_s: float
     is_settled: bool = False
+    batch: int = 0  # global batch, if the trainer admits several
 
 
 def add_sample(
@@ -61,16 +62,20 @@ def add_sample(
 
 
 def add(
-    known: tuple[SizeThroughput, ...], size: int, samples_per_s: float, now_s: float
+    known: tuple[SizeThroughput, ...],
+    size: int,
+    samples_per_s: float,
+    now_s: float,
+    batch: int = 0,
 ) -> tuple[SizeThroughput, ...]:
-    """Fold one observation into the statistics of its size; sizes stay sorted."""
-    by_size = {one.size: one for one in known}
-    before = by_size.get(size)
+    """Fold one observation into the statistics of its size and batch, which stay sorted."""
+    by_size = {(one.size, one.batch): one for one in known}
+    before = by_size.get((size, batch))
     if before is None:
         while len(by_size) >= MAX_SIZES:
             del by_size[min(by_size, key=lambda n: (by_size[n].seen_s, n))]
-        before = SizeThroughput(size=size)
-    by_size[size] = _fold(before, samples_per_s, now_s)
+        before = SizeThroughput(size=size, batch=batch)
+    by_size[size, batch] = _fold(before, samples_per_s, now_s)
     return tuple(by_size[n] for n in sorted(by_size))
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from bftrainer.elastic.choosing import AUTO, BACKENDS
 from bftrainer.errors import ExitCode, UsageError
+from bftrainer.model.batch import LR_RULES, BatchRange
 from bftrainer.model.trainer import TrainerSpec
 
+MOST_BATCH, MOST_PER_WORKER = 10**9, 1 << 16
 MAX_WORKERS_PER_NODE = 64  # the agent talks to each of them
 
 
@@ -41,10 +43,38 @@ def check_size_and_length(spec: TrainerSpec) -> None:
             f"{spec.name} cannot have the back end {spec.backend!r} with runtime {spec.runtime}.",
             f"Give --backend {', '.join(BACKENDS)} with --runtime torch only.",
         )
+    if spec.batch is not None:
+        _check_batch(spec, spec.batch)
     if not 1 <= spec.workers_per_node <= MAX_WORKERS_PER_NODE:
         raise unusable(
             f"{spec.name} has {spec.workers_per_node} workers per node.",
             f"Give --workers-per-node from 1 to {MAX_WORKERS_PER_NODE}.",
+        )
+
+
+def _check_batch(spec: TrainerSpec, batch: BatchRange) -> None:
+    """Refuse several batches of a program that cannot be told one, and impossible ranges."""
+    rules = {"torch": LR_RULES, "mpi": ("none",)}.get(spec.runtime)
+    if rules is None:
+        raise unusable(
+            f"{spec.name} cannot have --batch: runtime {spec.runtime} has none.",
+            "Omit --batch, or use --runtime torch or mpi.",
+        )
+    if batch.lr_rule not in rules:
+        raise unusable(
+            f"{spec.name} cannot have the learning rate rule {batch.lr_rule[:40]!r} with runtime"
+            f" {spec.runtime}.",
+            f"Give --lr-rule {', '.join(rules)}.",
+        )
+    if not 1 <= batch.least <= batch.most <= MOST_BATCH:
+        raise unusable(
+            f"{batch.least}:{batch.most} is not a range of batches from 1 to {MOST_BATCH}.",
+            "Give --batch MIN:MAX with 1 <= MIN <= MAX.",
+        )
+    if not 1 <= batch.per_worker <= MOST_PER_WORKER:
+        raise unusable(
+            f"A worker of {spec.name} is to process {batch.per_worker} samples at once.",
+            f"Give --batch-per-worker from 1 to {MOST_PER_WORKER}.",
         )
 
 

@@ -45,4 +45,6 @@ def worker_config(
         local_size=spec.workers_per_node,
         gpus=asked(spec).n_gpus // spec.workers_per_node,
         preamble=spec.preamble,
+        batch_per_worker=0 if spec.batch is None else spec.batch.per_worker,
+        lr_rule="" if spec.batch is None else spec.batch.lr_rule,
     )

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftrainer.profile.batches import BatchRange, best_batch
+from bftrainer.model.batch import BatchRange
+from bftrainer.profile.batches import best_batch
 
 RANGES = st.builds(
     BatchRange, least=st.integers(1, 80), most=st.integers(1, 80), per_worker=st.integers(1, 40)
