@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from bftrainer.actuate.group import Rescaled
 from bftrainer.elastic.recording import VARIABLE
 from bftrainer.model.batch import BatchRange
+from bftrainer.model.trainer import TrainerState
 from bftrainer.tryout.records import Records, epochs
 from tests.integration.daemon_scripts import SLOW, trainer_spec
 from tests.support.site import Site
@@ -96,3 +98,39 @@ def test_the_batch_grows_with_the_noise_on_the_same_nodes(site: Site, tmp_path: 
     wait_for(lambda: max(measured(), default=0) > 24, what="the new batch is measured")
     assert len(rescales()) < 6  # it settles
     wait_for(lambda: _each_sample_once(tmp_path / "t"), what="whole epochs, every sample once")
+
+
+COUNTS = """\
+import time
+import numpy as np
+from bftrainer.elastic import mpi
+
+counted, total = np.zeros(1), np.zeros(1)
+
+def step(run):
+    time.sleep(0.02)
+    share = run.batch // run.size + (run.rank < run.batch % run.size)
+    run.comm.Allreduce(np.array([float(share)]), total)
+    counted[:] += total
+
+run = mpi.Run(replicated={"counted": counted}, batch=24)
+if run.loop(step, steps=1_000_000):
+    print("counted", int(counted[0]), run.samples, flush=True)
+"""
+
+
+def test_an_mpi_program_is_told_its_batch(site: Site, tmp_path: Path) -> None:
+    bounds = BatchRange(least=10, most=50, per_worker=16, lr_rule="none")
+    spec = trainer_spec(
+        tmp_path / "t", COUNTS, runtime="mpi", n_max=3, batch=bounds, epochs=None, samples=20_000
+    )
+    trainer = site.client.submit(spec).record.trainer_id
+    site.trains_at(trainer, 3)
+    site.server.client.submit(n_nodes=2, limit_s=60, duration_s=4, user="alice")
+    site.trains_at(trainer, 1)
+    site.in_state(trainer, TrainerState.FINISHED)
+    assert {(1, 16), (3, 48)} <= set(_batches(site, trainer))
+    ((counted, samples),) = re.findall(r"counted (\d+) (\d+)", site.log_text(trainer))
+    assert counted == samples
+    assert 20_000 <= int(samples) < 20_050
+    assert site.view(trainer).record.progress.samples == int(samples)

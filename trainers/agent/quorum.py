@@ -56,6 +56,7 @@ class NextGeneration:
     saver: str  # worker that writes the checkpoint before parking
     incarnation: int
     n_min: int
+    batch: int = 0  # of the newest generation
 
     @property
     def key(self) -> Key:
@@ -126,6 +127,7 @@ def _next(
         saver=max(alive, key=lambda m: standing[m.worker_id].step).worker_id,
         incarnation=max(c.incarnation for c in known),
         n_min=newest.n_min,
+        batch=newest.batch,
     )
 
 

@@ -263,6 +263,7 @@ class Regroup:
             incarnation=plan.incarnation,
             saver=plan.saver if plan.is_park else "",
             n_min=plan.n_min,
+            batch=plan.batch,
             origin=self._origin,
         )
 

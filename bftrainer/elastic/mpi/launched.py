@@ -126,7 +126,7 @@ class Launched:
                 is_planned=False,
             )
         )
-        self.progress(self._handover.step, self._handover.step * self._handover.batch)
+        self.progress(self._handover.step, self._handover.samples)
 
     def leave_loop(self) -> bool:
         """Return whether this is rank 0."""

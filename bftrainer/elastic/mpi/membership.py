@@ -226,16 +226,17 @@ class MpiMembership(WorkerGenerations):
     def _complete(self, commit: Commit, comm: Comm, took_s: float, resumed: str) -> None:
         self.comm = comm
         self._roster = tuple(m.worker_id for m in sorted(commit.members, key=lambda m: m.rank))
-        step, batch = self._handover.step, self._handover.batch
+        step, counted = self._handover.step, self._handover.counted
+        counted.begin(step, commit.batch)
         self.entered(
             commit,
             rank=comm.rank,
             size=comm.size,
             step=step,
-            samples=step * batch,
+            samples=counted.at(step),
             transfer_s=took_s,
             resumed_from=resumed,
-            batch=batch,
+            batch=counted.batch,
         )
 
     def _park(self, commit: Commit) -> NoReturn:

@@ -35,7 +35,8 @@ class Run:
         replicated: arrays that are equal on all members, by name. They are changed in place;
             a joiner's are overwritten.
         rows: arrays divided among the members, by name.
-        batch: samples of one step, over all members; progress is counted in them.
+        batch: samples of one step, over all members; progress is counted in them. With
+            ``submit --batch`` the property ``batch`` says how many each step is to take.
         copy_s: time between two copies of the rows to a neighbour's memory; also the work
             that a loss costs, in seconds.
         repartition: called on all members, old and new, when the membership changes, to move
@@ -73,7 +74,7 @@ class Run:
         self._interval_s = (
             Launched.interval_s() if control.is_plain else control.config.checkpoint_interval_s
         )
-        self._batch, self._copy_s = batch, copy_s
+        self._own_batch, self._copy_s = batch, copy_s
         self._guard = state.copy_arrays() if guards and not state.rows else None
         self._pace = StepDurations()
         self._saved_s = self._copied_s = time.monotonic()
@@ -118,7 +119,12 @@ class Run:
     @property
     def samples(self) -> int:
         """Samples of these steps, of all members."""
-        return self._handover.step * self._batch
+        return self._handover.samples
+
+    @property
+    def batch(self) -> int:
+        """Samples of the present step, over all members; changes only between two steps."""
+        return self._handover.counted.batch
 
     def loop(self, step: Callable[[Run], object], *, steps: int) -> bool:
         """Call ``step`` until ``steps`` are done; ``--samples`` of the submission overrides it.
@@ -131,13 +137,13 @@ class Run:
                 "BFT-1405", "run.loop() was called twice.", "Use one loop, and one step function."
             )
         wanted = self._control.config.samples
-        if wanted is not None:
-            steps = -(-wanted // self._batch)
+        if wanted is None:
+            wanted = steps * self._own_batch
         self._control.send(Warm(warm_up_s=time.monotonic() - self._control.started_s))
         self._membership.enter_next()
         while not self._is_over:
             try:
-                while self.step < steps:
+                while self.samples < wanted:
                     self._one(step)
                 self._finish()
             except GroupBroken as broken:
@@ -164,7 +170,7 @@ class Run:
             raise
         self._handover.step += 1
         self._membership.stepped_s = time.monotonic()
-        self._pace.note(self._batch)
+        self._pace.note(self.batch)
         self._boundary()
 
     def _boundary(self) -> None:

@@ -14,6 +14,7 @@ from bftrainer.elastic.mpi.comm import Comm
 from bftrainer.elastic.mpi.disk import Checkpoint, Disk
 from bftrainer.elastic.mpi.memory import RecentCopies, choose
 from bftrainer.elastic.mpi.plan import RowSpan, pieces
+from bftrainer.elastic.mpi.samples import SampleCount
 from bftrainer.elastic.mpi.state import BlockRows, MpiState
 
 
@@ -22,11 +23,16 @@ class MpiStateTransfer:
 
     def __init__(self, state: MpiState, disk: Disk, memory: RecentCopies, batch: int) -> None:
         self.state, self.disk, self.memory = state, disk, memory
-        self.batch = batch  # samples of a step
+        self.counted = SampleCount(batch)
         self.step = 0
         self.is_complete = False
         self.is_current = False  # whether our state comes from a generation we were in
         self._initial = state.copy_arrays()
+
+    @property
+    def samples(self) -> int:
+        """Samples of the steps done, of all members."""
+        return self.counted.at(self.step)
 
     # ---- into a generation -----------------------------------------------------------
 
@@ -42,7 +48,9 @@ class MpiStateTransfer:
 
     def spread(self, comm: Comm, root: int) -> None:
         """Broadcast the counters and replicated arrays of one member."""
-        step, is_complete = comm.share((self.step, self.is_complete))[root]
+        mine = (self.step, self.is_complete, self.counted.marks())
+        step, is_complete, marks = comm.share(mine)[root]
+        self.counted.adopt(marks)
         if self.step != step:
             self.is_current = False  # until all of it is here
         self.step, self.is_complete = int(step), bool(is_complete)
@@ -92,6 +100,7 @@ class MpiStateTransfer:
         if found is not None:
             self.state.restore_arrays([bytearray(part) for part in found.arrays])
             self.step, self.is_complete = found.step, found.is_complete
+            self.counted.resume(found.step, found.samples)
         elif self._initial:
             self.state.restore_arrays(self._initial)
         path = str(comm.share(found.path if found else "")[0])
@@ -127,7 +136,7 @@ class MpiStateTransfer:
         """Write a checkpoint of this member's arrays and of whole row arrays."""
         checkpoint = Checkpoint(
             step=self.step,
-            samples=self.step * self.batch,
+            samples=self.samples,
             is_complete=self.is_complete,
             arrays=self.state.copy_arrays(),
             rows=rows,
