@@ -16,7 +16,7 @@ from milp.options import Options
 from milp.placing.place import place
 from milp.pool import PoolView
 from milp.problem import Allocation, Marginal, Problem
-from milp.tables import best_batch, value_table
+from milp.tables import value_table
 
 NO_MARGINAL = Marginal(gain_of_one_more=None, loss_of_one_fewer=None)
 
@@ -50,11 +50,6 @@ def make_allocation(
         marginals=marginals,
         solver=solver,
         gap=gap,
-        batches={
-            trainer.trainer_id: best_batch(trainer, size)
-            for trainer, size in zip(pool.trainers, sizes, strict=True)
-            if size and trainer.batch_curves
-        },
     )
 
 

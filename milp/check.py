@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from milp.errors import CheckFailed
 from milp.problem import Allocation, Marginal, Problem, ProblemNode, ProblemTrainer
-from milp.worth import allocation_value, curve_at, objective_value, terms
+from milp.worth import allocation_value, objective_value, terms
 
 __all__ = ["allocation_value", "check", "find_violations", "objective_value"]
 
@@ -58,7 +58,6 @@ def find_violations(problem: Problem, allocation: Allocation) -> list[str]:
     found += _eligibility(problem, by_trainer, pool)
     sizes = {trainer_id: len(names) for trainer_id, names in by_trainer.items()}
     found += _worth(allocation, terms(problem, sizes, [len(held) for held in before]))
-    found += _batches(problem, allocation, by_trainer)
     found += _numbers(allocation, trainer_ids)
     return found
 
@@ -112,35 +111,6 @@ def _worth(allocation: Allocation, parts: Sequence[float]) -> list[str]:
     if not abs(allocation.objective - value) <= allowed:  # also true for NaN
         return [f"the objective is {value!r}, not {allocation.objective!r}"]
     return []
-
-
-def _batches(
-    problem: Problem, allocation: Allocation, by_trainer: Mapping[str, Sequence[str]]
-) -> list[str]:
-    """A batch for every trainer that has a choice and nodes, and no other batch is faster."""
-    choosers = {t.trainer_id: t for t in problem.trainers if t.batch_curves}
-    if not (choosers or allocation.batches):
-        return []
-    found = [
-        f"a batch is given for {trainer_id}, which offers none"
-        for trainer_id in sorted(allocation.batches.keys() - choosers.keys())
-    ]
-    for trainer_id, trainer in choosers.items():
-        size = len(by_trainer[trainer_id])
-        batch = allocation.batches.get(trainer_id)
-        reached = {one.global_batch: curve_at(one.curve, size) for one in trainer.batch_curves}
-        if batch is None:
-            if size:
-                found.append(f"trainer {trainer_id} has {size} nodes and no batch")
-        elif batch not in reached:
-            found.append(f"trainer {trainer_id} does not offer the batch {batch}")
-        elif reached[batch] < max(reached.values()) * (1 - RELATIVE_TOLERANCE):
-            best = max(reached, key=lambda one: reached[one])
-            found.append(
-                f"trainer {trainer_id} is slower with batch {batch} than with {best}"
-                f" on {size} nodes"
-            )
-    return found
 
 
 def _numbers(allocation: Allocation, trainer_ids: set[str]) -> list[str]:

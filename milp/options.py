@@ -35,10 +35,8 @@ _FIELDS = (
     "rescale_down_s",
     "warm_up_s",
     "weight",
-    "current_batch",
     "curve",
     "utility",
-    "batch_curves",
 )
 _terms_of = operator.attrgetter(*_FIELDS)
 

@@ -54,11 +54,9 @@ def join(problem: Problem, answers: Sequence[Allocation]) -> Allocation:
     stopped = problem.trainers[problem.p_jmax :]
     marginals = dict.fromkeys((trainer.trainer_id for trainer in stopped), NO_MARGINAL)
     assignment: dict[str, str] = {}
-    batches: dict[str, int] = {}
     for answer in answers:
         marginals |= answer.marginals
         assignment |= answer.assignment
-        batches |= answer.batches
     gap = math.fsum(answer.gap for answer in answers)
     kinds = {answer.solver for answer in answers}
     return Allocation(
@@ -70,5 +68,4 @@ def join(problem: Problem, answers: Sequence[Allocation]) -> Allocation:
         marginals=marginals,
         solver=next(iter(kinds)) if len(kinds) == 1 else "bounded" if gap > 0 else "exact",
         gap=gap,
-        batches=batches,
     )

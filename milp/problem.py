@@ -15,6 +15,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 
 class Objective(enum.StrEnum):
@@ -37,14 +38,6 @@ class Curve:
 
     sizes: tuple[int, ...]
     samples_per_s: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchCurve:
-    """The throughput a trainer reaches with one of its admissible global batches."""
-
-    global_batch: int  # samples per update, >= 1
-    curve: Curve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +69,6 @@ class ProblemTrainer:
     warm_up_s: float = 0.0  # what a joining node needs before it trains; others go on
     mixes_classes: bool = False  # may have nodes of several eligible classes at once
     utility: Curve | None = None  # what Objective.UTILITY maximises
-    # Admissible global batches; the best one per size counts, ``curve`` is then unused.
-    batch_curves: tuple[BatchCurve, ...] = ()
-    current_batch: int | None = None  # the one it trains with now; None: the best
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,13 +94,14 @@ class Marginal:
 class Allocation:
     """The answer: map node -> trainer, what it is worth and why."""
 
+    REMOVED: ClassVar = frozenset({"batches"})  # in journals of earlier releases
+
     assignment: Mapping[str, str]  # node name -> trainer_id; unlisted nodes are unused
     objective: float
     node_price: float  # lambda: marginal value of one node over t_fwd_s
     marginals: Mapping[str, Marginal] = field(default_factory=dict)
     solver: str = "exact"
     gap: float = 0.0  # the optimum is worth at most this much more; 0: this is it
-    batches: Mapping[str, int] = field(default_factory=dict)  # of trainers with batch_curves
 
     def sizes(self) -> dict[str, int]:
         """Number of nodes per trainer that has any."""

@@ -49,7 +49,7 @@ def worth(problem: Problem, fractions: Mapping[str, float], assignment: Mapping[
             worths.append(lowest(own) * rate(trainer, size, problem.objective) * each_s)
         if before and set(own) != set(before):
             pause_s = trainer.rescale_up_s if set(own) - set(before) else trainer.rescale_down_s
-            held = rate(trainer, len(before), problem.objective, batch=trainer.current_batch)
+            held = rate(trainer, len(before), problem.objective)
             worths.append(-pause_s * lowest(before) * held)
     return math.fsum(worths)
 

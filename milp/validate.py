@@ -64,8 +64,6 @@ def _is_plain(trainer: ProblemTrainer) -> bool:
         and _are_plain(rates)
         and rates[0] >= SMALLEST_RATE * sizes[0]
         and trainer.utility is None
-        and not trainer.batch_curves
-        and trainer.current_batch is None
     )
 
 
@@ -153,7 +151,6 @@ def _validate_trainer(trainer: ProblemTrainer, objective: Objective) -> None:
     _validate_curve(where, "curve", trainer.curve)
     if trainer.utility is not None:
         _validate_curve(where, "utility", trainer.utility)
-    _validate_batches(where, trainer)
     if objective in {Objective.SCALING_EFFICIENCY, Objective.WEIGHTED}:
         _validate_single(where, trainer, objective)
 
@@ -178,29 +175,9 @@ def _validate_curve(where: str, name: str, curve: Curve) -> None:
             _require_number(f"{where}: {name} samples_per_s", value)
 
 
-def _validate_batches(where: str, trainer: ProblemTrainer) -> None:
-    batches = [batch.global_batch for batch in trainer.batch_curves]
-    if batches and (batches[0] < 1 or not all(map(operator.lt, batches, batches[1:]))):
-        raise ProblemError(
-            "BFT-3013",
-            f"{where}: batch_curves have the global_batch {', '.join(map(str, batches))},"
-            " which do not strictly increase from 1.",
-            "Sort the batches and remove repetitions.",
-        )
-    for batch in trainer.batch_curves:
-        _validate_curve(where, f"batch_curves of global_batch {batch.global_batch}:", batch.curve)
-    if trainer.current_batch is not None and trainer.current_batch not in batches:
-        raise ProblemError(
-            "BFT-3014",
-            f"{where}: current_batch {trainer.current_batch} is none of its batch_curves.",
-            "Give one of the global_batch in batch_curves, or leave current_batch out.",
-        )
-
-
 def _validate_single(where: str, trainer: ProblemTrainer, objective: Objective) -> None:
     """Refuse what would divide by (almost) 0."""
-    curves = [batch.curve for batch in trainer.batch_curves] or [trainer.curve]
-    if all(curve.samples_per_s[0] < SMALLEST_RATE * curve.sizes[0] for curve in curves):
+    if trainer.curve.samples_per_s[0] < SMALLEST_RATE * trainer.curve.sizes[0]:
         raise ProblemError(
             "BFT-3010",
             f"{where}: the objective {objective.value} divides by O(1), which is below"

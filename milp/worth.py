@@ -49,7 +49,7 @@ def trainer_terms(
     if before in (size, 0):  # O_j(0) = 0: starting costs nothing
         return (earned,)
     rescale_s = trainer.rescale_up_s if size > before else trainer.rescale_down_s
-    held = rate(trainer, before, problem.objective, batch=trainer.current_batch)
+    held = rate(trainer, before, problem.objective)
     return (earned, -held * rescale_s)
 
 
@@ -61,10 +61,8 @@ def mean_earning_s(problem: Problem, trainer: ProblemTrainer, *, kept: int, size
     return (kept * problem.t_fwd_s + (size - kept) * joined_s) / size
 
 
-def rate(
-    trainer: ProblemTrainer, size: int, objective: Objective, *, batch: int | None = None
-) -> float:
-    """O_j(size) in the unit of the objective, with one batch or with the best."""
+def rate(trainer: ProblemTrainer, size: int, objective: Objective) -> float:
+    """O_j(size) in the unit of the objective."""
     if objective is Objective.UTILITY:
         if trainer.utility is None:
             raise ProblemError(
@@ -73,33 +71,11 @@ def rate(
                 "Give the trainer a utility curve or choose another objective.",
             )
         return curve_at(trainer.utility, size)
-    reached = samples_per_s(trainer, size, batch=batch)
+    reached = curve_at(trainer.curve, size)
     if objective is Objective.THROUGHPUT:
         return reached
-    relative = reached / samples_per_s(trainer, 1)
+    relative = reached / curve_at(trainer.curve, 1)
     return relative * trainer.weight if objective is Objective.WEIGHTED else relative
-
-
-def samples_per_s(trainer: ProblemTrainer, size: int, *, batch: int | None = None) -> float:
-    """Throughput at a size with one of the admissible batches, or the best of them."""
-    if not trainer.batch_curves:
-        return curve_at(trainer.curve, size)
-    return max(
-        curve_at(one.curve, size)
-        for one in trainer.batch_curves
-        if batch is None or one.global_batch == batch
-    )
-
-
-def best_batches(problem: Problem, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The batch to train with at these sizes: the smallest that reaches the most samples."""
-    return {
-        trainer.trainer_id: min(
-            trainer.batch_curves, key=lambda one: (-curve_at(one.curve, size), one.global_batch)
-        ).global_batch
-        for trainer in problem.trainers
-        if trainer.batch_curves and (size := sizes.get(trainer.trainer_id, 0))
-    }
 
 
 def curve_at(curve: Curve, size: int) -> float:

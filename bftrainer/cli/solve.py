@@ -30,7 +30,7 @@ IN_PROCESS = ("exact", "dense")
 SOLVERS = (*IN_PROCESS, "gurobi", "cbc", "highs")
 SOLVER_MISSING = "BFT-3043"
 LARGEST_FILE_BYTES = 64 * 1024 * 1024
-HEADERS = ("TRAINER", ">NOW", ">SIZE", ">BATCH", ">ONE MORE", ">ONE FEWER", "NODES")
+HEADERS = ("TRAINER", ">NOW", ">SIZE", ">ONE MORE", ">ONE FEWER", "NODES")
 
 
 def _refuse_nan(_: click.Context, option: click.Parameter, value: float | None) -> float | None:
@@ -178,7 +178,6 @@ def _rows(problem: Problem, answer: LimitedAnswer) -> list[dict[str, Any]]:
                 "trainer_id": name,
                 "now": sum(node in pool for node in trainer.current),
                 "size": len(nodes),
-                "batch": allocation.batches.get(name),
                 "gain_of_one_more": None if step is None else step.gain_of_one_more,
                 "loss_of_one_fewer": None if step is None else step.loss_of_one_fewer,
                 "nodes": sorted(nodes),
@@ -226,7 +225,6 @@ def _print(problem: Problem, answer: LimitedAnswer, took_s: float) -> None:
                 row["trainer_id"],
                 str(row["now"]),
                 str(row["size"]),
-                "-" if row["batch"] is None else str(row["batch"]),
                 _number(row["gain_of_one_more"]),
                 _number(row["loss_of_one_fewer"]),
                 fold(row["nodes"]) or "-",

@@ -77,12 +77,9 @@ class Run(RunInfo):
         self._strays = StrayUpdates(registered_models.parts_of(optimizer))
         self._loader = Loader(loader, indices=indices)
         self._plan = self._loader.plan
+        least, decided = least_share(model), decided_by(config)
         self._cutting = cutting = cutting_of(
-            batch,
-            bitwise,
-            loader_batch=self._plan.batch,
-            least=least_share(model),
-            decided=decided_by(config),
+            batch, bitwise, loader_batch=self._plan.batch, least=least, decided=decided
         )
         self._loader.cutting = cutting
         self._scaling = Scaling(cutting, self._plan.batch)

@@ -44,9 +44,7 @@ def explore(
     movers = {
         t.trainer_id: errors[t.trainer_id]
         for t in problem.trainers
-        if t.trainer_id in errors
-        and sizes.get(t.trainer_id, 0) not in (0, before[t.trainer_id])
-        and not t.batch_curves
+        if t.trainer_id in errors and sizes.get(t.trainer_id, 0) not in (0, before[t.trainer_id])
     }
     if not movers:
         return best

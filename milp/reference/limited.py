@@ -22,7 +22,7 @@ from milp.reference.request import SolverAnswer, read_answer, write_request
 from milp.reference.standing import gap_below, marginals, price_of_best_step
 from milp.solve import solve
 from milp.validate import validate
-from milp.worth import allocation_value, best_batches
+from milp.worth import allocation_value
 
 CLAIM_TOLERANCE = 1e-6  # relative: what solvers' own tolerances make of an objective
 MEMORY_LIMIT_BYTES = 4 * 1024**3
@@ -135,7 +135,6 @@ def _find_lie(problem: Problem, answer: SolverAnswer, kept: Allocation) -> str:
         assignment=answer.assignment,
         objective=value,
         node_price=0.0,
-        batches=best_batches(problem, _sizes(answer.assignment)),
     )
     violations = find_violations(problem, claim)
     if violations:
@@ -177,7 +176,6 @@ def _allocation(problem: Problem, assignment: Mapping[str, str], solver: str) ->
         marginals=steps,
         solver=solver,
         gap=gap_below(problem, value),
-        batches=best_batches(problem, sizes),
     )
 
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from bftrainer.simulate.workloads.networks import NETWORKS
 from milp.problem import (
-    BatchCurve,
     Curve,
     Objective,
     Problem,
@@ -146,7 +145,7 @@ def draw_small(seed: int, *, classes: str = "a", extras: bool = False) -> Proble
     """Draw a problem of at most 8 nodes and 4 trainers that covers every constraint.
 
     Gaps below n_min, departed nodes, trainers that p_jmax stops, curves of any shape,
-    every objective, batches; with several ``classes`` also mixes; with ``extras`` warm-ups.
+    every objective; with several ``classes`` also mixes; with ``extras`` warm-ups.
     """
     chance = random.Random(f"small {classes} {extras} {seed}")  # noqa: S311 - a benchmark
     nodes = tuple(
@@ -181,10 +180,6 @@ def draw_small(seed: int, *, classes: str = "a", extras: bool = False) -> Proble
 
 def _draw_small_trainer(name: str, classes: str, chance: random.Random) -> ProblemTrainer:
     n_min = chance.choice([1, 1, 2, 3])
-    batches = tuple(
-        BatchCurve(global_batch=batch, curve=_small_curve(chance))
-        for batch in sorted(chance.sample([32, 64, 128, 256], chance.choice([0, 0, 0, 1, 3])))
-    )
     accepted = tuple(sorted(chance.sample(classes, chance.randint(1, len(classes)))))
     return ProblemTrainer(
         trainer_id=name,
@@ -197,8 +192,6 @@ def _draw_small_trainer(name: str, classes: str, chance: random.Random) -> Probl
         weight=chance.choice([0.5, 1.0, 2.0]),
         mixes_classes=len(classes) > 1 and chance.random() < 0.3,
         utility=_small_curve(chance),
-        batch_curves=batches,
-        current_batch=chance.choice([None, *(b.global_batch for b in batches)]),
     )
 
 

@@ -36,8 +36,6 @@ FEATURES = (
     "stopped by p_jmax",
     "refuses a class",
     "mixes",
-    "batches",
-    "current batch",
     "curve that falls",
 )
 
@@ -106,8 +104,6 @@ def _features(problem: Problem, allocation: Allocation) -> set[str]:
                 "refuses a class": bool(trainer.eligible)
                 and any(node.eligibility not in trainer.eligible for node in pool.values()),
                 "mixes": len(got) > 1 and trainer.mixes_classes,
-                "batches": bool(trainer.batch_curves) and size > 0,
-                "current batch": trainer.current_batch is not None and size != len(present) > 0,
                 "curve that falls": _falls(trainer.curve) and size > 0,
             }.items()
             if holds

@@ -25,7 +25,6 @@ from tests.support.problems import problems
 KINDS: Mapping[str, Mapping[str, Any]] = {  # of the property tests' problems
     "one-class": {"max_nodes": 8, "max_trainers": 5},
     "classes": {"classes": "ab"},
-    "batches": {"families": True},
     "mixes": {"classes": "ab", "mixes": True},
     "extras": {"extras": True},
 }

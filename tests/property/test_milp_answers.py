@@ -24,22 +24,18 @@ from milp.worth import allocation_value
 from tests.support.problems import problems, sizes_of, without_extras
 
 PROPERTY = settings(max_examples=60, deadline=None)
-PLAIN = problems(max_nodes=9, max_trainers=5, families=True)
-CLASSES = problems(max_nodes=9, max_trainers=4, classes="abc", families=True, mixes=True)
+PLAIN = problems(max_nodes=9, max_trainers=5)
+CLASSES = problems(max_nodes=9, max_trainers=4, classes="abc", mixes=True)
 MANY_CLASSES = problems(max_nodes=9, max_trainers=4, classes="abcdef", mixes=True)
-WARMING = problems(max_nodes=7, max_trainers=4, families=True, extras=True)
-ALL = problems(max_nodes=7, max_trainers=4, classes="abc", families=True, mixes=True, extras=True)
+WARMING = problems(max_nodes=7, max_trainers=4, extras=True)
+ALL = problems(max_nodes=7, max_trainers=4, classes="abc", mixes=True, extras=True)
 # Maps and pools that are compared need small problems: most of the random ones are legal.
 EVERY_KIND = st.one_of(PLAIN, CLASSES, MANY_CLASSES, WARMING, ALL)
 
 
 def scale_of(problem: Problem) -> float:
     """What rounding is measured against: all rates times all times."""
-    curves = [
-        curve
-        for trainer in problem.trainers
-        for curve in (trainer.curve, trainer.utility, *(b.curve for b in trainer.batch_curves))
-    ]
+    curves = [curve for trainer in problem.trainers for curve in (trainer.curve, trainer.utility)]
     rates = [rate for curve in curves if curve is not None for rate in curve.samples_per_s]
     return 1.0 + sum(rates) * (problem.t_fwd_s + 20.0)
 
@@ -49,11 +45,10 @@ def is_not_below(better: float, worse: float, problem: Problem) -> bool:
 
 
 def worth(problem: Problem, assignment: dict[str, str]) -> float | None:
-    """What a map is worth, None when it is not legal; its batches are nobody's concern."""
+    """What a map is worth, None when it is not legal."""
     value = allocation_value(problem, assignment)
     allocation = Allocation(assignment=assignment, objective=value, node_price=0.0)
-    broken = [v for v in find_violations(problem, allocation) if "batch" not in v]
-    return None if broken else value
+    return None if find_violations(problem, allocation) else value
 
 
 @PROPERTY

@@ -16,9 +16,7 @@ from milp.check import find_violations, objective_value
 from milp.errors import ProblemError
 from milp.problem import (
     Allocation,
-    BatchCurve,
     Curve,
-    Objective,
     Problem,
     ProblemNode,
     ProblemTrainer,
@@ -40,12 +38,12 @@ from milp.reference.linear_model import (
 )
 from milp.reference.node_model import NodeModel, build_node_model, read_map, values_of_map
 from milp.reference.solve import solve_reference
-from milp.worth import best_batches, rate
+from milp.worth import rate
 from tests.support.linear_rows import broken_groups
 from tests.support.problems import problems
 
 IN_PROCESS = ("highs", "gurobi")  # CBC may crash: see tests/integration/test_solvers.py
-EVERYTHING = problems(max_nodes=4, max_trainers=3, classes="abc", families=True, mixes=True)
+EVERYTHING = problems(max_nodes=4, max_trainers=3, classes="abc", mixes=True)
 CURVE = Curve(sizes=(1, 2, 4), samples_per_s=(10.0, 19.0, 30.0))
 
 
@@ -72,7 +70,6 @@ def judged(problem: Problem, assignment: Mapping[str, str]) -> list[str]:
             assignment=assignment,
             objective=objective_value(problem, sizes),
             node_price=0.0,
-            batches=best_batches(problem, sizes),
         ),
     )
 
@@ -177,7 +174,7 @@ def test_rows_carry_the_numbers_of_the_paper() -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(problems(max_nodes=8, max_trainers=2, families=True))
+@given(problems(max_nodes=8, max_trainers=2))
 def test_breakpoints_give_the_objective_at_every_size(problem: Problem) -> None:
     n_nodes = len(problem.nodes)
     for one in problem.trainers:
@@ -185,25 +182,8 @@ def test_breakpoints_give_the_objective_at_every_size(problem: Problem) -> None:
         for n in range(n_nodes + 1):
             expected = rate(one, n, problem.objective)
             assert interpolate(points, n) == pytest.approx(expected, rel=1e-9, abs=1e-12)
-            held = rate(one, n, problem.objective, batch=one.current_batch)
+            held = rate(one, n, problem.objective)
             assert held_rate(one, problem.objective, n) == pytest.approx(held, rel=1e-9, abs=1e-12)
-
-
-def test_curves_that_cross_get_few_breakpoints() -> None:
-    slow = Curve(sizes=(1, 1000), samples_per_s=(1.0, 1000.0))
-    fast = Curve(sizes=(1, 1000), samples_per_s=(300.0, 500.0))
-    one = trainer(
-        "t",
-        batch_curves=(
-            BatchCurve(global_batch=32, curve=slow),
-            BatchCurve(global_batch=64, curve=fast),
-        ),
-    )
-    points = objective_points(one, Objective.THROUGHPUT, 1000)
-    assert len(points) < 16
-    for n in range(1, 1001):
-        expected = max(n, 300 + (n - 1) * 200 / 999)
-        assert interpolate(points, n) == pytest.approx(expected, rel=1e-12)
 
 
 @settings(max_examples=60, deadline=None)
@@ -217,7 +197,7 @@ def test_is_the_best_of_all_maps(problem: Problem) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(problems(max_nodes=9, max_trainers=4, classes="abc", families=True, mixes=True))
+@given(problems(max_nodes=9, max_trainers=4, classes="abc", mixes=True))
 def test_gurobi_with_sets_agrees_with_highs_with_segments(problem: Problem) -> None:
     answers = [solve_reference(problem, solver) for solver in IN_PROCESS]
     assert answers[0].objective == pytest.approx(answers[1].objective, rel=1e-6, abs=1e-6)
@@ -227,7 +207,7 @@ def test_gurobi_with_sets_agrees_with_highs_with_segments(problem: Problem) -> N
 
 
 @settings(max_examples=60, deadline=None)
-@given(problems(max_nodes=9, max_trainers=4, families=True))
+@given(problems(max_nodes=9, max_trainers=4))
 def test_sets_and_segments_have_the_same_optimum(problem: Problem) -> None:
     model = build_node_model(problem).model
     gurobi = load_backend("gurobi")

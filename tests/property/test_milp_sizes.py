@@ -12,7 +12,6 @@ from milp.exact.dual import PoolAnswer, find_price, solve_pool, solve_pool_dense
 from milp.options import Options, build_options
 from milp.pool import view_pool
 from milp.problem import (
-    BatchCurve,
     Curve,
     Objective,
     Problem,
@@ -20,7 +19,7 @@ from milp.problem import (
     ProblemTrainer,
 )
 from milp.solve import solve_sizes, solve_sizes_dense
-from milp.tables import FloatArray, IntArray, best_batch, rate_at, value_table
+from milp.tables import FloatArray, IntArray, value_table
 
 TINY = 20_000
 
@@ -256,10 +255,6 @@ def varied(chance: random.Random) -> ProblemTrainer:
         sizes = sorted(chance.sample(range(1, 30), chance.randint(1, 6)))
         return Curve(sizes=tuple(sizes), samples_per_s=tuple(chance.random() + 0.1 for _ in sizes))
 
-    batches = tuple(
-        BatchCurve(global_batch=32 * (i + 1), curve=curve())
-        for i in range(chance.choice([0, 1, 3]))
-    )
     n_min = chance.randint(1, 4)
     return ProblemTrainer(
         trainer_id=f"t{chance.random()}",
@@ -272,8 +267,6 @@ def varied(chance: random.Random) -> ProblemTrainer:
         weight=chance.random(),
         warm_up_s=chance.choice([0.0, 6.5, 500.0]),
         utility=curve(),
-        batch_curves=batches,
-        current_batch=chance.choice([None, *(batch.global_batch for batch in batches)]),
     )
 
 
@@ -301,27 +294,11 @@ def test_options_hold_the_value_tables_to_the_bit(objective: Objective) -> None:
             assert not np.isfinite(np.delete(rows[j], allowed)).any()
 
 
-def test_best_batch_is_the_best_curve_at_every_size() -> None:
-    chance = random.Random(11)  # noqa: S311 - a test
-    for _ in range(200):
-        trainer = varied(chance)
-        if not trainer.batch_curves:
-            continue
-        table = value_table(
-            replace(trainer, warm_up_s=0.0), 0, 40, t_fwd_s=1.0, objective=Objective.THROUGHPUT
-        )
-        for size in range(1, 41):
-            rates = {b.global_batch: rate_at(b.curve, size) for b in trainer.batch_curves}
-            best = best_batch(trainer, size)
-            assert best == min(b for b, rate in rates.items() if rate == max(rates.values()))
-            assert table[size] == pytest.approx(rates[best], rel=1e-12)
-
-
 def test_extras_at_zero_leave_the_table_as_it_was_to_the_bit() -> None:
     """Eq. 16 written out, beside a table of a trainer that spells every extra at zero."""
     chance = random.Random(5)  # noqa: S311 - a test
     for _ in range(100):
-        trainer = replace(varied(chance), batch_curves=(), current_batch=None, warm_up_s=0.0)
+        trainer = replace(varied(chance), warm_up_s=0.0)
         n_present = len(trainer.current)
         sizes = np.arange(36)
         rate = np.interp(sizes, (0, *trainer.curve.sizes), (0.0, *trainer.curve.samples_per_s))

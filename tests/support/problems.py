@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from milp.check import find_violations, objective_value
 from milp.problem import (
     Allocation,
-    BatchCurve,
     Curve,
     Objective,
     Problem,
@@ -38,13 +37,6 @@ def curves(draw: st.DrawFn) -> Curve:
     return Curve(sizes=tuple(sizes), samples_per_s=(max(rates[0], 0.5), *rates[1:]))
 
 
-def batches() -> st.SearchStrategy[tuple[BatchCurve, ...]]:
-    """No batches, or a family of up to three."""
-    one = st.builds(BatchCurve, global_batch=st.sampled_from([32, 64, 96]), curve=curves())
-    several = st.lists(one, max_size=3, unique_by=lambda batch: batch.global_batch)
-    return several.map(lambda family: tuple(sorted(family, key=lambda b: b.global_batch)))
-
-
 @st.composite
 def problems(
     draw: st.DrawFn,
@@ -52,13 +44,12 @@ def problems(
     max_nodes: int = 4,
     max_trainers: int = 3,
     classes: str = "a",
-    families: bool = False,
     mixes: bool = False,
     extras: bool = False,
 ) -> Problem:
     """Problems with every feature: gaps below n_min, departed nodes, waiting trainers.
 
-    ``families`` adds batches, ``mixes`` trainers that mix classes, ``extras`` warm-ups.
+    ``mixes`` adds trainers that mix classes, ``extras`` warm-ups.
     """
     objective = draw(st.sampled_from(list(Objective)))
     switches = st.sampled_from(["s1", "s2"])
@@ -78,7 +69,6 @@ def problems(
         n_current = draw(st.integers(0, min(len(names), 4)))
         current, names = tuple(names[:n_current]), names[n_current:]
         n_min = draw(st.integers(1, 3))
-        family = draw(batches()) if families else ()
         trainers.append(
             ProblemTrainer(
                 trainer_id=f"t{j}",
@@ -95,8 +85,6 @@ def problems(
                 warm_up_s=draw(st.sampled_from([0.0, 0.0, 3.0])) if extras else 0.0,
                 mixes_classes=mixes and draw(st.booleans()),
                 utility=draw(curves()) if objective is Objective.UTILITY else None,
-                batch_curves=family,
-                current_batch=draw(st.sampled_from([None, *(b.global_batch for b in family)])),
             )
         )
     return Problem(

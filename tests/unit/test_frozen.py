@@ -57,7 +57,7 @@ def test_nothing_is_decided_otherwise(seed: str, every: str) -> None:
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     document = json.loads(done.stdout)
     assert document["decisions"]["compared"] >= 100
-    assert document["problems"]["compared"] >= 100
+    assert document["problems"]["compared"] >= 80
 
 
 @pytest.mark.long

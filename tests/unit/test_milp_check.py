@@ -10,7 +10,6 @@ from milp.check import allocation_value, check, find_violations, objective_value
 from milp.errors import CheckFailed, ProblemError
 from milp.problem import (
     Allocation,
-    BatchCurve,
     Curve,
     Marginal,
     Objective,
@@ -19,7 +18,6 @@ from milp.problem import (
     ProblemTrainer,
 )
 from milp.solve import solve
-from milp.worth import best_batches
 
 CURVE = Curve(sizes=(1, 4), samples_per_s=(1.0, 3.0))
 
@@ -174,51 +172,6 @@ def test_zero_extras_are_the_plain_objective_to_the_bit() -> None:
         names = iter(("a1", "a2", "a3", "b1", "b2"))
         assignment = {next(names): t for t, size in sizes.items() for _ in range(size)}
         assert allocation_value(PROBLEM, assignment) == objective_value(PROBLEM, sizes)
-
-
-BATCHES = (
-    BatchCurve(global_batch=32, curve=Curve(sizes=(1, 4), samples_per_s=(2.0, 3.0))),
-    BatchCurve(global_batch=64, curve=Curve(sizes=(1, 4), samples_per_s=(1.0, 6.0))),
-    BatchCurve(global_batch=128, curve=Curve(sizes=(1, 4), samples_per_s=(1.0, 6.0))),
-)
-CHOOSER = replace(PROBLEM.trainers[0], batch_curves=BATCHES, current_batch=64)
-WITH_BATCHES = replace(PROBLEM, trainers=(CHOOSER, *PROBLEM.trainers[1:]))
-
-
-def test_the_best_batch_counts_and_the_present_one_pays() -> None:
-    assert best_batches(WITH_BATCHES, {"t1": 1, "t2": 1}) == {"t1": 32}
-    assert best_batches(WITH_BATCHES, {"t1": 3}) == {"t1": 64}
-    assert best_batches(WITH_BATCHES, {"t2": 2}) == {}
-    # 3 nodes: 64 reaches 1 + 5 * 2/3; growing costs what 64 earns on one node.
-    value = objective_value(WITH_BATCHES, {"t1": 3, "t2": 1})
-    assert value == pytest.approx(100 * (1 + 10 / 3) - 1.0 * 2.0 + 100.0)
-    # With no batch named, the best one on the present nodes pays.
-    unnamed = replace(WITH_BATCHES, trainers=(replace(CHOOSER, current_batch=None),))
-    assert objective_value(unnamed, {"t1": 3}) == pytest.approx(100 * (1 + 10 / 3) - 2.0 * 2.0)
-    # Another batch on as many nodes costs nothing.
-    assert objective_value(unnamed, {"t1": 1}) == pytest.approx(200.0)
-    # O(1) of the efficiency is that of the best batch.
-    efficient = replace(unnamed, objective=Objective.SCALING_EFFICIENCY)
-    assert objective_value(efficient, {"t1": 1}) == pytest.approx(100.0)
-
-
-@pytest.mark.parametrize(
-    ("batches", "violation"),
-    [
-        ({}, "trainer t1 has 3 nodes and no batch"),
-        ({"t1": 16}, "trainer t1 does not offer the batch 16"),
-        ({"t1": 32}, "trainer t1 is slower with batch 32 than with 64 on 3 nodes"),
-        ({"t1": 64, "t2": 8}, "a batch is given for t2, which offers none"),
-        ({"t1": 64, "t9": 8}, "a batch is given for t9, which offers none"),
-    ],
-)
-def test_wrong_batches_are_named(batches: dict[str, int], violation: str) -> None:
-    assignment = {"a1": "t1", "a2": "t1", "a3": "t1", "b1": "t2", "b2": "t2"}
-    value = allocation_value(WITH_BATCHES, assignment)
-    right = Allocation(assignment=assignment, objective=value, node_price=0.0, batches={"t1": 64})
-    check(WITH_BATCHES, right)
-    check(WITH_BATCHES, replace(right, batches={"t1": 128}))  # as fast
-    assert find_violations(WITH_BATCHES, replace(right, batches=batches)) == [violation]
 
 
 def test_utility_is_what_counts_when_it_is_the_objective() -> None:

@@ -23,7 +23,6 @@ from milp.codec import (
 from milp.errors import ProblemError
 from milp.problem import (
     Allocation,
-    BatchCurve,
     Curve,
     Marginal,
     Problem,
@@ -52,8 +51,6 @@ FULL = dataclasses.replace(
             settled=("n1",),
             eligible=("default",),
             utility=CURVE,
-            batch_curves=(BatchCurve(global_batch=32, curve=CURVE),),
-            current_batch=32,
         ),
     ),
 )
@@ -63,7 +60,6 @@ FULL_ALLOCATION = Allocation(
     objective=1.0,
     node_price=0.5,
     marginals={"t1": Marginal(gain_of_one_more=1.0, loss_of_one_fewer=None)},
-    batches={"t1": 32},
 )
 # Record, the schema of it, and what the codec writes for one with nothing but defaults.
 RECORDS: list[tuple[type, Mapping[str, Any], Mapping[str, Any]]] = [
@@ -71,11 +67,6 @@ RECORDS: list[tuple[type, Mapping[str, Any], Mapping[str, Any]]] = [
     (ProblemNode, PROBLEM["$defs"]["node"], problem_to_dict(BARE)["nodes"][0]),
     (ProblemTrainer, PROBLEM["$defs"]["trainer"], problem_to_dict(BARE)["trainers"][0]),
     (Curve, PROBLEM["$defs"]["curve"], problem_to_dict(BARE)["trainers"][0]["curve"]),
-    (
-        BatchCurve,
-        PROBLEM["$defs"]["batch_curve"],
-        problem_to_dict(FULL)["trainers"][0]["batch_curves"][0],
-    ),
     (Allocation, ALLOCATION, allocation_to_dict(BARE_ALLOCATION)),
     (
         Marginal,
@@ -99,11 +90,9 @@ TYPES: dict[str, tuple[Mapping[str, Any], ...]] = {  # by annotation: the rules 
     "tuple[str, ...]": ({"type": "array", "items": {"type": "string"}},),
     "tuple[ProblemNode, ...]": ({"type": "array", "items": {"$ref": "#/$defs/node"}},),
     "tuple[ProblemTrainer, ...]": ({"type": "array", "items": {"$ref": "#/$defs/trainer"}},),
-    "tuple[BatchCurve, ...]": ({"type": "array", "items": {"$ref": "#/$defs/batch_curve"}},),
     "Curve": ({"$ref": "#/$defs/curve"},),
     "Curve | None": ({"anyOf": [{"$ref": "#/$defs/curve"}, {"type": "null"}]},),
     "Mapping[str, str]": ({"type": "object", "additionalProperties": {"type": "string"}},),
-    "Mapping[str, int]": ({"type": "object", "additionalProperties": {"type": "integer"}},),
     "Mapping[str, Marginal]": (
         {"type": "object", "additionalProperties": {"$ref": "#/$defs/marginal"}},
     ),
@@ -240,7 +229,7 @@ def test_a_field_too_many_and_one_too_few_are_refused_by_both() -> None:
         (problem_to_dict(FULL), PROBLEM, problem_from_dict),
         (allocation_to_dict(FULL_ALLOCATION), ALLOCATION, allocation_from_dict),
     ):
-        open_maps = {("assignment",), ("marginals",), ("batches",)}
+        open_maps = {("assignment",), ("marginals",)}
         for path in paths(document):
             if path in open_maps or not isinstance(at(document, path), dict):
                 continue

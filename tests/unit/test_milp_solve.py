@@ -14,7 +14,6 @@ from milp.options import build_options
 from milp.pool import view_pool
 from milp.problem import (
     Allocation,
-    BatchCurve,
     Curve,
     Objective,
     Problem,
@@ -52,11 +51,6 @@ def pool_of(n_nodes: int) -> tuple[ProblemNode, ...]:
 
 def problem_of(n_nodes: int, *trainers: ProblemTrainer, t_fwd_s: float = 120.0) -> Problem:
     return Problem(nodes=pool_of(n_nodes), trainers=trainers, t_fwd_s=t_fwd_s, p_jmax=len(trainers))
-
-
-def batches(*global_batches: int) -> tuple[BatchCurve, ...]:
-    curve = Curve(sizes=(1,), samples_per_s=(1.0,))
-    return tuple(BatchCurve(global_batch=batch, curve=curve) for batch in global_batches)
 
 
 def assert_best(problem: Problem, allocation: Allocation) -> None:
@@ -281,32 +275,6 @@ def test_large_problem_with_classes_fits_and_is_proven() -> None:
     check(problem, solve(problem))
 
 
-def test_best_batch_of_each_size_is_chosen_and_named() -> None:
-    small = BatchCurve(global_batch=32, curve=Curve(sizes=(1, 4), samples_per_s=(5.0, 8.0)))
-    large = BatchCurve(global_batch=256, curve=Curve(sizes=(1, 4), samples_per_s=(2.0, 20.0)))
-    one = trainer("t0", {1: 1.0}, n_max=4, batch_curves=(small, large), current_batch=32)
-    few, many = solve(problem_of(1, one)), solve(problem_of(4, one))
-    assert few.batches == {"t0": 32}
-    assert few.objective == pytest.approx(5.0 * 120)
-    assert many.batches == {"t0": 256}
-    # Growing pauses what it has with the batch it has, 5 samples per second.
-    held = solve(problem_of(4, replace(one, current=("n0",))))
-    assert held.batches == {"t0": 256}
-    assert held.objective == pytest.approx(20.0 * 120 - 5.0 * 20)
-    check(problem_of(4, replace(one, current=("n0",))), held)
-
-
-def test_another_batch_at_the_same_size_costs_nothing() -> None:
-    slow = BatchCurve(global_batch=32, curve=Curve(sizes=(1,), samples_per_s=(5.0,)))
-    fast = BatchCurve(global_batch=64, curve=Curve(sizes=(1,), samples_per_s=(6.0,)))
-    one = trainer(
-        "t0", {1: 1.0}, n_max=1, batch_curves=(slow, fast), current_batch=32, current=("n0",)
-    )
-    allocation = solve(problem_of(1, one))
-    assert allocation.batches == {"t0": 64}
-    assert allocation.objective == pytest.approx(6.0 * 120)
-
-
 def test_utility_decides_when_it_is_the_objective() -> None:
     curve, utility = {1: 1.0, 4: 4.0}, Curve(sizes=(1, 4), samples_per_s=(1.5, 1.6))
     eager = trainer("t0", curve, n_max=4, utility=utility)
@@ -366,13 +334,6 @@ def test_nodes_that_join_earn_after_the_warm_up() -> None:
         ),
         ("BFT-3011", problem_of(1, trainer("t0", {1: 1.0}, warm_up_s=-1.0))),
         ("BFT-3011", problem_of(1, trainer("t0", {1: 1.0}, warm_up_s=float("nan")))),
-        ("BFT-3013", problem_of(1, trainer("t0", {1: 1.0}, batch_curves=batches(64, 32)))),
-        ("BFT-3013", problem_of(1, trainer("t0", {1: 1.0}, batch_curves=batches(0)))),
-        ("BFT-3014", problem_of(1, trainer("t0", {1: 1.0}, current_batch=32))),
-        (
-            "BFT-3014",
-            problem_of(1, trainer("t0", {1: 1.0}, batch_curves=batches(32), current_batch=64)),
-        ),
         (
             "BFT-3005",
             replace(

@@ -34,8 +34,7 @@ _PROBLEM = {
          "curve": {"sizes": [1, 2], "samples_per_s": [10.0, 19.0]}, "current": ["n1"],
          "settled": ["n1"], "eligible": ["a", "b"], "weight": 2.0, "warm_up_s": 3.0},
         {"trainer_id": "t2", "n_min": 1, "n_max": 3, "rescale_up_s": 1.0, "rescale_down_s": 0.5,
-         "curve": {"sizes": [2], "samples_per_s": [9.0]}, "current_batch": 32,
-         "batch_curves": [{"global_batch": 32, "curve": {"sizes": [1], "samples_per_s": [9.0]}}]},
+         "curve": {"sizes": [2], "samples_per_s": [9.0]}},
     ],
     "t_fwd_s": 120.0, "p_jmax": 2, "objective": "throughput",
 }  # fmt: skip
