@@ -74,7 +74,8 @@ def researcher(cluster: SlurmTestCluster, tmp_path: Path) -> Iterator[Researcher
     finally:
         one.says("down", "--now")
         cluster.command("scancel", "--name=bftrainer-daemon")
-        wait_for(lambda: not one.pilots(), what="no pilot is left")
+        # Where two jobs end on a node at once, slurmd 22.05 may lose one end; it is told after 65 s.
+        wait_for(lambda: not one.pilots(), timeout_s=150, what="no pilot is left")
 
 
 def test_a_dry_run_says_what_would_be_chosen_and_starts_nothing(researcher: Researcher) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
+from bftrainer.cli.main import cli
 from bftrainer.cli.up import up
 from bftrainer.errors import UsageError
 from bftrainer.model.own_site import NodeLimit, OwnSite, Wish
@@ -101,7 +102,7 @@ def test_without_a_grace_time_there_is_no_option_for_it() -> None:
     ],
 )
 def test_time_limits_are_written_as_for_sbatch(text: str, seconds: float) -> None:
-    context = click.Context(up)
+    context = click.Context(cli, **cli.context_settings)  # as ever: click keeps up's -h
     assert up.make_context("up", ["--time", text], parent=context).params["time_limit_s"] == seconds
     with pytest.raises(click.BadParameter, match="as for sbatch"):
         up.make_context("up", ["--time", "4h"], parent=context)
