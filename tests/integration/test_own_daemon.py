@@ -74,7 +74,7 @@ def researcher(cluster: SlurmTestCluster, tmp_path: Path) -> Iterator[Researcher
     finally:
         one.says("down", "--now")
         cluster.command("scancel", "--name=bftrainer-daemon")
-        # Where two jobs end on a node at once, slurmd 22.05 may lose one end; it is told after 65 s.
+        # Where two jobs end on a node at once, slurmd 22.05 may lose one end for 65 s.
         wait_for(lambda: not one.pilots(), timeout_s=150, what="no pilot is left")
 
 
