@@ -50,6 +50,7 @@ class Generations(RuleBasedStateMachine):
         self.tokens: set[str] = set()
         self.announced = 0
         self.size = 0
+        self.batches: tuple[int, ...] = ()
 
     @initialize(
         n_min=st.sampled_from([1, 1, 2, 3]),
@@ -177,6 +178,11 @@ class Generations(RuleBasedStateMachine):
         self._plan_within()
         self.run_smoothly(rounds)
 
+    @rule(batches=st.lists(st.integers(1, 4), min_size=len(NODES), max_size=len(NODES)))
+    def plan_other_batches(self, batches: list[int]) -> None:
+        self.batches = tuple(batches)
+        self._retarget()
+
     def _plan_within(self) -> None:
         """Plan as the next decision does: a size that it may have, or none."""
         nodes = sorted(self.wanted & self.pilot_of.keys())[: self.machine.n_max]
@@ -216,7 +222,11 @@ class Generations(RuleBasedStateMachine):
         return [offer(n, self.pilot_of[n]) for n in sorted(self.wanted) if n in self.pilot_of]
 
     def _retarget(self) -> None:
-        self._handle(stimuli.TargetsSet(offers=tuple(self._offers()), staying=dict(self.staying)))
+        self._handle(
+            stimuli.TargetsSet(
+                offers=tuple(self._offers()), staying=dict(self.staying), batches=self.batches
+            )
+        )
 
     def _tick(self, seconds: float) -> None:
         self.now_s += seconds
@@ -268,6 +278,7 @@ class Generations(RuleBasedStateMachine):
         if not roster:
             return
         self._check_roster(roster)
+        assert commit.batch == (self.batches[len(roster) - 1] if self.batches else 0)
         workers = self.machine.workers
         alive = {WorkerPhase.WARM, WorkerPhase.MEMBER, WorkerPhase.LEAVING}
         assert all(workers[w].phase in alive for w in roster)
@@ -327,6 +338,8 @@ class Generations(RuleBasedStateMachine):
         machine, workers = self.machine, self.machine.workers
         goal = min(len(targets), machine.n_max)
         assert machine.forming is None, machine.forming
+        if machine.members:
+            assert machine.batch == (self.batches[len(machine.members) - 1] if self.batches else 0)
         assert not machine.is_parking
         nodes = {workers[m].node for m in machine.members}
         if goal < machine.n_min:
