@@ -39,6 +39,7 @@ VERBS = {
     "daemon": ("bftrainer.cli.daemon:daemon", "Run the daemon of this user."),
     "agent": ("bftrainer.cli.agent:agent", "Run the agent of a pilot (started by the daemon)."),
     "simulate": ("bftrainer.cli.simulate:simulate", "Replay a trace of idle nodes."),
+    "compare": ("bftrainer.cli.compare:compare", "Play policies side by side."),
     "replay": ("bftrainer.cli.replay:replay", "Take a journal's decisions again and compare."),
     "journal": ("bftrainer.cli.journal:journal", "Check a journal, or remove what is old."),
     "reproduce": ("bftrainer.cli.reproduce:reproduce", "Run a paper's evaluation again."),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from bftrainer.papers.findings import Reproduced
 from bftrainer.papers.paper import Extent, Paper, Records, Result, Scenario
+from bftrainer.parallel import play_each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,21 +56,6 @@ def play_all(
     on_progress: Callable[[float], None] = lambda _: None,
 ) -> Records:
     """Play each replay once; the records do not depend on the number of processes."""
-    # The longest first, so that none is left alone at the end.
-    todo = sorted(set(runs), key=paper.cost)
-    records: dict[Any, Any] = {}
-    if processes == 1:
-        for run in todo:
-            records[run] = paper.play(scenario, run)
-            on_progress(len(records) / len(todo))
-        return records
-    with ProcessPoolExecutor(max_workers=processes) as pool:
-        futures = {pool.submit(paper.play, scenario, run): run for run in todo}
-        try:
-            for future in as_completed(futures):
-                records[futures[future]] = future.result()
-                on_progress(len(records) / len(todo))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)  # nobody needs the other replays
-            raise
-    return records
+    todo = sorted(set(runs), key=paper.cost)  # the longest first
+    play = partial(paper.play, scenario)
+    return play_each(play, todo, processes=processes, on_progress=on_progress)

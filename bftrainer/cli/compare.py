@@ -1,0 +1,144 @@
+"""``bftrainer compare``: policies side by side on the same workloads, with confidence intervals."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bftrainer.cli.common import json_option, print_json, print_table
+from bftrainer.cli.simulate import SHIPPED, command_line
+from bftrainer.cli.trace import LateProgress, load, reading_options
+from bftrainer.errors import UsageError
+
+if TYPE_CHECKING:
+    from bftrainer.compare.arena import Arena
+
+ALL = "all"
+ARENAS = ("idle", "spot")
+
+
+@click.command()
+@click.option("--policies", default=ALL, show_default=True, metavar="NAME[,NAME...]",
+              help="Policies; the others are held to the first.")  # fmt: skip
+@click.option("--arena", "arenas", multiple=True, type=click.Choice(ARENAS),
+              help="What is played; repeat for more.  [default: all]")  # fmt: skip
+@click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True,
+              help="How often, each time with other nodes, times and orders.")  # fmt: skip
+@click.option("--trace", "file", default=SHIPPED, show_default=True,
+              help="Trace of the arena idle, as for simulate.")  # fmt: skip
+@reading_options
+@click.option("--workload", default="diverse", show_default=True,
+              help="Name or JSON file, as for simulate.")  # fmt: skip
+@click.option("--trainers", "n_trainers", type=click.IntRange(1),
+              help="So many of the workload, so that all end.  [default: all]")  # fmt: skip
+@click.option("--nodes", "n_nodes", type=click.IntRange(1), default=256, show_default=True,
+              help="Of the trace.")  # fmt: skip
+@click.option("--hours", type=click.FloatRange(0.1), default=24.0, show_default=True,
+              help="Of the trace.")  # fmt: skip
+@click.option("--p-jmax", type=click.IntRange(1), default=10, show_default=True,
+              help="How many trainers run at once.")  # fmt: skip
+@click.option("--physical", is_flag=True,
+              help="Physical costs of rescales instead of the paper's.")  # fmt: skip
+@click.option("--report", "report_file", type=click.Path(path_type=Path), metavar="FILE.html",
+              help="Also write a page with figures.")  # fmt: skip
+@click.option("--processes", type=click.IntRange(1, 256), default=os.cpu_count() or 1,
+              show_default="number of cores", help="Plays at a time.")  # fmt: skip
+@json_option
+@click.pass_context
+def compare(
+    context: click.Context,
+    /,
+    policies: str,
+    seeds: int,
+    report_file: Path | None,
+    processes: int,
+    *,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Play the same workloads with several policies and show what differs."""
+    from bftrainer.compare import page, table  # noqa: PLC0415 - numpy takes 0.1 s
+    from bftrainer.compare.plays import play_all  # noqa: PLC0415
+
+    names = _policies(policies)
+    if report_file is not None:
+        page.check_pictures()
+    arenas = _arenas(**options)
+    numbers = range(1, seeds + 1)
+    with LateProgress(f"playing {len(names)} policies") as progress:
+        plays = play_all(arenas, names, numbers, processes=processes, on_progress=progress.report)
+    if report_file is not None:
+        page.write_page(report_file, plays, arenas, names, numbers, command_line(context))
+    if as_json:
+        print_json(table.document(plays, arenas, names, numbers))
+        return
+    for arena in arenas:
+        click.echo(f"{arena.name}: {arena.about}")
+        rows = table.rows_of(plays, arena.name, names, numbers)
+        print_table(table.HEADERS, [table.cells(row) for row in rows])
+        click.echo()
+
+
+def _policies(text: str) -> list[str]:
+    """Return the names, each once.
+
+    Raises:
+        UsageError: BFT-3050, there is no such policy.
+    """
+    from bftrainer.decide.policies.base import load_policy, policy_names  # noqa: PLC0415
+
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if names == [ALL]:
+        names = sorted(policy_names(), key=lambda name: (name != "milp", name))
+    if not names:
+        raise UsageError("BFT-4120", "No policy is named.", "Write --policies milp,equal-share.")
+    for name in names:
+        load_policy(name)
+    return list(dict.fromkeys(names))
+
+
+def _arenas(
+    *,
+    arenas: tuple[str, ...],
+    file: str,
+    workload: str,
+    n_trainers: int | None,
+    n_nodes: int,
+    hours: float,
+    p_jmax: int,
+    physical: bool,
+    **reading: Any,
+) -> list[Arena]:
+    from bftrainer.compare.idle_nodes import SPOT, IdleNodes  # noqa: PLC0415
+    from bftrainer.simulate.costs import PhysicalCosts  # noqa: PLC0415
+    from bftrainer.simulate.session import Choices  # noqa: PLC0415
+    from bftrainer.simulate.traces import SAMPLE  # noqa: PLC0415
+    from bftrainer.simulate.workloads import by_name, read_workload  # noqa: PLC0415
+
+    path = Path(workload)
+    trainers = read_workload(path) if path.is_file() else by_name(workload, seed=1)
+    choices = Choices(p_jmax=p_jmax, costs=PhysicalCosts() if physical else None)
+    found: list[Arena] = []
+    for name in dict.fromkeys(arenas or ARENAS):
+        if name == "spot":
+            about = f"a generated pool of {SPOT.n_nodes} nodes that change within minutes"
+            trace = None
+        else:
+            trace = load(SAMPLE if file == SHIPPED else Path(file), **reading)
+            about = f"{n_nodes} nodes and {hours:g} h of the trace {file}"
+        found.append(
+            IdleNodes(
+                name=name,
+                about=f"{about}, workload {trainers.name}, P_jmax {p_jmax}.",
+                trace=trace,
+                workload=trainers,
+                choices=choices,
+                n_trainers=n_trainers,
+                n_nodes=n_nodes,
+                hours=hours,
+            )
+        )
+    return found

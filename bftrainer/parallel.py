@@ -1,0 +1,41 @@
+"""Plays independent tasks in several processes; the results do not depend on how many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import TypeVar
+
+Task = TypeVar("Task", bound=Hashable)
+Result = TypeVar("Result")
+
+
+def play_each(
+    play: Callable[[Task], Result],
+    tasks: Iterable[Task],
+    *,
+    processes: int,
+    on_progress: Callable[[float], None] = lambda _: None,
+) -> dict[Task, Result]:
+    """Return the result of each task, played once.
+
+    ``play`` and tasks are pickled if there are several processes. Tasks begin in their order: put
+    the longest first, so that none is left alone at the end.
+    """
+    todo = list(dict.fromkeys(tasks))
+    results: dict[Task, Result] = {}
+    if processes == 1:
+        for task in todo:
+            results[task] = play(task)
+            on_progress(len(results) / len(todo))
+        return results
+    with ProcessPoolExecutor(max_workers=processes) as pool:
+        futures = {pool.submit(play, task): task for task in todo}
+        try:
+            for future in as_completed(futures):
+                results[futures[future]] = future.result()
+                on_progress(len(results) / len(todo))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)  # nobody needs the others
+            raise
+    return results

@@ -1,0 +1,93 @@
+"""``bftrainer compare``: every policy gets the same, and intervals are what they say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import pytest
+
+from bftrainer.cli.main import main
+from bftrainer.compare.arena import Score
+from bftrainer.compare.table import cells, interval, rows_of
+from bftrainer.errors import ExitCode
+
+Output = pytest.CaptureFixture[str]
+SMALL = ("--hours", "1", "--nodes", "40", "--trainers", "12", "--p-jmax", "4")
+
+
+def _compared(capsys: Output, *arguments: str) -> dict[str, Any]:
+    assert main(["compare", *SMALL, *arguments, "--json"]) == ExitCode.OK
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    for arena in found["arenas"]:
+        for row in arena["rows"]:
+            del row["figures"]["decision_ms"]  # the only one that is not the same every time
+            for score in row["scores"]:
+                del score["decision_ms"]
+    return found
+
+
+def test_scores_do_not_depend_on_processes_or_on_other_policies(capsys: Output) -> None:
+    both = ("--arena", "idle", "--policies", "milp,equal-share", "--seeds", "2")
+    one = _compared(capsys, *both, "--processes", "1")
+    assert _compared(capsys, *both, "--processes", "2") == one
+    alone = _compared(capsys, *both[:3], "equal-share", *both[4:], "--processes", "1")
+    rows = {row["policy"]: row["scores"] for row in one["arenas"][0]["rows"]}
+    assert alone["arenas"][0]["rows"][0]["scores"] == rows["equal-share"]
+    assert rows["milp"] != rows["equal-share"]
+    assert all(score["submitted"] == 12 for score in rows["milp"])
+    first, second = rows["milp"]
+    assert first != second  # other nodes, times and orders
+
+
+def test_a_page_shows_all_arenas(tmp_path: Path, capsys: Output) -> None:
+    page = tmp_path / "page.html"
+    arguments = ["--policies", "equal-share,fcfs-greedy", "--seeds", "1", "--report", str(page)]
+    assert main(["compare", *SMALL, *arguments]) == ExitCode.OK
+    shown, text = capsys.readouterr().out, page.read_text()
+    assert all(word in shown for word in ("idle:", "spot:", "equal-share", "fcfs-greedy"))
+    assert text.count("<h2>") == text.count("data:image/svg+xml") == 2
+    assert "bftrainer compare --policies equal-share,fcfs-greedy" in text
+
+
+@pytest.mark.parametrize(("text", "code"), [("nobody", "BFT-3050"), (",", "BFT-4120")])
+def test_policies_must_exist(text: str, code: str, capsys: Output) -> None:
+    assert main(["compare", "--policies", text]) != ExitCode.OK
+    assert code in capsys.readouterr().err
+
+
+def test_an_interval_is_students() -> None:
+    values = [3.0, 4.0, 8.0, 9.0, 11.0]
+    found = interval(values)
+    assert found is not None
+    assert found.mean == mean(values)
+    assert found.half == pytest.approx(2.776 * stdev(values) / 5**0.5)
+    assert interval([*values, None]) is None
+    alone = interval([2.0])
+    assert alone is not None
+    assert alone.half is None
+
+
+def _score(jct_s: float) -> Score:
+    return Score(
+        jct_mean_s=jct_s, jct_p95_s=jct_s, makespan_s=None, utilization=None, node_h=1.0,
+        fairness=1.0, rescales=0, decision_ms=1.0, completed=1, submitted=2,
+    )  # fmt: skip
+
+
+def test_policies_are_held_to_the_first_seed_by_seed() -> None:
+    """Seeds differ by a factor of ten; in pairs a difference of 10% is certain."""
+    plays = {}
+    for seed, base_s in ((1, 3600.0), (2, 36_000.0)):
+        plays["a", "milp", seed] = _score(base_s)
+        plays["a", "other", seed] = _score(1.1 * base_s)
+    first, other = rows_of(plays, "a", ["milp", "other"], [1, 2])
+    assert first.jct_against is None
+    assert other.jct_against is not None
+    assert other.jct_against.mean == pytest.approx(0.1)
+    assert other.jct_against.half == pytest.approx(0.0, abs=1e-9)
+    assert cells(other)[3:6] == (cells(other)[3], "+10.0 ±0.0%", "-")
+    assert cells(other)[1] == "-"
+    assert cells(other)[-1] == "1 of 2"
