@@ -11,7 +11,6 @@ import csv
 import importlib
 import math
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -24,7 +23,7 @@ from milp.tables import FloatArray
 
 EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
 LARGEST_LOCAL = {"yolov3": 8}  # samples per GPU that fit, where fewer than were measured
-NO_ACCUMULATION_ON_TWO = frozenset({"ncf"})  # networks that train on one GPU only
+ON_ONE_GPU = frozenset({"ncf"})  # networks that train on no more
 MOST_NODES = 16
 ROUNDING = 1e-8  # what a ratio may exceed a whole number by
 
@@ -177,8 +176,6 @@ def packed(n_gpus: int, per_node: int) -> Placement:
     return (*[per_node] * full, *([rest] if rest else []))
 
 
-def largest_size(application: Application, batch: int, sizes: Iterable[int]) -> int:
+def most_gpus(application: Application, batch: int) -> int:
     """Return the most GPUs that a job of a batch can use."""
-    if application.name in NO_ACCUMULATION_ON_TWO:
-        return 1
-    return max([1, *(n for n in sizes if n <= batch // application.smallest_local)])
+    return 1 if application.name in ON_ONE_GPU else max(1, batch // application.smallest_local)

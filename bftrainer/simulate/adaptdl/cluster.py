@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 from bftrainer.decide.asking import ask
@@ -22,12 +21,13 @@ from bftrainer.decide.policies.base import (
     in_order,
     options_of,
 )
-from bftrainer.simulate.adaptdl.application import largest_size
+from bftrainer.simulate.adaptdl.application import most_gpus
 from bftrainer.simulate.adaptdl.job import PAUSE_S, Job, estimated_curve
 from milp.problem import Objective, Problem, ProblemNode, ProblemTrainer
 
 TICK_S = 60
 NODES, GPUS_PER_NODE = 16, 4
+GPUS = tuple([ProblemNode(name=f"gpu{i:02}") for i in range(NODES * GPUS_PER_NODE)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +69,6 @@ class Cluster:
         self._held: dict[str, tuple[str, ...]] = {}  # nodes of the problem by job
         self._trainers = {job.name: self._trainer(job) for job in jobs}
 
-    @cached_property
-    def _nodes(self) -> tuple[ProblemNode, ...]:
-        return tuple([ProblemNode(name=f"gpu{i:02}") for i in range(NODES * GPUS_PER_NODE)])
-
     def run(self) -> Played:
         """Play it to the end.
 
@@ -94,8 +90,7 @@ class Cluster:
         return Played(jobs=self._jobs, decisions=decisions, decide_s=decide_s)
 
     def _trainer(self, job: Job) -> ProblemTrainer:
-        sizes = range(1, NODES * GPUS_PER_NODE + 1)
-        most = largest_size(job.application, job.batch, sizes)
+        most = min(len(GPUS), most_gpus(job.application, job.batch))
         curve = estimated_curve(job.application, job.batch, most, GPUS_PER_NODE)
         rigid = self._setup.is_rigid
         return ProblemTrainer(
@@ -110,7 +105,7 @@ class Cluster:
     def _ask(self, active: Sequence[Job], now_s: int) -> Decided:
         setup = self._setup
         problem = Problem(
-            nodes=self._nodes,
+            nodes=GPUS,
             trainers=tuple(
                 [
                     replace(self._trainers[job.name], current=self._held.get(job.name, ()))
@@ -132,18 +127,17 @@ class Cluster:
 
     def _carry_out(self, active: Sequence[Job], decided: Decided) -> None:
         held: dict[str, list[str]] = {}
-        for node, name in decided.allocation.assignment.items():
-            held.setdefault(name, []).append(node)
+        for gpu, name in decided.allocation.assignment.items():
+            held.setdefault(name, []).append(gpu)
         self._state = decided.state
-        self._held = {name: tuple(nodes) for name, nodes in held.items()}
+        self._held = {name: tuple(gpus) for name, gpus in held.items()}
         sizes = decided.allocation.sizes()
         by_name = {job.name: job for job in active}
         changed = [job for job in active if len(job.nodes) != sizes.get(job.name, 0)]
         for job in changed:
-            job.nodes = ()
-            if job.name not in sizes:
-                job.move(())
-            job.dropped = decided.dropped.get(job.name, "")
+            job.move(())
+        for name, why in decided.dropped.items():
+            by_name[name].dropped = why
         order = [by_name[name] for name in in_order(by_name, decided.order)]
         if not decided.order:
             order.sort(key=lambda job: sizes.get(job.name, 0))
@@ -153,7 +147,7 @@ class Cluster:
                 free[node] -= 1
         for job in order:
             if job in changed and job.name in sizes:
-                job.move(_placed(sizes[job.name], free))
+                job.move(place(sizes[job.name], free))
 
 
 def _standing(job: Job) -> Standing:
@@ -165,7 +159,7 @@ def _standing(job: Job) -> Standing:
     )
 
 
-def _placed(n_gpus: int, free: list[int]) -> tuple[int, ...]:
+def place(n_gpus: int, free: list[int]) -> tuple[int, ...]:
     """Take GPUs of the emptiest nodes, the lowest number of equals; ``free`` changes."""
     nodes: list[int] = []
     while len(nodes) < n_gpus:

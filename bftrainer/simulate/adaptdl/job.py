@@ -6,7 +6,7 @@ its GPUs as the artifact does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
@@ -18,7 +18,7 @@ from milp.problem import Curve
 PAUSE_S = 30
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Job:
     """One job of a workload."""
 
@@ -31,23 +31,28 @@ class Job:
     epoch: int = 0
     ended_s: int | None = None
     dropped: str = ""  # why the policy ended it; "": it did not
-    restarts: int = -1  # changes of placement after the first
     gpu_s: int = 0  # attained
+    _moves: int = 0
     _progress: float = 0.0
     _pause_s: int = 0
-    _pace: float | None = field(default=None)  # progress per second; None: to be computed
+    _pace: float | None = None  # progress per second; None: to be computed
 
     @property
     def is_over(self) -> bool:
         """Whether it needs no GPUs any more."""
         return self.ended_s is not None or bool(self.dropped)
 
+    @property
+    def restarts(self) -> int:
+        """How often it was given other GPUs after its first ones."""
+        return max(0, self._moves - 1)
+
     def move(self, nodes: tuple[int, ...]) -> None:
         """Give it these GPUs instead of those it has."""
         self.nodes, self._pace = nodes, None
         if nodes:
             self._pause_s = PAUSE_S
-            self.restarts += 1
+            self._moves += 1
 
     def advance(self, now_s: int, span_s: int) -> None:
         """Train from ``now_s`` on."""
