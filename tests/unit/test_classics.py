@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -226,11 +227,11 @@ class TestTetris(PolicyConformance):
     def test_row(self) -> None:
         """4 of 8 GPUs and 24 of 32 processors are free; <1, 12>, 40 left and <4, 8>, 400 left."""
         free, total = (4.0, 24.0), (8.0, 32.0)
-        aligned = [alignment(demand, free, total) for demand in ((1.0, 12.0), (4.0, 8.0))]
-        assert aligned == [0.34375, 0.4375]
-        worth = exchange_rate(aligned, [40.0, 400.0])
-        scores = [a - worth * left for a, left in zip(aligned, (40.0, 400.0), strict=True)]
-        assert scores == pytest.approx([0.273, -0.273], abs=5e-4)
+        aligned = alignment([[1.0, 12.0], [4.0, 8.0]], free, total)
+        assert aligned.tolist() == [0.34375, 0.4375]
+        left = np.array([40.0, 400.0])
+        scores = aligned - exchange_rate(aligned, left) * left
+        assert scores.tolist() == pytest.approx([0.273, -0.273], abs=5e-4)
 
     def test_on_one_class_the_short_one_comes_before_the_long_one(self) -> None:
         """Work left: A 4 x 19.35 s, B 2 x 12.5 s, C 3 x 10 s; alignment 2/3, 1/3 and 1/2."""

@@ -21,7 +21,7 @@ def serve(
     """Serve trainers in order; elastic ones take what is left of n_min to n_max."""
     running = 0
     for j in order:
-        if running == handing.problem.p_jmax:
+        if running == handing.problem.p_jmax or not any(handing.free):
             break
         n_min = handing.trainers[j].n_min
         request = handing.largest(j)

@@ -11,22 +11,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
 from bftrainer.decide.policies.handing import Handing, seconds
 from milp.problem import Problem
+from milp.tables import FloatArray
 
 LONGEST_S = 1e9  # of a trainer whose rate is 0
 
 
-def alignment(demand: Sequence[float], free: Sequence[float], total: Sequence[float]) -> float:
-    """Return the product of demand and what is free, as shares of each resource, summed."""
-    rows = zip(demand, free, total, strict=True)
-    return sum([(some / most) * (left / most) for some, left, most in rows if most])
+def alignment(demands: npt.ArrayLike, free: Sequence[float], total: Sequence[float]) -> FloatArray:
+    """Return, by row of demands, its product with what is free, both as shares of the total."""
+    most = np.maximum(total, 1.0)
+    aligned: FloatArray = (np.asarray(demands, dtype=np.float64) / most) @ (free / most)
+    return aligned
 
 
-def exchange_rate(alignments: Sequence[float], work_left: Sequence[float]) -> float:
+def exchange_rate(aligned: FloatArray, work_left: FloatArray) -> float:
     """Return epsilon: how much alignment a unit of work left is worth."""
-    return sum(alignments) / sum(work_left) if sum(work_left) > 0.0 else 0.0
+    return float(aligned.sum() / work_left.sum()) if work_left.sum() > 0.0 else 0.0
 
 
 class TetrisPolicy:
@@ -36,57 +41,58 @@ class TetrisPolicy:
     traits = Traits(follows_curves=False, admits=True, reads_rates=True)
 
     def allocate(self, problem: Problem, context: Context, /) -> Decided:
-        """Serve one by one."""
+        """Serve one by one, by scores made anew each time."""
         handing = Handing(problem, admits=True)
-        queue = [j for j in range(len(handing.trainers)) if handing.largest(j)]
-        work = _work_left(handing, context, queue)
-        worth = exchange_rate([_aligned(handing, j)[0] for j in queue], list(work.values()))
+        requests = [handing.largest(j) for j in range(len(handing.trainers))]
+        work_left = _work_left(handing, context, requests)
+        # A row for each class that a trainer could choose.
+        rows = [(j, k) for j, size in enumerate(requests) if size for k in _choices(handing, j)]
+        demands = np.array([_demand(handing, requests[j], j, k) for j, k in rows])
+        work = work_left[[j for j, _ in rows]]
+        demands = demands.reshape(len(rows), len(handing.counts))
+        worth = exchange_rate(alignment(demands, handing.free, handing.counts), work)
         served: list[int] = []
-        while queue and len(served) < problem.p_jmax:
-            scores = {}
-            for j in queue:
-                aligned, at = _aligned(handing, j)
-                scores[j] = aligned - worth * work[j], -j, at
-            for j in sorted(queue, key=scores.__getitem__, reverse=True):
-                need = max(handing.trainers[j].n_min, handing.largest(j))
-                if handing.settle(j, need, scores[j][2]) and handing.take(j, need):
+        tried: set[int] = set()
+        while any(handing.free) and len(served) < problem.p_jmax and len(tried) < len(requests):
+            scores = alignment(demands, handing.free, handing.counts) - worth * work
+            for row in np.argsort(-scores, kind="stable").tolist():
+                j, k = rows[row]
+                if j in tried:
+                    continue
+                tried.add(j)  # who does not fit now never will
+                need = max(handing.trainers[j].n_min, requests[j])
+                if handing.settle(j, need, k) and handing.take(j, need):
                     served.append(j)
                     break
             else:
-                break  # nobody fits
-            queue.remove(served[-1])
-        waiting = [j for j in range(len(handing.trainers)) if j not in served]
+                break
+        waiting = [j for j in range(len(requests)) if j not in served]
         return handing.answer(self.name, [*served, *waiting])
 
 
-def _work_left(handing: Handing, context: Context, queue: Sequence[int]) -> dict[int, float]:
+def _work_left(handing: Handing, context: Context, requests: Sequence[int]) -> FloatArray:
     """Node-seconds left at the requested size; without a goal as for the one with most."""
-    work: dict[int, float] = {}
-    for j in queue:
-        left, size = (
-            context.trainers[handing.trainers[j].trainer_id].left_samples,
-            handing.largest(j),
-        )
+    work = np.full(len(requests), -1.0)
+    for j, size in enumerate(requests):
+        left = context.trainers[handing.trainers[j].trainer_id].left_samples
         if left is not None:
             work[j] = size * min(seconds(left, handing.rate(j, size)), LONGEST_S)
-    most = max(work.values(), default=0.0)
-    return {j: work.get(j, most) for j in queue}
+    work[work < 0.0] = max(0.0, work.max(initial=0.0))
+    return work
 
 
-def _aligned(handing: Handing, j: int) -> tuple[float, int]:
-    """Alignment of what a trainer requests, and the class in which it is best."""
-    size, total, home = handing.largest(j), handing.counts, handing.home[j]
-    classes = handing.accepted(j)
-    if handing.pool.mixes[j]:  # of each class in proportion
-        share = size / sum(total[k] for k in classes)
-        demand = [share * count * (k in classes) for k, count in enumerate(total)]
-        return alignment(demand, handing.free, total), classes[0]
-    options = []
-    for k in classes if home is None else [home]:
-        demand = [float(size * (k == i)) for i in range(len(total))]
-        options.append((alignment(demand, handing.free, total), -k))
-    best, at = max(options)
-    return best, -at
+def _choices(handing: Handing, j: int) -> list[int]:
+    home = handing.home[j]
+    return handing.accepted(j) if home is None else [home]
+
+
+def _demand(handing: Handing, size: int, j: int, k: int) -> list[float]:
+    """What it would take of each class; who mixes classes takes of each in proportion."""
+    counts, accepts = handing.counts, handing.pool.accepts[j]
+    if not handing.pool.mixes[j]:
+        return [float(size * (k == other)) for other in range(len(counts))]
+    offered = [count * taken for count, taken in zip(counts, accepts, strict=True)]
+    return [size * count / sum(offered) for count in offered]
 
 
 POLICY: AllocationPolicy = TetrisPolicy()
