@@ -40,7 +40,7 @@ def allocate(
         BftError: BFT-3054, an answer is not valid.
     """
     trainers, budget = given.trainers, given.settings.explore_budget
-    if problem.objective is Objective.THROUGHPUT:
+    if problem.objective is Objective.THROUGHPUT or policy.traits.reads_rates:
         problem = put_to_scale(problem, trainers, is_bold=budget > 0.0)
     best = ask(policy, problem, context)
     if budget <= 0.0 or not policy.traits.follows_curves:

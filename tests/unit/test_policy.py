@@ -158,7 +158,7 @@ def test_a_single_mistake_is_the_error_itself(written: Callable[[str], Path]) ->
         ("reserve_nodes_per_type: null", "BFT-2111", 1, 1, "must be a whole number", "1."),
         ("policy: equal_share", "BFT-2112", 1, 9, "policy is equal_share", "milp"),
         ("policy: equalshare", "BFT-2114", 1, 9, "'equalshare'", "Did you mean equal-share?"),
-        ("policy: other", "BFT-2114", 1, 9, "'other'", "Installed: equal-share"),
+        ("policy: other", "BFT-2114", 1, 9, "'other'", "equal-share, fcfs-greedy"),
         ("p_jmax: 1_0", "BFT-2111", 1, 9, "1_0", "The default is 10."),
         ("p_jmax: yes", "BFT-2111", 1, 9, "yes", "The default is 10."),
         ("p_jmax: -1", "BFT-2112", 1, 9, "-1", "The default is 10."),

@@ -42,6 +42,9 @@ class Traits:
     follows_curves: bool = True
     # True: it chooses among all trainers; the simulator offers it more than the first p_jmax.
     admits: bool = False
+    # True: it compares times or rates of different trainers, so that those whose throughput is
+    # unknown are given one comparable with the others', whatever the objective.
+    reads_rates: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

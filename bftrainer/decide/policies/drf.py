@@ -1,0 +1,44 @@
+"""Dominant resource fairness.
+
+Source: Ghodsi et al., "Dominant Resource Fairness" (NSDI'11), sections 4.1 and 4.3: the next task
+goes to the user whose dominant share, the largest share of any resource, is smallest; shares are
+divided by the users' weights. Here a resource is a class of nodes, a task is one node, a user is a
+trainer. With one class and equal weights this is equal share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.filling import Step, admit, fill
+from bftrainer.decide.policies.handing import Handing
+from milp.problem import Problem
+
+
+def dominant_share(used: Sequence[float], capacity: Sequence[float], weight: float = 1.0) -> float:
+    """Return the largest share of any resource, by weight; that of weight 0 is infinite."""
+    share = max([n / most for n, most in zip(used, capacity, strict=True) if most], default=0.0)
+    return share / weight if weight > 0.0 else math.inf
+
+
+class DrfPolicy:
+    """Each trainer has n_min, then the smallest dominant share gets the next node."""
+
+    name = "drf"
+    traits = Traits(follows_curves=False)
+
+    def allocate(self, problem: Problem, context: Context, /) -> Decided:  # noqa: ARG002
+        """Give n_min to all, then node by node."""
+        handing = Handing(problem)
+
+        def next_step(j: int, size: int) -> Step:
+            share = dominant_share(handing.given(j), handing.counts, handing.trainers[j].weight)
+            return Step(-share, size + 1)
+
+        fill(admit(handing, range(len(handing.trainers))), next_step, handing.take)
+        return handing.answer(self.name)
+
+
+POLICY: AllocationPolicy = DrfPolicy()

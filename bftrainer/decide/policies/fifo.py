@@ -1,0 +1,26 @@
+"""First in, first out: trainers get what they request in order of submission."""
+
+from __future__ import annotations
+
+from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.handing import Handing
+from bftrainer.decide.policies.queueing import serve
+from milp.problem import Problem
+
+
+class FifoPolicy:
+    """Rigid (``queueing``): n_max or nothing; who does not fit is passed over.
+
+    fcfs-greedy is the same for elastic trainers.
+    """
+
+    name = "fifo"
+    traits = Traits(follows_curves=False, admits=True)
+
+    def allocate(self, problem: Problem, context: Context, /) -> Decided:  # noqa: ARG002
+        """Serve the trainers in order of submission."""
+        handing = Handing(problem, admits=True)
+        return serve(handing, range(len(handing.trainers)), self.name)
+
+
+POLICY: AllocationPolicy = FifoPolicy()

@@ -1,0 +1,187 @@
+"""Nodes as a simple policy hands them out, trainer by trainer or node by node.
+
+Keeps what is free in each class and what each trainer was given, so that a policy only says who
+gets how many next: ``room`` is what the rules of the problem still allow. Used by ``queueing`` and
+``filling``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from bftrainer.decide.policies.base import Decided
+from milp.answer import NO_MARGINAL, make_allocation
+from milp.options import build_options
+from milp.pool import view_pool
+from milp.problem import Objective, Problem
+from milp.tables import FloatArray, rate_curve
+from milp.validate import validate
+
+
+class Handing:
+    """The pool while it is handed out; trainers by their index j in order of submission.
+
+    A trainer that mixes classes takes nodes of several. Any other one keeps to its home: the class
+    it has most nodes of, or the one chosen for it.
+    """
+
+    def __init__(self, problem: Problem, *, admits: bool = False) -> None:
+        """Begin with all nodes free.
+
+        Args:
+            problem: what is asked.
+            admits: whether any trainer may be among the p_jmax, not the first ones only.
+
+        Raises:
+            milp.errors.ProblemError: the problem is malformed.
+        """
+        validate(problem)
+        self.problem = problem
+        self._seen = replace(problem, p_jmax=len(problem.trainers)) if admits else problem
+        self.pool = view_pool(self._seen)
+        self.trainers = self.pool.trainers
+        self.counts = self.pool.counts()
+        self.free = list(self.counts)
+        self._split = [[0] * len(self.counts) for _ in self.trainers]
+        self.home = [self._home_of(j) for j in range(len(self.trainers))]  # None: not chosen
+
+    def _home_of(self, j: int) -> int | None:
+        """The class it has most nodes of; one that mixes classes has its first as a stand-in."""
+        accepted, held = self.accepted(j), self.pool.held[j]
+        if self.pool.mixes[j] and accepted:
+            return accepted[0]
+        return max(accepted, key=held.__getitem__) if self.pool.present[j] and accepted else None
+
+    def accepted(self, j: int) -> list[int]:
+        """Classes that a trainer accepts."""
+        return [k for k, accepts in enumerate(self.pool.accepts[j]) if accepts]
+
+    def size(self, j: int) -> int:
+        """Nodes given to a trainer so far."""
+        return sum(self._split[j])
+
+    def given(self, j: int) -> list[int]:
+        """Nodes given to a trainer so far, by class."""
+        return self._split[j]
+
+    def largest(self, j: int) -> int:
+        """Most nodes it could have, were it alone."""
+        home = self.home[j]
+        classes = self.accepted(j) if home is None else [home]
+        return max([self.pool.largest(j, k) for k in classes], default=0)
+
+    def room(self, j: int) -> int:
+        """Most nodes it can have while the others keep theirs; 0 without a home."""
+        home = self.home[j]
+        if home is None:
+            return 0
+        if not self.pool.mixes[j]:
+            return min(self.pool.largest(j, home), self.free[home] + self._split[j][home])
+        left, held = self._left_for(j), self.pool.held[j]
+        most = self.trainers[j].n_max
+        if self._keeps_all(j, left):
+            return min(most, sum(left))
+        return min(most, sum(map(min, held, left)))
+
+    def settle(self, j: int, need: int, preferred: int | None = None) -> bool:
+        """Choose a home for a trainer without one; whether it can have ``need`` nodes.
+
+        It is the preferred class or the least contended one, with most free nodes per trainer at
+        home there, among those with room.
+        """
+        if self.home[j] is None:
+            fitting = [k for k in self.accepted(j) if self.free[k] >= need]
+            if not fitting:
+                return False
+            least = max(fitting, key=lambda k: self.free[k] / (1 + self.home.count(k)))
+            self.home[j] = preferred if preferred in fitting else least
+        return self.room(j) >= need
+
+    def take(self, j: int, size: int) -> bool:
+        """Let a trainer have ``size`` nodes if there is room; whether there is."""
+        if size > self.room(j):
+            return False
+        home, left = self.home[j], self._left_for(j)
+        if home is None:
+            taken = [0] * len(left)
+        elif not self.pool.mixes[j]:
+            taken = [size * (k == home) for k in range(len(left))]
+        else:
+            taken = self._mixed(j, size, left)
+        for k, count in enumerate(taken):
+            self.free[k] += self._split[j][k] - count
+        self._split[j] = taken
+        return True
+
+    def _left_for(self, j: int) -> list[int]:
+        """Free nodes that it accepts and its own, by class."""
+        pairs = zip(self.free, self._split[j], self.pool.accepts[j], strict=True)
+        return [free + own if accepts else 0 for free, own, accepts in pairs]
+
+    def _keeps_all(self, j: int, left: Sequence[int]) -> bool:
+        """Whether it can keep all the nodes it has, which one that grows must."""
+        held = self.pool.held[j]
+        n_held = sum(min(n, some) for n, some in zip(held, left, strict=True))
+        return n_held == len(self.pool.present[j])
+
+    def _mixed(self, j: int, size: int, left: Sequence[int]) -> list[int]:
+        """Nodes by class: those it has first, then of the classes with most left."""
+        held, taken, need = self.pool.held[j], [0] * len(left), size
+        if self._keeps_all(j, left) and size >= len(self.pool.present[j]):
+            taken, need = list(held), size - sum(held)
+            spare = [some - n for some, n in zip(left, held, strict=True)]
+        else:
+            spare = [min(some, n) for some, n in zip(left, held, strict=True)]
+        for k in sorted(range(len(left)), key=lambda k: -spare[k]):
+            more = min(need, spare[k])
+            taken[k] += more
+            need -= more
+        return taken
+
+    def rates(self, j: int) -> list[float]:
+        """Samples per second of sizes 0 to the largest, with the fastest batch."""
+        return self._rates_at(j, np.arange(self.largest(j) + 1.0))
+
+    def rate(self, j: int, size: float) -> float:
+        """Samples per second at a size."""
+        return self._rates_at(j, np.array([size]))[0]
+
+    def _rates_at(self, j: int, sizes: FloatArray) -> list[float]:
+        curve = rate_curve(self.trainers[j], Objective.THROUGHPUT)
+        found = np.interp(sizes, (0, *curve.sizes), (0.0, *curve.samples_per_s))
+        rates: list[float] = found.tolist()
+        return rates
+
+    def answer(self, name: str, order: Sequence[int] = ()) -> Decided:
+        """Build the answer; its node price is 0, because nothing was priced.
+
+        Args:
+            name: of the policy.
+            order: of admission; those with nodes come first. Empty: that of submission.
+        """
+        ids = [trainer.trainer_id for trainer in self.trainers]
+        named = sorted(order, key=lambda j: not self.size(j))
+        allocation = make_allocation(
+            self._seen,
+            self.pool,
+            build_options(self._seen, self.pool),
+            sizes=[self.size(j) for j in range(len(ids))],
+            classes=[home or 0 for home in self.home],
+            node_price=0.0,
+            solver=name,
+            split=self._split,
+        )
+        stopped = {ids[j]: NO_MARGINAL for j in named[self.problem.p_jmax :]}
+        allocation = replace(allocation, marginals={**allocation.marginals, **stopped})
+        return Decided(allocation=allocation, order=tuple([ids[j] for j in named]))
+
+
+def seconds(samples: float, rate: float) -> float:
+    """Return how long samples take; 0 for none, infinite at rate 0."""
+    if samples <= 0.0:
+        return 0.0
+    return samples / rate if rate > 0.0 else math.inf

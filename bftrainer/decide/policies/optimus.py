@@ -1,0 +1,41 @@
+"""Optimus: nodes go where they shorten a trainer's remaining time most.
+
+Source: Peng et al., "Optimus" (EuroSys'18), section 4.1. Each trainer gets n_min, in order of
+submission; then each further node goes to the one whose time left falls most by it, while any
+falls. The paper fits speed and loss online; here the curve is what is learnt (``profile``), and
+the samples left are those of the goal.
+"""
+
+from __future__ import annotations
+
+from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.filling import Step, admit, fill, samples_ahead, saved
+from bftrainer.decide.policies.handing import Handing, seconds
+from milp.problem import Problem
+
+
+class OptimusPolicy:
+    """Greedy, by the seconds that one node more saves."""
+
+    name = "optimus"
+    traits = Traits(reads_rates=True)
+
+    def allocate(self, problem: Problem, context: Context, /) -> Decided:
+        """Give n_min to all, then node by node."""
+        handing = Handing(problem)
+        admitted = admit(handing, range(len(handing.trainers)))
+        rates = {j: handing.rates(j) for j in admitted}
+        ahead = {j: samples_ahead(handing, context, j) for j in admitted}
+
+        def next_step(j: int, size: int) -> Step | None:
+            if size + 1 >= len(rates[j]):
+                return None
+            times = [seconds(ahead[j], rate) for rate in rates[j][size : size + 2]]
+            gain_s = saved(*times)
+            return Step(gain_s, size + 1) if gain_s > 0.0 else None
+
+        fill(admitted, next_step, handing.take)
+        return handing.answer(self.name)
+
+
+POLICY: AllocationPolicy = OptimusPolicy()

@@ -1,0 +1,45 @@
+"""Pollux: the mean speed-up of all trainers, where the slow ones count most.
+
+Source: Qiao et al., "Pollux" (OSDI'21), section 4.2: maximised is the power mean, with p = -1, of
+the speed-ups, a trainer's goodput over that on its fair share. Goodput is throughput times
+statistical efficiency (``profile.goodput``). The decision knows throughput only: with the batch
+fixed efficiency is a factor that cancels, with batch_curves the fastest batch counts. The paper
+searches with a genetic algorithm. With p = -1 the goal is the least sum of the inverses of the
+speed-ups; on concave curves it is reached by giving each node to whom it helps most. Not done: its
+penalty for rescales, because trainers rescale in place, and its avoidance of shared nodes.
+"""
+
+from __future__ import annotations
+
+from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.filling import Step, admit, fair_sizes, fill, next_rise, saved
+from bftrainer.decide.policies.handing import Handing, seconds
+from milp.problem import Problem
+
+
+class PolluxPolicy:
+    """Greedy, by how much a node lessens the sum of inverse speed-ups."""
+
+    name = "pollux"
+    traits = Traits()
+
+    def allocate(self, problem: Problem, context: Context, /) -> Decided:  # noqa: ARG002
+        """Give n_min to all, then step by step."""
+        handing = Handing(problem)
+        sizes = fair_sizes(handing, range(len(handing.trainers)))
+        admitted = admit(handing, range(len(handing.trainers)))
+        rates = {j: handing.rates(j) for j in admitted}
+        fair = {j: handing.rate(j, sizes[j]) for j in admitted}
+
+        def next_step(j: int, size: int) -> Step | None:
+            higher = next_rise(rates[j], size)
+            if higher is None:
+                return None
+            slow, quick = (seconds(fair[j], rates[j][n]) for n in (size, higher))
+            return Step(saved(slow, quick) / (higher - size), higher)
+
+        fill(admitted, next_step, handing.take)
+        return handing.answer(self.name)
+
+
+POLICY: AllocationPolicy = PolluxPolicy()

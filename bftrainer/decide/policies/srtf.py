@@ -1,0 +1,46 @@
+"""Shortest remaining time first.
+
+The time that a trainer needs for the samples left at the size it requests decides; of equal times
+the one that requests fewer nodes is first. Trainers without a goal in samples come after the
+others, in order of submission.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.handing import Handing, seconds
+from bftrainer.decide.policies.queueing import by_key, serve
+from milp.problem import Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How trainers are served."""
+
+    elastic: bool = False  # each takes what is left of n_min to n_max; false: n_max or nothing
+
+
+class SrtfPolicy:
+    """Shorter trainers displace longer ones."""
+
+    name = "srtf"
+    traits = Traits(options=Options, follows_curves=False, admits=True, reads_rates=True)
+
+    def allocate(self, problem: Problem, context: Context, /) -> Decided:
+        """Serve the trainers by the time they need."""
+        handing = Handing(problem, admits=True)
+
+        def key(j: int) -> tuple[bool, float, int]:
+            left = context.trainers[handing.trainers[j].trainer_id].left_samples
+            if left is None:
+                return True, 0.0, 0
+            request = handing.largest(j)
+            return False, seconds(left, handing.rate(j, request)), request
+
+        order = by_key(handing, key)
+        return serve(handing, order, self.name, is_elastic=context.options.elastic)
+
+
+POLICY: AllocationPolicy = SrtfPolicy()

@@ -1,0 +1,98 @@
+"""Tetris: trainers that fit well into what is free, and short ones, come first.
+
+Source: Grandl et al., "Multi-resource packing for cluster schedulers" (SIGCOMM'14), section 3:
+the score is the alignment of demand and free resources, both as shares of the pool, less
+epsilon times the work left; epsilon is the mean alignment over the mean work left. Here a resource
+is a class of nodes, the demand is what a rigid trainer requests (``queueing``), its work left are
+the node-seconds it needs at that size. Unlike a task of the paper a trainer can be displaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.handing import Handing, seconds
+from milp.problem import Problem
+from milp.tables import FloatArray
+
+LONGEST_S = 1e9  # of a trainer whose rate is 0
+
+
+def alignment(demands: npt.ArrayLike, free: Sequence[float], total: Sequence[float]) -> FloatArray:
+    """Return, by row of demands, its product with what is free, both as shares of the total."""
+    most = np.maximum(total, 1.0)
+    aligned: FloatArray = (np.asarray(demands, dtype=np.float64) / most) @ (free / most)
+    return aligned
+
+
+def exchange_rate(aligned: FloatArray, work_left: FloatArray) -> float:
+    """Return epsilon: how much alignment a unit of work left is worth."""
+    return float(aligned.sum() / work_left.sum()) if work_left.sum() > 0.0 else 0.0
+
+
+class TetrisPolicy:
+    """The trainer of the best score among those that fit is next."""
+
+    name = "tetris"
+    traits = Traits(follows_curves=False, admits=True, reads_rates=True)
+
+    def allocate(self, problem: Problem, context: Context, /) -> Decided:
+        """Serve one by one, by scores made anew each time."""
+        handing = Handing(problem, admits=True)
+        requests = [handing.largest(j) for j in range(len(handing.trainers))]
+        work_left = _work_left(handing, context, requests)
+        # A row for each class that a trainer could choose.
+        rows = [(j, k) for j, size in enumerate(requests) if size for k in _choices(handing, j)]
+        demands = np.array([_demand(handing, requests[j], j, k) for j, k in rows])
+        work = work_left[[j for j, _ in rows]]
+        demands = demands.reshape(len(rows), len(handing.counts))
+        worth = exchange_rate(alignment(demands, handing.free, handing.counts), work)
+        served: list[int] = []
+        tried: set[int] = set()
+        while any(handing.free) and len(served) < problem.p_jmax and len(tried) < len(requests):
+            scores = alignment(demands, handing.free, handing.counts) - worth * work
+            for row in np.argsort(-scores, kind="stable").tolist():
+                j, k = rows[row]
+                if j in tried:
+                    continue
+                tried.add(j)  # who does not fit now never will
+                need = max(handing.trainers[j].n_min, requests[j])
+                if handing.settle(j, need, k) and handing.take(j, need):
+                    served.append(j)
+                    break
+            else:
+                break
+        waiting = [j for j in range(len(requests)) if j not in served]
+        return handing.answer(self.name, [*served, *waiting])
+
+
+def _work_left(handing: Handing, context: Context, requests: Sequence[int]) -> FloatArray:
+    """Node-seconds left at the requested size; without a goal as for the one with most."""
+    work = np.full(len(requests), -1.0)
+    for j, size in enumerate(requests):
+        left = context.trainers[handing.trainers[j].trainer_id].left_samples
+        if left is not None:
+            work[j] = size * min(seconds(left, handing.rate(j, size)), LONGEST_S)
+    work[work < 0.0] = max(0.0, work.max(initial=0.0))
+    return work
+
+
+def _choices(handing: Handing, j: int) -> list[int]:
+    home = handing.home[j]
+    return handing.accepted(j) if home is None else [home]
+
+
+def _demand(handing: Handing, size: int, j: int, k: int) -> list[float]:
+    """What it would take of each class; who mixes classes takes of each in proportion."""
+    counts, accepts = handing.counts, handing.pool.accepts[j]
+    if not handing.pool.mixes[j]:
+        return [float(size * (k == other)) for other in range(len(counts))]
+    offered = [count * taken for count, taken in zip(counts, accepts, strict=True)]
+    return [size * count / sum(offered) for count in offered]
+
+
+POLICY: AllocationPolicy = TetrisPolicy()
