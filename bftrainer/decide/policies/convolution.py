@@ -57,12 +57,14 @@ def _tables(rows: Sequence[Floats], spare: int) -> list[Floats]:
     memory = np.empty((min(widest, BLOCK), spare + 1))
     tables = [table.copy()]
     for row in rows:
-        best = np.full(spare + 1, -np.inf)
-        for first in range(0, len(row), BLOCK):
+        some = row[:BLOCK, None]
+        sums = np.add(before[: len(some)], some, out=memory[: len(some)])
+        best = np.maximum.reduce(sums, axis=0)
+        for first in range(BLOCK, len(row), BLOCK):  # these need ``first`` nodes to spare
             some = row[first : first + BLOCK, None]
-            last = first + len(some)
-            sums = np.add(before[first:last, first:], some, out=memory[: len(some), first:])
-            np.maximum(best[first:], sums.max(axis=0), out=best[first:])
+            beyond = before[first : first + len(some), first:]
+            sums = np.add(beyond, some, out=memory[: len(some), first:])
+            np.maximum(best[first:], np.maximum.reduce(sums, axis=0), out=best[first:])
         table[:] = best
         tables.append(best)
     return tables

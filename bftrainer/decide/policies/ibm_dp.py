@@ -68,7 +68,8 @@ class IbmDpPolicy:
         pool = view_pool(replace(everybody, p_jmax=len(line)))
         is_round = _is_due(state["round_s"], options.period_s, context.now_s) or _stops(pool)
         entering = [line[one.j] for one in _enter(pool, problem.p_jmax, shrinks=is_round)]
-        running = _ordered(problem, in_order(line, tuple(entering)))
+        submitted = [trainer.trainer_id for trainer in problem.trainers]
+        running = _ordered(problem, in_order(submitted, tuple(entering)))
         pool = view_pool(running)
         found = _enter(pool, len(entering), shrinks=is_round)
         known = {*state["entered"], *entering}
@@ -85,7 +86,7 @@ class IbmDpPolicy:
             ),
             state={"entered": [one for one in line if one in known], "round_s": round_s},
             wake_at_s=None if is_round else round_s + options.period_s,
-            order=tuple([trainer.trainer_id for trainer in running.trainers]),
+            order=tuple(entering),
             dropped=_dropped(problem, known) if options.drop and is_round else {},
         )
 
