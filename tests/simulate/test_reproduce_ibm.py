@@ -178,3 +178,7 @@ def test_the_command_lists_the_assumptions_and_refuses_a_trace(
     assert main(["reproduce", "ibm", "--only", "table2", "--json", "-", "--processes", "1"]) == 0
     made = json.loads(capsys.readouterr().out)
     assert made["cluster"] == {"gpus_per_machine": 2, "k_max": 10}
+
+
+def test_a_percentage_may_deviate_in_percent_of_itself() -> None:
+    assert Line(what="", ours=72.0, paper=80.0, is_relative=True).deviation == pytest.approx(-10.0)

@@ -20,7 +20,7 @@ from milp.problem import Curve, Objective, Problem, ProblemNode, ProblemTrainer
 from milp.solve import solve
 from tests.conformance.policy import PolicyConformance
 from tests.support.policies import problem_of, trainer
-from tests.support.problems import sizes_of
+from tests.support.problems import problems, sizes_of
 
 NEW = Standing(submitted_s=0.0, attained_node_s=0.0, done_samples=0, left_samples=None)
 POLICY = load_policy("ibm-dp")
@@ -33,12 +33,32 @@ class TestConformance(PolicyConformance):
     name = "ibm-dp"
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        problems(max_nodes=9, max_trainers=4, classes="abc", families=True, mixes=True),
+        min_size=2,
+        max_size=4,
+    ),
+    st.booleans(),
+    st.sampled_from([0.0, 15.0, 600.0]),
+)
+def test_every_answer_of_a_row_is_valid(row: list[Problem], drop: bool, period_s: float) -> None:
+    """With trainers, nodes and classes of any kind, whatever was decided before."""
+    before: Decided | None = None
+    for turn, problem in enumerate(row):
+        before = asked(problem, 10.0 * turn, before, drop=drop, period_s=period_s)
+        running = frozenset(before.allocation.sizes())
+        assert running <= frozenset(before.state["entered"])
+        assert running.isdisjoint(before.dropped)
+
+
 def context(now_s: float = 0.0, state: Any = None, **options: Any) -> Context:
     return Context(
         now_s=now_s,
         options=options_of(POLICY, options),
         state=state,
-        trainers={f"t{j}": NEW for j in range(1, 6)},
+        trainers={f"t{j}": NEW for j in range(6)},
     )
 
 
