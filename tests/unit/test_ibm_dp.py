@@ -265,6 +265,13 @@ def test_each_class_of_nodes_is_shared_by_itself() -> None:
     assert found.sizes() == {"t1": 2, "t2": 2, "t3": 2}
 
 
+def test_who_is_left_out_of_a_problem_keeps_its_place() -> None:
+    """Nodes of a trainer that has just been rescaled may be fixed for a while."""
+    first = asked(problem_of(4, bent("t1", n_min=2), bent("t2", n_min=2)))
+    without = asked(problem_of(2, bent("t2", n_min=2)), 10.0, first)
+    assert without.state["entered"] == ["t1", "t2"]
+
+
 @pytest.mark.parametrize("period_s", [-1.0, float("nan")])
 def test_a_period_that_is_none_is_refused(period_s: float) -> None:
     with pytest.raises(OptionError, match="BFT-3053"):

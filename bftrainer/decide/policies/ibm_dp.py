@@ -9,7 +9,7 @@ lost, there are several classes of them, and between two rounds nobody shrinks.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -63,16 +63,19 @@ class IbmDpPolicy:
         """Let trainers enter, then choose sizes."""
         validate(problem)
         options, state = context.options, context.state or {"entered": [], "round_s": None}
-        everybody = _ordered(problem, _line(problem, state["entered"]))
+        # One that is no part of this problem, because its nodes are fixed for now, keeps its place.
+        before = [one for one in state["entered"] if one in context.trainers]
+        everybody = _ordered(problem, _line(problem, before))
         line = [trainer.trainer_id for trainer in everybody.trainers]
         pool = view_pool(replace(everybody, p_jmax=len(line)))
         is_round = _is_due(state["round_s"], options.period_s, context.now_s) or _stops(pool)
-        entering = [line[one.j] for one in _enter(pool, problem.p_jmax, shrinks=is_round)]
+        entered = _enter(pool, len(line), problem.p_jmax, shrinks=is_round)
+        entering = [line[one.j] for one in entered]
         submitted = [trainer.trainer_id for trainer in problem.trainers]
         running = _ordered(problem, in_order(submitted, tuple(entering)))
         pool = view_pool(running)
-        found = _enter(pool, len(entering), shrinks=is_round)
-        known = {*state["entered"], *entering}
+        found = _enter(pool, len(entering), len(entering), shrinks=is_round)
+        known = dict.fromkeys([*before, *entering])
         round_s = context.now_s if is_round else state["round_s"]
         return Decided(
             allocation=make_allocation(
@@ -84,7 +87,7 @@ class IbmDpPolicy:
                 node_price=0.0,
                 solver=self.name,
             ),
-            state={"entered": [one for one in line if one in known], "round_s": round_s},
+            state={"entered": list(known), "round_s": round_s},
             wake_at_s=None if is_round else round_s + options.period_s,
             order=tuple(entering),
             dropped=_dropped(problem, known) if options.drop and is_round else {},
@@ -124,10 +127,12 @@ def _home(pool: PoolView, j: int) -> tuple[int, int]:
     return (held.index(most), most) if most >= 0 else (0, 0)
 
 
-def _enter(pool: PoolView, most: int, *, shrinks: bool) -> list[_Entered]:
-    """Let trainers enter one by one; without a round those with nodes keep them."""
-    every = range(len(pool.trainers))
-    line = every if shrinks else sorted(every, key=lambda j: not pool.present[j])
+def _enter(pool: PoolView, first: int, most: int, *, shrinks: bool) -> list[_Entered]:
+    """Let some of the first trainers enter, one by one.
+
+    If nobody shrinks, those with nodes keep them and come before the others.
+    """
+    line = sorted(range(first), key=lambda j: not (shrinks or pool.present[j]))
     free, found = list(pool.counts()), list[_Entered]()
     for j in line:
         if len(found) == most:
@@ -181,7 +186,7 @@ def _single(curve: Curve) -> float:
     return next((rate / size for size, rate in points if rate > 0.0), 1.0)
 
 
-def _dropped(problem: Problem, known: set[str]) -> dict[str, str]:
+def _dropped(problem: Problem, known: Container[str]) -> dict[str, str]:
     return {
         trainer.trainer_id: f"The policy ibm-dp found no {trainer.n_min} nodes for it"
         " beside the trainers that entered before it."

@@ -11,7 +11,7 @@ from bftrainer.papers.paper import Paper, Result
 
 LIGHT_LOAD = (
     "by sign only: at the rates of the text 40 GPUs are loaded to a quarter, so that hardly a job "
-    "is dropped; the paper's gains would need about 20 GPUs"
+    "is dropped; half as many GPUs would come nearer to Fig. 5, no number fits all figures"
 )
 OVERLOAD = (
     "Table III was fitted by 2 seeds, Table IV is predicted from it; the queued baseline is "
