@@ -1,0 +1,198 @@
+"""The greatest sum of scaling factors, with n_min for everybody who has entered.
+
+Source: Saxena et al., "Effective elastic scaling of deep learning workloads" (arXiv 2006.13878),
+sections III-C (optimiser) and III-D (autoscaler). Batches are part of the curve, which has the
+throughput of the best batch at each size. Beyond the paper: n_min may be more than 1, nodes are
+lost, there are several classes of them, and between two rounds nobody shrinks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits, in_order
+from bftrainer.decide.policies.convolution import Floats, best_sizes
+from milp.answer import make_allocation
+from milp.options import build_options
+from milp.pool import PoolView, view_pool
+from milp.problem import Curve, Objective, Problem
+from milp.tables import rate_curve
+from milp.validate import validate
+
+STAYS = 1e-9  # a size that does not change is worth so much more: fewest rescales of equal answers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Options of the policy."""
+
+    period_s: float = 600.0  # between two rounds, in which trainers may shrink: the paper's delta
+    drop: bool = False  # whoever cannot enter in a round is refused; False: it waits
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a period that is none."""
+        if not 0.0 <= self.period_s < math.inf:
+            raise ValueError(f"period_s is {self.period_s:g}, but must be 0 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entered:
+    """A trainer that gets nodes."""
+
+    j: int  # in the pool's order
+    k: int  # class of its nodes
+    least: int  # nodes
+
+
+class IbmDpPolicy:
+    """Trainers enter in order of submission while everybody in has n_min; then sizes are chosen.
+
+    Whoever does not fit is passed over. Trainers shrink in a round only, at most every
+    ``period_s`` or when one that runs has lost nodes and would stop; free nodes are handed out
+    at every decision. When nodes are lost the last to enter stop first, and enter again first.
+    """
+
+    name = "ibm-dp"
+    traits = Traits(options=Options, admits=True)
+
+    def allocate(self, problem: Problem, context: Context, /) -> Decided:
+        """Let trainers enter, then choose sizes."""
+        validate(problem)
+        options, state = context.options, context.state or {"entered": [], "round_s": None}
+        # One that is no part of this problem, because its nodes are fixed for now, keeps its place.
+        before = [one for one in state["entered"] if one in context.trainers]
+        everybody = _ordered(problem, _line(problem, before))
+        line = [trainer.trainer_id for trainer in everybody.trainers]
+        pool = view_pool(replace(everybody, p_jmax=len(line)))
+        is_round = _is_due(state["round_s"], options.period_s, context.now_s) or _stops(pool)
+        entered = _enter(pool, len(line), problem.p_jmax, shrinks=is_round)
+        entering = [line[one.j] for one in entered]
+        submitted = [trainer.trainer_id for trainer in problem.trainers]
+        running = _ordered(problem, in_order(submitted, tuple(entering)))
+        pool = view_pool(running)
+        found = _enter(pool, len(entering), len(entering), shrinks=is_round)
+        known = dict.fromkeys([*before, *entering])
+        round_s = context.now_s if is_round else state["round_s"]
+        return Decided(
+            allocation=make_allocation(
+                running,
+                pool,
+                build_options(running, pool),
+                sizes=_sizes(pool, found),
+                classes=_classes(pool, found),
+                node_price=0.0,
+                solver=self.name,
+            ),
+            state={"entered": list(known), "round_s": round_s},
+            wake_at_s=None if is_round else round_s + options.period_s,
+            order=tuple(entering),
+            dropped=_dropped(problem, known) if options.drop and is_round else {},
+        )
+
+
+def _line(problem: Problem, entered: Sequence[str]) -> list[str]:
+    """Return who has entered, in that order, then others with nodes, then all others."""
+    known = frozenset(entered)
+    trainers = {trainer.trainer_id: trainer for trainer in problem.trainers}
+    first = [one for one in entered if one in trainers]
+    first += [one for one, trainer in trainers.items() if trainer.current and one not in known]
+    return in_order(trainers, tuple(first))
+
+
+def _ordered(problem: Problem, order: Sequence[str]) -> Problem:
+    trainers = {trainer.trainer_id: trainer for trainer in problem.trainers}
+    return replace(problem, trainers=tuple([trainers[one] for one in order]))
+
+
+def _is_due(round_s: float | None, period_s: float, now_s: float) -> bool:
+    return round_s is None or not round_s <= now_s < round_s + period_s
+
+
+def _stops(pool: PoolView) -> bool:
+    """Whether a trainer has nodes, but fewer than n_min."""
+    return any(
+        len(names) and _home(pool, j)[1] < pool.trainers[j].n_min
+        for j, names in enumerate(pool.present)
+    )
+
+
+def _home(pool: PoolView, j: int) -> tuple[int, int]:
+    """Return the class of which a trainer has most nodes that it accepts, and how many."""
+    held = [n if is_mine else -1 for n, is_mine in zip(pool.held[j], pool.accepts[j], strict=True)]
+    most = max(held, default=-1)
+    return (held.index(most), most) if most >= 0 else (0, 0)
+
+
+def _enter(pool: PoolView, first: int, most: int, *, shrinks: bool) -> list[_Entered]:
+    """Let some of the first trainers enter, one by one.
+
+    If nobody shrinks, those with nodes keep them and come before the others.
+    """
+    line = sorted(range(first), key=lambda j: not (shrinks or pool.present[j]))
+    free, found = list(pool.counts()), list[_Entered]()
+    for j in line:
+        if len(found) == most:
+            break
+        k, held = _home(pool, j)
+        if not held:  # any class that it accepts: the one with most nodes left
+            k = max(range(len(free)), key=lambda k: (pool.accepts[j][k], free[k]))
+        n_min, largest = pool.trainers[j].n_min, pool.largest_of_one(j, k)
+        least = n_min if shrinks else max(n_min, min(held, largest))
+        if least <= min(largest, free[k]):
+            found.append(_Entered(j=j, k=k, least=least))
+            free[k] -= least
+    return found
+
+
+def _classes(pool: PoolView, found: Sequence[_Entered]) -> list[int]:
+    classes = [0] * len(pool.trainers)
+    for one in found:
+        classes[one.j] = one.k
+    return classes
+
+
+def _sizes(pool: PoolView, found: Sequence[_Entered]) -> list[int]:
+    """Return the sizes, class by class."""
+    sizes = [0] * len(pool.trainers)
+    for k, count in enumerate(pool.counts()):
+        members = [one for one in found if one.k == k]
+        least = [one.least for one in members]
+        spare = count - sum(least)
+        best = best_sizes(count, least, [_worth(pool, one, spare) for one in members])
+        for one, size in zip(members, best or (), strict=True):
+            sizes[one.j] = size
+    return sizes
+
+
+def _worth(pool: PoolView, one: _Entered, spare: int) -> Floats:
+    """Return the scaling factors of a trainer's sizes, from the least one to the largest."""
+    curve = rate_curve(pool.trainers[one.j], Objective.SCALING_EFFICIENCY)
+    largest = min(pool.largest_of_one(one.j, one.k), one.least + spare)
+    sizes = np.arange(one.least, largest + 1)
+    worth = np.interp(sizes, (0, *curve.sizes), (0.0, *curve.samples_per_s)) / _single(curve)
+    held = pool.held[one.j][one.k] - one.least
+    if 0 <= held < len(worth):
+        worth[held] += STAYS
+    return np.asarray(worth)
+
+
+def _single(curve: Curve) -> float:
+    """O(1); of a curve that starts at 0 what a node of the first other point has."""
+    points = zip(curve.sizes, curve.samples_per_s, strict=True)
+    return next((rate / size for size, rate in points if rate > 0.0), 1.0)
+
+
+def _dropped(problem: Problem, known: Container[str]) -> dict[str, str]:
+    return {
+        trainer.trainer_id: f"The policy ibm-dp found no {trainer.n_min} nodes for it"
+        " beside the trainers that entered before it."
+        for trainer in problem.trainers
+        if trainer.trainer_id not in known and not trainer.current
+    }
+
+
+POLICY: AllocationPolicy = IbmDpPolicy()

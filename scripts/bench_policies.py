@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""How long a policy takes to decide: CPU time of one call of ``allocate``.
+
+Random problems from Table 2's curves on 400 nodes; *spikes* are neither concave nor rising. In
+half of the problems nobody has nodes yet, in the other half everybody has those of the answer
+before. The time of a problem is the best of 5 calls; median, 95th percentile and maximum are over
+problems. Prints targets with ``met`` or ``missed``; exits 1 when one is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Final
+
+from _bench.benchmark import Benchmark, Measured
+from _bench.problems import draw_problem, without_current
+from _bench.timing import CALLS, Row, summary, table_of
+
+from bftrainer.decide.policies.base import (
+    AllocationPolicy,
+    Context,
+    Standing,
+    load_policy,
+    options_of,
+)
+from milp.problem import Problem
+
+NODES: Final = 400
+TRAINERS: Final = (50, 130, 240, 400)
+LARGEST: Final = (10, NODES)  # n_max: as in the paper, and without a limit
+FAMILIES: Final = ("mixed", "spikes")
+LIMIT_S: Final = {"ibm-dp": 0.025}  # of any decision
+
+
+def measure(arguments: argparse.Namespace, measured: Measured) -> None:
+    """Measure each policy."""
+    rows: list[Row] = []
+    for name, limit_s in LIMIT_S.items():
+        own = list(_rows(load_policy(name), 4 if arguments.quick else 20))
+        measured.at_most(f"{name}, slowest decision", max(row.max_s for row in own), limit_s)
+        rows += own
+    measured.results["rows"] = [asdict(row) for row in rows]
+    measured.tables.append(table_of("CPU time of a decision", rows))
+
+
+def _rows(policy: AllocationPolicy, runs: int) -> Iterator[Row]:
+    for family in FAMILIES:
+        for largest in LARGEST:
+            for n_trainers in TRAINERS:
+                times_s: list[float] = []
+                for seed in range(runs):
+                    problem = _problem(n_trainers, family, largest, seed)
+                    if seed % 2:
+                        problem = _held(policy, problem)
+                    times_s.append(_best_s(policy, problem))
+                what = f"{policy.name}, n_max {largest}"
+                yield summary(what, family, (n_trainers, NODES), times_s)
+
+
+def _problem(n_trainers: int, family: str, largest: int, seed: int) -> Problem:
+    drawn = without_current(draw_problem(n_trainers, NODES, family, seed))
+    return replace(
+        drawn, trainers=tuple(replace(t, n_min=1, n_max=largest) for t in drawn.trainers)
+    )
+
+
+def _held(policy: AllocationPolicy, problem: Problem) -> Problem:
+    """Return the problem after a decision."""
+    nodes: dict[str, list[str]] = {}
+    for node, trainer_id in policy.allocate(
+        problem, _context(policy, problem)
+    ).allocation.assignment.items():
+        nodes.setdefault(trainer_id, []).append(node)
+    return replace(
+        problem,
+        trainers=tuple(
+            replace(t, current=tuple(nodes.get(t.trainer_id, ()))) for t in problem.trainers
+        ),
+    )
+
+
+def _context(policy: AllocationPolicy, problem: Problem) -> Context:
+    new = Standing(submitted_s=0.0, attained_node_s=0.0, done_samples=0.0, left_samples=1e6)
+    return Context(
+        now_s=1.0,
+        options=options_of(policy, {}),
+        trainers={trainer.trainer_id: new for trainer in problem.trainers},
+    )
+
+
+def _best_s(policy: AllocationPolicy, problem: Problem) -> float:
+    context, times_s = _context(policy, problem), []
+    for _ in range(CALLS):
+        before = time.process_time()
+        policy.allocate(problem, context)
+        times_s.append(time.process_time() - before)
+    return min(times_s)
+
+
+BENCHMARK = Benchmark(
+    name="policies",
+    title="Targets",
+    about=__doc__,
+    quick="fewer problems (about 20 s)",
+    measure=measure,
+)
+
+if __name__ == "__main__":
+    sys.exit(BENCHMARK.main())
