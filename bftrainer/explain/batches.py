@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bftrainer.model.batch import ADASCALE
 from bftrainer.model.trainer import TrainerRecord
+from bftrainer.profile.goodput import efficiency
 
 
 def batch_sentences(record: TrainerRecord) -> tuple[str, ...]:
@@ -20,6 +21,6 @@ def batch_sentences(record: TrainerRecord) -> tuple[str, ...]:
     if not record.costs.noise_scale:
         return (f"{batch}; it grows when the noise of the gradients is known.",)
     noise = record.costs.noise_scale
-    efficiency = (noise + bounds.least) / (noise + progress.batch)
-    worth = f"{100 * efficiency:.0f}% of one in a batch of {bounds.least}"
+    share = efficiency(float(progress.batch), bounds.least, noise)
+    worth = f"{100 * share:.0f}% of one in a batch of {bounds.least}"
     return (f"{batch}; the noise scale is {noise:.3g} samples, so each is worth {worth}.",)

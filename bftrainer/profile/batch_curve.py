@@ -6,13 +6,9 @@ Model: a step over b samples on w workers takes
 
 with non-negative parts fitted to the throughputs measured per size and batch. The best batch of a
 size has the most samples per second (Saxena et al., arXiv 2006.13878, eq. 2). With the learning
-rate rule ``adascale`` samples count with their statistical efficiency, beside a batch of the least
-size (Qiao et al., "Pollux", OSDI 2021, eq. 7; noise scale: McCandlish et al. 2018):
-
-    efficiency(b) = (noise_scale + least) / (noise_scale + b)
-
-Until the noise scale is known it counts as 0: the least batch is the best. Called by ``curves``
-for decisions and by ``actuate`` for workers.
+rate rule ``adascale`` samples count with their statistical efficiency (``goodput``). Until the
+noise scale is known it counts as 0: the least batch is the best. Called by ``curves`` for
+decisions and by ``actuate`` for workers.
 """
 
 from __future__ import annotations
@@ -27,6 +23,7 @@ from bftrainer.model.batch import ADASCALE, BatchRange
 from bftrainer.model.trainer import TrainerRecord
 from bftrainer.profile.batches import candidates
 from bftrainer.profile.fit import Fitted, Floats, MeasuredSize, fitted_parts
+from bftrainer.profile.goodput import efficiency
 from milp.problem import Curve
 
 # Seconds of the parts in units of t_sample per_worker, before anything was measured, and how far
@@ -59,7 +56,7 @@ class Model(NamedTuple):
         basis = _basis(np.float64(workers), sizes, self.bounds.per_worker)
         rates: Floats = 1.0 / (basis @ np.array(self.parts))
         if self.bounds.lr_rule == ADASCALE:
-            rates *= (self.noise_scale + self.bounds.least) / (self.noise_scale + sizes)
+            rates *= efficiency(sizes, self.bounds.least, self.noise_scale)
         return rates
 
     def worth(self, workers: int, batch: int) -> float:

@@ -1,38 +1,21 @@
-"""Goodput: throughput times statistical efficiency, and the batch where it is largest.
+"""Statistical efficiency: what a sample of a larger batch is worth.
 
 Source: Qiao et al., "Pollux" (OSDI'21), section 3: a sample of a batch m is worth
-(phi + m0) / (phi + m) of one of the batch m0 that the learning rate was chosen for; the noise scale
-phi is the variance of the gradient over its squared norm, in samples. Throughput grows with the
-batch, efficiency falls; the larger the noise, the larger the best batch.
+(phi + m0) / (phi + m) of one of the batch m0; the noise scale phi is the variance of the gradient
+over its squared norm, in samples. Goodput is throughput times efficiency: throughput grows with
+the batch, efficiency falls; the larger the noise, the larger the best batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Batches = TypeVar("Batches", float, npt.NDArray[np.float64])
 
 
-def efficiency(batch: float, initial_batch: float, noise_scale: float) -> float:
-    """Return what a sample of a global batch is worth, that of the initial one being 1."""
-    return (noise_scale + initial_batch) / (noise_scale + batch)
-
-
-def best_batch(
-    batches: Iterable[int],
-    samples_per_s: Callable[[int], float],
-    initial_batch: float,
-    noise_scale: float,
-) -> tuple[int, float]:
-    """Return the batch of the largest goodput, and the goodput; the smallest of equal ones.
-
-    Args:
-        batches: admissible global batches, at least one, ascending.
-        samples_per_s: throughput with a batch.
-        initial_batch: the one whose samples count as 1.
-        noise_scale: of the gradient, in samples, at least 0.
-    """
-    goodput = {
-        batch: samples_per_s(batch) * efficiency(batch, initial_batch, noise_scale)
-        for batch in batches
-    }
-    best = max(goodput, key=goodput.__getitem__)
-    return best, goodput[best]
+def efficiency(batch: Batches, least_batch: float, noise_scale: float) -> Batches:
+    """Return what a sample of a global batch is worth, that of the least one being 1."""
+    return (noise_scale + least_batch) / (noise_scale + batch)

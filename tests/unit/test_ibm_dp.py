@@ -36,7 +36,7 @@ class TestConformance(PolicyConformance):
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(
-        problems(max_nodes=9, max_trainers=4, classes="abc", families=True, mixes=True),
+        problems(max_nodes=9, max_trainers=4, classes="abc", mixes=True),
         min_size=2,
         max_size=4,
     ),
