@@ -17,6 +17,7 @@ from bftrainer.profile.fit import MeasuredSize
 from bftrainer.surviving.decision import decide_surely
 from milp.problem import Objective, Problem
 from milp.solve import solve
+from milp.worth import curve_at
 from tests.support.policies import Scripted
 from tests.support.snapshots import T0, held, idle_nodes, record, snapshot
 
@@ -80,6 +81,16 @@ def test_it_is_told_how_each_trainer_stands() -> None:
         points=(MeasuredSize(1, 10.0, 0.05), MeasuredSize(2, 18.0, 0.05)),
     )
     assert context.trainers["t2"].left_samples is None
+
+
+@pytest.mark.parametrize(("reads_rates", "expected"), [(True, 10.0), (False, 1.0)])
+def test_who_compares_rates_is_told_comparable_ones(reads_rates: bool, expected: float) -> None:
+    policy = Scripted(traits=Traits(reads_rates=reads_rates))
+    measured = record("t1", costs=MeasuredCosts(samples_per_s_by_size=((1, 10.0),)))
+    settings = replace(SETTINGS, objective=Objective.SCALING_EFFICIENCY, explore_budget=0.0)
+    Site(policy=policy, settings=settings).decide(measured, record("t2"))
+    [(problem, _)] = policy.asked
+    assert curve_at(problem.trainers[1].curve, 1) == pytest.approx(expected)
 
 
 def test_the_state_is_that_of_the_last_decision_as_the_journal_keeps_it() -> None:
