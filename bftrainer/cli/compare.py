@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +18,15 @@ if TYPE_CHECKING:
     from bftrainer.compare.arena import Arena
 
 ALL = "all"
-ARENAS = ("idle", "spot")
+IDLE, SPOT, DEDICATED = ARENAS = ("idle", "spot", "dedicated")
+DATA_VARIABLE = "BFTRAINER_DATA"
 
 
 @click.command()
 @click.option("--policies", default=ALL, show_default=True, metavar="NAME[,NAME...]",
               help="Policies; the others are held to the first.")  # fmt: skip
 @click.option("--arena", "arenas", multiple=True, type=click.Choice(ARENAS),
-              help="What is played; repeat for more.  [default: all]")  # fmt: skip
+              help="What is played; repeat for more.  [default: all with data]")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True,
               help="How often, each time with other nodes, times and orders.")  # fmt: skip
 @click.option("--trace", "file", default=SHIPPED, show_default=True,
@@ -112,7 +114,8 @@ def _arenas(
     physical: bool,
     **reading: Any,
 ) -> list[Arena]:
-    from bftrainer.compare.idle_nodes import SPOT, IdleNodes  # noqa: PLC0415
+    from bftrainer.compare.dedicated import Dedicated  # noqa: PLC0415
+    from bftrainer.compare.idle_nodes import POOL, IdleNodes  # noqa: PLC0415
     from bftrainer.simulate.costs import PhysicalCosts  # noqa: PLC0415
     from bftrainer.simulate.session import Choices  # noqa: PLC0415
     from bftrainer.simulate.traces import SAMPLE  # noqa: PLC0415
@@ -120,25 +123,34 @@ def _arenas(
 
     path = Path(workload)
     trainers = read_workload(path) if path.is_file() else by_name(workload, seed=1)
-    choices = Choices(p_jmax=p_jmax, costs=PhysicalCosts() if physical else None)
+    idle = IdleNodes(
+        name=IDLE,
+        about=f"{n_nodes} nodes and {hours:g} h of the trace {file}, workload {trainers.name},"
+        f" P_jmax {p_jmax}.",
+        trace=None,
+        workload=trainers,
+        choices=Choices(p_jmax=p_jmax, costs=PhysicalCosts() if physical else None),
+        n_trainers=n_trainers,
+        n_nodes=n_nodes,
+        hours=hours,
+    )
+    about = f"a generated pool of {POOL.n_nodes} nodes that change within minutes,"
+    data = Path(os.environ.get(DATA_VARIABLE, "")) / "adaptdl-osdi21"
     found: list[Arena] = []
     for name in dict.fromkeys(arenas or ARENAS):
-        if name == "spot":
-            about = f"a generated pool of {SPOT.n_nodes} nodes that change within minutes"
-            trace = None
-        else:
+        if name == IDLE:
             trace = load(SAMPLE if file == SHIPPED else Path(file), **reading)
-            about = f"{n_nodes} nodes and {hours:g} h of the trace {file}"
-        found.append(
-            IdleNodes(
-                name=name,
-                about=f"{about}, workload {trainers.name}, P_jmax {p_jmax}.",
-                trace=trace,
-                workload=trainers,
-                choices=choices,
-                n_trainers=n_trainers,
-                n_nodes=n_nodes,
-                hours=hours,
+            found.append(replace(idle, trace=trace))
+        elif name == SPOT:
+            about += f" workload {trainers.name}, P_jmax {p_jmax}."
+            found.append(replace(idle, name=SPOT, about=about))
+        elif arenas or data.is_dir():
+            found.append(
+                Dedicated(
+                    name=DEDICATED,
+                    about="AdaptDL's 16 nodes of 4 GPUs and its workloads of 160 jobs; a node"
+                    " of a decision is a GPU.",
+                    folder=data,
+                )
             )
-        )
     return found

@@ -13,7 +13,7 @@ from bftrainer.simulate.traces.generator import GeneratorParameters, generate
 from bftrainer.simulate.workloads import Submission, TrainerWorkload
 
 # Spot instances: a small pool whose nodes come and go within minutes.
-SPOT = GeneratorParameters(
+POOL = GeneratorParameters(
     n_nodes=64, machine_nodes=64, hours=12.0, holes_per_hour=200.0, length_scale_s=300.0
 )
 MINUTE_S, HOUR_S = 60, 3600
@@ -25,7 +25,7 @@ class IdleNodes:
 
     name: str
     about: str
-    trace: Fragments | None  # None: generated anew for each seed (SPOT)
+    trace: Fragments | None  # None: generated anew for each seed (POOL)
     workload: TrainerWorkload
     choices: Choices
     n_trainers: int | None = None  # the first of each order; None: all
@@ -57,7 +57,7 @@ class IdleNodes:
 
     def _part(self, draws: random.Random, seed: int) -> Fragments:
         if self.trace is None:
-            return generate(replace(SPOT, seed=seed))
+            return generate(replace(POOL, seed=seed))
         n_nodes = min(self.n_nodes, len(self.trace.names))
         first = draws.randrange(len(self.trace.names) - n_nodes + 1)
         begin_s, end_s = self.trace.span_s

@@ -38,7 +38,7 @@ class Choices:
     seed: int = 1
     slow: Injection | None = None  # nodes that are slow for anyone; with physical costs only
     straggler_threshold: float = 0.8  # of the decision; 0: stragglers stay
-    job_nodes: int | None = None  # what a job asks for that is not rescaled; None: the static share
+    job_nodes: int | None = None  # what a job of a rigid policy asks for; None: the static share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ def record(
 
 
 def job_nodes(trace: Fragments, choices: Choices) -> int:
-    """Return how many nodes a job asks for under a policy that does not rescale.
+    """Return how many nodes a job asks for under a policy that gives it these or none.
 
     Unless it is chosen: what a trainer has of N_eq nodes shared equally, the size at which
     A_s counts it.
@@ -136,8 +136,8 @@ def job_nodes(trace: Fragments, choices: Choices) -> int:
 def _submitted(
     trace: Fragments, workload: Iterable[Submission], choices: Choices
 ) -> Iterable[Submission]:
-    """Return the workload; for a policy that does not rescale, each trainer has one size."""
-    if load_policy(choices.policy).traits.rescales:
+    """Return the workload; for a rigid policy each trainer has one size."""
+    if not load_policy(choices.policy).traits.is_rigid:
         return workload
     wanted = job_nodes(trace, choices)
     return [_of_size(s, max(s.n_min, min(s.n_max, wanted))) for s in workload]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -14,6 +15,7 @@ from bftrainer.compare.arena import Score
 from bftrainer.compare.table import cells, interval, rows_of
 from bftrainer.errors import ExitCode
 
+DATA = Path(os.environ.get("BFTRAINER_DATA", "nowhere")) / "adaptdl-osdi21"
 Output = pytest.CaptureFixture[str]
 SMALL = ("--hours", "1", "--nodes", "40", "--trainers", "12", "--p-jmax", "4")
 
@@ -44,12 +46,33 @@ def test_scores_do_not_depend_on_processes_or_on_other_policies(capsys: Output) 
 
 def test_a_page_shows_all_arenas(tmp_path: Path, capsys: Output) -> None:
     page = tmp_path / "page.html"
-    arguments = ["--policies", "equal-share,fcfs-greedy", "--seeds", "1", "--report", str(page)]
+    arguments = [
+        "--arena",
+        "idle",
+        "--arena",
+        "spot",
+        "--policies",
+        "equal-share,fcfs-greedy",
+        "--seeds",
+        "1",
+        "--report",
+        str(page),
+    ]
     assert main(["compare", *SMALL, *arguments]) == ExitCode.OK
     shown, text = capsys.readouterr().out, page.read_text()
     assert all(word in shown for word in ("idle:", "spot:", "equal-share", "fcfs-greedy"))
     assert text.count("<h2>") == text.count("data:image/svg+xml") == 2
-    assert "bftrainer compare --policies equal-share,fcfs-greedy" in text
+    assert "--policies equal-share,fcfs-greedy" in text
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="BFTRAINER_DATA has no adaptdl-osdi21")
+def test_the_dedicated_cluster_gives_what_adaptdl_published(capsys: Output) -> None:
+    """Seed 1 is its first workload; Tiresias is rigid."""
+    found = _compared(capsys, "--arena", "dedicated", "--policies", "tiresias", "--seeds", "1")
+    (row,) = found["arenas"][0]["rows"]
+    published = json.loads((DATA / "published" / "tiresias-1.0.json").read_text())
+    assert row["scores"][0]["jct_mean_s"] == pytest.approx(published["avgs"]["workload-1"])
+    assert row["scores"][0]["completed"] == 160
 
 
 @pytest.mark.parametrize(("text", "code"), [("nobody", "BFT-3050"), (",", "BFT-4120")])

@@ -46,7 +46,7 @@ class LasPolicy:
     """One queue, least attained first, made anew every period."""
 
     name = "las"
-    traits = Traits(options=LasOptions, follows_curves=False, admits=True)
+    traits = Traits(options=LasOptions, is_rigid=True, follows_curves=False, admits=True)
 
     def allocate(self, problem: Problem, context: Context, /) -> Decided:
         """Serve the trainers by attained service."""
@@ -60,7 +60,7 @@ class TiresiasPolicy:
     """Two queues; the state lists the second one in order of entry."""
 
     name = "tiresias"
-    traits = Traits(options=TiresiasOptions, follows_curves=False, admits=True)
+    traits = Traits(options=TiresiasOptions, is_rigid=True, follows_curves=False, admits=True)
 
     def allocate(self, problem: Problem, context: Context, /) -> Decided:
         """Serve the first queue, then the second."""

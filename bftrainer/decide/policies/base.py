@@ -35,9 +35,10 @@ class Traits:
     # A frozen dataclass. Its fields are the keys of ``policy_options``, with types and defaults;
     # ``__post_init__`` may raise ValueError for invalid values.
     options: type[Any] = NoOptions
-    # False: a running trainer keeps its nodes. Such a policy is not asked to replace slow nodes,
-    # and the simulator gives it jobs of one size.
+    # False: a running trainer keeps its nodes. Such a policy is not asked to replace slow nodes.
     rescales: bool = True
+    # True: trainers get n_max nodes or none. The simulator gives such a policy jobs of one size.
+    is_rigid: bool = False
     # False: its sizes do not depend on curves, so it is not asked to explore sizes.
     follows_curves: bool = True
     # True: it chooses among all trainers; the simulator offers it more than the first p_jmax.

@@ -15,7 +15,7 @@ class FifoPolicy:
     """
 
     name = "fifo"
-    traits = Traits(follows_curves=False, admits=True)
+    traits = Traits(is_rigid=True, follows_curves=False, admits=True)
 
     def allocate(self, problem: Problem, context: Context, /) -> Decided:  # noqa: ARG002
         """Serve the trainers in order of submission."""

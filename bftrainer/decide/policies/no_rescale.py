@@ -27,7 +27,7 @@ class NoRescalePolicy:
     """
 
     name = "no-rescale"
-    traits = Traits(rescales=False, follows_curves=False)
+    traits = Traits(rescales=False, is_rigid=True, follows_curves=False)
 
     def allocate(self, problem: Problem, context: Context, /) -> Decided:  # noqa: ARG002
         """Leave running trainers alone, then hand out the free nodes."""

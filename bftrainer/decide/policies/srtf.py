@@ -26,7 +26,9 @@ class SrtfPolicy:
     """Shorter trainers displace longer ones."""
 
     name = "srtf"
-    traits = Traits(options=Options, follows_curves=False, admits=True, reads_rates=True)
+    traits = Traits(
+        options=Options, is_rigid=True, follows_curves=False, admits=True, reads_rates=True
+    )
 
     def allocate(self, problem: Problem, context: Context, /) -> Decided:
         """Serve the trainers by the time they need."""

@@ -38,7 +38,7 @@ class TetrisPolicy:
     """The trainer of the best score among those that fit is next."""
 
     name = "tetris"
-    traits = Traits(follows_curves=False, admits=True, reads_rates=True)
+    traits = Traits(is_rigid=True, follows_curves=False, admits=True, reads_rates=True)
 
     def allocate(self, problem: Problem, context: Context, /) -> Decided:
         """Serve one by one, by scores made anew each time."""
