@@ -1,4 +1,4 @@
-"""Goodput or samples per second: how long AdaptDL's networks train with the batches each chooses."""
+"""Goodput or samples per second: how long training takes with the batches that each chooses."""
 
 from __future__ import annotations
 
