@@ -61,15 +61,15 @@ class SitePolicy(BaseModel):
         _DECISION,
         "",
         "The allocation policy: milp (the exact optimum), equal-share, fcfs-greedy, "
-        "no-rescale (jobs of fixed sizes, for comparison), a classic one "
-        "(docs/policies/classics.md), or a plug-in of this site.",
+        "no-rescale (jobs of fixed sizes, for comparison), another published one "
+        "(docs/policies), or a plug-in of this site.",
         pattern=r"^[a-z][a-z0-9-]{0,63}$",
     )
     policy_options: dict[str, JsonValue] = _setting(
         {},
         _DECISION,
         "",
-        "Options of the allocation policy, by name (docs/policies/classics.md); milp has none.",
+        "Options of the allocation policy, by name (docs/policies); milp has none.",
     )
     objective: SiteObjective = _setting(
         SiteObjective.SCALING_EFFICIENCY,
