@@ -74,6 +74,10 @@ def _command(name: str) -> click.Command:
         if is_list:
             print_table(("ID", "SHOWS"), [(r.result_id, r.shows) for r in results])
             return
+        if trace_file is not None and not paper.reads_trace:
+            raise UsageError(
+                "BFT-4162", f"reproduce {name} does not replay a trace.", "Leave out --trace."
+            )
         extent = paper.quick if quick else paper.full
         directory = os.environ.get(DATA_VARIABLE)
         data = Path(directory) if directory else None

@@ -1,7 +1,8 @@
 """Published values of a paper, from its ``expected.json``.
 
     {"citation": "...",
-     "results": {RESULT: {LINE: {"what": ..., "unit": ..., "source": ..., "value" or "says": ...}}},
+     "results": {RESULT: {LINE: {"what": ..., "unit": ..., "source": ..., "value" or "says": ...,
+                                 "is_relative": ...}}},
      "tables": {TABLE: {"source": ..., "columns": [...], "rows": {NAME: [...]}}}}
 
 A line with ``value`` has a number to compare with; one with ``says`` quotes a statement; one with
@@ -57,6 +58,7 @@ class PaperValues:
             says=entry.get("says", ""),
             holds=holds,
             why=why,
+            is_relative=entry.get("is_relative", False),
         )
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 class Line:
     """One value of ours beside the paper's.
 
-    A value in ``%`` deviates in points, any other in percent of the paper's value. If the paper
-    gives no number, ``says`` quotes its statement and ``holds`` tells whether it holds here.
+    A value in ``%`` deviates in points unless ``is_relative``, any other in percent of the paper's
+    value. If the paper gives no number, ``says`` quotes its statement and ``holds`` tells whether
+    it holds here.
     """
 
     what: str
@@ -20,13 +21,19 @@ class Line:
     says: str = ""
     holds: bool | None = None
     why: str = ""  # this line deviates, if the result's reason does not fit
+    is_relative: bool = False  # deviates in percent of the paper's value, whatever its unit
+
+    @property
+    def deviates_in_points(self) -> bool:
+        """Whether the deviation is a difference of percentages."""
+        return self.unit == "%" and not self.is_relative
 
     @property
     def deviation(self) -> float | None:
         """Return ours minus the paper's, in points or in percent of the paper's."""
         if self.ours is None or self.paper is None:
             return None
-        if self.unit == "%":
+        if self.deviates_in_points:
             return self.ours - self.paper
         return 100.0 * (self.ours / self.paper - 1.0)
 

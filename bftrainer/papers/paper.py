@@ -78,6 +78,7 @@ class Paper:
     choose_scenario: Callable[[Path | None, Path | None, Any], Scenario]
     play: Callable[[Any, Any], Any]  # scenario, replay -> record
     cost: Callable[[Any], tuple[Any, ...]] = lambda _: ()
+    reads_trace: bool = True  # False: it draws what it replays, and has no use for a trace
 
     def choose(self, only: Iterable[str]) -> tuple[Result, ...]:
         """Return the named results in the paper's order, all if none is named.

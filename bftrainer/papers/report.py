@@ -102,7 +102,7 @@ def row(line: Line, result: Result, made: Reproduction) -> tuple[str, ...]:
     """Return one row of the table."""
     deviation = line.deviation
     if deviation is not None:
-        shown = f"{deviation:+.1f} {'points' if line.unit == '%' else '%'}"
+        shown = f"{deviation:+.1f} {'points' if line.deviates_in_points else '%'}"
     else:
         shown = {True: "as in the paper", False: "not as in the paper", None: ""}[line.holds]
     return (

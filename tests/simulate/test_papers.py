@@ -83,7 +83,7 @@ def test_a_new_paper_needs_nothing_but_its_folder(
     (folder / "expected.json").write_text(EXPECTED)
     monkeypatch.setattr(papers, "__path__", [*papers.__path__, str(tmp_path)])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    assert registry.names() == ["bftrainer", "queues"]
+    assert {"bftrainer", "queues"} <= set(registry.names())
     assert main(["reproduce", "--help"]) == 0
     assert "Replay a queue." in capsys.readouterr().out
     assert main(["reproduce", "queues", "--processes", "1", "--json", "-"]) == 0
