@@ -73,4 +73,4 @@ def test_unknown_policy_is_named_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match="BFT-3050") as caught:
         load_policy("magic")
     assert caught.value.exit_code is ExitCode.VALIDATION_FAILED
-    assert "equal-share, fcfs-greedy, milp" in caught.value.next_step
+    assert "Use one of: " + ", ".join(policy_names()) in caught.value.next_step
