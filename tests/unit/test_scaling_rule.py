@@ -68,6 +68,7 @@ def test_moves_again_when_a_measurement_or_a_limit_changes() -> None:
     assert step(12, rates, most=12) == 12
     assert step(12, rates, most=16) == 16
     assert step(12, rates | {12: 8.1}, most=12) == 4
+    assert step(12, rates | {12: 8.1}, least=10) == 16  # 8 is no size any more
 
 
 def test_measures_on_while_s_is_within_two_standard_errors_of_the_threshold() -> None:

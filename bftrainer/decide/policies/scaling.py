@@ -110,6 +110,7 @@ def next_size(
     """
     if size not in known:
         return size
+    known = {n: point for n, point in known.items() if n >= least}  # bounds may have changed
     above = max([n for n in known if size < n <= min(size + step, most)], default=None)
     below = _below(size, known, step)
     if above is not None:
