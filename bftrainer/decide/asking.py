@@ -24,7 +24,7 @@ from bftrainer.decide.policies.base import (
 from bftrainer.errors import BftError
 from bftrainer.model.decision import DecisionInput
 from bftrainer.model.trainer import TrainerRecord
-from bftrainer.profile.curves import fitted, points_of, put_to_scale
+from bftrainer.profile.curves import fitted, is_known, points_of, put_to_scale
 from bftrainer.profile.explore import explore
 from milp.check import find_violations
 from milp.problem import Allocation, Objective, Problem
@@ -77,6 +77,7 @@ def _standing(record: TrainerRecord) -> Standing:
         done_samples=done,
         left_samples=None if goal is None else max(0, goal - done),
         points=points_of(record.costs),
+        has_rates=is_known(record),
     )
 
 

@@ -59,7 +59,7 @@ def put_to_scale(problem: Problem, records: Iterable[TrainerRecord], *, is_bold:
     On one node it is the geometric mean of the others'; with ``is_bold`` the maximum, so that
     they get nodes, and are measured, soon.
     """
-    unknown = {r.trainer_id for r in records if not _is_known(r)}
+    unknown = {r.trainer_id for r in records if not is_known(r)}
     known = [curve_at(t.curve, 1) for t in problem.trainers if t.trainer_id not in unknown]
     known = [rate for rate in known if rate > 0.0]
     if not unknown or not known:
@@ -74,7 +74,7 @@ def put_to_scale(problem: Problem, records: Iterable[TrainerRecord], *, is_bold:
     return replace(problem, trainers=tuple(trainers))
 
 
-def _is_known(record: TrainerRecord) -> bool:
+def is_known(record: TrainerRecord) -> bool:
     """Whether the curve is in samples per second: measured, or the user's."""
     return record.spec.curve is not None or bool(record.costs.samples_per_s_by_size)
 

@@ -37,6 +37,7 @@ STANDINGS = st.builds(
     points=st.sampled_from(
         [(), (MeasuredSize(1, 10.0, 0.1),), (MeasuredSize(2, 10.0, 0.1), MeasuredSize(5, 7.0, 1.0))]
     ),
+    has_rates=st.booleans(),
     deadline_s=st.none() | st.floats(0.0, 3000.0),
     group=st.none() | st.sampled_from(["g1", "g2"]),
 )

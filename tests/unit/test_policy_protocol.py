@@ -81,6 +81,7 @@ def test_it_is_told_how_each_trainer_stands() -> None:
         points=(MeasuredSize(1, 10.0, 0.05), MeasuredSize(2, 18.0, 0.05)),
     )
     assert context.trainers["t2"].left_samples is None
+    assert not context.trainers["t2"].has_rates
 
 
 @pytest.mark.parametrize(("reads_rates", "expected"), [(True, 10.0), (False, 1.0)])

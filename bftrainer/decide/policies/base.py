@@ -57,6 +57,7 @@ class Standing:
     done_samples: float  # without lost ones
     left_samples: float | None  # until completion; None: no goal in samples
     points: tuple[MeasuredSize, ...] = ()  # measured throughput by size
+    has_rates: bool = True  # its curve is in samples per second; False: nothing but a guess
     deadline_s: float | None = None  # since the epoch; None: none or unknown
     group: str | None = None  # None: none or unknown
 

@@ -1,0 +1,83 @@
+"""Or et al.'s autoscaling by throughput: a trainer grows while its new nodes earn their keep.
+
+Source: Or, Zhang and Freedman, "Resource Elasticity in Distributed Deep Learning" (MLSys 2020),
+sections 4.1 and 4.2.1; the rule is ``scaling``, several trainers compete in ``climbing``. The
+paper's straggler replacement (section 5) is ``decide.slow_nodes``, under every policy.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.climbing import Climb, Climber, wake_at_s
+from bftrainer.decide.policies.scaling import Throughput
+from bftrainer.decide.policies.sharing import share_out
+from milp.problem import Problem
+
+
+class Order(enum.StrEnum):
+    """Which trainer's request is met first."""
+
+    SIZE = "size"  # the smallest trainer's
+    EFFICIENCY = "efficiency"  # the one of the greatest s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThroughputOptions:
+    """The paper's S and K, and how sure a decision must be."""
+
+    threshold: float = 0.1  # S
+    step: int = 1  # K, nodes
+    order: Order = Order.SIZE  # of the requests of several trainers
+    standard_errors: float = 2.0  # of s from S; 0: decide at once
+    measure_s: float = 60.0  # between looks at the measurements
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        check_climb(self.threshold, self.step, self.standard_errors, self.measure_s)
+
+    def condition(self) -> Throughput:
+        """Return the scaling condition."""
+        return Throughput(threshold=self.threshold, standard_errors=self.standard_errors)
+
+
+def check_climb(threshold: float, step: int, standard_errors: float, measure_s: float) -> None:
+    """Raise ValueError for options out of range."""
+    if not 0.0 <= threshold <= 1.0:
+        raise ValueError(f"threshold is {threshold:g}, but must be from 0 to 1")
+    if step < 1:
+        raise ValueError(f"step is {step}, but must be at least 1")
+    if not standard_errors >= 0.0:
+        raise ValueError(f"standard_errors is {standard_errors:g}, but must be at least 0")
+    if not measure_s >= 1.0:
+        raise ValueError(f"measure_s is {measure_s:g}, but must be at least 1")
+
+
+class ThroughputScalingPolicy:
+    """Every trainer grows while s > S; see ``Order`` for who is first."""
+
+    name = "throughput-scaling"
+    # It measures sizes by its own rule, so nobody is to explore in its place.
+    traits = Traits(options=ThroughputOptions, follows_curves=False)
+
+    def allocate(self, problem: Problem, context: Context, /) -> Decided:
+        """Move every trainer by the rule."""
+        options: ThroughputOptions = context.options
+        shares = share_out(problem)
+        climber = Climber(condition=options.condition(), by_size=options.order is Order.SIZE)
+        sizes = Climb(
+            shares,
+            context.trainers,
+            [climber] * len(shares.classes),
+            step=options.step,
+            sizes=[len(names) for names in shares.pool.present],
+        ).run()
+        found = shares.allocation(sizes, self.name)
+        return Decided(
+            allocation=found, wake_at_s=wake_at_s(context, found.sizes(), options.measure_s)
+        )
+
+
+POLICY: AllocationPolicy = ThroughputScalingPolicy()

@@ -1,0 +1,90 @@
+"""Or et al.'s autoscaling by utility: a trainer grows while it gains more dollars than it costs.
+
+Source: Or, Zhang and Freedman, "Resource Elasticity in Distributed Deep Learning" (MLSys 2020),
+section 4.2.2: U(T(k')) - U(T(k)) > C(k') - C(k). It overrides the condition of the throughput,
+which holds for trainers whose completion time cannot be told: without a goal in samples, or
+without any measurement. Those grow after the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Standing, Traits
+from bftrainer.decide.policies.climbing import Climb, Climber, wake_at_s
+from bftrainer.decide.policies.scaling import Payoff, Points, Throughput
+from bftrainer.decide.policies.sharing import share_out
+from bftrainer.decide.policies.throughput_scaling import check_climb
+from milp.problem import Problem
+
+LARGEST = 1e15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UtilityOptions:
+    """What completion is worth and a node costs; the rest is for trainers without a payoff."""
+
+    # Seconds since submission, dollars: linear between, constant outside.
+    utility: Points = ((0.0, 100.0), (86400.0, 0.0))
+    price_per_node_h: float = 0.01  # dollars
+    threshold: float = 0.1  # S
+    step: int = 1  # K, nodes
+    standard_errors: float = 2.0  # of s from S; 0: decide at once
+    measure_s: float = 60.0  # between looks at the measurements
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        check_climb(self.threshold, self.step, self.standard_errors, self.measure_s)
+        if not 0.0 <= self.price_per_node_h <= LARGEST:
+            raise ValueError(f"price_per_node_h is {self.price_per_node_h:g}, but must not be < 0")
+        if not self.utility:
+            raise ValueError("utility needs at least one pair of seconds and dollars")
+        if not all(abs(number) <= LARGEST for pair in self.utility for number in pair):
+            raise ValueError("utility needs pairs of finite seconds and dollars")
+        pairs = list(zip(self.utility, self.utility[1:], strict=False))
+        if any(late[0] <= early[0] or late[1] > early[1] for early, late in pairs):
+            raise ValueError("utility needs pairs of rising seconds and of dollars that never rise")
+
+    def payoff(self, standing: Standing, now_s: float) -> Payoff | None:
+        """Return a trainer's payoff; None where its completion time cannot be told."""
+        if standing.left_samples is None or not standing.has_rates:
+            return None
+        return Payoff(
+            utility=self.utility,
+            price=self.price_per_node_h / 3600.0,
+            past_s=max(0.0, now_s - standing.submitted_s),
+            left_samples=standing.left_samples,
+        )
+
+    def fallback(self) -> Climber:
+        """Return a trainer without a payoff."""
+        condition = Throughput(threshold=self.threshold, standard_errors=self.standard_errors)
+        return Climber(condition=condition, rank=1)
+
+
+class UtilityPolicy:
+    """Requests compete by dollars gained per node."""
+
+    name = "utility"
+    traits = Traits(options=UtilityOptions, follows_curves=False)
+
+    def allocate(self, problem: Problem, context: Context, /) -> Decided:
+        """Move every trainer by the rule."""
+        options: UtilityOptions = context.options
+        shares = share_out(problem)
+        standings = [context.trainers[t.trainer_id] for t in shares.pool.trainers]
+        payoffs = [options.payoff(one, context.now_s) for one in standings]
+        sizes = Climb(
+            shares,
+            context.trainers,
+            [options.fallback() if p is None else Climber(condition=p) for p in payoffs],
+            step=options.step,
+            sizes=[len(names) for names in shares.pool.present],
+        ).run()
+        found = shares.allocation(sizes, self.name)
+        return Decided(
+            allocation=found, wake_at_s=wake_at_s(context, found.sizes(), options.measure_s)
+        )
+
+
+POLICY: AllocationPolicy = UtilityPolicy()

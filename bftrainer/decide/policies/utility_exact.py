@@ -1,0 +1,102 @@
+"""The sizes of the greatest sum of utility less cost, instead of Or et al.'s climbing.
+
+Climbing (``utility``) stops where the next step does not pay, so it misses what two steps would
+earn: where utility is flat at first, or falls in steps. Here U(T(n)) - C(n) is laid out for every
+size of each trainer by its curve, the pause of a rescale included, and the best sizes of all
+trainers are found by dynamic programming over the nodes: exactly, class by class (a trainer is
+given its class before, as ``sharing`` does). A trainer that is worth nothing at any size is parked.
+
+Trainers without a payoff (``utility``) share what is left by the condition of the throughput.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.climbing import Climb, by_curve, wake_at_s
+from bftrainer.decide.policies.scaling import Payoff
+from bftrainer.decide.policies.sharing import ClassShares, share_out
+from bftrainer.decide.policies.utility import UtilityOptions
+from milp.problem import Problem
+
+Values = NDArray[np.float64]
+
+
+class UtilityExactPolicy:
+    """The greatest sum of U - C."""
+
+    name = "utility-exact"
+    traits = Traits(options=UtilityOptions)
+
+    def allocate(self, problem: Problem, context: Context, /) -> Decided:
+        """Choose the sizes."""
+        options: UtilityOptions = context.options
+        shares = share_out(problem)
+        standings = [context.trainers[t.trainer_id] for t in shares.pool.trainers]
+        payoffs = [options.payoff(one, context.now_s) for one in standings]
+        sizes = [len(names) for names in shares.pool.present]
+        for k, count in enumerate(shares.pool.counts()):
+            paid = [
+                (j, values_of(shares, j, payoff))
+                for j, payoff in enumerate(payoffs)
+                if payoff is not None and shares.classes[j] == k
+            ]
+            best = best_sizes([values for _, values in paid], count)
+            for (j, _), size in zip(paid, best, strict=True):
+                sizes[j] = size
+        climbers = [options.fallback() if payoff is None else None for payoff in payoffs]
+        sizes = Climb(shares, context.trainers, climbers, step=options.step, sizes=sizes).run()
+        found = shares.allocation(sizes, self.name)
+        return Decided(
+            allocation=found, wake_at_s=wake_at_s(context, found.sizes(), options.measure_s)
+        )
+
+
+def values_of(shares: ClassShares, j: int, payoff: Payoff) -> Values:
+    """Return U - C of trainer j by size, dollars; -inf where it is not allowed."""
+    trainer, present = shares.pool.trainers[j], len(shares.pool.present[j])
+    largest = shares.largest(j)
+    values = np.full(largest + 1, -math.inf)
+    values[0] = min(0.0, payoff.utility[-1][1])  # it does not complete
+    for n, point in by_curve(trainer, range(trainer.n_min, largest + 1)).items():
+        pause_s = 0.0
+        if present and n != present:
+            pause_s = trainer.rescale_up_s if n > present else trainer.rescale_down_s
+        values[n] = payoff.of(point, pause_s=pause_s)
+    return values
+
+
+def best_sizes(tables: Sequence[Values], count: int) -> list[int]:
+    """Return the sizes of the greatest sum, at most ``count`` together; ties: the fewest nodes.
+
+    Args:
+        tables: by trainer the value of each size from 0.
+        count: of nodes.
+    """
+    best = np.zeros(count + 1)  # [n]: value of the trainers so far on at most n nodes
+    chosen: list[NDArray[np.int64]] = []
+    for table in tables:
+        found, size_of = best + table[0], np.zeros(count + 1, dtype=np.int64)
+        for size in range(1, min(len(table), count + 1)):
+            if table[size] == -math.inf:
+                continue
+            with_it = best[: count + 1 - size] + table[size]
+            is_better = with_it > found[size:]
+            found[size:][is_better] = with_it[is_better]
+            size_of[size:][is_better] = size
+        best = found
+        chosen.append(size_of)
+    sizes: list[int] = []
+    left = count
+    for size_of in reversed(chosen):
+        sizes.append(int(size_of[left]))
+        left -= sizes[-1]
+    return sizes[::-1]
+
+
+POLICY: AllocationPolicy = UtilityExactPolicy()
