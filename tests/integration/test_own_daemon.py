@@ -154,7 +154,7 @@ def test_trainers_leave_within_the_grace_time_and_go_on(
     assert (status.preemptions, status.give_backs) == (3, 0)
     assert client.trainer(trainer).record.failures == 0
     assert "To be continued: " + trainer in researcher.does("down")
-    wait_for(lambda: not researcher.pilots(), timeout_s=15, what="no pilot is left")
+    wait_for(lambda: not researcher.pilots(), timeout_s=150, what="no pilot is left")
     journal = DaemonProcess(researcher.state, batch_system="slurm", batch_options={}).entries(
         "parked"
     )
