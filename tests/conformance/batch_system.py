@@ -344,7 +344,7 @@ class BatchSystemConformance:
         assert_good_error(unheard.value)
 
         cluster.start_controller()
-        wait_for(lambda: system.snapshot().is_complete, timeout_s=60, what="a complete snapshot")
+        wait_for(lambda: system.snapshot().is_complete, what="a complete snapshot")
         again = wait_running(system, job_id)
         assert again.node == node
         assert again.start_s == started_s

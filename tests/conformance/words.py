@@ -192,7 +192,7 @@ def wait_for_whole_cycle(system: BatchSystem) -> None:
             seen_s.add(cycle.ended_s)
         return len(seen_s) >= 2
 
-    wait_for(two_later_passes, timeout_s=60, what="two more scheduler passes")
+    wait_for(two_later_passes, what="two more scheduler passes")
 
 
 def block_the_queue(system: BatchSystem, cluster: ClusterDriver) -> tuple[str, str]:

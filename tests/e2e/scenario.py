@@ -158,7 +158,7 @@ def _play(
     items = ordinary_jobs()
     with WorkloadRun(site, items) as ours, WorkloadRun(control, items) as theirs:
         killed_worker = _lose_a_worker(sidecar)
-        wait_for(lambda: _elapsed(ours) > 40, timeout_s=120, what="the middle of the story")
+        wait_for(lambda: _elapsed(ours) > 40, what="the middle of the story")
         sidecar.kill()
         sidecar.start()
         assert ours.wait(240), ours.records()
@@ -241,7 +241,7 @@ def _kill_a_worker(sidecar: DaemonProcess) -> str:
                 return _worker_of(view.record.trainer_id)
         return None
 
-    pid, worker_id = wait_for(victim, timeout_s=120, what="a trainer of size 2 or more")
+    pid, worker_id = wait_for(victim, what="a trainer of size 2 or more")
     os.kill(pid, signal.SIGKILL)
     return worker_id
 

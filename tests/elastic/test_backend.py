@@ -232,7 +232,7 @@ def test_survivors_vote_only_when_a_slow_group_is_ready(
     assert forming.is_slow(commit)  # the other member is not there
     peer = FormingGroups(Control(replace(config, worker_id="w1"), None), GPU[1])
     peer.hear(commit)
-    wait_for(lambda: not forming.is_slow(commit), timeout_s=60, what="the group is there")
+    wait_for(lambda: not forming.is_slow(commit), what="the group is there")
     groups = [one.take(commit, never) for one in (forming, peer)]
     assert all(isinstance(group, Group) for group in groups)
     drop([group for group in groups if isinstance(group, Group)])

@@ -34,7 +34,7 @@ def test_a_group_heard_of_is_connected_before_it_is_asked_for(store: StoreServer
         one.hear(commit)  # told twice is built once
     for one in (a, b):
         outcome = one._tasks[1, 1]._outcome
-        wait_for(functools.partial(list, outcome), timeout_s=60, what="it connects unasked")
+        wait_for(functools.partial(list, outcome), what="it connects unasked")
     groups = [one.take(commit, never) for one in (a, b)]
     works = []
     tensors = [torch.ones(3), 2 * torch.ones(3)]
@@ -122,5 +122,5 @@ def test_an_outcome_that_is_forgone_is_discarded_once(is_late: bool) -> None:
         assert task.wait(never) == "done"
     task.forgo(discarded.append)
     gate.set()
-    wait_for(lambda: discarded, timeout_s=60, what="it is discarded")
+    wait_for(lambda: discarded, what="it is discarded")
     assert discarded == ["done"]

@@ -34,7 +34,7 @@ from bftrainer.wire.server import AgentServer
 T = TypeVar("T")
 
 
-async def until(condition: Callable[[], T | None], what: str, timeout_s: float = 60.0) -> T:
+async def until(condition: Callable[[], T | None], what: str, timeout_s: float = 150.0) -> T:
     """Wait in the event loop until ``condition`` is truthy and return that."""
     deadline = time.monotonic() + timeout_s
     while not (result := condition()):

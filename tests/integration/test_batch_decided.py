@@ -83,7 +83,7 @@ def test_the_batch_grows_with_the_noise_on_the_same_nodes(site: Site, tmp_path: 
     def rescales() -> list[Rescaled]:
         return site.rescales(trainer)
 
-    wait_for(lambda: len(rescales()) > 1, timeout_s=120, what="another batch")
+    wait_for(lambda: len(rescales()) > 1, what="another batch")
     first, second = rescales()[:2]
     assert (first.size, first.batch) == (2, 24)
     assert second.size == 2

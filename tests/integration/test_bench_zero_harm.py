@@ -57,8 +57,8 @@ def test_a_job_preempts_a_pilot_by_quality_of_service() -> None:
         pilot = cluster.submit(
             n_nodes=2, duration_s=300, user=None, partition="bf", extra_args=(f"--qos={PILOT_QOS}",)
         )
-        wait_for(lambda: cluster.started_s(pilot), timeout_s=60, what="the pilot starts")
+        wait_for(lambda: cluster.started_s(pilot), what="the pilot starts")
         job = cluster.submit(n_nodes=2, duration_s=1)
-        wait_for(lambda: cluster.started_s(job), timeout_s=60, what="the job starts")
+        wait_for(lambda: cluster.started_s(job), what="the job starts")
         assert cluster.jobs.noted_nodes(job) == ("n1", "n2")
         assert cluster.ended_s(pilot) is not None

@@ -97,7 +97,6 @@ class Running:
     def trains_on(self, trainer_id: str, nodes: int) -> None:
         wait_for(
             lambda: self.client.trainer(trainer_id).record.progress.size == nodes,
-            timeout_s=90,
             what=f"{trainer_id} trains on {nodes}",
         )
 

@@ -82,7 +82,7 @@ def _given_back(server: LocalServer, sidecar: Dying) -> str:
             jobs.append(server.client.submit(n_nodes=2, limit_s=60, duration_s=2, user="alice"))
         return died.poll() is not None
 
-    wait_for(has_died, timeout_s=120, what="the daemon died in a give-back")
+    wait_for(has_died, what="the daemon died in a give-back")
     assert died.returncode == -signal.SIGKILL
     return jobs[-1]
 
@@ -119,7 +119,6 @@ def test_a_give_back_that_is_not_written_down_is_no_harm(tmp_path: Path, place: 
             sidecar.start()
             wait_for(
                 lambda: any(h["job_id"] == job and h["end_s"] for h in server.client.history()),
-                timeout_s=60,
                 what="the ordinary job ran on the nodes of the trainer",
             )
             site.trains_at(trainer, 2)

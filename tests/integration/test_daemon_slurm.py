@@ -47,9 +47,7 @@ def test_a_site_that_refuses_pilots_is_told_so(
         assert refused[-1] - refused[0] >= 2.0
         assert sidecar.client.trainer(trainer).record.state is TrainerState.QUEUED
         set_partition(slurm_cluster, "UP")
-        wait_for(
-            lambda: sidecar.client.trainer(trainer).observed_nodes, timeout_s=90, what="it runs"
-        )
+        wait_for(lambda: sidecar.client.trainer(trainer).observed_nodes, what="it runs")
         assert not sidecar.client.status().failures
         sidecar.client.cancel(trainer, now=True)
     finally:
@@ -97,7 +95,7 @@ def _ended(sidecar: DaemonProcess, trainer: str) -> TrainerRecord:
         record = sidecar.client.trainer(trainer).record
         return record if record.state.is_final else None
 
-    return wait_for(ended, timeout_s=90, what=f"the end of {trainer}")
+    return wait_for(ended, what=f"the end of {trainer}")
 
 
 def set_partition(cluster: SlurmTestCluster, state: str) -> None:

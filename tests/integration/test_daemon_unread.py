@@ -47,12 +47,12 @@ def test_a_source_that_cannot_be_read_stops_claims_and_no_give_back(
         def size(trainer: str) -> int:
             return len(client.trainer(trainer).observed_nodes)
 
-        wait_for(lambda: size(trainer) == 4, timeout_s=120, what="four train")
+        wait_for(lambda: size(trainer) == 4, what="four train")
         broken.touch()
         wait_for(lambda: client.status().observed == "unknown", what="something is not known")
         assert "scontrol" in client.status().failures[0]
         job = slurm_cluster.submit(n_nodes=3, duration_s=1)
-        wait_for(lambda: slurm_cluster.ended_s(job), timeout_s=60, what="the job had its nodes")
+        wait_for(lambda: slurm_cluster.ended_s(job), what="the job had its nodes")
         wait_for(lambda: size(trainer) == 2, what="two of them were the trainer's")
 
         def held() -> set[str]:
@@ -67,10 +67,10 @@ def test_a_source_that_cannot_be_read_stops_claims_and_no_give_back(
             return polling.looks if polling else 0
 
         before = looks()
-        wait_for(lambda: looks() >= before + 20, timeout_s=120, what="further looks")
+        wait_for(lambda: looks() >= before + 20, what="further looks")
         assert held() == pilots
         broken.unlink()
-        wait_for(lambda: size(second) == 1, timeout_s=120, what="the second one trains")
+        wait_for(lambda: size(second) == 1, what="the second one trains")
         for one in (trainer, second):
             client.cancel(one, now=True)
     finally:

@@ -102,7 +102,7 @@ def test_demo_interrupted_leaves_nothing(scratch: Path, tmp_path: Path) -> None:
             stderr=said,
         )
     try:
-        wait_for(lambda: "(starting)" in (tmp_path / "said").read_text(), timeout_s=60)
+        wait_for(lambda: "(starting)" in (tmp_path / "said").read_text())
         child.send_signal(signal.SIGINT)
         assert child.wait(60) == 130
     finally:

@@ -92,7 +92,7 @@ def test_a_crash_after_the_same_step_again_and_again_is_given_up_with_its_cause(
     site: DaemonSite, text: str, cause: str, interval_s: float
 ) -> None:
     trainer = site.submit("crash", text, n_max=1, checkpoint_interval_s=interval_s)
-    view = wait_for(lambda: _in_trouble(site, trainer), timeout_s=60, what="the first failure")
+    view = wait_for(lambda: _in_trouble(site, trainer), what="the first failure")
     assert cause in view.trouble
     assert " of 4 without getting any further" in view.trouble
     assert any(cause in s for s in site.client.explain(trainer).sentences)

@@ -89,7 +89,6 @@ def _full_and_free_again(site: Site, disk: Path, tmp_path: Path) -> None:
     job = site.server.client.submit(n_nodes=2, limit_s=60, duration_s=3, user="alice")
     wait_for(
         lambda: any(h["job_id"] == job for h in site.server.client.history()),
-        timeout_s=60,
         what="the ordinary job ran on both nodes",
     )
     assert sidecar.is_running()

@@ -75,7 +75,7 @@ def researcher(cluster: SlurmTestCluster, tmp_path: Path) -> Iterator[Researcher
         one.says("down", "--now")
         cluster.command("scancel", "--name=bftrainer-daemon")
         # Where two jobs end on a node at once, slurmd 22.05 may lose one end for 65 s.
-        wait_for(lambda: not one.pilots(), timeout_s=150, what="no pilot is left")
+        wait_for(lambda: not one.pilots(), what="no pilot is left")
 
 
 def test_a_dry_run_says_what_would_be_chosen_and_starts_nothing(researcher: Researcher) -> None:
@@ -138,7 +138,6 @@ def test_trainers_leave_within_the_grace_time_and_go_on(
     ).record.trainer_id
     wait_for(
         lambda: client.trainer(trainer).record.progress.size == 3,
-        timeout_s=120,
         what="it trains on all nodes",
     )
     job = researcher.cluster.submit(n_nodes=3, duration_s=2)  # an ordinary job of somebody else
@@ -147,14 +146,13 @@ def test_trainers_leave_within_the_grace_time_and_go_on(
     step = client.trainer(trainer).record.progress.step
     wait_for(
         lambda: client.trainer(trainer).record.progress.step > step,
-        timeout_s=120,
         what="it goes on where it was",
     )
     status = client.status()
     assert (status.preemptions, status.give_backs) == (3, 0)
     assert client.trainer(trainer).record.failures == 0
     assert "To be continued: " + trainer in researcher.does("down")
-    wait_for(lambda: not researcher.pilots(), timeout_s=150, what="no pilot is left")
+    wait_for(lambda: not researcher.pilots(), what="no pilot is left")
     journal = DaemonProcess(researcher.state, batch_system="slurm", batch_options={}).entries(
         "parked"
     )

@@ -78,7 +78,6 @@ class Live:
     def trains_beyond(self, trainer: str, samples: int) -> None:
         wait_for(
             lambda: self.record(trainer).progress.samples > samples,
-            timeout_s=150,
             what=f"{self.record(trainer).spec.name} trains",
         )
 
@@ -95,7 +94,7 @@ def test_a_policy_decides_for_real_trainers(
             live.trains_beyond(trainer, 0)
         torch, mpi, _ = trainers
         job = cluster.submit(n_nodes=4, duration_s=5)
-        wait_for(lambda: cluster.started_s(job), timeout_s=120, what="an ordinary job starts")
+        wait_for(lambda: cluster.started_s(job), what="an ordinary job starts")
         before = {t: live.record(t).progress.samples for t in trainers}
         for trainer in trainers:  # also those that had to park
             live.trains_beyond(trainer, before[trainer])
@@ -116,4 +115,4 @@ def test_a_policy_decides_for_real_trainers(
         jobs = ("squeue", "-h", "-o", "%i")
         if left := cluster.command(*jobs).stdout.split():
             cluster.command("scancel", "-f", *left)
-        wait_for(lambda: not cluster.command(*jobs).stdout.split(), timeout_s=150, what="no jobs")
+        wait_for(lambda: not cluster.command(*jobs).stdout.split(), what="no jobs")

@@ -62,7 +62,7 @@ def test_a_node_that_fails_workers_is_left_alone_and_another_takes_its_place(
         is_there = set(view.observed_nodes) == set(nodes[1:]) and view.record.failures >= 2
         return view if is_there and sidecar.client.status().cooling_nodes else None
 
-    wait_for(elsewhere, timeout_s=120, what="it trains on the other two")
+    wait_for(elsewhere, what="it trains on the other two")
     status = sidecar.client.status()
     (sentence,) = status.cooling_nodes
     assert sentence.startswith(f"{bad}: It cools down for")
@@ -72,7 +72,6 @@ def test_a_node_that_fails_workers_is_left_alone_and_another_takes_its_place(
             n.name == bad and not n.pilot_id and "cools down" in n.reason
             for n in sidecar.client.nodes()
         ),
-        timeout_s=60,
         what="its pilot goes",
     )
     assert "bftrainer_cooling_nodes 1.0" in sidecar.client.metrics()

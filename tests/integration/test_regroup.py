@@ -69,7 +69,7 @@ class Full:
             found = re.findall(rf"generation (\d+)\.\d+: {size} workers?\b", log.read_text())
             return next((int(number) for number in found if int(number) > after), None)
 
-        return wait_for(formed, timeout_s=120, what=f"{worker_id} is one of {size}")
+        return wait_for(formed, what=f"{worker_id} is one of {size}")
 
     def regrouped(self) -> list[dict[str, Any]]:
         return [e.plain()["what"] for e in self.site.sidecar.entries("regrouped")]
@@ -107,7 +107,6 @@ def test_without_a_daemon_survivors_go_on_and_are_adopted(site: Site) -> None:
     assert str(fact["by"]).startswith("p")
     wait_for(
         lambda: trainer.record.progress.generation > third_generation,
-        timeout_s=60,
         what="the trainer grows again from what it had",
     )
     assert is_running(trainer.pid_of[second])
@@ -130,7 +129,6 @@ def test_without_a_daemon_a_node_with_a_dead_worker_is_left_behind(site: Site) -
     assert (fact["generation"], fact["size_before"], fact["size"]) == (smaller, 3, 2)
     wait_for(
         lambda: trainer.record.progress.generation > smaller,
-        timeout_s=60,
         what="the trainer grows again from what it had",
     )
     assert all(is_running(pid) for pid in pids[:4])

@@ -91,7 +91,7 @@ class Started:
         )
         self.client = client
         self.job_id = client.submit(n_nodes=1, limit_s=600, argv=argv)
-        wait_for((directory / "worker").exists, timeout_s=90, what="a worker")
+        wait_for((directory / "worker").exists, what="a worker")
         wait_for((directory / "worker.stray").exists, what="its stray child")
         found = json.loads(wait_for((directory / "found").read_text))
         self.is_shared, self.pid = found["is_shared"], found["pid"]

@@ -79,7 +79,7 @@ def export(cluster: SlurmTestCluster, path: Path, n_jobs: int) -> Path:
         ended = [line for line in done.stdout.splitlines() if "|COMPLETED|batch|" in line]
         return done.stdout if len(ended) >= n_jobs else ""
 
-    path.write_text(wait_for(everything, timeout_s=60, what=f"{n_jobs} ended jobs in sacct"))
+    path.write_text(wait_for(everything, what=f"{n_jobs} ended jobs in sacct"))
     return path
 
 
@@ -191,7 +191,6 @@ def test_the_predicted_harvest_is_what_the_daemon_harvested(
         trainer = sidecar.client.submit(spec(tmp_path / "slow")).record.trainer_id
         wait_for(
             lambda: len(sidecar.client.trainer(trainer).observed_nodes) == N_NODES,
-            timeout_s=60,
             what="the trainer has all nodes",
         )
         begin_s, end_s = run_script(cluster, items)

@@ -47,23 +47,18 @@ def test_a_command_gives_its_nodes_to_a_job_resumes_and_loses_no_sample(
         done = process.run(submit, timeout_s=60)
         assert done.is_ok, done.stderr
         trainer = done.stdout.strip()
-        wait_for(
-            lambda: len(client.trainer(trainer).observed_nodes) == 3, timeout_s=90, what="3 nodes"
-        )
+        wait_for(lambda: len(client.trainer(trainer).observed_nodes) == 3, what="3 nodes")
         wait_for(
             lambda: client.trainer(trainer).record.progress.step > 100, what="some checkpoints"
         )
         job = slurm_cluster.command("sbatch", "-N", "4", "-p", "batch", "--wrap", "sleep 1")
         assert job.is_ok, job.stderr
-        wait_for(
-            lambda: len(client.trainer(trainer).observed_nodes) < 3, timeout_s=60, what="it gave"
-        )
+        wait_for(lambda: len(client.trainer(trainer).observed_nodes) < 3, what="it gave")
         (tmp_path / "hurry").touch()
         view = wait_for(
             lambda: (
                 v if (v := client.trainer(trainer)).record.state is TrainerState.FINISHED else None
             ),
-            timeout_s=120,
             what="its end",
         )
         state = json.loads((tmp_path / "bft-hurried" / "latest" / "sgd.json").read_text())

@@ -93,18 +93,18 @@ def test_an_epilog_is_measured_and_planned_starts_do_not_wait_for_it(
     def training() -> str:
         return next(iter(client.trainer(trainer).observed_nodes), "")
 
-    before = wait_for(training, timeout_s=120, what="it trains")
+    before = wait_for(training, what="it trains")
     first = cluster.submit(n_nodes=1, duration_s=1, extra_args=(f"--nodelist={before}",))
-    measured = wait_for(lambda: client.status().measured.end_s, timeout_s=60, what="an end")
+    measured = wait_for(lambda: client.status().measured.end_s, what="an end")
     assert EPILOG_S - 1 <= measured < EPILOG_S + 3, "the Epilog, and what it took to leave"
-    wait_for(lambda: cluster.ended_s(first), timeout_s=60, what="the job that waited for it")
+    wait_for(lambda: cluster.ended_s(first), what="the job that waited for it")
     found = _doctor(cluster, socket)["BFT-1274"]
     assert found["weight"] == "harm"
     assert f"usable {measured:.1f} s after" in found["cost"]
     assert '[ "$SLURM_JOB_PARTITION" = bf ] && exit 0' in found["remedy"]
 
     # One of the two stays free now. The other one is planned for somebody.
-    node = wait_for(training, timeout_s=60, what="it trains again")
+    node = wait_for(training, what="it trains again")
     asked_s = time.time()
     begins = (f"--nodelist={node}", "--begin=now+20")
     planned = cluster.submit(n_nodes=1, duration_s=5, extra_args=begins)
@@ -112,10 +112,8 @@ def test_an_epilog_is_measured_and_planned_starts_do_not_wait_for_it(
     (start_s,) = (j.start_s for j in whole_look(system).jobs or () if j.job_id == planned)
     assert start_s is not None
     assert start_s > time.time() + EPILOG_S + MARGIN_S, "it is planned early enough"
-    ended_s = wait_for(
-        lambda: _pilots_epilog_ended_s(cluster, node, asked_s), timeout_s=60, what="its end"
-    )
+    ended_s = wait_for(lambda: _pilots_epilog_ended_s(cluster, node, asked_s), what="its end")
     assert ended_s < start_s, "the node is ready when the job is due"
     assert ended_s > start_s - 2 * (EPILOG_S + MARGIN_S), "and not long before"
-    wait_for(lambda: cluster.started_s(planned), timeout_s=60, what="the planned job starts")
+    wait_for(lambda: cluster.started_s(planned), what="the planned job starts")
     client.cancel(trainer, now=True)

@@ -115,7 +115,6 @@ def test_limits_fit_the_plan_and_a_plan_that_moves_takes_the_nodes_back_before_i
         trainer = sidecar.client.submit(light_spec(tmp_path / "slow")).record.trainer_id
         pilots = wait_for(
             lambda: p if len(p := _running_pilots(system)) == 2 else None,
-            timeout_s=60,
             what="pilots run beside the first job",
         )
         assert {p.nodes for p in pilots} == {("n3",), ("n4",)}
@@ -130,7 +129,6 @@ def test_limits_fit_the_plan_and_a_plan_that_moves_takes_the_nodes_back_before_i
             assert pilot.start_s + pilot.time_limit_s <= plan.start_s - MARGIN_S + 1
         wait_for(
             lambda: len(sidecar.client.trainer(trainer).observed_nodes) == 2,
-            timeout_s=60,
             what="both train",
         )
         _run_for(cluster, first, left_s=60.0)

@@ -48,7 +48,7 @@ class Cluster:
                     gpus=self.slurm.config.gpus_per_node,
                 )
             )
-        wait_for(lambda: self.running() == set(self.pilots), timeout_s=60, what="all pilots run")
+        wait_for(lambda: self.running() == set(self.pilots), what="all pilots run")
 
     def running(self) -> set[str]:
         """Nodes whose pilot runs."""
@@ -111,7 +111,7 @@ def cluster(slurm_cluster: SlurmTestCluster, slurm_system: SlurmBatchSystem) -> 
         seen = slurm_cluster.command("sinfo", "-h", "-o", "%T").stdout.split()
         return seen != [] and set(seen) == {"idle"}
 
-    wait_for(all_idle, timeout_s=60, what="all nodes idle again")
+    wait_for(all_idle, what="all nodes idle again")
 
 
 @pytest.mark.parametrize(
@@ -138,9 +138,9 @@ def test_a_job_starts_on_exactly_what_is_given_back(
         assert len(released) == expected
         cluster.system.cancel_pilots([release.pilot_id for release in given.releases])
         if "--hold" in options:
-            wait_for(lambda: cluster.idle() == released, timeout_s=60, what="they are free")
+            wait_for(lambda: cluster.idle() == released, what="they are free")
             assert cluster.slurm.command("scontrol", "release", job_id).is_ok
-        wait_for(lambda: cluster.job_nodes(job_id) == released, timeout_s=60, what="the job runs")
+        wait_for(lambda: cluster.job_nodes(job_id) == released, what="the job runs")
         assert cluster.running() == set(cluster.pilots) - released
         assert cluster.give_back().releases == (), "nothing more is wanted"
     finally:
@@ -149,7 +149,7 @@ def test_a_job_starts_on_exactly_what_is_given_back(
 
 def test_a_job_that_shares_a_node_needs_none_of_ours(cluster: Cluster) -> None:
     runs = cluster.sbatch("--ntasks=1", "--mem=100", "--nodelist=n1")
-    wait_for(lambda: cluster.job_nodes(runs) == {"n1"}, timeout_s=60, what="the first job runs")
+    wait_for(lambda: cluster.job_nodes(runs) == {"n1"}, what="the first job runs")
     cluster.hold("n2", "n3", "n4", "n5")
     fits = cluster.sbatch("--hold", "--ntasks=2", "--mem=100", "--gres=gpu:1")
     too_large = cluster.sbatch("--hold", "--ntasks=1", "--mem=3950")
@@ -157,16 +157,16 @@ def test_a_job_that_shares_a_node_needs_none_of_ours(cluster: Cluster) -> None:
     assert given.refused == {}
     assert [release.for_job for release in given.releases] == [too_large]
     cluster.slurm.command("scontrol", "release", fits)
-    wait_for(lambda: cluster.job_nodes(fits) == {"n1"}, timeout_s=60, what="it runs beside it")
+    wait_for(lambda: cluster.job_nodes(fits) == {"n1"}, what="it runs beside it")
     assert cluster.running() == set(cluster.pilots)
 
 
 def test_a_job_that_slurm_requeued_and_holds_costs_nothing(cluster: Cluster) -> None:
     job_id = cluster.sbatch("--nodes=1", "--exclusive", "--nodelist=n1")
-    wait_for(lambda: cluster.job_nodes(job_id) == {"n1"}, timeout_s=60, what="the job runs")
+    wait_for(lambda: cluster.job_nodes(job_id) == {"n1"}, what="the job runs")
     done = cluster.slurm.command("scontrol", "requeuehold", job_id)
     assert done.is_ok, done.stderr
-    wait_for(lambda: "n1" in cluster.idle(), timeout_s=60, what="its node is free")
+    wait_for(lambda: "n1" in cluster.idle(), what="its node is free")
     cluster.hold("n1")
     given = cluster.give_back()
     assert given.refused.keys() == {job_id}

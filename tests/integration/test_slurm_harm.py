@@ -86,12 +86,10 @@ def test_hand_overs_are_measured_and_late_ones_answered(
     client = sidecar.client
     set_preempt_mode(slurm_cluster, "OFF")  # nobody but us frees a node
     trainer = client.submit(light_spec(tmp_path / "slow", n_max=5)).record.trainer_id
-    wait_for(
-        lambda: len(client.trainer(trainer).observed_nodes) == 5, timeout_s=120, what="five train"
-    )
+    wait_for(lambda: len(client.trainer(trainer).observed_nodes) == 5, what="five train")
 
     good = slurm_cluster.submit(n_nodes=1, duration_s=900)
-    found = wait_for(lambda: _hand_overs(sidecar, 1), timeout_s=60, what="a hand-over")
+    found = wait_for(lambda: _hand_overs(sidecar, 1), what="a hand-over")
     (case,) = found.worst
     assert (case.job_id, case.how, found.given_back) == (good, How.GIVEN_BACK.value, 1)
     assert case.delay_s is not None
@@ -106,10 +104,10 @@ def test_hand_overs_are_measured_and_late_ones_answered(
     os.kill(sidecar.pid, signal.SIGSTOP)
     try:
         theirs = slurm_cluster.submit(n_nodes=1, duration_s=900)
-        wait_for(lambda: slurm_cluster.started_s(theirs), timeout_s=60, what="it preempts")
+        wait_for(lambda: slurm_cluster.started_s(theirs), what="it preempts")
     finally:
         os.kill(sidecar.pid, signal.SIGCONT)
-    found = wait_for(lambda: _hand_overs(sidecar, 2), timeout_s=60, what="a preemption")
+    found = wait_for(lambda: _hand_overs(sidecar, 2), what="a preemption")
     assert (found.preempted, found.preempted_jobs, found.taken) == (1, 1, 0)
     (case,) = (w for w in found.worst if w.how == How.PREEMPTED.value)
     assert case.job_id == theirs
@@ -125,7 +123,7 @@ def test_hand_overs_are_measured_and_late_ones_answered(
     asked_s = wait_for(lambda: _asked_s(sidecar, late), what="nodes are given back for it")
     wait_for(lambda: time.time() > asked_s + SLO_S, what="that is late")
     no_force.unlink()
-    found = wait_for(lambda: _hand_overs(sidecar, 5), timeout_s=120, what="three more")
+    found = wait_for(lambda: _hand_overs(sidecar, 5), what="three more")
     worst = found.worst[:3]
     assert {(w.job_id, w.n_nodes) for w in worst} == {(late, 3)}
     assert all(w.delay_s is not None and w.delay_s > SLO_S for w in worst), worst
@@ -144,7 +142,6 @@ def test_hand_overs_are_measured_and_late_ones_answered(
     assert done.is_ok, done.stderr
     reasons = wait_for(
         lambda: [n.reason for n in client.nodes() if "bftrainer backs off" in n.reason],
-        timeout_s=60,
         what="nodes are left alone",
     )
     assert "it holds 2 nodes at most" in reasons[0]

@@ -72,9 +72,7 @@ def test_what_is_said_of_a_job(cluster: SlurmTestCluster) -> None:
         wait_for(lambda: len(told(is_submitted=False)) >= 2, what="its changes are announced")
         assert told(is_submitted=True) == [said, tried]
         # Jobs of the test before may end now, too.
-        ended = wait_for(
-            lambda: told(is_submitted=False), timeout_s=60, what="its end is announced"
-        )
+        ended = wait_for(lambda: told(is_submitted=False), what="its end is announced")
         assert {a.partition for a in ended} == {"batch"}
     finally:
         file.close()
@@ -97,7 +95,6 @@ def training_everywhere(
         trainer = sidecar.client.submit(spec).record.trainer_id
         wait_for(
             lambda: len(sidecar.client.trainer(trainer).observed_nodes) == N_NODES,
-            timeout_s=120,
             what="all nodes train",
         )
         yield sidecar, trainer
@@ -124,7 +121,7 @@ def given_back(sidecar: DaemonProcess) -> list[dict[str, str]]:
 
 
 def starts(cluster: SlurmTestCluster, job_id: str) -> None:
-    wait_for(lambda: cluster.started_s(job_id) is not None, timeout_s=60, what="the job starts")
+    wait_for(lambda: cluster.started_s(job_id) is not None, what="the job starts")
 
 
 def test_nodes_are_given_back_for_a_job_that_no_look_has_shown(

@@ -66,7 +66,6 @@ def wait_looks(sidecar: DaemonProcess, more: int) -> PollingView:
     wanted = polling(sidecar).looks + more
     return wait_for(
         lambda: v if (v := polling(sidecar)).looks >= wanted else None,
-        timeout_s=60,
         what=f"{more} looks",
     )
 
@@ -190,7 +189,6 @@ def test_a_pilot_that_does_not_listen_is_cancelled(
         wait_for(lambda: asked(polling(sidecar)).get("cancel"), what="they are cancelled")
         wait_for(
             lambda: cluster.command("squeue", "-h", "-a").stdout == "",
-            timeout_s=60,
             what="no pilot is left",
         )
     finally:
@@ -201,7 +199,6 @@ def test_a_pilot_that_does_not_listen_is_cancelled(
 def wait_held(sidecar: DaemonProcess) -> None:
     wait_for(
         lambda: sidecar.client.status().nodes_held == N_NODES,
-        timeout_s=60,
         what="all nodes are held",
     )
 
@@ -213,6 +210,5 @@ def wait_for_idle(cluster: SlurmTestCluster) -> None:
         cluster.command("scancel", "-f", *ids)
     wait_for(
         lambda: cluster.command("squeue", "-h", "-a").stdout == "",
-        timeout_s=60,
         what="an empty queue",
     )

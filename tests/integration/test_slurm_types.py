@@ -94,7 +94,7 @@ def test_each_trainer_gets_only_nodes_that_are_what_it_asks_for(
         # Three CPU nodes, or two A100 ones: the larger class.
         return mine if has_all and mine == set(CPU) else None
 
-    wait_for(settled, timeout_s=90, what="each trainer has all there is for it")
+    wait_for(settled, what="each trainer has all there is for it")
     said = sidecar.client.explain(nowhere).sentences
     assert said[0] == "No node of this cluster meets its request (gpu:h100:1)."
     assert sidecar.client.trainer(nowhere).trouble == said[0]

@@ -80,7 +80,6 @@ def test_the_daemon_lives_and_answers_whatever_a_user_submits(
         before = looks(sidecar)
         wait_for(
             lambda: looks(sidecar) > before + 1,
-            timeout_s=60,
             what="looks at all of them, and answers meanwhile",
         )
         assert sidecar.client.status().failures == ()

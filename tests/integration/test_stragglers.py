@@ -58,7 +58,7 @@ def test_a_slow_node_is_replaced_while_it_still_trains(
         environment=(("OMP_NUM_THREADS", "1"),),
     )
     trainer = sidecar.client.submit(spec).record.trainer_id
-    view = wait_for(lambda: _on(sidecar, trainer, 3), timeout_s=90, what="three nodes train")
+    view = wait_for(lambda: _on(sidecar, trainer, 3), what="three nodes train")
     straggler = view.observed_nodes[1]
     slow.write_text(json.dumps({straggler: 4.0}))
 
@@ -66,7 +66,7 @@ def test_a_slow_node_is_replaced_while_it_still_trains(
         now = _on(sidecar, trainer, 3)
         return now if now and straggler not in now.observed_nodes else None
 
-    after = wait_for(replaced, timeout_s=90, what=f"{straggler} is replaced")
+    after = wait_for(replaced, what=f"{straggler} is replaced")
     assert after.record.failures == 0
     (found,) = [e.plain()["what"] for e in sidecar.entries("straggler")]
     assert (found["node"], found["is_slow"]) == (straggler, True)
@@ -78,7 +78,7 @@ def test_a_slow_node_is_replaced_while_it_still_trains(
     assert sizes[-2:] == [3, 3]
 
     # Remembered: it is given back, nobody takes it again, users can see why.
-    wait_for(lambda: _use(sidecar, straggler) == "free", timeout_s=60, what="given back")
+    wait_for(lambda: _use(sidecar, straggler) == "free", what="given back")
     status = sidecar.client.status()
     assert any(straggler in sentence for sentence in status.slow_nodes)
     assert "bftrainer_stragglers_replaced_total 1.0" in sidecar.client.metrics()

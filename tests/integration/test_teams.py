@@ -87,7 +87,7 @@ def _newest(work: Path, *, size: int) -> dict[int, int]:
         is_it = len(now) == size and all(e["size"] == size for e in now)
         return {e["rank"]: e["pid"] for e in now} if is_it else None
 
-    return wait_for(complete, timeout_s=60, what=f"a generation of {size} workers")
+    return wait_for(complete, what=f"a generation of {size} workers")
 
 
 def _a_rival_has_a_node(site: Site, trainer: str, directory: Path) -> None:
@@ -105,7 +105,6 @@ def _one_worker_is_lost(site: Site, trainer: str, work: Path) -> None:
     wait_for(lambda: not is_running(pids[2]), what="its neighbour ends, too")
     wait_for(
         lambda: site.view(trainer).record.progress.generation > generation,
-        timeout_s=60,
         what="a generation without the node",
     )
     assert is_running(pids[0])

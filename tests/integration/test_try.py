@@ -123,7 +123,7 @@ def test_interrupted_it_leaves_nothing(scratch: Path) -> None:
             stderr=said,
         )
     try:
-        wait_for(lambda: "killed" in (scratch / "said").read_text(), timeout_s=60)
+        wait_for(lambda: "killed" in (scratch / "said").read_text())
         child.send_signal(signal.SIGINT)
         assert child.wait(60) == 130
     finally:

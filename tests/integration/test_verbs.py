@@ -59,7 +59,7 @@ class VerbSite(Site):
             view = self.view(trainer_id)
             return not view.observed_nodes and view.record.progress.size == 0
 
-        wait_for(gone, timeout_s=60, what=f"{trainer_id} has left its nodes")
+        wait_for(gone, what=f"{trainer_id} has left its nodes")
         return self.view(trainer_id).record.progress.step
 
 

@@ -55,13 +55,12 @@ class Site(LocalSite):
             view = self.view(trainer_id)
             return view if len(view.observed_nodes) in sizes else None
 
-        return wait_for(reached, timeout_s=150, what=f"{trainer_id} has one of the sizes {sizes}")
+        return wait_for(reached, what=f"{trainer_id} has one of the sizes {sizes}")
 
     def trains_at(self, trainer_id: str, *sizes: int) -> None:
         """Wait for a complete generation; members that are stopping are observed, too."""
         wait_for(
             lambda: self.view(trainer_id).record.progress.size in sizes,
-            timeout_s=150,
             what=f"{trainer_id} trains at one of the sizes {sizes}",
         )
 
@@ -70,7 +69,7 @@ class Site(LocalSite):
             view = self.view(trainer_id)
             return view if view.record.state is state else None
 
-        return wait_for(reached, timeout_s=150, what=f"{trainer_id} is {state.value}")
+        return wait_for(reached, what=f"{trainer_id} is {state.value}")
 
     def was_parked(self, trainer_id: str) -> None:
         """Wait until it was; a short job is over soon, and then it trains again."""
@@ -78,7 +77,6 @@ class Site(LocalSite):
             lambda: any(
                 e.plain()["trainer_id"] == trainer_id for e in self.sidecar.entries("parked")
             ),
-            timeout_s=150,
             what=f"{trainer_id} was parked",
         )
 

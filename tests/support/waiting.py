@@ -15,7 +15,7 @@ T = TypeVar("T")
 def wait_for(
     condition: Callable[[], T | None],
     *,
-    timeout_s: float = 60.0,
+    timeout_s: float = 150.0,
     interval_s: float = 0.05,
     what: str = "",
 ) -> T:

@@ -28,7 +28,7 @@ from bftrainer.wire.server import AgentServer
 WELCOME = Welcome(heartbeat_s=0.2, lease_s=60.0)
 
 
-async def until(condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> None:
+async def until(condition: Callable[[], Any], what: str, timeout_s: float = 150.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
