@@ -80,7 +80,7 @@ class PolicyConformance:
     def test_keeps_the_rules(self) -> None:
         policy = self.policy()
 
-        @settings(max_examples=60, deadline=None)
+        @settings(max_examples=30, deadline=None)
         @given(PROBLEMS, st.data())
         def holds(problem: Problem, data: st.DataObject) -> None:
             context = self.context(problem, data)
@@ -96,7 +96,7 @@ class PolicyConformance:
         """No answer depends on others that were asked for before and not accepted."""
         policy = self.policy()
 
-        @settings(max_examples=40, deadline=None)
+        @settings(max_examples=15, deadline=None)
         @given(PROBLEMS, PROBLEMS, st.data())
         def holds(problem: Problem, other: Problem, data: st.DataObject) -> None:
             context = self.context(problem, data)
@@ -109,7 +109,7 @@ class PolicyConformance:
     def test_leaves_what_it_is_given_as_it_is(self) -> None:
         policy = self.policy()
 
-        @settings(max_examples=40, deadline=None)
+        @settings(max_examples=15, deadline=None)
         @given(PROBLEMS, st.data())
         def holds(problem: Problem, data: st.DataObject) -> None:
             context = self.context(problem, data)
@@ -125,7 +125,7 @@ class PolicyConformance:
     def test_its_state_may_come_from_the_journal(self) -> None:
         policy = self.policy()
 
-        @settings(max_examples=40, deadline=None)
+        @settings(max_examples=15, deadline=None)
         @given(PROBLEMS, PROBLEMS, st.data())
         def holds(problem: Problem, other: Problem, data: st.DataObject) -> None:
             context = self.context(problem, data)

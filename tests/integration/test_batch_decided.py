@@ -119,6 +119,7 @@ if run.loop(step, steps=1_000_000):
 """
 
 
+@pytest.mark.long
 def test_an_mpi_program_is_told_its_batch(site: Site, tmp_path: Path) -> None:
     bounds = BatchRange(least=10, most=50, per_worker=16, lr_rule="none")
     spec = trainer_spec(

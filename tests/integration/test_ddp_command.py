@@ -27,6 +27,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.long
 def test_it_ends_as_a_plain_run_after_a_job_and_a_kill(tmp_path: Path) -> None:
     plain, elastic = tmp_path / "plain", tmp_path / "elastic"
     plain.mkdir()

@@ -84,7 +84,12 @@ def _failed_on(site: DaemonSite, trainer: str) -> set[str]:
     ("text", "cause", "interval_s"),
     [
         (RAISES, "RuntimeError: the ninth batch is bad", 3600.0),
-        (KILLED, "signal 9 (SIGKILL); an out-of-memory kill", 1.0),
+        pytest.param(
+            KILLED,
+            "signal 9 (SIGKILL); an out-of-memory kill",
+            1.0,
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["raises", "is killed"],
 )
@@ -108,6 +113,7 @@ def test_a_crash_after_the_same_step_again_and_again_is_given_up_with_its_cause(
     wait_for(lambda: len(_failed_on(site, trainer)) == 2, what="two nodes in the journal")
 
 
+@pytest.mark.long
 def test_a_script_that_kills_its_agent_again_and_again_is_given_up(site: DaemonSite) -> None:
     trainer = site.submit("killer", KILLS_AGENTS, n_max=1, checkpoint_interval_s=3600.0)
     record = site.in_state(trainer, TrainerState.FAILED).record

@@ -125,6 +125,7 @@ def test_a_daemon_that_does_not_start_says_why(researcher: Researcher) -> None:
     assert "next: " in done.stderr
 
 
+@pytest.mark.long
 def test_trainers_leave_within_the_grace_time_and_go_on(
     researcher: Researcher, tmp_path: Path
 ) -> None:

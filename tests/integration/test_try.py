@@ -76,8 +76,14 @@ def test_a_sound_script_is_rescaled_killed_and_uses_every_sample_once(scratch: P
 @pytest.mark.parametrize(
     ("text", "code", "said", "status"),
     [
-        ("print('hello')", "BFT-1057", "bftrainer.elastic", 1),
-        (LOOP.format(step="raise ValueError('no such luck')"), "BFT-1053", "no such luck", 1),
+        pytest.param("print('hello')", "BFT-1057", "bftrainer.elastic", 1, marks=pytest.mark.long),
+        pytest.param(
+            LOOP.format(step="raise ValueError('no such luck')"),
+            "BFT-1053",
+            "no such luck",
+            1,
+            marks=pytest.mark.long,
+        ),
         (LOOP.format(step="run.step()\n        if number == 3: break"), "BFT-1054", "epoch 0", 8),
     ],
     ids=["no bftrainer", "raises", "leaves epochs"],
@@ -95,6 +101,7 @@ def test_what_is_wrong_is_named_and_the_logs_are_kept(
 
 
 @pytest.mark.timeout(150)
+@pytest.mark.long
 def test_it_ends_after_the_time_it_is_given(scratch: Path) -> None:
     options = ("--seconds", "2", "--epochs", "9999", "--workers-per-node", "2")
     done = tried(scratch, LOOP.format(step="run.step()"), *options, args=("--nodes", "2"))

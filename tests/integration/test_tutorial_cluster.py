@@ -107,6 +107,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
         one.runs("bftrainer down --now || true")  # where a test failed, there may be none
 
 
+@pytest.mark.long
 def test_a_loop_with_five_lines_survives_a_lost_node_and_its_daemon(reader: Reader) -> None:
     reader.reads_to("bftrainer up --partition scavenge --max-nodes 3 --dry-run")
     assert not (reader.directory.parent / "state").exists()

@@ -204,7 +204,7 @@ class TestDrf(PolicyConformance):
         assert [dominant_share(one, capacity) for one in used] == [2 / 3, 2 / 3]
 
     def test_on_one_class_it_is_equal_share(self) -> None:
-        @settings(max_examples=60, deadline=None)
+        @settings(max_examples=30, deadline=None)
         @given(problems(max_nodes=9, max_trainers=4, classes="a"))
         def holds(problem: Problem) -> None:
             alike = tuple(replace(one, weight=1.0) for one in problem.trainers)
@@ -322,7 +322,7 @@ def concave(draw: st.DrawFn) -> tuple[float, ...]:
 def _is_best(name: str, score: Any) -> None:
     """No other sizes of three trainers on six nodes score more."""
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=30, deadline=None)
     @given(st.lists(concave(), min_size=3, max_size=3))
     def holds(rates: list[tuple[float, ...]]) -> None:
         trainers = [
@@ -342,7 +342,7 @@ def _is_best(name: str, score: Any) -> None:
 def test_answers_with_mixed_classes_are_valid(name: str) -> None:
     """Also the second one, with the state of the first, when that has been carried out."""
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=15, deadline=None)
     @given(problems(max_nodes=9, max_trainers=4, classes="ab", mixes=True), st.data())
     def holds(problem: Problem, data: st.DataObject) -> None:
         known = {one.trainer_id: data.draw(STANDINGS) for one in problem.trainers}
