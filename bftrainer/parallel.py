@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from typing import TypeVar
+
+from bftrainer.one_thread import one_thread
 
 Task = TypeVar("Task", bound=Hashable)
 Result = TypeVar("Result")
@@ -29,7 +32,8 @@ def play_each(
             results[task] = play(task)
             on_progress(len(results) / len(todo))
         return results
-    with ProcessPoolExecutor(max_workers=processes) as pool:
+    pool = ProcessPoolExecutor(max_workers=processes, mp_context=get_context("spawn"))
+    with one_thread(), pool:
         futures = {pool.submit(play, task): task for task in todo}
         try:
             for future in as_completed(futures):

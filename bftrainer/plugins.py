@@ -6,10 +6,13 @@ first use.
 
 from __future__ import annotations
 
+import base64
 from importlib.metadata import entry_points
 from typing import Any
 
 from bftrainer.errors import ExitCode, UsageError
+
+CONTENT = "base64:"  # begins an option that holds the content of a file
 
 
 def plugin_names(group: str) -> list[str]:
@@ -37,3 +40,8 @@ def load_plugin(group: str, name: str, *, what: str, code: str) -> Any:
         f"Use one of: {', '.join(plugin_names(group)) or 'none installed'}.",
         exit_code=ExitCode.VALIDATION_FAILED,
     )
+
+
+def content_of(data: bytes) -> str:
+    """Return the content of a file as an option holds it."""
+    return CONTENT + base64.b64encode(data).decode()

@@ -3,7 +3,7 @@
 
 Random problems from Table 2's curves on 400 nodes; *spikes* are neither concave nor rising. In
 half of the problems nobody has nodes yet, in the other half everybody has those of the answer
-before. The time of a problem is the best of 5 calls; median, 95th percentile and maximum are over
+before. dl2 decides about 40 trainers on 30 and on 500 nodes, n_max 64. The time of a problem is the best of 5 calls; median, 95th percentile and maximum are over
 problems. Prints targets with ``met`` or ``missed``; exits 1 when one is missed.
 """
 
@@ -34,6 +34,7 @@ TRAINERS: Final = (50, 130, 240, 400)
 LARGEST: Final = (10, NODES)  # n_max: as in the paper, and without a limit
 FAMILIES: Final = ("mixed", "spikes")
 LIMIT_S: Final = {"ibm-dp": 0.025}  # median of every line
+BY_NETWORK_S: Final = {30: 0.006, 500: 0.150}  # of dl2, by nodes
 
 
 def measure(arguments: argparse.Namespace, measured: Measured) -> None:
@@ -44,6 +45,10 @@ def measure(arguments: argparse.Namespace, measured: Measured) -> None:
         slowest = max(own, key=lambda row: row.median_s)
         measured.targets.append(median_target(f"{name}, slowest line", slowest, limit_s))
         rows += own
+    for n_nodes, limit_s in BY_NETWORK_S.items():
+        row = _by_network(n_nodes, 4 if arguments.quick else 20)
+        measured.targets.append(median_target(f"dl2, {n_nodes} nodes", row, limit_s))
+        rows.append(row)
     measured.results["rows"] = [asdict(row) for row in rows]
     measured.tables.append(table_of("CPU time of a decision", rows))
 
@@ -62,8 +67,18 @@ def _rows(policy: AllocationPolicy, runs: int) -> Iterator[Row]:
                 yield summary(what, family, (n_trainers, NODES), times_s)
 
 
-def _problem(n_trainers: int, family: str, largest: int, seed: int) -> Problem:
-    drawn = without_current(draw_problem(n_trainers, NODES, family, seed))
+def _by_network(n_nodes: int, runs: int) -> Row:
+    policy, times_s = load_policy("dl2"), list[float]()
+    for seed in range(runs):
+        problem = _problem(40, "mixed", 64, seed, n_nodes)
+        times_s.append(_best_s(policy, _held(policy, problem) if seed % 2 else problem))
+    return summary("dl2, n_max 64", "mixed", (40, n_nodes), times_s)
+
+
+def _problem(
+    n_trainers: int, family: str, largest: int, seed: int, n_nodes: int = NODES
+) -> Problem:
+    drawn = without_current(draw_problem(n_trainers, n_nodes, family, seed))
     return replace(
         drawn, trainers=tuple(replace(t, n_min=1, n_max=largest) for t in drawn.trainers)
     )

@@ -5,12 +5,15 @@ change. Fresh ones: ``--hypothesis-profile=fresh``, which ``make test-long`` doe
 ``--shard K/N`` runs the Kth of N parts of what was asked for, whole files at a time.
 """
 
+import os
 import zlib
 from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # two cores are busy with other tests
 
 # How long an example takes says something about the machine's other work, not about the code.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -11,12 +11,16 @@ from typing import Any
 
 import click
 
+from bftrainer.cli.policy_train import train
 from bftrainer.errors import ExitCode
 
 
 @click.group(name="policy")
 def policy() -> None:
     """Check and show the administrator's policy file."""
+
+
+policy.add_command(train)
 
 
 @policy.command(name="check")

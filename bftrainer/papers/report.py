@@ -109,7 +109,7 @@ def row(line: Line, result: Result, made: Reproduction) -> tuple[str, ...]:
         result.result_id,
         line.what,
         "-" if line.ours is None else _number(line.ours, line.unit),
-        f'"{line.says}"' if line.paper is None else _number(line.paper, line.unit),
+        _papers(line),
         shown,
         explain(line, result, made),
     )
@@ -120,3 +120,10 @@ def _number(value: float, unit: str) -> str:
         return f"{value:.1f}%"
     digits = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     return f"{digits}{'' if unit == 'x' else ' '}{unit}"
+
+
+def _papers(line: Line) -> str:
+    """Return the paper's value, or what it says; nothing of what is ours alone."""
+    if line.paper is not None:
+        return _number(line.paper, line.unit)
+    return f'"{line.says}"' if line.says else ""

@@ -21,6 +21,7 @@ from pydantic_core import ErrorDetails
 from bftrainer.errors import UsageError
 from bftrainer.policy.document import Document, YamlNode, read_document
 from bftrainer.policy.model import REMOVED, SitePolicy, conflicts, policy_hash
+from bftrainer.policy.option_files import with_files
 from bftrainer.policy.problems import PolicyErrors, PolicyProblem
 from bftrainer.policy.schema import expectation, yaml_value
 from bftrainer.poll.batch_system import OptionError, load_batch_system
@@ -80,7 +81,7 @@ def load_policy_file(
         policy = SitePolicy()
     else:
         document = read_document(_read(path))
-        values = _validated(document, batch_system, batch_options or {})
+        values = _validated(document, path.parent, batch_system, batch_options or {})
         if document.problems:
             raise PolicyErrors(path, document.problems)
         policy = SitePolicy.model_validate(values)
@@ -188,7 +189,7 @@ def _text(path: Path, data: bytes) -> str:
 
 
 def _validated(
-    document: Document, batch_system: str, batch_options: Mapping[str, Any]
+    document: Document, folder: Path, batch_system: str, batch_options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the settings of a document; add what is wrong with them to its problems."""
     nodes: dict[str, YamlNode] = {}
@@ -232,7 +233,8 @@ def _validated(
     if "policy" in nodes and "policy" not in wrong:
         _require_plug_in(nodes["policy"], document)
     if not document.problems and nodes.keys() & {"policy", "policy_options"}:
-        _check_policy(defaults | values, nodes, document)
+        options = _checked_options(defaults | values, nodes, document, folder)
+        values |= {"policy_options": options} if "policy_options" in values else {}
     if batch_system and "batch_options" in nodes.keys() - wrong:
         _check_options(nodes["batch_options"], batch_system, batch_options, document)
     return values
@@ -276,22 +278,26 @@ def _check_options(
         _complain_of(errors, node, document, first)
 
 
-def _check_policy(
-    values: Mapping[str, Any], nodes: Mapping[str, YamlNode], document: Document
-) -> None:
-    """Load the allocation policy and have it look at its options."""
+def _checked_options(
+    values: Mapping[str, Any], nodes: Mapping[str, YamlNode], document: Document, folder: Path
+) -> dict[str, Any]:
+    """Load the allocation policy and have it look at its options; return them, files read."""
     from bftrainer.decide.policies.base import (  # noqa: PLC0415 - numpy takes 0.1 s
         load_policy as load_allocation_policy,
     )
     from bftrainer.decide.policies.base import options_of  # noqa: PLC0415
 
     node = nodes.get("policy_options") or nodes["policy"]
+    options: dict[str, Any] = values["policy_options"]
     try:
-        options_of(load_allocation_policy(values["policy"]), values["policy_options"])
+        policy = load_allocation_policy(values["policy"])
+        options = with_files(policy.traits.file_options, options, folder)
+        options_of(policy, options)
     except OptionError as errors:
         _complain_of(errors, node, document)
     except UsageError as error:
         document.complain(error.code, node.line, node.column, error.cause, error.next_step)
+    return options
 
 
 def _complain_of(

@@ -35,6 +35,9 @@ class Traits:
     # A frozen dataclass. Its fields are the keys of ``policy_options``, with types and defaults;
     # ``__post_init__`` may raise ValueError for invalid values.
     options: type[Any] = NoOptions
+    # Options that name a file in a policy file, and hold its content (``plugins.content_of``) when
+    # the policy gets them: decisions read no files, and a journal repeats them without any.
+    file_options: tuple[str, ...] = ()
     # False: a running trainer keeps its nodes. Such a policy is not asked to replace slow nodes.
     rescales: bool = True
     # True: trainers get n_max nodes or none. The simulator gives such a policy jobs of one size.

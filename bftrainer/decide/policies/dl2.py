@@ -1,0 +1,155 @@
+"""DL2: a network hands out the nodes, one after the other, until it says void.
+
+Source: Peng et al., "DL2" (arXiv 1909.06040), section 4. The paper starts from an empty cluster in
+every slot. Here a decision also tries to go on from the present sizes, and takes the better of the
+two by the work that is done until the forward-looking time, rescale costs taken off (as in eq. 16
+of BFTrainer), so that nobody moves for nothing. The network is small and the same for every trainer
+(``learned.network``); docs/policies/dl2.md says how it is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.resources import files
+
+import numpy as np
+
+from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
+from bftrainer.decide.policies.dl2_rows import FEATURES, Rows
+from bftrainer.decide.policies.handing import Handing
+from bftrainer.learned.model_file import ModelError, of_text, short_hash
+from bftrainer.learned.network import Array, Mask, Network
+from bftrainer.plugins import content_of
+from milp.problem import Problem
+
+WINDOW = 40  # trainers seen: those with nodes, then by submission
+DIGITS = 6  # of a score: equal ones are equal on every processor
+SHIPPED = content_of(files("bftrainer.decide.policies").joinpath("dl2.npz").read_bytes())
+
+Choose = Callable[[Array, Mask], int]  # rows and what fits -> an action; the last one is void
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Which network decides."""
+
+    # Its content, so that the journal holds it; a policy file names the file (Traits.file_options).
+    model: str = ""  # empty: the one that is shipped
+
+    def __post_init__(self) -> None:
+        """Check the network."""
+        try:
+            network = of_text(self.model or SHIPPED)
+        except ModelError as error:
+            raise ValueError(f"model is not a network of dl2: {error}") from error
+        if (network.features, network.actions) != (FEATURES, 1):
+            raise ValueError("model is a network, but not of dl2")
+
+
+class Dl2Policy:
+    """Incremental allocation by a network."""
+
+    name = "dl2"
+
+    def __init__(self, choose: Choose | None = None, *, goes_on: bool = True) -> None:
+        """Decide by the network of the options, or by something else, as training does.
+
+        Args:
+            choose: chooses the actions; None: the network of the options.
+            goes_on: whether going on from the present sizes is tried, too.
+        """
+        self._choose, self._goes_on = choose, goes_on
+        self.traits = Traits(
+            options=Options,
+            admits=True,
+            reads_rates=True,
+            follows_curves=choose is None,  # sizes are not explored while it learns
+            file_options=("model",),
+        )
+
+    def allocate(self, problem: Problem, context: Context, /) -> Decided:
+        """Hand out the nodes from none and from the present sizes; keep the better."""
+        choose = self._choose or best_of(of_text(context.options.model or SHIPPED))
+        anew = Filling(Handing(problem, admits=True), context)
+        anew.run(choose)
+        if self._goes_on and any(anew.handing.pool.present):
+            going_on = Filling(Handing(problem, admits=True), context)
+            going_on.keep_present()
+            going_on.run(choose)
+            if going_on.worth() >= anew.worth():
+                anew = going_on
+        return anew.answer(self.name, context)
+
+
+def best_of(network: Network) -> Choose:
+    """Return the choice of a network's most probable action; of equal ones the first."""
+
+    def choose(rows: Array, mask: Mask) -> int:
+        scores = np.round(network.scores(rows), DIGITS)
+        return int(np.where(mask, scores, -np.inf).argmax())
+
+    return choose
+
+
+class Filling:
+    """One way of handing out the nodes."""
+
+    def __init__(self, handing: Handing, context: Context) -> None:
+        """Begin with nobody having any."""
+        self.handing = handing
+        everybody = range(len(handing.trainers))
+        order = sorted(everybody, key=lambda j: not handing.pool.present[j])
+        self._rows = Rows(handing, context, order[:WINDOW])
+        self.seen = self._rows.seen
+        self._running = 0
+
+    def keep_present(self) -> None:
+        """Give everybody what it has."""
+        for j in self.seen:
+            size = len(self.handing.pool.present[j])
+            keeps = size >= self.handing.trainers[j].n_min
+            if keeps and self._running < self.handing.problem.p_jmax:
+                self._running += self.handing.take(j, size)
+                self._rows.update(j)
+
+    def run(self, choose: Choose) -> None:
+        """Take actions until void."""
+        while self.seen:
+            fits = [self._fits(j) for j in self.seen]
+            if not any(fits):
+                return
+            action = choose(self._rows.rows(), np.array([*fits, True]))
+            if action == len(self.seen):
+                return
+            j = self.seen[action]
+            is_new = not self.handing.size(j)
+            self.handing.settle(j, self._rows.next_size(j))
+            self.handing.take(j, self._rows.next_size(j))
+            self._running += is_new
+            self._rows.update(j)
+
+    def _fits(self, j: int) -> bool:
+        handing, size = self.handing, self._rows.next_size(j)
+        if size > self._rows.largest(j):
+            return False
+        if not handing.size(j) and self._running == handing.problem.p_jmax:
+            return False
+        if handing.home[j] is None:
+            return any(handing.free[k] >= size for k in handing.accepted(j))
+        return size <= handing.room(j)
+
+    def worth(self) -> float:
+        """Return the work that is done until the forward-looking time."""
+        return sum(self._rows.worth(j) for j in self.seen)
+
+    def answer(self, name: str, context: Context) -> Decided:
+        """Return the allocation; the journal keeps the network's hash with it."""
+        found = self.handing.answer(name, range(len(self.handing.trainers)))
+        model = getattr(context.options, "model", "") or SHIPPED
+        return Decided(
+            allocation=found.allocation, order=found.order, state={"model": short_hash(model)}
+        )
+
+
+POLICY: AllocationPolicy = Dl2Policy()

@@ -1,0 +1,99 @@
+"""A small network that scores the next step of an allocation, the same for every trainer.
+
+Each trainer's actions are scored from its own row of features and the mean row, by two hidden
+layers; the last score is that of *void*: stop here. So it takes any number of trainers, and the
+order in which they stand changes nothing. DL2 (Peng et al., arXiv 1909.06040, section 4.1) has one
+network over all rows instead, with as many outputs as there are places.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Network:
+    """The numbers of a network: F features, W wide, K actions per trainer; all float64."""
+
+    row_in: Array  # (F, W), from a trainer's row
+    pool_in: Array  # (F + 1, W), from the mean row and the share of places taken
+    bias_in: Array  # (W,)
+    inner: Array  # (W, W)
+    bias_inner: Array  # (W,)
+    out: Array  # (W, K)
+    bias_out: Array  # (K,)
+    void: Array  # (F + 1,), void's score from the mean row and the share
+    bias_void: Array  # (1,)
+    window: int  # places: the mean row is the sum over this many
+
+    @property
+    def features(self) -> int:
+        """Numbers in a row."""
+        return int(self.row_in.shape[0])
+
+    @property
+    def actions(self) -> int:
+        """Actions per trainer, without void."""
+        return int(self.bias_out.shape[0])
+
+    def arrays(self) -> dict[str, Array]:
+        """The numbers by name."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "window"}
+
+    def scores(self, rows: Array) -> Array:
+        """Score each action of each trainer, and void.
+
+        Args:
+            rows: (J, F), at most ``window`` trainers.
+
+        Returns:
+            (J K + 1,): the actions of the first trainer, of the second, ..., void.
+        """
+        pool = self._pool(rows, len(rows))
+        first = np.maximum(rows @ self.row_in + (pool @ self.pool_in + self.bias_in), 0.0)
+        second = np.maximum(first @ self.inner + self.bias_inner, 0.0)
+        found = np.empty(len(rows) * self.actions + 1)
+        found[:-1] = (second @ self.out + self.bias_out).reshape(-1)
+        found[-1] = pool @ self.void + self.bias_void[0]
+        return found
+
+    def _pool(self, rows: Array, present: int) -> Array:
+        return np.append(rows.sum(0), float(present)) / self.window
+
+
+def fresh(features: int, actions: int, window: int, width: int, seed: int) -> Network:
+    """Return a network of uniform random numbers, He's range for each layer's inputs."""
+    chance = np.random.default_rng((seed, 41))
+
+    def draw(rows: int, *columns: int) -> Array:
+        most = 1.0 / np.sqrt(rows)
+        return chance.uniform(-most, most, (rows, *columns))
+
+    inputs = 2 * features + 1
+    scale = np.sqrt(features / inputs)  # row and pool are one layer's inputs
+    return Network(
+        row_in=draw(features, width) * scale,
+        pool_in=draw(features + 1, width) * scale,
+        bias_in=draw(inputs, width)[0],
+        inner=draw(width, width),
+        bias_inner=draw(width, width)[0],
+        out=draw(width, actions),
+        bias_out=draw(width, actions)[0],
+        void=draw(features + 1),
+        bias_void=draw(features + 1)[:1],
+        window=window,
+    )
+
+
+def probabilities(scores: Array, mask: Mask) -> Array:
+    """Return the softmax over allowed actions; the others have 0."""
+    exponents = np.where(mask, scores, -np.inf)
+    powers = np.exp(exponents - exponents.max(axis=-1, keepdims=True))
+    found: Array = powers / powers.sum(axis=-1, keepdims=True)
+    return found
