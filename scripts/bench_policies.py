@@ -3,8 +3,9 @@
 
 Random problems from Table 2's curves on 400 nodes; *spikes* are neither concave nor rising. In
 half of the problems nobody has nodes yet, in the other half everybody has those of the answer
-before. dl2 decides about 40 trainers on 30 and on 500 nodes, n_max 64. The time of a problem is the best of 5 calls; median, 95th percentile and maximum are over
-problems. Prints targets with ``met`` or ``missed``; exits 1 when one is missed.
+before. dl2 decides about 40 trainers on 30 and on 500 nodes, n_max 64. The time of a problem is the
+best of 5 calls; median, 95th percentile and maximum are over problems. Prints targets with ``met``
+or ``missed``; exits 1 when one is missed.
 """
 
 from __future__ import annotations
