@@ -12,8 +12,9 @@ import math
 from collections.abc import Sequence
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
-from bftrainer.decide.policies.filling import Step, admit, fill
+from bftrainer.decide.policies.filling import Step, admit, fill, terms_of
 from bftrainer.decide.policies.handing import Handing
+from bftrainer.model.terms import Term
 from milp.problem import Problem
 
 
@@ -33,12 +34,18 @@ class DrfPolicy:
         """Give n_min to all, then node by node."""
         handing = Handing(problem)
 
-        def next_step(j: int, size: int) -> Step:
-            share = dominant_share(handing.given(j), handing.counts, handing.trainers[j].weight)
-            return Step(-share, size + 1)
+        def share(j: int) -> float:
+            return dominant_share(handing.given(j), handing.counts, handing.trainers[j].weight)
 
-        fill(admit(handing, range(len(handing.trainers))), next_step, handing.take)
-        return handing.answer(self.name)
+        def next_step(j: int, size: int) -> Step:
+            return Step(-share(j), size + 1)
+
+        def why(j: int) -> tuple[Term, ...]:
+            return (Term("dominant share over weight", share(j)),)
+
+        admitted = admit(handing, range(len(handing.trainers)))
+        fill(admitted, next_step, handing.take)
+        return handing.answer(self.name, terms_of(handing, admitted, why))
 
 
 POLICY: AllocationPolicy = DrfPolicy()
