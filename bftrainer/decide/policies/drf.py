@@ -1,9 +1,9 @@
 """Dominant resource fairness.
 
-Source: Ghodsi et al., "Dominant Resource Fairness" (NSDI'11), sections 4.1 and 4.3: the next task
-goes to the user whose dominant share, the largest share of any resource, is smallest; shares are
-divided by the users' weights. Here a resource is a class of nodes, a task is one node, a user is a
-trainer. With one class and equal weights this is equal share.
+Source: Ghodsi et al., "Dominant Resource Fairness" (NSDI'11): the next task goes to the user whose
+dominant share, the largest share of any resource, is smallest; shares are divided by the users'
+weights. Here a resource is a class of nodes, a task is one node, a user is a trainer. With one
+class and equal weights this is equal share.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Optimus: nodes go where they shorten a trainer's remaining time most.
 
-Source: Peng et al., "Optimus" (EuroSys'18), section 4.1. Each trainer gets n_min, in order of
-submission; then each further node goes to the one whose time left falls most by it, while any
-falls. The paper fits speed and loss online; here the curve is what is learnt (``profile``), and
-the samples left are those of the goal.
+Source: Peng et al., "Optimus" (EuroSys'18). Each trainer gets n_min, in order of submission; then
+each further node goes to the one whose time left falls most by it, while any falls. The paper fits
+speed and loss online; here the curve is what is learnt (``profile``), and the samples left are
+those of the goal.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Tetris: trainers that fit well into what is free, and short ones, come first.
 
-Source: Grandl et al., "Multi-resource packing for cluster schedulers" (SIGCOMM'14), section 3:
-the score is the alignment of demand and free resources, both as shares of the pool, less
-epsilon times the work left; epsilon is the mean alignment over the mean work left. Here a resource
-is a class of nodes, the demand is what a rigid trainer requests (``queueing``), its work left are
-the node-seconds it needs at that size. Unlike a task of the paper a trainer can be displaced.
+Source: Grandl et al., "Multi-resource packing for cluster schedulers" (SIGCOMM'14): the score is
+the alignment of demand and free resources, both as shares of the pool, less epsilon times the work
+left; epsilon is the mean alignment over the mean work left. Here a resource is a class of nodes,
+the demand is what a rigid trainer requests (``queueing``), its work left are the node-seconds it
+needs at that size. Unlike a task of the paper a trainer can be displaced.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Themis: finish-time fairness.
 
-Source: Mahajan et al., "Themis" (NSDI'20), sections 3 and 4: a trainer's ratio rho is the time it
+Source: Mahajan et al., "Themis" (NSDI'20), section 3: a trainer's ratio rho is the time it
 takes from submission to its end over the time it would take alone on its fair share of the pool.
 The largest ratio is made as small as it can be. The paper auctions leases on nodes to the worst-off
 1 - f of the trainers; here those admitted, the worst-off first, get n_min, then each further
