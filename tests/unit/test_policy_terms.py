@@ -158,11 +158,32 @@ def ibm_dp(case: Case) -> bool:
 
 
 def climbs(case: Case) -> bool:
+    """Each s by its formula; each U - C by the default options, no pause."""
     if "needs at least" in case.numbers:
         return case.size == 0
-    return case.standing.points != () or any(
-        name.endswith(f" {case.size}") or f" {case.size} " in name for name in case.numbers
-    ) or case.one.n_min == case.one.n_max  # fmt: skip
+    known = {point.size: point.samples_per_s for point in case.standing.points}
+
+    def rate(size: int) -> float:
+        return known[size] if known else max(case.rate(size), 1e-9)
+
+    for name in case.numbers:
+        if name.startswith("s from "):
+            low, high = (int(word) for word in name.split() if word.isdigit())
+            per_node = rate(low) / low
+            if not case.is_near(name, (rate(high) - rate(low)) / (high - low) / per_node):
+                return False
+        elif name.startswith("U - C at "):
+            size = int(name.split()[-1])
+            if not case.is_near(name, worth(case, size, rate(size))):
+                return False
+    return True
+
+
+def worth(case: Case, size: int, rate: float) -> float:
+    """100 $ at once, 0 $ after a day; a cent for a node and hour."""
+    left_s = (case.standing.left_samples or 0.0) / rate
+    late_s = min(86_400.0, 2000.0 - case.standing.submitted_s + left_s)
+    return 100.0 * (1.0 - late_s / 86_400.0) - 0.01 / 3600.0 * left_s * size
 
 
 def utility_exact(case: Case) -> bool:
