@@ -97,8 +97,8 @@ class Daemon:
         self.policy_hash = policy_hash(policy)
         self.settings = settings_of(policy, system)
         self.metrics, self.failures = MetricsRegistry(), DecisionFailures()
-        allocate = load_allocation_policy(policy.policy)
-        self._decider = Decider(allocate, self.policy_hash, self.failures)
+        self.allocate = load_allocation_policy(policy.policy)
+        self._decider = Decider(self.allocate, self.policy_hash, self.failures)
         self._looking = ThreadPoolExecutor(1, "look")
         self._cancelling = ThreadPoolExecutor(1, "cancel")
         self._deciding = ThreadPoolExecutor(1, "decide")
@@ -383,7 +383,7 @@ class Daemon:
             done = plan.without_taking(given.memory)
         self.seen.memory = done.memory
         if not given.gives_back_only or before is None:
-            self.seen.plan = done
+            self.seen.plan, self.seen.given = done, given
         self._actuate(done)  # first: jobs may be waiting for it
         event = self._event(given)
         changed = before is None or plan.assignment != before.assignment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bftrainer.model.cluster import Snapshot
-from bftrainer.model.decision import Memory, Plan
+from bftrainer.model.decision import DecisionInput, Memory, Plan
 from bftrainer.model.event import Situation
 
 
@@ -16,6 +16,7 @@ class Observed:
     snapshot: Snapshot | None = None
     situation: Situation | None = None
     plan: Plan | None = None
+    given: DecisionInput | None = None  # that the plan follows from
     memory: Memory = field(default_factory=Memory)
     decisions: int = 0
     decision_ms: float = 0.0

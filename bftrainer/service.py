@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from bftrainer.api.admission import check_spec
 from bftrainer.api.allowance import Allowance
@@ -21,10 +22,12 @@ from bftrainer.explain.restarts import loss_sentences, restart_sentences
 from bftrainer.explain.sizes import explain_trainer
 from bftrainer.explain.slow_nodes import slow_sentences, straggler_sentences
 from bftrainer.explain.startable import impossible
+from bftrainer.explain.terms import told
 from bftrainer.harm.backoff import sentence
 from bftrainer.model.cluster import Node, NodeState
-from bftrainer.model.decision import Settings
+from bftrainer.model.decision import Plan, Settings
 from bftrainer.model.harm import HarmReport
+from bftrainer.model.terms import Terms
 from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.model.views import Explanation, LogFile, NodeView, StatusView, TrainerView
 from bftrainer.notifying import check_user
@@ -60,6 +63,7 @@ class DaemonService:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon, policy = daemon, daemon.policy
+        self._told: tuple[Plan | None, Terms] = None, {}  # the last plan explained
         self._allowance = Allowance(
             policy.max_trainers_per_user, policy.submissions_per_minute_per_user, time.monotonic
         )
@@ -110,9 +114,20 @@ class DaemonService:
         """Return one trainer; BFT-1004 if there is none."""
         return self._view(self._record(trainer_id))
 
-    def explain(self, trainer_id: str) -> Explanation:
-        """Say why the trainer has this size or does not run."""
-        daemon, record = self._daemon, self._record(trainer_id)
+    def explain(self, trainer_id: str) -> Callable[[], Explanation]:
+        """Collect why the trainer has this size or does not run; the result says it, anywhere."""
+        daemon, given = self._daemon, self._daemon.seen.given
+        plan, view = daemon.seen.plan, self._explanation(self._record(trainer_id))
+
+        def say() -> Explanation:
+            if self._told[0] is not plan:
+                self._told = plan, told(given, plan, daemon.allocate)
+            return replace(view, terms=self._told[1].get(trainer_id, ()))
+
+        return say
+
+    def _explanation(self, record: TrainerRecord) -> Explanation:
+        daemon, trainer_id = self._daemon, record.trainer_id
         plan = daemon.seen.plan
         view = self._view(record)
         allocation = plan.allocation if plan else None
@@ -137,6 +152,7 @@ class DaemonService:
             node_price=allocation.node_price if allocation else 0.0,
             gain_of_one_more=marginal.gain_of_one_more if marginal else None,
             loss_of_one_fewer=marginal.loss_of_one_fewer if marginal else None,
+            policy=daemon.policy.policy,
         )
 
     def _fault_sentences(self, record: TrainerRecord) -> tuple[str, ...]:

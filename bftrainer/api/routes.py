@@ -128,7 +128,8 @@ class Routes:
 
     async def _explain(self, request: Request) -> Response:
         explain = partial(self._service.explain, _trainer_id(request))
-        return await self._answer(request, explain, partial(document, "explain"))
+        # A policy's terms take as long as a decision, so they are told beside the event loop.
+        return await self._answer(request, explain, lambda told: document("explain", told()))
 
     async def _logs(self, request: Request) -> Response:
         trainer_id = _trainer_id(request)

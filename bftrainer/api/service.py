@@ -6,6 +6,7 @@ is in ``bftrainer.model.views``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,8 +39,8 @@ class Service(Protocol):
     def trainer(self, trainer_id: str) -> TrainerView:
         """Return one trainer; BFT-1004 if there is none."""
 
-    def explain(self, trainer_id: str) -> Explanation:
-        """Say why the trainer has this size or does not run."""
+    def explain(self, trainer_id: str) -> Callable[[], Explanation]:
+        """Collect why the trainer has this size or does not run; the result says it, anywhere."""
 
     def logs(self, trainer_id: str) -> tuple[LogFile, ...]:
         """Return its log files, oldest first; reads users' files, so not in the event loop."""

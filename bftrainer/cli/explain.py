@@ -39,6 +39,15 @@ def explain(trainer_id: str, socket_name: str | None, *, as_json: bool) -> None:
 def _numbers(view: Explanation) -> list[str]:
     if view.decision_id is None:
         return ["no decision has been made about it yet"]
+    if view.terms:
+        width = max(len(term.name) for term in view.terms)
+        return [
+            f"decision {view.decision_id}; what the policy {view.policy} went by:",
+            *[
+                f"  {shown(term.name):<{width}}  {term.value:.6g} {shown(term.unit)}".rstrip()
+                for term in view.terms
+            ],
+        ]
     return [
         f"decision {view.decision_id}; what it weighed, in units of the policy's objective:",
         f"  one node more anywhere  {view.node_price:.4g}",

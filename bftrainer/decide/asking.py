@@ -46,12 +46,19 @@ def allocate(
     if budget <= 0.0 or not policy.traits.follows_curves:
         return best
 
+    terms = best.terms
+
     def again(offered: Problem) -> Allocation:
-        return ask(policy, offered, context).allocation
+        nonlocal terms
+        other = ask(policy, offered, context)
+        terms = other.terms
+        return other.allocation
 
     errors = {r.trainer_id: fitted(r, explores=True).error_at for r in trainers}
     found = explore(problem, best.allocation, again, errors, budget)
-    return replace(best, allocation=found)
+    if found is best.allocation:
+        return best
+    return replace(best, allocation=found, terms=terms)
 
 
 def context_of(given: DecisionInput, policy: AllocationPolicy) -> Context:
@@ -91,8 +98,9 @@ def ask(policy: AllocationPolicy, problem: Problem, context: Context) -> Decided
     decided = policy.allocate(problem, replace(context, state=deepcopy(context.state)))
     if not isinstance(decided, Decided):
         raise _unusable(policy, f"it is a {type(decided).__name__}, not a Decided")
-    # A third-party policy may return any number. Node names are checked below.
-    plain = to_plain(replace(decided, allocation=replace(decided.allocation, assignment={})))
+    # A third-party policy may return any number. Node names are checked below, terms when told.
+    bare = replace(decided.allocation, assignment={})
+    plain = to_plain(replace(decided, allocation=bare, terms={}))
     if violations := _violations(problem, decided, context.now_s):
         raise _unusable(policy, "; ".join(violations))
     return replace(decided, state=plain["state"])

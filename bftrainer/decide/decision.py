@@ -16,6 +16,7 @@ from bftrainer.decide.policies.base import AllocationPolicy
 from bftrainer.decide.victims import CheapestForTrainers, first_by_name
 from bftrainer.model.cluster import Snapshot
 from bftrainer.model.decision import DecisionInput, Plan
+from bftrainer.model.terms import Terms
 from bftrainer.queue.model import QueueModel
 from bftrainer.queue.printed import PrintedQueue
 
@@ -49,11 +50,8 @@ def decide(given: DecisionInput, policy: AllocationPolicy | None) -> Plan:
     """
     if given.snapshot.nodes is None or given.snapshot.jobs is None:
         return unchanged(given, NO_ANSWER)
-    memory = observe(given)
-    given = replace(given, settings=end_cost.applied(given.settings, memory))
-    pick = first_by_name if policy is None else CheapestForTrainers(given, memory)
-    queue = MODEL(given.snapshot, given.now_s, given.settings.cycle_s)
-    draft = Draft(given=given, queue=queue, memory=memory, pick=pick, policy=policy)
+    draft = _begun(given, policy)
+    given = draft.given
     if given.gives_back_only:
         return _in_haste(giveback.stage(draft))
     for stage in STAGES:
@@ -72,6 +70,23 @@ def decide(given: DecisionInput, policy: AllocationPolicy | None) -> Plan:
         order=decided.order if decided else (),
         dropped=decided.dropped if decided else {},
     )
+
+
+def terms_of(given: DecisionInput, policy: AllocationPolicy) -> Terms:
+    """Return what the policy went by in a decision that allocated nodes, by taking it again."""
+    draft = _begun(given, policy)
+    for stage in STAGES[: 1 + STAGES.index(allocating.stage)]:
+        draft = stage(draft)
+    return draft.decided.terms if draft.decided else {}
+
+
+def _begun(given: DecisionInput, policy: AllocationPolicy | None) -> Draft:
+    """Return the draft before the first stage."""
+    memory = observe(given)
+    given = replace(given, settings=end_cost.applied(given.settings, memory))
+    pick = first_by_name if policy is None else CheapestForTrainers(given, memory)
+    queue = MODEL(given.snapshot, given.now_s, given.settings.cycle_s)
+    return Draft(given=given, queue=queue, memory=memory, pick=pick, policy=policy)
 
 
 def _in_haste(draft: Draft) -> Plan:

@@ -10,6 +10,7 @@ from bftrainer.model.cluster import Node
 from bftrainer.model.decision import Plan, Settings
 from bftrainer.model.trainer import TrainerRecord, TrainerState
 from bftrainer.surviving.words import why_left_out
+from milp.problem import Allocation
 
 
 def explain_trainer(
@@ -80,9 +81,16 @@ def _size_sentences(
         return [plan.trouble, "Until this is fixed, every trainer keeps its nodes."]
     if planned == spec.n_max:
         return [f"It has its maximum of {spec.n_max} nodes (n_max)."]
-    allocation = plan.allocation
-    if allocation is None:
+    if plan.allocation is None:
         return [f"The pool is empty ({pool} nodes).", *_idle(plan)]
+    return [*_worth(record, plan.allocation, settings, planned, pool), *_idle(plan)]
+
+
+def _worth(
+    record: TrainerRecord, allocation: Allocation, settings: Settings, planned: int, pool: int
+) -> list[str]:
+    if allocation.solver == settings.policy:  # nothing was priced
+        return [f"The policy {settings.policy} gives it {planned} of the pool's {pool} nodes."]
     sentences = [
         (
             f"The pool has {pool} nodes; {planned} of them are worth most here"
@@ -92,7 +100,7 @@ def _size_sentences(
     marginal = allocation.marginals.get(record.trainer_id)
     if marginal and marginal.gain_of_one_more is not None:
         sentences.append(_of_one_more(marginal.gain_of_one_more, allocation.node_price))
-    return sentences + _idle(plan)
+    return sentences
 
 
 def _of_one_more(gain: float, price: float) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bftrainer.model.finding import NOTHING, Measured
+from bftrainer.model.terms import Term
 from bftrainer.model.trainer import TrainerRecord
 
 
@@ -104,6 +105,8 @@ class Explanation:
     node_price: float
     gain_of_one_more: float | None
     loss_of_one_fewer: float | None
+    policy: str = "milp"
+    terms: tuple[Term, ...] = ()  # what the policy went by; (): the three figures above
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bftrainer.decide.policies.base import AllocationPolicy
-from bftrainer.decide.policies.dl2 import WINDOW, Dl2Policy, best_of
+from bftrainer.decide.policies.dl2 import WINDOW, Best, Dl2Policy
 from bftrainer.decide.policies.dl2_rows import FEATURES
 from bftrainer.learned.batches import Step, batch_of
 from bftrainer.learned.learner import Adam, warm_up
@@ -105,7 +105,7 @@ def teach(
 
 def policy_of(network: Network) -> Dl2Policy:
     """Return the policy as it decides with a network."""
-    return Dl2Policy(best_of(network))
+    return Dl2Policy(Best(network))
 
 
 def ratio(one: AllocationPolicy, other: AllocationPolicy, episodes: Sequence[Episode]) -> float:

@@ -37,7 +37,7 @@ class _Asked:
     def allocate(self, problem: Problem, context: Context, /) -> Decided:
         """Note the first problem of a decision."""
         self.seen = self.seen or (problem, context)
-        return Handing(problem, admits=True).answer(self.name)
+        return Handing(problem, admits=True).answer(self.name, lambda _: ())
 
 
 @dataclass(slots=True, kw_only=True)

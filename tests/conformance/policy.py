@@ -14,7 +14,9 @@ from bftrainer.decide.asking import ask
 from bftrainer.decide.policies.base import (
     AllocationPolicy,
     Context,
+    Decided,
     Standing,
+    in_order,
     load_policy,
     options_of,
     policy_names,
@@ -42,6 +44,23 @@ STANDINGS = st.builds(
     group=st.none() | st.sampled_from(["g1", "g2"]),
 )
 AFTER_S = st.floats(0.001, 5000.0)
+
+
+MOST = ("could have", "left at its turn", "can use")  # terms that no size exceeds
+
+
+def check_terms(problem: Problem, decided: Decided) -> None:
+    """Check that a policy that tells its terms does so of all who may run, as it decided."""
+    if not decided.terms:
+        return
+    known = [one.trainer_id for one in problem.trainers]
+    may_run = in_order(known, decided.order)[: problem.p_jmax]
+    assert set(may_run) <= decided.terms.keys() <= set(known)
+    sizes = decided.allocation.sizes()
+    for name, terms in decided.terms.items():
+        by_name = {term.name: term.value for term in terms}
+        assert len(by_name) == len(terms) > 0
+        assert all(sizes.get(name, 0) <= by_name[most] for most in MOST if most in by_name)
 
 
 class PolicyConformance:
@@ -89,6 +108,7 @@ class PolicyConformance:
             assert set(decided.allocation.marginals) == known
             if decided.wake_at_s is not None:
                 assert decided.wake_at_s > context.now_s
+            check_terms(problem, decided)
 
         holds()
 

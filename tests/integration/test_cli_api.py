@@ -23,6 +23,7 @@ from bftrainer.cli import submit as submit_module
 from bftrainer.cli.logs import TAIL_LINES
 from bftrainer.cli.main import main
 from bftrainer.errors import ExitCode
+from bftrainer.model.terms import Term
 from bftrainer.model.trainer import FailureRow, TrainerSpec, TrainerState
 from tests.integration.cli_fixtures import Output, home, output, service
 from tests.support.memory_service import MemoryService, error_code, serving, socket_of
@@ -324,6 +325,17 @@ def test_status_of_one_trainer_and_nodes_and_explain(
     assert "- Two nodes are idle." in text
     assert "it cannot take another" in text
     assert "one node fewer here     -3.25" in text
+    service.terms = (Term("attained", 5.25, "node-h"), Term("place in the queue", 2.0))
+    assert main(["explain", "t1"]) == 0
+    lines = output.readouterr().out.splitlines()
+    assert lines[-3:] == [
+        "decision 7; what the policy las went by:",
+        "  attained            5.25 node-h",
+        "  place in the queue  2",
+    ]
+    assert main(["explain", "t1", "--json"]) == 0
+    first, _ = json.loads(output.readouterr().out)["terms"]
+    assert first == {"name": "attained", "value": 5.25, "unit": "node-h"}
 
 
 def test_tables_on_a_terminal(service: MemoryService) -> None:

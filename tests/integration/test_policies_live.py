@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.long]
 ROOT = Path(__file__).parents[2]
 SGD = ROOT / "trainers" / "examples" / "command_sgd.py"
 BATCH = BatchRange(least=12, most=60, per_worker=20, lr_rule="linear")
+SAMPLES = 240  # of an epoch
 POLICY = """\
 poll_interval_s: 0.5
 min_gap_s: 2
@@ -99,9 +100,12 @@ def test_a_policy_decides_for_real_trainers(
         for trainer in trainers:  # also those that had to park
             live.trains_beyond(trainer, before[trainer])
             assert live.record(trainer).failures == 0
-            assert live.sidecar.client.explain(trainer).sentences
+            told = live.sidecar.client.explain(trainer)
+            assert told.sentences
+            assert bool(told.terms) == (name != "milp")
         for trainer in (torch, mpi):
             assert BATCH.least <= live.record(trainer).progress.batch <= BATCH.most
+        live.trains_beyond(torch, 2 * SAMPLES)  # so that an epoch is over
         noted = Records(tmp_path / "torch" / "noted")
         noted.look()
         *whole, _ = epochs(noted.processes)

@@ -10,7 +10,7 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from bftrainer.harm.records import HarmRecords
 from bftrainer.harm.report import make_report
 from bftrainer.harm.slo import Rule
 from bftrainer.model.harm import HarmReport
+from bftrainer.model.terms import Term
 from bftrainer.model.trainer import (
     TrainerChange,
     TrainerProgress,
@@ -44,6 +45,7 @@ class MemoryService:
     def __init__(self, log_dir: Path) -> None:
         self.log_dir = log_dir
         self.records: dict[str, TrainerRecord] = {}
+        self.terms: tuple[Term, ...] = ()
         self.log_files: dict[str, list[LogFile]] = {}
         self.peers: list[Peer] = []
         self.harm_records: list[HarmRecords] = []
@@ -109,9 +111,9 @@ class MemoryService:
             )
         return self._view(self.records[trainer_id])
 
-    def explain(self, trainer_id: str) -> Explanation:
+    def explain(self, trainer_id: str) -> Callable[[], Explanation]:
         view = self.trainer(trainer_id)
-        return Explanation(
+        return lambda: Explanation(
             trainer_id=trainer_id,
             state=str(view.record.state),
             planned_size=2,
@@ -121,6 +123,8 @@ class MemoryService:
             node_price=12.5,
             gain_of_one_more=None,
             loss_of_one_fewer=3.25,
+            policy="las" if self.terms else "milp",
+            terms=self.terms,
         )
 
     def logs(self, trainer_id: str) -> tuple[LogFile, ...]:

@@ -182,7 +182,7 @@ class TestDrf(PolicyConformance):
     name = "drf"
 
     def test_row(self) -> None:
-        """NSDI'11, section 4.1: 9 processors and 18 GB; tasks of <1, 4> and <3, 1>."""
+        """NSDI'11: 9 processors and 18 GB; tasks of <1, 4> and <3, 1>."""
         capacity, demands = (9.0, 18.0), ((1.0, 4.0), (3.0, 1.0))
         tasks = [0, 0]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer.decide.policies.base import Context, Standing, load_policy, options_of
-from bftrainer.decide.policies.dl2 import SHIPPED, Dl2Policy, Options, best_of
+from bftrainer.decide.policies.dl2 import SHIPPED, Best, Dl2Policy, Options
 from bftrainer.decide.policies.dl2_rows import FEATURES
 from bftrainer.learned.model_file import MOST_BYTES, of_text, to_bytes
 from bftrainer.learned.network import Array, Mask, fresh
@@ -76,7 +76,7 @@ def test_the_network_shipped_is_small_and_used() -> None:
     policy = load_policy("dl2")
     decided = policy.allocate(problem, context(problem))
     assert sum(decided.allocation.sizes().values()) > 0
-    named = Dl2Policy(best_of(network)).allocate(problem, context(problem))
+    named = Dl2Policy(Best(network)).allocate(problem, context(problem))
     assert decided.allocation == named.allocation
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
 from bftrainer.decide.policies.handing import Handing
 from bftrainer.decide.policies.queueing import Lease, by_key, serve
+from bftrainer.model.terms import Term
 from milp.problem import Problem
 
 SHORTEST_SLEEP_S = 1.0  # until a threshold is reached, so that rounding cannot ask at once again
@@ -42,6 +43,11 @@ class TiresiasOptions:
             )
 
 
+def attained(node_s: float) -> Term:
+    """Return the service that a trainer has had."""
+    return Term("attained", node_s / 3600.0, "node-h")
+
+
 class LasPolicy:
     """One queue, least attained first, made anew every period."""
 
@@ -53,7 +59,8 @@ class LasPolicy:
         handing = Handing(problem, admits=True)
         lease = Lease(context, context.options.period_s)
         had = [context.trainers[one.trainer_id].attained_node_s for one in handing.trainers]
-        return lease.keep(serve(handing, lease.order(handing, had.__getitem__), self.name))
+        order = lease.order(handing, had.__getitem__)
+        return lease.keep(serve(handing, order, self.name, lambda j: (attained(had[j]),)))
 
 
 class TiresiasPolicy:
@@ -73,7 +80,12 @@ class TiresiasPolicy:
         second += [one for one in had if had[one] >= threshold_node_s and one not in second]
         rank = {one: 1 + i for i, one in enumerate(second)}
         order = by_key(handing, lambda j: rank.get(handing.trainers[j].trainer_id, 0))
-        decided = serve(handing, order, self.name)
+
+        def why(j: int) -> tuple[Term, ...]:
+            one = handing.trainers[j].trainer_id
+            return Term("queue", 1 + (one in rank)), attained(had[one])
+
+        decided = serve(handing, order, self.name, why)
         sizes = decided.allocation.sizes()
         ends_s = [
             (threshold_node_s - had[one]) / size for one, size in sizes.items() if one not in rank

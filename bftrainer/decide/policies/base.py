@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from bftrainer.canonical import CanonicalError, from_plain
 from bftrainer.errors import UsageError
+from bftrainer.model.terms import Terms
 from bftrainer.plugins import load_plugin, plugin_names
 from bftrainer.poll.batch_system import OptionError, OptionProblem
 from bftrainer.profile.fit import MeasuredSize
@@ -90,6 +91,9 @@ class Decided:
     order: tuple[str, ...] = ()
     # Trainers to end -> reason, one sentence; none that has nodes or gets any.
     dropped: Mapping[str, str] = field(default_factory=dict)
+    # The numbers that the sizes follow from, for ``explain``: of all trainers that may run, or {}.
+    # Not journalled; the decision is repeated to tell them.
+    terms: Terms = field(default_factory=dict)
 
 
 @runtime_checkable

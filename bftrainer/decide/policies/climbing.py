@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from bftrainer.decide.policies.base import Context, Standing
-from bftrainer.decide.policies.scaling import Condition, next_size
+from bftrainer.decide.policies.scaling import Condition, neighbours, next_size
 from bftrainer.decide.policies.sharing import ClassShares
+from bftrainer.model.terms import Term
 from bftrainer.profile.fit import MeasuredSize
 from milp.problem import ProblemTrainer
 from milp.worth import curve_at
@@ -103,15 +104,30 @@ class Climb:
         return min(self._shares.largest(j), self.sizes[j] + free)
 
     def _goal(self, j: int) -> int:
-        size, trainer, climber = self.sizes[j], self._trainers[j], self._climbers[j]
+        size, climber = self.sizes[j], self._climbers[j]
         if not size or climber is None:
             return size
-        least, most, step = trainer.n_min, self._most(j), self._step
-        known = {point.size: point for point in self._standings[j].points}
-        if not known:
-            lower = (max(size - 2 * step, least), max(size - step, least))
-            known = by_curve(trainer, (*lower, size, min(size + step, most)))
+        least, most, step = self._trainers[j].n_min, self._most(j), self._step
+        known = self._known(j, most)
         return next_size(size, known, climber.condition, step=step, least=least, most=most)
+
+    def _known(self, j: int, most: int) -> dict[int, MeasuredSize]:
+        """Return the measured sizes; if there are none those that the curve tells."""
+        if points := self._standings[j].points:
+            return {point.size: point for point in points}
+        size, least, step = self.sizes[j], self._trainers[j].n_min, self._step
+        lower = (max(size - 2 * step, least), max(size - step, least))
+        return by_curve(self._trainers[j], (*lower, size, min(size + step, most)))
+
+    def terms(self, j: int) -> tuple[Term, ...]:
+        """Return what the size of a trainer follows from, once all have moved."""
+        size, least, climber = self.sizes[j], self._trainers[j].n_min, self._climbers[j]
+        room = Term("could have", self._most(j), "nodes")
+        if not size or climber is None:
+            return Term("needs at least", least, "nodes"), room
+        most = self._shares.largest(j)
+        points = neighbours(size, self._known(j, most), step=self._step, least=least, most=most)
+        return *climber.condition.terms(points), room
 
     def _urgency(self, j: int, goal: int) -> tuple[int, float]:
         """Return rank and worth of a request; what is not measured yet is estimated."""

@@ -10,7 +10,7 @@ of BFTrainer), so that nobody moves for nothing. The network is small and the sa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 
 import numpy as np
@@ -20,6 +20,7 @@ from bftrainer.decide.policies.dl2_rows import FEATURES, Rows
 from bftrainer.decide.policies.handing import Handing
 from bftrainer.learned.model_file import ModelError, of_text, short_hash
 from bftrainer.learned.network import Array, Mask, Network
+from bftrainer.model.terms import Term
 from bftrainer.plugins import content_of
 from milp.problem import Problem
 
@@ -70,7 +71,7 @@ class Dl2Policy:
 
     def allocate(self, problem: Problem, context: Context, /) -> Decided:
         """Hand out the nodes from none and from the present sizes; keep the better."""
-        choose = self._choose or best_of(of_text(context.options.model or SHIPPED))
+        choose = self._choose or Best(of_text(context.options.model or SHIPPED))
         anew = Filling(Handing(problem, admits=True), context)
         anew.run(choose)
         if self._goes_on and any(anew.handing.pool.present):
@@ -79,17 +80,23 @@ class Dl2Policy:
             going_on.run(choose)
             if going_on.worth() >= anew.worth():
                 anew = going_on
-        return anew.answer(self.name, context)
+        return anew.answer(self.name, context, choose)
 
 
-def best_of(network: Network) -> Choose:
-    """Return the choice of a network's most probable action; of equal ones the first."""
+class Best:
+    """A network's most probable action; of equal ones the first."""
 
-    def choose(rows: Array, mask: Mask) -> int:
-        scores = np.round(network.scores(rows), DIGITS)
-        return int(np.where(mask, scores, -np.inf).argmax())
+    def __init__(self, network: Network) -> None:
+        """Choose by a network."""
+        self._network = network
 
-    return choose
+    def scores(self, rows: Array) -> Array:
+        """Score every action, void last."""
+        return np.round(self._network.scores(rows), DIGITS)
+
+    def __call__(self, rows: Array, mask: Mask) -> int:
+        """Choose an action."""
+        return int(np.where(mask, self.scores(rows), -np.inf).argmax())
 
 
 class Filling:
@@ -143,13 +150,30 @@ class Filling:
         """Return the work that is done until the forward-looking time."""
         return sum(self._rows.worth(j) for j in self.seen)
 
-    def answer(self, name: str, context: Context) -> Decided:
+    def answer(self, name: str, context: Context, choose: Choose) -> Decided:
         """Return the allocation; the journal keeps the network's hash with it."""
-        found = self.handing.answer(name, range(len(self.handing.trainers)))
+        everybody = range(len(self.handing.trainers))
+        found = self.handing.answer(name, self._terms(choose), everybody)
         model = getattr(context.options, "model", "") or SHIPPED
-        return Decided(
-            allocation=found.allocation, order=found.order, state={"model": short_hash(model)}
-        )
+        return replace(found, state={"model": short_hash(model)})
+
+    def _terms(self, choose: Choose) -> Callable[[int], tuple[Term, ...]]:
+        """Return what the sizes follow from: scores where the filling ended."""
+        scores = None
+        if self.seen and isinstance(choose, Best):
+            scores = choose.scores(self._rows.rows())
+        place = {j: i for i, j in enumerate(self.seen)}
+
+        def terms(j: int) -> tuple[Term, ...]:
+            if j not in place:
+                return (Term("trainers that are seen before it", len(place)),)
+            worth = Term("of its work until T_fwd", 100.0 * self._rows.worth(j), "%")
+            if scores is None:
+                return (worth,)
+            score = Term("score of one more, over void", float(scores[place[j]] - scores[-1]))
+            return score, worth
+
+        return terms
 
 
 POLICY: AllocationPolicy = Dl2Policy()

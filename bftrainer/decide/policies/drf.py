@@ -1,9 +1,9 @@
 """Dominant resource fairness.
 
-Source: Ghodsi et al., "Dominant Resource Fairness" (NSDI'11), sections 4.1 and 4.3: the next task
-goes to the user whose dominant share, the largest share of any resource, is smallest; shares are
-divided by the users' weights. Here a resource is a class of nodes, a task is one node, a user is a
-trainer. With one class and equal weights this is equal share.
+Source: Ghodsi et al., "Dominant Resource Fairness" (NSDI'11): the next task goes to the user whose
+dominant share, the largest share of any resource, is smallest; shares are divided by the users'
+weights. Here a resource is a class of nodes, a task is one node, a user is a trainer. With one
+class and equal weights this is equal share.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import math
 from collections.abc import Sequence
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
-from bftrainer.decide.policies.filling import Step, admit, fill
+from bftrainer.decide.policies.filling import Step, admit, fill, terms_of
 from bftrainer.decide.policies.handing import Handing
+from bftrainer.model.terms import Term
 from milp.problem import Problem
 
 
@@ -33,12 +34,18 @@ class DrfPolicy:
         """Give n_min to all, then node by node."""
         handing = Handing(problem)
 
-        def next_step(j: int, size: int) -> Step:
-            share = dominant_share(handing.given(j), handing.counts, handing.trainers[j].weight)
-            return Step(-share, size + 1)
+        def share(j: int) -> float:
+            return dominant_share(handing.given(j), handing.counts, handing.trainers[j].weight)
 
-        fill(admit(handing, range(len(handing.trainers))), next_step, handing.take)
-        return handing.answer(self.name)
+        def next_step(j: int, size: int) -> Step:
+            return Step(-share(j), size + 1)
+
+        def why(j: int) -> tuple[Term, ...]:
+            return (Term("dominant share over weight", share(j)),)
+
+        admitted = admit(handing, range(len(handing.trainers)))
+        fill(admitted, next_step, handing.take)
+        return handing.answer(self.name, terms_of(handing, admitted, why))
 
 
 POLICY: AllocationPolicy = DrfPolicy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
 from bftrainer.decide.policies.sharing import ClassShares, share_out
+from bftrainer.model.terms import Term
 from milp.problem import Problem
 
 
@@ -21,11 +22,24 @@ class EqualSharePolicy:
         """Share the pool, class by class."""
         shares = share_out(problem)
         sizes = [0] * len(shares.classes)
+        among = [0] * len(shares.pool.counts())
         for k, count in enumerate(shares.pool.counts()):
             members = [j for j, chosen in enumerate(shares.classes) if chosen == k]
             for j, size in _share(shares, members, count).items():
                 sizes[j] = size
-        return Decided(allocation=shares.allocation(sizes, self.name))
+                among[k] += 1
+
+        def terms(j: int) -> tuple[Term, ...]:
+            k = shares.classes[j]
+            count = shares.pool.counts()[k]
+            return (
+                Term("nodes of its type", count),
+                Term("trainers that share them", among[k]),
+                Term("equal share", count / max(1, among[k]), "nodes"),
+                Term("can use", shares.largest(j), "nodes"),
+            )
+
+        return shares.answer(sizes, self.name, terms)
 
 
 def _share(shares: ClassShares, members: list[int], count: int) -> dict[int, int]:

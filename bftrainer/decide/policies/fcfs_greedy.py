@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
 from bftrainer.decide.policies.sharing import share_out
+from bftrainer.model.terms import Term
 from milp.problem import Problem
 
 
@@ -18,13 +19,23 @@ class FcfsGreedyPolicy:
         shares = share_out(problem)
         left = list(shares.pool.counts())
         sizes: list[int] = []
+        offered: list[int] = []
         for j, k in enumerate(shares.classes):
             size = min(shares.largest(j), left[k])
             if size < shares.pool.trainers[j].n_min:
                 size = 0
             sizes.append(size)
+            offered.append(left[k])
             left[k] -= size
-        return Decided(allocation=shares.allocation(sizes, self.name))
+
+        def terms(j: int) -> tuple[Term, ...]:
+            return (
+                Term("place in the queue", 1 + j),
+                Term("left at its turn", offered[j], "nodes"),
+                Term("can use", shares.largest(j), "nodes"),
+            )
+
+        return shares.answer(sizes, self.name, terms)
 
 
 POLICY: AllocationPolicy = FcfsGreedyPolicy()

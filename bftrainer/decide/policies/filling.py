@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from bftrainer.decide.policies.base import Context
 from bftrainer.decide.policies.handing import Handing
+from bftrainer.model.terms import Term
 
 
 class Step(NamedTuple):
@@ -46,6 +47,26 @@ def admit(
         if handing.settle(j, n_min, (preferred or {}).get(j)) and handing.take(j, n_min):
             admitted[j] = n_min
     return admitted
+
+
+def terms_of(
+    handing: Handing, admitted: Mapping[int, int], why: Callable[[int], tuple[Term, ...]]
+) -> Callable[[int], tuple[Term, ...]]:
+    """Return what the sizes follow from, once all nodes are handed out.
+
+    Args:
+        handing: the pool.
+        admitted: who has n_min at least.
+        why: what the size of one of them follows from.
+    """
+
+    def terms(j: int) -> tuple[Term, ...]:
+        room = Term("could have", handing.could_have(j), "nodes")
+        if j in admitted:
+            return *why(j), room
+        return Term("needs at least", handing.trainers[j].n_min, "nodes"), room
+
+    return terms
 
 
 def fill(

@@ -10,9 +10,10 @@ trainer is equally fast on all classes that it accepts, as everywhere in this pr
 from __future__ import annotations
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
-from bftrainer.decide.policies.filling import Step, admit, fair_sizes, fill, next_rise
+from bftrainer.decide.policies.filling import Step, admit, fair_sizes, fill, next_rise, terms_of
 from bftrainer.decide.policies.handing import Handing
 from bftrainer.decide.policies.time_shares import max_min_time_shares
+from bftrainer.model.terms import Term
 from milp.problem import Problem
 
 
@@ -37,8 +38,14 @@ class GavelMaxMinPolicy:
             higher = next_rise(levels[j], size)
             return None if higher is None else Step(-levels[j][size], higher)
 
+        def why(j: int) -> tuple[Term, ...]:
+            return (
+                Term("normalised throughput", levels[j][handing.size(j)]),
+                Term("equal share", sizes[j], "nodes"),
+            )
+
         fill(admitted, next_step, handing.take)
-        return handing.answer(self.name)
+        return handing.answer(self.name, terms_of(handing, admitted, why))
 
 
 def _classes(handing: Handing, sizes: list[float]) -> dict[int, int]:

@@ -8,12 +8,13 @@ gets how many next: ``room`` is what the rules of the problem still allow. Used 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from bftrainer.decide.policies.base import Decided
+from bftrainer.model.terms import Term
 from milp.answer import NO_MARGINAL, make_allocation
 from milp.options import build_options
 from milp.pool import view_pool
@@ -87,6 +88,13 @@ class Handing:
             return min(most, sum(left))
         return min(most, sum(map(min, held, left)))
 
+    def could_have(self, j: int) -> int:
+        """Most nodes it can have while the others keep theirs, in any class it may choose."""
+        if self.home[j] is not None:
+            return self.room(j)
+        found = [min(self.free[k], self.pool.largest(j, k)) for k in self.accepted(j)]
+        return max(found, default=0)
+
     def settle(self, j: int, need: int, preferred: int | None = None) -> bool:
         """Choose a home for a trainer without one; whether it can have ``need`` nodes.
 
@@ -156,11 +164,14 @@ class Handing:
         rates: list[float] = found.tolist()
         return rates
 
-    def answer(self, name: str, order: Sequence[int] = ()) -> Decided:
+    def answer(
+        self, name: str, terms: Callable[[int], tuple[Term, ...]], order: Sequence[int] = ()
+    ) -> Decided:
         """Build the answer; its node price is 0, because nothing was priced.
 
         Args:
             name: of the policy.
+            terms: what a trainer's size follows from.
             order: of admission; those with nodes come first. Empty: that of submission.
         """
         ids = [trainer.trainer_id for trainer in self.trainers]
@@ -177,7 +188,11 @@ class Handing:
         )
         stopped = {ids[j]: NO_MARGINAL for j in named[self.problem.p_jmax :]}
         allocation = replace(allocation, marginals={**allocation.marginals, **stopped})
-        return Decided(allocation=allocation, order=tuple([ids[j] for j in named]))
+        return Decided(
+            allocation=allocation,
+            order=tuple([ids[j] for j in named]),
+            terms={one: terms(j) for j, one in enumerate(ids)},
+        )
 
 
 def seconds(samples: float, rate: float) -> float:

@@ -16,6 +16,7 @@ import numpy as np
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits, in_order
 from bftrainer.decide.policies.convolution import Floats, best_sizes
+from bftrainer.model.terms import Term, Terms
 from milp.answer import make_allocation
 from milp.options import build_options
 from milp.pool import PoolView, view_pool
@@ -76,13 +77,15 @@ class IbmDpPolicy:
         pool = view_pool(running)
         found = _enter(pool, len(entering), len(entering), shrinks=is_round)
         known = dict.fromkeys([*before, *entering])
+        worths = _worths(pool, found)
+        sizes = _sizes(pool, found, worths)
         round_s = context.now_s if is_round else state["round_s"]
         return Decided(
             allocation=make_allocation(
                 running,
                 pool,
                 build_options(running, pool),
-                sizes=_sizes(pool, found),
+                sizes=sizes,
                 classes=_classes(pool, found),
                 node_price=0.0,
                 solver=self.name,
@@ -91,6 +94,7 @@ class IbmDpPolicy:
             wake_at_s=None if is_round else round_s + options.period_s,
             order=tuple(entering),
             dropped=_dropped(problem, known) if options.drop and is_round else {},
+            terms=_terms(pool, found, worths, sizes),
         )
 
 
@@ -155,15 +159,22 @@ def _classes(pool: PoolView, found: Sequence[_Entered]) -> list[int]:
     return classes
 
 
-def _sizes(pool: PoolView, found: Sequence[_Entered]) -> list[int]:
+def _worths(pool: PoolView, found: Sequence[_Entered]) -> list[Floats]:
+    """Return the worth of each one's sizes, as far as there are nodes for them."""
+    spare = list(pool.counts())
+    for one in found:
+        spare[one.k] -= one.least
+    return [_worth(pool, one, spare[one.k]) for one in found]
+
+
+def _sizes(pool: PoolView, found: Sequence[_Entered], worths: Sequence[Floats]) -> list[int]:
     """Return the sizes, class by class."""
     sizes = [0] * len(pool.trainers)
     for k, count in enumerate(pool.counts()):
-        members = [one for one in found if one.k == k]
-        least = [one.least for one in members]
-        spare = count - sum(least)
-        best = best_sizes(count, least, [_worth(pool, one, spare) for one in members])
-        for one, size in zip(members, best or (), strict=True):
+        members = [(one, worth) for one, worth in zip(found, worths, strict=True) if one.k == k]
+        least = [one.least for one, _ in members]
+        best = best_sizes(count, least, [worth for _, worth in members])
+        for (one, _), size in zip(members, best or (), strict=True):
             sizes[one.j] = size
     return sizes
 
@@ -178,6 +189,30 @@ def _worth(pool: PoolView, one: _Entered, spare: int) -> Floats:
     if 0 <= held < len(worth):
         worth[held] += STAYS
     return np.asarray(worth)
+
+
+def _terms(
+    pool: PoolView, found: Sequence[_Entered], worths: Sequence[Floats], sizes: Sequence[int]
+) -> Terms:
+    """Return the scaling factors of those that entered, and what the others lack."""
+    free, terms = list(pool.counts()), dict[str, tuple[Term, ...]]()
+    for place, (one, worth) in enumerate(zip(found, worths, strict=True), start=1):
+        free[one.k] -= one.least
+        extra = sizes[one.j] - one.least
+        near = range(max(0, extra - 1), min(extra + 2, len(worth)))
+        terms[pool.trainers[one.j].trainer_id] = (
+            Term("entered as number", place),
+            Term("least size now", one.least, "nodes"),
+            *[Term(f"scaling factor at {one.least + n}", float(worth[n])) for n in near],
+        )
+    for j, trainer in enumerate(pool.trainers):
+        if trainer.trainer_id not in terms:
+            left = [n for n, is_mine in zip(free, pool.accepts[j], strict=True) if is_mine]
+            terms[trainer.trainer_id] = (
+                Term("waits; needs at least", trainer.n_min, "nodes"),
+                Term("left by the least sizes", max(left, default=0), "nodes"),
+            )
+    return terms
 
 
 def _single(curve: Curve) -> float:

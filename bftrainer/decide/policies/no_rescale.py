@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
 from bftrainer.decide.policies.sharing import ClassShares, share_out
+from bftrainer.model.terms import Term
 from milp.problem import Problem
 
 
@@ -35,6 +36,7 @@ class NoRescalePolicy:
         pool, classes = shares.pool, list(shares.classes)
         left = list(pool.counts())
         sizes = [0] * len(classes)
+        offered: dict[int, int] = {}
         for j, k in enumerate(classes):
             if _is_whole(shares, j):
                 sizes[j] = len(pool.present[j])
@@ -44,12 +46,24 @@ class NoRescalePolicy:
             if pool.present[j] or not accepted:
                 continue  # it is running, is being killed, or accepts no class
             k = max(accepted, key=left.__getitem__)
+            offered[j] = left[k]
             size = min(trainer.n_max, left[k])
             if size >= trainer.n_min:
                 classes[j], sizes[j] = k, size
                 left[k] -= size
         chosen = replace(shares, classes=tuple(classes))
-        return Decided(allocation=chosen.allocation(sizes, self.name))
+
+        def terms(j: int) -> tuple[Term, ...]:
+            trainer, present = pool.trainers[j], pool.present[j]
+            if present:
+                began = Term("nodes it runs on", len(trainer.current))
+                return began, Term("of them still there", len(present))
+            return (
+                Term("place in the queue", 1 + j),
+                Term("left at its turn", offered.get(j, 0), "nodes"),
+            )
+
+        return chosen.answer(sizes, self.name, terms)
 
 
 def _is_whole(shares: ClassShares, j: int) -> bool:

@@ -1,16 +1,17 @@
 """Optimus: nodes go where they shorten a trainer's remaining time most.
 
-Source: Peng et al., "Optimus" (EuroSys'18), section 4.1. Each trainer gets n_min, in order of
-submission; then each further node goes to the one whose time left falls most by it, while any
-falls. The paper fits speed and loss online; here the curve is what is learnt (``profile``), and
-the samples left are those of the goal.
+Source: Peng et al., "Optimus" (EuroSys'18). Each trainer gets n_min, in order of submission; then
+each further node goes to the one whose time left falls most by it, while any falls. The paper fits
+speed and loss online; here the curve is what is learnt (``profile``), and the samples left are
+those of the goal.
 """
 
 from __future__ import annotations
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
-from bftrainer.decide.policies.filling import Step, admit, fill, samples_ahead, saved
+from bftrainer.decide.policies.filling import Step, admit, fill, samples_ahead, saved, terms_of
 from bftrainer.decide.policies.handing import Handing, seconds
+from bftrainer.model.terms import Term
 from milp.problem import Problem
 
 
@@ -34,8 +35,17 @@ class OptimusPolicy:
             gain_s = saved(*times)
             return Step(gain_s, size + 1) if gain_s > 0.0 else None
 
+        def why(j: int) -> tuple[Term, ...]:
+            size = handing.size(j)
+            last, step = next_step(j, size - 1), next_step(j, size)
+            return (
+                Term("time left", seconds(ahead[j], rates[j][size]), "s"),
+                Term("saved by its last node", last.urgency if last else 0.0, "s"),
+                Term("saved by one more", step.urgency if step else 0.0, "s"),
+            )
+
         fill(admitted, next_step, handing.take)
-        return handing.answer(self.name)
+        return handing.answer(self.name, terms_of(handing, admitted, why))
 
 
 POLICY: AllocationPolicy = OptimusPolicy()

@@ -1,19 +1,28 @@
 """Pollux: the mean speed-up of all trainers, where the slow ones count most.
 
-Source: Qiao et al., "Pollux" (OSDI'21), section 4.2: maximised is the power mean, with p = -1, of
-the speed-ups, a trainer's goodput over that on its fair share. Goodput is throughput times
-statistical efficiency (``profile.goodput``). Curves are in goodput where a trainer's batch is
-decided by it; with the batch fixed efficiency is a factor that cancels. The paper searches with a
-genetic algorithm. With p = -1 the goal is the least sum of the inverses of the speed-ups; on
-concave curves it is reached by giving each node to whom it helps most. Not done: its penalty for
-rescales, because trainers rescale in place, and its avoidance of shared nodes.
+Source: Qiao et al., "Pollux" (OSDI'21): maximised is the power mean, with p = -1, of the speed-ups,
+a trainer's goodput over that on its fair share. Goodput is throughput times statistical efficiency
+(``profile.goodput``). Curves are in goodput where a trainer's batch is decided by it; with the
+batch fixed efficiency is a factor that cancels. The paper searches with a genetic algorithm. With p
+= -1 the goal is the least sum of the inverses of the speed-ups; on concave curves it is reached by
+giving each node to whom it helps most. Not done: its penalty for rescales, because trainers rescale
+in place, and its avoidance of shared nodes.
 """
 
 from __future__ import annotations
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
-from bftrainer.decide.policies.filling import Step, admit, fair_sizes, fill, next_rise, saved
+from bftrainer.decide.policies.filling import (
+    Step,
+    admit,
+    fair_sizes,
+    fill,
+    next_rise,
+    saved,
+    terms_of,
+)
 from bftrainer.decide.policies.handing import Handing, seconds
+from bftrainer.model.terms import Term
 from milp.problem import Problem
 
 
@@ -38,8 +47,17 @@ class PolluxPolicy:
             slow, quick = (seconds(fair[j], rates[j][n]) for n in (size, higher))
             return Step(saved(slow, quick) / (higher - size), higher)
 
+        def why(j: int) -> tuple[Term, ...]:
+            goodput, step = rates[j][handing.size(j)], next_step(j, handing.size(j))
+            return (
+                Term("goodput", goodput, "samples/s"),
+                Term("on its fair share", fair[j], "samples/s"),
+                Term("inverse speed-up", seconds(fair[j], goodput)),
+                Term("less by a node more", step.urgency if step else 0.0),
+            )
+
         fill(admitted, next_step, handing.take)
-        return handing.answer(self.name)
+        return handing.answer(self.name, terms_of(handing, admitted, why))
 
 
 POLICY: AllocationPolicy = PolluxPolicy()

@@ -13,22 +13,47 @@ from typing import Any
 
 from bftrainer.decide.policies.base import Context, Decided
 from bftrainer.decide.policies.handing import Handing
+from bftrainer.model.terms import Term
+
+
+def no_terms(_: int) -> tuple[Term, ...]:
+    """Return no further terms."""
+    return ()
 
 
 def serve(
-    handing: Handing, order: Sequence[int], name: str, *, is_elastic: bool = False
+    handing: Handing,
+    order: Sequence[int],
+    name: str,
+    why: Callable[[int], tuple[Term, ...]] = no_terms,
+    *,
+    is_elastic: bool = False,
 ) -> Decided:
-    """Serve trainers in order; elastic ones take what is left of n_min to n_max."""
-    running = 0
-    for j in order:
-        if running == handing.problem.p_jmax or not any(handing.free):
-            break
+    """Serve trainers in order; elastic ones take what is left of n_min to n_max.
+
+    Args:
+        handing: the pool.
+        order: of the trainers.
+        name: of the policy.
+        why: what a trainer's place follows from.
+        is_elastic: whether trainers take less than they request.
+    """
+    running, terms = 0, dict[int, tuple[Term, ...]]()
+    for place, j in enumerate(order, start=1):
         n_min = handing.trainers[j].n_min
         request = handing.largest(j)
+        terms[j] = (
+            Term("place in the queue", place),
+            *why(j),
+            Term("requested", request, "nodes"),
+            Term("left at its turn", handing.could_have(j), "nodes"),
+        )
+        if running == handing.problem.p_jmax or not any(handing.free):
+            continue
         need = n_min if is_elastic else max(n_min, request)
         if handing.settle(j, need) and handing.take(j, min(request, handing.room(j))):
             running += 1
-    return handing.answer(name, order)
+    return handing.answer(name, terms.__getitem__, order)
 
 
 def by_key(handing: Handing, key: Callable[[int], Any]) -> list[int]:

@@ -14,12 +14,14 @@ some standard errors away from the threshold. Used by the policies ``throughput-
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 
+from bftrainer.model.terms import Term
 from bftrainer.profile.fit import MeasuredSize
 
 Points = tuple[tuple[float, float], ...]
@@ -33,6 +35,9 @@ class Condition(Protocol):
 
     def worth(self, low: MeasuredSize, high: MeasuredSize) -> float:
         """Return by how much, per node: the greater, the sooner its request is met."""
+
+    def terms(self, points: Sequence[MeasuredSize]) -> tuple[Term, ...]:
+        """Return what it compares of neighbouring sizes, in ascending order."""
 
 
 def efficiency(low: MeasuredSize, high: MeasuredSize) -> float:
@@ -58,6 +63,16 @@ class Throughput:
     def worth(self, low: MeasuredSize, high: MeasuredSize) -> float:
         """Return s."""
         return efficiency(low, high)
+
+    def terms(self, points: Sequence[MeasuredSize]) -> tuple[Term, ...]:
+        """Return s between each two, and S."""
+        return (
+            *[
+                Term(f"s from {low.size} to {high.size}", efficiency(low, high))
+                for low, high in pairwise(points)
+            ],
+            Term("threshold S", self.threshold),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +103,10 @@ class Payoff:
         """Return what is gained less what is spent, per node."""
         return (self.of(high) - self.of(low)) / (high.size - low.size)
 
+    def terms(self, points: Sequence[MeasuredSize]) -> tuple[Term, ...]:
+        """Return U - C of each."""
+        return tuple([Term(f"U - C at {one.size}", self.of(one), "$") for one in points])
+
 
 def next_size(
     size: int,
@@ -111,7 +130,7 @@ def next_size(
     if size not in known:
         return size
     known = {n: point for n, point in known.items() if n >= least}  # bounds may have changed
-    above = max([n for n in known if size < n <= min(size + step, most)], default=None)
+    above = _above(size, known, step, most)
     below = _below(size, known, step)
     if above is not None:
         is_better = _is_better(above, size, known, condition, step)
@@ -127,6 +146,19 @@ def next_size(
     if below <= least or _below(below, known, step) is not None:
         return below
     return max(below - step, least)
+
+
+def neighbours(
+    size: int, known: Mapping[int, MeasuredSize], *, step: int, least: int, most: int
+) -> list[MeasuredSize]:
+    """Return the points of a size and of those that ``next_size`` compares it with."""
+    known = {n: point for n, point in known.items() if n >= least}
+    sizes = (_below(size, known, step), size, _above(size, known, step, most))
+    return [known[n] for n in sizes if n is not None and n in known]
+
+
+def _above(size: int, known: Mapping[int, MeasuredSize], step: int, most: int) -> int | None:
+    return max([n for n in known if size < n <= min(size + step, most)], default=None)
 
 
 def _below(size: int, known: Mapping[int, MeasuredSize], step: int) -> int | None:

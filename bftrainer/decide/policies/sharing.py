@@ -5,9 +5,11 @@ Used by equal_share, fcfs_greedy and no_rescale.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from bftrainer.decide.policies.base import Decided
+from bftrainer.model.terms import Term
 from milp.answer import make_allocation
 from milp.options import build_options
 from milp.pool import PoolView, view_pool
@@ -38,6 +40,24 @@ class ClassShares:
             classes=self.classes,
             node_price=0.0,
             solver=name,
+        )
+
+    def by_id(self, sizes: Sequence[int]) -> dict[str, int]:
+        """Return the sizes of those that have any."""
+        return {t.trainer_id: n for t, n in zip(self.pool.trainers, sizes, strict=True) if n}
+
+    def answer(
+        self,
+        sizes: Sequence[int],
+        name: str,
+        terms: Callable[[int], tuple[Term, ...]],
+        wake_at_s: float | None = None,
+    ) -> Decided:
+        """Build the policy's answer; ``terms``: what a trainer's size follows from."""
+        return Decided(
+            allocation=self.allocation(sizes, name),
+            wake_at_s=wake_at_s,
+            terms={t.trainer_id: terms(j) for j, t in enumerate(self.pool.trainers)},
         )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
 from bftrainer.decide.policies.handing import Handing, seconds
 from bftrainer.decide.policies.queueing import by_key, serve
+from bftrainer.model.terms import Term
 from milp.problem import Problem
 
 
@@ -41,8 +42,12 @@ class SrtfPolicy:
             request = handing.largest(j)
             return False, seconds(left, handing.rate(j, request)), request
 
+        def why(j: int) -> tuple[Term, ...]:
+            is_endless, left_s, _ = key(j)
+            return () if is_endless else (Term("remaining at the size requested", left_s, "s"),)
+
         order = by_key(handing, key)
-        return serve(handing, order, self.name, is_elastic=context.options.elastic)
+        return serve(handing, order, self.name, why, is_elastic=context.options.elastic)
 
 
 POLICY: AllocationPolicy = SrtfPolicy()

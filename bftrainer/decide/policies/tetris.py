@@ -1,10 +1,10 @@
 """Tetris: trainers that fit well into what is free, and short ones, come first.
 
-Source: Grandl et al., "Multi-resource packing for cluster schedulers" (SIGCOMM'14), section 3:
-the score is the alignment of demand and free resources, both as shares of the pool, less
-epsilon times the work left; epsilon is the mean alignment over the mean work left. Here a resource
-is a class of nodes, the demand is what a rigid trainer requests (``queueing``), its work left are
-the node-seconds it needs at that size. Unlike a task of the paper a trainer can be displaced.
+Source: Grandl et al., "Multi-resource packing for cluster schedulers" (SIGCOMM'14): the score is
+the alignment of demand and free resources, both as shares of the pool, less epsilon times the work
+left; epsilon is the mean alignment over the mean work left. Here a resource is a class of nodes,
+the demand is what a rigid trainer requests (``queueing``), its work left are the node-seconds it
+needs at that size. Unlike a task of the paper a trainer can be displaced.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
 from bftrainer.decide.policies.handing import Handing, seconds
+from bftrainer.model.terms import Term
 from milp.problem import Problem
 from milp.tables import FloatArray
 
@@ -52,6 +53,16 @@ class TetrisPolicy:
         demands = demands.reshape(len(rows), len(handing.counts))
         worth = exchange_rate(alignment(demands, handing.free, handing.counts), work)
         served: list[int] = []
+        terms: dict[int, tuple[Term, ...]] = {}
+
+        def note(j: int, score: float) -> None:
+            terms[j] = (
+                Term("score", score),
+                Term("of it for the work left", -worth * float(work_left[j])),
+                Term("requested", requests[j], "nodes"),
+                Term("could have", handing.could_have(j), "nodes"),
+            )
+
         tried: set[int] = set()
         while any(handing.free) and len(served) < problem.p_jmax and len(tried) < len(requests):
             scores = alignment(demands, handing.free, handing.counts) - worth * work
@@ -60,6 +71,7 @@ class TetrisPolicy:
                 if j in tried:
                     continue
                 tried.add(j)  # who does not fit now never will
+                note(j, scores[row])
                 need = max(handing.trainers[j].n_min, requests[j])
                 if handing.settle(j, need, k) and handing.take(j, need):
                     served.append(j)
@@ -67,7 +79,10 @@ class TetrisPolicy:
             else:
                 break
         waiting = [j for j in range(len(requests)) if j not in served]
-        return handing.answer(self.name, [*served, *waiting])
+        scores = alignment(demands, handing.free, handing.counts) - worth * work
+        for j in waiting:
+            note(j, max([scores[row] for row, one in enumerate(rows) if one[0] == j], default=0.0))
+        return handing.answer(self.name, terms.__getitem__, [*served, *waiting])
 
 
 def _work_left(handing: Handing, context: Context, requests: Sequence[int]) -> FloatArray:

@@ -1,6 +1,6 @@
 """Themis: finish-time fairness.
 
-Source: Mahajan et al., "Themis" (NSDI'20), sections 3 and 4: a trainer's ratio rho is the time it
+Source: Mahajan et al., "Themis" (NSDI'20), section 3: a trainer's ratio rho is the time it
 takes from submission to its end over the time it would take alone on its fair share of the pool.
 The largest ratio is made as small as it can be. The paper auctions leases on nodes to the worst-off
 1 - f of the trainers; here those admitted, the worst-off first, get n_min, then each further
@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bftrainer.decide.policies.base import AllocationPolicy, Context, Decided, Traits
-from bftrainer.decide.policies.filling import Step, admit, fair_sizes, fill, next_rise
+from bftrainer.decide.policies.filling import Step, admit, fair_sizes, fill, next_rise, terms_of
 from bftrainer.decide.policies.handing import Handing, seconds
 from bftrainer.decide.policies.queueing import Lease
+from bftrainer.model.terms import Term
 from milp.problem import Problem
 
 
@@ -45,7 +46,8 @@ class ThemisPolicy:
         fair = _fair_rates(handing, everybody)
         lease = Lease(context, context.options.lease_s)
         # Before anything is given: what its ratio would be with its fair share from now on.
-        order = lease.order(handing, lambda j: -_ratio(handing, context, j, fair[j], fair[j]))
+        before = {j: _ratio(handing, context, j, fair[j], fair[j]) for j in everybody}
+        order = lease.order(handing, lambda j: -before[j])
         admitted = admit(handing, order)
         fair |= _fair_rates(handing, sorted(admitted))
         levels = {
@@ -57,8 +59,15 @@ class ThemisPolicy:
             higher = next_rise(levels[j], size)
             return None if higher is None else Step(-levels[j][size], higher)
 
+        def why(j: int) -> tuple[Term, ...]:
+            return (Term("rho at its size", -levels[j][handing.size(j)]),)
+
+        def terms(j: int) -> tuple[Term, ...]:
+            first = Term("rho, had it its fair share from now on", before[j])
+            return first, *terms_of(handing, admitted, why)(j)
+
         fill(admitted, next_step, handing.take)
-        return lease.keep(handing.answer(self.name, order))
+        return lease.keep(handing.answer(self.name, terms, order))
 
 
 def _fair_rates(handing: Handing, among: Sequence[int]) -> dict[int, float]:

@@ -67,16 +67,16 @@ class ThroughputScalingPolicy:
         options: ThroughputOptions = context.options
         shares = share_out(problem)
         climber = Climber(condition=options.condition(), by_size=options.order is Order.SIZE)
-        sizes = Climb(
+        climb = Climb(
             shares,
             context.trainers,
             [climber] * len(shares.classes),
             step=options.step,
             sizes=[len(names) for names in shares.pool.present],
-        ).run()
-        found = shares.allocation(sizes, self.name)
-        return Decided(
-            allocation=found, wake_at_s=wake_at_s(context, found.sizes(), options.measure_s)
+        )
+        sizes = shares.by_id(climb.run())
+        return shares.answer(
+            climb.sizes, self.name, climb.terms, wake_at_s(context, sizes, options.measure_s)
         )
 
 

@@ -74,16 +74,16 @@ class UtilityPolicy:
         shares = share_out(problem)
         standings = [context.trainers[t.trainer_id] for t in shares.pool.trainers]
         payoffs = [options.payoff(one, context.now_s) for one in standings]
-        sizes = Climb(
+        climb = Climb(
             shares,
             context.trainers,
             [options.fallback() if p is None else Climber(condition=p) for p in payoffs],
             step=options.step,
             sizes=[len(names) for names in shares.pool.present],
-        ).run()
-        found = shares.allocation(sizes, self.name)
-        return Decided(
-            allocation=found, wake_at_s=wake_at_s(context, found.sizes(), options.measure_s)
+        )
+        sizes = shares.by_id(climb.run())
+        return shares.answer(
+            climb.sizes, self.name, climb.terms, wake_at_s(context, sizes, options.measure_s)
         )
 
 

@@ -22,6 +22,7 @@ from bftrainer.decide.policies.climbing import Climb, by_curve, wake_at_s
 from bftrainer.decide.policies.scaling import Payoff
 from bftrainer.decide.policies.sharing import ClassShares, share_out
 from bftrainer.decide.policies.utility import UtilityOptions
+from bftrainer.model.terms import Term
 from milp.problem import Problem
 
 Values = NDArray[np.float64]
@@ -40,6 +41,7 @@ class UtilityExactPolicy:
         standings = [context.trainers[t.trainer_id] for t in shares.pool.trainers]
         payoffs = [options.payoff(one, context.now_s) for one in standings]
         sizes = [len(names) for names in shares.pool.present]
+        tables: dict[int, Values] = {}
         for k, count in enumerate(shares.pool.counts()):
             paid = [
                 (j, values_of(shares, j, payoff))
@@ -47,13 +49,24 @@ class UtilityExactPolicy:
                 if payoff is not None and shares.classes[j] == k
             ]
             best = best_sizes([values for _, values in paid], count)
-            for (j, _), size in zip(paid, best, strict=True):
+            for (j, values), size in zip(paid, best, strict=True):
                 sizes[j] = size
+                tables[j] = values
         climbers = [options.fallback() if payoff is None else None for payoff in payoffs]
-        sizes = Climb(shares, context.trainers, climbers, step=options.step, sizes=sizes).run()
-        found = shares.allocation(sizes, self.name)
-        return Decided(
-            allocation=found, wake_at_s=wake_at_s(context, found.sizes(), options.measure_s)
+        climb = Climb(shares, context.trainers, climbers, step=options.step, sizes=sizes)
+        found = climb.run()
+
+        def terms(j: int) -> tuple[Term, ...]:
+            if j not in tables:
+                return climb.terms(j)
+            near = [n for n in (found[j] - 1, found[j], found[j] + 1) if 0 <= n < len(tables[j])]
+            return tuple([Term(f"U - C at {n}", float(tables[j][n]), "$") for n in near])
+
+        return shares.answer(
+            found,
+            self.name,
+            terms,
+            wake_at_s(context, shares.by_id(found), options.measure_s),
         )
 
 
