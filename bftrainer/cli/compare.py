@@ -16,17 +16,21 @@ from bftrainer.errors import UsageError
 
 if TYPE_CHECKING:
     from bftrainer.compare.arena import Arena
+    from bftrainer.simulate.workloads import TrainerWorkload
 
 ALL = "all"
-IDLE, SPOT, DEDICATED = ARENAS = ("idle", "spot", "dedicated")
+IDLE, SPOT, DEDICATED, SITE = ARENAS = ("idle", "spot", "dedicated", "site")
 DATA_VARIABLE = "BFTRAINER_DATA"
+TRAINERS = 40  # most of them end within the span
+SITE_NODES, SITE_HOURS = 64, 2.0
+QUICK_SEEDS, QUICK_HOURS = 2, 6.0
 
 
 @click.command()
 @click.option("--policies", default=ALL, show_default=True, metavar="NAME[,NAME...]",
               help="Policies; the others are held to the first.")  # fmt: skip
 @click.option("--arena", "arenas", multiple=True, type=click.Choice(ARENAS),
-              help="What is played; repeat for more.  [default: all with data]")  # fmt: skip
+              help="What is played; repeat for more.  [default: all that can be]")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True,
               help="How often, each time with other nodes, times and orders.")  # fmt: skip
 @click.option("--trace", "file", default=SHIPPED, show_default=True,
@@ -34,12 +38,14 @@ DATA_VARIABLE = "BFTRAINER_DATA"
 @reading_options
 @click.option("--workload", default="diverse", show_default=True,
               help="Name or JSON file, as for simulate.")  # fmt: skip
-@click.option("--trainers", "n_trainers", type=click.IntRange(1),
-              help="So many of the workload, so that all end.  [default: all]")  # fmt: skip
+@click.option("--trainers", "n_trainers", type=click.IntRange(1), default=TRAINERS,
+              show_default=True, help="So many of the workload, at most.")  # fmt: skip
 @click.option("--nodes", "n_nodes", type=click.IntRange(1), default=256, show_default=True,
               help="Of the trace.")  # fmt: skip
 @click.option("--hours", type=click.FloatRange(0.1), default=24.0, show_default=True,
               help="Of the trace.")  # fmt: skip
+@click.option("--quick", is_flag=True,
+              help=f"At most {QUICK_SEEDS} seeds, {QUICK_HOURS:g} h.")  # fmt: skip
 @click.option("--p-jmax", type=click.IntRange(1), default=10, show_default=True,
               help="How many trainers run at once.")  # fmt: skip
 @click.option("--physical", is_flag=True,
@@ -58,6 +64,7 @@ def compare(
     report_file: Path | None,
     processes: int,
     *,
+    quick: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -66,6 +73,9 @@ def compare(
     from bftrainer.compare.plays import play_all  # noqa: PLC0415
 
     names = _policies(policies)
+    if quick:
+        seeds = min(seeds, QUICK_SEEDS)
+        options["hours"] = min(options["hours"], QUICK_HOURS)
     if report_file is not None:
         page.check_pictures()
     arenas = _arenas(**options)
@@ -107,13 +117,14 @@ def _arenas(
     arenas: tuple[str, ...],
     file: str,
     workload: str,
-    n_trainers: int | None,
+    n_trainers: int,
     n_nodes: int,
     hours: float,
     p_jmax: int,
     physical: bool,
     **reading: Any,
 ) -> list[Arena]:
+    from bftrainer.compare import site  # noqa: PLC0415
     from bftrainer.compare.dedicated import Dedicated  # noqa: PLC0415
     from bftrainer.compare.idle_nodes import POOL, IdleNodes  # noqa: PLC0415
     from bftrainer.simulate.costs import PhysicalCosts  # noqa: PLC0415
@@ -123,10 +134,11 @@ def _arenas(
 
     path = Path(workload)
     trainers = read_workload(path) if path.is_file() else by_name(workload, seed=1)
+    n_trainers = min(n_trainers, len(trainers))
+    played = f"{n_trainers} trainers of the workload {trainers.name}, P_jmax {p_jmax}"
     idle = IdleNodes(
         name=IDLE,
-        about=f"{n_nodes} nodes and {hours:g} h of the trace {file}, workload {trainers.name},"
-        f" P_jmax {p_jmax}.",
+        about=f"{n_nodes} nodes and {hours:g} h of the trace {Path(file).name}, {played}.",
         trace=None,
         workload=trainers,
         choices=Choices(p_jmax=p_jmax, costs=PhysicalCosts() if physical else None),
@@ -134,7 +146,6 @@ def _arenas(
         n_nodes=n_nodes,
         hours=hours,
     )
-    about = f"a generated pool of {POOL.n_nodes} nodes that change within minutes,"
     data = Path(os.environ.get(DATA_VARIABLE, "")) / "adaptdl-osdi21"
     found: list[Arena] = []
     for name in dict.fromkeys(arenas or ARENAS):
@@ -142,8 +153,14 @@ def _arenas(
             trace = load(SAMPLE if file == SHIPPED else Path(file), **reading)
             found.append(replace(idle, trace=trace))
         elif name == SPOT:
-            about += f" workload {trainers.name}, P_jmax {p_jmax}."
+            about = (
+                f"A generated pool of {POOL.n_nodes} nodes that come and go within minutes,"
+                f" {min(hours, POOL.hours):g} h, {played}."
+            )
             found.append(replace(idle, name=SPOT, about=about))
+        elif name == SITE:
+            if arenas or site.is_there():
+                found.append(_site(trainers, n_trainers, p_jmax, hours))
         elif arenas or data.is_dir():
             found.append(
                 Dedicated(
@@ -154,3 +171,21 @@ def _arenas(
                 )
             )
     return found
+
+
+def _site(workload: TrainerWorkload, n_trainers: int, p_jmax: int, hours: float) -> Arena:
+    from bftrainer.compare.site import LOAD, WORK, Site  # noqa: PLC0415
+
+    hours = min(hours, SITE_HOURS)
+    return Site(
+        name=SITE,
+        about=f"{SITE_NODES} nodes of a simulated Slurm, {LOAD:.0%} asked for by ordinary jobs,"
+        f" {hours:g} h, {n_trainers} trainers of the workload {workload.name} with"
+        f" {WORK:.0%} of their samples, P_jmax {p_jmax}. Job wait: of the ordinary jobs, and what"
+        " the trainers add to it.",
+        workload=workload,
+        n_trainers=n_trainers,
+        p_jmax=p_jmax,
+        n_nodes=SITE_NODES,
+        hours=hours,
+    )

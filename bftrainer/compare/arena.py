@@ -13,7 +13,9 @@ import numpy as np
 class Score:
     """What came of one play; None: over nothing."""
 
-    jct_mean_s: float | None  # submission to end, of those that ended
+    # Submission to end. Who has not ended by the end of the play counts until then, so that a
+    # policy gains nothing by ending short trainers alone.
+    jct_mean_s: float | None
     jct_p95_s: float | None
     makespan_s: float | None  # begin to the last end; None: not all ended
     utilization: float | None  # U; None: the arena has no reference
@@ -23,6 +25,8 @@ class Score:
     decision_ms: float  # mean
     completed: int
     submitted: int
+    job_wait_s: float | None = None  # mean of ordinary jobs; None: the arena has none
+    job_wait_added: float | None = None  # of it, because of the trainers
 
 
 class Arena(Protocol):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from bftrainer.compare.arena import Score, completion
-from bftrainer.simulate.metrics import completion_times_s
 from bftrainer.simulate.session import Choices, play
 from bftrainer.simulate.traces import Fragments
 from bftrainer.simulate.traces.generator import GeneratorParameters, generate
+from bftrainer.simulate.trainers import SimTrainer
 from bftrainer.simulate.workloads import Submission, TrainerWorkload
 
 # Spot instances: a small pool whose nodes come and go within minutes.
@@ -36,12 +37,10 @@ class IdleNodes:
         """Replay a part of the trace."""
         draws = random.Random(seed)  # noqa: S311 - a simulation
         trace = self._part(draws, seed)
-        submissions = _shuffled(self.workload, draws)[: self.n_trainers]
+        submissions = shuffled(self.workload, draws)[: self.n_trainers]
         outcome, metrics = play(trace, submissions, replace(self.choices, policy=policy, seed=seed))
-        ended_s = [t.finished_s - trace.span_s[0] for t in outcome.trainers if t.finished_s]
-        mean_s, p95_s, makespan_s = completion(
-            completion_times_s(outcome), len(outcome.trainers), max(ended_s, default=0.0)
-        )
+        begin_s, end_s = trace.span_s
+        mean_s, p95_s, makespan_s = completions(outcome.trainers, begin_s, end_s)
         return Score(
             jct_mean_s=mean_s,
             jct_p95_s=p95_s,
@@ -57,7 +56,7 @@ class IdleNodes:
 
     def _part(self, draws: random.Random, seed: int) -> Fragments:
         if self.trace is None:
-            return generate(replace(POOL, seed=seed))
+            return generate(replace(POOL, seed=seed, hours=min(self.hours, POOL.hours)))
         n_nodes = min(self.n_nodes, len(self.trace.names))
         first = draws.randrange(len(self.trace.names) - n_nodes + 1)
         begin_s, end_s = self.trace.span_s
@@ -67,7 +66,20 @@ class IdleNodes:
         return self.trace.restrict(slice(first, first + n_nodes), start_s=start_s, hours=hours)
 
 
-def _shuffled(workload: TrainerWorkload, draws: random.Random) -> list[Submission]:
+def completions(
+    trainers: Iterable[SimTrainer], begin_s: float, end_s: float
+) -> tuple[float | None, float | None, float | None]:
+    """Return mean and 95th percentile of completion times, and the makespan, of those that came."""
+    came = [t for t in trainers if t.record.submitted_s < end_s]
+    ended_s = [t.finished_s for t in came if t.finished_s is not None]
+    times_s = [(t.finished_s or end_s) - t.record.submitted_s for t in came]
+    mean_s, p95_s, makespan_s = completion(
+        times_s, len(came), max(ended_s, default=begin_s) - begin_s
+    )
+    return mean_s, p95_s, makespan_s if len(ended_s) == len(came) else None
+
+
+def shuffled(workload: TrainerWorkload, draws: random.Random) -> list[Submission]:
     """Return the same trainers in another order, at the same times of submission."""
     trainers = list(workload)
     times_s = [trainer.submit_s for trainer in trainers]

@@ -17,7 +17,7 @@ from bftrainer.compare.arena import Arena, Score
 SCHEMA = "bftrainer/compare/1"
 HEADERS = (
     "POLICY", ">U", ">JCT MEAN h", ">P95 h", ">JCT AGAINST", ">MAKESPAN h", ">NODE-h",
-    ">FAIRNESS", ">RESCALES", ">DECISION ms", ">ENDED",
+    ">FAIRNESS", ">RESCALES", ">DECISION ms", ">ENDED", ">JOB WAIT",
 )  # fmt: skip
 # 97.5% quantiles of Student's distribution, by degrees of freedom from 1 on.
 _STUDENT = (
@@ -102,6 +102,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
     against = row.jct_against
     ended, whole = row.figures["completed"], row.figures["submitted"]
+    wait, added = row.figures["job_wait_s"], row.figures["job_wait_added"]
     return (
         row.policy,
         shown("utilization", 3),
@@ -114,12 +115,13 @@ def cells(row: Row) -> tuple[str, ...]:
         shown("rescales", 0),
         shown("decision_ms", 2),
         f"{ended.mean:.0f} of {whole.mean:.0f}" if ended and whole else "-",
+        f"{wait.mean:.0f} s, {_percent(added, 2)}" if wait and added else "-",
     )
 
 
-def _percent(one: Interval) -> str:
-    around = "" if one.half is None else f" ±{100 * one.half:.1f}"
-    return f"{100 * one.mean:+.1f}{around}%"
+def _percent(one: Interval, digits: int = 1) -> str:
+    around = "" if one.half is None else f" ±{100 * one.half:.{digits}f}"
+    return f"{100 * one.mean:+.{digits}f}{around}%"
 
 
 def document(

@@ -77,6 +77,22 @@ def context_of(given: DecisionInput, policy: AllocationPolicy) -> Context:
 
 
 def _standing(record: TrainerRecord) -> Standing:
+    known = _KNOWN.get(record.trainer_id)
+    if known is not None and known[0] is record:
+        return known[1]
+    made = _make_standing(record)
+    if len(_KNOWN) >= _MOST_KNOWN:
+        _KNOWN.clear()
+    _KNOWN[record.trainer_id] = record, made
+    return made
+
+
+_MOST_KNOWN = 4096
+# The last one of each trainer: those that wait do not change between decisions.
+_KNOWN: dict[str, tuple[TrainerRecord, Standing]] = {}
+
+
+def _make_standing(record: TrainerRecord) -> Standing:
     done, goal = record.progress.samples, record.spec.samples
     return Standing(
         submitted_s=record.submitted_s,

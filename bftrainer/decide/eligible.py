@@ -107,10 +107,16 @@ def suited(problem: Problem, given: DecisionInput, warm_up_s: float = 0.0) -> Pr
     # A trainer of which no node trains yet has the type of its joining nodes.
     joins = nodes_by_trainer(given.memory.assignment, {p.node for p in given.pilots if p.is_held})
     trainers: list[ProblemTrainer] = []
+    choices: dict[tuple[NodeRequest, int], AllowedNodes] = {}  # of those without nodes
     for trainer, request in zip(problem.trainers, requests, strict=True):
         has = trainer.current or joins.get(trainer.trainer_id, ())
         held = [name for name in has if name in classes.class_of]
-        choice = classes.choice(request, trainer.n_min, held)
+        wants = request, trainer.n_min
+        choice = None if held else choices.get(wants)
+        if choice is None:
+            choice = classes.choice(*wants, held)
+            if not held:
+                choices[wants] = choice
         if choice.most < trainer.n_min and given.settings.skip_unstartable:
             continue
         trainer = replace(trainer, warm_up_s=warm_up_s) if warm_up_s else trainer  # noqa: PLW2901

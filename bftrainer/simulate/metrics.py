@@ -98,7 +98,7 @@ def measure(outcome: Outcome, *, decision_s: Sequence[float] = ()) -> Metrics:
         jct_mean_s=_mean(jct),
         jct_median_s=_quantile(jct, 0.5),
         jct_p90_s=_quantile(jct, 0.9),
-        jain_index=_jain(outcome.trainers, end_s),
+        jain_index=jain(outcome.trainers, end_s),
         slowdown_mean=_mean(slowdowns),
         slowdown_max=max(slowdowns, default=None),
         decision_ms_mean=1e3 * tally.decide_s / max(1, tally.decisions),
@@ -115,8 +115,15 @@ def static_outcome(outcome: Outcome, n_eq: float, span_s: float) -> float:
     places, so that slow ones take more of the time: the harmonic mean of the rates, by the
     samples of each trainer that took part.
     """
-    took_part = [t for t in outcome.trainers if t.started_s is not None] or outcome.trainers
-    share = n_eq / outcome.settings.p_jmax
+    return static_samples(outcome.trainers, n_eq, outcome.settings.p_jmax, span_s)
+
+
+def static_samples(
+    trainers: Sequence[SimTrainer], n_eq: float, p_jmax: int, span_s: float
+) -> float:
+    """Return A_s of trainers that have had N_eq nodes on average."""
+    took_part = [t for t in trainers if t.started_s is not None] or trainers
+    share = n_eq / p_jmax
     works: dict[Curve, float] = {}
     for t in took_part:
         works[t.submission.curve] = works.get(t.submission.curve, 0.0) + t.submission.samples
@@ -124,7 +131,7 @@ def static_outcome(outcome: Outcome, n_eq: float, span_s: float) -> float:
     if not works or not all(rates.values()):
         return 0.0
     time_s = sum(samples / rates[c] for c, samples in works.items())
-    return sum(works.values()) / time_s * outcome.settings.p_jmax * span_s
+    return sum(works.values()) / time_s * p_jmax * span_s
 
 
 def completion_times_s(outcome: Outcome) -> list[float]:
@@ -156,7 +163,7 @@ def _slowdowns(trainers: Sequence[SimTrainer], share: float) -> list[float]:
     return found
 
 
-def _jain(trainers: Sequence[SimTrainer], end_s: float) -> float | None:
+def jain(trainers: Sequence[SimTrainer], end_s: float) -> float | None:
     """Fairness of the mean rates, each relative to its trainer's rate on one node."""
     shares = []
     for t in trainers:

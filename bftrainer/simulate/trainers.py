@@ -47,10 +47,13 @@ class SimTrainer:
 
     def as_decided(self) -> TrainerRecord:
         """Return the record as decisions see it, with how far it has come."""
-        progress = TrainerProgress(
-            size=len(self.nodes), samples=max(0, math.floor(self.done)), node_s=self.node_s
-        )
-        return replace(self.record, progress=progress)
+        size, samples = len(self.nodes), max(0, math.floor(self.done))
+        known = self.record.progress
+        # The same object while it waits: most trainers do, and what is made of it is remembered.
+        if (known.size, known.samples, known.node_s) != (size, samples, self.node_s):
+            progress = TrainerProgress(size=size, samples=samples, node_s=self.node_s)
+            self.record = replace(self.record, progress=progress)
+        return self.record
 
 
 def make_trainer(

@@ -113,4 +113,4 @@ def test_policies_are_held_to_the_first_seed_by_seed() -> None:
     assert other.jct_against.half == pytest.approx(0.0, abs=1e-9)
     assert cells(other)[3:6] == (cells(other)[3], "+10.0 ±0.0%", "-")
     assert cells(other)[1] == "-"
-    assert cells(other)[-1] == "1 of 2"
+    assert cells(other)[-2] == "1 of 2"

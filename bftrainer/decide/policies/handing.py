@@ -48,6 +48,10 @@ class Handing:
         self.counts = self.pool.counts()
         self.free = list(self.counts)
         self._split = [[0] * len(self.counts) for _ in self.trainers]
+        self._accepted = [
+            [k for k, accepts in enumerate(row) if accepts] for row in self.pool.accepts
+        ]
+        self._rates: dict[tuple[int, float], float] = {}  # by identity of the curve, and size
         self.home = [self._home_of(j) for j in range(len(self.trainers))]  # None: not chosen
 
     def _home_of(self, j: int) -> int | None:
@@ -59,7 +63,7 @@ class Handing:
 
     def accepted(self, j: int) -> list[int]:
         """Classes that a trainer accepts."""
-        return [k for k, accepts in enumerate(self.pool.accepts[j]) if accepts]
+        return self._accepted[j]
 
     def size(self, j: int) -> int:
         """Nodes given to a trainer so far."""
@@ -156,7 +160,11 @@ class Handing:
 
     def rate(self, j: int, size: float) -> float:
         """Samples per second at a size."""
-        return self._rates_at(j, np.array([size]))[0]
+        key = id(rate_curve(self.trainers[j], Objective.THROUGHPUT)), size
+        found = self._rates.get(key)
+        if found is None:  # trainers of one network have one curve
+            found = self._rates[key] = self._rates_at(j, np.array([size]))[0]
+        return found
 
     def _rates_at(self, j: int, sizes: FloatArray) -> list[float]:
         curve = rate_curve(self.trainers[j], Objective.THROUGHPUT)

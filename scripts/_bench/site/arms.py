@@ -86,13 +86,13 @@ def play(stage: Stage, arm: Arm) -> Outcome:
         machine.at(stage.warm_s, PreemptableUsers(machine, stage.seed).begin)
     machine.run(stage.warm_s)
     starts, cycles = backfill.n_starts, backfill.n_cycles
-    blocks = tuple(_blocks(stage, machine, backfill)) if sidecar else ()
+    blocks = tuple(run_blocks(stage, machine, backfill)) if sidecar else ()
     machine.run(stage.end_s)
     lost = [one for one in backfill.lost if one.cycle_s >= stage.warm_s]
     harvest = _harvest(stage, machine, sidecar, backfill, main) if sidecar else None
     counted = [job for job in machine.jobs if job.spec.submit_s >= stage.warm_s]
     return Outcome(
-        wait_s=fmean([_wait_s(j, stage.end_s) for j in counted if _waits(j, stage)] or [0.0]),
+        wait_s=mean_wait_s(stage, machine),
         refused=sum(job.is_refused for job in counted),
         backfill_starts=backfill.n_starts - starts,
         cycles=backfill.n_cycles - cycles,
@@ -106,8 +106,8 @@ def play(stage: Stage, arm: Arm) -> Outcome:
     )
 
 
-def _blocks(stage: Stage, machine: Machine, backfill: Backfill) -> Iterator[tuple[float, float]]:
-    """Run to the end, and from the begin of each block once more without bftrainer."""
+def run_blocks(stage: Stage, machine: Machine, backfill: Backfill) -> Iterator[tuple[float, float]]:
+    """Run block by block, and each once more without bftrainer; yield job-seconds waited."""
     period_s = stage.slurm.bf_interval_s + stage.slurm.bf_duration_s
     length_s = max(BLOCK_S, BLOCK_CYCLES * period_s)
     from_s = stage.warm_s + length_s  # by then it holds what it can
@@ -124,6 +124,12 @@ def _sidecar(machine: Machine, stage: Stage) -> Sidecar:
     from _bench.site.sidecar import Sidecar  # noqa: PLC0415 - imports the core to judge
 
     return Sidecar(machine, hello_s=stage.hello_s)
+
+
+def mean_wait_s(stage: Stage, machine: Machine) -> float:
+    """Return the mean wait of the jobs submitted after the warm-up, so far."""
+    counted = [job for job in machine.jobs if job.spec.submit_s >= stage.warm_s]
+    return fmean([_wait_s(j, stage.end_s) for j in counted if _waits(j, stage)] or [0.0])
 
 
 def _waits(job: Job, stage: Stage) -> bool:

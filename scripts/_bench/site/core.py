@@ -14,6 +14,7 @@ import inspect
 import math
 import time
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from types import SimpleNamespace
 from typing import Any
 
@@ -123,7 +124,7 @@ class Core:
             name="a", user="b", script="/dev/null", n_min=1, n_max=machine.settings.n_nodes
         )
         state = TrainerState.RUNNING
-        self._trainers = (
+        self._trainers: tuple[Any, ...] = (
             TrainerRecord(trainer_id=TRAINER, spec=spec, state=state, submitted_s=EPOCH_S),
         )
 
@@ -174,19 +175,27 @@ class Core:
             trainers=self._trainers,
             settings=self.settings,
             memory=self._memory,
-            training={v.node: TRAINER for v in views if v.is_held and not v.is_leaving},
+            training=self._training({v.node for v in views if v.is_held and not v.is_leaving}),
         )
         began_s = time.process_time()
         plan = decide(given, self._policy)
         self.cpu_s += time.process_time() - began_s
         self.n_decisions += 1
         self._memory = plan.memory
+        self._follow(plan)
         wanted_s = getattr(plan, "look_wanted_s", None)
         return Orders(
             releases=tuple([r.pilot_id for r in plan.releases]),
             claims=tuple([(int(c.node[1:]), _limits_s(c)) for c in plan.claims]),
             look_wanted_s=None if wanted_s is None else wanted_s - EPOCH_S,
         )
+
+    def _training(self, held: AbstractSet[str]) -> Mapping[str, str]:
+        """Return who trains where; one trainer takes all."""
+        return dict.fromkeys(held, TRAINER)
+
+    def _follow(self, plan: Any) -> None:
+        """Let trainers do what is planned; this one needs no telling."""
 
     def awaited(self, pilots: Iterable[Pilot]) -> tuple[tuple[float, ...], float] | None:
         """Return when a decision and when a look is due for the next cycle's sake; None: never."""

@@ -45,10 +45,10 @@ class _Known:
 class Sidecar:
     """The daemon and its pilots."""
 
-    def __init__(self, machine: Machine, *, hello_s: float = 3.0) -> None:
+    def __init__(self, machine: Machine, *, hello_s: float = 3.0, core: Core | None = None) -> None:
         """``hello_s``: from a pilot's start to its agent's hello."""
         self._machine, self._hello_s = machine, hello_s
-        self.core = Core(machine)
+        self.core = core or Core(machine)
         self.last_cycle: Callable[[], tuple[float, float] | None] = lambda: None
         self.n_submissions = self.n_releases = 0
         self.held_s, self._counted_s, self._n_held = 0.0, 0.0, 0

@@ -1,0 +1,125 @@
+"""Trainers of a workload beside a machine: what a policy makes of what ordinary jobs leave.
+
+The daemon's decisions and pilots are those of ``sidecar``. Trainers progress by the paper's books:
+on nodes whose agent is connected, less what rescales and losses cost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Any
+
+from _bench.site.arms import Stage, mean_wait_s, run_blocks
+from _bench.site.backfill import Backfill
+from _bench.site.core import EPOCH_S, Core
+from _bench.site.machine import Machine
+from _bench.site.main_scheduler import MainScheduler
+from _bench.site.oracle import idle_spans
+from _bench.site.sidecar import Sidecar
+from bftrainer.decide.policies.base import load_policy
+from bftrainer.simulate.paper import PaperModel
+from bftrainer.simulate.tally import Tally
+from bftrainer.simulate.trainers import SimTrainer, make_trainer
+from bftrainer.simulate.workloads.submission import Submission
+
+
+class TrainingCore(Core):
+    """The decision, and the trainers that follow it."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        submissions: Iterable[Submission],
+        *,
+        policy: str,
+        begin_s: float,
+        p_jmax: int,
+    ) -> None:
+        """Trainers are submitted from ``begin_s`` on."""
+        super().__init__(machine)
+        self._policy = load_policy(policy)
+        self.settings = replace(self.settings, policy=policy, p_jmax=p_jmax)
+        self.books = PaperModel(Tally())
+        self.books.begin(EPOCH_S + begin_s)
+        self.everybody = tuple(
+            make_trainer(one, number, EPOCH_S + begin_s, self.books.known_costs(one))
+            for number, one in enumerate(submissions, start=1)
+        )
+        self._coming = deque(self.everybody)
+        self._running: list[SimTrainer] = []
+        self._held: AbstractSet[str] = frozenset()
+
+    def train(self) -> None:
+        """Train until now; who is complete leaves, who was submitted by now comes."""
+        now_s = EPOCH_S + self._machine.now_s
+        self.books.advance(now_s)
+        for trainer in self.books.completed():
+            self._running.remove(trainer)
+        while self._coming and self._coming[0].record.submitted_s <= now_s:
+            self._running.append(self._coming.popleft())
+            self.books.admit(self._running[-1])
+        self._trainers = tuple([trainer.as_decided() for trainer in self._running])
+
+    def decide(self, pilots: Iterable[Any], *, is_new: bool) -> Any:
+        """Decide on the trainers as they are now."""
+        self.train()
+        return super().decide(pilots, is_new=is_new)
+
+    def _training(self, held: AbstractSet[str]) -> Mapping[str, str]:
+        self._held = held
+        self.books.lose(self.books.training().keys() - held)
+        return self.books.training()
+
+    def _follow(self, plan: Any) -> None:
+        assignment = {n: t for n, t in plan.assignment.items() if n in self._held}
+        self.books.apply_plan(replace(plan, assignment=assignment))
+        for trainer in self._running:
+            trainer.dropped = plan.dropped.get(trainer.trainer_id, "")
+        self._running = [t for t in self._running if not t.dropped]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What came of a run; times since the epoch."""
+
+    trainers: tuple[SimTrainer, ...]
+    begin_s: float
+    end_s: float
+    node_s: float  # of trainers
+    idle_s: float  # node-seconds without ordinary jobs
+    decisions: int
+    decide_s: float  # processor time
+    wait_s: float  # mean of the ordinary jobs
+    blocks: tuple[tuple[float, float], ...]  # job-seconds waited, without and beside
+
+
+def play(stage: Stage, submissions: Iterable[Submission], policy: str, p_jmax: int) -> Trained:
+    """Run the machine with the trainers beside it."""
+    machine = Machine(stage.slurm, stage.maintenance)
+    MainScheduler(machine)
+    core = TrainingCore(machine, submissions, policy=policy, begin_s=stage.warm_s, p_jmax=p_jmax)
+    sidecar = Sidecar(machine, hello_s=stage.hello_s, core=core)
+    backfill = Backfill(machine)
+    sidecar.last_cycle = lambda: backfill.last
+    machine.load(stage.jobs)
+    machine.at(stage.warm_s, sidecar.begin)
+    machine.run(stage.warm_s)
+    blocks = tuple(run_blocks(stage, machine, backfill))
+    machine.run(stage.end_s)
+    core.train()
+    window = (stage.warm_s, stage.end_s)
+    idle = idle_spans(machine.jobs, stage.slurm.n_nodes, window, stage.maintenance)
+    return Trained(
+        trainers=core.everybody,
+        begin_s=EPOCH_S + stage.warm_s,
+        end_s=EPOCH_S + stage.end_s,
+        node_s=core.books.tally.node_s_used,
+        idle_s=sum(to_s - from_s for spans in idle for from_s, to_s in spans),
+        decisions=core.n_decisions,
+        decide_s=core.cpu_s,
+        wait_s=mean_wait_s(stage, machine),
+        blocks=blocks,
+    )
