@@ -90,7 +90,7 @@ def show(file: Path | None, *, as_json: bool) -> None:
         )
         return
     lines = {f"{name}: {yaml_value(value)}": loaded.origins[name] for name, value in loaded.policy}
-    width = max(map(len, lines))
+    width = min(max(map(len, lines)), 80)  # the content of a file may be an option
     for line, origin in lines.items():
         click.echo(f"{line:{width}}  # {origin}")
 

@@ -65,12 +65,12 @@ def test_a_command_that_hangs_or_cannot_be_run_costs_nothing(
 ) -> None:
     pid = tmp_path / "pid"
     hanging = script(tmp_path / "hang", f"echo $$ > {pid}\nsleep 600\n")
-    notifier = Notifier(lambda: True, limit_s=0.5)
+    notifier = Notifier(lambda: True, limit_s=3.0)
     began_s = time.monotonic()
     notifier.ended(record(hanging))
     notifier.ended(record("/no/such/program"))
-    assert time.monotonic() - began_s < 0.5
-    wait_for(lambda: "no end within 0.5 s" in caplog.text, what="it is killed")
+    assert time.monotonic() - began_s < 3.0
+    wait_for(lambda: "no end within 3 s" in caplog.text, what="it is killed")
     wait_for(lambda: "/no/such/program: 127" in caplog.text, what="the other is missed")
     assert not is_running(int(pid.read_text()))
 

@@ -153,7 +153,7 @@ def test_a_preamble_that_hangs_ends_with_its_worker(tmp_path: Path) -> None:
         hanging = f"echo $$ >>{pids}\nsleep 600\n"
         script = lab.script("tell.py", TELLING)
         daemon.send(lab.order("w1", script, preamble=hanging))
-        await until(pids.exists, "the preamble runs")
+        await until(lambda: pids.exists() and pids.read_text(), "the preamble runs")
         daemon.send(KillWorker(worker_id="w1"))
         assert "BFT-1061" in (await _end(daemon, "w1")).cause
         assert not is_running(int(pids.read_text()))
