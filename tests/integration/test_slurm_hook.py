@@ -8,6 +8,7 @@ import select
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,7 @@ def training_everywhere(
         wait_for(lambda: not cluster.command(*queue).stdout.strip(), what="its pilots are gone")
     finally:
         sidecar.stop()
+        cluster.command("scancel", "-p", "bf")  # of a test that failed: not the next one's trouble
 
 
 def view(sidecar: DaemonProcess) -> PollingView:
@@ -124,17 +126,41 @@ def starts(cluster: SlurmTestCluster, job_id: str) -> None:
     wait_for(lambda: cluster.started_s(job_id) is not None, what="the job starts")
 
 
+def _more_than(sidecar: DaemonProcess, seen: int) -> bool:
+    return len(given_back(sidecar)) > seen
+
+
+def before_a_look(
+    cluster: SlurmTestCluster, sidecar: DaemonProcess, trainer: str, n_nodes: int
+) -> list[str]:
+    """For whom nodes are released when a job comes that was announced and not yet shown.
+
+    A look that has just begun may show a job first: on a busy machine one of several suffices.
+    """
+    seen = len(given_back(sidecar))
+    for _ in range(5):
+        job_id = cluster.submit(n_nodes=n_nodes, duration_s=1, limit_s=60)
+        wait_for(partial(_more_than, sidecar, seen), what="nodes are given back")
+        starts(cluster, job_id)
+        released = [release["for_job"] for release in given_back(sidecar)[seen:]]
+        seen += len(released)
+        if released[0].startswith(STAND_IN):
+            return released
+        assert set(released) == {job_id}
+        wait_for(
+            lambda: len(sidecar.client.trainer(trainer).observed_nodes) == N_NODES,
+            what="all nodes train again",
+        )
+    raise AssertionError("every job was shown before it was announced")
+
+
 def test_nodes_are_given_back_for_a_job_that_no_look_has_shown(
     cluster: SlurmTestCluster, tmp_path: Path
 ) -> None:
-    with training_everywhere(cluster, tmp_path) as (sidecar, _):
-        job_id = cluster.submit(n_nodes=2, duration_s=1, limit_s=60)
-        released = wait_for(lambda: given_back(sidecar), what="nodes are given back")
-        # Not for the job by its id, as a look would have shown it.
-        assert released[0]["for_job"].startswith(STAND_IN)
-        starts(cluster, job_id)
+    with training_everywhere(cluster, tmp_path) as (sidecar, trainer):
+        released = before_a_look(cluster, sidecar, trainer, n_nodes=2)
         # One node is all that an announced job is worth; a look that shows it gives the other.
-        assert {release["for_job"] for release in given_back(sidecar)[1:]} <= {job_id}
+        assert not any(job_id.startswith(STAND_IN) for job_id in released[1:])
 
 
 def refused(cluster: SlurmTestCluster, **wanted: Any) -> None:
@@ -169,7 +195,7 @@ def test_a_forged_line_gives_nothing_back_and_the_daemon_polls_until_the_file_is
     cluster: SlurmTestCluster, tmp_path: Path
 ) -> None:
     told = cluster.config.hook_file
-    with training_everywhere(cluster, tmp_path) as (sidecar, _):
+    with training_everywhere(cluster, tmp_path) as (sidecar, trainer):
         assert view(sidecar).mode == "hook"
         told.chmod(0o666)
         line = f"submit\t{time.time():.0f}\t65534\tbatch\t{N_NODES}" + 11 * "\t" + "batch\n"
@@ -182,10 +208,7 @@ def test_a_forged_line_gives_nothing_back_and_the_daemon_polls_until_the_file_is
         told.unlink()
         cluster.cancel(cluster.submit(n_nodes=1, duration_s=0, extra_args=("--hold",)))
         wait_for(lambda: view(sidecar).mode == "hook", what="it is told again")
-        job_id = cluster.submit(n_nodes=1, duration_s=1, limit_s=60)
-        released = wait_for(lambda: given_back(sidecar), what="a node is given back")
-        assert released[0]["for_job"].startswith(STAND_IN)
-        starts(cluster, job_id)
+        assert before_a_look(cluster, sidecar, trainer, n_nodes=1)
 
 
 def test_a_daemon_that_was_away_hears_of_jobs_again(
@@ -200,11 +223,7 @@ def test_a_daemon_that_was_away_hears_of_jobs_again(
             what="all nodes train",
         )
         wait_for(lambda: view(sidecar).mode == "hook", what="it is told")
-        before = len(given_back(sidecar))
-        job_id = cluster.submit(n_nodes=1, duration_s=1, limit_s=60)
-        released = wait_for(lambda: given_back(sidecar)[before:], what="a node is given back")
-        assert released[0]["for_job"].startswith(STAND_IN)
-        starts(cluster, job_id)
+        assert before_a_look(cluster, sidecar, trainer, n_nodes=1)
 
 
 def test_for_a_job_of_srun_slurm_has_taken_nodes_and_at_most_one_more_is_given_back(
