@@ -1,5 +1,5 @@
-"""LSF as a batch system of bftrainer; its adapter is still to be written.
+"""LSF as a batch system of bftrainer: what ``slurm_plugins`` is for Slurm.
 
-Slurm is supported by ``slurm_plugins``. The package is part of the distribution so
-that import names never change under an installed site.
+``adapter.create`` is the entry point ``bftrainer.batch_systems: lsf``. Two dialects are spoken:
+IBM Spectrum LSF 10.1 and volclava 2, an open relative of it (``dialect``).
 """

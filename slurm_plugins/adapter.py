@@ -10,7 +10,7 @@ import os
 import pwd
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pydantic
 
@@ -18,12 +18,9 @@ from bftrainer.errors import BatchSystemError
 from bftrainer.model.cluster import JobState, NodeLeft, Snapshot
 from bftrainer.model.finding import NOTHING, Finding, Measured
 from bftrainer.poll.announcer import Announcer
-from bftrainer.poll.batch_system import (
-    OptionError,
-    OptionProblem,
-    PilotObservation,
-    PilotRequest,
-)
+from bftrainer.poll.batch_system import PilotObservation, PilotRequest
+from bftrainer.poll.commands import why_failed
+from bftrainer.poll.options import Value, Variable, checked
 from slurm_plugins import commands, doctor
 from slurm_plugins.commands import DEFAULT_TIMEOUT_S, SlurmCommands
 from slurm_plugins.floor import STEP_ID, Floor
@@ -33,10 +30,6 @@ from slurm_plugins.snapshot import SnapshotReader
 
 DEFAULT_CYCLE_S = 30.0
 """Slurm's default of bf_interval, used until the configuration has been read."""
-
-
-_Variable = Annotated[str, pydantic.StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-_Value = Annotated[str, pydantic.StringConstraints(pattern=r"^[^\x00]*$")]
 
 
 class SlurmOptions(pydantic.BaseModel):
@@ -52,7 +45,7 @@ class SlurmOptions(pydantic.BaseModel):
     account: str | None = None
     qos: str | None = None
     user: str | None = None  # owner of our pilots; default: the user of the daemon
-    environment: dict[_Variable, _Value] = {}  # for the commands, e.g. a PATH
+    environment: dict[Variable, Value] = {}  # for the commands, e.g. a PATH
     hook_file: Path | None = None  # written by the site's scripts (docs/howto/slurm-site.md)
     # Share of a node that a pilot takes; all 0: the whole node.
     slot_cpus: int = pydantic.Field(default=0, ge=0)
@@ -161,7 +154,7 @@ class SlurmBatchSystem:
         partitions = self.commands.query(doctor.PARTITION_ARGV)
         for done in (config, partitions):
             if not done.is_ok:
-                return (doctor.unknown(commands.why_failed(done)),)
+                return (doctor.unknown(why_failed(done)),)
         snapshot, name = self._reader.read(wants_cycle=False), self._pilot_partition
         if snapshot.jobs is None:
             return (doctor.unknown(" ".join(snapshot.failures)),)
@@ -215,19 +208,4 @@ def create(options: Mapping[str, Any]) -> SlurmBatchSystem:
     Raises:
         OptionError: BFT-1220, one is unknown or malformed.
     """
-    try:
-        checked = SlurmOptions.model_validate(dict(options))
-    except pydantic.ValidationError as errors:
-        raise OptionError(
-            "BFT-1220",
-            [
-                OptionProblem(
-                    path=found["loc"],
-                    cause=f"Option {'.'.join(map(str, found['loc']))!r} of the Slurm batch system "
-                    f"is wrong: {found['msg']}.",
-                    next_step=f"Use only: {', '.join(SlurmOptions.model_fields)}.",
-                )
-                for found in errors.errors(include_url=False, include_context=False)
-            ],
-        ) from errors
-    return SlurmBatchSystem(checked)
+    return SlurmBatchSystem(checked(SlurmOptions, options, code="BFT-1220", name="Slurm"))

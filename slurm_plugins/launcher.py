@@ -17,9 +17,11 @@ from bftrainer.errors import BatchSystemError
 from bftrainer.hostlist import ParseError
 from bftrainer.model.cluster import NodeLeft, Presence
 from bftrainer.poll.batch_system import PilotObservation, PilotRequest
+from bftrainer.poll.commands import why_failed
+from bftrainer.poll.pilot_script import fault_of
 from bftrainer.preamble import under
 from slurm_plugins import commands, parse, slots, states
-from slurm_plugins.commands import SlurmCommands, why_failed
+from slurm_plugins.commands import SlurmCommands
 
 FORCE_AFTER_S = 2.0
 """If a pilot asked to leave this long ago is cancelled again, Slurm kills it."""
@@ -33,8 +35,6 @@ srun --overlap --nodes=1 --ntasks=1 --mem=0 --input=none --quiet --output=/dev/n
 """
 GRACE = "BFT_GRACE_S"
 _JOB_ID = re.compile(r"[0-9]{1,10}")
-_PILOT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SUBMITTED = re.compile(r"([0-9]{1,10})(?:;\S*)?")
 _GONE = ("Invalid job id specified", "Job/step already completing or completed")
 _NO_SUCH_JOB = "Invalid job id specified"
@@ -61,8 +61,7 @@ class PilotLauncher:
                 was submitted; BFT-1224, a limit under one minute; BFT-1226, sbatch cannot take
                 the request verbatim.
         """
-        problem = problem_of(request)
-        if problem is not None:
+        if problem := problem_of(request):
             raise BatchSystemError(
                 "BFT-1226",
                 f"Pilot {request.pilot_id!r} cannot be submitted: {problem}.",
@@ -210,17 +209,12 @@ def batch_script(agent_argv: Sequence[str], *, has_grace: bool = False) -> str:
     return f"#!/bin/sh\n{_HERALD if has_grace else ''}exec {shlex.join(agent_argv)}\n"
 
 
-def problem_of(request: PilotRequest) -> str | None:
-    """Say which part of a request sbatch could not take verbatim; None: all is well."""
-    if not _PILOT_ID.fullmatch(request.pilot_id):
-        return "its id is not made of letters, digits, '.', '_' and '-'"
-    if any("\n" in word or "\0" in word for word in request.agent_argv):
-        return "its command line contains a line break"
-    if any(character in str(request.log_path) for character in "\n\0\\"):
-        return "the path of its log contains a line break or a backslash"
-    for key, value in request.environment.items():
-        if not _VARIABLE.fullmatch(key) or "\n" in value or "\0" in value:
-            return f"{key!r} is not a variable of one line"
-        if key.startswith(("SBATCH_", "SLURM_")) and key != "SLURM_CONF":
-            return f"{key} would override an option of sbatch"
-    return None
+def problem_of(request: PilotRequest) -> str:
+    """Say which part of a request sbatch could not take verbatim; "": all is well."""
+    if fault := fault_of(request, has_lines=False):
+        return fault
+    if "\\" in str(request.log_path):
+        return "the path of its log contains a backslash"
+    names = [key for key in request.environment if key.startswith(("SBATCH_", "SLURM_"))]
+    owned = [key for key in names if key != "SLURM_CONF"]
+    return f"{owned[0]} would override an option of sbatch" if owned else ""

@@ -28,11 +28,12 @@ from bftrainer.model.cluster import (
     Snapshot,
     not_idle_where_jobs_run,
 )
+from bftrainer.poll.commands import why_failed
 from slurm_plugins import asked, commands, parse, slots
 from slurm_plugins.again import Made, Rows
 from slurm_plugins.arrays import Room, written_out
 from slurm_plugins.clock import ControllerClock
-from slurm_plugins.commands import SlurmCommands, is_controller_away, why_failed
+from slurm_plugins.commands import SlurmCommands, is_controller_away
 from slurm_plugins.completing import Completing
 from slurm_plugins.entitled import judged
 from slurm_plugins.floor import Floor

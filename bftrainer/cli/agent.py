@@ -17,7 +17,7 @@ import click
 def agent(config: Path) -> None:
     """Hold this node for the daemon and run its workers.
 
-    Exits at once, with status 0, on SIGTERM, SIGINT, SIGHUP or SIGUSR1, when the daemon
+    Exits at once, with status 0, on SIGTERM, SIGINT, SIGHUP, SIGUSR1 or SIGUSR2, when the daemon
     orders it or is away longer than the lease, and before the time limit.
     """
     from trainers.agent.signals import SignalWaiter  # noqa: PLC0415 - only this verb needs it

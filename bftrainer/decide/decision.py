@@ -14,14 +14,10 @@ from bftrainer.decide.draft import Draft
 from bftrainer.decide.observing import observe
 from bftrainer.decide.policies.base import AllocationPolicy
 from bftrainer.decide.victims import CheapestForTrainers, first_by_name
-from bftrainer.model.cluster import Snapshot
 from bftrainer.model.decision import DecisionInput, Plan
 from bftrainer.model.terms import Terms
-from bftrainer.queue.model import QueueModel
-from bftrainer.queue.printed import PrintedQueue
+from bftrainer.queue.models import queue_of
 
-# The only model. With a second one, the snapshot will name it (docs/adr/0017).
-MODEL: Callable[[Snapshot, float, float], QueueModel] = PrintedQueue
 NO_ANSWER = "The batch system did not answer; nothing is taken or released until it does."
 STAGES: tuple[Callable[[Draft], Draft], ...] = (
     giveback.stage,  # what ordinary jobs could use
@@ -85,7 +81,7 @@ def _begun(given: DecisionInput, policy: AllocationPolicy | None) -> Draft:
     memory = observe(given)
     given = replace(given, settings=end_cost.applied(given.settings, memory))
     pick = first_by_name if policy is None else CheapestForTrainers(given, memory)
-    queue = MODEL(given.snapshot, given.now_s, given.settings.cycle_s)
+    queue = queue_of(given.snapshot, given.now_s, given.settings.cycle_s)
     return Draft(given=given, queue=queue, memory=memory, pick=pick, policy=policy)
 
 

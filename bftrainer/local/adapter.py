@@ -21,8 +21,8 @@ from bftrainer.model.cluster import (
     SchedulerCycle,
     Snapshot,
 )
-from bftrainer.model.finding import NOTHING, Finding, Measured
 from bftrainer.poll.batch_system import (
+    BatchSystem,
     OptionError,
     OptionProblem,
     PilotObservation,
@@ -33,7 +33,7 @@ DEFAULT_CYCLE_S = 1.0
 _LISTS = ("features", "partitions", "nodes", "planned_nodes", "required_nodes")
 
 
-class LocalBatchSystem:
+class LocalBatchSystem(BatchSystem):
     """Nodes that are process groups on this machine."""
 
     name = "local"
@@ -98,16 +98,6 @@ class LocalBatchSystem:
             return {job_id: _observation(seen[job_id]) for job_id in job_ids}
         except (BatchSystemError, KeyError, TypeError):
             return {job_id: PilotObservation(presence=Presence.UNKNOWN) for job_id in job_ids}
-
-    def findings(self, _: Measured = NOTHING, /) -> tuple[Finding, ...]:
-        """Return nothing: it has no settings that could be wrong."""
-        return ()
-
-    def open_announcer(self) -> None:
-        """Do nothing: there are no announcements, and polls are cheap."""
-
-    def close(self) -> None:
-        """Do nothing: nothing is kept open between calls."""
 
 
 def _typed(fields: Mapping[str, Any], state: type[NodeState | JobState]) -> dict[str, Any]:

@@ -187,6 +187,7 @@ class Snapshot:
     partitions: tuple[Partition, ...] = ()  # as reported by the batch system
     # Parts that could not be read: as last known, or None.
     unread: tuple[str, ...] = ()
+    queue_model: str = "printed"  # how its scheduler treats pending jobs (bftrainer.queue.models)
 
     @property
     def is_complete(self) -> bool:

@@ -1,8 +1,9 @@
 """The protocol every batch system implements, and how one is found by name.
 
 Implementations: ``bftrainer.local`` (process groups on this machine), ``slurm_plugins`` (Slurm
-22.05 and later). They share one conformance test class, ``tests/conformance/batch_system.py``.
-Calls block (they run commands or use sockets) and are made from worker threads of the daemon.
+22.05 and later), ``lsf_adapters``; docs/howto/add-batch-system.md adds another. They share one
+conformance test class, ``tests/conformance/batch_system.py``. Calls block (they run commands or use
+sockets) and are made from worker threads of the daemon. All times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class OptionError(UsageError):
 
 
 class BatchSystem(Protocol):
-    """Source of nodes, and where pilots run."""
+    """Source of nodes, and where pilots run; derive from it to inherit the last three methods."""
 
     name: str
     idle_confirmations: int  # consecutive idle snapshots before a node counts as idle
@@ -77,6 +78,10 @@ class BatchSystem(Protocol):
 
     def snapshot(self, *, wants_cycle: bool = True) -> Snapshot:
         """Poll once; never raises for a failing source (that part is ``None``).
+
+        Nodes are read before jobs and compared with them (``not_idle_where_jobs_run``), so that no
+        job is on an "idle" node. A node of which a job has a part is allocated, whatever the batch
+        system calls it.
 
         Args:
             wants_cycle: False: the last known scheduler cycle suffices, if reading it costs
@@ -87,16 +92,26 @@ class BatchSystem(Protocol):
         """Return the number of requests to the controller so far, by kind."""
 
     def launch_pilot(self, request: PilotRequest) -> str:
-        """Submit the pilot and return its batch job id; raise ``BatchSystemError``."""
+        """Submit the pilot and return its batch job id.
+
+        Raises:
+            BatchSystemError: refused, there is no such node, or it is not known what happened.
+        """
 
     def cancel_pilots(self, job_ids: Sequence[str], *, force: bool = False) -> None:
-        """Ask the pilots to leave now; ids already gone are not an error."""
+        """Ask the pilots to leave now; ids already gone are not an error.
+
+        Their agents get SIGTERM; with ``force`` they are gone within seconds. Neither counts as a
+        failure of the pilot.
+        """
 
     def pilot_states(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
         """Observe each id; ``UNKNOWN`` if the controller does not answer."""
 
     def findings(self, measured: Measured = NOTHING, /) -> tuple[Finding, ...]:
-        """Check for site settings that harm ordinary jobs or cost us nodes."""
+        """Check for site settings that harm ordinary jobs or cost us nodes; (): none are known."""
+        del measured
+        return ()
 
     def open_announcer(self) -> Announcer | None:
         """Return the source of notifications; None: there is none.
@@ -104,9 +119,11 @@ class BatchSystem(Protocol):
         Raises:
             BatchSystemError: one is configured but cannot be used.
         """
+        return None
 
     def close(self) -> None:
         """Release the adapter's resources; the cluster is untouched."""
+        return
 
 
 def load_batch_system(name: str, options: Mapping[str, Any]) -> BatchSystem:

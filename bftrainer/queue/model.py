@@ -1,7 +1,7 @@
 """The interface between ``decide`` and a queue. Plain data.
 
 ``QueueModel`` hides the differences between schedulers: which jobs may start, in which order, on
-which nodes, and when a node is planned for another use. ``printed`` is the only implementation.
+which nodes, and when a node is planned for another use. Implementations: ``models``.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bftrainer import process
-from slurm_plugins.commands import why_failed
+from bftrainer.poll.commands import why_failed
 from slurm_plugins.testcluster.config import PILOT_QOS, ClusterConfig
 
 PROGRAMS = (

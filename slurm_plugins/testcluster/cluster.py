@@ -23,7 +23,7 @@ from typing import Self
 
 from bftrainer import process
 from bftrainer.errors import BatchSystemError, UsageError
-from slurm_plugins.commands import why_failed
+from bftrainer.poll.commands import why_failed
 from slurm_plugins.hook import scripts
 from slurm_plugins.testcluster import accounting, processes
 from slurm_plugins.testcluster.config import ClusterConfig, Site, gpu_devices, render

@@ -22,7 +22,7 @@ from typing import Literal
 from bftrainer import process
 from bftrainer.errors import BatchSystemError
 from bftrainer.hostlist import expand
-from slurm_plugins.commands import why_failed
+from bftrainer.poll.commands import why_failed
 from slurm_plugins.testcluster import processes
 
 Kind = Literal["sbatch", "srun"]

@@ -17,7 +17,7 @@ from typing import Literal, ParamSpec
 import click
 
 from bftrainer.errors import BftError, ExitCode
-from slurm_plugins.commands import why_failed
+from bftrainer.poll.commands import why_failed
 from slurm_plugins.testcluster.cluster import SlurmTestCluster
 from slurm_plugins.testcluster.config import ClusterConfig
 from slurm_plugins.testcluster.workload import WorkloadRun, load_workload

@@ -259,7 +259,7 @@ async def _start_waiting(lab: Lab, daemon: Daemon, worker_id: str = "w1") -> tup
     return started.pid, child, template
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_signal_ends_everything_and_is_announced(tmp_path: Path, number: int) -> None:
     async def scenario(lab: Lab) -> None:
         daemon = await lab.start_daemon()

@@ -47,6 +47,7 @@ class LocalDriver:
         self.client = server.client
         self.directory = server.directory
         self.gpus_per_node = gpus
+        self.preempts = True
 
     def node_names(self) -> tuple[str, ...]:
         return tuple(self.client.info()["nodes"])

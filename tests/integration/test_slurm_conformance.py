@@ -27,6 +27,7 @@ class SlurmDriver:
         self.directory: Path = cluster.directory / "scratch"
         self.directory.mkdir(exist_ok=True)
         self.gpus_per_node = cluster.config.gpus_per_node
+        self.preempts = True
 
     def node_names(self) -> tuple[str, ...]:
         return self._cluster.config.node_names

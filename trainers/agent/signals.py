@@ -14,7 +14,10 @@ import threading
 import time
 from collections.abc import Callable
 
-LEAVE_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+LEAVE_SIGNALS = (
+    *(signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP),
+    signal.SIGUSR2,  # LSF's at the run limit; it kills ten minutes later
+)
 BLOCKED_SIGNALS = (*LEAVE_SIGNALS, signal.SIGCONT)
 EXIT_LIMIT_S = 0.04
 

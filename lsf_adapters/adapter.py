@@ -1,0 +1,141 @@
+"""LSF as a batch system of bftrainer: IBM Spectrum LSF 10.1 and volclava 2.
+
+``create`` is the entry point ``bftrainer.batch_systems: lsf``; the daemon calls the result from its
+background threads. docs/howto/lsf-site.md lists the site settings it relies on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pwd
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import pydantic
+
+from bftrainer.errors import BatchSystemError
+from bftrainer.model.cluster import Snapshot
+from bftrainer.model.finding import NOTHING, Finding, Measured
+from bftrainer.poll.announcer import Announcer
+from bftrainer.poll.batch_system import PilotObservation, PilotRequest
+from bftrainer.poll.options import Value, Variable, checked
+from lsf_adapters.commands import DEFAULT_TIMEOUT_S, LsfCommands
+from lsf_adapters.jobs import JobReader
+from lsf_adapters.launcher import PilotLauncher
+from lsf_adapters.queues import DEFAULT_CYCLE_S
+from lsf_adapters.snapshot import SnapshotReader
+
+LOG = logging.getLogger("bftrainer.lsf")
+_Word = Annotated[str, pydantic.StringConstraints(pattern=r"^[^\s\x00]+$")]
+
+
+class LsfOptions(pydantic.BaseModel):
+    """Options of the policy file, under ``batch_options``."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    lsf_envdir: Path | None = None  # default: $LSF_ENVDIR, else LSF's own search
+    bindir: Path | None = None  # of the commands; default: as in $PATH
+    pilot_queue: _Word = "bf"
+    project: _Word | None = None  # bsub -P
+    user_group: _Word | None = None  # bsub -G
+    command_timeout_s: float = pydantic.Field(default=DEFAULT_TIMEOUT_S, gt=0)
+    rarely_s: float = pydantic.Field(default=30.0, ge=0)  # queues and reservations are read
+    user: str | None = None  # owner of our pilots; default: the user of the daemon
+    environment: dict[Variable, Value] = {}  # for the commands
+    events_file: Path | None = None  # lsb.events, to be told of jobs at once
+    plan_file: Path | None = None  # of the planner (ALLOCATION_PLANNER=Y)
+    gpus_per_node: int = pydantic.Field(default=0, ge=0)  # where LSF does not tell
+    preamble: Path | None = None  # shell file under which agents run
+
+
+class LsfBatchSystem:
+    """One LSF cluster, used through its commands."""
+
+    def __init__(self, options: LsfOptions) -> None:
+        self.name = "lsf"
+        # One snapshot is enough: queues are served by priority, pilots last.
+        self.idle_confirmations = 1
+        self.cycle_s = DEFAULT_CYCLE_S
+        self._options = options
+        self.commands = LsfCommands(
+            lsf_envdir=options.lsf_envdir,
+            bindir=options.bindir,
+            timeout_s=options.command_timeout_s,
+            extra_environment=options.environment,
+        )
+        self._jobs = JobReader(self.commands)
+        self._reader = SnapshotReader(
+            jobs=self._jobs,
+            user=options.user or pwd.getpwuid(os.geteuid()).pw_name,
+            pilot_queue=options.pilot_queue,
+            rarely_s=options.rarely_s,
+            plan_file=options.plan_file,
+            gpus_per_node=options.gpus_per_node,
+        )
+        site = {"-P": options.project, "-G": options.user_group}
+        self._launcher = PilotLauncher(
+            commands=self.commands,
+            jobs=self._jobs,
+            queue=options.pilot_queue,
+            slots_of=self._reader.slots_of,
+            bsub_options=[word for key, value in site.items() if value for word in (key, value)],
+            preamble=options.preamble,
+        )
+
+    def request_counts(self) -> Mapping[str, int]:
+        """Return the number of commands sent to LSF so far, by kind."""
+        return self.commands.request_counts()
+
+    def snapshot(self, *, wants_cycle: bool = True) -> Snapshot:
+        """Poll once; a failing source is ``None`` in the snapshot.
+
+        Further jobs of one pilot, which a repeated bsub has made, are cancelled here.
+        """
+        del wants_cycle  # LSF does not report its cycles
+        snapshot = self._reader.read()
+        self.cycle_s = self._reader.cycle_s
+        if self._reader.duplicates:
+            LOG.warning("duplicates of pilots are cancelled: %s", " ".join(self._reader.duplicates))
+            try:
+                self._launcher.cancel(self._reader.duplicates, force=True)
+            except BatchSystemError as problem:
+                LOG.warning("the next poll tries again: %s", problem)
+        return snapshot
+
+    def launch_pilot(self, request: PilotRequest) -> str:
+        """Submit a pilot; raises ``BatchSystemError`` (BFT-1203 to -1206, -1208)."""
+        if not self._reader.slots:
+            self._reader.read()
+        return self._launcher.launch(request, cycle_s=self.cycle_s)
+
+    def cancel_pilots(self, job_ids: Sequence[str], *, force: bool = False) -> None:
+        """Ask the pilots to leave with TERM; by force, or the second time after 2 s, kill them."""
+        self._launcher.cancel(job_ids, force=force)
+
+    def pilot_states(self, job_ids: Sequence[str]) -> Mapping[str, PilotObservation]:
+        """Observe each id; ended and unknown ids are absent, those on lost hosts unknown."""
+        return self._launcher.observe(job_ids)
+
+    def findings(self, measured: Measured = NOTHING, /) -> tuple[Finding, ...]:
+        """Check LSF's settings; unreadable ones are a finding, too."""
+        del measured
+        return ()
+
+    def open_announcer(self) -> Announcer | None:
+        """Follow lsb.events, if the policy names it."""
+        return None
+
+    def close(self) -> None:
+        """Do nothing: no resources are held between commands."""
+
+
+def create(options: Mapping[str, Any]) -> LsfBatchSystem:
+    """Create the adapter from the policy's options, without calling LSF.
+
+    Raises:
+        OptionError: BFT-1202, one is unknown or malformed.
+    """
+    return LsfBatchSystem(checked(LsfOptions, options, code="BFT-1202", name="LSF"))

@@ -1,0 +1,100 @@
+"""The LSF commands we run: fixed argument lists, a clean environment, a time limit.
+
+LSF's commands wait for daemons that do not answer, without an end ("... still trying"), so each has
+a limit and its process group is killed then. Called by ``snapshot``, ``launcher`` and ``doctor``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bftrainer import process
+from bftrainer.poll.commands import DEFAULT_PATH, Commands
+
+# volclava answers 1,000 pending jobs in 0.3 s; its commands repeat a request every 10 s.
+DEFAULT_TIMEOUT_S = 15.0
+LSID = ("lsid",)
+BPARAMS = ("bparams", "-l")
+BQUEUES = ("bqueues", "-l")
+LSHOSTS = ("lshosts", "-w")
+LSHOSTS_GPU = ("lshosts", "-gpu")
+LSLOAD = ("lsload", "-w")
+BSLOTS = ("bslots", "-l")
+BRSVS = ("brsvs", "-w")
+
+_KINDS = {
+    "bhosts": "nodes",
+    "bjobs": "jobs",
+    "bsub": "submit",
+    "bkill": "cancel",
+    "bqueues": "queues",
+    "brsvs": "reservations",
+    "lsload": "load",
+    "bslots": "slots",
+}
+_KEPT = ("LSF_ENVDIR", "LSF_BINDIR", "LSF_LIBDIR", "LSF_SERVERDIR", "TZ")
+# Said while a command waits; IBM's words by LSB_MBD_DOWN_MSG's documentation.
+_STILL_TRYING = ("still trying", "please wait", "is down; try later")
+
+
+class LsfCommands(Commands):
+    """Runs LSF commands against one cluster and counts them."""
+
+    def __init__(
+        self,
+        *,
+        lsf_envdir: Path | None = None,
+        bindir: Path | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        extra_environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Use the cluster of this lsf.conf, and the commands of this folder.
+
+        Args:
+            lsf_envdir: folder of lsf.conf; None: $LSF_ENVDIR, else LSF's own search.
+            bindir: folder of the commands; None: as in $PATH.
+            timeout_s: limit per command.
+            extra_environment: further variables of the commands.
+        """
+        super().__init__(
+            kind_of=lambda argv: _KINDS.get(argv[0], "settings"),
+            timeout_s=timeout_s,
+            kept=_KEPT,
+            added={
+                **({} if lsf_envdir is None else {"LSF_ENVDIR": str(lsf_envdir)}),
+                **(extra_environment or {}),
+            },
+        )
+        self._bindir = bindir
+
+    def base_environment(self) -> dict[str, str]:
+        """Return the environment of every command and pilot: paths, no settings."""
+        environment = super().base_environment()
+        if self._bindir is not None:
+            path = environment.get("PATH", DEFAULT_PATH)
+            environment["PATH"] = f"{self._bindir}:{path}"
+        return environment
+
+    def query(self, argv: Sequence[str]) -> process.Completed:
+        """Run a command whose output is parsed: fixed language, UTC."""
+        return self.run(argv, {**self.base_environment(), "LC_ALL": "C", "TZ": "UTC0"})
+
+    def run(
+        self, argv: Sequence[str], environment: Mapping[str, str], *, stdin: str = ""
+    ) -> process.Completed:
+        """Run one command with exactly this environment, found through its PATH."""
+        if self._bindir is not None:
+            argv = (str(self._bindir / argv[0]), *argv[1:])
+        return super().run(argv, environment, stdin=stdin)
+
+
+def is_away(done: process.Completed) -> bool:
+    """Whether the failure means that no command will be answered now."""
+    return done.timed_out or has_waited(done)
+
+
+def has_waited(done: process.Completed) -> bool:
+    """Whether a command had to repeat its request: LSF's daemons did not answer at once."""
+    said = f"{done.stderr}\n{done.stdout}".lower()
+    return any(words in said for words in _STILL_TRYING)

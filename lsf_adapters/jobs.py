@@ -1,0 +1,190 @@
+"""Reads jobs from LSF: all unfinished ones, those of some ids, those of a name.
+
+Called by ``snapshot`` and ``launcher``. Hides the dialects: ``queue_list`` has their commands and
+parsers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from bftrainer import process
+from bftrainer.hostlist import ParseError
+from bftrainer.poll.commands import why_failed
+from lsf_adapters import commands, dates, queue_list
+from lsf_adapters.commands import LsfCommands, is_away
+from lsf_adapters.dialect import Dialect, cluster_of
+from lsf_adapters.long_form import LongForm
+from lsf_adapters.requests import JobRow
+
+SAME_START_S = 2.5  # RUN_TIME is counted in whole seconds
+
+
+class UnreadError(ParseError):
+    """A command failed, or its output could not be read; the text is one sentence."""
+
+    def __init__(self, sentence: str, *, is_away: bool = False) -> None:
+        """Say why; ``is_away``: no other command will be answered now either."""
+        super().__init__(sentence)
+        self.is_away = is_away
+
+
+class JobReader:
+    """Reads lists of jobs; remembers what the dialect is and what it cannot say."""
+
+    def __init__(self, lsf: LsfCommands, clock: Callable[[], float] = time.time) -> None:
+        self._lsf, self._clock = lsf, clock
+        self._dialect: Dialect | None = None
+        self.cluster = ""
+        self._refused: set[str] = set()  # fields that this release does not know
+        self._times: dict[str, tuple[float | None, float | None]] = {}  # submitted, started
+        self._last_s: float | None = None  # when all jobs were last read
+        self.running: frozenset[str] = frozenset()  # our jobs that hold slots, as last seen
+
+    def dialect(self) -> Dialect:
+        """Return the dialect; UNKNOWN also if it cannot be read now."""
+        try:
+            return self.known_dialect()
+        except UnreadError:
+            return Dialect.UNKNOWN
+
+    def known_dialect(self) -> Dialect:
+        """Return the dialect, read once.
+
+        Raises:
+            UnreadError: lsid does not tell it.
+        """
+        if self._dialect is None:
+            text = self.answer(commands.LSID)
+            try:
+                self._dialect, self.cluster = Dialect.of(text), cluster_of(text)
+            except ParseError as problem:
+                raise UnreadError(f"lsid printed something unexpected: {problem}.") from problem
+        return self._dialect
+
+    def answer(self, argv: Sequence[str]) -> str:
+        """Return what a command prints.
+
+        Raises:
+            UnreadError: it failed.
+        """
+        done = self._lsf.query(argv)
+        if not done.is_ok:
+            raise UnreadError(why_failed(done), is_away=is_away(done))
+        return done.stdout
+
+    def all(self) -> list[JobRow]:
+        """Return the unfinished jobs of all users.
+
+        Raises:
+            UnreadError: they could not be read.
+        """
+        now_s = self._clock()
+        rows = self._steady(self._rows((), now_s), now_s)
+        self._times = {row.job_id: (row.submit_s, row.start_s) for row in rows}
+        self._last_s = now_s
+        return rows
+
+    def by_id(self, job_ids: Sequence[str]) -> dict[str, JobRow]:
+        """Return these jobs, ended ones included; unknown ids are missing.
+
+        Raises:
+            UnreadError: they could not be read.
+        """
+        now_s = self._clock()
+        rows = {row.job_id: row for row in self._steady(self._rows(job_ids, now_s), now_s)}
+        ours = frozenset(job_ids)
+        holding = frozenset(i for i, row in rows.items() if i in ours and row.holds_slots)
+        self.running = (self.running - ours) | holding
+        return rows
+
+    def named(self, name: str) -> list[JobRow]:
+        """Return our unfinished jobs of a name; () also if they cannot be read."""
+        if self.dialect() is Dialect.IBM:
+            argv = (*queue_list.json_argv(self._refused)[:1], "-J", name)
+            argv += queue_list.json_argv(self._refused)[3:]
+        else:
+            argv = ("bjobs", "-w", "-J", name)
+        done, now_s = self._lsf.query(argv), self._clock()
+        try:
+            rows = queue_list.reader(self.dialect())(done.stdout, now_s)
+        except ParseError:
+            return []
+        return [row for row in rows if row.name == name]
+
+    def reserved(self) -> Mapping[str, JobRow]:
+        """Return pending jobs with the slots reserved for them, as ``-UF`` tells both.
+
+        Raises:
+            UnreadError: it could not be read.
+        """
+        now_s = self._clock()
+        done = self._lsf.query(("bjobs", "-u", "all", "-p", "-UF"))
+        if queue_list.is_empty(done):
+            return {}
+        long = self._long(done, now_s)
+        return {
+            job_id: JobRow(job_id=job_id, user="", state="PEND", queue="", name="", asked=asked)
+            for job_id in long.job_ids
+            if (asked := long.asked(job_id)) is not None
+        }
+
+    def _rows(self, job_ids: Sequence[str], now_s: float) -> list[JobRow]:
+        try:
+            if self.known_dialect() is Dialect.IBM:
+                return self._json_rows(job_ids, now_s)
+            return self._wide_rows(job_ids, now_s)
+        except UnreadError:
+            raise
+        except ParseError as problem:
+            raise UnreadError(f"bjobs printed something unexpected: {problem}.") from problem
+
+    def _json_rows(self, job_ids: Sequence[str], now_s: float) -> list[JobRow]:
+        done = self._lsf.query(queue_list.json_argv(self._refused, job_ids))
+        while (name := queue_list.bad_field(done)) and name not in self._refused:
+            self._refused.add(name)
+            done = self._lsf.query(queue_list.json_argv(self._refused, job_ids))
+        if queue_list.is_empty(done):
+            return []
+        self._insist(done, has_answer="{" in done.stdout)
+        return queue_list.json_rows(done.stdout, now_s)
+
+    def _wide_rows(self, job_ids: Sequence[str], now_s: float) -> list[JobRow]:
+        done = self._lsf.query(queue_list.wide_argv(job_ids))
+        missing = queue_list.unknown_ids(done)
+        if queue_list.is_empty(done) or (missing and not done.stdout.strip()):
+            return []
+        self._insist(done, has_answer=bool(missing))
+        rows = queue_list.wide_rows(done.stdout, now_s)
+        done = self._lsf.query(queue_list.long_argv(job_ids))
+        if not rows or queue_list.is_empty(done):
+            return rows
+        return queue_list.with_requests(rows, self._long(done, now_s))
+
+    def _long(self, done: process.Completed, now_s: float) -> LongForm:
+        self._insist(done, has_answer=bool(queue_list.unknown_ids(done)))
+        return LongForm(done.stdout, now_s)
+
+    def _insist(self, done: process.Completed, *, has_answer: bool) -> None:
+        """Refuse a failed command; its status may be 255 although it answers."""
+        if done.timed_out or done.truncated or not (done.returncode == 0 or has_answer):
+            raise UnreadError(why_failed(done), is_away=is_away(done))
+
+    def _steady(self, rows: Sequence[JobRow], now_s: float) -> list[JobRow]:
+        """Make times exact that LSF prints in whole minutes, and keep them the same."""
+        return [self._exact(row, now_s) for row in rows]
+
+    def _exact(self, row: JobRow, now_s: float) -> JobRow:
+        submitted_s, started_s = self._times.get(row.job_id, (None, None))
+        submit_s, start_s = row.submit_s, row.start_s
+        if submitted_s is not None:
+            submit_s = submitted_s
+        elif submit_s is not None and self._last_s is not None and submit_s % dates.MINUTE_S == 0.0:
+            # It was not there when all jobs were last read.
+            is_since = submit_s <= self._last_s < submit_s + dates.MINUTE_S
+            submit_s = min(now_s, submit_s + dates.MINUTE_S - 1.0) if is_since else submit_s
+        if started_s is not None and start_s is not None:
+            start_s = started_s if abs(started_s - start_s) <= SAME_START_S else start_s
+        return replace(row, submit_s=submit_s, start_s=start_s)

@@ -1,0 +1,223 @@
+"""``bjobs``: the unfinished jobs, and single ones by id, in both dialects. Pure.
+
+volclava lists all hosts of a job in ``bjobs -w`` alone (its JSON has the first one), and a job's
+request in ``-UF`` alone. LSF 10.1 has both in ``bjobs -o ... -json``; fields that a fix pack does
+not know are left out after it has named them. Sources: bjobs(1) of volclava 2.2; "bjobs -o" of LSF
+10.1 (documented, not tried).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from bftrainer import process
+from bftrainer.hostlist import ParseError
+from lsf_adapters import dates
+from lsf_adapters.dialect import Dialect
+from lsf_adapters.long_form import LongForm
+from lsf_adapters.requests import Asked, JobRow, asked_hosts, hosts_of
+from lsf_adapters.table import Record, records
+
+WIDE_HEAD = ("JOBID", "USER", "STAT", "QUEUE", "FROM_HOST", "EXEC_HOST", "JOB_NAME")
+_WIDE = re.compile(
+    r"(\d{1,10}) +(\S+) +([A-Z]+) +(\S+) +\S+ +(\S+) +(.*?) *([A-Z][a-z]{2} +\d{1,2} \d\d:\d\d)"
+)
+_INDEX = re.compile(r".*(\[\d{1,10}\])", re.DOTALL)
+_NO_JOB = re.compile(r"No (?:unfinished |matching )?job found")
+_NOT_FOUND = re.compile(r"Job <(\d+(?:\[\d+\])?)> is not found")
+_BAD_FIELD = re.compile(r"<([A-Z_]+)[^<>]*> in the format string is not a valid field name")
+
+NEEDED = (
+    *("jobid", "jobindex", "user", "stat", "queue", "job_name", "exec_host"),
+    *("submit_time", "start_time"),
+)
+WANTED = (
+    *("run_time", "runtimelimit", "nreq_slot", "min_req_proc", "max_req_proc", "combined_resreq"),
+    *("ask_hosts", "exclusive", "dependency", "rsvid", "job_priority", "estimated_start_time"),
+    *("specified_start_time", "pend_reason", "gpu_num", "exit_reason", "exit_code"),
+)
+_NUMBER = re.compile(r"(\d{1,12}(?:\.\d+)?)")
+_REASON_SPLIT = re.compile(r"[;\n]")
+_HOST_COUNT = re.compile(r":\s*\d+\s*hosts?\s*\Z")
+_NOTHING = {"", "-"}
+
+
+def wide_argv(job_ids: Sequence[str] = ()) -> tuple[str, ...]:
+    """Query all unfinished jobs, or these, ended ones included."""
+    return ("bjobs", "-a", "-w", *job_ids) if job_ids else ("bjobs", "-u", "all", "-w")
+
+
+def long_argv(job_ids: Sequence[str] = ()) -> tuple[str, ...]:
+    """Query the same in ``-UF`` form."""
+    return ("bjobs", "-a", "-UF", *job_ids) if job_ids else ("bjobs", "-u", "all", "-UF")
+
+
+def json_argv(refused: Collection[str], job_ids: Sequence[str] = ()) -> tuple[str, ...]:
+    """Query the same as JSON, without the fields that this release refused."""
+    fields = " ".join((*NEEDED, *(name for name in WANTED if name not in refused)))
+    which = ("-a", *job_ids) if job_ids else ("-u", "all")
+    return ("bjobs", which[0], "-o", fields, "-json", *which[1:])
+
+
+def bad_field(done: process.Completed) -> str:
+    """Return the field that the command refused; "": none of ``WANTED``."""
+    found = _BAD_FIELD.search(done.stderr)
+    name = found[1].lower() if found else ""
+    return name if name in WANTED else ""
+
+
+def is_empty(done: process.Completed) -> bool:
+    """Whether the command says that there is no job; its status is 254 or 255 then."""
+    if done.timed_out or done.truncated:
+        return False
+    said = [line for line in done.stderr.split("\n") if line.strip()]
+    return bool(said) and all(_NO_JOB.search(line) for line in said) and not done.stdout.strip()
+
+
+def unknown_ids(done: process.Completed) -> frozenset[str] | None:
+    """Return the ids that are not found; None: the command failed for another reason."""
+    said = [line for line in done.stderr.split("\n") if line.strip()]
+    found = [_NOT_FOUND.search(line) for line in said]
+    if done.timed_out or done.truncated or not all(found):
+        return None
+    return frozenset(one[1] for one in found if one)
+
+
+def wide_rows(text: str, now_s: float) -> list[JobRow]:
+    """Parse ``bjobs -w``.
+
+    Raises:
+        ParseError: it is not what ``bjobs`` prints, or cut off.
+    """
+    if not text.endswith("\n"):
+        raise ParseError(f"the output is empty or cut off: {text[-60:]!r}")
+    lines = [line for line in text.split("\n") if line.strip()]
+    heads = [i for i, line in enumerate(lines) if tuple(line.split()[:7]) == WIDE_HEAD]
+    if not heads:
+        raise ParseError(f"no line begins with {' '.join(WIDE_HEAD)}: {text[:60]!r}")
+    return [_wide_row(line, now_s) for line in lines[heads[0] + 1 :]]
+
+
+def _wide_row(line: str, now_s: float) -> JobRow:
+    found = _WIDE.fullmatch(line.rstrip())
+    if found is None:
+        raise ParseError(f"not a job: {line[:60]!r}")
+    job_id, user, state, queue, hosts, name, submitted = found.groups()
+    index = _INDEX.fullmatch(name)
+    return JobRow(
+        job_id=job_id + (index[1] if index else ""),
+        user=user,
+        state=state,
+        queue=queue,
+        name=name,
+        hosts=hosts_of(hosts),
+        submit_s=dates.epoch_s(submitted, now_s),
+    )
+
+
+def with_requests(rows: Sequence[JobRow], long: LongForm | None) -> list[JobRow]:
+    """Add what ``-UF`` says of each job."""
+    if long is None:
+        return list(rows)
+    return [
+        replace(
+            row,
+            asked=long.asked(row.job_id),
+            submit_s=long.submit_s(row.job_id) or row.submit_s,
+            start_s=long.start_s(row.job_id),
+            ended=long.how_ended(row.job_id),
+        )
+        for row in rows
+    ]
+
+
+def json_rows(text: str, now_s: float) -> list[JobRow]:
+    """Parse ``bjobs -o ... -json``; ids that are not found are left out.
+
+    Raises:
+        ParseError: it is not that.
+    """
+    found = [one for one in records(text, "bjobs") if "ERROR" not in one]
+    for one in found:
+        if missing := [name for name in NEEDED if name.upper() not in one]:
+            raise ParseError(f"a job without {missing[0]}")
+    return [_json_row(one, now_s) for one in found]
+
+
+def _json_row(one: Record, now_s: float) -> JobRow:
+    index = one["JOBINDEX"] if one["JOBINDEX"] not in {*_NOTHING, "0"} else ""
+    job_id = one["JOBID"].partition("[")[0]
+    if not job_id.isdecimal() or (index and not index.isdecimal()):
+        raise ParseError(f"not a job id: {one['JOBID'][:40]!r}")
+    return JobRow(
+        job_id=f"{job_id}[{index}]" if index else job_id,
+        user=one["USER"],
+        state=one["STAT"],
+        queue=one["QUEUE"],
+        name=one["JOB_NAME"],
+        hosts=hosts_of(one["EXEC_HOST"]),
+        submit_s=dates.epoch_s(one["SUBMIT_TIME"], now_s),
+        start_s=_began_s(one, now_s),
+        ended=_how_ended(one),
+        asked=_asked(one, now_s),
+    )
+
+
+def _how_ended(one: Record) -> str:
+    code, reason = one.get("EXIT_CODE", ""), one.get("EXIT_REASON", "")
+    words = [] if code in {*_NOTHING, "0"} else [f"exit code {code}"]
+    return ", ".join((*words, *(() if reason in _NOTHING else (reason,))))
+
+
+def _began_s(one: Record, now_s: float) -> float | None:
+    """Return the start: START_TIME has whole minutes, RUN_TIME whole seconds since it."""
+    start_s = dates.epoch_s(one["START_TIME"], now_s)
+    if start_s is None or dates.has_seconds(one["START_TIME"]):
+        return start_s
+    runs_s = _number(one.get("RUN_TIME", ""))
+    is_of_it = runs_s is not None and start_s <= now_s - runs_s < start_s + dates.MINUTE_S
+    return now_s - runs_s if runs_s is not None and is_of_it else start_s
+
+
+def _asked(one: Record, now_s: float) -> Asked:
+    def read(name: str, of: Callable[[str], float | None]) -> float | None:
+        said = one.get(name.upper(), "")
+        return None if said in _NOTHING else of(said)
+
+    slots = _number(one.get("NREQ_SLOT", "")) or _number(one.get("MIN_REQ_PROC", "")) or 1
+    limit_minutes = read("runtimelimit", _number)
+    priority, gpus = read("job_priority", _number), read("gpu_num", _number)
+    hosts, dependency = one.get("ASK_HOSTS", ""), one.get("DEPENDENCY", "")
+    rsvid = one.get("RSVID", "")
+    return Asked(
+        slots=int(slots),
+        slots_max=int(_number(one.get("MAX_REQ_PROC", "")) or 0),
+        resources=one.get("COMBINED_RESREQ", ""),
+        limit_s=None if limit_minutes is None else 60.0 * limit_minutes,
+        begin_s=read("specified_start_time", lambda said: dates.epoch_s(said, now_s)),
+        hosts=asked_hosts([] if hosts in _NOTHING else re.split(r"[\s:]+", hosts.strip())),
+        is_exclusive=one.get("EXCLUSIVE", "").upper() in {"Y", "YES"},
+        gpus=int(gpus or 0),
+        dependency="" if dependency in _NOTHING else dependency,
+        reservations=() if rsvid in _NOTHING else (rsvid,),
+        priority=priority or 0.0,
+        reasons=_reasons(one.get("PEND_REASON", "")),
+        start_s=read("estimated_start_time", lambda said: dates.epoch_s(said, now_s)),
+    )
+
+
+def _number(text: str) -> float | None:
+    found = _NUMBER.match(text.strip())
+    return float(found[1]) if found else None
+
+
+def _reasons(text: str) -> tuple[str, ...]:
+    words = [_HOST_COUNT.sub("", one.strip()) for one in _REASON_SPLIT.split(text)]
+    return tuple(word for word in words if word not in _NOTHING)
+
+
+def reader(dialect: Dialect) -> Callable[[str, float], list[JobRow]]:
+    """Return the parser of the dialect's list of jobs."""
+    return json_rows if dialect is Dialect.IBM else wide_rows

@@ -1,0 +1,105 @@
+"""``bqueues -l`` and ``bparams -l``: the queues, and the scheduler's settings. Pure.
+
+Sources: bqueues(1), bparams(1), lsb.queues(5) of LSF 10.1 and volclava 2.2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from bftrainer.hostlist import ParseError
+from bftrainer.model.cluster import Partition
+
+DEFAULT_CYCLE_S = 10.0  # MBD_SLEEP_TIME where lsb.params does not set it (installers' template)
+_QUEUE = re.compile(r"^QUEUE: (\S+)\s*$", re.MULTILINE)
+_STATISTICS = re.compile(r"^PRIO NICE STATUS[^\n]*\n\s*(-?\d{1,9})\s+\S+\s+(\S+)", re.MULTILINE)
+_LIMIT = r"^{} LIMITS:\n(?:[^\n]+\n)*? RUNLIMIT *\n (\d{{1,9}}(?:\.\d+)?) min"
+_DEFAULT_LIMIT = re.compile(_LIMIT.format("DEFAULT"), re.MULTILINE)
+_MAXIMUM_LIMIT = re.compile(_LIMIT.format("MAXIMUM"), re.MULTILINE)
+_SETTING = re.compile(r"^([A-Z][A-Z _]+[A-Z]):\s+(.*?)\s*$", re.MULTILINE)
+_PARAMETER = re.compile(r"^\s*([A-Z][A-Z_]+)\s*=\s*(.*?)\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """A queue of LSF."""
+
+    name: str
+    priority: int
+    status: str  # as in Open:Active
+    is_default: bool = False
+    limit_s: float | None = None  # default run limit
+    limit_max_s: float | None = None  # hard run limit
+    policies: frozenset[str] = frozenset()  # BACKFILL, PREEMPTABLE, ...
+    settings: Mapping[str, str] = field(default_factory=dict)  # further lines, KEY: value
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts or groups that it uses; (): all."""
+        said = self.settings.get("HOSTS", "all").split()
+        return () if "all" in said else tuple(re.sub(r"[+!/].*", "", word) for word in said)
+
+    def includes(self, host: str, known: Collection[str]) -> bool:
+        """Whether it uses the host; groups are not expanded and count as all hosts."""
+        return not self.hosts or host in self.hosts or not set(self.hosts) <= set(known)
+
+    def as_partition(self) -> Partition:
+        """Return it as ``decide`` sees it: LSF serves queues by priority."""
+        return Partition(
+            name=self.name,
+            can_start=self.status.endswith(":Active"),
+            time_limit_s=self.limit_max_s,
+            tier=self.priority,
+        )
+
+
+def queues(text: str) -> dict[str, Queue]:
+    """Parse ``bqueues -l``.
+
+    Raises:
+        ParseError: it is not what ``bqueues`` prints, or cut off.
+    """
+    heads = list(_QUEUE.finditer(text))
+    if not heads or not text.endswith("\n"):
+        raise ParseError(f"no queue, or cut off: {text[-60:]!r}")
+    ends = [*(head.start() for head in heads[1:]), len(text)]
+    return {
+        head[1]: _queue(head[1], text[head.end() : end])
+        for head, end in zip(heads, ends, strict=True)
+    }
+
+
+def _queue(name: str, block: str) -> Queue:
+    statistics = _STATISTICS.search(block)
+    if statistics is None:
+        raise ParseError(f"queue {name[:40]} without priority and status")
+    settings = dict(_SETTING.findall(block))
+    policies = settings.get("SCHEDULING POLICIES", "").split()
+    return Queue(
+        name=name,
+        priority=int(statistics[1]),
+        status=statistics[2],
+        is_default="This is the default queue." in block,
+        limit_s=_seconds(_DEFAULT_LIMIT, block),
+        limit_max_s=_seconds(_MAXIMUM_LIMIT, block),
+        policies=frozenset(word.partition("(")[0] for word in policies),
+        settings=settings,
+    )
+
+
+def _seconds(pattern: re.Pattern[str], block: str) -> float | None:
+    found = pattern.search(block)
+    return 60.0 * float(found[1]) if found else None
+
+
+def parameters(text: str) -> dict[str, str]:
+    """Parse the ``NAME = value`` lines of ``bparams -l`` or ``-a``."""
+    return dict(_PARAMETER.findall(text))
+
+
+def seconds_of(parameter: str) -> float | None:
+    """Return a parameter such as ``2 (seconds)``; None: it is no number."""
+    found = re.match(r"\d{1,9}", parameter)
+    return float(found[0]) if found else None

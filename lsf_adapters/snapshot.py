@@ -1,0 +1,278 @@
+"""One poll of an LSF cluster: runs a few commands, returns a ``Snapshot``.
+
+Called by the adapter. A source that fails, for whatever reason, makes its part ``None``, is named
+in ``unread`` and adds one sentence to ``failures``; the other parts are still read. Queues,
+hardware and reservations change rarely and are read less often.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from bftrainer.hostlist import ParseError
+from bftrainer.model.cluster import (
+    Job,
+    Node,
+    Partition,
+    Reservation,
+    Snapshot,
+    not_idle_where_jobs_run,
+)
+from lsf_adapters import commands, hosts, planned, queues
+from lsf_adapters.dialect import Dialect
+from lsf_adapters.jobs import JobReader, UnreadError
+from lsf_adapters.launcher import rank
+from lsf_adapters.requests import ENDED, JobRow, job_of
+from lsf_adapters.reservations import reservations
+from lsf_adapters.script import pilot_of
+
+T = TypeVar("T")
+CONFIG_INTERVAL_S = 600.0
+MODEL = "lsf"  # of the queue (bftrainer.queue)
+OBSERVED_ONLY = (
+    "This LSF is neither IBM Spectrum LSF 10.1 nor volclava 2: it is observed, and nothing is done "
+    "(docs/howto/lsf-site.md)."
+)
+
+
+class SnapshotReader:
+    """Reads snapshots; caches what need not be read every time."""
+
+    def __init__(
+        self,
+        *,
+        jobs: JobReader,
+        user: str,
+        pilot_queue: str,
+        rarely_s: float = 30.0,
+        plan_file: Path | None = None,
+        gpus_per_node: int = 0,
+    ) -> None:
+        """Store the settings.
+
+        Args:
+            jobs: reads bjobs.
+            user: owner of our pilots.
+            pilot_queue: of our pilots.
+            rarely_s: how often queues and reservations are read.
+            plan_file: of the planner (ALLOCATION_PLANNER=Y); None: there is none.
+            gpus_per_node: where LSF does not tell.
+        """
+        self._jobs, self._user, self._queue = jobs, user, pilot_queue
+        self._rarely_s, self._plan_file, self._gpus = rarely_s, plan_file, gpus_per_node
+        self.cycle_s = queues.DEFAULT_CYCLE_S
+        self.queues: dict[str, queues.Queue] = {}
+        self.slots: dict[str, int] = {}  # of each node
+        self.duplicates: tuple[str, ...] = ()  # job ids to cancel
+        self._hardware: dict[str, hosts.Hardware] = {}
+        self._reservations: tuple[Reservation, ...] | None = None
+        self._read_s: dict[str, float] = {}  # when a part was last read (monotonic)
+        self._ours: dict[str, JobRow] = {}  # our pilots that held slots in the last snapshot
+        # State of the current poll.
+        self._is_away = False
+        self._unread: list[str] = []
+        self._failures: list[str] = []
+
+    def read(self) -> Snapshot:
+        """Poll once. Nodes are read before jobs, so that no job is on an "idle" node."""
+        taken_at_s = time.time()
+        self._is_away, self._unread, self._failures = False, [], []
+        self.duplicates = ()
+        dialect = self._part("dialect", self._jobs.known_dialect)
+        if dialect is Dialect.UNKNOWN:
+            self._failures.append(OBSERVED_ONLY)
+            self._unread.append("dialect")
+        self._refresh(dialect)
+        seen = self._part("nodes", self._hosts)
+        rows = self._part("jobs", self._rows)
+        nodes = None if seen is None else self._nodes(seen)
+        jobs = None
+        if rows is not None:
+            made = [self._job(row) for row in rows]
+            reserved = [host.name for host in seen or () if host.reserved and host.is_unused]
+            jobs = self._planned(made, reserved, taken_at_s, dialect)
+        if nodes is not None and jobs is not None:
+            nodes = not_idle_where_jobs_run(nodes, jobs)
+        return Snapshot(
+            taken_at_s=taken_at_s,
+            nodes=nodes,
+            jobs=jobs,
+            reservations=self._read_reservations(dialect),
+            pilots_come_last=self._pilots_come_last(),
+            failures=tuple(self._failures),
+            partitions=self._partitions(),
+            unread=tuple(dict.fromkeys(self._unread)),
+            queue_model=MODEL,
+        )
+
+    def _part(self, part: str, read: Callable[[], T]) -> T | None:
+        """Read one part; ``None``: it could not be read."""
+        if self._is_away:  # each further command would block as long
+            self._unread.append(part)
+            return None
+        try:
+            return read()
+        except UnreadError as problem:
+            self._is_away = problem.is_away
+            self._failures.append(str(problem))
+        except ParseError as problem:
+            self._failures.append(f"LSF's {part} cannot be read: {problem}.")
+        self._unread.append(part)
+        return None
+
+    def _is_due(self, part: str, interval_s: float) -> bool:
+        read_s = self._read_s.get(part)
+        return read_s is None or time.monotonic() - read_s >= interval_s
+
+    def _refresh(self, dialect: Dialect | None) -> None:
+        if self._is_due("queues", self._rarely_s):
+            found = self._part("queues", lambda: queues.queues(self._jobs.answer(commands.BQUEUES)))
+            if found is not None:
+                self.queues, self._read_s["queues"] = found, time.monotonic()
+        if self._is_due("hardware", CONFIG_INTERVAL_S):
+            known = self._part("hardware", lambda: self._read_hardware(dialect))
+            if known is not None:
+                self._hardware, self._read_s["hardware"] = known, time.monotonic()
+
+    def _read_hardware(self, dialect: Dialect | None) -> dict[str, hosts.Hardware]:
+        parameters = queues.parameters(self._jobs.answer(commands.BPARAMS))
+        cycle_s = queues.seconds_of(parameters.get("MBD_SLEEP_TIME", ""))
+        self.cycle_s = cycle_s or queues.DEFAULT_CYCLE_S
+        found = hosts.hardware(self._jobs.answer(commands.LSHOSTS))
+        gpus: dict[str, tuple[int, str]] = {}
+        if dialect is Dialect.IBM and not self._gpus:
+            try:
+                gpus = hosts.gpus(self._jobs.answer(commands.LSHOSTS_GPU))
+            except UnreadError as problem:
+                if problem.is_away:
+                    raise  # else this release has no such option
+        for name, one in found.items():
+            n_gpus, model = gpus.get(name, (self._gpus, ""))
+            found[name] = replace(one, gpus=n_gpus, gpu_model=model)
+        return found
+
+    def _hosts(self) -> list[hosts.Host]:
+        dialect = self._jobs.known_dialect()
+        found = hosts.hosts(self._jobs.answer(hosts.argv(dialect)), dialect)
+        if self.queues and self._queue not in self.queues:
+            raise UnreadError(f"There is no queue {self._queue}.")
+        return found
+
+    def _nodes(self, seen: Sequence[hosts.Host]) -> tuple[Node, ...]:
+        loads = self._part("load", lambda: hosts.loads(self._jobs.answer(commands.LSLOAD)))
+        names = {host.name for host in seen}
+        found = []
+        for host in seen:
+            held = self._hardware.get(host.name, hosts.Hardware(gpus=self._gpus))
+            using = [q.name for q in self.queues.values() if q.includes(host.name, names)]
+            load = (loads or {}).get(host.name, "")
+            node = hosts.node_of(host, held, load, tuple(sorted(using)))
+            if node is not None and (not self.queues or self._queue in using):
+                found.append(node)
+        self.slots = {node.name: node.cpus for node in found}
+        return tuple(found)
+
+    def _rows(self) -> list[JobRow]:
+        rows = self._jobs.all()
+        own = {row.job_id: row for row in rows if self._pilot_id(row)}
+        # A pilot on a host that does not answer vanishes from the list as ZOMBI; it may still run.
+        lost = [job_id for job_id in self._ours if job_id not in own]
+        if lost:
+            found = self._jobs.by_id(lost)
+            kept = [row for i, row in found.items() if row.state not in ENDED and i in lost]
+            rows += kept
+            own |= {row.job_id: row for row in kept}
+        self._ours = {i: row for i, row in own.items() if row.holds_slots}
+        self._jobs.running = frozenset(self._ours)
+        return self._without_duplicates(rows, list(own.values()))
+
+    def _without_duplicates(self, rows: list[JobRow], own: Sequence[JobRow]) -> list[JobRow]:
+        """Keep one job of each pilot; the others are to be cancelled."""
+        first: dict[str, str] = {}
+        for row in sorted(own, key=rank):
+            first.setdefault(row.name, row.job_id)
+        self.duplicates = tuple(row.job_id for row in own if first[row.name] != row.job_id)
+        return [row for row in rows if row.job_id not in self.duplicates]
+
+    def _pilot_id(self, row: JobRow) -> str:
+        is_own = row.queue == self._queue and row.user == self._user
+        return pilot_of(row.name) if is_own else ""
+
+    def _job(self, row: JobRow) -> Job:
+        job = job_of(row, self.slots)
+        pilot_id = self._pilot_id(row)
+        return replace(job, pilot_id=pilot_id) if pilot_id else job
+
+    def _planned(
+        self, jobs: list[Job], reserved: list[str], now_s: float, dialect: Dialect | None
+    ) -> tuple[Job, ...]:
+        """Add starts and nodes that LSF has planned."""
+        known: dict[str, planned.Planned] = {}
+        is_said = any(job.planned_nodes for job in jobs)  # volclava's -UF did
+        if self._plan_file is not None:
+            known = self._part("plan", self._read_plan) or {}
+        if reserved and not known and not is_said and dialect is Dialect.IBM:
+            rows = self._part("reserved slots", self._jobs.reserved) or {}
+            known = {
+                job_id: planned.Planned(start_s=row.asked.start_s, nodes=row.asked.reserved)
+                for job_id, row in rows.items()
+                if row.asked is not None and row.asked.reserved
+            }
+        if reserved and dialect is Dialect.IBM and not any(job.start_s for job in jobs):
+            known = self._with_windows(known, now_s)
+        return planned.with_plans(jobs, known, reserved, now_s + self.cycle_s)
+
+    def _with_windows(
+        self, known: dict[str, planned.Planned], now_s: float
+    ) -> dict[str, planned.Planned]:
+        """Add LSF's own answer to how long reserved slots stay unfillable."""
+        text = self._part("slots", lambda: self._jobs.answer(commands.BSLOTS))
+        until_s = planned.windows(text or "", now_s)
+        made = {}
+        for job_id, plan in known.items():
+            ends = [until_s[name] for name in plan.nodes if name in until_s]
+            start_s = min(ends, default=None) if plan.start_s is None else plan.start_s
+            made[job_id] = replace(plan, start_s=start_s)
+        return made
+
+    def _read_plan(self) -> dict[str, planned.Planned]:
+        if self._plan_file is None:
+            return {}
+        try:
+            return planned.plans(self._plan_file.read_text(errors="replace"))
+        except OSError as problem:
+            raise UnreadError(f"The planner's file: {problem.strerror or problem}.") from problem
+
+    def _read_reservations(self, dialect: Dialect | None) -> tuple[Reservation, ...] | None:
+        if dialect is not Dialect.IBM:
+            return () if dialect is not None else None
+        if self._is_due("reservations", self._rarely_s) or self._reservations is None:
+            self._reservations = self._part("reservations", self._brsvs)
+            self._read_s["reservations"] = time.monotonic()
+        return self._reservations
+
+    def _brsvs(self) -> tuple[Reservation, ...]:
+        try:
+            text = self._jobs.answer(commands.BRSVS)
+        except UnreadError as problem:
+            if problem.is_away:
+                raise
+            return ()  # "No reservation found", or no such command
+        return reservations(text, time.time())
+
+    def _partitions(self) -> tuple[Partition, ...]:
+        return tuple(self.queues[name].as_partition() for name in sorted(self.queues))
+
+    def _pilots_come_last(self) -> bool:
+        """Whether every other queue is served before that of the pilots."""
+        own = self.queues.get(self._queue)
+        others = [q.priority for q in self.queues.values() if q.name != self._queue]
+        return own is not None and all(priority > own.priority for priority in others)
+
+    def slots_of(self, node: str) -> int:
+        """Return all slots of a node; 1: it is not known."""
+        return self.slots.get(node, 1)

@@ -1,0 +1,330 @@
+"""What LSF prints, as data: recorded output of a real volclava, documented output of LSF 10.1."""
+
+from __future__ import annotations
+
+import json
+import math
+from calendar import timegm
+from pathlib import Path
+
+import pytest
+
+from bftrainer.hostlist import ParseError
+from bftrainer.model.cluster import JobState, NodeState
+from lsf_adapters import dates, hosts, planned, queue_list, queues
+from lsf_adapters.dialect import Dialect
+from lsf_adapters.long_form import LongForm
+from lsf_adapters.requests import JobRow, job_of, why_not_nodes
+from lsf_adapters.reservations import reservations
+
+RECORDED = Path(__file__).parents[1] / "fixtures" / "lsf" / "volclava"
+NOW_S = float(timegm((2026, 11, 22, 9, 0, 30)))
+SLOTS = dict.fromkeys(("n001", "n002", "n003", "n004"), 4)
+
+
+def recorded(name: str) -> str:
+    return (RECORDED / f"{name}.txt").read_text()
+
+
+def at(hour: int, minute: int, second: int = 0) -> float:
+    return float(timegm((2026, 11, 22, hour, minute, second)))
+
+
+# -- dialect, dates ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "dialect"),
+    [
+        ("volclava project 2.2, Nov 22 2026", Dialect.VOLCLAVA),
+        ("IBM Spectrum LSF Standard 10.1.0.15, May 20 2024", Dialect.IBM),
+        ("IBM Spectrum LSF 10.1.0.0, Jul 08 2016", Dialect.IBM),
+        ("IBM Platform LSF Standard 9.1.3.0, Jul 04 2014", Dialect.UNKNOWN),
+        ("Openlava project 3.3, Dec 2 2016", Dialect.UNKNOWN),
+        ("volclava project 3.0, Jan 1 2028", Dialect.UNKNOWN),
+    ],
+)
+def test_the_dialect_is_what_lsid_says(first: str, dialect: Dialect) -> None:
+    assert Dialect.of(f"{first}\n\nMy cluster name is lab\nMy master name is lsfm\n") is dialect
+
+
+def test_what_is_not_lsids_answer_is_no_dialect() -> None:
+    for text in ("", "ls_getclustername(): LIM is down; try later\n"):
+        with pytest.raises(ParseError):
+            Dialect.of(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Sun Nov 22 08:33:00", (2026, 11, 22, 8, 33, 0)),
+        ("Nov 22 08:33", (2026, 11, 22, 8, 33, 0)),
+        ("Apr  2 18:10:55 2026", (2026, 4, 2, 18, 10, 55)),
+        ("Dec 31 23:59", (2026, 12, 31, 23, 59, 0)),
+        ("Jan  1 00:01", (2027, 1, 1, 0, 1, 0)),  # the year that is nearest
+        ("Jun 30 12:00 L", (2026, 6, 30, 12, 0, 0)),
+        ("Feb 29 12:00:00 2028", (2028, 2, 29, 12, 0, 0)),
+    ],
+)
+def test_dates_get_the_year_that_is_nearest(text: str, expected: tuple[int, ...]) -> None:
+    assert dates.epoch_s(text, NOW_S) == timegm(expected)
+
+
+@pytest.mark.parametrize("text", ["Nov 32 08:33", "Nov 22 25:00", "Feb 30 12:00", "22. Nov. 08:33"])
+def test_what_is_no_date_is_refused(text: str) -> None:
+    with pytest.raises(ParseError):
+        dates.epoch_s(text, NOW_S)
+    assert dates.epoch_s("-", NOW_S) is None
+
+
+# -- hosts ---------------------------------------------------------------------------------
+
+
+def states(name: str, load: dict[str, str] | None = None) -> dict[str, NodeState]:
+    seen = hosts.hosts(recorded(name), Dialect.VOLCLAVA)
+    nodes = [hosts.node_of(h, hosts.Hardware(), (load or {}).get(h.name, "ok"), ()) for h in seen]
+    return {node.name: node.state for node in nodes if node is not None}
+
+
+def test_reserved_slots_are_idle_nodes_that_nobody_can_fill() -> None:
+    assert states("bhosts-w-reserved") == {
+        "n001": NodeState.ALLOCATED,
+        "n002": NodeState.ALLOCATED,
+        "n003": NodeState.PLANNED,
+        "n004": NodeState.PLANNED,
+    }
+
+
+def test_closed_and_lost_hosts_are_not_idle_and_the_master_is_no_node() -> None:
+    assert states("bhosts-w-closed") == {
+        "n001": NodeState.ALLOCATED,
+        "n002": NodeState.ALLOCATED,
+        "n003": NodeState.DRAINED,
+        "n004": NodeState.DRAINED,
+    }
+    assert states("bhosts-w-unavail")["n001"] is NodeState.DOWN
+    assert states("bhosts-w-unavail")["n002"] is NodeState.DOWN
+    assert states("bhosts-w-unavail")["n003"] is NodeState.IDLE
+
+
+def test_a_locked_host_gets_no_job_although_bhosts_calls_it_ok() -> None:
+    load = hosts.loads(recorded("lsload-lock"))
+    assert load["n004"] == "lockU"
+    assert states("bhosts-w-unavail", load)["n004"] is NodeState.UNKNOWN
+
+
+def test_what_is_free_of_a_partly_used_host_is_known() -> None:
+    (partly,) = [
+        h for h in hosts.hosts(recorded("bhosts-w-mixed"), Dialect.VOLCLAVA) if h.used == 3
+    ]
+    node = hosts.node_of(partly, hosts.Hardware(), "ok", ("normal",))
+    assert node is not None
+    assert (node.state, node.cpus) == (NodeState.ALLOCATED, 4)
+    assert node.left is not None
+    assert node.left.cpus == 1
+
+
+def test_hosts_of_lsf_10_1() -> None:
+    one = {"HOST_NAME": "c1", "STATUS": "closed_Full", "MAX": "42", "NJOBS": "42", "RUN": "0"}
+    rest = {"SSUSP": "0", "USUSP": "0", "RSV": "42"}
+    said = json.dumps({"COMMAND": "bhosts", "HOSTS": 1, "RECORDS": [{**one, **rest}]}, indent=2)
+    for before in ("", "LSF is down. Please wait ...\n"):
+        (host,) = hosts.hosts(before + said, Dialect.IBM)
+        assert hosts.state_of(host, "ok") is NodeState.PLANNED
+    with pytest.raises(ParseError):
+        hosts.hosts(said[:-20], Dialect.IBM)
+
+
+def test_hardware() -> None:
+    found = hosts.hardware(recorded("lshosts"))
+    assert found["n001"].cpus == 2
+    assert found["n001"].memory_mb == 24103
+    assert found["n001"].model == "IntelI5"
+    listed = "HOST_NAME gpu_id gpu_model\nc1   0 TeslaV100\n     1 TeslaV100\nc2   0 A100\n"
+    assert hosts.gpus(listed) == {"c1": (2, "TeslaV100"), "c2": (1, "A100")}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "HOST_NAME          STATUS          JL/U    MAX  NJOBS    RUN  SSUSP  USUSP    RSV",
+        "HOTE               ETAT            JL/U    MAX  NJOBS    RUN  SSUSP  USUSP    RSV\n",
+        "HOST_NAME STATUS JL/U MAX NJOBS RUN SSUSP USUSP RSV\nn1 ok - 4 0 0 0\n",
+        "HOST_NAME STATUS JL/U MAX NJOBS RUN SSUSP USUSP RSV\nn1 ok - vier 0 0 0 0 0\n",
+        "\x00\x01garbage",
+    ],
+)
+def test_bad_output_of_bhosts_is_refused(text: str) -> None:
+    with pytest.raises(ParseError):
+        hosts.hosts(text, Dialect.VOLCLAVA)
+    with pytest.raises(ParseError):
+        hosts.hosts(text, Dialect.IBM)
+
+
+# -- jobs ------------------------------------------------------------------------------------
+
+
+def test_jobs_of_volclava() -> None:
+    rows = {row.job_id: row for row in queue_list.wide_rows(recorded("bjobs-w"), NOW_S)}
+    assert rows["21"].hosts == ("n002",) * 3 + ("n001",) * 3
+    assert rows["21"].user == "alice"
+    assert rows["31[2]"].name == "arr[2]"
+    assert rows["30"].state == "PEND"
+    assert rows["28"].hosts == ()
+    assert rows["23"].queue == "bf"
+    names = {r.name for r in queue_list.wide_rows(recorded("bjobs-w-ended"), NOW_S)}
+    assert {"three words here", "none sleep 1"} <= names
+
+
+def test_requests_of_volclava() -> None:
+    long = LongForm(recorded("bjobs-UF-21"), NOW_S)
+    asked = long.asked("21")
+    assert asked is not None
+    assert (asked.slots, asked.resources, asked.limit_s) == (6, "span[ptile=3]", 2700.0)
+    assert long.start_s("21") == at(8, 33)
+    several = LongForm(recorded("bjobs-l-several"), NOW_S)
+    exclusive, held, waits, big = (several.asked(i) for i in ("22", "28", "29", "30"))
+    assert exclusive is not None
+    assert held is not None
+    assert waits is not None
+    assert big is not None
+    assert exclusive.is_exclusive
+    assert held.is_held
+    assert waits.dependency == "ended(20)"
+    assert big.slots == 16
+    assert big.reasons[2] == "Job slot limit reached"
+
+
+def test_reserved_slots_and_the_start_that_lsf_estimates() -> None:
+    asked = LongForm(recorded("bjobs-l-reserved"), NOW_S).asked("3")
+    assert asked is not None
+    assert asked.reserved == ("n004",) * 3 + ("n003",) * 3
+    assert asked.start_s == at(9, 2, 28)
+
+
+def row(text: str, job_id: str) -> JobRow:
+    long = LongForm(text, NOW_S)
+    plain = JobRow(job_id=job_id, user="alice", state="PEND", queue="normal", name="x")
+    return queue_list.with_requests([plain], long)[0]
+
+
+def test_a_pending_job_as_data() -> None:
+    big = job_of(row(recorded("bjobs-l-several"), "30"), SLOTS)
+    assert (big.n_nodes, big.cpus, big.can_share, big.is_entitled) == (4, 16, False, True)
+    waits = job_of(row(recorded("bjobs-l-several"), "29"), SLOTS)
+    assert not waits.is_entitled
+    assert waits.reason == "Job dependency condition not satisfied"
+    reserved = job_of(row(recorded("bjobs-l-reserved"), "3"), SLOTS)
+    assert (reserved.n_nodes, reserved.cpus_per_node, reserved.can_share) == (4, 4, False)
+    assert reserved.planned_nodes == ("n004", "n003")
+    unread = JobRow(job_id="9", user="bob", state="PEND", queue="normal", name="x")
+    assert job_of(unread, SLOTS).unclear == "its request was not read"
+
+
+def test_what_a_user_writes_changes_his_own_job_alone() -> None:
+    name = "x>, User <root>, Project <p>, Status <RUN>, Queue <bf>, Command <y"
+    block = recorded("bjobs-UF-21").replace("<par>", f"<{name}>")
+    spoofed = block.replace("<sleep 300>", "<z\nJob <30>, Job Name <evil>, User <root>>")
+    rows = queue_list.wide_rows(
+        "JOBID   USER    STAT  QUEUE      FROM_HOST   EXEC_HOST   JOB_NAME   SUBMIT_TIME\n"
+        f"21      alice   RUN   normal     lsfm        n002:n001   {name} Nov 22 08:33\n",
+        NOW_S,
+    )
+    assert [(r.user, r.state, r.queue) for r in rows] == [("alice", "RUN", "normal")]
+    twice = LongForm(spoofed + "-" * 78 + "\n" + recorded("bjobs-l-several"), NOW_S)
+    assert twice.asked("30") is None, "two blocks of one job: neither is believed"
+
+
+def test_jobs_of_lsf_10_1() -> None:
+    one = {
+        **{name.upper(): "" for name in (*queue_list.NEEDED, *queue_list.WANTED)},
+        "JOBID": "31",
+        "JOBINDEX": "2",
+        "USER": "bob",
+        "STAT": "RUN",
+        "QUEUE": "normal",
+        "JOB_NAME": 'a"b\n',
+        "EXEC_HOST": "2*n001:n002",
+        "SUBMIT_TIME": "Nov 22 08:59",
+        "START_TIME": "Nov 22 09:00",
+        "RUN_TIME": "12 second(s)",
+        "RUNTIMELIMIT": "5.0/n001",
+        "NREQ_SLOT": "3",
+        "PEND_REASON": "Job slot limit reached: 3 hosts;",
+    }
+    said = json.dumps({"COMMAND": "bjobs", "JOBS": 1, "RECORDS": [one]}, indent=2)
+    (found,) = queue_list.json_rows("LSF is down. Please wait ...\n" + said, NOW_S)
+    assert (found.job_id, found.hosts) == ("31[2]", ("n001", "n001", "n002"))
+    assert found.start_s == at(9, 0, 18)
+    job = job_of(found, SLOTS)
+    assert (job.state, job.nodes, job.family) == (JobState.RUNNING, ("n001", "n002"), "31")
+    assert job.time_limit_s == 300.0
+    for spoiled in (said[:-9], "", "{}", '{"COMMAND": "bjobs", "RECORDS": [{"JOBID": "1"}]}'):
+        with pytest.raises(ParseError):
+            queue_list.json_rows(spoiled, NOW_S)
+
+
+@pytest.mark.parametrize(
+    ("reasons", "is_about_nodes"),
+    [
+        (("Job slot limit reached",), True),
+        (("New job is waiting for scheduling",), True),
+        (("Not enough slots or resources for whole duration of the job",), True),
+        (("Job dependency condition not satisfied",), False),
+        (("The user has reached his/her job slot limit", "Job slot limit reached"), False),
+        (("The queue is inactivated by the administrator",), False),
+        ((), True),
+    ],
+)
+def test_only_who_waits_for_nodes_is_entitled(
+    reasons: tuple[str, ...], *, is_about_nodes: bool
+) -> None:
+    assert (not why_not_nodes(reasons)) == is_about_nodes
+
+
+# -- queues, plans, reservations ----------------------------------------------------------------
+
+
+def test_queues() -> None:
+    found = queues.queues(recorded("bqueues-l"))
+    assert set(found) == {"normal", "bf"}
+    assert found["normal"].is_default
+    assert found["normal"].priority == 30
+    assert (found["bf"].limit_s, found["bf"].limit_max_s) == (600.0, 14400.0)
+    assert "BACKFILL" in found["bf"].policies
+    assert found["bf"].includes("n001", SLOTS)
+    parameters = queues.parameters(recorded("bparams-l"))
+    assert queues.seconds_of(parameters["MBD_SLEEP_TIME"]) == 2.0
+    with pytest.raises(ParseError):
+        queues.queues(recorded("bqueues-l")[:-3])
+
+
+def test_windows_and_plans() -> None:
+    said = "SLOTS: 4\nRUNTIME: 1 hour 38 minutes 12 seconds\nHOSTS: 2*n001 2*n002\n\n"
+    said += "SLOTS: 2\nRUNTIME: UNLIMITED\nHOSTS: 2*n001\n"
+    assert planned.windows(said, NOW_S) == {"n001": math.inf, "n002": NOW_S + 5892.0}
+    assert planned.windows("No backfill window exists at this time\n", NOW_S) == {}
+    plan = {"JOB_ID": "lab@7", "START_TIME": "1795338531", "ALLOC": [{"HOST": "n001"}]}
+    assert planned.plans(json.dumps({"PLANS": [plan]})) == {
+        "7": planned.Planned(start_s=1795338531.0, nodes=("n001",))
+    }
+    for spoiled in ("", "[]", '{"PLANS": [{}]}', '{"PLANS": 3}'):
+        with pytest.raises(ParseError):
+            planned.plans(spoiled)
+
+
+def test_advance_reservations() -> None:
+    said = """\
+RSVID       TYPE      USER   NCPUS  RSV_HOSTS    TIME_WINDOW
+alice#0     user      alice  0/8    n001:0/4     11/22/10/0-11/22/12/30
+                                    n002:0/4
+system#1    system    root   0/4    n003:0/4     weekly
+"""
+    first, second = reservations(said, NOW_S)
+    assert first.nodes == ("n001", "n002")
+    assert (first.start_s, first.end_s) == (at(10, 0), at(12, 30))
+    assert second.is_maintenance
+    assert second.start_s <= NOW_S
+    assert second.end_s == math.inf
+    assert reservations("No reservation found\n", NOW_S) == ()
