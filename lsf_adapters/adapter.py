@@ -11,20 +11,26 @@ import os
 import pwd
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pydantic
 
 from bftrainer.errors import BatchSystemError
+from bftrainer.hostlist import ParseError
 from bftrainer.model.cluster import Snapshot
 from bftrainer.model.finding import NOTHING, Finding, Measured
+from bftrainer.model.site_file import SiteFile
 from bftrainer.poll.announcer import Announcer
 from bftrainer.poll.batch_system import PilotObservation, PilotRequest
 from bftrainer.poll.options import Value, Variable, checked
+from lsf_adapters import doctor
 from lsf_adapters.commands import DEFAULT_TIMEOUT_S, LsfCommands
+from lsf_adapters.csm.placement import csm_of
 from lsf_adapters.jobs import JobReader
 from lsf_adapters.launcher import PilotLauncher
 from lsf_adapters.queues import DEFAULT_CYCLE_S
+from lsf_adapters.settings import Facts, SettingsReader, facts
+from lsf_adapters.site_files import site_files
 from lsf_adapters.snapshot import SnapshotReader
 
 LOG = logging.getLogger("bftrainer.lsf")
@@ -49,6 +55,9 @@ class LsfOptions(pydantic.BaseModel):
     plan_file: Path | None = None  # of the planner (ALLOCATION_PLANNER=Y)
     gpus_per_node: int = pydantic.Field(default=0, ge=0)  # where LSF does not tell
     preamble: Path | None = None  # shell file under which agents run
+    launch: Literal["slots", "csm"] = "slots"  # csm: with jsrun, as on Summit
+    block_nodes: int = 1  # of a pilot, with csm
+    alloc_flags: str = ""  # bsub -alloc_flags, with csm
 
 
 class LsfBatchSystem:
@@ -60,6 +69,9 @@ class LsfBatchSystem:
         self.idle_confirmations = 1
         self.cycle_s = DEFAULT_CYCLE_S
         self._options = options
+        csm = csm_of(options.launch, options.block_nodes, options.alloc_flags)
+        if csm is not None:
+            self.idle_confirmations = 2  # between two jobs a node is idle in one poll
         self.commands = LsfCommands(
             lsf_envdir=options.lsf_envdir,
             bindir=options.bindir,
@@ -74,6 +86,7 @@ class LsfBatchSystem:
             rarely_s=options.rarely_s,
             plan_file=options.plan_file,
             gpus_per_node=options.gpus_per_node,
+            compute="" if csm is None else csm.compute,
         )
         site = {"-P": options.project, "-G": options.user_group}
         self._launcher = PilotLauncher(
@@ -83,6 +96,7 @@ class LsfBatchSystem:
             slots_of=self._reader.slots_of,
             bsub_options=[word for key, value in site.items() if value for word in (key, value)],
             preamble=options.preamble,
+            csm=csm,
         )
 
     def request_counts(self) -> Mapping[str, int]:
@@ -121,8 +135,49 @@ class LsfBatchSystem:
 
     def findings(self, measured: Measured = NOTHING, /) -> tuple[Finding, ...]:
         """Check LSF's settings; unreadable ones are a finding, too."""
-        del measured
-        return ()
+        try:
+            return doctor.findings(self._facts(), measured)
+        except ParseError as problem:
+            return (doctor.unknown(str(problem)),)
+
+    def site_files(self) -> tuple[SiteFile, ...]:
+        """Return what an administrator installs here.
+
+        Raises:
+            BatchSystemError: BFT-1247, LSF's settings cannot be read.
+        """
+        given = self._options.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        try:
+            return site_files(self._facts(), given)
+        except ParseError as problem:
+            raise BatchSystemError(
+                "BFT-1247",
+                f"LSF's settings cannot be read: {problem}",
+                "Repeat it where lsid, bqueues -l and bparams -l answer.",
+            ) from problem
+
+    def _facts(self) -> Facts:
+        """Read the settings; raises ``ParseError``."""
+        options, environment = self._options, self.commands.base_environment()
+        reader = SettingsReader(
+            commands=self.commands,
+            pilot_queue=options.pilot_queue,
+            user=options.user or pwd.getpwuid(os.geteuid()).pw_name,
+            envdir=Path(environment.get("LSF_ENVDIR", "/etc")),
+        )
+        return facts(reader.read(self._why_not_told()))
+
+    def _why_not_told(self) -> str:
+        """Say why jobs are noticed by polling alone; "": they are not."""
+        if self._options.events_file is None:
+            return "events_file is not set"
+        try:
+            announcer = self.open_announcer()
+        except BatchSystemError as problem:
+            return problem.cause
+        if announcer is not None:
+            announcer.close()
+        return ""
 
     def open_announcer(self) -> Announcer | None:
         """Follow lsb.events, if the policy names it."""

@@ -95,6 +95,7 @@ class JobReader:
         """
         now_s = self._clock()
         rows = {row.job_id: row for row in self._steady(self._rows(job_ids, now_s), now_s)}
+        self._times |= {i: (row.submit_s, row.start_s) for i, row in rows.items()}
         ours = frozenset(job_ids)
         holding = frozenset(i for i, row in rows.items() if i in ours and row.holds_slots)
         self.running = (self.running - ours) | holding
@@ -102,11 +103,9 @@ class JobReader:
 
     def named(self, name: str) -> list[JobRow]:
         """Return our unfinished jobs of a name; () also if they cannot be read."""
+        argv: tuple[str, ...] = ("bjobs", "-w", "-J", name)
         if self.dialect() is Dialect.IBM:
-            argv = (*queue_list.json_argv(self._refused)[:1], "-J", name)
-            argv += queue_list.json_argv(self._refused)[3:]
-        else:
-            argv = ("bjobs", "-w", "-J", name)
+            argv = queue_list.json_argv(self._refused, name=name)
         done, now_s = self._lsf.query(argv), self._clock()
         try:
             rows = queue_list.reader(self.dialect())(done.stdout, now_s)

@@ -22,6 +22,7 @@ from bftrainer.poll.batch_system import PilotObservation, PilotRequest
 from bftrainer.poll.commands import why_failed
 from bftrainer.preamble import under
 from lsf_adapters.commands import LsfCommands, has_waited
+from lsf_adapters.csm.placement import Csm
 from lsf_adapters.dialect import Dialect
 from lsf_adapters.jobs import JobReader
 from lsf_adapters.requests import ENDED, JobRow
@@ -48,6 +49,7 @@ class PilotLauncher:
         slots_of: Callable[[str], int],
         bsub_options: Sequence[str] = (),
         preamble: Path | None = None,
+        csm: Csm | None = None,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
         """Store the collaborators.
@@ -59,11 +61,12 @@ class PilotLauncher:
             slots_of: returns all slots (MXJ) of a host.
             bsub_options: the site's: project, user group.
             preamble: shell file under which agents run.
+            csm: how they are started with jsrun; None: the job is the agent.
             steady: monotonic clock.
         """
         self._commands, self._jobs, self._queue = commands, jobs, queue
         self._slots_of, self._bsub_options = slots_of, tuple(bsub_options)
-        self._preamble, self._steady = preamble, steady
+        self._preamble, self._steady, self._csm = preamble, steady, csm
         self._asked_s: dict[str, float] = {}  # job ids asked to leave
 
     def launch(self, request: PilotRequest, *, cycle_s: float) -> str:
@@ -85,7 +88,8 @@ class PilotLauncher:
         if self._preamble is not None:
             agent = under(str(self._preamble), agent)
         environment = {**self._commands.base_environment(), **request.environment}
-        done = self._commands.run(argv, environment, stdin=batch_script(request, agent))
+        script = (self._csm.script if self._csm else batch_script)(request, agent)
+        done = self._commands.run(argv, environment, stdin=script)
         found = _SUBMITTED.search(done.stdout)
         if done.is_ok and found and not has_waited(done):
             return found[1]
@@ -115,14 +119,24 @@ class PilotLauncher:
             )
         slots = self._slots_of(request.node)
         is_ibm = dialect is Dialect.IBM
+        where: tuple[str, ...] = (
+            "-m",
+            request.node,
+            "-n",
+            str(slots),
+            "-R",
+            f"span[ptile={slots}]",
+        )
+        if self._csm is not None:
+            self._csm.check(dialect)
+            where = self._csm.words((request.node,), slots)
         return (
-            *("bsub", "-q", self._queue, "-J", job_name(request), "-m", request.node),
-            *("-n", str(slots), "-R", f"span[ptile={slots}]", "-W", str(minutes)),
+            *("bsub", "-q", self._queue, "-J", job_name(request), *where, "-W", str(minutes)),
             # The latest end: it removes a pilot that is never cancelled (whole minutes, local).
             *("-t", _local(time.time() + minutes * 60 + 4 * cycle_s + 60)),
             *("-o", "/dev/null"),
             *(("-rn",) if is_ibm else ()),
-            *(("-gpu", f"num={request.gpus}") if is_ibm and request.gpus else ()),
+            *(("-gpu", f"num={request.gpus}") if is_ibm and request.gpus and not self._csm else ()),
             *self._bsub_options,
         )
 
@@ -211,7 +225,7 @@ class PilotLauncher:
         return PilotObservation(
             presence=Presence.PRESENT,
             phase="pending" if is_pending else "running",
-            node=row.hosts[0] if row.hosts and not is_pending else None,
+            node=row.hosts[-1] if row.hosts and not is_pending else None,  # a launch node is first
             start_s=row.start_s,
             reason="; ".join(reasons) if is_pending else "",
         )

@@ -60,7 +60,7 @@ def _plan_of(job: Job, known: Mapping[str, Planned], rest: set[str]) -> Planned 
     start_s = job.start_s if plan.start_s is None else plan.start_s
     # If the hosts of an estimate are not said, they are among those reserved for somebody.
     nodes = plan.nodes or job.planned_nodes or (tuple(sorted(rest)) if start_s is not None else ())
-    return Planned(start_s=start_s, nodes=nodes) if nodes else None
+    return Planned(start_s=start_s, nodes=tuple(dict.fromkeys(nodes))) if nodes else None
 
 
 def _releases(jobs: Sequence[Job]) -> dict[str, float]:

@@ -54,11 +54,13 @@ def long_argv(job_ids: Sequence[str] = ()) -> tuple[str, ...]:
     return ("bjobs", "-a", "-UF", *job_ids) if job_ids else ("bjobs", "-u", "all", "-UF")
 
 
-def json_argv(refused: Collection[str], job_ids: Sequence[str] = ()) -> tuple[str, ...]:
-    """Query the same as JSON, without the fields that this release refused."""
-    fields = " ".join((*NEEDED, *(name for name in WANTED if name not in refused)))
-    which = ("-a", *job_ids) if job_ids else ("-u", "all")
-    return ("bjobs", which[0], "-o", fields, "-json", *which[1:])
+def json_argv(
+    refused: Collection[str], job_ids: Sequence[str] = (), *, name: str = ""
+) -> tuple[str, ...]:
+    """Query the same, or our jobs of a name, as JSON, without the fields that were refused."""
+    fields = " ".join((*NEEDED, *(one for one in WANTED if one not in refused)))
+    which = ("-a",) if job_ids else ("-J", name) if name else ("-u", "all")
+    return ("bjobs", *which, "-o", fields, "-json", *job_ids)
 
 
 def bad_field(done: process.Completed) -> str:

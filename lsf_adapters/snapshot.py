@@ -23,6 +23,7 @@ from bftrainer.model.cluster import (
     not_idle_where_jobs_run,
 )
 from lsf_adapters import commands, hosts, planned, queues
+from lsf_adapters.csm.compound import on_compute_nodes
 from lsf_adapters.dialect import Dialect
 from lsf_adapters.jobs import JobReader, UnreadError
 from lsf_adapters.launcher import rank
@@ -51,6 +52,7 @@ class SnapshotReader:
         rarely_s: float = 30.0,
         plan_file: Path | None = None,
         gpus_per_node: int = 0,
+        compute: str = "",
     ) -> None:
         """Store the settings.
 
@@ -61,9 +63,11 @@ class SnapshotReader:
             rarely_s: how often queues and reservations are read.
             plan_file: of the planner (ALLOCATION_PLANNER=Y); None: there is none.
             gpus_per_node: where LSF does not tell.
+            compute: resource of compute nodes, others are none (CSM); "": all hosts are nodes.
         """
         self._jobs, self._user, self._queue = jobs, user, pilot_queue
         self._rarely_s, self._plan_file, self._gpus = rarely_s, plan_file, gpus_per_node
+        self._compute = compute
         self.cycle_s = queues.DEFAULT_CYCLE_S
         self.queues: dict[str, queues.Queue] = {}
         self.slots: dict[str, int] = {}  # of each node
@@ -160,11 +164,17 @@ class SnapshotReader:
         found = hosts.hosts(self._jobs.answer(hosts.argv(dialect)), dialect)
         if self.queues and self._queue not in self.queues:
             raise UnreadError(f"There is no queue {self._queue}.")
-        return found
+        if self._compute and not self._hardware:
+            raise UnreadError("Which hosts are compute nodes is not known: lshosts was not read.")
+        return [host for host in found if self._is_node(host.name)]
+
+    def _is_node(self, name: str) -> bool:
+        held = self._hardware.get(name, hosts.Hardware())
+        return not self._compute or self._compute in held.features
 
     def _nodes(self, seen: Sequence[hosts.Host]) -> tuple[Node, ...]:
         loads = self._part("load", lambda: hosts.loads(self._jobs.answer(commands.LSLOAD)))
-        names = {host.name for host in seen}
+        names = {host.name for host in seen} | self._hardware.keys()
         found = []
         for host in seen:
             held = self._hardware.get(host.name, hosts.Hardware(gpus=self._gpus))
@@ -203,6 +213,7 @@ class SnapshotReader:
         return pilot_of(row.name) if is_own else ""
 
     def _job(self, row: JobRow) -> Job:
+        row = on_compute_nodes(row, self._compute) if self._compute else row
         job = job_of(row, self.slots)
         pilot_id = self._pilot_id(row)
         return replace(job, pilot_id=pilot_id) if pilot_id else job

@@ -65,7 +65,7 @@ class Commands:
 
 def why_failed(done: process.Completed) -> str:
     """Describe a failed command in one sentence, in the batch system's words."""
-    name = done.argv[0]
+    name = done.argv[0].rpartition("/")[2]
     if done.timed_out:
         return f"{name} did not answer within {done.wall_s:.0f} s."
     if done.truncated:

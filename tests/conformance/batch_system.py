@@ -128,7 +128,10 @@ class BatchSystemConformance:
         job_id = launch_and_wait(system, request)
         system.cancel_pilots([job_id])
         wait_absent(system, job_id)
-        wait_for(lambda: log_lines(request)[-1:] == ["sigterm"], what="SIGTERM in the pilot's log")
+        wait_for(
+            lambda: log_lines(request)[-1:] == ["asked to leave"],
+            what="the request in the pilot's log",
+        )
         wait_all_idle(system)
         assert job_in(whole(system), job_id) is None
 
@@ -305,7 +308,9 @@ class BatchSystemConformance:
         assert len(gone) == 1, states
         assert not states[gone[0]].has_failed
         its_lines = functools.partial(log_lines, requests[gone[0]])
-        wait_for(lambda: its_lines()[-1:] == ["sigterm"], what="SIGTERM in the pilot's log")
+        wait_for(
+            lambda: its_lines()[-1:] == ["asked to leave"], what="the request in the pilot's log"
+        )
         job = job_in(whole(system), ordinary)
         assert job is not None
         assert job.nodes == (requests[gone[0]].node,)

@@ -22,18 +22,19 @@ from tests.support.waiting import wait_for
 _numbers = itertools.count(1)
 
 # The agent in miniature: says that it lives, with what it was given, and leaves at once
-# on SIGTERM, or earlier if its arguments say so. It writes to its standard output, which is
+# on SIGTERM or SIGINT, or earlier if its arguments say so. It writes to its standard output, which is
 # the pilot's log.
 PILOT_SOURCE = """\
 import json, os, signal, sys
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+LEAVE = [signal.SIGTERM, signal.SIGINT]  # as the agent does
+signal.pthread_sigmask(signal.SIG_BLOCK, LEAVE)
 given = {"argv": sys.argv[1:], "value": os.environ.get("BFT_CONFORMANCE", "")}
 print("started " + json.dumps(given), flush=True)
 if "die" in sys.argv[1:]:
     os.kill(os.getpid(), signal.SIGKILL)
 if "leave" not in sys.argv[1:]:
-    signal.sigwait([signal.SIGTERM])
-    print("sigterm", flush=True)
+    signal.sigwait(LEAVE)
+    print("asked to leave", flush=True)
 os._exit(0)
 """
 

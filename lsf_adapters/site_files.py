@@ -1,0 +1,157 @@
+"""What an administrator of LSF installs: the pilots' queue, parameters, a first policy. Pure.
+
+The lines of lsb.params and lsf.conf are those that ``doctor`` asks for. volclava drops a queue with
+a line that it does not know (measured), so it gets none about preemption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bftrainer.hostlist import ParseError
+from bftrainer.model.site_file import SiteFile
+from bftrainer.poll.site_inspector import FirstSetting, checklist, first_policy
+from lsf_adapters import doctor
+from lsf_adapters.dialect import Dialect
+from lsf_adapters.settings import Facts
+
+QUEUES_NAME = "lsb.queues.bftrainer"
+PARAMS_NAME = "lsb.params.bftrainer"
+CONF_NAME = "lsf.conf.bftrainer"
+_TITLES = {Dialect.IBM: "IBM Spectrum LSF", Dialect.VOLCLAVA: "volclava"}
+
+
+def site_files(facts: Facts, options: Mapping[str, Any]) -> tuple[SiteFile, ...]:
+    """Return the files, filled in for this site, the checklist last.
+
+    Args:
+        facts: what LSF printed.
+        options: of the adapter, as they were given.
+
+    Raises:
+        ParseError: nothing is known of this LSF.
+    """
+    if facts.dialect is Dialect.UNKNOWN:
+        raise ParseError(doctor.NOT_KNOWN)
+    queue = _queue(facts)
+    changed = [
+        file
+        for file in (
+            _lines(facts, "lsb.params: ", PARAMS_NAME, f"into {configdir(facts)}/lsb.params"),
+            _lines(facts, "lsf.conf: ", CONF_NAME, f"into {_envdir(options)}/lsf.conf"),
+        )
+        if file is not None
+    ]
+    title = _TITLES[facts.dialect]
+    is_ibm = facts.dialect is Dialect.IBM
+    clean = "It must end with status 0." if is_ibm else "BFT-1292 remains: volclava never preempts."
+    return (
+        queue,
+        *changed,
+        first_policy(title, _settings(facts), {**options, **_events(facts, options)}),
+        checklist(title, "lsf", _steps(facts, (queue, *changed), options), doctor=clean),
+    )
+
+
+def configdir(facts: Facts) -> str:
+    """Return the directory of lsb.queues, as far as it is known."""
+    known = (facts.conf or {}).get("LSB_CONFDIR", "").strip('"')
+    return f"{known or 'LSB_CONFDIR'}/{facts.cluster or 'CLUSTER'}/configdir"
+
+
+def _envdir(options: Mapping[str, Any]) -> str:
+    return str(options.get("lsf_envdir", "$LSF_ENVDIR"))
+
+
+def _queue(facts: Facts) -> SiteFile:
+    own = facts.pilots
+    lowest = min((q.queue.priority for q in facts.others), default=2)
+    priority = own.queue.priority if own else lowest - 1
+    priority = max(1, min(priority, lowest - 1))
+    minutes = (own.queue.limit_max_s if own else None) or doctor.USUAL_PILOT_S
+    values = {
+        "QUEUE_NAME": facts.pilot_queue,
+        "DESCRIPTION": "pilots of bftrainer, on idle hosts only",
+        "PRIORITY": str(priority),
+        "BACKFILL": "Y",
+        "RERUNNABLE": "NO",
+        "RUNLIMIT": f"{min(10, minutes / 60):g} {minutes / 60:g}",
+        "USERS": " ".join(dict.fromkeys((*(own.users if own else ()), facts.user))),
+        "HOSTS": _hosts(facts),
+    }
+    if facts.dialect is Dialect.IBM:
+        values |= {"PREEMPTION": "PREEMPTABLE", "TERMINATE_WHEN": "PREEMPT"}
+    lines = [f"{name:<14} = {value}" for name, value in values.items()]
+    if tied := sorted(q.queue.name for q in facts.others if q.queue.priority <= priority):
+        lines.insert(0, f"# Raise PRIORITY of {', '.join(tied)} above {priority} first.")
+    verb = "append to" if own is None else f"in place of the queue {facts.pilot_queue} of"
+    return SiteFile(
+        name=QUEUES_NAME,
+        text="\n".join(("Begin Queue", *lines, "End Queue")) + "\n",
+        about=f"{verb} {configdir(facts)}/lsb.queues",
+    )
+
+
+def _hosts(facts: Facts) -> str:
+    """Return the hosts of the pilots' queue, or those of the default one."""
+    like = facts.pilots or next((q for q in facts.others if q.queue.is_default), None)
+    said = like.said.get("HOSTS", "all") if like else "all"
+    # bqueues(1) marks groups of hosts with a slash.
+    return "all" if said.startswith("all") else " ".join(w.rstrip("/") for w in said.split())
+
+
+def _lines(facts: Facts, prefix: str, name: str, about: str) -> SiteFile | None:
+    """Return the lines of one file that ``doctor`` wants changed; None: none."""
+    lines = []
+    for found in doctor.findings(facts):
+        if found.remedy.startswith(prefix):
+            line = found.remedy.removeprefix(prefix)
+            is_line = not line.startswith("remove ")
+            lines += [f"# {found.code}: {found.cost}", line if is_line else f"# {line}"]
+    if not lines:
+        return None
+    return SiteFile(name=name, text="\n".join(lines) + "\n", about=about)
+
+
+def _settings(facts: Facts) -> list[FirstSetting]:
+    rarely_s = facts.number("SBD_SLEEP_TIME") or 7.0  # that of the installers
+    limit_s = facts.pilots.queue.limit_max_s if facts.pilots else None
+    found = [
+        FirstSetting(
+            name="harm_slo_s",
+            value=rarely_s + 1.0,
+            why=f"LSF looks for ended jobs every {rarely_s:g} s (SBD_SLEEP_TIME)",
+        )
+    ]
+    if limit_s is not None and limit_s < doctor.USUAL_PILOT_S:
+        why = f"bsub refuses more (RUNLIMIT of {facts.pilot_queue})"
+        found.append(FirstSetting(name="pilot_time_limit_s", value=limit_s, why=why))
+    return found
+
+
+def _events(facts: Facts, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return where mbatchd writes lsb.events, if that is known."""
+    shared = (facts.conf or {}).get("LSB_SHAREDIR", "").strip('"')
+    if "events_file" in options or not (shared and facts.cluster):
+        return {}
+    return {"events_file": f"{shared}/{facts.cluster}/logdir/lsb.events"}
+
+
+def _steps(facts: Facts, files: Sequence[SiteFile], options: Mapping[str, Any]) -> list[str]:
+    steps = [f"`{file.name}`: {file.about}." for file in files]
+    steps += [
+        (
+            '`badmin ckconfig` must print "No errors found.": LSF ignores a line that it does not '
+            "know, and may drop the whole queue."
+        ),
+        f"`badmin reconfig`, then `bqueues -l {facts.pilot_queue}`.",
+    ]
+    if any(file.name == CONF_NAME for file in files):
+        steps.append("For lsf.conf: `badmin mbdrestart`, and restart every sbatchd.")
+    if events := {**options, **_events(facts, options)}.get("events_file"):
+        steps.append(
+            f"{facts.user} must be able to read {events}, also when LSF begins a new one: on its "
+            f"directory `setfacl -m u:{facts.user}:rx` and `setfacl -d -m u:{facts.user}:r`."
+        )
+    return [*steps, f"All that follows is done as {facts.user}, on a host with LSF's commands."]
