@@ -10,6 +10,7 @@ import logging
 import os
 import pwd
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,8 +31,9 @@ from lsf_adapters.jobs import JobReader
 from lsf_adapters.launcher import PilotLauncher
 from lsf_adapters.queues import DEFAULT_CYCLE_S
 from lsf_adapters.settings import Facts, SettingsReader, facts
-from lsf_adapters.site_files import site_files
+from lsf_adapters.site_files import ACCOUNT, site_files
 from lsf_adapters.snapshot import SnapshotReader
+from lsf_adapters.told.watch import EventsFile
 
 LOG = logging.getLogger("bftrainer.lsf")
 _Word = Annotated[str, pydantic.StringConstraints(pattern=r"^[^\s\x00]+$")]
@@ -148,7 +150,10 @@ class LsfBatchSystem:
         """
         given = self._options.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         try:
-            return site_files(self._facts(), given)
+            found = self._facts()
+            if found.user == "root":  # an administrator asks; root runs no daemon
+                found = replace(found, user=ACCOUNT)
+            return site_files(found, given)
         except ParseError as problem:
             raise BatchSystemError(
                 "BFT-1247",
@@ -180,8 +185,15 @@ class LsfBatchSystem:
         return ""
 
     def open_announcer(self) -> Announcer | None:
-        """Follow lsb.events, if the policy names it."""
-        return None
+        """Follow lsb.events, if the policy names it.
+
+        Raises:
+            BatchSystemError: it cannot be used; polling goes on.
+        """
+        path = self._options.events_file
+        if path is None:
+            return None
+        return EventsFile(path, self._options.pilot_queue, slots_of=lambda: self._reader.slots)
 
     def close(self) -> None:
         """Do nothing: no resources are held between commands."""

@@ -15,8 +15,10 @@ from typing import Any
 import pydantic
 
 from bftrainer.errors import BatchSystemError
+from bftrainer.hostlist import ParseError
 from bftrainer.model.cluster import JobState, NodeLeft, Snapshot
 from bftrainer.model.finding import NOTHING, Finding, Measured
+from bftrainer.model.site_file import SiteFile
 from bftrainer.poll.announcer import Announcer
 from bftrainer.poll.batch_system import PilotObservation, PilotRequest
 from bftrainer.poll.commands import why_failed
@@ -26,6 +28,7 @@ from slurm_plugins.commands import DEFAULT_TIMEOUT_S, SlurmCommands
 from slurm_plugins.floor import STEP_ID, Floor
 from slurm_plugins.hook.watch import HookFile
 from slurm_plugins.launcher import PilotLauncher
+from slurm_plugins.site_files import site_files
 from slurm_plugins.snapshot import SnapshotReader
 
 DEFAULT_CYCLE_S = 30.0
@@ -80,6 +83,7 @@ class SlurmBatchSystem:
         self._hook_file, self._pilot_partition = options.hook_file, options.pilot_partition
         self._is_own, self._grace_s = options.is_own, options.grace_s
         self._cpus_per_node = 0
+        self._given = options.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         user = options.user or pwd.getpwuid(os.geteuid()).pw_name
         self._floor = options.floor_job and Floor(
             commands=self.commands,
@@ -150,31 +154,51 @@ class SlurmBatchSystem:
 
     def findings(self, measured: Measured = NOTHING, /) -> tuple[Finding, ...]:
         """Check Slurm's settings; unreadable ones are a finding, too."""
+        try:
+            found = doctor.findings(self._settings(measured))
+        except ParseError as problem:
+            return (doctor.unknown(str(problem)),)
+        return doctor.for_user(found, grace_s=self._grace_s) if self._is_own else found
+
+    def site_files(self) -> tuple[SiteFile, ...]:
+        """Return what an administrator installs here.
+
+        Raises:
+            BatchSystemError: BFT-1247, Slurm's settings cannot be read.
+        """
+        try:
+            return site_files(self._settings(NOTHING), self._given)
+        except ParseError as problem:
+            raise BatchSystemError(
+                "BFT-1247",
+                f"Slurm's settings cannot be read: {problem}",
+                "Repeat it when the controller answers.",
+            ) from problem
+
+    def _settings(self, measured: Measured) -> doctor.SlurmSettings:
+        """Read the settings; raises ``ParseError``."""
         config = self.commands.query(commands.CONFIG)
         partitions = self.commands.query(doctor.PARTITION_ARGV)
         for done in (config, partitions):
             if not done.is_ok:
-                return (doctor.unknown(why_failed(done)),)
+                raise ParseError(why_failed(done))
         snapshot, name = self._reader.read(wants_cycle=False), self._pilot_partition
         if snapshot.jobs is None:
-            return (doctor.unknown(" ".join(snapshot.failures)),)
+            raise ParseError(" ".join(snapshot.failures))
         waiting = [j for j in snapshot.jobs if j.is_ordinary and j.state is JobState.PENDING]
         qos, flags = doctor.qos_of(partitions.stdout, name), ""
         if qos:  # fails without a database; then there are no flags
             flags = self.commands.query(doctor.qos_argv(qos)).stdout
-        found = doctor.findings(
-            doctor.SlurmSettings(
-                config=config.stdout,
-                partitions=partitions.stdout,
-                pilot_partition=name,
-                queue_length=len(waiting),
-                n_nodes=len(snapshot.nodes or ()),
-                has_hook=self._hook_file is not None,
-                qos_flags=flags,
-                measured=measured,
-            )
+        return doctor.SlurmSettings(
+            config=config.stdout,
+            partitions=partitions.stdout,
+            pilot_partition=name,
+            queue_length=len(waiting),
+            n_nodes=len(snapshot.nodes or ()),
+            has_hook=self._hook_file is not None,
+            qos_flags=flags,
+            measured=measured,
         )
-        return doctor.for_user(found, grace_s=self._grace_s) if self._is_own else found
 
     def open_announcer(self) -> Announcer | None:
         """Watch the file of the site's scripts, if the policy names it.

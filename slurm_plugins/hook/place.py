@@ -7,24 +7,16 @@ would block, or write as SlurmUser into a file of their choice.
 
 from __future__ import annotations
 
-import os
-import pwd
-import stat
 from pathlib import Path
+
+from bftrainer.poll.trusted import name_of, why_unsafe
+
+__all__ = ["FIRST_LINE", "MAX_BYTES", "OLD", "name_of", "why_unsafe", "why_unsafe_place"]
 
 OLD = ".old"  # suffix of a full file when a new one replaces it
 FIRST_LINE = "bftrainer-hook 1"  # marks the file as ours
 MAX_BYTES = 1 << 20  # then the writers begin a new file
 _TOP = Path("/")
-
-
-def why_unsafe(status: os.stat_result, owner_uid: int) -> str:
-    """Say why others can write to it; "" if they cannot."""
-    if status.st_uid not in (0, owner_uid):
-        return f"belongs to {name_of(status.st_uid)}"
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"may be written by others (mode {stat.S_IMODE(status.st_mode):o})"
-    return ""
 
 
 def why_unsafe_place(directory: Path, owner_uid: int) -> str:
@@ -41,11 +33,3 @@ def why_unsafe_place(directory: Path, owner_uid: int) -> str:
             if why or not one.is_dir():
                 return f"{one} {why or 'is not a directory'}"
     return ""
-
-
-def name_of(uid: int) -> str:
-    """Return the name of a user id."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"

@@ -22,8 +22,8 @@ from tests.support.waiting import wait_for
 _numbers = itertools.count(1)
 
 # The agent in miniature: says that it lives, with what it was given, and leaves at once
-# on SIGTERM or SIGINT, or earlier if its arguments say so. It writes to its standard output, which is
-# the pilot's log.
+# on SIGTERM or SIGINT, or earlier if its arguments say so. It writes to its standard output, which
+# is the pilot's log.
 PILOT_SOURCE = """\
 import json, os, signal, sys
 LEAVE = [signal.SIGTERM, signal.SIGINT]  # as the agent does
