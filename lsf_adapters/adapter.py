@@ -33,6 +33,7 @@ from lsf_adapters.queues import DEFAULT_CYCLE_S
 from lsf_adapters.settings import Facts, SettingsReader, facts
 from lsf_adapters.site_files import ACCOUNT, site_files
 from lsf_adapters.snapshot import SnapshotReader
+from lsf_adapters.told.esub import SubmissionFiles
 from lsf_adapters.told.watch import EventsFile
 
 LOG = logging.getLogger("bftrainer.lsf")
@@ -54,6 +55,7 @@ class LsfOptions(pydantic.BaseModel):
     user: str | None = None  # owner of our pilots; default: the user of the daemon
     environment: dict[Variable, Value] = {}  # for the commands
     events_file: Path | None = None  # lsb.events, to be told of jobs at once
+    esub_place: Path | None = None  # folder of what esub or epsub tells, if lsb.events is closed
     plan_file: Path | None = None  # of the planner (ALLOCATION_PLANNER=Y)
     gpus_per_node: int = pydantic.Field(default=0, ge=0)  # where LSF does not tell
     preamble: Path | None = None  # shell file under which agents run
@@ -185,15 +187,23 @@ class LsfBatchSystem:
         return ""
 
     def open_announcer(self) -> Announcer | None:
-        """Follow lsb.events, if the policy names it.
+        """Follow lsb.events, or the files of esub, if the policy names one of them.
+
+        Not both: a job that is announced twice and shown once would look refused.
 
         Raises:
-            BatchSystemError: it cannot be used; polling goes on.
+            BatchSystemError: BFT-1211 to -1214, it cannot be used; polling goes on.
         """
-        path = self._options.events_file
-        if path is None:
-            return None
-        return EventsFile(path, self._options.pilot_queue, slots_of=lambda: self._reader.slots)
+        events, place, queue = (
+            self._options.events_file,
+            self._options.esub_place,
+            self._options.pilot_queue,
+        )
+        if events is not None:
+            return EventsFile(events, queue, slots_of=lambda: self._reader.slots)
+        if place is not None:
+            return SubmissionFiles(place, queue, slots_of=lambda: self._reader.slots)
+        return None
 
     def close(self) -> None:
         """Do nothing: no resources are held between commands."""

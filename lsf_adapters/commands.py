@@ -77,8 +77,9 @@ class LsfCommands(Commands):
         return environment
 
     def query(self, argv: Sequence[str]) -> process.Completed:
-        """Run a command whose output is parsed: fixed language, UTC."""
-        return self.run(argv, {**self.base_environment(), "LC_ALL": "C", "TZ": "UTC0"})
+        """Run a command whose output is parsed: fixed language, UTC, dates to the second."""
+        fixed = {"LC_ALL": "C", "TZ": "UTC0", "LSB_DISPLAY_YEAR": "Y"}
+        return self.run(argv, {**self.base_environment(), **fixed})
 
     def run(
         self, argv: Sequence[str], environment: Mapping[str, str], *, stdin: str = ""

@@ -28,7 +28,7 @@ def preemption(facts: Facts) -> Iterator[Finding]:
         if pilots is not None:
             yield _none(
                 "volclava has no preemption",
-                "RUNLIMIT and lease_s of the policy bound it; a short RUNLIMIT is a short wait",
+                "lease_s: 300 in the policy: agents without a daemon leave this soon",
             )
         return
     if pilots is not None:
@@ -52,9 +52,10 @@ def _order(facts: Facts) -> Iterator[Finding]:
     below = sorted(q.queue.name for q in facts.others if q.queue.priority <= own)
     if not below:
         return
-    remedy = f"lsb.queues, {facts.pilot_queue}: PRIORITY = {max(1, own - 1)}"
-    if own <= 1:
-        remedy = f"lsb.queues, {below[0]}: PRIORITY = {own + 1}"
+    lowest = min(q.queue.priority for q in facts.others)
+    remedy = f"lsb.queues, {facts.pilot_queue}: PRIORITY = {lowest - 1}"
+    if lowest <= 1:  # a priority is 1 at least
+        remedy = f"lsb.queues, {', '.join(below)}: PRIORITY above {own}"
     yield Finding(
         code="BFT-1297",
         weight=Weight.HARM,

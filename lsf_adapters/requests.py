@@ -149,11 +149,11 @@ def _size(asked: Asked, slots_of: Mapping[str, int]) -> tuple[int, int, int]:
         return 1, slots, slots
     if each > 0:
         return math.ceil(slots / each), slots, min(each, slots)
-    return math.ceil(slots / max(1, *slots_of.values())), slots, 0
+    return math.ceil(slots / max((1, *slots_of.values()))), slots, 0
 
 
 def _takes_whole_nodes(asked: Asked, slots_of: Mapping[str, int]) -> bool:
-    return asked.is_exclusive or per_host(asked.resources) >= max(1, *slots_of.values())
+    return asked.is_exclusive or per_host(asked.resources) >= max((1, *slots_of.values()))
 
 
 def _where(

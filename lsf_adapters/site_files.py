@@ -16,9 +16,11 @@ from lsf_adapters import doctor
 from lsf_adapters.dialect import Dialect
 from lsf_adapters.settings import Facts
 
+ACCOUNT = "bftrainer"  # of the daemon, where nobody has said another
 QUEUES_NAME = "lsb.queues.bftrainer"
 PARAMS_NAME = "lsb.params.bftrainer"
 CONF_NAME = "lsf.conf.bftrainer"
+LEASE_S = 300.0  # instead of half an hour
 _TITLES = {Dialect.IBM: "IBM Spectrum LSF", Dialect.VOLCLAVA: "volclava"}
 
 
@@ -38,8 +40,8 @@ def site_files(facts: Facts, options: Mapping[str, Any]) -> tuple[SiteFile, ...]
     changed = [
         file
         for file in (
-            _lines(facts, "lsb.params: ", PARAMS_NAME, f"into {configdir(facts)}/lsb.params"),
-            _lines(facts, "lsf.conf: ", CONF_NAME, f"into {_envdir(options)}/lsf.conf"),
+            _lines(facts, "lsb.params: ", PARAMS_NAME, f"{configdir(facts)}/lsb.params"),
+            _lines(facts, "lsf.conf: ", CONF_NAME, f"{_envdir(options)}/lsf.conf"),
         )
         if file is not None
     ]
@@ -56,8 +58,9 @@ def site_files(facts: Facts, options: Mapping[str, Any]) -> tuple[SiteFile, ...]
 
 def configdir(facts: Facts) -> str:
     """Return the directory of lsb.queues, as far as it is known."""
-    known = (facts.conf or {}).get("LSB_CONFDIR", "").strip('"')
-    return f"{known or 'LSB_CONFDIR'}/{facts.cluster or 'CLUSTER'}/configdir"
+    known = (facts.conf or {}).get("LSB_CONFDIR", "").strip('"') or "LSB_CONFDIR"
+    # volclava has no directories of clusters.
+    return known if facts.dialect is Dialect.VOLCLAVA else f"{known}/{facts.cluster}/configdir"
 
 
 def _envdir(options: Mapping[str, Any]) -> str:
@@ -67,8 +70,7 @@ def _envdir(options: Mapping[str, Any]) -> str:
 def _queue(facts: Facts) -> SiteFile:
     own = facts.pilots
     lowest = min((q.queue.priority for q in facts.others), default=2)
-    priority = own.queue.priority if own else lowest - 1
-    priority = max(1, min(priority, lowest - 1))
+    priority = max(1, min(own.queue.priority if own else lowest - 1, lowest - 1))
     minutes = (own.queue.limit_max_s if own else None) or doctor.USUAL_PILOT_S
     values = {
         "QUEUE_NAME": facts.pilot_queue,
@@ -85,7 +87,7 @@ def _queue(facts: Facts) -> SiteFile:
     lines = [f"{name:<14} = {value}" for name, value in values.items()]
     if tied := sorted(q.queue.name for q in facts.others if q.queue.priority <= priority):
         lines.insert(0, f"# Raise PRIORITY of {', '.join(tied)} above {priority} first.")
-    verb = "append to" if own is None else f"in place of the queue {facts.pilot_queue} of"
+    verb = "append it to" if own is None else f"it replaces the queue {facts.pilot_queue} in"
     return SiteFile(
         name=QUEUES_NAME,
         text="\n".join(("Begin Queue", *lines, "End Queue")) + "\n",
@@ -101,7 +103,7 @@ def _hosts(facts: Facts) -> str:
     return "all" if said.startswith("all") else " ".join(w.rstrip("/") for w in said.split())
 
 
-def _lines(facts: Facts, prefix: str, name: str, about: str) -> SiteFile | None:
+def _lines(facts: Facts, prefix: str, name: str, where: str) -> SiteFile | None:
     """Return the lines of one file that ``doctor`` wants changed; None: none."""
     lines = []
     for found in doctor.findings(facts):
@@ -111,7 +113,7 @@ def _lines(facts: Facts, prefix: str, name: str, about: str) -> SiteFile | None:
             lines += [f"# {found.code}: {found.cost}", line if is_line else f"# {line}"]
     if not lines:
         return None
-    return SiteFile(name=name, text="\n".join(lines) + "\n", about=about)
+    return SiteFile(name=name, text="\n".join(lines) + "\n", about=f"put its lines into {where}")
 
 
 def _settings(facts: Facts) -> list[FirstSetting]:
@@ -127,19 +129,29 @@ def _settings(facts: Facts) -> list[FirstSetting]:
     if limit_s is not None and limit_s < doctor.USUAL_PILOT_S:
         why = f"bsub refuses more (RUNLIMIT of {facts.pilot_queue})"
         found.append(FirstSetting(name="pilot_time_limit_s", value=limit_s, why=why))
+    if facts.dialect is Dialect.VOLCLAVA:
+        why = "volclava never preempts: pilots without a daemon leave after this"
+        found.append(FirstSetting(name="lease_s", value=LEASE_S, why=why))
     return found
 
 
 def _events(facts: Facts, options: Mapping[str, Any]) -> dict[str, str]:
     """Return where mbatchd writes lsb.events, if that is known."""
     shared = (facts.conf or {}).get("LSB_SHAREDIR", "").strip('"')
-    if "events_file" in options or not (shared and facts.cluster):
+    if "events_file" in options or not shared:
         return {}
-    return {"events_file": f"{shared}/{facts.cluster}/logdir/lsb.events"}
+    where = shared if facts.dialect is Dialect.VOLCLAVA else f"{shared}/{facts.cluster}"
+    return {"events_file": f"{where}/logdir/lsb.events"}
 
 
 def _steps(facts: Facts, files: Sequence[SiteFile], options: Mapping[str, Any]) -> list[str]:
-    steps = [f"`{file.name}`: {file.about}." for file in files]
+    steps = [
+        (
+            f"The account {facts.user} runs daemon, pilots and trainers. For another one repeat "
+            "this with `--batch-option user=NAME`."
+        ),
+        *(f"`{file.name}`: {file.about}." for file in files),
+    ]
     steps += [
         (
             '`badmin ckconfig` must print "No errors found.": LSF ignores a line that it does not '
@@ -151,7 +163,8 @@ def _steps(facts: Facts, files: Sequence[SiteFile], options: Mapping[str, Any]) 
         steps.append("For lsf.conf: `badmin mbdrestart`, and restart every sbatchd.")
     if events := {**options, **_events(facts, options)}.get("events_file"):
         steps.append(
-            f"{facts.user} must be able to read {events}, also when LSF begins a new one: on its "
-            f"directory `setfacl -m u:{facts.user}:rx` and `setfacl -d -m u:{facts.user}:r`."
+            f"{facts.user} must be able to read {events}, as all can where LSF was installed with "
+            f"its defaults. Else, on its directory: `setfacl -m u:{facts.user}:rx`, and `setfacl "
+            f"-d -m u:{facts.user}:r`, because LSF begins a new file now and then."
         )
     return [*steps, f"All that follows is done as {facts.user}, on a host with LSF's commands."]

@@ -33,8 +33,9 @@ LINE_INTERVAL_S = 2.0
     show_default="2 for each processor, 4 to 16",
 )
 @click.option("--no-live", is_flag=True, help="A line every two seconds instead of a live page.")
+@click.option("--lsf", "on_lsf", is_flag=True, help="On a stand-in of LSF, by LSF's commands.")
 @json_option
-def demo(out: Path, n_nodes: int, no_live: bool, as_json: bool) -> None:
+def demo(out: Path, n_nodes: int, no_live: bool, on_lsf: bool, as_json: bool) -> None:
     """Watch three trainers live on the nodes that ordinary jobs leave idle.
 
     Needs no cluster: nodes are process groups on this machine. Everything is taken down again.
@@ -46,7 +47,7 @@ def demo(out: Path, n_nodes: int, no_live: bool, as_json: bool) -> None:
 
     screen = _Screen(is_live=not no_live, on_stderr=as_json)
     with screen:
-        summary = run_demo(out, n_nodes, screen.see, screen.say)
+        summary = run_demo(out, n_nodes, screen.see, screen.say, on_lsf=on_lsf)
     if as_json:
         print_json(document("demo", summary))
     else:

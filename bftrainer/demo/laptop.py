@@ -17,7 +17,7 @@ from bftrainer.demo.local_site import LocalSite
 from bftrainer.errors import BftError
 
 CYCLE_S = 4.0
-_POLICY = """\
+POLICY = """\
 # Everything is faster than on a real cluster: idle spans last seconds here.
 t_fwd_s: 20
 reserve_nodes_per_type: 0
@@ -44,7 +44,7 @@ def laptop_site(
     if warm is not None:
         options += ["--warm", *warm]
     with LocalSite.open(
-        scratch, n_nodes=n_nodes, policy=_POLICY + policy, cycle_s=CYCLE_S, options=options
+        scratch, n_nodes=n_nodes, policy=POLICY + policy, cycle_s=CYCLE_S, options=options
     ) as site:
         yield site
 

@@ -6,25 +6,26 @@ processes that it starts are ended in any case. Called by ``cli demo``.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import importlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bftrainer.api.documents import document
 from bftrainer.demo.journal_facts import JournalFacts, collect
-from bftrainer.demo.laptop import CYCLE_S, laptop_site, scratch_directory
-from bftrainer.demo.local_site import LocalSite
+from bftrainer.demo.laptop import POLICY, laptop_site, scratch_directory
 from bftrainer.demo.reference import References, accuracy_in
 from bftrainer.demo.samples import Use, node_seconds
+from bftrainer.demo.site import DemoSite
 from bftrainer.demo.summary import NEXT, Summary, TrainerResult, account, sentences
 from bftrainer.demo.trainers import DemoTrainer, demo_trainers
 from bftrainer.demo.watch import Watch
 from bftrainer.demo.workload import demo_workload
 from bftrainer.errors import BftError, UsageError
-from bftrainer.local.replay import delays_s
 from bftrainer.model.trainer import TrainerState
 
 LOOK_INTERVAL_S = 0.2
@@ -35,8 +36,10 @@ See = Callable[[Watch], None]
 Say = Callable[[str], None]
 
 
-def run_demo(out: Path, n_nodes: int, see: See, say: Say) -> Summary:
+def run_demo(out: Path, n_nodes: int, see: See, say: Say, *, on_lsf: bool = False) -> Summary:
     """Run everything; ``see`` is called after every look, ``say`` a sentence now and then.
+
+    ``on_lsf``: on a stand-in of LSF instead of the embedded batch system.
 
     Raises:
         BftError: something failed; the temporary directory is kept, and its path printed.
@@ -44,26 +47,40 @@ def run_demo(out: Path, n_nodes: int, see: See, say: Say) -> Summary:
     trainers = demo_trainers()
     make_output_directory(out)
     with scratch_directory("bft-demo-") as scratch:
-        say("Starting a small batch system, a daemon, and one process that imports torch.")
-        with laptop_site(scratch, n_nodes=n_nodes, warm=WARM) as site:
+        what = "a stand-in of LSF" if on_lsf else "one process that imports torch"
+        say(f"Starting a small batch system, a daemon, and {what}.")
+        with _site(scratch, n_nodes, on_lsf=on_lsf) as site:
             importlib.import_module("bftrainer.demo.picture")  # slow, as is what we wait for
-            site.server.await_warm()
-            fixed = References(site.server.template_path, scratch / "fixed", trainers)
+            site.await_ready()
+            fixed = References(site.run_plain, scratch / "fixed", trainers)
 
             watch = _live(site, trainers, scratch / "trainers", fixed, see)
-            delays_s = _delays_s(site)
+            delays_s = site.delays_s()
             if not fixed.advance():
                 say("Waiting for the same scripts without bftrainer.")
                 fixed.finish(FIXED_LIMIT_S)
         facts = collect(site.sidecar.entries())
         summary = _summary(watch, facts, trainers, scratch, delays_s)
+        summary = dataclasses.replace(summary, is_wait=on_lsf)
     (out / "summary.json").write_text(json.dumps(document("demo", summary), indent=2) + "\n")
     _draw(watch, facts, summary, out / "timeline.png")
     return summary
 
 
+@contextlib.contextmanager
+def _site(scratch: Path, n_nodes: int, *, on_lsf: bool) -> Iterator[DemoSite]:
+    if on_lsf:
+        from bftrainer.demo.lsf_site import lsf_site  # noqa: PLC0415 - only this needs LSF
+
+        with lsf_site(scratch, n_nodes=n_nodes, policy=POLICY) as on_stand_in:
+            yield on_stand_in
+    else:
+        with laptop_site(scratch, n_nodes=n_nodes, warm=WARM) as local:
+            yield local
+
+
 def _live(
-    site: LocalSite,
+    site: DemoSite,
     trainers: Sequence[DemoTrainer],
     checkpoints: Path,
     fixed: References,
@@ -71,7 +88,7 @@ def _live(
 ) -> Watch:
     """Submit everything and sample until the trainers are done or the time is up."""
     watch = Watch(site)
-    site.server.client.start_workload(demo_workload(site.n_nodes))
+    site.start_workload(demo_workload(site.n_nodes))
     for trainer in trainers:
         (checkpoints / trainer.name).mkdir(parents=True)
         site.client.submit(trainer.spec(checkpoints, n_nodes=site.n_nodes))
@@ -92,19 +109,6 @@ def _require_sound(watch: Watch) -> None:
                 f"The trainer {view.record.spec.name} failed: {view.record.reason}",
                 "Read the logs in the directory named below.",
             )
-
-
-def _delays_s(site: LocalSite) -> tuple[float, ...]:
-    """How much later each ordinary job started than it would have without bftrainer."""
-    client = site.server.client
-    cycle = client.snapshot()["cycle"]
-    found = delays_s(
-        client.history(),
-        n_nodes=site.n_nodes,
-        cycle_s=CYCLE_S,
-        cycle_at_s=cycle["ended_s"] or 0.0,
-    )
-    return tuple(max(0.0, delay_s) for delay_s in found.values())
 
 
 def _summary(

@@ -58,9 +58,11 @@ class Summary:
     pauses_s: tuple[float, ...]
     give_backs: int
     preemptions: int
-    job_delays_s: tuple[float, ...]  # of ordinary jobs, against a replay without bftrainer
+    # Of ordinary jobs, against a replay without bftrainer, or (is_wait) from their submission.
+    job_delays_s: tuple[float, ...]
     worker_failures: tuple[str, ...]
     trainers: tuple[TrainerResult, ...]
+    is_wait: bool = False
 
 
 def account(spans: Sequence[Span], facts: JournalFacts) -> NodeSeconds:
@@ -92,7 +94,8 @@ def sentences(summary: Summary) -> tuple[str, ...]:
     given_back = (
         f"{_nodes(summary.give_backs)} given back before an ordinary job needed them, "
         f"{summary.preemptions} taken (preempted). Ordinary jobs started "
-        f"{_median_and_most(summary.job_delays_s)} later than without bftrainer."
+        f"{_median_and_most(summary.job_delays_s)} "
+        f"{'after their submission' if summary.is_wait else 'later than without bftrainer'}."
     )
     rescales = (
         f"Trainers grew or shrank {summary.rescales} times without being restarted, and paused "

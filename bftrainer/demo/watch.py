@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import time
 
-from bftrainer.demo.local_site import LocalSite
 from bftrainer.demo.samples import Timeline
-from bftrainer.local.adapter import LocalBatchSystem
+from bftrainer.demo.site import DemoSite
 
 
 class Watch:
     """What is known at an instant, after ``look``."""
 
-    def __init__(self, site: LocalSite) -> None:
+    def __init__(self, site: DemoSite) -> None:
         self._site = site
-        self._system = LocalBatchSystem(site.server.client)
         self.started_s = time.time()
         self.timeline = Timeline()
         self.look()
@@ -26,7 +24,7 @@ class Watch:
             BftError: the daemon does not answer.
         """
         self.status = self._site.client.status()
-        self.timeline.add(self._system.snapshot(), self.status.trainers)
+        self.timeline.add(self._site.look(), self.status.trainers)
         self.elapsed_s = time.time() - self.started_s
 
     @property

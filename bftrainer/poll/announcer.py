@@ -200,7 +200,12 @@ def is_stand_in(job_id: str) -> bool:
 
 
 def is_same_job(announced: Job, shown: Job) -> bool:
-    """Whether a shown job may be the announced one; both times are whole seconds."""
+    """Whether a shown job may be the announced one; both times are whole seconds.
+
+    An announcement that knows the job's id carries it as its family (LSF).
+    """
+    if announced.family:
+        return announced.user == shown.user and announced.family == shown.counts_as
     when_s = announced.submit_s or 0.0
     return (
         shown.user == announced.user

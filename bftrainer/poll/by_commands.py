@@ -1,4 +1,4 @@
-"""Base of a small adapter: runs commands, and answers what a first version need not (yet) know.
+"""Base of a small adapter: runs the batch system's commands and says which failed.
 
 docs/howto/add-batch-system.md shows one. Slurm's and LSF's adapters need more of their own.
 """
@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from bftrainer.errors import BatchSystemError
-from bftrainer.model.finding import NOTHING, Finding, Measured
-from bftrainer.poll.announcer import Announcer
+from bftrainer.poll.batch_system import BatchSystem
 from bftrainer.poll.commands import Commands, why_failed
 
 T = TypeVar("T")
@@ -45,8 +44,8 @@ class Reading:
             return None
 
 
-class ByCommands:
-    """Part of a ``BatchSystem``; the adapter adds snapshot, launch_pilot, cancel_pilots, ..."""
+class ByCommands(BatchSystem):
+    """What adapters that run commands have in common; they add what only they can know."""
 
     def __init__(self, commands: Commands) -> None:
         self.commands = commands
@@ -70,14 +69,3 @@ class ByCommands:
     def request_counts(self) -> Mapping[str, int]:
         """Return the number of commands so far, by kind."""
         return self.commands.request_counts()
-
-    def findings(self, _: Measured = NOTHING, /) -> tuple[Finding, ...]:
-        """Return nothing: no settings are checked."""
-        return ()
-
-    def open_announcer(self) -> Announcer | None:
-        """Return None: nobody tells of new jobs, only polls do."""
-        return None
-
-    def close(self) -> None:
-        """Do nothing: nothing is kept open between commands."""

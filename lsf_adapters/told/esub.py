@@ -59,7 +59,7 @@ class SubmissionFiles:
             every_s: between two looks.
 
         Raises:
-            BatchSystemError: BFT-1313, it is missing or cannot be listed; BFT-1314, others could
+            BatchSystemError: BFT-1213, it is missing or cannot be listed; BFT-1214, others could
                 replace users' files.
         """
         self._place, self._pilot_queue, self._slots_of = place, pilot_queue, slots_of
@@ -161,7 +161,7 @@ class SubmissionFiles:
 
     def _unreadable(self, problem: OSError) -> BatchSystemError:
         return BatchSystemError(
-            "BFT-1313",
+            "BFT-1213",
             f"The directory of esub's files {self._place} cannot be read: {problem.strerror}.",
             "Create it with mode 1733 for the daemon's user, on a file system that all submission "
             "hosts share, or leave the option out: the daemon then only polls.",
@@ -169,7 +169,7 @@ class SubmissionFiles:
 
     def _unsafe(self, problem: UntrustedError) -> BatchSystemError:
         return BatchSystemError(
-            "BFT-1314",
+            "BFT-1214",
             f"The directory of esub's files is not trusted: {problem}.",
             f"Make {name_of(self._owner_uid)} its owner and its mode 1733.",
         )

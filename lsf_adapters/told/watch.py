@@ -46,7 +46,7 @@ class EventsFile:
             notice: notices changes of the file.
 
         Raises:
-            BatchSystemError: BFT-1311, it is missing or cannot be read; BFT-1312, others than
+            BatchSystemError: BFT-1211, it is missing or cannot be read; BFT-1212, others than
                 the administrator could write there.
         """
         self._path, self._slots_of, self._owner_uid = path, slots_of, owner_uid
@@ -85,7 +85,7 @@ class EventsFile:
         if problem.errno == errno.ELOOP:
             return self._unsafe(self._path, "is a link")
         return BatchSystemError(
-            "BFT-1311",
+            "BFT-1211",
             f"LSF's events file {self._path} cannot be read: {problem.strerror or problem}.",
             "It is LSB_SHAREDIR/CLUSTER/logdir/lsb.events of lsf.conf; let the daemon's user "
             "read it and enter its directory (for example: setfacl -m u:USER:rx on the directory, "
@@ -95,7 +95,7 @@ class EventsFile:
     def _unsafe(self, path: Path, why: str) -> BatchSystemError:
         owner = "the LSF administrator" if self._owner_uid is None else name_of(self._owner_uid)
         return BatchSystemError(
-            "BFT-1312",
+            "BFT-1212",
             f"LSF's events file is not trusted: {path} {why}.",
             f"Let only {owner} and root write there (chmod go-w), and name the file itself, "
             "not a link to it.",

@@ -258,7 +258,7 @@ class TestNotice:
 
 
 class TestBelieved:
-    def refuses(self, path: Path, why: str, code: str = "BFT-1312") -> None:
+    def refuses(self, path: Path, why: str, code: str = "BFT-1212") -> None:
         with pytest.raises(BatchSystemError, match=why) as raised:
             EventsFile(path, PILOTS, owner_uid=ME)
         assert raised.value.code == code
@@ -297,16 +297,16 @@ class TestBelieved:
         for owner_uid in (ME, None):
             with pytest.raises(BatchSystemError, match="the daemon then only polls") as raised:
                 EventsFile(directory / "lsb.events", PILOTS, owner_uid=owner_uid)
-            assert raised.value.code == "BFT-1311"
+            assert raised.value.code == "BFT-1211"
 
     @pytest.mark.parametrize(
         ("spoil", "code"),
         [
-            (lambda path: path.chmod(0o666), "BFT-1312"),
-            (lambda path: path.parent.chmod(0o777), "BFT-1312"),
-            (lambda path: path.parent.rename(path.parent.with_name("away")), "BFT-1311"),
-            (put_a_pipe_there, "BFT-1312"),
-            (put_a_link_there, "BFT-1312"),
+            (lambda path: path.chmod(0o666), "BFT-1212"),
+            (lambda path: path.parent.chmod(0o777), "BFT-1212"),
+            (lambda path: path.parent.rename(path.parent.with_name("away")), "BFT-1211"),
+            (put_a_pipe_there, "BFT-1212"),
+            (put_a_link_there, "BFT-1212"),
         ],
         ids=["file opened to all", "directory opened to all", "directory gone", "pipe", "link"],
     )
