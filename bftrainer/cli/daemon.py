@@ -41,7 +41,7 @@ def parse_options(pairs: tuple[str, ...]) -> dict[str, str]:
     help="Journal, keys and socket; on a local disk. [default: $BFTRAINER_STATE_DIR]",
 )
 @click.option("--policy", "policy_file", type=click.Path(path_type=Path), help="Policy YAML.")
-@click.option("--batch-system", default="slurm", show_default=True, help="slurm, local, ...")
+@click.option("--batch-system", default="slurm", show_default=True, help="slurm, lsf, local, ...")
 @click.option("--batch-option", "pairs", multiple=True, metavar="KEY=VALUE",
               help="Comes before the policy's batch_options.")  # fmt: skip
 @click.option(

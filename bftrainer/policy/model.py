@@ -166,7 +166,7 @@ class SitePolicy(BaseModel):
         None,
         _NODES,
         "snapshots",
-        "Snapshots in a row in which a node must be idle before it is used; null: 1 on Slurm, "
+        "Snapshots in a row in which a node must be idle before it is used; null: 1 on Slurm and LSF, "
         "2 on local and traces.",
         ge=1,
         le=100,
@@ -404,7 +404,7 @@ class SitePolicy(BaseModel):
         {},
         _DAEMON,
         "",
-        "Options of the batch system, by name (Slurm: docs/howto/slurm-site.md); "
+        "Options of the batch system, by name (docs/howto/slurm-site.md, docs/howto/lsf-site.md); "
         "--batch-option on the command line comes first.",
     )
     journal_days: int = _setting(
