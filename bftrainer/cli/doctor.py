@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--batch-system", default="slurm", show_default=True, help="slurm, lsf, local, ...")
 @click.option("--policy", "policy_file", type=click.Path(path_type=Path), help="Policy YAML.")
 @click.option("--batch-option", "pairs", multiple=True, metavar="KEY=VALUE",
-              help="Option of the batch system; see docs/howto/slurm-site.md, lsf-site.md.")  # fmt: skip
+              help="Option of the batch system; see docs/howto.")  # fmt: skip
 @json_option
 @socket_option
 @click.pass_context

@@ -16,7 +16,7 @@ from bftrainer.demo.samples import Span, Use, node_seconds
 NEXT = """\
 What to do next
   your own script   docs/tutorial.md: change five lines, then  bftrainer try train.py
-  your own cluster  docs/howto/slurm-site.md, lsf-site.md: a daemon on a login node, and  bftrainer doctor"""
+  your own cluster  docs/howto/slurm-site.md or lsf-site.md: a daemon on a login node"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

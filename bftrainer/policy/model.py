@@ -166,8 +166,8 @@ class SitePolicy(BaseModel):
         None,
         _NODES,
         "snapshots",
-        "Snapshots in a row in which a node must be idle before it is used; null: 1 on Slurm and LSF, "
-        "2 on local and traces.",
+        "Snapshots in a row in which a node must be idle before it is used; null: 1 on Slurm and "
+        "LSF, 2 on local and traces.",
         ge=1,
         le=100,
     )
