@@ -1,0 +1,61 @@
+"""An LSF of another kind or release is observed, and nothing is done to it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from bftrainer.errors import BatchSystemError
+from bftrainer.poll.batch_system import PilotRequest
+from lsf_adapters.adapter import LsfBatchSystem, create
+from lsf_adapters.snapshot import OBSERVED_ONLY
+
+RECORDED = Path(__file__).parents[1] / "fixtures" / "lsf" / "volclava"
+PRINTS = {
+    "bhosts": "bhosts-w-unavail",
+    "bjobs": "bjobs-w",
+    "bqueues": "bqueues-l",
+    "bparams": "bparams-l",
+    "lshosts": "lshosts",
+    "lsload": "lsload-lock",
+}
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> LsfBatchSystem:
+    """Commands that print what a volclava did, and another name."""
+    for command, name in PRINTS.items():
+        _command(tmp_path / command, f"cat {RECORDED / name}.txt")
+    _command(tmp_path / "lsid", "echo 'Openlava project 3.3'; echo; echo 'My cluster name is lab'")
+    _command(tmp_path / "bsub", f"touch {tmp_path}/submitted; echo 'Job <1> is submitted to x'")
+    return create({"bindir": str(tmp_path)})
+
+
+def _command(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def test_it_is_seen_but_never_decided_on(other: LsfBatchSystem) -> None:
+    seen = other.snapshot()
+    assert seen.nodes
+    assert seen.jobs
+    assert "dialect" in seen.unread
+    assert not seen.is_complete, "a decision takes nothing from it"
+    assert OBSERVED_ONLY in seen.failures
+
+
+def test_nothing_is_submitted_to_it(other: LsfBatchSystem, tmp_path: Path) -> None:
+    request = PilotRequest(
+        pilot_id="p000001",
+        node="n003",
+        time_limit_s=600.0,
+        agent_argv=(sys.executable, "-c", "pass"),
+        log_path=tmp_path / "log",
+    )
+    with pytest.raises(BatchSystemError) as caught:
+        other.launch_pilot(request)
+    assert caught.value.code == "BFT-1208"
+    assert not (tmp_path / "submitted").exists()
