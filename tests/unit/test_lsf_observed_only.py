@@ -15,7 +15,6 @@ from lsf_adapters.snapshot import OBSERVED_ONLY
 RECORDED = Path(__file__).parents[1] / "fixtures" / "lsf" / "volclava"
 PRINTS = {
     "bhosts": "bhosts-w-unavail",
-    "bjobs": "bjobs-w",
     "bqueues": "bqueues-l",
     "bparams": "bparams-l",
     "lshosts": "lshosts",
@@ -28,6 +27,8 @@ def other(tmp_path: Path) -> LsfBatchSystem:
     """Commands that print what a volclava did, and another name."""
     for command, name in PRINTS.items():
         _command(tmp_path / command, f"cat {RECORDED / name}.txt")
+    long, wide = (RECORDED / f"bjobs-{form}.txt" for form in ("UF-21", "w"))
+    _command(tmp_path / "bjobs", f'case "$*" in *-UF*) cat {long};; *) cat {wide};; esac')
     _command(tmp_path / "lsid", "echo 'Openlava project 3.3'; echo; echo 'My cluster name is lab'")
     _command(tmp_path / "bsub", f"touch {tmp_path}/submitted; echo 'Job <1> is submitted to x'")
     return create({"bindir": str(tmp_path)})
