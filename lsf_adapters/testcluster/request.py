@@ -1,0 +1,75 @@
+"""What a command sends to the server, and what it gets back: plain data and its codec."""
+
+from __future__ import annotations
+
+import pwd
+from dataclasses import dataclass
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One call of a command."""
+
+    argv: list[str]
+    cwd: str
+    umask: int
+    extra: list[str]  # what an esub changed
+    environment: dict[str, str]
+    stdin: bytes
+    uid: int
+    gid: int
+    user: str  # name of the account, or its number if it has none
+
+    @property
+    def verb(self) -> str:
+        """Name of the command."""
+        return self.argv[0]
+
+    @classmethod
+    def decode(cls, head: bytes, stdin: bytes, uid: int, gid: int) -> Self:
+        """Read what ``client.request`` wrote.
+
+        Raises:
+            ValueError: it is not that.
+        """
+        words = [word.decode(errors="surrogateescape") for word in head.split(b"\0")]
+        n_argv = int(words[0])
+        argv = words[1 : 1 + n_argv]
+        cwd, umask, n_extra, *rest = words[1 + n_argv :]
+        extra, variables = rest[: int(n_extra)], rest[int(n_extra) :]
+        if not argv:
+            raise ValueError("no command")
+        return cls(
+            argv=argv,
+            cwd=cwd,
+            umask=int(umask, 8),
+            extra=extra,
+            environment=dict(one.partition("=")[::2] for one in variables if "=" in one),
+            stdin=stdin,
+            uid=uid,
+            gid=gid,
+            user=_name(uid),
+        )
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+@dataclass(slots=True, kw_only=True)
+class Answer:
+    """What a command prints and its exit status."""
+
+    status: int = 0
+    out: str = ""
+    err: str = ""
+
+    def encode(self) -> bytes:
+        """Return what ``client.ask`` reads."""
+        out = self.out.encode(errors="surrogateescape")
+        err = self.err.encode(errors="surrogateescape")
+        return b"%d %d %d\n%s%s" % (self.status, len(out), len(err), out, err)

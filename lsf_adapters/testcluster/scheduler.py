@@ -1,0 +1,384 @@
+"""One pass of the stand-in's scheduler: who starts where, who reserves, who is preempted. Pure.
+
+``batch`` states the wishes of pending jobs and what the others hold, and carries out the plan.
+Jobs are taken by priority of their queue, then in order of submission. Free slots that a parallel
+job cannot use yet are reserved for it; a job of a queue with BACKFILL may use them if its run limit
+ends before the estimated start. Preemption is IBM's: the fewest hosts give way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lsf_adapters.testcluster.config import Parameters, Queue
+
+_MAX_ESTIMATES = 8  # of starts in one pass; the first jobs' are the ones that matter
+FULL = "Job slot limit reached"
+NOT_EMPTY = "Job's requirement for exclusive execution not satisfied"
+EXCLUSIVE = "Running an exclusive job"
+USER_FULL = "User has reached the per-user job slot limit of the queue"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostNow:
+    """A host and why nothing may start there; empty: it may."""
+
+    name: str
+    slots: int
+    gpus: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a started job holds."""
+
+    key: str
+    user: str
+    queue: Queue
+    hosts: tuple[str, ...]  # one per slot
+    start_s: float
+    ends_s: float | None  # by its run limit
+    gpus: int = 0
+    is_exclusive: bool = False
+    is_backfilled: bool = False
+    is_preempted: bool = False  # suspended for others, or being terminated for them
+    is_suspended: bool = False  # for others: its slots are theirs
+    preempted_by: str = ""
+    was_preempted: int = 0
+    obeys: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """A pending job that may start."""
+
+    key: str
+    user: str
+    queue: Queue
+    min_slots: int = 1
+    max_slots: int = 1
+    ptile: int = 0
+    is_one_host: bool = False
+    is_exclusive: bool = False
+    gpus: int = 0
+    ask_hosts: tuple[str, ...] = ()
+    limit_s: float | None = None
+    submit_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A job starts on these hosts, one per slot."""
+
+    key: str
+    hosts: tuple[str, ...]
+    is_backfilled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """Slots kept for a job, and when it is estimated to start where."""
+
+    hosts: tuple[str, ...]
+    estimate_s: float | None = None
+    plan_hosts: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Plan:
+    """What one pass decides."""
+
+    starts: list[Start] = field(default_factory=list)
+    reservations: dict[str, Reservation] = field(default_factory=dict)
+    preempted: dict[str, str] = field(default_factory=dict)  # victim -> who gets its slots
+    resumed: list[str] = field(default_factory=list)
+    reasons: dict[str, list[list[str]]] = field(default_factory=dict)
+
+
+def run_pass(
+    wishes: Sequence[Wish],
+    held: Sequence[Held],
+    hosts: Sequence[HostNow],
+    parameters: Parameters,
+    now_s: float,
+) -> Plan:
+    """Return what starts now; the wishes are in order of submission."""
+    a_pass = _Pass(hosts, held, parameters, now_s)
+    for wish in sorted(wishes, key=lambda wish: -wish.queue.priority):
+        a_pass.serve(wish)
+    a_pass.resume()
+    return a_pass.plan
+
+
+class _Pass:
+    """The books of one pass."""
+
+    def __init__(
+        self,
+        hosts: Sequence[HostNow],
+        held: Sequence[Held],
+        parameters: Parameters,
+        now_s: float,
+    ) -> None:
+        self.plan = Plan()
+        self._hosts = {host.name: host for host in hosts}
+        self._held = list(held)
+        self._parameters = parameters
+        self._now_s = now_s
+        self._free = {host.name: host.slots for host in hosts}
+        self._free_gpus = {host.name: host.gpus for host in hosts}
+        self._suspended = dict.fromkeys(self._hosts, 0)
+        self._kept = dict.fromkeys(self._hosts, 0)  # reserved or promised
+        self._kept_until: dict[str, float] = dict.fromkeys(self._hosts, math.inf)
+        self._occupied: set[str] = set()
+        self._exclusive: set[str] = set()
+        self._of_user: dict[tuple[str, str], int] = {}
+        self._n_estimates = 0
+        for one in held:
+            self._book(one)
+
+    def _book(self, one: Held) -> None:
+        for name in one.hosts:
+            self._free[name] -= 1
+            self._suspended[name] += one.is_suspended
+        for name in set(one.hosts):
+            self._free_gpus[name] -= one.gpus
+            self._occupied.add(name)
+            if one.is_exclusive:
+                self._exclusive.add(name)
+        who = (one.queue.name, one.user)
+        self._of_user[who] = self._of_user.get(who, 0) + len(one.hosts)
+
+    def serve(self, wish: Wish) -> None:
+        """Start a job, preempt for it, or keep slots for it."""
+        if self._is_over_limit(wish):
+            self.plan.reasons[wish.key] = [[USER_FULL, *self._hosts]]
+            return
+        usable = self._usable(wish)
+        room = {name: self._room(wish, name) for name in usable}
+        if chosen := _fit(wish, {name: n - self._kept[name] for name, n in room.items()}):
+            self._start(wish, chosen)
+            return
+        if chosen := self._backfill(wish, room):
+            self._start(wish, chosen, is_backfilled=True)
+            return
+        self._explain(wish)
+        if self._preempt(wish, room):
+            return
+        self._reserve(wish, usable, room)
+
+    def _is_over_limit(self, wish: Wish) -> bool:
+        limit = wish.queue.max_slots_per_user
+        has = self._of_user.get((wish.queue.name, wish.user), 0)
+        return limit is not None and has + wish.min_slots > limit
+
+    def _usable(self, wish: Wish) -> list[str]:
+        """Hosts on which the job might run at some time, in order."""
+        allowed = wish.queue.hosts
+        names = [name for name in wish.ask_hosts if name in self._hosts] or list(self._hosts)
+        return [
+            name
+            for name in names
+            if not self._hosts[name].problem and (not allowed or name in allowed)
+        ]
+
+    def _room(self, wish: Wish, name: str) -> int:
+        """Slots that are free for this job, reserved or not."""
+        if name in self._exclusive or (wish.is_exclusive and name in self._occupied):
+            return 0
+        if wish.gpus > self._free_gpus[name]:
+            return 0
+        lent = self._suspended[name] if wish.queue.is_preemptive else 0
+        return max(0, self._free[name] + lent)
+
+    def _start(self, wish: Wish, chosen: tuple[str, ...], *, is_backfilled: bool = False) -> None:
+        self.plan.starts.append(Start(key=wish.key, hosts=chosen, is_backfilled=is_backfilled))
+        started = Held(
+            key=wish.key,
+            user=wish.user,
+            queue=wish.queue,
+            hosts=chosen,
+            start_s=self._now_s,
+            ends_s=None if wish.limit_s is None else self._now_s + wish.limit_s,
+            gpus=wish.gpus,
+            is_exclusive=wish.is_exclusive,
+        )
+        self._held.append(started)
+        self._book(started)
+        if is_backfilled:
+            self._shrink(chosen)
+
+    def _shrink(self, taken: Sequence[str]) -> None:
+        """Take slots that are used meanwhile out of the reservations."""
+        for name in taken:
+            for key, kept in self.plan.reservations.items():
+                if name in kept.hosts:
+                    left = list(kept.hosts)
+                    left.remove(name)
+                    self.plan.reservations[key] = Reservation(
+                        hosts=tuple(left), estimate_s=kept.estimate_s, plan_hosts=kept.plan_hosts
+                    )
+                    self._kept[name] -= 1
+                    break
+
+    def _backfill(self, wish: Wish, room: Mapping[str, int]) -> tuple[str, ...] | None:
+        if not wish.queue.backfills or wish.limit_s is None or wish.is_exclusive:
+            return None
+        ends_s = self._now_s + wish.limit_s
+        return _fit(
+            wish,
+            {
+                name: n if ends_s <= self._kept_until[name] < math.inf else n - self._kept[name]
+                for name, n in room.items()
+            },
+        )
+
+    # -- preemption -----------------------------------------------------------------
+
+    def _preempt(self, wish: Wish, room: Mapping[str, int]) -> bool:
+        """Have others give way; return whether the job will start when they are gone."""
+        if not wish.queue.is_preemptive:
+            return False
+        if self._now_s < wish.submit_s + self._parameters.preempt_delay_s:
+            return False
+        coming = dict.fromkeys(room, 0)  # slots of those that already give way to this job
+        possible: dict[str, list[Held]] = {name: [] for name in room}
+        for one in self._held:
+            for name in set(one.hosts) & room.keys():
+                if one.preempted_by == wish.key and not one.is_suspended:
+                    coming[name] += one.hosts.count(name)
+                elif self._may_be_preempted(one, wish):
+                    possible[name].append(one)
+        base = {name: self._net_room(wish, name) + coming[name] for name in room}
+        if chosen := _fit(wish, base):
+            self._keep(chosen)
+            return True
+        with_victims = {
+            name: base[name] + sum(one.hosts.count(name) for one in possible[name])
+            for name in sorted(room, key=lambda name: -base[name])
+        }
+        chosen = _fit(wish, with_victims)
+        if chosen is None:
+            return False
+        for name in dict.fromkeys(chosen):
+            lacks = chosen.count(name) - base[name]
+            self._choose_victims(wish, name, lacks, possible[name])
+        self._keep(chosen)
+        return True
+
+    def _net_room(self, wish: Wish, name: str) -> int:
+        if wish.is_exclusive:
+            return 0
+        return self._room(wish, name) - self._kept[name]
+
+    def _choose_victims(self, wish: Wish, name: str, lacks: int, possible: list[Held]) -> None:
+        """Take the lowest priority first, then who started last."""
+        for one in sorted(possible, key=lambda one: (one.queue.priority, -one.start_s)):
+            if lacks <= 0:
+                return
+            if one.key not in self.plan.preempted:
+                self.plan.preempted[one.key] = wish.key
+            lacks -= one.hosts.count(name)
+
+    def _may_be_preempted(self, one: Held, wish: Wish) -> bool:
+        jobtypes = self._parameters.preempt_jobtype
+        most = self._parameters.max_job_preempt
+        return (
+            one.queue.is_preemptable
+            and one.queue.priority < wish.queue.priority
+            and one.obeys
+            and not one.is_preempted
+            and one.key not in self.plan.preempted
+            and (not one.queue.backfills or "BACKFILL" in jobtypes)
+            and (not one.is_exclusive or "EXCLUSIVE" in jobtypes)
+            and (most is None or one.was_preempted < most)
+        )
+
+    def _keep(self, chosen: Sequence[str]) -> None:
+        for name in chosen:
+            self._kept[name] += 1
+
+    def resume(self) -> None:
+        """Let suspended jobs go on whose slots nobody needs any more."""
+        for one in self._held:
+            if one.is_suspended and all(self._free[name] >= 0 for name in one.hosts):
+                self.plan.resumed.append(one.key)
+
+    # -- reservation ------------------------------------------------------------------
+
+    def _reserve(self, wish: Wish, usable: Sequence[str], room: Mapping[str, int]) -> None:
+        if not wish.queue.reserve_passes or wish.min_slots < 2 or wish.is_exclusive:
+            return
+        if self._n_estimates >= _MAX_ESTIMATES:
+            return
+        self._n_estimates += 1
+        most = wish.ptile or wish.min_slots
+        kept: list[str] = []
+        for name in reversed(usable):  # as recorded
+            n = min(room[name] - self._kept[name], most, wish.min_slots - len(kept))
+            if wish.ptile and n < min(wish.ptile, wish.min_slots - len(kept)):
+                continue  # this host cannot give what the job needs on each
+            kept += [name] * max(0, n)
+        estimate_s, where = self._estimate(wish, usable)
+        self.plan.reservations[wish.key] = Reservation(
+            hosts=tuple(kept), estimate_s=estimate_s, plan_hosts=where
+        )
+        self._keep(kept)
+        for name in set(kept):
+            until = -math.inf if estimate_s is None else estimate_s
+            self._kept_until[name] = min(self._kept_until[name], until)
+
+    def _estimate(self, wish: Wish, usable: Sequence[str]) -> tuple[float | None, tuple[str, ...]]:
+        """When enough slots will be free if every job runs until its limit."""
+        free = {name: self._room(wish, name) for name in usable}
+        for one in sorted(
+            (one for one in self._held if one.ends_s is not None),
+            key=lambda one: one.ends_s or 0.0,
+        ):
+            for name in one.hosts:
+                if name in free:
+                    free[name] += 1
+            if chosen := _fit(wish, free):
+                return max(self._now_s, one.ends_s or 0.0), chosen
+        return None, ()
+
+    def _explain(self, wish: Wish) -> None:
+        """Say per host why the job does not run there."""
+        reasons: dict[str, list[str]] = {}
+        for name, host in reversed(self._hosts.items()):  # as recorded
+            if wish.ask_hosts and name not in wish.ask_hosts and host.slots:
+                continue
+            if host.problem:
+                why = host.problem
+            elif name in self._exclusive:
+                why = EXCLUSIVE
+            elif wish.is_exclusive and name in self._occupied:
+                why = NOT_EMPTY if self._free[name] else FULL
+            else:
+                why = FULL
+            reasons.setdefault(why, []).append(name)
+        self.plan.reasons[wish.key] = [[why, *names] for why, names in reasons.items()]
+
+
+def _fit(wish: Wish, room: Mapping[str, int]) -> tuple[str, ...] | None:
+    """Choose hosts with that room, one name per slot; ``None``: they do not suffice."""
+    if wish.is_one_host:
+        for name, n in room.items():
+            if n >= wish.min_slots:
+                return (name,) * min(n, wish.max_slots)
+        return None
+    chosen: list[str] = []
+    for name, n in room.items():
+        lacks = wish.max_slots - len(chosen)
+        if wish.ptile:
+            share = min(wish.ptile, lacks)
+            if n >= share:
+                chosen += [name] * share
+        elif n > 0:
+            chosen += [name] * min(n, lacks)
+        if len(chosen) == wish.max_slots:
+            return tuple(chosen)
+    return tuple(chosen) if len(chosen) >= wish.min_slots and chosen else None
