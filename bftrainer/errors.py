@@ -4,10 +4,10 @@ Every error that a user can cause is a ``BftError``: a code that never changes i
 sentence of cause, one next step. The command line prints these three and exits with
 ``exit_code``; a traceback is printed only for bugs.
 
-Code ranges: 10xx command line and submission, 11xx daemon and API, 12xx batch
-systems, 13xx wire and agents, 14xx trainers and elastic runtime (defined in
-``bftrainer.elastic``, which imports nothing else of ours), 20xx-21xx policy files, 22xx journal,
-30xx decision, 40xx traces and workloads, 41xx simulator, 42xx profiler.
+Code ranges: 10xx command line and submission, 11xx daemon and API, 12xx batch systems, 13xx wire
+and agents (137x: the example of docs/howto/add-batch-system.md), 14xx trainers and elastic runtime
+(defined in ``bftrainer.elastic``, which imports nothing else of ours), 20xx-21xx policy files, 22xx
+journal, 30xx decision, 40xx traces and workloads, 41xx simulator, 42xx profiler.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from bftrainer.model.finding import NOTHING, Finding, Measured, Weight
 from lsf_adapters.dialect import Dialect
 from lsf_adapters.preemption import preemption
-from lsf_adapters.settings import Facts, SiteQueue
+from lsf_adapters.queues import Queue
+from lsf_adapters.settings import Facts
 
 NOT_KNOWN = "lsid names neither IBM Spectrum LSF 10.1 nor volclava 2."
 USUAL_CYCLE_S = 10.0  # MBD_SLEEP_TIME that the installers set
@@ -61,7 +62,7 @@ def _queue(facts: Facts) -> Iterator[Finding]:
         )
         return
     yield from _closed(facts, pilots)
-    if "BACKFILL" not in pilots.queue.policies:
+    if "BACKFILL" not in pilots.policies:
         yield Finding(
             code="BFT-1298",
             weight=Weight.LOSS,
@@ -70,7 +71,7 @@ def _queue(facts: Facts) -> Iterator[Finding]:
             "gets a pilot onto them (measured).",
             remedy=f"{where}: BACKFILL = Y",
         )
-    limit_s = pilots.queue.limit_max_s
+    limit_s = pilots.limit_max_s
     if limit_s is not None and limit_s < USUAL_PILOT_S:
         yield Finding(
             code="BFT-1299",
@@ -81,7 +82,7 @@ def _queue(facts: Facts) -> Iterator[Finding]:
             remedy=f"{where}: RUNLIMIT = 10 {USUAL_PILOT_S / 60:g}, or pilot_time_limit_s: "
             f"{limit_s:g} in the policy",
         )
-    is_rerun = pilots.said.get("RERUNNABLE", "no").lower().startswith("y")
+    is_rerun = pilots.settings.get("RERUNNABLE", "no").lower().startswith("y")
     if is_rerun and facts.dialect is not Dialect.IBM:  # there bsub -rn overrides it
         yield Finding(
             code="BFT-1239",
@@ -93,8 +94,8 @@ def _queue(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _closed(facts: Facts, pilots: SiteQueue) -> Iterator[Finding]:
-    name, status = facts.pilot_queue, pilots.queue.status
+def _closed(facts: Facts, pilots: Queue) -> Iterator[Finding]:
+    name, status = facts.pilot_queue, pilots.status
     if facts.user == "root" and facts.dialect is Dialect.VOLCLAVA:
         yield _refused(
             "the daemon runs as root",
@@ -136,7 +137,7 @@ def _ending(facts: Facts) -> Iterator[Finding]:
             f"{2 * interval_s:g} s (22 s at 10, measured); ours end at the first signal.",
             remedy="lsb.params: JOB_TERMINATE_INTERVAL = 5",
         )
-    shown = facts.pilots.said.get("TERMINATE", "").strip("[] ") if facts.pilots else ""
+    shown = facts.pilots.settings.get("TERMINATE", "").strip("[] ") if facts.pilots else ""
     if shown and "KILL" not in shown:
         yield Finding(
             code="BFT-1237",
@@ -169,7 +170,7 @@ def _slow_end(facts: Facts, measured: Measured) -> Iterator[Finding]:
     if end_s is None or end_s <= measured.promise_s:
         return
     shown = facts.parameters.get("SBD_SLEEP_TIME", "not known")
-    post = facts.pilots.said.get("POST_EXEC", "") if facts.pilots else ""
+    post = facts.pilots.settings.get("POST_EXEC", "") if facts.pilots else ""
     yield Finding(
         code="BFT-1237",
         weight=Weight.HARM,

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 from bftrainer.model.finding import Finding, Weight
 from lsf_adapters.dialect import Dialect
-from lsf_adapters.settings import Facts, SiteQueue, number_of
+from lsf_adapters.queues import Queue
+from lsf_adapters.settings import Facts, number_of
 
 _LIST = r"\b{}\b(?:\s*[\[(]([^\])]*)[\])])?"
 _PREEMPTABLE = re.compile(_LIST.format("PREEMPTABLE"))
@@ -33,12 +34,12 @@ def preemption(facts: Facts) -> Iterator[Finding]:
         return
     if pilots is not None:
         if left := [q for q in facts.others if not _can_preempt(q, pilots)]:
-            names = ", ".join(sorted(q.queue.name for q in left))
+            names = ", ".join(sorted(q.name for q in left))
             yield _none(
                 f"no job of {names} preempts {facts.pilot_queue}",
                 f"lsb.queues, {facts.pilot_queue}: PREEMPTION = PREEMPTABLE",
             )
-        elif facts.others and "PREEMPT" not in pilots.said.get("TERMINATE_WHEN", ""):
+        elif facts.others and "PREEMPT" not in pilots.settings.get("TERMINATE_WHEN", ""):
             yield _suspended(facts.pilot_queue)
     yield from _late(facts)
     yield from _exempt(facts)
@@ -48,11 +49,11 @@ def preemption(facts: Facts) -> Iterator[Finding]:
 def _order(facts: Facts) -> Iterator[Finding]:
     if facts.pilots is None:
         return
-    own = facts.pilots.queue.priority
-    below = sorted(q.queue.name for q in facts.others if q.queue.priority <= own)
+    own = facts.pilots.priority
+    below = sorted(q.name for q in facts.others if q.priority <= own)
     if not below:
         return
-    lowest = min(q.queue.priority for q in facts.others)
+    lowest = min(q.priority for q in facts.others)
     remedy = f"lsb.queues, {facts.pilot_queue}: PRIORITY = {lowest - 1}"
     if lowest <= 1:  # a priority is 1 at least
         remedy = f"lsb.queues, {', '.join(below)}: PRIORITY above {own}"
@@ -65,12 +66,12 @@ def _order(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _can_preempt(other: SiteQueue, pilots: SiteQueue) -> bool:
+def _can_preempt(other: Queue, pilots: Queue) -> bool:
     """Whether either queue says so: a preemptable one need not be met by a preemptive one."""
-    if other.queue.priority <= pilots.queue.priority:
+    if other.priority <= pilots.priority:
         return True  # BFT-1297 says that
-    return _includes(_PREEMPTABLE, pilots.preemption, other.queue.name) or _includes(
-        _PREEMPTIVE, other.preemption, pilots.queue.name
+    return _includes(_PREEMPTABLE, pilots.preemption, other.name) or _includes(
+        _PREEMPTIVE, other.preemption, pilots.name
     )
 
 
@@ -108,9 +109,9 @@ def _suspended(name: str) -> Finding:
 def _late(facts: Facts) -> Iterator[Finding]:
     said = [("lsb.params", facts.parameters.get("PREEMPT_DELAY", ""))]
     said += [
-        (f"lsb.queues, {q.queue.name}", q.said["PREEMPT_DELAY"])
+        (f"lsb.queues, {q.name}", q.settings["PREEMPT_DELAY"])
         for q in facts.others
-        if "PREEMPT_DELAY" in q.said
+        if "PREEMPT_DELAY" in q.settings
     ]
     for where, value in said:
         if delay_s := number_of(value) or 0.0:
@@ -133,7 +134,7 @@ def _late(facts: Facts) -> Iterator[Finding]:
 
 
 def _exempt(facts: Facts) -> Iterator[Finding]:
-    own = facts.pilots.said if facts.pilots else {}
+    own = facts.pilots.settings if facts.pilots else {}
     for name in (*_NEVER_AGAIN, *_NOT_NOW):
         value = number_of(own.get(name, facts.parameters.get(name, "")))
         if not value:
@@ -154,8 +155,8 @@ def _exempt(facts: Facts) -> Iterator[Finding]:
 def _kinds(facts: Facts) -> Iterator[Finding]:
     """Check PREEMPT_JOBTYPE: pilots backfill, and ordinary jobs may be exclusive."""
     said = facts.parameters.get("PREEMPT_JOBTYPE", "").upper().split()
-    needs_exclusive = any("EXCLUSIVE" in q.queue.policies for q in facts.others)
-    backfills = facts.pilots is None or "BACKFILL" in facts.pilots.queue.policies
+    needs_exclusive = any("EXCLUSIVE" in q.policies for q in facts.others)
+    backfills = facts.pilots is None or "BACKFILL" in facts.pilots.policies
     needed = {"BACKFILL": backfills, "EXCLUSIVE": needs_exclusive}
     missing = [word for word, is_needed in needed.items() if is_needed and word not in said]
     costs = {

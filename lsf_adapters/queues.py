@@ -14,12 +14,19 @@ from bftrainer.model.cluster import Partition
 
 DEFAULT_CYCLE_S = 10.0  # MBD_SLEEP_TIME where lsb.params does not set it (installers' template)
 _QUEUE = re.compile(r"^QUEUE: (\S+)\s*$", re.MULTILINE)
-_STATISTICS = re.compile(r"^PRIO NICE STATUS[^\n]*\n\s*(-?\d{1,9})\s+\S+\s+(\S+)", re.MULTILINE)
+_STATISTICS = re.compile(
+    r"^PRIO NICE STATUS +MAX JL/U JL/P JL/H NJOBS +PEND +RUN +SSUSP +USUSP +RSV[^\n]*\n"
+    r"\s*(-?\d{1,9})\s+\S+\s+(\S+)",
+    re.MULTILINE,
+)
 _LIMIT = r"^{} LIMITS:\n(?:[^\n]+\n)*? RUNLIMIT *\n (\d{{1,9}}(?:\.\d+)?) min"
 _DEFAULT_LIMIT = re.compile(_LIMIT.format("DEFAULT"), re.MULTILINE)
 _MAXIMUM_LIMIT = re.compile(_LIMIT.format("MAXIMUM"), re.MULTILINE)
-_SETTING = re.compile(r"^([A-Z][A-Z _]+[A-Z]):\s+(.*?)\s*$", re.MULTILINE)
-_PARAMETER = re.compile(r"^\s*([A-Z][A-Z_]+)\s*=\s*(.*?)\s*$", re.MULTILINE)
+# LSF writes some lines with a colon and some with an equals sign: ``RERUNNABLE :  yes``.
+_SETTING = re.compile(r"^[ \t]*([A-Z][A-Z_ ]*[A-Z])[ \t]*[:=][ \t]*(.*?)[ \t]*$", re.MULTILINE)
+_PARAMETER = re.compile(r"^[ \t]*([A-Z][A-Z_]+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+_ACCEPT = re.compile(r"^Interval for a host to accept two jobs is (\d{1,9}) seconds", re.MULTILINE)
+_DELAY = re.compile(r"^Schedule delay for a new job is (\d{1,9}) seconds", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +40,9 @@ class Queue:
     limit_s: float | None = None  # default run limit
     limit_max_s: float | None = None  # hard run limit
     policies: frozenset[str] = frozenset()  # BACKFILL, PREEMPTABLE, ...
-    settings: Mapping[str, str] = field(default_factory=dict)  # further lines, KEY: value
+    accept_s: float | None = None  # between two jobs that a host accepts
+    new_job_delay_s: float | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)  # lines, by name in lsb.queues
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -44,6 +53,25 @@ class Queue:
     def includes(self, host: str, known: Collection[str]) -> bool:
         """Whether it uses the host; groups are not expanded and count as all hosts."""
         return not self.hosts or host in self.hosts or not set(self.hosts) <= set(known)
+
+    @property
+    def preemption(self) -> str:
+        """What is printed of PREEMPTION, with names of queues where there are any."""
+        shown = (self.settings.get("SCHEDULING POLICIES", ""), self.settings.get("PREEMPTION", ""))
+        return " ".join(text for text in shown if "PREEMPT" in text)
+
+    @property
+    def users(self) -> tuple[str, ...]:
+        """Who may submit; (): everybody."""
+        said = self.settings.get("USERS", "all").split()
+        return () if not said or said[0] == "all" else tuple(said)
+
+    def may_submit(self, user: str) -> bool:
+        """Whether a user may; groups (``name/``) are not looked up and count as yes."""
+        said = self.settings.get("USERS", "all").split()
+        if f"~{user}" in said:
+            return False
+        return not self.users or user in said or any(word.endswith("/") for word in said)
 
     def as_partition(self) -> Partition:
         """Return it as ``decide`` sees it: LSF serves queues by priority."""
@@ -76,7 +104,10 @@ def _queue(name: str, block: str) -> Queue:
     if statistics is None:
         raise ParseError(f"queue {name[:40]} without priority and status")
     settings = dict(_SETTING.findall(block))
+    if "HOSTS" not in settings:
+        raise ParseError(f"queue {name[:40]} without hosts: cut off")
     policies = settings.get("SCHEDULING POLICIES", "").split()
+    accept, delay = _ACCEPT.search(block), _DELAY.search(block)
     return Queue(
         name=name,
         priority=int(statistics[1]),
@@ -85,6 +116,8 @@ def _queue(name: str, block: str) -> Queue:
         limit_s=_seconds(_DEFAULT_LIMIT, block),
         limit_max_s=_seconds(_MAXIMUM_LIMIT, block),
         policies=frozenset(word.partition("(")[0] for word in policies),
+        accept_s=float(accept[1]) if accept else None,
+        new_job_delay_s=float(delay[1]) if delay else None,
         settings=settings,
     )
 

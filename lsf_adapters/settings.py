@@ -1,15 +1,13 @@
 """What LSF prints of its settings, for ``doctor`` and ``site_files``.
 
-``read_settings`` runs the commands, ``facts`` parses their output and is pure. The queues' own
-lines are parsed here once more, because LSF writes some with a colon and some with an equals sign
-(``RERUNNABLE :  yes``, ``TERMINATE_WHEN = LOAD``). Sources: bqueues(1), bparams(1), badmin(8),
-lsf.conf(5) of LSF 10.1 and volclava 2.2.
+``SettingsReader`` runs the commands, ``facts`` parses their output and is pure. Sources:
+bqueues(1), bparams(1), badmin(8), lsf.conf(5) of LSF 10.1 and volclava 2.2.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,15 +16,10 @@ from bftrainer.poll.commands import why_failed
 from lsf_adapters import commands
 from lsf_adapters.commands import LsfCommands
 from lsf_adapters.dialect import Dialect, cluster_of
-from lsf_adapters.queues import Queue, queues
+from lsf_adapters.queues import Queue, parameters, queues
 
 BPARAMS_ALL = ("bparams", "-a")  # all parameters; of LSF 10.1 alone
 SHOWCONF = ("badmin", "showconf", "mbd")
-_HEAD = re.compile(r"^QUEUE: (\S+)\s*$", re.MULTILINE)
-_LINE = re.compile(r"^[ \t]*([A-Z][A-Z_ ]*[A-Z])[ \t]*[:=][ \t]*(.*?)[ \t]*$", re.MULTILINE)
-_ACCEPT = re.compile(r"^Interval for a host to accept two jobs is (\d{1,9}) seconds", re.MULTILINE)
-_DELAY = re.compile(r"^Schedule delay for a new job is (\d{1,9}) seconds", re.MULTILINE)
-_PARAMETER = re.compile(r"^[ \t]*([A-Z][A-Z_]+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _NUMBER = re.compile(r"\d{1,9}(?!\d)")
 
 
@@ -44,41 +37,12 @@ class LsfSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SiteQueue:
-    """A queue with every line that is printed of it."""
-
-    queue: Queue
-    said: Mapping[str, str]  # by its name in lsb.queues
-    accept_s: float | None  # between two jobs that a host accepts
-    new_job_delay_s: float | None
-
-    @property
-    def preemption(self) -> str:
-        """What is printed of PREEMPTION, with names of queues where there are any."""
-        shown = (self.said.get("SCHEDULING POLICIES", ""), self.said.get("PREEMPTION", ""))
-        return " ".join(text for text in shown if "PREEMPT" in text)
-
-    @property
-    def users(self) -> tuple[str, ...]:
-        """Who may submit; (): everybody."""
-        said = self.said.get("USERS", "all").split()
-        return () if not said or said[0] == "all" else tuple(said)
-
-    def may_submit(self, user: str) -> bool:
-        """Whether a user may; groups (``name/``) are not looked up and count as yes."""
-        said = self.said.get("USERS", "all").split()
-        if f"~{user}" in said:
-            return False
-        return not self.users or user in said or any(word.endswith("/") for word in said)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """The settings as data."""
 
     dialect: Dialect
     cluster: str
-    queues: Mapping[str, SiteQueue]
+    queues: Mapping[str, Queue]
     pilot_queue: str
     parameters: Mapping[str, str]
     conf: Mapping[str, str] | None
@@ -86,12 +50,12 @@ class Facts:
     why_not_told: str = ""
 
     @property
-    def pilots(self) -> SiteQueue | None:
+    def pilots(self) -> Queue | None:
         """The pilots' queue; None: there is none."""
         return self.queues.get(self.pilot_queue)
 
     @property
-    def others(self) -> tuple[SiteQueue, ...]:
+    def others(self) -> tuple[Queue, ...]:
         """All other queues."""
         return tuple(one for name, one in self.queues.items() if name != self.pilot_queue)
 
@@ -116,34 +80,16 @@ def facts(settings: LsfSettings) -> Facts:
     Raises:
         ParseError: lsid or bqueues printed something unexpected.
     """
-    known = queues(settings.queues)
     return Facts(
         dialect=Dialect.of(settings.lsid),
         cluster=cluster_of(settings.lsid),
-        queues=dict(_site_queues(settings.queues, known)),
+        queues=queues(settings.queues),
         pilot_queue=settings.pilot_queue,
-        parameters=dict(_PARAMETER.findall(settings.parameters)),
-        conf=None if settings.conf is None else dict(_PARAMETER.findall(settings.conf)),
+        parameters=parameters(settings.parameters),
+        conf=None if settings.conf is None else parameters(settings.conf),
         user=settings.user,
         why_not_told=settings.why_not_told,
     )
-
-
-def _site_queues(text: str, known: Mapping[str, Queue]) -> Iterator[tuple[str, SiteQueue]]:
-    heads = list(_HEAD.finditer(text))
-    ends = [*(head.start() for head in heads[1:]), len(text)]
-    for head, end in zip(heads, ends, strict=True):
-        block = text[head.end() : end]
-        accept, delay = _ACCEPT.search(block), _DELAY.search(block)
-        yield (
-            head[1],
-            SiteQueue(
-                queue=known[head[1]],
-                said=dict(_LINE.findall(block)),
-                accept_s=float(accept[1]) if accept else None,
-                new_job_delay_s=float(delay[1]) if delay else None,
-            ),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

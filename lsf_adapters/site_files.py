@@ -7,6 +7,7 @@ a line that it does not know (measured), so it gets none about preemption.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from bftrainer.hostlist import ParseError
@@ -15,6 +16,7 @@ from bftrainer.poll.site_inspector import FirstSetting, checklist, first_policy
 from lsf_adapters import doctor
 from lsf_adapters.dialect import Dialect
 from lsf_adapters.settings import Facts
+from lsf_adapters.told import script
 
 ACCOUNT = "bftrainer"  # of the daemon, where nobody has said another
 QUEUES_NAME = "lsb.queues.bftrainer"
@@ -42,6 +44,7 @@ def site_files(facts: Facts, options: Mapping[str, Any]) -> tuple[SiteFile, ...]
         for file in (
             _lines(facts, "lsb.params: ", PARAMS_NAME, f"{configdir(facts)}/lsb.params"),
             _lines(facts, "lsf.conf: ", CONF_NAME, f"{_envdir(options)}/lsf.conf"),
+            _esub(facts, options),
         )
         if file is not None
     ]
@@ -69,9 +72,9 @@ def _envdir(options: Mapping[str, Any]) -> str:
 
 def _queue(facts: Facts) -> SiteFile:
     own = facts.pilots
-    lowest = min((q.queue.priority for q in facts.others), default=2)
-    priority = max(1, min(own.queue.priority if own else lowest - 1, lowest - 1))
-    minutes = (own.queue.limit_max_s if own else None) or doctor.USUAL_PILOT_S
+    lowest = min((q.priority for q in facts.others), default=2)
+    priority = max(1, min(own.priority if own else lowest - 1, lowest - 1))
+    minutes = (own.limit_max_s if own else None) or doctor.USUAL_PILOT_S
     values = {
         "QUEUE_NAME": facts.pilot_queue,
         "DESCRIPTION": "pilots of bftrainer, on idle hosts only",
@@ -84,8 +87,11 @@ def _queue(facts: Facts) -> SiteFile:
     }
     if facts.dialect is Dialect.IBM:
         values |= {"PREEMPTION": "PREEMPTABLE", "TERMINATE_WHEN": "PREEMPT"}
-    lines = [f"{name:<14} = {value}" for name, value in values.items()]
-    if tied := sorted(q.queue.name for q in facts.others if q.queue.priority <= priority):
+    elif any(q.new_job_delay_s == 0 for q in facts.queues.values()):
+        values["NEW_JOB_SCHED_DELAY"] = "0"  # pilots start as soon as other jobs
+    width = max(map(len, values))
+    lines = [f"{name:<{width}} = {value}" for name, value in values.items()]
+    if tied := sorted(q.name for q in facts.others if q.priority <= priority):
         lines.insert(0, f"# Raise PRIORITY of {', '.join(tied)} above {priority} first.")
     verb = "append it to" if own is None else f"it replaces the queue {facts.pilot_queue} in"
     return SiteFile(
@@ -97,8 +103,8 @@ def _queue(facts: Facts) -> SiteFile:
 
 def _hosts(facts: Facts) -> str:
     """Return the hosts of the pilots' queue, or those of the default one."""
-    like = facts.pilots or next((q for q in facts.others if q.queue.is_default), None)
-    said = like.said.get("HOSTS", "all") if like else "all"
+    like = facts.pilots or next((q for q in facts.others if q.is_default), None)
+    said = like.settings.get("HOSTS", "all") if like else "all"
     # bqueues(1) marks groups of hosts with a slash.
     return "all" if said.startswith("all") else " ".join(w.rstrip("/") for w in said.split())
 
@@ -116,9 +122,28 @@ def _lines(facts: Facts, prefix: str, name: str, where: str) -> SiteFile | None:
     return SiteFile(name=name, text="\n".join(lines) + "\n", about=f"put its lines into {where}")
 
 
+def _esub(facts: Facts, options: Mapping[str, Any]) -> SiteFile | None:
+    """Return the script that tells of submissions where ``esub_place`` is an option."""
+    if "esub_place" not in options:
+        return None
+    try:
+        text = script.script(Path(str(options["esub_place"])))
+    except ValueError as problem:
+        raise ParseError(f"esub_place: {problem}.") from problem
+    # volclava has no epsub.
+    name = script.BEFORE if facts.dialect is Dialect.VOLCLAVA else script.AFTER
+    known = (facts.conf or {}).get("LSF_SERVERDIR", "").strip('"') or "LSF_SERVERDIR"
+    return SiteFile(
+        name=name,
+        text=text,
+        about=f'into {known}, and LSB_ESUB_METHOD="{script.METHOD}" into lsf.conf',
+        is_executable=True,
+    )
+
+
 def _settings(facts: Facts) -> list[FirstSetting]:
     rarely_s = facts.number("SBD_SLEEP_TIME") or 7.0  # that of the installers
-    limit_s = facts.pilots.queue.limit_max_s if facts.pilots else None
+    limit_s = facts.pilots.limit_max_s if facts.pilots else None
     found = [
         FirstSetting(
             name="harm_slo_s",
@@ -138,7 +163,7 @@ def _settings(facts: Facts) -> list[FirstSetting]:
 def _events(facts: Facts, options: Mapping[str, Any]) -> dict[str, str]:
     """Return where mbatchd writes lsb.events, if that is known."""
     shared = (facts.conf or {}).get("LSB_SHAREDIR", "").strip('"')
-    if "events_file" in options or not shared:
+    if {"events_file", "esub_place"} & options.keys() or not shared:
         return {}
     where = shared if facts.dialect is Dialect.VOLCLAVA else f"{shared}/{facts.cluster}"
     return {"events_file": f"{where}/logdir/lsb.events"}
@@ -166,5 +191,10 @@ def _steps(facts: Facts, files: Sequence[SiteFile], options: Mapping[str, Any]) 
             f"{facts.user} must be able to read {events}, as all can where LSF was installed with "
             f"its defaults. Else, on its directory: `setfacl -m u:{facts.user}:rx`, and `setfacl "
             f"-d -m u:{facts.user}:r`, because LSF begins a new file now and then."
+        )
+    if place := options.get("esub_place"):
+        steps.append(
+            f"`mkdir -m {script.PLACE_MODE:o} {place}` and `chown {facts.user} {place}`, where "
+            "every submission host sees it."
         )
     return [*steps, f"All that follows is done as {facts.user}, on a host with LSF's commands."]

@@ -34,6 +34,7 @@ VERBS = {
     "profile": ("bftrainer.cli.profile:profile", "Predict how a script scales."),
     "policy": ("bftrainer.cli.policy:policy", "Check and show the admin's policy."),
     "doctor": ("bftrainer.cli.doctor:doctor", "Name settings that would hurt ordinary jobs."),
+    "site": ("bftrainer.cli.site:site", "Say what an administrator is to install here."),
     "report": ("bftrainer.cli.report:report", "Sum up what ordinary jobs noticed of us."),
     "metrics": ("bftrainer.cli.metrics:metrics", "Print the daemon's metrics for Prometheus."),
     "daemon": ("bftrainer.cli.daemon:daemon", "Run the daemon of this user."),

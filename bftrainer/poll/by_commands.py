@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from bftrainer.errors import BatchSystemError
@@ -40,7 +41,7 @@ class Reading:
             return parse(done.stdout)
         except _ODD as problem:
             words = f"{type(problem).__name__}: {problem}"[:_MOST_WORDS]
-            self.failures.append(f"{argv[0]} printed something unexpected ({words}).")
+            self.failures.append(f"{Path(argv[0]).name} printed something unexpected ({words}).")
             return None
 
 
