@@ -55,13 +55,13 @@ class LsfTestCluster:
         """Return the cluster that was started in a directory.
 
         Raises:
-            UsageError: BFT-1350, there is none.
+            UsageError: BFT-1276, there is none.
         """
         try:
             return cls(LsfConfig.load(directory))
         except FileNotFoundError as problem:
             raise UsageError(
-                "BFT-1350",
+                "BFT-1276",
                 f"There is no stand-in of LSF in {directory}.",
                 "Start one with LsfTestCluster(LsfConfig(directory=...)).up().",
             ) from problem
@@ -86,8 +86,8 @@ class LsfTestCluster:
         What an earlier run left in the directory is ended and removed first.
 
         Raises:
-            UsageError: BFT-1351, it cannot work here.
-            BatchSystemError: BFT-1352, it does not come up.
+            UsageError: BFT-1277, it cannot work here.
+            BatchSystemError: BFT-1278, it does not come up.
         """
         check_directory(self.config.directory)
         self._remove_leftovers()
@@ -143,7 +143,7 @@ class LsfTestCluster:
         """Let mbatchd go on, or start it; waits until it answers.
 
         Raises:
-            BatchSystemError: BFT-1352, it does not answer.
+            BatchSystemError: BFT-1278, it does not answer.
         """
         pids = self._server_pids()
         for pid in pids:
@@ -159,7 +159,7 @@ class LsfTestCluster:
             time.sleep(0.02)
         log = (self.directory / "log" / "mbatchd.log").read_text(errors="replace")
         raise BatchSystemError(
-            "BFT-1352",
+            "BFT-1278",
             f"The stand-in of LSF does not come up: {log[-300:] or 'no answer.'}",
             f"Read {self.directory}/log/mbatchd.log.",
         )
@@ -227,7 +227,7 @@ class LsfTestCluster:
     def _checked(self, done: process.Completed) -> None:
         if not done.is_ok:
             raise BatchSystemError(
-                "BFT-1353",
+                "BFT-1279",
                 f"The stand-in of LSF refused {' '.join(done.argv)}: {done.stderr.strip()}",
                 "Is it up? See its log.",
             )
@@ -264,7 +264,7 @@ class LsfTestCluster:
         ``limit_s`` is rounded up to minutes; the default is slightly above the duration.
 
         Raises:
-            BatchSystemError: BFT-1354, it is refused.
+            BatchSystemError: BFT-1280, it is refused.
         """
         slots = self.config.slots_per_node
         limit_min = max(1, math.ceil((duration_s + 5 if limit_s is None else limit_s) / 60))
@@ -277,7 +277,7 @@ class LsfTestCluster:
         )
         if not done.is_ok:
             raise BatchSystemError(
-                "BFT-1354",
+                "BFT-1280",
                 f"The stand-in of LSF did not accept the job: {done.stderr.strip()}",
                 "Check its size and limit against the cluster with bhosts.",
             )
@@ -320,14 +320,14 @@ def _as_user(user: str | None) -> tuple[str, ...]:
                 return ()
             ids = (f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}")
             return ("setpriv", *ids, "--clear-groups")
-    raise UsageError("BFT-1355", f"There is no account {' or '.join(names)}.", "Name another.")
+    raise UsageError("BFT-1289", f"There is no account {' or '.join(names)}.", "Name another.")
 
 
 def check_directory(directory: Path) -> None:
     """Refuse a directory that cannot hold a cluster, before anything is started.
 
     Raises:
-        UsageError: BFT-1351.
+        UsageError: BFT-1277.
     """
     problem = next_step = ""
     if not _is_ours(directory):
@@ -344,7 +344,7 @@ def check_directory(directory: Path) -> None:
         problem = f"Jobs of ordinary users could not reach {directory}: see {closed[0]}."
         next_step = "Choose a directory that every user may enter, such as one under /tmp."
     if problem:
-        raise UsageError("BFT-1351", problem, next_step)
+        raise UsageError("BFT-1277", problem, next_step)
 
 
 def _is_ours(directory: Path) -> bool:

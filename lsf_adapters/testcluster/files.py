@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import sys
 from pathlib import Path
 
@@ -44,15 +45,20 @@ def install(config: LsfConfig) -> None:
 
 
 def _install_commands(config: LsfConfig) -> None:
-    # The interpreter itself, not a virtual environment's link, which other users may not reach.
-    interpreter = os.path.realpath(sys.executable)
-    text = f"#!{interpreter} -IS\n{Path(client.__file__).read_text()}"
+    text = f"#!{_interpreter()} -IS\n{Path(client.__file__).read_text()}"
     first = config.bin / "lsid"
     first.write_text(text)
     first.chmod(0o755)
     names = [config.bin / name for name in verbs(config.dialect) if name != "lsid"]
     for path in (*names, config.directory / "lib" / "_fault"):
         os.link(first, path)
+
+
+def _interpreter() -> str:
+    """Return an interpreter for commands: ours, or the system's if others cannot reach ours."""
+    ours = Path(sys.executable).resolve()
+    is_open = all(parent.stat().st_mode & stat.S_IXOTH for parent in ours.parents)
+    return str(ours) if is_open else shutil.which("python3", path="/usr/bin:/bin") or str(ours)
 
 
 def _install_library(config: LsfConfig) -> None:

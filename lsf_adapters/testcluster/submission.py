@@ -16,6 +16,7 @@ from lsf_adapters.testcluster.request import Answer, Request
 from lsf_adapters.testcluster.state import Job
 
 _MAX_ARRAY = 1000
+_NOT_SUBMITTED = ". Job not submitted."
 
 
 def bsub(batch: Batch, request: Request) -> Answer:
@@ -23,7 +24,8 @@ def bsub(batch: Batch, request: Request) -> Answer:
     try:
         job, notes = _accept(batch, request)
     except RefusedError as refusal:
-        end = "" if refusal.text.startswith("bsub:") else ". Job not submitted."
+        is_usage = refusal.text.startswith("bsub:")
+        end = "\nUsage: bsub [options] command [argument ...]" if is_usage else _NOT_SUBMITTED
         return Answer(status=255, out=refusal.out, err=f"{refusal.text}{end}\n")
     kind = "default queue" if job.is_default_queue else "queue"
     return Answer(out=f"Job <{job.id}> is submitted to {kind} <{job.queue}>.\n", err=notes)

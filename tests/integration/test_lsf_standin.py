@@ -169,6 +169,9 @@ def test_refusals_are_on_standard_error(lsf: LsfTestCluster) -> None:
         done = lsf.command("bsub", *argv)
         assert (done.returncode, done.stdout) == (255, "")
         assert done.stderr == f"{said}. Job not submitted.\n"
+    first, usage = lsf.command("bsub", "-H5", "x").stderr.splitlines()
+    assert first == "bsub: option cannot have an argument -- H"
+    assert usage.startswith("Usage: bsub ")
 
 
 def test_signals_of_bkill(lsf: LsfTestCluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,15 @@ from bftrainer.errors import BatchSystemError, UsageError
 from lsf_adapters.testcluster import LsfConfig, LsfTestCluster, processes
 from lsf_adapters.testcluster.faults import SPOILS
 from tests.integration.lsf_fixtures import DIALECTS, running_lsf
-from tests.integration.test_lsf_standin import bsub, hosts, states, wait_state
+from tests.integration.test_lsf_standin import (
+    bsub,
+    hosts,
+    needs_root,
+    noted,
+    signals_job,
+    states,
+    wait_state,
+)
 from tests.support.waiting import wait_for
 
 TRYING = {
@@ -149,7 +158,7 @@ def test_spoiled_answers(lsf: LsfTestCluster) -> None:
     assert lsf.command("bhosts", "-w").stdout == plain.stdout
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@needs_root
 def test_only_the_owner_orders_faults(lsf: LsfTestCluster) -> None:
     program = str(lsf.directory / "lib" / "_fault")
     refused = lsf.command(program, "spoil", "bjobs", "empty", user="nobody")
@@ -195,23 +204,23 @@ def test_what_cannot_be_a_cluster_is_refused(tmp_path: Path) -> None:
     for directory in (tmp_path, Path("/tmp") / ("x" * 100)):
         with pytest.raises(UsageError) as caught:
             LsfTestCluster(LsfConfig(directory=directory)).up()
-        assert caught.value.code == "BFT-1351"
+        assert caught.value.code == "BFT-1277"
     with pytest.raises(UsageError) as caught:
         LsfTestCluster.load(tmp_path)
-    assert caught.value.code == "BFT-1350"
+    assert caught.value.code == "BFT-1276"
 
 
 def test_what_the_cluster_refuses() -> None:
     with running_lsf(n_nodes=1) as cluster:
         with pytest.raises(BatchSystemError) as caught:
             cluster.submit(n_nodes=2, duration_s=1)
-        assert caught.value.code == "BFT-1354"
+        assert caught.value.code == "BFT-1280"
         with pytest.raises(BatchSystemError) as caught:
             cluster.set_host("n9", "close")
-        assert caught.value.code == "BFT-1353"
+        assert caught.value.code == "BFT-1279"
         with pytest.raises(UsageError) as wrong:
             cluster.command("lsid", user="no-such-user")
-        assert wrong.value.code == "BFT-1355"
+        assert wrong.value.code == "BFT-1289"
 
 
 def test_server_that_cannot_start_says_why() -> None:
@@ -220,7 +229,7 @@ def test_server_that_cannot_start_says_why() -> None:
         (cluster.directory / "cluster.json").write_text("{}")
         with pytest.raises(BatchSystemError) as caught:
             cluster.start_controller()
-        assert caught.value.code == "BFT-1352"
+        assert caught.value.code == "BFT-1278"
         assert "KeyError" in str(caught.value)
 
 
@@ -244,3 +253,25 @@ def test_start_that_fails(lsf: LsfTestCluster) -> None:
     kinds = [(words[0], words[4:6]) for words in records if '"JOB_S' in words[0]][:3]
     assert kinds[0][0] == kinds[2][0] == '"JOB_START"'
     assert kinds[1] == ('"JOB_STATUS"', ["1", "1603"])
+
+
+@needs_root
+def test_every_user_reaches_the_commands(lsf: LsfTestCluster) -> None:
+    # Through a shell of that user: a program that root starts for him has more rights.
+    done = lsf.command("sh", "-c", "bjobs; bsub -H true", user="nobody")
+    assert done.stdout == "Job <1> is submitted to default queue <normal>.\n"
+    assert done.stderr == "No unfinished job found\n"
+
+
+def test_jobs_can_trap_signals_that_the_test_ignores(lsf: LsfTestCluster) -> None:
+    lsf.kill_controller()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        lsf.start_controller()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    script, path = signals_job(lsf, "trap")
+    job_id = bsub(lsf, stdin=script)
+    wait_for(lambda: noted(path) == ["ready"], what="the job")
+    assert lsf.command("bkill", "-s", "INT", job_id).is_ok
+    wait_for(lambda: noted(path) == ["ready", "INT"], what="INT")
