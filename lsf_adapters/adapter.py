@@ -74,8 +74,6 @@ class LsfBatchSystem:
         self.cycle_s = DEFAULT_CYCLE_S
         self._options = options
         csm = csm_of(options.launch, options.block_nodes, options.alloc_flags)
-        if csm is not None:
-            self.idle_confirmations = 2  # between two jobs a node is idle in one poll
         self.commands = LsfCommands(
             lsf_envdir=options.lsf_envdir,
             bindir=options.bindir,
@@ -91,6 +89,7 @@ class LsfBatchSystem:
             plan_file=options.plan_file,
             gpus_per_node=options.gpus_per_node,
             compute="" if csm is None else csm.compute,
+            own_tokens=lambda: self._launcher.tokens,
         )
         site = {"-P": options.project, "-G": options.user_group}
         self._launcher = PilotLauncher(
@@ -122,6 +121,14 @@ class LsfBatchSystem:
             except BatchSystemError as problem:
                 LOG.warning("the next poll tries again: %s", problem)
         return snapshot
+
+    def pilots_are_in(self, directory: Path) -> None:
+        """Learn which pilots are ours: those whose folders are there.
+
+        Without this they are known from the first launch on; until then pilots of another daemon
+        of the same user and queue are taken for ours if they have the same number.
+        """
+        self._launcher.pilots_are_in(directory)
 
     def launch_pilot(self, request: PilotRequest) -> str:
         """Submit a pilot; raises ``BatchSystemError`` (BFT-1203 to -1206, -1208)."""
@@ -176,7 +183,7 @@ class LsfBatchSystem:
 
     def _why_not_told(self) -> str:
         """Say why jobs are noticed by polling alone; "": they are not."""
-        if self._options.events_file is None:
+        if self._options.events_file is None and self._options.esub_place is None:
             return "events_file is not set"
         try:
             announcer = self.open_announcer()

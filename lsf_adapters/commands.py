@@ -95,7 +95,24 @@ def is_away(done: process.Completed) -> bool:
     return done.timed_out or has_waited(done)
 
 
+def said(done: process.Completed) -> list[str]:
+    """Return the messages of a command, but for those that it waits."""
+    lines = [line for line in done.stderr.split("\n") if line.strip()]
+    return [line for line in lines if not _is_waiting(line)]
+
+
+def printed(done: process.Completed) -> str:
+    """Return what a command printed, but for lines before it that it waits."""
+    lines = done.stdout.split("\n")
+    while lines and (_is_waiting(lines[0]) or not lines[0].strip()):
+        del lines[0]
+    return "\n".join(lines)
+
+
+def _is_waiting(line: str) -> bool:
+    return any(words in line.lower() for words in _STILL_TRYING)
+
+
 def has_waited(done: process.Completed) -> bool:
     """Whether a command had to repeat its request: LSF's daemons did not answer at once."""
-    said = f"{done.stderr}\n{done.stdout}".lower()
-    return any(words in said for words in _STILL_TRYING)
+    return _is_waiting(f"{done.stderr}\n{done.stdout}")

@@ -17,7 +17,9 @@ from lsf_adapters.dialect import Dialect
 from lsf_adapters.table import count, records, rows
 
 HEAD = ("HOST_NAME", "STATUS", "JL/U", "MAX", "NJOBS", "RUN", "SSUSP", "USUSP", "RSV")
+LOST = "UNKNOWN"  # model of a host whose lim does not answer, lshosts(1)
 FIELDS = ("host_name", "status", "max", "njobs", "run", "ssusp", "ususp", "rsv")
+_GPU_HEAD = re.compile(r"^HOST_NAME +gpu_id +gpu_model", re.MULTILINE)
 _MEMORY = re.compile(r"(\d{1,9}(?:\.\d+)?)([KMGT])")
 _MB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024.0}
 
@@ -166,7 +168,12 @@ def gpus(text: str) -> dict[str, tuple[int, str]]:
 
     One line per GPU; the lines of a host's further ones begin with a blank. Documented for LSF
     10.1, not tried.
+
+    Raises:
+        ParseError: it is not that, or cut off.
     """
+    if not _GPU_HEAD.search(text) or not text.endswith("\n"):
+        raise ParseError(f"no head, or cut off: {text[-60:]!r}")
     found: dict[str, tuple[int, str]] = {}
     name = ""
     for line in text.split("\n"):
@@ -175,7 +182,7 @@ def gpus(text: str) -> dict[str, tuple[int, str]]:
             continue
         if not line[:1].isspace():
             name, *words = words
-        if name and words[0].isdecimal():
+        if name and len(words) > 1 and words[0].isdecimal():
             found[name] = found.get(name, (0, ""))[0] + 1, words[1]
     return found
 

@@ -7,17 +7,17 @@ parsers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from bftrainer import process
 from bftrainer.hostlist import ParseError
 from bftrainer.poll.commands import why_failed
 from lsf_adapters import commands, dates, queue_list
-from lsf_adapters.commands import LsfCommands, is_away
+from lsf_adapters.commands import LsfCommands, is_away, printed
 from lsf_adapters.dialect import Dialect, cluster_of
 from lsf_adapters.long_form import LongForm
-from lsf_adapters.requests import JobRow
+from lsf_adapters.requests import LOST, JobRow
 
 SAME_START_S = 2.5  # RUN_TIME is counted in whole seconds
 
@@ -42,6 +42,7 @@ class JobReader:
         self._times: dict[str, tuple[float | None, float | None]] = {}  # submitted, started
         self._last_s: float | None = None  # when all jobs were last read
         self.running: frozenset[str] = frozenset()  # our jobs that hold slots, as last seen
+        self.lost: frozenset[str] = frozenset()  # those whose host once did not answer
 
     def dialect(self) -> Dialect:
         """Return the dialect; UNKNOWN also if it cannot be read now."""
@@ -82,7 +83,7 @@ class JobReader:
             UnreadError: they could not be read.
         """
         now_s = self._clock()
-        rows = self._steady(self._rows((), now_s), now_s)
+        rows = self._steady(self._rows((), now_s)[0], now_s)
         self._times = {row.job_id: (row.submit_s, row.start_s) for row in rows}
         self._last_s = now_s
         return rows
@@ -94,12 +95,22 @@ class JobReader:
             UnreadError: they could not be read.
         """
         now_s = self._clock()
-        rows = {row.job_id: row for row in self._steady(self._rows(job_ids, now_s), now_s)}
+        found, missing = self._rows(job_ids, now_s)
+        rows = {row.job_id: row for row in self._steady(found, now_s)}
+        # Of each the answer says what it is, or that it is not found; else it is cut off.
+        told = missing | rows.keys() | {job_id.partition("[")[0] for job_id in rows}
+        if untold := [job_id for job_id in job_ids if job_id not in told]:
+            raise UnreadError(f"bjobs says nothing of job {untold[0]}.")
         self._times |= {i: (row.submit_s, row.start_s) for i, row in rows.items()}
         ours = frozenset(job_ids)
         holding = frozenset(i for i, row in rows.items() if i in ours and row.holds_slots)
         self.running = (self.running - ours) | holding
+        self.note_lost(row for i, row in rows.items() if i in ours)
         return rows
+
+    def note_lost(self, rows: Iterable[JobRow]) -> None:
+        """Remember which of our jobs are on a host that does not answer: they do not fail."""
+        self.lost |= {row.job_id for row in rows if row.state in LOST}
 
     def named(self, name: str) -> list[JobRow]:
         """Return our unfinished jobs of a name; () also if they cannot be read."""
@@ -130,7 +141,8 @@ class JobReader:
             if (asked := long.asked(job_id)) is not None
         }
 
-    def _rows(self, job_ids: Sequence[str], now_s: float) -> list[JobRow]:
+    def _rows(self, job_ids: Sequence[str], now_s: float) -> tuple[list[JobRow], frozenset[str]]:
+        """Return jobs, and the ids that are not found."""
         try:
             if self.known_dialect() is Dialect.IBM:
                 return self._json_rows(job_ids, now_s)
@@ -140,27 +152,34 @@ class JobReader:
         except ParseError as problem:
             raise UnreadError(f"bjobs printed something unexpected: {problem}.") from problem
 
-    def _json_rows(self, job_ids: Sequence[str], now_s: float) -> list[JobRow]:
+    def _json_rows(
+        self, job_ids: Sequence[str], now_s: float
+    ) -> tuple[list[JobRow], frozenset[str]]:
         done = self._lsf.query(queue_list.json_argv(self._refused, job_ids))
         while (name := queue_list.bad_field(done)) and name not in self._refused:
             self._refused.add(name)
             done = self._lsf.query(queue_list.json_argv(self._refused, job_ids))
         if queue_list.is_empty(done):
-            return []
+            return [], frozenset(job_ids)
         self._insist(done, has_answer="{" in done.stdout)
-        return queue_list.json_rows(done.stdout, now_s)
+        rows = queue_list.json_rows(done.stdout, now_s)
+        return rows, queue_list.unknown_records(done.stdout)
 
-    def _wide_rows(self, job_ids: Sequence[str], now_s: float) -> list[JobRow]:
+    def _wide_rows(
+        self, job_ids: Sequence[str], now_s: float
+    ) -> tuple[list[JobRow], frozenset[str]]:
         done = self._lsf.query(queue_list.wide_argv(job_ids))
-        missing = queue_list.unknown_ids(done)
-        if queue_list.is_empty(done) or (missing and not done.stdout.strip()):
-            return []
+        missing = queue_list.unknown_ids(done) or frozenset()
+        if queue_list.is_empty(done):
+            return [], frozenset(job_ids)
+        if missing and not printed(done).strip():
+            return [], missing
         self._insist(done, has_answer=bool(missing))
         rows = queue_list.wide_rows(done.stdout, now_s)
         done = self._lsf.query(queue_list.long_argv(job_ids))
-        if not rows or queue_list.is_empty(done):
-            return rows
-        return queue_list.with_requests(rows, self._long(done, now_s))
+        if rows and not queue_list.is_empty(done):
+            rows = queue_list.with_requests(rows, self._long(done, now_s))
+        return rows, missing
 
     def _long(self, done: process.Completed, now_s: float) -> LongForm:
         self._insist(done, has_answer=bool(queue_list.unknown_ids(done)))

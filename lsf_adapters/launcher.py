@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,12 +21,19 @@ from bftrainer.model.cluster import Presence
 from bftrainer.poll.batch_system import PilotObservation, PilotRequest
 from bftrainer.poll.commands import why_failed
 from bftrainer.preamble import under
-from lsf_adapters.commands import LsfCommands, has_waited
+from lsf_adapters.commands import LsfCommands, has_waited, said
 from lsf_adapters.csm.placement import Csm
 from lsf_adapters.dialect import Dialect
-from lsf_adapters.jobs import JobReader
-from lsf_adapters.requests import ENDED, JobRow
-from lsf_adapters.script import batch_script, job_name, problem_of, taken_by
+from lsf_adapters.jobs import JobReader, UnreadError
+from lsf_adapters.requests import ENDED, LOST, JobRow
+from lsf_adapters.script import (
+    batch_script,
+    job_name,
+    problem_of,
+    taken_by,
+    token_of,
+    token_of_place,
+)
 
 FORCE_AFTER_S = 2.0
 """If a pilot asked to leave this long ago is cancelled again, it is killed."""
@@ -68,6 +75,11 @@ class PilotLauncher:
         self._slots_of, self._bsub_options = slots_of, tuple(bsub_options)
         self._preamble, self._steady, self._csm = preamble, steady, csm
         self._asked_s: dict[str, float] = {}  # job ids asked to leave
+        self.tokens: frozenset[str] = frozenset()  # in the names of our pilots; (): not known yet
+
+    def pilots_are_in(self, directory: Path) -> None:
+        """Learn where the daemon keeps the folders of its pilots, before it launches any."""
+        self.tokens |= {token_of_place(directory)}
 
     def launch(self, request: PilotRequest, *, cycle_s: float) -> str:
         """Submit a pilot and return its job id.
@@ -88,21 +100,24 @@ class PilotLauncher:
         if self._preamble is not None:
             agent = under(str(self._preamble), agent)
         environment = {**self._commands.base_environment(), **request.environment}
+        agent = _in_zone(environment, agent)
         script = (self._csm.script if self._csm else batch_script)(request, agent)
-        done = self._commands.run(argv, environment, stdin=script)
+        self.tokens |= {token_of(request)}
+        done = self._commands.run(argv, {**environment, "TZ": "UTC0"}, stdin=script)
         found = _SUBMITTED.search(done.stdout)
         if done.is_ok and found and not has_waited(done):
             return found[1]
-        if done.is_ok or done.timed_out or done.truncated:
-            return self._one_of(request, done)
-        raise BatchSystemError(
-            "BFT-1204",
-            f"LSF refused pilot {request.pilot_id} for host {request.node}: {why_failed(done)}",
-            f"Check that queue {self._queue} exists and that you may submit to it.",
-        )
+        return self._one_of(request, done)
 
     def _bsub_argv(self, request: PilotRequest, cycle_s: float) -> tuple[str, ...]:
-        dialect = self._jobs.dialect()
+        try:
+            dialect = self._jobs.known_dialect()
+        except UnreadError as problem:
+            raise BatchSystemError(
+                "BFT-1208",
+                f"Nothing is submitted while it is not known which LSF answers: {problem}",
+                "It is tried again; see whether lsid answers.",
+            ) from problem
         if dialect is Dialect.UNKNOWN:
             raise BatchSystemError(
                 "BFT-1208",
@@ -132,8 +147,8 @@ class PilotLauncher:
             where = self._csm.words((request.node,), slots)
         return (
             *("bsub", "-q", self._queue, "-J", job_name(request), *where, "-W", str(minutes)),
-            # The latest end: it removes a pilot that is never cancelled (whole minutes, local).
-            *("-t", _local(time.time() + minutes * 60 + 4 * cycle_s + 60)),
+            # The latest end: it removes a pilot that is never cancelled (whole minutes).
+            *("-t", _minute(time.time() + minutes * 60 + 4 * cycle_s + 60)),
             *("-o", "/dev/null"),
             *(("-rn",) if is_ibm else ()),
             *(("-gpu", f"num={request.gpus}") if is_ibm and request.gpus and not self._csm else ()),
@@ -141,24 +156,38 @@ class PilotLauncher:
         )
 
     def _one_of(self, request: PilotRequest, done: process.Completed) -> str:
-        """Return the one job that a repeated request is to keep; cancel its duplicates.
+        """Return the one job that a repeated or unanswered request is to keep.
+
+        Its duplicates are cancelled. A bsub that failed may have made a job, too: its connection
+        may have ended after the request.
 
         Raises:
-            BatchSystemError: BFT-1205, none is known.
+            BatchSystemError: BFT-1204, LSF refused it; BFT-1205, none is known.
         """
         rows = self._jobs.named(job_name(request))
+        if not rows:
+            try:
+                taken_by(request.log_path).mkdir()  # what comes later ends at once
+            except FileExistsError:  # it has just started
+                rows = self._jobs.named(job_name(request))
+            except OSError:
+                rows = []  # nor can its job make the folder
         if rows:
             kept, *others = sorted(rows, key=rank)
             if others:
                 with suppress(BatchSystemError):  # the next poll finds those that are left
                     self.cancel([row.job_id for row in others], force=True)
             return kept.job_id
-        with suppress(OSError):  # what comes later ends at once
-            taken_by(request.log_path).mkdir()
-        said = why_failed(done) if not done.is_ok else "bsub had to repeat its request."
+        if not (done.is_ok or done.timed_out or done.truncated or has_waited(done)):
+            raise BatchSystemError(
+                "BFT-1204",
+                f"LSF refused pilot {request.pilot_id} for host {request.node}: {why_failed(done)}",
+                f"Check that queue {self._queue} exists and that you may submit to it.",
+            )
+        why = "bsub's answer is not to be relied on." if done.is_ok else why_failed(done)
         raise BatchSystemError(
             "BFT-1205",
-            f"It is not known whether pilot {request.pilot_id} was submitted: {said}",
+            f"It is not known whether pilot {request.pilot_id} was submitted: {why}",
             "If it was, its job ends by itself; see bjobs if this persists.",
         )
 
@@ -196,7 +225,7 @@ class PilotLauncher:
 
     def _bkill(self, argv: tuple[str, ...]) -> list[str]:
         done = self._commands.query(argv)
-        lines = [line for line in done.stderr.split("\n") if line.strip()]
+        lines = said(done)
         is_gone = bool(lines) and all(any(words in line for words in _GONE) for line in lines)
         return [] if done.is_ok or (is_gone and not done.timed_out) else [why_failed(done)]
 
@@ -213,11 +242,12 @@ class PilotLauncher:
     def _observation(self, row: JobRow) -> PilotObservation:
         if row.state in ENDED:
             how = row.ended
-            has_failed = row.job_id not in self._asked_s and _is_fault(row.state, how)
+            was_ordered = row.job_id in self._asked_s or row.job_id in self._jobs.lost
+            has_failed = not was_ordered and _is_fault(row.state, how)
             return PilotObservation(
                 presence=Presence.ABSENT, reason=how or row.state, has_failed=has_failed
             )
-        if row.state in {"UNKWN", "ZOMBI"}:  # its processes may still run
+        if row.state in LOST:  # its processes may still run
             why = f"{row.state}: its host does not answer"
             return PilotObservation(presence=Presence.UNKNOWN, reason=why)
         is_pending = row.state in {"PEND", "PSUSP", "WAIT"}
@@ -236,15 +266,30 @@ def rank(row: JobRow) -> tuple[bool, int]:
     return row.state in {"PEND", "PSUSP", "WAIT"}, int(row.job_id.partition("[")[0])
 
 
-# Ends that others ordered: INT and TERM of bkill, and what LSF names as a reason.
-_ORDERED = re.compile(r"exit code (?:130|143)\b|signal (?:2|15)\b|TERM_|by (?:owner|user|LSF)")
+# Ends that others ordered: INT and TERM of bkill, USR2 of the run limit, reasons that LSF names.
+_ORDERED = re.compile(
+    r"exit code (?:130|140|143)\b|signal (?:2|12|15)\b|TERM_|by (?:owner|user|LSF)"
+)
+
+_OWN_END = re.compile(r"exit code|signal")
 
 
 def _is_fault(state: str, how: str) -> bool:
     """Whether a pilot's own process failed, as far as LSF says how it ended."""
-    return state == "EXIT" and bool(how) and not _ORDERED.search(how)
+    # One that is removed while pending has "Exited;" (-t, volclava 2.2).
+    return state == "EXIT" and bool(_OWN_END.search(how)) and not _ORDERED.search(how)
 
 
-def _local(at_s: float) -> str:
-    """Return the next whole minute as bsub's ``-t`` reads it: month:day:hour:minute, local time."""
-    return time.strftime("%m:%d:%H:%M", time.localtime(60 * math.ceil(at_s / 60)))
+def _minute(at_s: float) -> str:
+    """Return the next whole minute as bsub's ``-t`` reads it: month:day:hour:minute.
+
+    bsub reads it as local time, where a time is ambiguous when daylight saving ends, and takes the
+    next such day (volclava 2.2). So bsub runs in UTC.
+    """
+    return time.strftime("%m:%d:%H:%M", time.gmtime(60 * math.ceil(at_s / 60)))
+
+
+def _in_zone(environment: Mapping[str, str], agent_argv: Sequence[str]) -> tuple[str, ...]:
+    """Return the agent's command with the time zone that bsub's environment must not have."""
+    zone = environment.get("TZ")
+    return ("/usr/bin/env", *(("-u", "TZ") if zone is None else (f"TZ={zone}",)), *agent_argv)

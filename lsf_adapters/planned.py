@@ -111,7 +111,7 @@ def windows(text: str, now_s: float) -> dict[str, float]:
     """Parse ``bslots -l``: until when each listed host can be backfilled; inf: no limit."""
     found: dict[str, float] = {}
     until_s: float | None = None
-    for line in text.split("\n"):
+    for line in text.split("\n")[:-1]:  # the last one may be cut off
         name, _, words = line.strip().partition(":")
         if name == "RUNTIME":
             until_s = _until_s(words, now_s)

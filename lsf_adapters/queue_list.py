@@ -15,14 +15,15 @@ from dataclasses import replace
 from bftrainer import process
 from bftrainer.hostlist import ParseError
 from lsf_adapters import dates
+from lsf_adapters.commands import printed, said
 from lsf_adapters.dialect import Dialect
 from lsf_adapters.long_form import LongForm
-from lsf_adapters.requests import Asked, JobRow, asked_hosts, hosts_of
+from lsf_adapters.requests import STATES, Asked, JobRow, asked_hosts, hosts_of
 from lsf_adapters.table import Record, records
 
 WIDE_HEAD = ("JOBID", "USER", "STAT", "QUEUE", "FROM_HOST", "EXEC_HOST", "JOB_NAME")
 _WIDE = re.compile(
-    r"(\d{1,10}) +(\S+) +([A-Z]+) +(\S+) +\S+ +(\S+) +(.*?) *([A-Z][a-z]{2} +\d{1,2} \d\d:\d\d)"
+    r"(\d{1,10}) +(\S+) +([A-Z]+) +(\S+) +\S+ +(\S+) (.*) ([A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d)"
 )
 _INDEX = re.compile(r".*(\[\d{1,10}\])", re.DOTALL)
 _NO_JOB = re.compile(r"No (?:unfinished |matching )?job found")
@@ -74,16 +75,21 @@ def is_empty(done: process.Completed) -> bool:
     """Whether the command says that there is no job; its status is 254 or 255 then."""
     if done.timed_out or done.truncated:
         return False
-    said = [line for line in done.stderr.split("\n") if line.strip()]
-    return bool(said) and all(_NO_JOB.search(line) for line in said) and not done.stdout.strip()
+    lines = said(done)
+    return bool(lines) and all(map(_NO_JOB.search, lines)) and not printed(done).strip()
 
 
 def unknown_ids(done: process.Completed) -> frozenset[str] | None:
     """Return the ids that are not found; None: the command failed for another reason."""
-    said = [line for line in done.stderr.split("\n") if line.strip()]
-    found = [_NOT_FOUND.search(line) for line in said]
+    found = [_NOT_FOUND.search(line) for line in said(done)]
     if done.timed_out or done.truncated or not all(found):
         return None
+    return frozenset(one[1] for one in found if one)
+
+
+def unknown_records(text: str) -> frozenset[str]:
+    """Return the ids that are not found by ``bjobs -json``."""
+    found = [_NOT_FOUND.search(one["ERROR"]) for one in records(text, "bjobs") if "ERROR" in one]
     return frozenset(one[1] for one in found if one)
 
 
@@ -104,9 +110,10 @@ def wide_rows(text: str, now_s: float) -> list[JobRow]:
 
 def _wide_row(line: str, now_s: float) -> JobRow:
     found = _WIDE.fullmatch(line.rstrip())
-    if found is None:
+    if found is None or found[3] not in STATES:
         raise ParseError(f"not a job: {line[:60]!r}")
     job_id, user, state, queue, hosts, name, submitted = found.groups()
+    name = name.strip(" ")
     index = _INDEX.fullmatch(name)
     return JobRow(
         job_id=job_id + (index[1] if index else ""),
@@ -153,6 +160,8 @@ def _json_row(one: Record, now_s: float) -> JobRow:
     job_id = one["JOBID"].partition("[")[0]
     if not job_id.isdecimal() or (index and not index.isdecimal()):
         raise ParseError(f"not a job id: {one['JOBID'][:40]!r}")
+    if one["STAT"] not in STATES:
+        raise ParseError(f"not a state of a job: {one['STAT'][:40]!r}")
     return JobRow(
         job_id=f"{job_id}[{index}]" if index else job_id,
         user=one["USER"],

@@ -71,6 +71,9 @@ _STATES = {
     **dict.fromkeys(("USUSP", "SSUSP", "UNKWN", "ZOMBI"), JobState.OTHER),
 }
 ENDED = frozenset({"DONE", "EXIT"})
+LOST = frozenset({"UNKWN", "ZOMBI"})  # of a host that does not answer
+STATES = frozenset({*_STATES, *ENDED})
+"""All that bjobs(1) of LSF 10.1 names; another word is another language, or no state."""
 
 
 def job_of(row: JobRow, slots_of: Mapping[str, int]) -> Job:

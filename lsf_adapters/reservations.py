@@ -11,21 +11,31 @@ import re
 from calendar import timegm
 from time import gmtime
 
+from bftrainer.hostlist import ParseError
 from bftrainer.model.cluster import Reservation
 
 _HEAD = re.compile(r"^RSVID\s+TYPE\s+USER\s+\S*\s*RSV_HOSTS\s+TIME_WINDOW", re.MULTILINE)
-_HOST = re.compile(r"([A-Za-z0-9][\w.-]*):\d+/\d+")
+NONE = re.compile(r"[Nn]o (?:advance )?reservations? found")
+_HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,255}):\d{1,9}/\d{1,9}")
 _WINDOW = re.compile(
     r"(\d{1,2})/(\d{1,2})/(\d{1,2})/(\d{1,2})-(\d{1,2})/(\d{1,2})/(\d{1,2})/(\d{1,2})"
 )
 
 
 def reservations(text: str, now_s: float) -> tuple[Reservation, ...]:
-    """Return the reservations that have not ended; () if ``brsvs`` lists none."""
+    """Return the reservations that have not ended.
+
+    Raises:
+        ParseError: it is not what ``brsvs`` prints, or cut off.
+    """
+    if NONE.search(text):
+        return ()
     head = _HEAD.search(text)
+    if head is None or not text.endswith("\n"):
+        raise ParseError(f"no head, or cut off: {text[-60:]!r}")
     found: list[Reservation] = []
-    for line in text[head.end() :].split("\n") if head else ():
-        hosts = tuple(_HOST.findall(line))
+    for line in text[head.end() :].split("\n"):
+        hosts = tuple(found[1] for found in map(_HOST.fullmatch, line.split()) if found)
         if hosts and line[:1].isspace() and found:  # further hosts of the one above
             last = found.pop()
             found.append(_made(last.name, (*last.nodes, *hosts), last.start_s, last.end_s, last))
@@ -52,13 +62,18 @@ def _made(
 
 
 def _window(line: str, now_s: float) -> tuple[float, float]:
-    """Return begin and end of ``month/day/hour/minute-...``."""
+    """Return begin and end of ``month/day/hour/minute-...``: the first such that has not ended."""
     found = _WINDOW.search(line)
     if found is None:
         return now_s, math.inf
-    year = gmtime(now_s).tm_year
+    this = gmtime(now_s).tm_year
     numbers = [int(one) for one in found.groups()]
-    begin, end = (float(timegm((year, *part, 0))) for part in (numbers[:4], numbers[4:]))
-    if end < begin:  # over the turn of the year
-        end = float(timegm((year + 1, *numbers[4:], 0)))
-    return begin, end
+    begin, end = numbers[:4], numbers[4:]
+    try:
+        for year in (this - 1, this, this + 1):
+            end_s = float(timegm((year + (end < begin), *end, 0)))
+            if end_s > now_s:
+                return float(timegm((year, *begin, 0))), end_s
+    except ValueError:
+        pass  # no such month
+    return now_s, math.inf

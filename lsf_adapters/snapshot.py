@@ -8,7 +8,7 @@ hardware and reservations change rarely and are read less often.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +16,7 @@ from typing import TypeVar
 from bftrainer.hostlist import ParseError
 from bftrainer.model.cluster import (
     Job,
+    JobState,
     Node,
     Partition,
     Reservation,
@@ -28,11 +29,12 @@ from lsf_adapters.dialect import Dialect
 from lsf_adapters.jobs import JobReader, UnreadError
 from lsf_adapters.launcher import rank
 from lsf_adapters.requests import ENDED, JobRow, job_of
-from lsf_adapters.reservations import reservations
+from lsf_adapters.reservations import NONE, reservations
 from lsf_adapters.script import pilot_of
 
 T = TypeVar("T")
 CONFIG_INTERVAL_S = 600.0
+NOT_THERE = "brsvs cannot be started"  # the site has not installed it
 MODEL = "lsf"  # of the queue (bftrainer.queue)
 OBSERVED_ONLY = (
     "This LSF is neither IBM Spectrum LSF 10.1 nor volclava 2: it is observed, and nothing is done "
@@ -53,6 +55,7 @@ class SnapshotReader:
         plan_file: Path | None = None,
         gpus_per_node: int = 0,
         compute: str = "",
+        own_tokens: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """Store the settings.
 
@@ -64,10 +67,11 @@ class SnapshotReader:
             plan_file: of the planner (ALLOCATION_PLANNER=Y); None: there is none.
             gpus_per_node: where LSF does not tell.
             compute: resource of compute nodes, others are none (CSM); "": all hosts are nodes.
+            own_tokens: returns those in the names of our pilots; (): not known yet.
         """
         self._jobs, self._user, self._queue = jobs, user, pilot_queue
         self._rarely_s, self._plan_file, self._gpus = rarely_s, plan_file, gpus_per_node
-        self._compute = compute
+        self._compute, self._own_tokens = compute, own_tokens
         self.cycle_s = queues.DEFAULT_CYCLE_S
         self.queues: dict[str, queues.Queue] = {}
         self.slots: dict[str, int] = {}  # of each node
@@ -95,7 +99,7 @@ class SnapshotReader:
         rows = self._part("jobs", self._rows)
         nodes = None if seen is None else self._nodes(seen)
         jobs = None
-        if rows is not None:
+        if rows is not None and (nodes is not None or self.slots):  # else no size is known
             made = [self._job(row) for row in rows]
             reserved = [host.name for host in seen or () if host.reserved and host.is_unused]
             jobs = self._planned(made, reserved, taken_at_s, dialect)
@@ -137,26 +141,33 @@ class SnapshotReader:
             found = self._part("queues", lambda: queues.queues(self._jobs.answer(commands.BQUEUES)))
             if found is not None:
                 self.queues, self._read_s["queues"] = found, time.monotonic()
-        if self._is_due("hardware", CONFIG_INTERVAL_S):
+        is_whole = all(one.model != hosts.LOST for one in self._hardware.values())
+        if self._is_due("hardware", CONFIG_INTERVAL_S if is_whole else self._rarely_s):
             known = self._part("hardware", lambda: self._read_hardware(dialect))
             if known is not None:
                 self._hardware, self._read_s["hardware"] = known, time.monotonic()
 
     def _read_hardware(self, dialect: Dialect | None) -> dict[str, hosts.Hardware]:
-        parameters = queues.parameters(self._jobs.answer(commands.BPARAMS))
+        self._jobs.known_dialect()  # else what the hosts have would be read without GPUs
+        text = self._jobs.answer(commands.BPARAMS)
+        parameters = queues.parameters(text)
+        if not parameters or not text.endswith("\n"):
+            raise UnreadError("bparams printed something unexpected.")
         cycle_s = queues.seconds_of(parameters.get("MBD_SLEEP_TIME", ""))
-        self.cycle_s = cycle_s or queues.DEFAULT_CYCLE_S
+        self.cycle_s = cycle_s or self.cycle_s
         found = hosts.hardware(self._jobs.answer(commands.LSHOSTS))
         gpus: dict[str, tuple[int, str]] = {}
         if dialect is Dialect.IBM and not self._gpus:
             try:
                 gpus = hosts.gpus(self._jobs.answer(commands.LSHOSTS_GPU))
-            except UnreadError as problem:
-                if problem.is_away:
-                    raise  # else this release has no such option
+            except UnreadError as problem:  # as of a release without the option
+                if problem.is_away or any(one.gpu_model for one in self._hardware.values()):
+                    raise
         for name, one in found.items():
             n_gpus, model = gpus.get(name, (self._gpus, ""))
             found[name] = replace(one, gpus=n_gpus, gpu_model=model)
+            if one.model == hosts.LOST:
+                found[name] = self._hardware.get(name, found[name])
         return found
 
     def _hosts(self) -> list[hosts.Host]:
@@ -179,7 +190,7 @@ class SnapshotReader:
         for host in seen:
             held = self._hardware.get(host.name, hosts.Hardware(gpus=self._gpus))
             using = [q.name for q in self.queues.values() if q.includes(host.name, names)]
-            load = (loads or {}).get(host.name, "")
+            load = "" if loads is None else loads.get(host.name, "-")
             node = hosts.node_of(host, held, load, tuple(sorted(using)))
             if node is not None and (not self.queues or self._queue in using):
                 found.append(node)
@@ -198,19 +209,29 @@ class SnapshotReader:
             own |= {row.job_id: row for row in kept}
         self._ours = {i: row for i, row in own.items() if row.holds_slots}
         self._jobs.running = frozenset(self._ours)
+        self._jobs.note_lost(own.values())
         return self._without_duplicates(rows, list(own.values()))
 
     def _without_duplicates(self, rows: list[JobRow], own: Sequence[JobRow]) -> list[JobRow]:
-        """Keep one job of each pilot; the others are to be cancelled."""
+        """Keep one job of each pilot; the others are to be cancelled.
+
+        Those of another daemon are left to it, and so are all while ours are not known: two
+        daemons that look at different times might keep different ones.
+        """
         first: dict[str, str] = {}
         for row in sorted(own, key=rank):
             first.setdefault(row.name, row.job_id)
-        self.duplicates = tuple(row.job_id for row in own if first[row.name] != row.job_id)
-        return [row for row in rows if row.job_id not in self.duplicates]
+        further = [row for row in own if first[row.name] != row.job_id]
+        known = self._own_tokens()
+        self.duplicates = tuple(
+            row.job_id for row in further if known and self._pilot_id(row) != row.name
+        )
+        ids = {row.job_id for row in further}
+        return [row for row in rows if row.job_id not in ids]
 
     def _pilot_id(self, row: JobRow) -> str:
         is_own = row.queue == self._queue and row.user == self._user
-        return pilot_of(row.name) if is_own else ""
+        return pilot_of(row.name, self._own_tokens()) if is_own else ""
 
     def _job(self, row: JobRow) -> Job:
         row = on_compute_nodes(row, self._compute) if self._compute else row
@@ -233,7 +254,8 @@ class SnapshotReader:
                 for job_id, row in rows.items()
                 if row.asked is not None and row.asked.reserved
             }
-        if reserved and dialect is Dialect.IBM and not any(job.start_s for job in jobs):
+        has_estimate = any(job.start_s for job in jobs if job.state is JobState.PENDING)
+        if reserved and dialect is Dialect.IBM and not has_estimate:
             known = self._with_windows(known, now_s)
         return planned.with_plans(jobs, known, reserved, now_s + self.cycle_s)
 
@@ -270,9 +292,9 @@ class SnapshotReader:
         try:
             text = self._jobs.answer(commands.BRSVS)
         except UnreadError as problem:
-            if problem.is_away:
-                raise
-            return ()  # "No reservation found", or no such command
+            if NONE.search(str(problem)) or NOT_THERE in str(problem):
+                return ()
+            raise
         return reservations(text, time.time())
 
     def _partitions(self) -> tuple[Partition, ...]:

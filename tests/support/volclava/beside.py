@@ -65,8 +65,14 @@ def play_both(scenario: Callable[[Player], None], players: Sequence[Player]) -> 
     """Play a scenario on all clusters at the same time."""
 
     def play(player: Player) -> None:
-        player.clear()
-        scenario(player)
+        try:
+            player.clear()
+            scenario(player)
+        except AssertionError as problem:
+            listed = player.quietly("bjobs", "-a", "-u", "all", "-w").stdout
+            played = "\n".join(player.lines[-20:])
+            problem.add_note(f"on {type(player.cluster).__name__}, after\n{played}\n{listed}")
+            raise
 
     with ThreadPoolExecutor(len(players)) as pool:
         for played in [pool.submit(play, player) for player in players]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -75,6 +76,8 @@ class Player:
     ) -> process.Completed:
         """Run a command and note it; ``{name}`` in it stands for the id of a job."""
         done = self.quietly(*argv, user=user, stdin=stdin, timeout_s=timeout_s)
+        if done.returncode == -signal.SIGPIPE:  # a bsub of volclava that was refused too early
+            done = self.quietly(*argv, user=user, stdin=stdin, timeout_s=timeout_s)
         end = "no end" if done.timed_out else f"=> {done.returncode}"
         self.lines.append(f"[{user}]$ {' '.join(' '.join(argv).split())} {end}")
         names = {

@@ -347,10 +347,10 @@ def journalling(play: Player) -> None:
     """The records of lsb.events for jobs of each kind: their order, fields and types of fields."""
     events = play.events_file
     before = len(events.read_text().splitlines())
-    play.submit("plain", "-n", "2", "-W", "5", "-R", "span[ptile=1]", work="sleep 2")
+    play.submit("plain", "-n", "2", "-W", "5", "-R", "span[ptile=1]", work="sleep 8")
     play.wait_state("plain", "DONE")
     play.submit("alone", "-x", "-m", "n3")
-    play.wait_state("alone", "RUN")
+    play.wait(functools.partial(_says, play, "alone", "Execution Home"), "alone to run")
     play.say("bkill", "{alone}")
     play.wait_state("alone", "EXIT")
     play.say("badmin", "hclose", "n4", user="root")
@@ -400,27 +400,30 @@ def _host_is(play: Player, host: str, status: str) -> bool:
 
 
 def losing_a_host(play: Player) -> None:
-    """A dead machine: unreach, unavail; its job UNKWN, ZOMBI; and back."""
+    """A dead machine: unreach, unavail; its jobs UNKWN, one that may run again PEND; and back."""
     play.submit("lost", "-m", "n1")
-    play.submit("again", "-r", "-m", "n1 n2")
-    play.wait_state("lost", "RUN")
-    play.wait_state("again", "RUN")
+    play.submit("again", "-r", "-m", "n1")
+    for name in ("lost", "again"):
+        play.wait(functools.partial(_says, play, name, "Execution Home"), f"{name} to run")
+        play.wait_state(name, "RUN")
     began_s = time.time()
     play.cluster.kill_host("n1")
     for state in ("unreach", "unavail"):
         play.wait(functools.partial(_host_is, play, "n1", state), state, timeout_s=300)
         play.time_it(f"dead machine: {state}", began_s)
-    play.wait(lambda: " ZOMBI " in play.quietly("bjobs", "-w", "{lost}").stdout, "ZOMBI")
-    play.wait(functools.partial(_is_in, play, "again", "RUN"), "it runs again elsewhere")
+    play.wait(functools.partial(_is_in, play, "again", "PEND"), "the job that may run again")
     play.say("bhosts", "-w", keeps_numbers=True)
     play.say("bjobs", "-w", "-u", "all")
     play.say("bjobs", "-w", "{lost}")
     play.say("bjobs", "-w", "-a", "-u", "all", "-J", "lost")
     play.say("bjobs", "-o", "jobid stat", "-json", "{lost}")
+    play.lines.append(f"# again: {' '.join(play.seen['again'])}")
     play.say("bkill", "{lost}")
+    play.say("bjobs", "-w", "{lost}")
+    play.say("bjobs", "-w")
     began_s = time.time()
     play.cluster.start_host("n1")
-    play.wait(lambda: play.hosts()["n1"][0] == "ok", "ok", timeout_s=200)
+    play.wait(functools.partial(_host_is, play, "n1", "ok"), "ok", timeout_s=200)
     play.time_it("daemons started: ok", began_s)
 
 
