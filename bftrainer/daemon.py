@@ -197,7 +197,9 @@ class Daemon:
         self.keys = load_or_create_pair(self.options.state_dir / "daemon.key")
         owner = getpass.getuser()
         self.pilots = PilotBook(journal, self.system, owner, self._clock, time.monotonic)
-        self.strays = StrayPilots(self.options.state_dir / "pilots", self.pilots.pilots)
+        pilots_dir = self.options.state_dir / "pilots"
+        self.system.pilots_are_in(pilots_dir)
+        self.strays = StrayPilots(pilots_dir, self.pilots.pilots)
         self.harm = HarmMonitor(journal, self.policy, self._clock, self.metrics.settled)
         self.plane = ControlPlane(
             journal=journal,

@@ -22,7 +22,7 @@ from bftrainer.model.cluster import Snapshot
 from bftrainer.model.finding import NOTHING, Finding, Measured
 from bftrainer.model.site_file import SiteFile
 from bftrainer.poll.announcer import Announcer
-from bftrainer.poll.batch_system import PilotObservation, PilotRequest
+from bftrainer.poll.batch_system import BatchSystem, PilotObservation, PilotRequest
 from bftrainer.poll.options import Value, Variable, checked
 from lsf_adapters import doctor
 from lsf_adapters.commands import DEFAULT_TIMEOUT_S, LsfCommands
@@ -64,7 +64,7 @@ class LsfOptions(pydantic.BaseModel):
     alloc_flags: str = ""  # bsub -alloc_flags, with csm
 
 
-class LsfBatchSystem:
+class LsfBatchSystem(BatchSystem):
     """One LSF cluster, used through its commands."""
 
     def __init__(self, options: LsfOptions) -> None:
@@ -123,11 +123,7 @@ class LsfBatchSystem:
         return snapshot
 
     def pilots_are_in(self, directory: Path) -> None:
-        """Learn which pilots are ours: those whose folders are there.
-
-        Without this they are known from the first launch on; until then pilots of another daemon
-        of the same user and queue are taken for ours if they have the same number.
-        """
+        """Learn which pilots are ours: those whose names carry the token of this folder."""
         self._launcher.pilots_are_in(directory)
 
     def launch_pilot(self, request: PilotRequest) -> str:
@@ -211,9 +207,6 @@ class LsfBatchSystem:
         if place is not None:
             return SubmissionFiles(place, queue, slots_of=lambda: self._reader.slots)
         return None
-
-    def close(self) -> None:
-        """Do nothing: no resources are held between commands."""
 
 
 def create(options: Mapping[str, Any]) -> LsfBatchSystem:

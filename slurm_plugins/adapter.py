@@ -20,7 +20,7 @@ from bftrainer.model.cluster import JobState, NodeLeft, Snapshot
 from bftrainer.model.finding import NOTHING, Finding, Measured
 from bftrainer.model.site_file import SiteFile
 from bftrainer.poll.announcer import Announcer
-from bftrainer.poll.batch_system import PilotObservation, PilotRequest
+from bftrainer.poll.batch_system import BatchSystem, PilotObservation, PilotRequest
 from bftrainer.poll.commands import why_failed
 from bftrainer.poll.options import Value, Variable, checked
 from slurm_plugins import commands, doctor
@@ -66,7 +66,7 @@ class SlurmOptions(pydantic.BaseModel):
         return None if share == NodeLeft(cpus=0) else share
 
 
-class SlurmBatchSystem:
+class SlurmBatchSystem(BatchSystem):
     """One Slurm cluster, used through its commands."""
 
     def __init__(self, options: SlurmOptions) -> None:
@@ -221,9 +221,6 @@ class SlurmBatchSystem:
             owner_uid=owner_uid,
             cpus_per_node=lambda: self._cpus_per_node,
         )
-
-    def close(self) -> None:
-        """Do nothing: no resources are held between commands."""
 
 
 def create(options: Mapping[str, Any]) -> SlurmBatchSystem:

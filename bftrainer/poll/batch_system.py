@@ -70,7 +70,7 @@ class OptionError(UsageError):
 
 
 class BatchSystem(Protocol):
-    """Source of nodes, and where pilots run; derive from it to inherit the last three methods."""
+    """Source of nodes, and where pilots run; derive from it to inherit the last four methods."""
 
     name: str
     idle_confirmations: int  # consecutive idle snapshots before a node counts as idle
@@ -120,6 +120,13 @@ class BatchSystem(Protocol):
             BatchSystemError: one is configured but cannot be used.
         """
         return None
+
+    def pilots_are_in(self, directory: Path) -> None:
+        """Learn where the daemon keeps its pilots' folders; called before anything else.
+
+        Several daemons of one user may share a queue, and each numbers its pilots from 1.
+        """
+        del directory
 
     def close(self) -> None:
         """Release the adapter's resources; the cluster is untouched."""

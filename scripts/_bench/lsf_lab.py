@@ -27,6 +27,7 @@ from lsf_adapters.told.watch import EventsFile
 from tests.support.volclava import RealVolclava, VolclavaConfig
 
 PATIENCE_S: Final = 150.0
+TIMEOUT_S: Final = 25.0  # of the adapter; bsub repeats its request every 10 s
 _POLL_S: Final = 1.0  # between two polls
 _ACCOUNT: Final = "bft"  # of pilots: volclava refuses jobs of root
 _numbers = itertools.count(1)
@@ -82,7 +83,7 @@ class Lane:
         )
         self._chance = random.Random(seed)  # noqa: S311 - pauses
         self._system = create(
-            {**self.cluster.batch_options(), "user": _ACCOUNT, "command_timeout_s": 25}
+            {**self.cluster.batch_options(), "user": _ACCOUNT, "command_timeout_s": TIMEOUT_S}
         )
 
     def __enter__(self) -> Self:
@@ -155,17 +156,25 @@ class Lane:
 
     # -- mbatchd does not answer ---------------------------------------------------
 
-    def submit_to_nobody(self) -> Repeated:
-        """Launch a pilot while mbatchd is stopped, then poll once when it is back."""
+    def submit_to_nobody(self, stall_s: float) -> Repeated:
+        """Launch a pilot while mbatchd is stopped, then poll once when it is back.
+
+        Args:
+            stall_s: how long it is stopped. Beyond ``TIMEOUT_S`` the launch fails, and what it made
+                is to end by itself; below, one pilot is kept.
+        """
         self._tidy()
+        self._system.snapshot()  # a daemon has polled before it launches
         request, said = self._request(), "accepted"
         self.cluster.stop_controller()
+        wakes = threading.Timer(stall_s, self.cluster.start_controller)
+        wakes.start()
         try:
             self._system.launch_pilot(request)
         except BatchSystemError as problem:
             said = problem.code
         finally:
-            self.cluster.start_controller()
+            wakes.join()
         jobs = wait_until(
             lambda: found if len(found := self._jobs_of(request, "-a")) > 1 else None,
             "the repeated requests of one bsub",
@@ -174,8 +183,8 @@ class Lane:
         self._system.snapshot()
         time.sleep(_POLL_S)
         n_left = len(self._jobs_of(request))
-        wait_until(lambda: _read(request.log_path), "the agent", patience_s=PATIENCE_S)
-        time.sleep(2 * self.mbd_sleep_s)  # another one would have started by now
+        if said == "accepted":
+            time.sleep(2 * self.mbd_sleep_s)  # an agent would have started by now
         n_agents = _read(request.log_path).count("started")
         return Repeated(n_jobs=len(jobs), n_left=n_left, n_agents=n_agents, said=said)
 

@@ -9,7 +9,7 @@ import pytest
 
 from bftrainer.demo.sidecar import DaemonProcess
 from lsf_adapters.testcluster import LsfTestCluster
-from tests.integration.daemon_scripts import SLOW, trainer_spec
+from tests.integration.daemon_scripts import SCALES, SCALING, trainer_spec
 from tests.integration.lsf_fixtures import PARAMETERS, running_lsf
 from tests.integration.test_lsf_training import POLICY
 from tests.support.csm import install
@@ -45,7 +45,9 @@ def test_a_trainer_runs_on_compute_nodes_and_gives_them_back(
     machine: LsfTestCluster, sidecar: DaemonProcess, tmp_path: Path
 ) -> None:
     environment = (("OMP_NUM_THREADS", "1"),)
-    spec = trainer_spec(tmp_path / "trainer", SLOW, n_max=3, environment=environment)
+    spec = trainer_spec(
+        tmp_path / "trainer", SCALES, n_max=3, environment=environment, curve=SCALING
+    )
     trainer = sidecar.client.submit(spec).record.trainer_id
 
     def trains_at(size: int) -> None:
