@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from bftrainer.hostlist import ParseError
 from bftrainer.model.cluster import Job, JobState
+from lsf_adapters.bslots import Window
 
-_RUN_TIME = re.compile(r"(\d{1,6}) (day|hour|minute|second)s?")
-_UNIT_S = {"day": 86400.0, "hour": 3600.0, "minute": 60.0, "second": 1.0}
 PLAN_FILE = "lsb.allocation.plan.json"
 
 
@@ -107,22 +105,10 @@ def plans(text: str) -> dict[str, Planned]:
         raise ParseError(f"not a plan: {text[:60]!r}") from problem
 
 
-def windows(text: str, now_s: float) -> dict[str, float]:
-    """Parse ``bslots -l``: until when each listed host can be backfilled; inf: no limit."""
+def unfillable_until_s(windows: Sequence[Window], now_s: float) -> dict[str, float]:
+    """Return until when each host that bslots names can be backfilled; inf: no limit."""
     found: dict[str, float] = {}
-    until_s: float | None = None
-    for line in text.split("\n")[:-1]:  # the last one may be cut off
-        name, _, words = line.strip().partition(":")
-        if name == "RUNTIME":
-            until_s = _until_s(words, now_s)
-        elif name == "HOSTS" and until_s is not None:
-            hosts = [word.rpartition("*")[2] for word in words.split()]
-            found |= {host: max(until_s, found.get(host, 0.0)) for host in hosts}
+    for window in windows:
+        for host, _ in window.hosts:
+            found[host] = max(now_s + window.for_s, found.get(host, 0.0))
     return found
-
-
-def _until_s(words: str, now_s: float) -> float | None:
-    if words.strip().upper() == "UNLIMITED":
-        return math.inf
-    parts = _RUN_TIME.findall(words)
-    return now_s + sum(int(n) * _UNIT_S[unit] for n, unit in parts) if parts else None

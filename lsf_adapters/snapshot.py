@@ -23,7 +23,7 @@ from bftrainer.model.cluster import (
     Snapshot,
     not_idle_where_jobs_run,
 )
-from lsf_adapters import commands, hosts, planned, queues
+from lsf_adapters import bslots, commands, hosts, planned, queues
 from lsf_adapters.csm.compound import on_compute_nodes
 from lsf_adapters.dialect import Dialect
 from lsf_adapters.jobs import JobReader, UnreadError
@@ -263,8 +263,8 @@ class SnapshotReader:
         self, known: dict[str, planned.Planned], now_s: float
     ) -> dict[str, planned.Planned]:
         """Add LSF's own answer to how long reserved slots stay unfillable."""
-        text = self._part("slots", lambda: self._jobs.answer(commands.BSLOTS))
-        until_s = planned.windows(text or "", now_s)
+        found = self._part("slots", lambda: bslots.windows(self._jobs.answer(bslots.ALL)))
+        until_s = planned.unfillable_until_s(found or (), now_s)
         made = {}
         for job_id, plan in known.items():
             ends = [until_s[name] for name in plan.nodes if name in until_s]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bftrainer.hostlist import ParseError
-from lsf_adapters.csm.bslots import Window
+from lsf_adapters.bslots import Window
 from lsf_adapters.csm.jobstat import JobStat, ListedJob
 
 EVERY_S = 10.0

@@ -15,8 +15,9 @@ from pathlib import Path
 from bftrainer.errors import BatchSystemError
 from bftrainer.hostlist import ParseError
 from bftrainer.poll.commands import why_failed
+from lsf_adapters import bslots
 from lsf_adapters.commands import LsfCommands
-from lsf_adapters.csm import bslots, jobstat
+from lsf_adapters.csm import jobstat
 from lsf_adapters.csm.idle import EVERY_S, Poll, poll_of
 from lsf_adapters.csm.polls import line_of
 

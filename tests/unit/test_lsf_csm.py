@@ -16,8 +16,8 @@ from bftrainer.errors import BatchSystemError, BftError, UsageError
 from bftrainer.hostlist import ParseError
 from bftrainer.poll.batch_system import PilotRequest
 from lsf_adapters.adapter import create
+from lsf_adapters.bslots import Window, windows
 from lsf_adapters.csm.__main__ import main
-from lsf_adapters.csm.bslots import Window, windows
 from lsf_adapters.csm.compound import on_compute_nodes
 from lsf_adapters.csm.idle import Gap, Poll, confirmed, gaps, poll_of
 from lsf_adapters.csm.jobstat import JobStat, ListedJob, jobstat

@@ -10,7 +10,7 @@ from hypothesis.strategies import SearchStrategy
 
 from bftrainer.hostlist import ParseError
 from bftrainer.model.cluster import NodeState
-from lsf_adapters import dates, hosts, planned, queue_list, queues
+from lsf_adapters import bslots, dates, hosts, planned, queue_list, queues
 from lsf_adapters.dialect import Dialect, cluster_of
 from lsf_adapters.long_form import LongForm
 from lsf_adapters.requests import Asked, JobRow, asked_hosts, hosts_of, job_of
@@ -178,9 +178,8 @@ DOORS = (
     _door("plan", planned.plans, texts(_PLAN)),
     _door(
         "windows",
-        lambda text: planned.windows(text, _NOW_S),
-        texts("SLOTS: 4\nRUNTIME: 25 hours 42 minutes\nHOSTS: 4*n1 n2\n"),
-        refuses=False,
+        lambda text: planned.unfillable_until_s(bslots.windows(text), _NOW_S),
+        texts("SLOTS: 4\nRUNTIME: 25 hours 42 minutes\nHOSTS: 4*n1\n"),
     ),
     _door("lsid", _lsid, texts(_read("lsid"))),
     _door("date", lambda text: dates.epoch_s(text, _NOW_S), texts("Sun Nov 22 08:33:00 2026 L")),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bftrainer.errors import BftError
 from bftrainer.hostlist import ParseError
-from lsf_adapters.csm.bslots import windows
+from lsf_adapters.bslots import windows
 from lsf_adapters.csm.compound import on_compute_nodes
 from lsf_adapters.csm.idle import gaps, poll_of
 from lsf_adapters.csm.jobstat import JobStat, jobstat

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from bftrainer.hostlist import ParseError
 
+ALL = ("bslots", "-l")  # of all hosts
 _PART = re.compile(r"(\d{1,6}) (day|hour|minute|second)s?\b")
 _UNIT_S = {"day": 86400.0, "hour": 3600.0, "minute": 60.0, "second": 1.0}
 _LINE = re.compile(r"(\d{1,9})\s+(\S.*)")
