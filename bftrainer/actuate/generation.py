@@ -55,6 +55,10 @@ KILLED_ITS_AGENT = (  # without the node's name: ``failures`` compares causes
     " which says {}."
 )
 
+# Sent to a whole pilot when the batch system takes its node; LSF begins with INT, and sends USR2 at
+# the run limit.
+TAKES_NODE = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
+
 
 @dataclass(kw_only=True, eq=False)
 class GenerationMachine(WorkerSet):
@@ -172,7 +176,7 @@ class GenerationMachine(WorkerSet):
         elif not (
             was is WorkerPhase.LEAVING
             or (was is WorkerPhase.MEMBER and self.is_parking)
-            or returncode == -signal.SIGTERM  # the batch system takes the node: a loss
+            or -returncode in TAKES_NODE  # a loss
         ):
             text = worker.has_failed or ended.cause or describe_exit(returncode)
             out.append(self._failed(worker, text[:MAX_CAUSE_CHARS], now_s))

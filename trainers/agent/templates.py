@@ -22,6 +22,7 @@ from bftrainer import process
 from bftrainer.preamble import CODE
 from trainers.agent.channel import Channel
 from trainers.agent.preambles import NO_PREAMBLE, Output, Preamble
+from trainers.agent.signals import LEAVE_SIGNALS
 from trainers.agent.starting import (
     KEEP_FREED_MEMORY,
     KILLED,
@@ -230,9 +231,9 @@ class Template:
                 self._failure = f"{CODE}: The preamble did not end within {PREAMBLE_LIMIT_S:g} s"
             for log_path in self._workers.waiting.values():
                 self._output.copy_to(log_path)
-        # SIGTERM goes to the whole pilot: the batch system takes the node, and the agent, which
-        # got it too, may not have left yet. The workers then count as lost, not as failed.
-        how = returncode if returncode == -signal.SIGTERM else KILLED
+        # These go to the whole pilot: the batch system takes the node, and the agent, which got it
+        # too, may not have left yet. The workers then count as lost, not as failed.
+        how = -signal.SIGTERM if -returncode in LEAVE_SIGNALS else KILLED
         for worker_id in [*self._workers.running, *self._workers.waiting]:
             self._exited(worker_id, how, self._failure)
 

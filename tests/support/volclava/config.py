@@ -96,6 +96,9 @@ def render(config: VolclavaConfig) -> Mapping[str, str]:
             "LSB_SBD_PORT=6325",
             "LSF_AUTH=eauth",
             "LSB_MAILPROG=/bin/true",
+            # As its own installation has it. Without, sbatchd waits up to 3 s for pim, which sleeps
+            # before it answers, and the start of a job waits for sbatchd.
+            "LSF_PIM_SLEEPTIME_UPDATE=y",
         ),
         "lsf.shared": _lines(
             *_section("Cluster", "ClusterName", "lab"),

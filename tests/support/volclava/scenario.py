@@ -351,6 +351,7 @@ def journalling(play: Player) -> None:
     play.wait_state("plain", "DONE")
     play.submit("alone", "-x", "-m", "n3")
     play.wait(functools.partial(_says, play, "alone", "Execution Home"), "alone to run")
+    play.wait_state("alone", "RUN")
     play.say("bkill", "{alone}")
     play.wait_state("alone", "EXIT")
     play.say("badmin", "hclose", "n4", user="root")
