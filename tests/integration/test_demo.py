@@ -68,6 +68,26 @@ def test_demo_shows_everything_it_promises(scratch: Path, tmp_path: Path) -> Non
     wait_for(lambda: not processes_of(scratch), what="everything has ended")
 
 
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_demo_on_a_stand_in_of_lsf(scratch: Path, tmp_path: Path) -> None:
+    scratch.chmod(0o755)  # ordinary jobs run as another user
+    done = process.run(
+        (*_command(tmp_path / "out"), "--lsf"),
+        timeout_s=280,
+        env={**os.environ, "TMPDIR": str(scratch)},
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert [t["state"] for t in document["trainers"]] == ["finished"] * 3
+    assert all(t["accuracy"] > 0.9 for t in document["trainers"])
+    assert document["is_wait"]
+    assert len(document["job_delays_s"]) == 3
+    assert document["give_backs"] + document["preemptions"] >= 1
+    wait_for(lambda: not processes_of(scratch), what="everything has ended")
+
+
 def _check_figures(document: dict[str, Any]) -> None:
     trainers = document["trainers"]
     assert [t["name"] for t in trainers] == ["cnn", "mlp", "transformer"]
