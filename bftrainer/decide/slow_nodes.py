@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from bftrainer.decide.policies.base import Decided
 from bftrainer.model.decision import DecisionInput, Memory, Replacing, Settings, SlowNode
+from bftrainer.profile.stragglers import CLEAR_ABOVE
 from milp.problem import Problem
 from milp.slow import without_some, worth
 
@@ -34,9 +35,18 @@ def observe(memory: Memory, given: DecisionInput) -> Memory:
     slow_nodes = {
         node: one
         for node, one in known.items()
-        if fraction_now(one, settings, given.now_s) <= settings.straggler_threshold
+        if fraction_now(one, settings, given.now_s) <= forgotten_above(settings)
     }
     return replace(memory, slow_nodes=slow_nodes)
+
+
+def forgotten_above(settings: Settings) -> float:
+    """Return the fraction above which a slow node is forgotten: where its verdict would end, too.
+
+    A node may be replaced as soon as its smoothed fraction has reached the threshold.
+    """
+    threshold = settings.straggler_threshold
+    return threshold + CLEAR_ABOVE if threshold else 0.0
 
 
 def fraction_now(one: SlowNode, settings: Settings, now_s: float) -> float:

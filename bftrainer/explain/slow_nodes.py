@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from bftrainer.decide.slow_nodes import fraction_now
+from bftrainer.decide.slow_nodes import forgotten_above, fraction_now
 from bftrainer.model.decision import Memory, Plan, Settings, SlowNode
 from bftrainer.model.trainer import TrainerRecord
 
@@ -54,7 +54,7 @@ def _ago(seconds: float) -> str:
 
 
 def _counts_on(one: SlowNode, settings: Settings, now_s: float) -> str:
-    """Say when its remembered fraction will have risen to the threshold."""
-    left = (1.0 - fraction_now(one, settings, now_s)) / (1.0 - settings.straggler_threshold)
+    """Say when its remembered fraction will have risen so far that it is forgotten."""
+    left = (1.0 - fraction_now(one, settings, now_s)) / (1.0 - forgotten_above(settings))
     left_s = settings.straggler_memory_s * max(0.0, math.log2(left))
     return f"that counts for {left_s / 60.0:.0f} min more"

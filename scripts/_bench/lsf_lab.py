@@ -160,8 +160,8 @@ class Lane:
         """Launch a pilot while mbatchd is stopped, then poll once when it is back.
 
         Args:
-            stall_s: how long it is stopped. Beyond ``TIMEOUT_S`` the launch fails, and what it made
-                is to end by itself; below, one pilot is kept.
+            stall_s: how long it is stopped. Beyond twice ``TIMEOUT_S`` the launch fails, and what
+                it made is to end by itself; below, one pilot is kept.
         """
         self._tidy()
         self._system.snapshot()  # a daemon has polled before it launches

@@ -15,7 +15,6 @@ from bftrainer.errors import BatchSystemError
 from bftrainer.model.cluster import JobState, NodeState, Presence, Snapshot
 from bftrainer.poll.batch_system import PilotObservation, PilotRequest
 from lsf_adapters.adapter import LsfBatchSystem
-from lsf_adapters.script import job_name
 from lsf_adapters.testcluster import LsfTestCluster, Parameters, client
 from lsf_adapters.testcluster.config import Queue
 from tests.conformance.words import (
@@ -466,37 +465,3 @@ def job_in_all(cluster: LsfTestCluster, monkeypatch: pytest.MonkeyPatch, *, n: i
     for _ in range(n):
         bsub(*later)
     return array
-
-
-def test_two_daemons_with_pilots_of_the_same_number(lsf: LsfTestCluster) -> None:
-    """Of the same user, in the same queue: each sees its own, and leaves the other's alone."""
-    places = [LsfDriver(lsf).directory / name for name in ("mine", "other")]
-    systems = [lsf_adapter(lsf), lsf_adapter(lsf)]
-    requests, ids = [], []
-    for place, system, node in zip(places, systems, ("n1", "n2"), strict=True):
-        plain = pilot(LsfDriver(lsf), node)
-        folder = place / "pilots" / "p000001"
-        folder.mkdir(parents=True)
-        request = replace(plain, pilot_id="p000001", log_path=folder / "agent.log")
-        requests.append(request)
-        ids.append(launch_and_wait(system, request))
-    mine, other = ({j.job_id: j for j in whole(system).jobs or ()} for system in systems)
-    assert mine[ids[0]].pilot_id == other[ids[1]].pilot_id == "p000001"
-    assert mine[ids[1]].pilot_id == job_name(requests[1])  # a pilot, but none of ours
-    assert other[ids[0]].pilot_id == job_name(requests[0])
-    assert not mine[ids[1]].is_ordinary
-    # A daemon that starts again knows its own once it has been told where they are.
-    again = lsf_adapter(lsf)
-    again.pilots_are_in(places[1] / "pilots")
-    seen = {job.job_id: job.pilot_id for job in whole(again).jobs or ()}
-    assert seen == {ids[0]: job_name(requests[0]), ids[1]: "p000001"}
-    # A second job of the other's pilot is the other's to end.
-    extra = lsf.command(
-        *("bsub", "-q", "bf", "-J", job_name(requests[1]), "-n", "4", "-m", "n2"),
-        *("-o", "/dev/null", "sleep 600"),
-    ).stdout.partition("<")[2].partition(">")[0]  # fmt: skip
-    systems[0].snapshot()
-    assert "PEND" in lsf.command("bjobs", "-w", extra).stdout
-    systems[1].snapshot()
-    wait_for(lambda: "EXIT" in lsf.command("bjobs", "-w", extra).stdout, what="it is cancelled")
-    assert all(observe(systems[0], job_id).phase == "running" for job_id in ids)

@@ -177,9 +177,11 @@ def test_a_block_of_two_nodes_has_an_agent_on_each_and_comes_back_whole(
         assert LAUNCH not in hosts
         assert machine.command("bkill", "-s", "TERM", job_id).is_ok
         wait_absent(system, job_id)
-        assert {line for line in log_lines(request) if "left" in line} == {
-            f"left {h}" for h in hosts
-        }
+        wait_for(
+            lambda: sum("left" in line for line in log_lines(request)) == 2,
+            what="both agents have left",
+        )
+        assert {f"left {host}" for host in hosts} <= set(log_lines(request))
         wait_all_idle(system)
         request.log_path.unlink()
         request.log_path.with_name(f"{request.log_path.name}.started").rmdir()

@@ -23,12 +23,13 @@ pytestmark = needs_volclava
 __all__ = ["volclava"]
 
 # Seconds: the smallest and largest that volclava 2.2 was seen to take at MBD_SLEEP_TIME=2, on two
-# cores with a load of 0.5 to 14. Both clusters have to stay within.
+# cores with a load of 0.5 to 14, widened a little. Both clusters have to stay within.
 MEASURED_S: Final = {
     "bsub returns": (0.0, 0.5),
-    "bsub: runs on an idle host": (0.0, 6.0),
-    "bkill -s KILL: the job that waits for the host runs": (0.2, 8.0),
-    "bkill: EXIT in bjobs": (0.0, 6.0),
+    # A host that does not take a job at once is tried again after 5 s.
+    "bsub: runs on an idle host": (0.0, 8.0),
+    "bkill -s KILL: the job that waits for the host runs": (0.2, 10.0),
+    "bkill: EXIT in bjobs": (0.0, 5.0),
     "bkill of a deaf job: USR1": (0.0, 1.0),
     "bkill of a deaf job: INT": (0.0, 1.0),
     "bkill of a deaf job: TERM": (9.5, 12.0),

@@ -79,8 +79,11 @@ def test_a_slow_node_is_replaced_while_it_still_trains(
 
     # Remembered: it is given back, nobody takes it again, users can see why.
     wait_for(lambda: _use(sidecar, straggler) == "free", what="given back")
-    status = sidecar.client.status()
-    assert any(straggler in sentence for sentence in status.slow_nodes)
+    wait_for(
+        lambda: any(straggler in one for one in sidecar.client.status().slow_nodes),
+        timeout_s=20.0,
+        what="users see why",
+    )
     assert "bftrainer_stragglers_replaced_total 1.0" in sidecar.client.metrics()
     again = list(take_again(sidecar.entries(KIND)))
     assert again

@@ -208,7 +208,17 @@ def test_the_memory_fades_and_the_node_is_tried_again() -> None:
     site.trainers = (_trainer(n_max=4),)
     assert "n2" not in site.decide(1000.0).assignment
     assert "n2" in site.decide(1900.0).assignment  # 1 - 0.6 / 2^1.6 > 0.8
+    assert "n2" in site.fold.memory.slow_nodes
+    site.decide(800.0)  # 1 - 0.6 / 2^2.05 > 0.85
     assert site.fold.memory.slow_nodes == {}
+
+
+def test_a_node_at_the_threshold_is_remembered_for_a_while() -> None:
+    site = _training(4, _trainer(n_max=3))
+    site.decide(n2=0.8)
+    site.train_as_planned()
+    assert "n2" in site.decide(600.0).memory.slow_nodes
+    assert site.decide(300.0).memory.slow_nodes == {}  # 1 - 0.2 / 2^0.5 > 0.85
 
 
 def test_a_remembered_node_that_is_measured_quick_is_forgotten() -> None:
@@ -255,7 +265,7 @@ def test_users_are_told() -> None:
     )
     assert slow_sentences(plan.memory, SETTINGS, site.fold.now_s + 60.0)["n2"] == (
         "n2 was found slow: 0.40 of the others' throughput (t1, 60 s ago);"
-        " that counts for 47 min more."
+        " that counts for 59 min more."
     )
     site.train_as_planned()
     (said,) = straggler_sentences(trainer, site.decide(), SETTINGS, ("n1", "n3", "n4"))

@@ -97,8 +97,11 @@ class Lab:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._first_pid, signal.SIGKILL)
         if self._unshare is not None:
-            self._unshare.kill()
-            self._unshare.wait()
+            try:
+                self._unshare.wait(10)  # it collects the first process, then ends
+            except subprocess.TimeoutExpired:
+                self._unshare.kill()
+                self._unshare.wait()
         wait_for(lambda: not any(map(_is_there, pids)), what="the end of the lab's processes")
         self._unshare, self._first_pid, self._keepers = None, 0, {}
         (self.directory / "lab.pid").unlink(missing_ok=True)
@@ -184,6 +187,8 @@ class Lab:
         if not self._first_pid:
             return []
         own = _namespace(self._first_pid, "pid")
+        if not own:
+            return []  # it has ended, and all others with it
         uts = _namespace(self._keepers[host], "uts") if host is not None else None
         wanted = set(names)
         found = []

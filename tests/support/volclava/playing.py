@@ -76,7 +76,9 @@ class Player:
     ) -> process.Completed:
         """Run a command and note it; ``{name}`` in it stands for the id of a job."""
         done = self.quietly(*argv, user=user, stdin=stdin, timeout_s=timeout_s)
-        if done.returncode == -signal.SIGPIPE:  # a bsub of volclava that was refused too early
+        for _ in range(20):
+            if done.returncode != -signal.SIGPIPE:
+                break  # else a bsub of volclava that was refused before it had said everything
             done = self.quietly(*argv, user=user, stdin=stdin, timeout_s=timeout_s)
         end = "no end" if done.timed_out else f"=> {done.returncode}"
         self.lines.append(f"[{user}]$ {' '.join(' '.join(argv).split())} {end}")

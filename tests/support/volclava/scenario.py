@@ -175,7 +175,10 @@ def controlling(play: Player) -> None:
     play.say("bkill", "0", user="bob")
     play.submit("a", user="bob")
     play.submit("b", user="bob")
+    play.wait_state("a", "RUN")
+    play.wait_state("b", "RUN")
     play.say("bkill", "-J", "a", "0", user="bob")
+    play.wait_state("a", "EXIT")
     play.say("bkill", "0", user="bob")
 
 
