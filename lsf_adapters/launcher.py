@@ -65,7 +65,7 @@ class PilotLauncher:
             commands: to run.
             jobs: reads bjobs.
             queue: of pilots.
-            slots_of: returns all slots (MXJ) of a host.
+            slots_of: returns all slots (MXJ) of a host; 0: it is not known.
             bsub_options: the site's: project, user group.
             preamble: shell file under which agents run.
             csm: how they are started with jsrun; None: the job is the agent.
@@ -133,6 +133,12 @@ class PilotLauncher:
                 "Leave this node alone; the gap is too short.",
             )
         slots = self._slots_of(request.node)
+        if slots < 1:
+            raise BatchSystemError(
+                "BFT-1204",
+                f"Pilot {request.pilot_id} is not submitted: bhosts names no host {request.node}.",
+                "It is tried again when it does; see whether bhosts answers.",
+            )
         is_ibm = dialect is Dialect.IBM
         where: tuple[str, ...] = (
             "-m",

@@ -307,5 +307,5 @@ class SnapshotReader:
         return own is not None and all(priority > own.priority for priority in others)
 
     def slots_of(self, node: str) -> int:
-        """Return all slots of a node; 1: it is not known."""
-        return self.slots.get(node, 1)
+        """Return all slots of a node; 0: it is not known."""
+        return self.slots.get(node, 0)

@@ -6,6 +6,7 @@ them on. It ends with jsrun, as the tasks of a killed job step do. Standard libr
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -47,7 +48,8 @@ def main() -> int:
 
     def pass_on(number: int, _: object) -> None:
         for pid in tasks:
-            os.kill(pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(pid, number)
 
     for number in PASSED_ON:
         signal.signal(number, pass_on)
