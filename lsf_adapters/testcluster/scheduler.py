@@ -319,8 +319,8 @@ class _Pass:
         kept: list[str] = []
         for name in reversed(usable):  # as recorded
             n = min(room[name] - self._kept[name], most, wish.min_slots - len(kept))
-            if wish.ptile and n < min(wish.ptile, wish.min_slots - len(kept)):
-                continue  # this host cannot give what the job needs on each
+            if self._hosts[name].slots < min(wish.ptile, wish.min_slots - len(kept)):
+                continue  # this host can never give what the job needs on each
             kept += [name] * max(0, n)
         estimate_s, where = self._estimate(wish, usable)
         self.plan.reservations[wish.key] = Reservation(
