@@ -132,6 +132,8 @@ class PilotLauncher:
                 "shortest limit is a minute.",
                 "Leave this node alone; the gap is too short.",
             )
+        if self._csm is not None:
+            self._csm.check(dialect)
         slots = self._slots_of(request.node)
         if slots < 1:
             raise BatchSystemError(
@@ -149,7 +151,6 @@ class PilotLauncher:
             f"span[ptile={slots}]",
         )
         if self._csm is not None:
-            self._csm.check(dialect)
             where = self._csm.words((request.node,), slots)
         return (
             *("bsub", "-q", self._queue, "-J", job_name(request), *where, "-W", str(minutes)),

@@ -75,6 +75,7 @@ class SnapshotReader:
         self.cycle_s = queues.DEFAULT_CYCLE_S
         self.queues: dict[str, queues.Queue] = {}
         self.slots: dict[str, int] = {}  # of each node
+        self._all_slots: dict[str, int] = {}  # of each host, nodes of the pilots' queue or not
         self.duplicates: tuple[str, ...] = ()  # job ids to cancel
         self._hardware: dict[str, hosts.Hardware] = {}
         self._reservations: tuple[Reservation, ...] | None = None
@@ -173,6 +174,7 @@ class SnapshotReader:
     def _hosts(self) -> list[hosts.Host]:
         dialect = self._jobs.known_dialect()
         found = hosts.hosts(self._jobs.answer(hosts.argv(dialect)), dialect)
+        self._all_slots = {host.name: host.slots for host in found if host.slots}
         if self.queues and self._queue not in self.queues:
             raise UnreadError(f"There is no queue {self._queue}.")
         if self._compute and not self._hardware:
@@ -307,5 +309,5 @@ class SnapshotReader:
         return own is not None and all(priority > own.priority for priority in others)
 
     def slots_of(self, node: str) -> int:
-        """Return all slots of a node; 0: it is not known."""
-        return self.slots.get(node, 0)
+        """Return all slots of a host; 0: it is not known."""
+        return self.slots.get(node, 0) or self._all_slots.get(node, 0)
