@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from bftrainer.decide import asking, joining, slow_nodes
+from bftrainer.decide import asking, joining, slow_nodes, swaps
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.eligible import suited
 from bftrainer.decide.policies.base import AllocationPolicy, Decided
@@ -42,7 +42,8 @@ def stage(draft: Draft) -> Draft:
     assignment |= kept
     if memory.slow_nodes or memory.replacing:
         memory = replace(memory, replacing=slow_nodes.replaced(memory, assignment, given))
-    return replace(draft, memory=memory, decided=decided, assignment=assignment)
+    assignment, swapped = swaps.split(assignment, swaps.owners_of(pool, given))
+    return replace(draft, memory=memory, decided=decided, assignment=assignment, swaps=swapped)
 
 
 def _kept(draft: Draft, names: set[str]) -> dict[str, str]:
@@ -101,6 +102,14 @@ def _problem(draft: Draft, names: set[str], as_they_are: set[str]) -> Problem | 
 
 
 def _decided(problem: Problem, policy: AllocationPolicy, draft: Draft) -> Decided:
+    owners = swaps.owners_of(draft.pool, draft.given)
+    answer = partial(_answer, policy=policy, draft=draft)
+    if not owners.pilots:
+        return answer(problem)
+    return swaps.cheapest(problem, answer, owners, swaps.swap_s(draft.memory.ends))
+
+
+def _answer(problem: Problem, policy: AllocationPolicy, draft: Draft) -> Decided:
     given = draft.given
     context = asking.context_of(given, policy)
     solve = partial(asking.allocate, policy=policy, given=given, context=context)

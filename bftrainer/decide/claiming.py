@@ -22,7 +22,8 @@ def stage(draft: Draft) -> Draft:
     }
     memory = replace(draft.memory, assignment=draft.assignment, unused_since=unused)
     draft = replace(draft, memory=memory, claims=tuple(_claims(draft)))
-    return draft.releasing([*_unwanted(draft), *_due(draft)], is_held_off=False)
+    releases = [*_swapped(draft), *_unwanted(draft), *_due(draft)]
+    return draft.releasing(releases, is_held_off=False)
 
 
 def _claims(draft: Draft) -> Iterator[Claim]:
@@ -38,6 +39,13 @@ def _claims(draft: Draft) -> Iterator[Claim]:
         if node.usable_until_s is not None:
             limit_s = min(limit_s, node.usable_until_s - draft.pool.starts_s)
         yield Claim(node=node.name, time_limit_s=limit_s, for_trainer=draft.assignment[node.name])
+
+
+def _swapped(draft: Draft) -> Iterator[Release]:
+    """Release pilots whose node goes to another user, once nobody trains there."""
+    for node in draft.pool.nodes:
+        if node.name in draft.swaps.keys() - draft.given.training.keys():
+            yield _release(node, f"It goes to {draft.swaps[node.name]}, of another user.")
 
 
 def _unwanted(draft: Draft) -> Iterator[Release]:

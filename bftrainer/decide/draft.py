@@ -30,6 +30,7 @@ class Draft:
     pool: Pool = field(default_factory=Pool)  # without the nodes of released pilots
     decided: Decided | None = None  # the policy's answer
     assignment: Mapping[str, str] = field(default_factory=dict)  # node -> trainer
+    swaps: Mapping[str, str] = field(default_factory=dict)  # node of another user -> trainer
     claims: tuple[Claim, ...] = ()
 
     def releasing(self, more: Iterable[Release], *, is_held_off: bool) -> Draft:

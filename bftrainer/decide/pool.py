@@ -79,10 +79,13 @@ def build_pool(
         pilot, end = by_node.get(node.name), sooner.get(node.name)
         if pilot is None:
             until_s, why = sorter.until_s(end), sorter.why_not_take(node, end)
-            whose = "", False
+            whose = "", False, ""
         else:
             end = known.get(node.name) if pilot.is_held or pilot.end_s is not None else end
-            until_s, whose = sorter.keep_until_s(pilot, end), (pilot.pilot_id, pilot.is_held)
+            until_s, whose = (
+                sorter.keep_until_s(pilot, end),
+                (pilot.pilot_id, pilot.is_held, pilot.user),
+            )
             why, must_go = sorter.leave(node, pilot, end)
             if must_go:
                 due[pilot.pilot_id] = why
@@ -122,7 +125,7 @@ def in_reserve(free: Sequence[PoolNode], settings: Settings, now_s: float) -> tu
 
 @lru_cache(maxsize=1 << 16)  # mostly the same nodes in every decision
 def _pool_node(
-    name: str, kind: str, gpus: int, end_s: float | None, pilot_id: str, is_held: bool
+    name: str, kind: str, gpus: int, end_s: float | None, pilot_id: str, is_held: bool, user: str
 ) -> PoolNode:
     return PoolNode(
         name=name,
@@ -131,6 +134,7 @@ def _pool_node(
         usable_until_s=end_s,
         pilot_id=pilot_id,
         is_held=is_held,
+        user=user,
     )
 
 

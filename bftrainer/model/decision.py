@@ -65,6 +65,7 @@ class PilotView:
     is_held: bool  # its agent is connected
     is_leaving: bool = False  # cancelled or on its way out
     end_s: float | None = None  # when its time limit expires
+    user: str = ""  # it runs as, and only whose trainers may use it; "": all trainers
     REMOVED: ClassVar = frozenset({"shortest_limit_s"})
 
 
@@ -257,6 +258,7 @@ class PoolNode:
     usable_until_s: float | None  # when we must have left it, margins subtracted
     pilot_id: str = ""  # "" while it is only a candidate
     is_held: bool = False
+    user: str = ""  # of its pilot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
