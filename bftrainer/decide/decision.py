@@ -65,6 +65,7 @@ def decide(given: DecisionInput, policy: AllocationPolicy | None) -> Plan:
         wake_at_s=decided.wake_at_s if decided else None,
         order=decided.order if decided else (),
         dropped=decided.dropped if decided else {},
+        swaps=draft.swaps,
     )
 
 

@@ -47,6 +47,10 @@ def explain_trainer(
             f"It is on its way from {observed_size} to {planned} nodes: agents and joiners"
             " start while the others train."
         )
+    if coming := sum(1 for t in plan.swaps.values() if t == record.trainer_id):
+        sentences.append(
+            f"{coming} more come from other users: their pilots leave, then its own start."
+        )
     if record.state is TrainerState.PARKED:
         sentences.append(record.reason)
     return tuple(sentences)

@@ -277,6 +277,8 @@ class Plan:
     wake_at_s: float | None = None  # the policy asks for a decision by then
     order: tuple[str, ...] = ()  # of admission, by the policy; (): order of submission
     dropped: Mapping[str, str] = field(default_factory=dict)  # trainer to end -> reason
+    # Node with a pilot of another user -> trainer that gets it when that pilot is gone.
+    swaps: Mapping[str, str] = field(default_factory=dict)
     REMOVED: ClassVar = frozenset({"look_wanted_s"})
 
     def without_taking(self, before: Memory) -> Plan:
@@ -284,7 +286,7 @@ class Plan:
         gone = {release.node for release in self.releases}
         kept = {node: trainer for node, trainer in before.assignment.items() if node not in gone}
         memory = replace(self.memory, assignment=kept, policy_state=before.policy_state)
-        return replace(self, assignment=kept, claims=(), dropped={}, memory=memory)
+        return replace(self, assignment=kept, claims=(), dropped={}, swaps={}, memory=memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from bftrainer.decide import swaps
 from bftrainer.decide.swaps import Owners
+from bftrainer.explain.sizes import explain_trainer
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import Ends, Memory, PilotView, Settings
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord
@@ -51,6 +52,10 @@ def test_the_worker_leaves_in_order_before_the_pilot_is_released() -> None:
     assert 0 < len(stay) < 4
     assert "t2" not in plan.assignment.values()  # no agent of ann's serves bob
     assert plan.releases == ()
+    assert plan.swaps == dict.fromkeys(set(names) - stay, "t2")
+    nodes = tuple(busy)
+    said = explain_trainer(trainers[1], plan, fold.settings, trainers, nodes, 0)
+    assert any(f"{4 - len(stay)} more come from other users" in sentence for sentence in said)
     plan = fold.decide(snapshot(busy), ours, trainers, training=dict.fromkeys(stay, "t1"))
     gone = set(names) - stay
     assert released(plan) == gone
