@@ -34,6 +34,7 @@ class _Pilot:
     requested_s: float
     held_at_s: float
     end_s: float  # its time limit strikes
+    user: str
     is_held: bool = False
 
 
@@ -64,10 +65,16 @@ class PhysicalModel:
     sees_arrivals = True
 
     def __init__(
-        self, tally: Tally, costs: PhysicalCosts, *, seed: int, slow: SlowNodes | None = None
+        self,
+        tally: Tally,
+        costs: PhysicalCosts,
+        *,
+        seed: int,
+        slow: SlowNodes | None = None,
+        runs_as_submitter: bool = False,
     ) -> None:
         self.tally = tally
-        self._slow = slow or SlowNodes()
+        self._slow, self._runs_as_submitter = slow or SlowNodes(), runs_as_submitter
         self._found: frozenset[str] = frozenset()
         self._replacing: Mapping[str, Replacing] = {}  # by straggler, as planned
         self.costs = costs
@@ -112,6 +119,7 @@ class PhysicalModel:
                 requested_s=p.requested_s,
                 is_held=p.is_held,
                 end_s=p.end_s if p.is_held else None,
+                user=p.user,
             )
             for p in self._pilots.values()
         )
@@ -219,6 +227,7 @@ class PhysicalModel:
                 requested_s=now_s,
                 held_at_s=now_s + self.costs.claim.draw_s(self._chance),
                 end_s=now_s + claim.time_limit_s,
+                user=self._user_of(claim.for_trainer),
             )
         self._replacing = plan.memory.replacing
         planned: dict[str, set[str]] = {}
@@ -236,6 +245,10 @@ class PhysicalModel:
             self._warm_up(member)
             self._join(member)
         self._slow.look(self.training(), now_s)
+
+    def _user_of(self, trainer_id: str) -> str:
+        member = self._members.get(trainer_id) if self._runs_as_submitter else None
+        return member.trainer.submission.user if member else ""
 
     def _warm_up(self, member: _Member) -> None:
         """Start workers on nodes that are planned and held."""

@@ -25,6 +25,10 @@ from bftrainer.simulate.workloads.submission import Submission
 from bftrainer.simulate.world import World
 
 
+POLL_S = 1.0
+SWAP_POLLS = 4  # the worker leaves, its pilot leaves, the node is idle, and again
+
+
 class TrainerModel(Protocol):
     """How trainers progress and what changes cost them."""
 
@@ -116,6 +120,7 @@ class Replay:
         self._most = math.inf if policy.traits.admits else settings.p_jmax  # of them
         self._memory = Memory()
         self._wake_at_s = math.inf  # when the policy wants to be asked again
+        self._polls_left = 0
         self._now_s = self._begin_s
 
     def run(self) -> Outcome:
@@ -217,6 +222,11 @@ class Replay:
         tally.decisions += 1
         self._memory = plan.memory
         self._wake_at_s = math.inf if plan.wake_at_s is None else plan.wake_at_s
+        if plan.swaps:
+            self._polls_left = SWAP_POLLS
+        if self._polls_left:  # the daemon polls, and sees when the node is free
+            self._polls_left -= 1
+            self._wake_at_s = min(self._wake_at_s, self._now_s + POLL_S)
         books.apply_plan(plan)
         if plan.dropped:
             self._drop(plan.dropped)

@@ -38,6 +38,7 @@ class Choices:
     seed: int = 1
     slow: Injection | None = None  # nodes that are slow for anyone; with physical costs only
     straggler_threshold: float = 0.8  # of the decision; 0: stragglers stay
+    runs_as_submitter: bool = False  # pilots, with physical costs only (bftrainer.decide.swaps)
     job_nodes: int | None = None  # what a job of a rigid policy asks for; None: the static share
 
 
@@ -153,7 +154,7 @@ def _books(
     if choices.costs is None:
         return _Paper(tally, admitted)
     slow = draw(names, choices.slow, choices.straggler_threshold, choices.seed)
-    return _Physical(tally, choices.costs, choices.seed, admitted, slow)
+    return _Physical(tally, choices, choices.costs, admitted, slow)
 
 
 class _Paper(PaperModel):
@@ -174,12 +175,13 @@ class _Physical(PhysicalModel):
     def __init__(
         self,
         tally: Tally,
+        choices: Choices,
         costs: PhysicalCosts,
-        seed: int,
         admitted: list[SimTrainer],
         slow: SlowNodes,
     ) -> None:
-        super().__init__(tally, costs, seed=seed, slow=slow)
+        as_submitter = choices.runs_as_submitter
+        super().__init__(tally, costs, seed=choices.seed, slow=slow, runs_as_submitter=as_submitter)
         self._admitted = admitted
 
     def admit(self, trainer: SimTrainer) -> None:

@@ -69,7 +69,7 @@ def make_trainer(
     """
     spec = TrainerSpec(
         name=submission.name,
-        user="",
+        user=submission.user,
         script="",
         n_min=submission.n_min,
         n_max=submission.n_max,

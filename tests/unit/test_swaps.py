@@ -1,16 +1,14 @@
-"""A node goes to another user's trainer: orderly, for enough, and with as few swaps as can be."""
+"""A node goes to another user's trainer: in order, and if that is worth its price."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from bftrainer.decide import swaps
-from bftrainer.decide.swaps import Owners
 from bftrainer.explain.sizes import explain_trainer
 from bftrainer.model.cluster import NodeState
 from bftrainer.model.decision import Ends, Memory, PilotView, Settings
 from bftrainer.model.trainer import MeasuredCosts, TrainerRecord
-from milp.problem import Allocation, Curve, Problem, ProblemNode, ProblemTrainer
 from tests.support.snapshots import (
     Fold,
     claimed,
@@ -100,29 +98,6 @@ def test_without_users_nothing_is_a_swap() -> None:
     trainers = [_by("bob", record("t2", costs=LINEAR))]
     plan = fold.decide(snapshot(busy), held("n1"), trainers)
     assert plan.assignment == {"n1": "t2"}
-
-
-def test_nodes_are_exchanged_around_a_circle_of_users() -> None:
-    nodes = tuple([ProblemNode(name=name) for name in ("n1", "n2", "n3")])
-    curve = Curve(sizes=(1,), samples_per_s=(1.0,))
-    trainers = tuple(
-        [
-            ProblemTrainer(
-                trainer_id=f"t{k}", n_min=1, n_max=1, curve=curve, rescale_up_s=0, rescale_down_s=0
-            )
-            for k in (1, 2, 3)
-        ]
-    )
-    problem = Problem(nodes=nodes, trainers=trainers, t_fwd_s=10.0, p_jmax=3)
-    owners = Owners(
-        pilots={"n1": "ann", "n2": "bob", "n3": "cyd"},
-        trainers={"t1": "bob", "t2": "cyd", "t3": "ann"},
-    )
-    given = Allocation(
-        assignment={"n1": "t1", "n2": "t2", "n3": "t3"}, objective=30.0, node_price=0.0
-    )
-    found = swaps.fewest(given, problem, owners)
-    assert found.assignment == {"n1": "t3", "n2": "t1", "n3": "t2"}
 
 
 def test_the_price_is_measured() -> None:

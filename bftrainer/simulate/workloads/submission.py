@@ -32,6 +32,7 @@ class Submission:
     weight: float = 1.0
     network: str = ""  # groups results
     gres: str = ""  # GPUs required on its nodes, as sbatch --gres
+    user: str = ""
 
     def __post_init__(self) -> None:
         """Check the fields.
