@@ -9,8 +9,9 @@ joining trainer misses until the new agent connects, as for a warm-up (``milp.pr
 
 Two answers are compared by their worth less the price of their swaps: the optimum without the
 price, and the optimum if every joining node were a swap. The first is also a bound on every
-answer, so ``Allocation.gap`` says what a better one could gain. At the same work done the
-price saves 12 to 22% of swaps of 41 s, and 1 to 6% of swaps of 6 s (docs/adr/0030-many-users.md). Called by ``allocating``. Pure.
+answer, so ``Allocation.gap`` says what a better one could gain. At the same work done the price
+saves 12 to 22% of swaps of 41 s, and 1 to 6% of swaps of 6 s (docs/adr/0030-many-users.md).
+Called by ``allocating``. Pure.
 """
 
 from __future__ import annotations
