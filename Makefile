@@ -17,7 +17,7 @@ $(BIN)/.installed: setup.cfg constraints.txt
 	PYTHON=$(PYTHON) scripts/install_system.sh venv
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[torch,mpi,huggingface,lightning,demo,gurobi,mip,dev]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[torch,mpi,huggingface,lightning,demo,gurobi,mip,postgresql,dev]'
 	touch $@
 
 venv: $(BIN)/.installed  ## create .venv with everything development needs
@@ -51,6 +51,7 @@ test-pure: venv
 	nice -n 19 $(BIN)/python -m pytest -m "not long" -n 2 $(BY_FILE) $(PURE)
 
 test-long: venv system  ## the long proofs, and ten times fresh examples for the property tests
+	scripts/install_system.sh packages
 	$(BIN)/python -m pytest -m long
 	for i in {1..10}; do \
 		$(BIN)/python -m pytest --hypothesis-profile=fresh -n 2 $(BY_FILE) \
@@ -59,6 +60,7 @@ test-long: venv system  ## the long proofs, and ten times fresh examples for the
 
 SHARD ?= 0/1
 test-shard: venv system  ## part SHARD=K/N of the long proofs, fresh examples once
+	scripts/install_system.sh packages
 	$(BIN)/python -m pytest -m long --shard $(SHARD)
 	$(BIN)/python -m pytest --hypothesis-profile=fresh -n 2 $(BY_FILE) \
 		--shard $(SHARD) $(FRESH)

@@ -19,7 +19,7 @@ from milp import plain as plain_json
 from milp.plain import Form, FormError, codec, encode_any
 
 T = TypeVar("T")
-_FORM: Final = Form(has_tags=True, takes_any_text=True)
+_FORM: Final = Form(has_tags=True, takes_any_text=True, omits_added=True)
 _WRITER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 

@@ -8,30 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import getpass
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
+from bftrainer.accounting.accountant import Accountant
 from bftrainer.actuate.control_plane import ControlPlane, Listener
 from bftrainer.actuate.group import NodeOffer
+from bftrainer.actuate.pilot_ends import PilotEnds
 from bftrainer.actuate.pilot_refusals import PilotRefusals
 from bftrainer.actuate.pilot_requests import Claiming
-from bftrainer.actuate.pilots import FORCE_AFTER_S, PilotBook
+from bftrainer.actuate.pilots import PilotBook
 from bftrainer.actuate.remembered import remembered
 from bftrainer.actuate.stray_pilots import StrayPilots
 from bftrainer.api.address import already_running
 from bftrainer.api.server import ApiServer
 from bftrainer.api.service import Service
+from bftrainer.background import Background
 from bftrainer.decide import cycles
 from bftrainer.decide.policies.base import load_policy as load_allocation_policy
 from bftrainer.deciding import Decider
-from bftrainer.draining import drain
+from bftrainer.draining import Draining
 from bftrainer.events.change import event_between, situation_of
 from bftrainer.far import FarDaemon, refuse_second
 from bftrainer.harm.monitor import HarmMonitor
@@ -42,26 +43,28 @@ from bftrainer.model.cluster import Snapshot
 from bftrainer.model.decision import DecisionInput, Plan, Replacing
 from bftrainer.model.event import Event
 from bftrainer.model.trainer import as_decided
-from bftrainer.notifying import Notifier
+from bftrainer.notifying import Notifier, own_user
 from bftrainer.observability.decision_failures import DecisionFailures
 from bftrainer.observability.metrics import MetricsRegistry
+from bftrainer.observability.said_once import SaidOnce
+from bftrainer.observability.systemd import ServiceManager
 from bftrainer.observed import Observed
+from bftrainer.policy.calendar import next_blackout
 from bftrainer.policy.model import SitePolicy, policy_hash
 from bftrainer.policy.settings import settings_of
 from bftrainer.poll.announcer import Announcement, UnseenAnnouncements
 from bftrainer.poll.batch_system import BatchSystem
 from bftrainer.polling import Poller
+from bftrainer.reloading import Reloading
 from bftrainer.wire.endpoint import remember, remembered_port
 from bftrainer.wire.keys import load_or_create_pair
-from bftrainer.wire.messages import (
-    Leave,
-    Leaving,
-)
+from bftrainer.wire.messages import Leaving
 
 LOG = logging.getLogger("bftrainer.daemon")
 HASTE_S = 0.025  # if decisions take longer, one that only gives back comes first
 TICK_S: Final = 0.1
-TOLD_PATIENCE_S: Final = 0.3  # told agents normally leave within a tenth of this
+SAVE_LIMIT_S: Final = 60.0  # for the last checkpoints, when the daemon ends with its nodes
+LEAVE_LIMIT_S: Final = 10.0  # then for the agents
 SIGN_OF_LIFE_S: Final = 1.0
 KEPT_PILOT_DIRECTORIES: Final = 50
 
@@ -71,6 +74,7 @@ class DaemonOptions:
     """The command-line options at start."""
 
     state_dir: Path
+    socket: Path | None = None  # None: in the state directory
     bind_host: str = "127.0.0.1"
     agent_address: str = ""  # data-plane address of agents; "": each finds its own
     journal_url: str = ""  # "": SQLite in the state directory
@@ -88,6 +92,7 @@ class Daemon:
         system: BatchSystem,
         *,
         serve: Callable[[Daemon], Service],
+        reread: Callable[[], SitePolicy] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._serve = serve  # makes the users' view of our state
@@ -97,10 +102,10 @@ class Daemon:
         self.policy_hash = policy_hash(policy)
         self.settings = settings_of(policy, system)
         self.metrics, self.failures = MetricsRegistry(), DecisionFailures()
+        self.manager = ServiceManager()
         self.allocate = load_allocation_policy(policy.policy)
-        self._decider = Decider(self.allocate, self.policy_hash, self.failures)
+        self.decider = Decider(self.allocate, self.policy_hash, self.failures)
         self._looking = ThreadPoolExecutor(1, "look")
-        self._cancelling = ThreadPoolExecutor(1, "cancel")
         self._deciding = ThreadPoolExecutor(1, "decide")
         self._wanted = asyncio.Event()
         self._announced = UnseenAnnouncements()
@@ -111,13 +116,14 @@ class Daemon:
             hear=self.on_announced,
             waits_for_cycle=self._waits_for_cycle,
         )
-        self._stopping, self._is_draining = asyncio.Event(), False
+        self._stopping = asyncio.Event()
+        self.reloading = Reloading(self, reread)
         self._far: FarDaemon | None = None
         self._is_new_snapshot = self._is_hasty = False
         self._took_s = 0.0  # duration of the last full decision
         self._expected_agents: set[str] = set()
-        self._tasks: set[asyncio.Future[None]] = set()
-        self.refusals = PilotRefusals()
+        self.background = Background()
+        self.refusals, self._trouble = PilotRefusals(), SaidOnce()
 
     # ---- life ------------------------------------------------------------------------
 
@@ -139,7 +145,12 @@ class Daemon:
             ) as journal,
         ):
             await self._start(journal)
-            api = ApiServer(self._serve(self), state_dir / "daemon.sock")
+            api = ApiServer(
+                self._serve(self),
+                self.options.socket or state_dir / "daemon.sock",
+                mode=0o666 if self.policy.is_for_all else 0o600,
+                visibility=lambda: self.policy.visibility,
+            )
             await api.start()
             if self.options.may_be_shared:
                 self._far = FarDaemon(state_dir, api, self.keys)
@@ -148,7 +159,7 @@ class Daemon:
                 asyncio.create_task(loop())
                 for loop in (self.poller.run, self._decide_loop, self._tick_loop, self._life_loop)
             ]
-            self._background(self._warn_of_settings())
+            self.background.run(self._warn_of_settings())
             try:
                 on_ready()
                 await self._until_stopped(loops)
@@ -156,31 +167,35 @@ class Daemon:
                 for task in loops:
                     task.cancel()
                 await asyncio.gather(*loops, return_exceptions=True)
+                self.accountant.close()
                 if self._far is not None:
                     await self._far.stop()
                 await api.stop()
                 await self.plane.stop()
                 self._looking.shutdown(wait=True, cancel_futures=True)
                 self._deciding.shutdown(wait=True, cancel_futures=True)
-                self._cancelling.shutdown(wait=True, cancel_futures=False)
+                self.ends.close()
                 self.claiming.close()
                 self.system.close()
 
     def stop(self) -> None:
         """Ask ``run`` to return."""
+        self.manager.stopping()
         self._stopping.set()
 
-    def drain(self, *, saves: bool) -> None:
+    def end_with_nodes(self, *, saves: bool) -> None:
         """Release all nodes, then stop; ``saves``: after last checkpoints."""
-        if not self._is_draining:
-            self._is_draining = True
-            self._background(self._drain(saves=saves))
+        self.background.run(self._end_with_nodes(SAVE_LIMIT_S if saves else 0.0))
 
-    async def _drain(self, *, saves: bool) -> None:
-        try:
-            await drain(self.pilots, self.plane, self._cancel_pilots, self.decide_soon, saves=saves)
-        finally:
-            self.stop()
+    async def _end_with_nodes(self, save_s: float) -> None:
+        self.draining.end_daemon("The daemon ends (bftrainer down).", save_s)
+        deadline = time.monotonic() + save_s + LEAVE_LIMIT_S
+        while self.agents.connected and time.monotonic() < deadline:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(TICK_S)
+        if left := sorted(self.agents.connected):
+            LOG.warning("pilots %s did not leave; they are cancelled", ", ".join(left))
+            self.ends.cancel(self.pilots.job_ids(left))
+        self.stop()
 
     async def _until_stopped(self, loops: list[asyncio.Task[None]]) -> None:
         """Fail if any loop ends: that is a bug, and half a daemon must not live on."""
@@ -195,11 +210,12 @@ class Daemon:
         self.incarnation = journal.begin_incarnation()
         journal.write_beside(keep_s=86_400.0 * self.policy.journal_days)
         self.keys = load_or_create_pair(self.options.state_dir / "daemon.key")
-        owner = getpass.getuser()
-        self.pilots = PilotBook(journal, self.system, owner, self._clock, time.monotonic)
-        pilots_dir = self.options.state_dir / "pilots"
+        pilots_dir, is_for_all = self.options.state_dir / "pilots", self.policy.is_for_all
+        ours = (journal, self.system, own_user(), self._clock, time.monotonic)
+        self.pilots = PilotBook(*ours, as_submitter=is_for_all)
+        self.refusals.as_submitter = is_for_all
         self.system.pilots_are_in(pilots_dir)
-        self.strays = StrayPilots(pilots_dir, self.pilots.pilots)
+        self.strays = StrayPilots(pilots_dir, self.pilots.pilots, believes_names=not is_for_all)
         self.harm = HarmMonitor(journal, self.policy, self._clock, self.metrics.settled)
         self.plane = ControlPlane(
             journal=journal,
@@ -215,10 +231,22 @@ class Daemon:
             ),
             decide_soon=self.decide_soon,
             leaving=self.pilots.leaving,
+            user_of=self.pilots.user_of,
             clock=self._clock,
         )
         self.agents, self.trainers = self.plane.agents, self.plane.trainers
+        books = (journal, self.pilots, self.trainers, self.seen, self._clock)
+        self.accountant = Accountant(*books, lambda: self.policy)
         self.trainers.on_ended = Notifier(self._is_on_disk).ended
+        self.ends = PilotEnds(self.pilots, self.plane, self.background)
+        self.draining = Draining(
+            journal=journal,
+            pilots=self.pilots,
+            plane=self.plane,
+            ends=self.ends,
+            decide_soon=self.decide_soon,
+            clock=self._clock,
+        )
         self.claiming = Claiming(
             pilots=self.pilots,
             agents=self.agents,
@@ -226,13 +254,16 @@ class Daemon:
             address=self.options.agent_address,
             register=self.plane.server.register,
             on_gone=self._pilot_ended,
-            cancel=self._cancel_pilots,
+            cancel=self.ends.cancel,
         )
+        await self._listen()
+
+    async def _listen(self) -> None:
+        """Listen for agents; those of an earlier incarnation reconnect at the same port."""
         for pilot_id, pilot in self.pilots.pilots.items():
             self.plane.server.register(pilot_id, pilot.record.public_key, pilot.record.node)
             if pilot.record.state.value == "running":
                 self._expected_agents.add(pilot_id)
-        # Agents of an earlier incarnation reconnect at the same port.
         file = self.options.state_dir / "endpoint"
         self.agents.endpoint_file = file if self.options.may_be_shared else None
         endpoint = await self.plane.start(self.options.bind_host, remembered_port(file))
@@ -289,26 +320,28 @@ class Daemon:
         looked_s, began = time.monotonic(), self._announced.look_begins()
         snapshot = await asyncio.get_running_loop().run_in_executor(
             self._looking,
-            lambda: self._decider.look_into(self.system.snapshot(wants_cycle=wants_cycle)),
+            lambda: self.decider.look_into(self.system.snapshot(wants_cycle=wants_cycle)),
         )
-        before = self.seen.snapshot.failures if self.seen.snapshot else ()
-        if snapshot.failures and snapshot.failures != before:
-            LOG.warning("batch system: %s", "; ".join(snapshot.failures))
+        if new := self._trouble.new(snapshot.failures):
+            LOG.warning("batch system: %s", "; ".join(new))
+        elif not snapshot.failures and self._trouble.is_over():
+            LOG.info("batch system: it answers again")
+        self.refusals.polled(snapshot.closed)
+        snapshot = self.pilots.recognised(snapshot)
         known = snapshot.with_last_known(self.seen.snapshot)
         self.seen.snapshot = self._announced.add_to(known, began)
         self.poller.saw(snapshot, is_unshown=self._announced.is_unshown)
         for pilot_id in self.pilots.observe(snapshot, looked_s):
             self._pilot_ended(pilot_id)
+        # Before the next decision, which measures what ordinary jobs noticed.
+        await self.ends.explain(self._looking, (self.accountant.heard, self.harm.ended))
         if overdue := self.pilots.overdue():
-            self._cancel_pilots(overdue, force=True)
+            self.ends.cancel(overdue, force=True)
         if strays := self.strays.to_cancel(snapshot, self.pilots.pilots):
-            self._cancel_pilots(strays)
+            self.ends.cancel(strays)
         self.decide_soon(is_new_snapshot=None not in (snapshot.nodes, snapshot.jobs))
-        if self.pilots.has_mute:
-            loop = asyncio.get_running_loop()
-            failed = await loop.run_in_executor(self._looking, self.pilots.failed)
-            for pilot_id, how in failed.items():
-                self.trainers.on_agent_failed(pilot_id, how)
+        took_s = time.monotonic() - looked_s
+        self.manager.polled(took_s, len(self.agents.connected), snapshot.failures)
 
     def _pilot_ended(self, pilot_id: str) -> None:
         self.plane.forget(pilot_id)
@@ -326,19 +359,22 @@ class Daemon:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
+            self.reloading.put_in_force()
             if self.plane.is_adopting and not self._finish_adopting():
+                self.manager.turned()
                 await asyncio.sleep(TICK_S)
                 self._wanted.set()
                 continue
             if self.seen.snapshot is not None:
                 given = self._given(self.seen.snapshot)
                 loop = asyncio.get_running_loop()
-                taken = await loop.run_in_executor(self._deciding, self._decider.take, given)
+                taken = await loop.run_in_executor(self._deciding, self.decider.take, given)
                 self._took_s = self._took_s if given.gives_back_only else taken[2]
                 if given.gives_back_only:
                     self.decide_soon()  # the full decision follows
                 if taken[1].releases or not given.gives_back_only:
                     self._carry_out(*taken)
+            self.manager.turned()
 
     def _finish_adopting(self) -> bool:
         """Wait for the agents of an earlier incarnation, with a time limit."""
@@ -359,22 +395,26 @@ class Daemon:
         self._is_new_snapshot &= is_hasty
         # The batch system knows its cycle length only after a first request.
         self.settings = self.harm.applied(settings_of(self.policy, self.system))
+        trainers, memory = self.refusals.allowed(
+            self.trainers.waiting.eligible(), self.seen.memory, self.pilots.by_node().keys()
+        )
         return DecisionInput(
             now_s=self._clock(),
             snapshot=snapshot,
             is_new_snapshot=is_new,
             gives_back_only=is_hasty,
             pilots=self.pilots.views(self.agents.connected),
-            trainers=tuple(map(as_decided, self.trainers.waiting.eligible())),
+            trainers=tuple(map(as_decided, trainers)),
             settings=self.settings,
-            memory=self.seen.memory,
-            may_claim=self.refusals.may_claim()
+            memory=memory,
+            may_claim=self.refusals.may_claim(trainers)
             and self.journal.trouble is None
-            and not self._is_draining,
+            and not self.draining.is_on,
             training=self.trainers.observed_assignment(),
             speeds=self.trainers.speeds.speeds(self.seen.memory.slow_nodes),
             cooling=self.trainers.quarantine.cooling(self._clock()),
             settled_until_s=self.trainers.settled_until_s(self._clock()),
+            blackout=next_blackout(self.policy.blackouts, self.policy.time_zone, self._clock()),
         )
 
     def _carry_out(self, given: DecisionInput, plan: Plan, took_s: float) -> None:
@@ -393,7 +433,7 @@ class Daemon:
             took_ms = 1000.0 * took_s
             self.seen.decisions += 1
             self.seen.decision_ms, self.seen.decided_s = took_ms, given.now_s
-            self._decider.note(self.journal, given, plan, event=event, took_ms=took_ms)
+            self.decider.note(self.journal, given, plan, event=event, took_ms=took_ms)
         self.metrics.decision_seconds.observe(took_s)
         self.harm.decided(given, done, took_s)
 
@@ -408,22 +448,13 @@ class Daemon:
     # ---- actuate -------------------------------------------------------------------------
 
     def _actuate(self, plan: Plan) -> None:
-        # The fastest way to leave, without a request to the controller.
-        told = {
-            r.pilot_id
-            for r in plan.releases
-            if r.pilot_id in self.agents.connected
-            and self.plane.server.send(r.pilot_id, Leave(reason=r.reason))
-        }
-        self._cancel_pilots(self.pilots.release(plan.releases, told))
-        if told:
-            self._background(self._see_off(told))
+        self.ends.release(plan.releases)
         self._assign(plan.assignment, plan.memory.replacing)
         self.trainers.drop(plan.dropped)
         if plan.claims:
             pilot_ids = self.journal.next_pilot_ids(len(plan.claims), above=self.strays.greatest)
             requests = self.claiming.open(plan, pilot_ids, self.trainers.records)
-            self._background(self.claiming.ask(requests))
+            self.background.run(self.claiming.ask(requests))
 
     def _assign(
         self, assignment: Mapping[str, str], replacing: Mapping[str, Replacing] | None = None
@@ -436,38 +467,14 @@ class Daemon:
                 targets.setdefault(trainer_id, []).append(by_node[node])
         self.trainers.set_targets(targets, replacing)
 
-    async def _see_off(self, told: set[str]) -> None:
-        """Cancel the pilots that were told to leave and whose agents are still connected."""
-        for patience_s, force in ((TOLD_PATIENCE_S, False), (FORCE_AFTER_S, True)):
-            await asyncio.sleep(patience_s)
-            stuck = self.pilots.job_ids(told & self.agents.connected.keys())
-            if not stuck:
-                return
-            self._cancel_pilots(stuck, force=force)
-
-    def _cancel_pilots(self, job_ids: Sequence[str], *, force: bool = False) -> None:
-        """Cancel in the background, starting at once."""
-        if job_ids:
-            cancel = partial(self.pilots.cancel, job_ids, force=force)
-            self._background(asyncio.get_running_loop().run_in_executor(self._cancelling, cancel))
-
-    def _background(self, work: Awaitable[None]) -> None:
-        """Run work outside the loops; errors in it are logged."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._background_done)
-
-    def _background_done(self, task: asyncio.Future[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            LOG.error("background work failed", exc_info=task.exception())
-
     # ---- time ----------------------------------------------------------------------------
 
     async def _tick_loop(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             self.plane.tick()
+            if not self.plane.is_adopting:
+                self.draining.tick()
             now_s = self._clock()
             is_time = self.seen.is_to_wake(now_s) or self.trainers.waiting.has_begun()
             if is_time and not self.plane.is_adopting:
@@ -480,5 +487,7 @@ class Daemon:
             if self.poller.has_hook:
                 self.decide_soon()  # polls are rare then, but decisions depend on time, too
             self.plane.send_signs_of_life()
+            if not self.plane.is_adopting:
+                self.accountant.look()
             if self._far is not None and (other := self._far.successor()):
                 raise already_running(self.options.state_dir, other)

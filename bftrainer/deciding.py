@@ -34,6 +34,10 @@ class Decider:
         self._sound: DecisionInput | None = None  # the input of the last decision
         self._looked: Snapshot | None = None  # the last serialisable snapshot
 
+    def adopt_policy(self, allocate: AllocationPolicy, policy_hash: str) -> None:
+        """Decide by another policy from now on; not while a decision is being taken."""
+        self._allocate, self._policy_hash = allocate, policy_hash
+
     def look_into(self, seen: Snapshot) -> Snapshot:
         """Return the snapshot; check whether it can be serialised (one thread at a time).
 

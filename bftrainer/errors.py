@@ -6,8 +6,9 @@ sentence of cause, one next step. The command line prints these three and exits 
 
 Code ranges: 10xx command line and submission, 11xx daemon and API, 12xx batch systems, 13xx wire
 and agents (137x: the example of docs/howto/add-batch-system.md), 14xx trainers and elastic runtime
-(defined in ``bftrainer.elastic``, which imports nothing else of ours), 20xx-21xx policy files, 22xx
-journal, 30xx decision, 40xx traces and workloads, 41xx simulator, 42xx profiler.
+(defined in ``bftrainer.elastic``, which imports nothing else of ours), 15xx a site's service and
+users, 20xx-21xx policy files, 22xx journal, 30xx decision, 40xx traces and workloads, 41xx
+simulator, 42xx profiler.
 """
 
 from __future__ import annotations

@@ -55,6 +55,12 @@ def rules_of(policy: SitePolicy, *, has_hook: bool) -> PaceRules:
     )
 
 
+def longest_rest_s(policy: SitePolicy) -> float:
+    """Return the longest time from one poll to the next, however the daemon is told of jobs."""
+    rules = [rules_of(policy, has_hook=has_hook) for has_hook in (False, True)]
+    return max(max(one.longest_rest_s, one.interval_s) for one in rules)
+
+
 class Poller:
     """Runs until cancelled; one poll at a time."""
 
@@ -78,13 +84,20 @@ class Poller:
         self._cycle_asked_s = -math.inf
         self._completing: dict[str, int] = {}  # node -> consecutive snapshots
         self._announcer: Announcer | None = None
+        self._was_answered = True  # the last poll
         self._can_be_told, self._why_not_told = True, ""
         self.pace = PollRateLimiter(rules_of(policy, has_hook=False))
 
     @property
     def has_hook(self) -> bool:
-        """Whether the batch system notifies us of changes."""
-        return self._announcer is not None
+        """Whether the batch system notifies us of all changes."""
+        return self._announcer is not None and self._announcer.hears_all
+
+    def adopt_policy(self, policy: SitePolicy) -> None:
+        """Poll at the intervals of another policy from now on."""
+        self._policy = policy
+        self.pace.rules = rules_of(policy, has_hook=self.has_hook)
+        self._called.set()  # it waits by the earlier rules
 
     async def run(self) -> None:
         """Poll at once, then whenever a poll is due."""
@@ -110,6 +123,7 @@ class Poller:
 
         Also for an announced job not shown yet, at the time when a snapshot must show it.
         """
+        self._was_answered = not (snapshot.nodes is None and snapshot.jobs is None)
         if not self.has_hook:
             return
         if is_unshown:
@@ -137,11 +151,15 @@ class Poller:
                 RequestCount(kind=kind, total=total)
                 for kind, total in sorted(self._system.request_counts().items())
             ),
+            told=tuple(
+                RequestCount(kind=kind, total=total)
+                for kind, total in sorted(self._system.told_counts().items())
+            ),
         )
 
     async def _listen(self) -> None:
         """Open the notifications if possible; else poll, and retry before each poll."""
-        if self.has_hook or not self._can_be_told:
+        if self._announcer is not None or not self._can_be_told:
             return
         try:
             announcer = await asyncio.to_thread(self._system.open_announcer)
@@ -151,7 +169,7 @@ class Poller:
         self._can_be_told = announcer is not None
         if announcer is not None:
             self._announcer, self._why_not_told = announcer, ""
-            self.pace.rules = rules_of(self._policy, has_hook=True)
+            self.pace.rules = rules_of(self._policy, has_hook=self.has_hook)
             asyncio.get_running_loop().add_reader(announcer.fileno(), self._on_announced)
 
     def _listen_no_more(self) -> None:
@@ -176,6 +194,7 @@ class Poller:
             self._polls_because(problem)
             self.changed()
             return
+        self.pace.rules = rules_of(self._policy, has_hook=self.has_hook)
         if not announcements:
             return
         self._hear(announcements)
@@ -203,7 +222,13 @@ class Poller:
         asked = self._since()
         orders = sum(count for kind, count in asked.items() if kind in ORDER_KINDS)
         self.pace.ordered(ended_s, orders)
-        self.pace.looked(began_s, ended_s, asked.total() - orders, is_called=is_called)
+        self.pace.looked(
+            began_s,
+            ended_s,
+            asked.total() - orders,
+            is_called=is_called,
+            was_answered=self._was_answered,
+        )
 
     async def _until_due(self) -> None:
         while True:

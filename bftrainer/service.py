@@ -4,32 +4,44 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from bftrainer.api.admission import check_spec
 from bftrainer.api.allowance import Allowance
 from bftrainer.api.checkpoint_place import check_place
+from bftrainer.api.privacy import no_trainer
 from bftrainer.api.service import Peer
 from bftrainer.daemon import Daemon
 from bftrainer.decide import end_cost
+from bftrainer.decide.caps import limits_on
 from bftrainer.deciding import DECISION
 from bftrainer.errors import BftError, ExitCode, UsageError
 from bftrainer.explain.backends import backend_sentences
 from bftrainer.explain.batches import batch_sentences
 from bftrainer.explain.failures import trouble, trouble_sentences
+from bftrainer.explain.pilots import waiting, waiting_sentences
 from bftrainer.explain.restarts import loss_sentences, restart_sentences
 from bftrainer.explain.sizes import explain_trainer
 from bftrainer.explain.slow_nodes import slow_sentences, straggler_sentences
 from bftrainer.explain.startable import impossible
 from bftrainer.explain.terms import told
 from bftrainer.harm.backoff import sentence
-from bftrainer.model.cluster import Node, NodeState
+from bftrainer.model.account import AccountReport, Asked
+from bftrainer.model.cluster import JobState, Node, NodeState
 from bftrainer.model.decision import Plan, Settings
 from bftrainer.model.harm import HarmReport
 from bftrainer.model.terms import Terms
 from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerSpec, TrainerState
-from bftrainer.model.views import Explanation, LogFile, NodeView, StatusView, TrainerView
+from bftrainer.model.views import (
+    DrainView,
+    Explanation,
+    LogFile,
+    NodeView,
+    ReloadView,
+    StatusView,
+    TrainerView,
+)
 from bftrainer.notifying import check_user
 from bftrainer.observability.figures import Extras, daemon_figures
 from bftrainer.observability.metrics import MetricSample
@@ -58,14 +70,28 @@ def _has_ended(record: TrainerRecord, next_step: str) -> UsageError:
     return UsageError("BFT-1043", f"Trainer {record.trainer_id} {how}.", next_step)
 
 
+def _check_administers(peer: Peer, what: str) -> None:
+    if peer.uid not in {0, os.getuid()}:
+        raise BftError(
+            "BFT-1005",
+            f"Only root and the user who runs the daemon may {what}.",
+            "Ask an administrator.",
+            exit_code=ExitCode.NOT_PERMITTED,
+        )
+
+
 class DaemonService:
     """Implements ``bftrainer.api.service.Service`` on a running daemon."""
 
     def __init__(self, daemon: Daemon) -> None:
-        self._daemon, policy = daemon, daemon.policy
+        self._daemon = daemon
         self._told: tuple[Plan | None, Terms] = None, {}  # the last plan explained
         self._allowance = Allowance(
-            policy.max_trainers_per_user, policy.submissions_per_minute_per_user, time.monotonic
+            lambda: (
+                daemon.policy.max_trainers_per_user,
+                daemon.policy.submissions_per_minute_per_user,
+            ),
+            time.monotonic,
         )
         daemon.metrics.add(self._figures)
 
@@ -100,11 +126,14 @@ class DaemonService:
             cooling_nodes=tuple(self._cooling_nodes().values()),
             left_out=left_out_sentences(seen.memory.left_out),
             measured=end_cost.measured(seen.memory, daemon.settings),
+            draining=daemon.draining.sentence(),
+            policy_notes=daemon.reloading.notes(),
         )
 
     def nodes(self) -> tuple[NodeView, ...]:
         """Return every node of the last snapshot."""
-        return tuple(self._node(n) for n in self._nodes())
+        waits = self._waiting_pilots()
+        return tuple(self._node(n, waits) for n in self._nodes())
 
     def trainers(self) -> tuple[TrainerView, ...]:
         """Return all trainers in order of submission."""
@@ -139,6 +168,7 @@ class DaemonService:
             observed_size=len(view.observed_nodes),
             sentences=(
                 *trouble_sentences(record, daemon.policy.failure_budget, time.monotonic()),
+                *self._pilot_sentences(record, view.planned_nodes),
                 *self._size_sentences(record, len(view.observed_nodes)),
                 *straggler_sentences(record, plan, daemon.settings, view.observed_nodes),
                 *backend_sentences(record),
@@ -146,7 +176,7 @@ class DaemonService:
                 *self._fault_sentences(record),
                 *restart_sentences(record),
                 *loss_sentences(record),
-                *(() if record.state.is_final else self._failures()),
+                *(() if record.state.is_final else (*self._stops(), *self._failures(record))),
             ),
             decision_id=daemon.journal.last_seq(DECISION),
             node_price=allocation.node_price if allocation else 0.0,
@@ -154,6 +184,33 @@ class DaemonService:
             loss_of_one_fewer=marginal.loss_of_one_fewer if marginal else None,
             policy=daemon.policy.policy,
         )
+
+    def _pilot_sentences(
+        self, record: TrainerRecord, planned_nodes: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Say why its pilots are refused, or wait."""
+        if record.state.is_final:
+            return ()
+        daemon, waiting = self._daemon, self._waiting_pilots()
+        why = daemon.refusals.why_of(record)
+        reasons = [waiting[node] for node in planned_nodes if node in waiting]
+        return (*([why] if why else []), *waiting_sentences(reasons))
+
+    def _waiting_pilots(self) -> dict[str, str]:
+        """Return why pilots are pending, in the batch system's words, by node."""
+        daemon, snapshot = self._daemon, self._daemon.seen.snapshot
+        jobs = (snapshot.jobs if snapshot else None) or ()
+        reasons = {
+            job.pilot_id: job.reason
+            for job in jobs
+            if job.pilot_id is not None and job.state is JobState.PENDING
+        }
+        pilots = daemon.pilots.by_node().items()
+        return {
+            node: reasons[pilot.record.pilot_id]
+            for node, pilot in pilots
+            if pilot.record.pilot_id in reasons
+        }
 
     def _fault_sentences(self, record: TrainerRecord) -> tuple[str, ...]:
         """Say which nodes it failed on and does not use for a while."""
@@ -179,6 +236,10 @@ class DaemonService:
     def harm(self, since_s: float | None) -> HarmReport:
         """Summarise the effect on ordinary jobs since then; None: since the start."""
         return self._daemon.harm.report(since_s)
+
+    def account(self, asked: Asked) -> Callable[[], AccountReport]:
+        """Collect who used what; the result sums up, anywhere."""
+        return self._daemon.accountant.report(asked)
 
     def metrics(self) -> str:
         """Return all metrics in Prometheus' text format."""
@@ -215,14 +276,17 @@ class DaemonService:
         self._check_sizes(spec)
 
     def _check_sizes(self, spec: TrainerSpec) -> None:
-        policy = self._daemon.policy
-        if policy.max_nodes_per_trainer and spec.n_min > policy.max_nodes_per_trainer:
-            raise UsageError(
-                "BFT-1008",
-                f"n_min is {spec.n_min}, the policy allows {policy.max_nodes_per_trainer}.",
-                "Ask for fewer nodes (--nodes MIN:MAX).",
-                exit_code=ExitCode.REFUSED_BY_POLICY,
-            )
+        limits = limits_on(spec, self._daemon.settings.limits)
+        if of_each := self._daemon.policy.max_nodes_per_trainer:
+            limits.append(("each trainer", of_each, "max_nodes_per_trainer"))
+        for name, most, key in limits:
+            if spec.n_min > most:
+                raise UsageError(
+                    "BFT-1008",
+                    f"n_min is {spec.n_min}, the policy allows {name} {most} ({key}).",
+                    "Ask for fewer nodes (--nodes MIN:MAX).",
+                    exit_code=ExitCode.REFUSED_BY_POLICY,
+                )
         load_runtime(spec.runtime).check(spec)
         check_user(spec)
         check_fit(spec, self._daemon.settings)
@@ -274,17 +338,28 @@ class DaemonService:
 
     def shutdown(self, peer: Peer, release: str = "") -> None:
         """Stop the daemon, with ``release`` ("saved", "now") after all its nodes."""
-        if peer.uid not in {0, os.getuid()}:
-            raise BftError(
-                "BFT-1005",
-                "Only the user who runs the daemon may stop it.",
-                "Ask an administrator.",
-                exit_code=ExitCode.NOT_PERMITTED,
-            )
+        _check_administers(peer, "stop it")
         if release:
-            self._daemon.drain(saves=release == "saved")
+            self._daemon.end_with_nodes(saves=release == "saved")
         else:
             self._daemon.stop()
+
+    async def reload(self, peer: Peer) -> ReloadView:
+        """Read the policy again; the next decision goes by it."""
+        _check_administers(peer, "reload its policy")
+        return await self._daemon.reloading.reload(peer.user)
+
+    def drain(self, peer: Peer, limit_s: float) -> DrainView:
+        """Give all nodes back within the limit, and take none until ``resume``."""
+        _check_administers(peer, "give its nodes back")
+        self._daemon.draining.begin(peer.user, limit_s)
+        nodes = tuple(sorted(self._daemon.pilots.by_node()))
+        return DrainView(nodes=nodes, deadline_s=time.time() + limit_s)
+
+    def resume(self, peer: Peer) -> None:
+        """Take nodes again."""
+        _check_administers(peer, "let it take nodes again")
+        self._daemon.draining.resume(peer.user)
 
     def _figures(self) -> tuple[MetricSample, ...]:
         daemon = self._daemon
@@ -318,23 +393,24 @@ class DaemonService:
             if of in ("", one.trainer_id)
         }
 
-    def _failures(self) -> tuple[str, ...]:
+    def _stops(self) -> tuple[str, ...]:
+        why = self._daemon.draining.sentence()
+        return (why,) if why else ()
+
+    def _failures(self, record: TrainerRecord | None = None) -> tuple[str, ...]:
+        """Say what fails; for a trainer without what was said of its pilots."""
         daemon, snapshot = self._daemon, self._daemon.seen.snapshot
         found = snapshot.failures if snapshot else ("No snapshot has been taken yet.",)
         trouble = str(daemon.journal.trouble or "")
-        return (*found, *(why for why in (daemon.refusals.why, trouble) if why))
+        refused = "" if record is not None else daemon.refusals.why
+        return (*found, *(why for why in (refused, trouble) if why))
 
     # ---- views -------------------------------------------------------------------------
 
     def _record(self, trainer_id: str) -> TrainerRecord:
         record = self._daemon.trainers.records.get(trainer_id)
         if record is None:
-            raise UsageError(
-                "BFT-1004",
-                f"There is no trainer {trainer_id}.",
-                "List them with: bftrainer status",
-                exit_code=ExitCode.NOT_FOUND,
-            )
+            raise no_trainer(trainer_id)
         return record
 
     def _nodes(self) -> tuple[Node, ...]:
@@ -365,12 +441,19 @@ class DaemonService:
                 observed_nodes=observed,
                 trouble=trouble(record, daemon.policy.failure_budget, time.monotonic())
                 or hopeless.get(record.trainer_id, ""),
-                waits=withheld.get(record.trainer_id, ""),
+                waits=withheld.get(record.trainer_id) or self._refused(record, observed),
             )
             views.append(view)
         return tuple(views)
 
-    def _node(self, node: Node) -> NodeView:
+    def _refused(self, record: TrainerRecord, observed: Sequence[str]) -> str:
+        """Say why pilots of this trainer alone are refused; of all, the status says it."""
+        refusals = self._daemon.refusals
+        if observed or record.state.is_final or refusals.why:
+            return ""
+        return refusals.why_of(record)
+
+    def _node(self, node: Node, waits: Mapping[str, str]) -> NodeView:
         daemon = self._daemon
         plan = daemon.seen.plan
         pilot = daemon.pilots.by_node().get(node.name)
@@ -386,6 +469,8 @@ class DaemonService:
             use = "free"
         elif node.state is NodeState.ALLOCATED:
             use = "busy"
+        if node.name in waits and pilot is not None:
+            reason = f"Pilot {pilot.record.pilot_id} is queued: {waiting(waits[node.name])}."
         if not reason and node.name in (cooling := self._cooling_nodes()):
             reason = cooling[node.name]
         if not reason and node.name in daemon.seen.memory.slow_nodes:

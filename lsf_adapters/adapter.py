@@ -24,6 +24,7 @@ from bftrainer.model.site_file import SiteFile
 from bftrainer.poll.announcer import Announcer
 from bftrainer.poll.batch_system import BatchSystem, PilotObservation, PilotRequest
 from bftrainer.poll.options import Value, Variable, checked
+from bftrainer.poll.site_inspector import own_program
 from lsf_adapters import doctor
 from lsf_adapters.commands import DEFAULT_TIMEOUT_S, LsfCommands
 from lsf_adapters.csm.placement import csm_of
@@ -158,7 +159,7 @@ class LsfBatchSystem(BatchSystem):
             found = self._facts()
             if found.user == "root":  # an administrator asks; root runs no daemon
                 found = replace(found, user=ACCOUNT)
-            return site_files(found, given)
+            return site_files(found, given, program=own_program())
         except ParseError as problem:
             raise BatchSystemError(
                 "BFT-1247",

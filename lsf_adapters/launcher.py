@@ -18,22 +18,17 @@ from bftrainer import process
 from bftrainer.errors import BatchSystemError
 from bftrainer.hostlist import ParseError
 from bftrainer.model.cluster import Presence
+from bftrainer.model.ended import EndedBy
 from bftrainer.poll.batch_system import PilotObservation, PilotRequest
 from bftrainer.poll.commands import why_failed
+from bftrainer.poll.pilot_names import job_name, token_of, token_of_place
 from bftrainer.preamble import under
 from lsf_adapters.commands import LsfCommands, has_waited, said
 from lsf_adapters.csm.placement import Csm
 from lsf_adapters.dialect import Dialect
 from lsf_adapters.jobs import JobReader, UnreadError
 from lsf_adapters.requests import ENDED, LOST, JobRow
-from lsf_adapters.script import (
-    batch_script,
-    job_name,
-    problem_of,
-    taken_by,
-    token_of,
-    token_of_place,
-)
+from lsf_adapters.script import batch_script, problem_of, taken_by
 
 FORCE_AFTER_S = 2.0
 """If a pilot asked to leave this long ago is cancelled again, it is killed."""
@@ -252,7 +247,10 @@ class PilotLauncher:
             was_ordered = row.job_id in self._asked_s or row.job_id in self._jobs.lost
             has_failed = not was_ordered and _is_fault(row.state, how)
             return PilotObservation(
-                presence=Presence.ABSENT, reason=how or row.state, has_failed=has_failed
+                presence=Presence.ABSENT,
+                reason=how or row.state,
+                has_failed=has_failed,
+                ended_by=_ended_by(how),
             )
         if row.state in LOST:  # its processes may still run
             why = f"{row.state}: its host does not answer"
@@ -278,6 +276,12 @@ _ORDERED = re.compile(
     r"exit code (?:130|140|143)\b|signal (?:2|12|15)\b|TERM_|by (?:owner|user|LSF)"
 )
 
+# Reasons that LSF names; without one, volclava says the same of a bkill and a preemption.
+_ENDED_BY = (
+    (re.compile("TERM_PREEMPT"), EndedBy.PREEMPTED),
+    (re.compile("TERM_(?:RUNLIMIT|DEADLINE)"), EndedBy.TIME_LIMIT),
+    (re.compile("TERM_(?:OWNER|ADMIN|FORCE)"), EndedBy.CANCELLED),
+)
 _OWN_END = re.compile(r"exit code|signal")
 
 
@@ -285,6 +289,10 @@ def _is_fault(state: str, how: str) -> bool:
     """Whether a pilot's own process failed, as far as LSF says how it ended."""
     # One that is removed while pending has "Exited;" (-t, volclava 2.2).
     return state == "EXIT" and bool(_OWN_END.search(how)) and not _ORDERED.search(how)
+
+
+def _ended_by(how: str) -> EndedBy:
+    return next((by for words, by in _ENDED_BY if words.search(how)), EndedBy.UNKNOWN)
 
 
 def _minute(at_s: float) -> str:

@@ -78,6 +78,7 @@ class Queue:
         return Partition(
             name=self.name,
             can_start=self.status.endswith(":Active"),
+            accepts=self.status.startswith("Open"),
             time_limit_s=self.limit_max_s,
             tier=self.priority,
         )

@@ -12,6 +12,7 @@ from typing import Any
 
 from bftrainer.hostlist import ParseError
 from bftrainer.model.site_file import SiteFile
+from bftrainer.poll.service_files import PROGRAM, service_files
 from bftrainer.poll.site_inspector import FirstSetting, checklist, first_policy
 from lsf_adapters import doctor
 from lsf_adapters.dialect import Dialect
@@ -22,16 +23,20 @@ ACCOUNT = "bftrainer"  # of the daemon, where nobody has said another
 QUEUES_NAME = "lsb.queues.bftrainer"
 PARAMS_NAME = "lsb.params.bftrainer"
 CONF_NAME = "lsf.conf.bftrainer"
+UNITS = ("lsfd.service",)  # where it runs on the daemon's host
 LEASE_S = 300.0  # instead of half an hour
 _TITLES = {Dialect.IBM: "IBM Spectrum LSF", Dialect.VOLCLAVA: "volclava"}
 
 
-def site_files(facts: Facts, options: Mapping[str, Any]) -> tuple[SiteFile, ...]:
+def site_files(
+    facts: Facts, options: Mapping[str, Any], *, program: str = PROGRAM
+) -> tuple[SiteFile, ...]:
     """Return the files, filled in for this site, the checklist last.
 
     Args:
         facts: what LSF printed.
         options: of the adapter, as they were given.
+        program: ``bftrainer`` on the daemon's host.
 
     Raises:
         ParseError: nothing is known of this LSF.
@@ -51,11 +56,14 @@ def site_files(facts: Facts, options: Mapping[str, Any]) -> tuple[SiteFile, ...]
     title = _TITLES[facts.dialect]
     is_ibm = facts.dialect is Dialect.IBM
     clean = "It must end with status 0." if is_ibm else "BFT-1292 remains: volclava never preempts."
+    service = service_files("lsf", program=program, account=facts.user, after=UNITS)
+    steps = _steps(facts, (queue, *changed), options)
     return (
+        *service,
         queue,
         *changed,
         first_policy(title, _settings(facts), {**options, **_events(facts, options)}),
-        checklist(title, "lsf", _steps(facts, (queue, *changed), options), doctor=clean),
+        checklist(title, "lsf", steps, service=service, doctor=clean),
     )
 
 
@@ -197,4 +205,4 @@ def _steps(facts: Facts, files: Sequence[SiteFile], options: Mapping[str, Any]) 
             f"`mkdir -m {script.PLACE_MODE:o} {place}` and `chown {facts.user} {place}`, where "
             "every submission host sees it."
         )
-    return [*steps, f"All that follows is done as {facts.user}, on a host with LSF's commands."]
+    return [*steps, "The rest is for the daemon's host, which needs LSF's commands."]

@@ -23,6 +23,8 @@ from bftrainer.model.cluster import (
     Snapshot,
     not_idle_where_jobs_run,
 )
+from bftrainer.poll.batch_system import observed_only
+from bftrainer.poll.pilot_names import pilot_of
 from lsf_adapters import bslots, commands, hosts, planned, queues
 from lsf_adapters.csm.compound import on_compute_nodes
 from lsf_adapters.dialect import Dialect
@@ -30,15 +32,13 @@ from lsf_adapters.jobs import JobReader, UnreadError
 from lsf_adapters.launcher import rank
 from lsf_adapters.requests import ENDED, JobRow, job_of
 from lsf_adapters.reservations import NONE, reservations
-from lsf_adapters.script import pilot_of
 
 T = TypeVar("T")
 CONFIG_INTERVAL_S = 600.0
 NOT_THERE = "brsvs cannot be started"  # the site has not installed it
 MODEL = "lsf"  # of the queue (bftrainer.queue)
-OBSERVED_ONLY = (
-    "This LSF is neither IBM Spectrum LSF 10.1 nor volclava 2: it is observed, and nothing is done "
-    "(docs/howto/lsf-site.md)."
+OBSERVED_ONLY = observed_only(
+    "This LSF is neither IBM Spectrum LSF 10.1 nor volclava 2", "docs/howto/lsf-site.md"
 )
 
 
@@ -114,9 +114,18 @@ class SnapshotReader:
             pilots_come_last=self._pilots_come_last(),
             failures=tuple(self._failures),
             partitions=self._partitions(),
+            closed=self._closed(),
             unread=tuple(dict.fromkeys(self._unread)),
             queue_model=MODEL,
         )
+
+    def _closed(self) -> str:
+        """Say why no pilot could be submitted or started; "": one could."""
+        ours = next((p for p in self._partitions() if p.name == self._queue), None)
+        if ours is None or (ours.can_start and ours.accepts):
+            return ""
+        how = "closed" if not ours.accepts else "inactive"
+        return f"Queue {ours.name} of the pilots is {how}: no node is taken until it is open."
 
     def _part(self, part: str, read: Callable[[], T]) -> T | None:
         """Read one part; ``None``: it could not be read."""

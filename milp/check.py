@@ -55,6 +55,12 @@ def find_violations(problem: Problem, allocation: Allocation) -> list[str]:
         # Eq. 6: nodes are only added or only taken away.
         if not (held.issuperset(names) or held.issubset(names)):
             found.append(_migration(trainer, set(names), held))
+        if trainer.must_run and not names and rank < problem.p_jmax:
+            found.append(f"trainer {trainer.trainer_id} must run, but has no nodes")
+    for cap in problem.caps:
+        together = sum([len(by_trainer.get(name, ())) for name in set(cap.trainers)])
+        if together > cap.most:
+            found.append(f"{cap.name} has {together} nodes, {cap.most} at most")
     found += _eligibility(problem, by_trainer, pool)
     sizes = {trainer_id: len(names) for trainer_id, names in by_trainer.items()}
     found += _worth(allocation, terms(problem, sizes, [len(held) for held in before]))

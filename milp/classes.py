@@ -13,12 +13,17 @@ makes those of a class alike, as for one class (``milp.exact``).
   every better one lies among the x that cost at most z - v. First few x are tried, which gives a
   good v, then all within z - v; the answer to that is the optimum.
 
+* Caps (``milp.capped``) are rows over x, and so is x >= 1 in all of a trainer that must run. The
+  third search may then be long. When it would be, the second answer is kept, and its distance
+  from z is the gap.
+
 Ties: as they come from HiGHS (one thread, fixed seed: the same problem, the same answer), but
 sizes within a class are those of ``milp.exact``: fewest rescales, then earlier trainers get more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +31,7 @@ import highspy
 import numpy as np
 
 from milp.errors import ProblemError
-from milp.exact.dual import solve_pool
+from milp.exact.nested import Infeasible, Members, solve_nested
 from milp.options import Options
 from milp.pool import PoolView
 from milp.tables import BoolArray, FloatArray, IntArray
@@ -35,6 +40,11 @@ FIRST = 240  # x tried first
 LARGEST_COST = 1e4  # values are scaled to this, far above HiGHS's absolute tolerances
 NOISE = 1e-5  # on that scale
 MOST_NODES = 5_000  # of the search tree: nearly all problems need one
+MOST_CAPPED = 1_000  # x tried at last under caps: 0.1 s
+INFEASIBLE = (
+    highspy.HighsModelStatus.kInfeasible,
+    highspy.HighsModelStatus.kUnboundedOrInfeasible,
+)
 SETTINGS = {
     "output_flag": False,
     "threads": 1,
@@ -67,20 +77,42 @@ class _Choices:
     gain: FloatArray  # over size 0
 
 
-def solve_classes(options: Options, pool: PoolView) -> ClassesAnswer:
+def solve_classes(
+    options: Options,
+    pool: PoolView,
+    caps: Sequence[tuple[Members, int]] = (),
+    must_run: Sequence[bool] = (),
+) -> ClassesAnswer:
     """Maximise over classes and sizes.
+
+    Args:
+        options: what each trainer may take.
+        pool: of the same problem.
+        caps: members, and how many nodes they have at most.
+        must_run: who may not have size 0; empty: nobody.
 
     Raises:
         ProblemError: HiGHS has no answer, which would be a defect of it.
+        Infeasible: those that must run do not fit.
     """
     accepts = np.array(pool.accepts, dtype=np.bool_).reshape(-1, len(options.counts))
+    is_bound = np.array(must_run or [False] * len(accepts), dtype=np.bool_)
     is_mixed = np.array(pool.mixes, dtype=np.bool_) & (accepts.sum(axis=1) > 1)
     choices = _choices(options, accepts, is_mixed)
     split = np.zeros(accepts.shape, dtype=np.int64)
     price = gap = 0.0
-    if len(choices.gain) and choices.gain.max() > 0:
-        price, gap = _Model(options, pool, choices, is_mixed).solve(split)
-    _settle(options, split, accepts & ~is_mixed[:, None])
+    if not np.isin(np.flatnonzero(is_bound), choices.trainer).all():
+        raise Infeasible
+    if is_bound.any() or (len(choices.gain) and choices.gain.max() > 0):
+        model = _Model(options, pool, choices, is_mixed)
+        model.cap(caps, is_bound)
+        price, gap = model.solve(split)
+    may_settle = accepts & ~is_mixed[:, None]
+    groups = [frozenset(members) for members, _ in caps]
+    under = [tuple([j in group for group in groups]) for j in range(len(split))]
+    for group in dict.fromkeys(under):
+        is_own = np.array([one == group for one in under], dtype=np.bool_)
+        _settle(options, split, may_settle & is_own[:, None], is_bound, is_full=any(group))
     sizes = split.sum(axis=1)
     return ClassesAnswer(
         classes=(split > 0).argmax(axis=1), sizes=sizes, split=split, price=price, gap=gap
@@ -99,10 +131,18 @@ def _choices(options: Options, accepts: BoolArray, is_mixed: BoolArray) -> _Choi
     return _Choices(trainer=trainer, of_class=of_class, size=size, gain=gain)
 
 
-def _settle(options: Options, split: IntArray, may_have: BoolArray) -> None:
+def _settle(
+    options: Options,
+    split: IntArray,
+    may_have: BoolArray,
+    is_bound: BoolArray,
+    *,
+    is_full: bool,
+) -> None:
     """Take sizes within each class from the solver for one; ``split`` changes, its worth not.
 
-    Who has nothing yet takes part, so that of equal trainers the first one starts.
+    Who has nothing yet takes part, so that of equal trainers the first one starts. Those under
+    the same caps (``is_full``) have no more nodes together than before.
     """
     for k, count in enumerate(options.counts):
         is_member = may_have[:, k] & (split.sum(axis=1) == split[:, k])
@@ -111,7 +151,10 @@ def _settle(options: Options, split: IntArray, may_have: BoolArray) -> None:
             allowed = options.allowed[k][members]
             allowed[:, 0] = options.allowed[:, members, 0].max(axis=0)
             left = count - int(split[~is_member, k].sum())
-            best = solve_pool(allowed, options.current[members], left, options.tolerance)
+            left = int(split[members, k].sum()) if is_full else left
+            best = solve_nested(
+                allowed, options.current[members], is_bound[members], (), left, options.tolerance
+            )
             split[members, k] = best.sizes
 
 
@@ -122,8 +165,9 @@ class _Model:
         self, options: Options, pool: PoolView, choices: _Choices, is_mixed: BoolArray
     ) -> None:
         self._choices, self._is_mixed = choices, is_mixed[choices.trainer]
-        self._scale = LARGEST_COST / float(choices.gain.max())
+        self._scale = LARGEST_COST / (float(np.abs(choices.gain).max(initial=0.0)) or 1.0)
         self._counts, self._first_class = options.counts, len(pool.trainers)
+        self._is_capped = False
         self._parts: list[tuple[int, int, int]] = []  # trainer, class, column of s
         highs: Any = highspy.Highs()  # highspy is typed in part only
         self._highs = highs
@@ -172,6 +216,17 @@ class _Model:
             self._add_row(at, np.append(np.where(keeps, count, held), -1), highspy.kHighsInf)
         self._add_row(np.append(own, columns), np.append(x.size[own], [-1] * len(columns)), 0.0)
 
+    def cap(self, caps: Sequence[tuple[Members, int]], is_bound: BoolArray) -> None:
+        """Add rows for the caps and for those that must run."""
+        highs, x = self._highs, self._choices
+        self._is_capped = bool(caps) or bool(is_bound.any())
+        for members, most in caps:
+            own = np.flatnonzero(np.isin(x.trainer, members)).astype(np.int32)
+            sizes = x.size[own].astype(np.float64)
+            highs.addRow(-highspy.kHighsInf, float(most), len(own), own, sizes)
+        for j in np.flatnonzero(is_bound).tolist():
+            highs.changeRowBounds(j, 1.0, 1.0)
+
     def _add_row(self, columns: IntArray, factors: IntArray, upper: float) -> None:
         used = factors != 0
         at, values = columns[used].astype(np.int32), factors[used].astype(np.float64)
@@ -180,7 +235,7 @@ class _Model:
     def solve(self, split: IntArray) -> tuple[float, float]:
         """Write the best nodes by trainer and class into ``split``; returns price and gap."""
         highs, n_x, n_all = self._highs, len(self._choices.gain), self._highs.getNumCol()
-        bound, _ = self._run()
+        bound, _ = self._run(infeasible=None)
         found = highs.getSolution()
         costs = -np.array(found.col_dual[:n_x])
         prices = np.abs(found.row_dual[self._first_class : self._first_class + len(self._counts)])
@@ -190,10 +245,14 @@ class _Model:
         while True:
             is_open = costs <= within + NOISE
             highs.changeColsBounds(n_x, every[:n_x], np.zeros(n_x), is_open.astype(np.float64))
-            value, is_best = self._run()
+            value, is_best = self._run(infeasible=None if is_open.all() else -np.inf)
             if bound - value <= within or is_open.all():
                 break
-            within = bound - value
+            near = costs <= bound - value + NOISE
+            if self._is_capped and value > -np.inf and near.sum() > MOST_CAPPED:
+                is_best = False
+                break
+            within = min(bound - value, float(costs.max()))
         taken = np.array(highs.getSolution().col_value)
         x, chosen = self._choices, np.flatnonzero((taken[:n_x] > 0.5) & ~self._is_mixed)
         split[x.trainer[chosen], x.of_class[chosen]] = x.size[chosen]
@@ -202,10 +261,17 @@ class _Model:
         gap = 0.0 if is_best else bound - value
         return float(prices.max()) / self._scale, gap / self._scale
 
-    def _run(self) -> tuple[float, bool]:
-        """Value of what HiGHS finds, and whether nothing is worth more."""
+    def _run(self, *, infeasible: float | None) -> tuple[float, bool]:
+        """Value of what HiGHS finds, and whether nothing is worth more.
+
+        ``infeasible`` is the value if there is no solution; None: that is an error.
+        """
         self._highs.run()
         info, status = self._highs.getInfo(), self._highs.getModelStatus()
+        if status in INFEASIBLE:
+            if infeasible is None:
+                raise Infeasible
+            return infeasible, False
         if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
             raise ProblemError(
                 "BFT-3022",

@@ -58,6 +58,7 @@ class Form(NamedTuple):
     has_tags: bool = False  # a record names its class under "type"
     takes_any_text: bool = False  # also text that is not valid Unicode
     ignores_unknown: bool = False  # fields that the class lacks
+    omits_added: bool = False  # fields of ``added_fields`` that have their default
     max_items: int = sys.maxsize  # of a list
     max_int: int | None = None
 
@@ -100,6 +101,23 @@ def field_hints(cls: type) -> Mapping[str, Any]:
     """Return the fields of a dataclass with their type hints, in the order of the class."""
     hints = typing.get_type_hints(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+@functools.cache
+def added_fields(cls: type) -> Mapping[str, Any]:
+    """Return the fields that a class lists in ``ADDED``, with their defaults.
+
+    They are later than a release that may have to read the journal again: while they have their
+    default they are not written there.
+    """
+    added: AbstractSet[str] = getattr(cls, "ADDED", frozenset())
+    return {
+        field.name: field.default
+        if field.default_factory is dataclasses.MISSING
+        else field.default_factory()
+        for field in dataclasses.fields(cls)
+        if field.name in added
+    }
 
 
 # ---- scalars: the same in both directions ------------------------------------------
@@ -414,6 +432,11 @@ class _Record:
         return found
 
     @functools.cached_property
+    def _added(self) -> Mapping[str, Any]:
+        """The defaults that are not written, so that an earlier release reads the record."""
+        return added_fields(self._cls) if self._form.omits_added else {}
+
+    @functools.cached_property
     def _known(self) -> frozenset[str]:
         removed: AbstractSet[str] = getattr(self._cls, "REMOVED", frozenset())
         names = frozenset(field[0] for field in self._fields) | self._head.keys()
@@ -436,6 +459,9 @@ class _Record:
                 result[name] = part if type(part) is as_it_is else encode(part)
         except FormError as problem:
             raise problem.under(name) from problem
+        for name, default in self._added.items():
+            if getattr(value, name) == default:
+                del result[name]
         return result
 
     def decode(self, plain: Any) -> Any:

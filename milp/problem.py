@@ -8,6 +8,8 @@ Beyond the paper a node that joins trains warm_up_s later. Trainer j of size s, 
 nodes are among its current ones, is then worth
 
     O_j(s) / s * (k T_fwd + (s - k) max(0, T_fwd - warm_up_s)) - O_j(C_j) R_j
+
+Beyond the paper, too, trainers may have a cap together, and one may have to run.
 """
 
 from __future__ import annotations
@@ -68,7 +70,17 @@ class ProblemTrainer:
     weight: float = 1.0
     warm_up_s: float = 0.0  # what a joining node needs before it trains; others go on
     mixes_classes: bool = False  # may have nodes of several eligible classes at once
+    must_run: bool = False  # has n_min nodes at least, whatever they are worth, if it may run
     utility: Curve | None = None  # what Objective.UTILITY maximises
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cap:
+    """Most nodes that some trainers have together, for example those of one user."""
+
+    name: str
+    trainers: tuple[str, ...]  # ids; those that the problem lacks have no nodes
+    most: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +92,7 @@ class Problem:
     t_fwd_s: float
     p_jmax: int  # at most this many trainers run at once; FCFS decides which
     objective: Objective = Objective.THROUGHPUT
+    caps: tuple[Cap, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ Ties: fewest rescales, then earlier trainers get more. Called by the milp policy
 from __future__ import annotations
 
 from milp.answer import make_allocation
+from milp.capped import is_kept, solve_capped, with_full_caps
 from milp.classes import solve_classes
 from milp.errors import ProblemError
 from milp.exact.dual import PoolAnswer, solve_pool, solve_pool_dense
@@ -23,9 +24,17 @@ def solve(problem: Problem) -> Allocation:
     """Return the exact optimum; the same problem always has the same answer.
 
     Raises:
-        ProblemError: the problem is malformed.
+        ProblemError: the problem is malformed; BFT-1542, not all that must run can.
     """
     validate(problem)
+    answer = _solve_freely(problem)
+    if not is_kept(problem, answer.sizes()):
+        answer = solve_capped(problem)
+    return with_full_caps(problem, answer) if problem.caps else answer
+
+
+def _solve_freely(problem: Problem) -> Allocation:
+    """Return the optimum without caps, as if nobody had to run."""
     parts = split(problem)
     if len(parts) == 1:
         return _solve_part(problem)

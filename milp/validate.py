@@ -42,6 +42,7 @@ def _is_plainly_sound(problem: Problem) -> bool:
         and len({node.name for node in nodes}) == len(nodes)
         and len({trainer.trainer_id for trainer in trainers}) == len(trainers)
         and not math.isnan(sum([end for end in ends if end is not None]))
+        and all(0 <= cap.most <= LARGEST_SIZE for cap in problem.caps)
     ):
         return False
     current: set[str] = set()
@@ -78,6 +79,13 @@ def _look_closely(problem: Problem) -> None:
             "BFT-3001", f"p_jmax is {problem.p_jmax}.", "Give 0 or a positive number of trainers."
         )
     _validate_nodes(problem)
+    for cap in problem.caps:
+        if not 0 <= cap.most <= LARGEST_SIZE:
+            raise ProblemError(
+                "BFT-1541",
+                f"The cap of {cap.name} is {_shown(cap.most)} nodes.",
+                f"Give a whole number of nodes from 0 to {LARGEST_SIZE}.",
+            )
     owners: dict[str, str] = {}
     trainer_ids: set[str] = set()
     for trainer in problem.trainers:

@@ -85,7 +85,8 @@ def _repetitions(lane: Lane, trials: int, measured: Measured) -> None:
     measured.at_most("jobs left after one poll", max(one.n_left for one in found), 1, unit="")
     # The daemon was told that it is not known whether there is a pilot: so there must be no agent.
     unknown = [one.n_agents for one in found if one.said != "accepted"]
-    measured.at_most("agents of an unanswered launch", max(unknown, default=0), 0, unit="")
+    if unknown:
+        measured.at_most("agents of an unanswered launch", max(unknown), 0, unit="")
 
 
 BENCHMARK = Benchmark(

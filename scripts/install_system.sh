@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Install Debian packages that are missing: "venv" for the virtual environment, "slurm"
-# for the one-host test cluster. Nothing to do when they are there.
+# Install Debian packages that are missing: "venv" for the virtual environment, "slurm" for the
+# one-host test cluster, "packages" to build an RPM. Nothing to do when they are there.
 set -euo pipefail
 
 case "${1:-}" in
@@ -19,8 +19,12 @@ slurm)
   done
   [ "$missing" -eq 0 ] && exit 0
   ;;
+packages)
+  packages=(rpm)
+  command -v rpmbuild >/dev/null && exit 0
+  ;;
 *)
-  echo "usage: $0 venv|slurm" >&2
+  echo "usage: $0 venv|slurm|packages" >&2
   exit 2
   ;;
 esac

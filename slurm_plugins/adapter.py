@@ -10,7 +10,7 @@ import os
 import pwd
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pydantic
 
@@ -21,18 +21,24 @@ from bftrainer.model.finding import NOTHING, Finding, Measured
 from bftrainer.model.site_file import SiteFile
 from bftrainer.poll.announcer import Announcer
 from bftrainer.poll.batch_system import BatchSystem, PilotObservation, PilotRequest
-from bftrainer.poll.commands import why_failed
 from bftrainer.poll.options import Value, Variable, checked
-from slurm_plugins import commands, doctor
+from bftrainer.poll.site_inspector import own_program
+from bftrainer.submit.client import SubmitHelper
+from slurm_plugins import commands, doctor, releases
 from slurm_plugins.commands import DEFAULT_TIMEOUT_S, SlurmCommands
+from slurm_plugins.failing import why_failed
 from slurm_plugins.floor import STEP_ID, Floor
-from slurm_plugins.hook.watch import HookFile
+from slurm_plugins.hook.relay_words import key_of
+from slurm_plugins.hook.source import HookSource, RelaySettings, address_of
 from slurm_plugins.launcher import PilotLauncher
 from slurm_plugins.site_files import site_files
 from slurm_plugins.snapshot import SnapshotReader
 
 DEFAULT_CYCLE_S = 30.0
 """Slurm's default of bf_interval, used until the configuration has been read."""
+
+
+_NOT_OF_USERS = ("slot_cpus", "slot_memory_mb", "slot_gpus", "floor_job", "preamble", "is_own")
 
 
 class SlurmOptions(pydantic.BaseModel):
@@ -50,6 +56,10 @@ class SlurmOptions(pydantic.BaseModel):
     user: str | None = None  # owner of our pilots; default: the user of the daemon
     environment: dict[Variable, Value] = {}  # for the commands, e.g. a PATH
     hook_file: Path | None = None  # written by the site's scripts (docs/howto/slurm-site.md)
+    # Instead, on another host: where relays of the file are heard, their public keys, and our own.
+    hook_relay: str = ""
+    hook_relay_keys: tuple[str, ...] = pydantic.Field(default=(), max_length=16)
+    hook_relay_key_file: Path | None = None
     # Share of a node that a pilot takes; all 0: the whole node.
     slot_cpus: int = pydantic.Field(default=0, ge=0)
     slot_memory_mb: int = pydantic.Field(default=0, ge=0)
@@ -57,13 +67,57 @@ class SlurmOptions(pydantic.BaseModel):
     floor_job: str = pydantic.Field(default="", pattern=r"^[0-9]{0,10}$")  # own allocation
     preamble: Path | None = None  # shell file under which agents run
     is_own: bool = False  # of a user's own daemon, who can change nothing of the site
+    accept_release: str = pydantic.Field(default="", pattern=rf"^({releases.PATTERN})?$")
+    submit_helper: str = ""  # socket, or command line, that submits pilots as their users
     grace_s: float = pydantic.Field(default=0.0, ge=0)  # GraceTime of the pilots' partition
+
+    @pydantic.field_validator("hook_relay_keys", mode="before")
+    @classmethod
+    def _several(cls, given: Any) -> Any:
+        """Take "KEY,KEY", as ``--batch-option`` gives it, for a list."""
+        return tuple(given.split(",")) if isinstance(given, str) else given
+
+    @pydantic.model_validator(mode="after")
+    def _one_whole_hook(self) -> Self:
+        """Refuse half a description of relays, and two sources at once."""
+        if not self.hook_relay:
+            return self
+        address_of(self.hook_relay)
+        if self.hook_file is not None:
+            raise ValueError("hook_file and hook_relay exclude each other: run a relay here, too")
+        if not self.hook_relay_keys or self.hook_relay_key_file is None:
+            raise ValueError("hook_relay needs hook_relay_keys and hook_relay_key_file")
+        list(map(key_of, self.hook_relay_keys))
+        return self
+
+    @property
+    def relays(self) -> RelaySettings | None:
+        """The relays of the hook; None: there are none."""
+        if not self.hook_relay or self.hook_relay_key_file is None:
+            return None
+        return RelaySettings(
+            endpoint=self.hook_relay,
+            allowed=frozenset(map(key_of, self.hook_relay_keys)),
+            key_file=self.hook_relay_key_file,
+        )
 
     @property
     def share(self) -> NodeLeft | None:
         """What a pilot takes of a node; None: all of it."""
         share = NodeLeft(cpus=self.slot_cpus, memory_mb=self.slot_memory_mb, gpus=self.slot_gpus)
         return None if share == NodeLeft(cpus=0) else share
+
+    @pydantic.field_validator("submit_helper")
+    @classmethod
+    def _whole_nodes_of_users(cls, helper: str, info: pydantic.ValidationInfo) -> str:
+        """Refuse it beside what pilots of several users cannot have."""
+        given = [name for name in _NOT_OF_USERS if info.data.get(name)]
+        if helper and given:
+            raise ValueError(
+                f"BFT-1522: pilots of users take whole nodes, one user's at a time; {given[0]} "
+                "is not possible"
+            )
+        return helper
 
 
 class SlurmBatchSystem(BatchSystem):
@@ -80,8 +134,10 @@ class SlurmBatchSystem(BatchSystem):
             timeout_s=options.command_timeout_s,
             extra_environment=options.environment,
         )
-        self._hook_file, self._pilot_partition = options.hook_file, options.pilot_partition
+        self._pilot_partition = options.pilot_partition
+        self._hook = HookSource(options.hook_file, options.relays)
         self._is_own, self._grace_s = options.is_own, options.grace_s
+        self.runs_as_users = bool(options.submit_helper)
         self._cpus_per_node = 0
         self._given = options.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         user = options.user or pwd.getpwuid(os.geteuid()).pw_name
@@ -99,6 +155,9 @@ class SlurmBatchSystem(BatchSystem):
             partition=options.partition,
             reservations_interval_s=options.reservations_interval_s,
             share=options.share,
+            own_tokens=lambda: self._launcher.tokens,
+            is_of_all=self.runs_as_users,
+            accept_release=options.accept_release,
         )
         site = {"--account": options.account, "--qos": options.qos}
         self._launcher = PilotLauncher(
@@ -108,6 +167,7 @@ class SlurmBatchSystem(BatchSystem):
             grace_s=options.grace_s,
             share=options.share,
             preamble=options.preamble,
+            helper=SubmitHelper(options.submit_helper) if options.submit_helper else None,
         )
 
     @property
@@ -124,14 +184,23 @@ class SlurmBatchSystem(BatchSystem):
         snapshot = self._reader.read(wants_cycle=wants_cycle)
         if snapshot.jobs is not None:
             self._launcher.running = self._reader.running_pilots
+            self._launcher.ahead_s = self._reader.clock.ahead_s
+            if self.runs_as_users:
+                self._launcher.learn_users(snapshot.jobs)
         if snapshot.nodes:
             self._cpus_per_node = max(node.cpus for node in snapshot.nodes)
         if self._reader.config is not None:
             self.cycle_s = self._reader.config.bf_interval_s
         return snapshot
 
+    def pilots_are_in(self, directory: Path) -> None:
+        """Tell our pilots from those of other daemons by this."""
+        self._launcher.pilots_are_in(directory)
+
     def launch_pilot(self, request: PilotRequest) -> str:
-        """Submit a pilot; raises ``BatchSystemError`` (BFT-1222 to -1224, -1226)."""
+        """Submit a pilot; raises ``BatchSystemError`` (BFT-1222 to -1224, -1226, -1571)."""
+        if self._reader.unknown_release:
+            raise releases.refusal(self._reader.unknown_release)
         if self._floor and request.node in self._floor.nodes:
             return self._floor.launch(request)
         job_id = self._launcher.launch(request, cycle_s=self.cycle_s)
@@ -158,7 +227,9 @@ class SlurmBatchSystem(BatchSystem):
             found = doctor.findings(self._settings(measured))
         except ParseError as problem:
             return (doctor.unknown(str(problem)),)
-        return doctor.for_user(found, grace_s=self._grace_s) if self._is_own else found
+        found = doctor.for_user(found, grace_s=self._grace_s) if self._is_own else found
+        release = self._reader.unknown_release
+        return (releases.finding(release), *found) if release else found
 
     def site_files(self) -> tuple[SiteFile, ...]:
         """Return what an administrator installs here.
@@ -167,7 +238,7 @@ class SlurmBatchSystem(BatchSystem):
             BatchSystemError: BFT-1247, Slurm's settings cannot be read.
         """
         try:
-            return site_files(self._settings(NOTHING), self._given)
+            return site_files(self._settings(NOTHING), self._given, program=own_program())
         except ParseError as problem:
             raise BatchSystemError(
                 "BFT-1247",
@@ -189,38 +260,39 @@ class SlurmBatchSystem(BatchSystem):
         qos, flags = doctor.qos_of(partitions.stdout, name), ""
         if qos:  # fails without a database; then there are no flags
             flags = self.commands.query(doctor.qos_argv(qos)).stdout
+        why_not_told = self._hook.why_unusable(self._reader.slurm_uid)
         return doctor.SlurmSettings(
             config=config.stdout,
             partitions=partitions.stdout,
             pilot_partition=name,
             queue_length=len(waiting),
             n_nodes=len(snapshot.nodes or ()),
-            has_hook=self._hook_file is not None,
+            has_hook=self._hook.is_given and not why_not_told,
+            why_not_told=why_not_told,
             qos_flags=flags,
             measured=measured,
+            clock_ahead_s=self._reader.clock.ahead_s,
         )
 
     def open_announcer(self) -> Announcer | None:
-        """Watch the file of the site's scripts, if the policy names it.
+        """Watch the file of the site's scripts, or hear relays of it, if the policy says so.
 
         Raises:
-            BatchSystemError: BFT-1231, -1233, it cannot be used.
+            BatchSystemError: BFT-1231, -1233, -1511, -1512, it cannot be used.
         """
-        if self._hook_file is None:
-            return None
-        owner_uid = self._reader.slurm_uid()
-        if owner_uid is None:
-            raise BatchSystemError(
-                "BFT-1231",
-                "Slurm does not report SlurmUser, the owner of the hook's file.",
-                "The next poll tries again; see 'scontrol show config'.",
-            )
-        return HookFile(
-            self._hook_file,
+        return self._hook.open(
             self._pilot_partition,
-            owner_uid=owner_uid,
+            owner_uid=self._reader.slurm_uid,
             cpus_per_node=lambda: self._cpus_per_node,
         )
+
+    def told_counts(self) -> Mapping[str, int]:
+        """Return what relays of the hook told so far, by kind."""
+        return self._hook.counts()
+
+    def close(self) -> None:
+        """Hear no relay any more."""
+        self._hook.close()
 
 
 def create(options: Mapping[str, Any]) -> SlurmBatchSystem:

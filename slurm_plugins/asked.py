@@ -15,7 +15,9 @@ from functools import partial
 
 from bftrainer.hostlist import ParseError
 from bftrainer.model.cluster import Job, JobState
+from bftrainer.model.features import Way
 from slurm_plugins.again import Made
+from slurm_plugins.constraint import ways_of
 from slurm_plugins.parse import (
     ControllerConfig,
     duration_s,
@@ -24,11 +26,11 @@ from slurm_plugins.parse import (
     memory_mb_of,
     whole,
 )
-from slurm_plugins.written import LONGEST, NOTHING, UNREAD
+from slurm_plugins.written import LONGEST, NOTHING, UNREAD, Doubts
 
 FIELDS = (
     *("JobArrayID", "NumCPUs", "MinCpus", "NumTasks", "MinMemory", "MaxNodes", "MinTime"),
-    *("OverSubscribe", "Reservation", "Contiguous", "ReqSwitch", "Reboot"),
+    *("OverSubscribe", "Reservation", "Contiguous", "ReqSwitch", "Reboot", "Prefer"),
     *("tres-per-job", "tres-per-socket", "tres-per-task", "tres-alloc"),
 )
 _NO_SUCH = frozenset({"0", *NOTHING})
@@ -49,6 +51,7 @@ class Asked:
     time_limit_min_s: float | None
     reservations: tuple[str, ...]
     can_share: bool
+    prefers: tuple[Way, ...]
     unclear: str
 
 
@@ -63,6 +66,7 @@ _NOT_READ = Asked(
     time_limit_min_s=None,
     reservations=(),
     can_share=False,
+    prefers=(),
     unclear=f"resources{UNREAD}",
 )
 
@@ -93,12 +97,15 @@ def _asked(row: dict[str, str]) -> Asked:
     n_nodes = whole(in_all["node"]) if "node" in in_all else None
     memory, per_cpu = _memory(row["MinMemory"], in_all.get("mem", "0"), cpus, n_nodes or 1)
     per_task = gpus_of(row["tres-per-task"])[0]
-    shortest_s = duration_s(row["MinTime"])
+    shortest_s, doubts = duration_s(row["MinTime"]), Doubts()
+    none: tuple[Way, ...] = ()
+    prefers = doubts.read("a preference", row["Prefer"], ways_of, none)
     words = {
         "contiguous nodes": row["Contiguous"] not in _NO_SUCH,
         "few switches": row["ReqSwitch"] not in _NO_SUCH,
         "GPUs per socket": gpus_of(row["tres-per-socket"])[0] > 0,
         "a reboot": row["Reboot"] not in _NO_SUCH,
+        "a block of nodes to itself": row["OverSubscribe"] == "TOPO",  # --exclusive=topo, 24.05
     }
     return Asked(
         n_nodes=n_nodes,
@@ -111,7 +118,8 @@ def _asked(row: dict[str, str]) -> Asked:
         time_limit_min_s=shortest_s or None,
         reservations=() if row["Reservation"] in NOTHING else tuple(row["Reservation"].split(",")),
         can_share=row["OverSubscribe"] == "OK",
-        unclear=" and ".join(word for word, is_asked in words.items() if is_asked),
+        prefers=prefers,
+        unclear=" and ".join(filter(None, (*(w for w in words if words[w]), doubts.words()))),
     )
 
 
@@ -179,6 +187,7 @@ def _complete(job: Job, asked: Asked, config: ControllerConfig | None) -> Job:
         time_limit_min_s=asked.time_limit_min_s,
         reservations=asked.reservations,
         can_share=_can_share(asked, config),
+        prefers=asked.prefers,
         unclear=" and ".join(filter(None, (asked.unclear, job.unclear))),
     )
 

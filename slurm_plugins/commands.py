@@ -26,7 +26,7 @@ JOB_FORMAT = RECORD + FIELD.join(
 )
 # Job names are free text chosen by users, so they are read for our own jobs only.
 NAME_FORMAT = RECORD + FIELD.join(("%i", "%j", "%k"))
-PILOT_FORMAT = RECORD + FIELD.join(("%i", "%T", "%r", "%S", "%N"))
+PILOT_FORMAT = RECORD + FIELD.join(("%i", "%T", "%r", "%S", "%N", "%e"))
 
 # Only -O shows how much memory and how many GPUs of a node are allocated.
 SINFO = ("sinfo", "-h", "-N", "-a", "--noconvert", "-O", _long(NODE_FIELDS))
@@ -36,6 +36,7 @@ RESERVATIONS = ("scontrol", "-o", "show", "reservations")
 SDIAG = ("sdiag",)
 CONFIG = ("scontrol", "show", "config")
 TOPOLOGY = ("scontrol", "show", "topology")
+VERSION = ("sinfo", "-V")  # of the commands; the configuration has the controller's
 
 DEFAULT_TIMEOUT_S = 15.0
 """Without the controller a command fails by itself after 9 s."""
@@ -87,14 +88,10 @@ class SlurmCommands(Commands):
 
 def kind_of(argv: Sequence[str]) -> str:
     """Return the kind of a request; "submit" and "cancel" are orders."""
-    if argv[0] in _KINDS:
+    if argv[0] in _KINDS and tuple(argv) != VERSION:
         return _KINDS[argv[0]]
     if argv[0] == "squeue":
         return "jobs" if tuple(argv) in (SQUEUE, ASKED) else "pilots"
-    kinds = {RESERVATIONS: "reservations", CONFIG: "configuration", TOPOLOGY: "configuration"}
+    kinds = dict.fromkeys((CONFIG, TOPOLOGY, VERSION), "configuration")
+    kinds[RESERVATIONS] = "reservations"
     return kinds.get(tuple(argv), "settings")
-
-
-def is_controller_away(done: process.Completed) -> bool:
-    """Whether the failure means that no command will be answered now."""
-    return done.timed_out or "contact slurm controller" in done.stderr

@@ -15,6 +15,7 @@ from slurm_plugins.parse import settings_in, values_in
 
 PARTITION_ARGV = ("scontrol", "-o", "show", "partition")
 SHORT_KILL_WAIT_S = 10
+CLOCK_S = 5.0  # less is within what a busy controller takes to answer
 SHORT_START_S = 5.0  # an agent itself needs a second or two
 
 
@@ -28,8 +29,10 @@ class SlurmSettings:
     queue_length: int  # pending ordinary jobs
     n_nodes: int  # a pilot may be pending for each
     has_hook: bool
+    why_not_told: str = ""  # why the hook's file is not followed
     qos_flags: str = ""  # sacctmgr show qos, of the pilots' partition
     measured: Measured = NOTHING
+    clock_ahead_s: float = 0.0  # the controller's
 
 
 def findings(settings: SlurmSettings) -> tuple[Finding, ...]:
@@ -39,8 +42,10 @@ def findings(settings: SlurmSettings) -> tuple[Finding, ...]:
     found = [
         *_preemption(config, pilots, settings),
         *_grace(config, pilots),
+        *_exempt(config),
         *_scheduler(config, settings),
         *_programs(config, settings),
+        *_clock(settings.clock_ahead_s),
     ]
     order = list(Weight)
     return tuple(sorted(found, key=lambda f: (order.index(f.weight), f.code)))
@@ -157,6 +162,27 @@ def _preemption(
         )
 
 
+def _exempt(config: Mapping[str, str]) -> Iterator[Finding]:
+    """Find what keeps some pilots from being preempted (slurm.conf(5) of 23.02 and of 25.05)."""
+    if "PRIORITY" in config.get("PreemptMode", "").split(","):
+        yield Finding(
+            code="BFT-1572",
+            weight=Weight.HARM,
+            setting=f"PreemptMode={config['PreemptMode']}",
+            cost="A pilot is kept from every ordinary job whose priority is not above its own.",
+            remedy="PreemptMode without PRIORITY",
+        )
+    for word in config.get("PreemptParameters", "").split(","):
+        if word.strip().startswith("min_exempt_priority"):
+            yield Finding(
+                code="BFT-1572",
+                weight=Weight.HARM,
+                setting=f"PreemptParameters={word.strip()}",
+                cost="Pilots of that priority or a higher one are never preempted.",
+                remedy="PreemptParameters without it",
+            )
+
+
 def _tiers(partitions: str) -> dict[str, int]:
     shown = map(values_in, partitions.splitlines())
     return {
@@ -239,7 +265,7 @@ def _scheduler(config: Mapping[str, str], settings: SlurmSettings) -> Iterator[F
         yield Finding(
             code="BFT-1271",
             weight=Weight.HARM,
-            setting="no hook (docs/howto/slurm-site.md)",
+            setting=settings.why_not_told or "no hook (docs/howto/slurm-site.md)",
             cost="Jobs that only backfill can start are found by polling: with a poll per second "
             "about 4% of them lose one bf_interval (measured).",
             remedy="bftrainer-slurm-hook --file FILE --directory DIRECTORY",
@@ -299,6 +325,18 @@ def _programs(config: Mapping[str, str], settings: SlurmSettings) -> Iterator[Fi
             cost="It runs before each pilot, too, and meanwhile a node that we take is idle. "
             f"{how_long} the time from a pilot's start until its agent connects.",
             remedy=remedy,
+        )
+
+
+def _clock(ahead_s: float) -> Iterator[Finding]:
+    if abs(ahead_s) >= CLOCK_S:
+        yield Finding(
+            code="BFT-1554",
+            weight=Weight.LOSS,
+            setting=f"the controller's clock is {abs(ahead_s):.0f} s "
+            f"{'ahead of' if ahead_s > 0 else 'behind'} this host's",
+            cost="At 300 s munge refuses our requests, and the daemon sees the queue no more.",
+            remedy="set the clocks of both hosts by NTP (chronyc tracking)",
         )
 
 

@@ -19,6 +19,7 @@ from slurm_plugins.again import Made
 
 # Only nodes are missing, or the job was not evaluated yet.
 _LACKS_NODES = frozenset({"", "Priority", "Resources"})
+_NO_ACCOUNT = "InvalidAccount"
 # The same with the scheduler's details: nodes down, reserved or planned for others.
 _LACKS_THESE = ("ReqNodeNotAvail", "Nodes required for job are DOWN, DRAINED")
 # True when the scheduler evaluated the job; the same poll shows whether it still is.
@@ -26,11 +27,19 @@ _BEGIN, _DEPENDENCY = "BeginTime", "Dependency"
 _AFTER_END = re.compile(r"after(?:any|ok|notok|corr|burstbuffer):([0-9]+)")
 
 
-def judged(jobs: Sequence[Job], made: Made[Job] | None = None) -> tuple[Job, ...]:
+def judged(
+    jobs: Sequence[Job], made: Made[Job] | None = None, *, enforces_accounts: bool = True
+) -> tuple[Job, ...]:
     """Return the jobs of a poll; pending ones with whether, and from when, they may start.
 
-    ``made``: cache of the last poll.
+    Args:
+        jobs: of the poll.
+        made: cache of the last poll.
+        enforces_accounts: whether a job needs a valid one (AccountingStorageEnforce). Without
+            accounting the main scheduler of 23.11 calls every account invalid; backfill starts
+            the jobs all the same (measured on 23.11.11).
     """
+    lacks_nothing = _LACKS_NODES if enforces_accounts else _LACKS_NODES | {_NO_ACCOUNT}
     made = made or Made()
     made.begin()
     in_queue = frozenset(
@@ -40,7 +49,7 @@ def judged(jobs: Sequence[Job], made: Made[Job] | None = None) -> tuple[Job, ...
     )
     return tuple(
         [
-            _judged(job, in_queue, made)
+            _judged(job, in_queue, made, lacks_nothing)
             if job.is_ordinary and job.state is JobState.PENDING
             else job
             for job in jobs
@@ -48,11 +57,14 @@ def judged(jobs: Sequence[Job], made: Made[Job] | None = None) -> tuple[Job, ...
     )
 
 
-def _judged(job: Job, in_queue: AbstractSet[str], made: Made[Job]) -> Job:
+def _judged(
+    job: Job, in_queue: AbstractSet[str], made: Made[Job], lacks_nothing: AbstractSet[str]
+) -> Job:
     if job.reason == _BEGIN:
         may_start, begin_s = job.start_s is not None, job.start_s
     else:
-        may_start, begin_s = lacks_nodes_only(job.reason) or job.reason == _DEPENDENCY, None
+        lacks_nodes = job.reason in lacks_nothing or lacks_nodes_only(job.reason)
+        may_start, begin_s = lacks_nodes or job.reason == _DEPENDENCY, None
     if may_start and job.priority > 0.0 and not _waits_for_jobs(job, in_queue):
         return job if begin_s is None else dataclasses.replace(job, begin_s=begin_s)
     make = partial(dataclasses.replace, job, is_entitled=False)

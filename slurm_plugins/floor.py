@@ -19,9 +19,9 @@ from bftrainer.errors import BatchSystemError
 from bftrainer.hostlist import expand
 from bftrainer.model.cluster import Job, JobState, Node, NodeState, Presence, Reservation
 from bftrainer.poll.batch_system import PilotObservation, PilotRequest
-from bftrainer.poll.commands import why_failed
 from slurm_plugins import parse
 from slurm_plugins.commands import SlurmCommands
+from slurm_plugins.failing import why_failed
 from slurm_plugins.launcher import agent_under
 
 STEP_ID = re.compile(r"[0-9]{1,10}\.[0-9]{1,10}")

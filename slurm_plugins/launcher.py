@@ -9,31 +9,29 @@ from __future__ import annotations
 import re
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bftrainer import process
 from bftrainer.errors import BatchSystemError
 from bftrainer.hostlist import ParseError
-from bftrainer.model.cluster import NodeLeft, Presence
+from bftrainer.model.cluster import Job, NodeLeft, Presence
 from bftrainer.poll.batch_system import PilotObservation, PilotRequest
-from bftrainer.poll.commands import why_failed
+from bftrainer.poll.pilot_names import job_name, token_of, token_of_place
 from bftrainer.poll.pilot_script import fault_of
 from bftrainer.preamble import under
+from bftrainer.submit.client import SubmitHelper, no_helper
+from bftrainer.submit.helper import GRACE, HERALD
 from slurm_plugins import commands, parse, slots, states
 from slurm_plugins.commands import SlurmCommands
+from slurm_plugins.failing import is_unknown, why_failed
 
 FORCE_AFTER_S = 2.0
 """If a pilot asked to leave this long ago is cancelled again, Slurm kills it."""
 
-# With a GraceTime Slurm tells steps of a preemption at once, but the batch script only at its end.
-# So a step that does nothing else passes the notice on. The agent can not be a step: Slurm signals
-# all processes of one, workers included.
-_HERALD = """\
-srun --overlap --nodes=1 --ntasks=1 --mem=0 --input=none --quiet --output=/dev/null \\
-    sh -c 'trap "kill -USR1 $1; exit 0" TERM; while :; do sleep 3600 & wait; done' herald $$ &
-"""
-GRACE = "BFT_GRACE_S"
+_ACCOUNT = "--account="
+MOST_USERS = 10_000  # pilots whose users are remembered
 _JOB_ID = re.compile(r"[0-9]{1,10}")
 _SUBMITTED = re.compile(r"([0-9]{1,10})(?:;\S*)?")
 _GONE = ("Invalid job id specified", "Job/step already completing or completed")
@@ -51,7 +49,17 @@ class PilotLauncher:
     share: NodeLeft | None = None  # of a node, for a pilot; None: the whole node
     preamble: Path | None = None  # shell file under which agents run
     running: frozenset[str] = frozenset()  # job ids last seen running
+    ahead_s: float = 0.0  # the controller's clock
+    helper: SubmitHelper | None = None  # submits and cancels pilots of other users
+    users: dict[str, str] = field(default_factory=dict)  # job id -> other user whose pilot it is
+    token: str = ""  # of our pilots' names, once it is known where they are
+    tokens: set[str] = field(default_factory=set)  # those in names that we gave
     _asked_s: dict[str, float] = field(default_factory=dict)
+
+    def pilots_are_in(self, directory: Path) -> None:
+        """Learn where the daemon keeps the folders of its pilots, before it launches any."""
+        self.token = token_of_place(directory)
+        self.tokens.add(self.token)
 
     def launch(self, request: PilotRequest, *, cycle_s: float) -> str:
         """Submit a pilot and return its job id.
@@ -68,17 +76,14 @@ class PilotLauncher:
                 "Change it; nothing was submitted.",
             )
         argv = self._sbatch_argv(request, cycle_s)
-        environment = {**self.commands.base_environment(), **request.environment}
-        has_grace = self.grace_s > 0
-        if has_grace:
-            environment[GRACE] = f"{self.grace_s:g}"
-        argv_there = agent_under(self.preamble, request.agent_argv)
-        script = batch_script(argv_there, has_grace=has_grace)
-        done = self.commands.run(argv, environment, stdin=script)
+        self.tokens.add(self.token or token_of(request))
+        done = self._submit(request, argv)
         found = _SUBMITTED.fullmatch(done.stdout.strip())
         if done.is_ok and found:
+            if request.user:
+                self.users[found[1]] = request.user
             return found[1]
-        if done.is_ok or done.timed_out or done.truncated:
+        if done.is_ok or is_unknown(done):
             raise BatchSystemError(
                 "BFT-1223",
                 f"It is not known whether pilot {request.pilot_id} was submitted: "
@@ -88,8 +93,26 @@ class PilotLauncher:
         raise BatchSystemError(
             "BFT-1222",
             f"Slurm refused pilot {request.pilot_id} for node {request.node}: {why_failed(done)}",
-            f"Check that partition {self.partition} exists and that you may submit to it.",
+            f"Check that partition {self.partition} exists and that {request.user or 'you'} may "
+            "submit to it.",
         )
+
+    def _submit(self, request: PilotRequest, argv: tuple[str, ...]) -> process.Completed:
+        if request.user:
+            if self.helper is None:
+                raise no_helper()
+            self.commands.count(argv)
+            # The user's job gets the limits of its node, not those of the helper.
+            options, site = (*argv[1:], "--propagate=NONE"), self.token or token_of(request)
+            return self.helper.submit(request, options, site=site, grace_s=self.grace_s)
+        environment = {**self.commands.base_environment(), **request.environment}
+        has_grace = self.grace_s > 0
+        if has_grace:
+            environment[GRACE] = f"{self.grace_s:g}"
+        argv_there = agent_under(self.preamble, request.agent_argv)
+        script = batch_script(argv_there, has_grace=has_grace)
+        log_pattern = str(request.log_path).replace("%", "%%")
+        return self.commands.run((*argv, f"--output={log_pattern}"), environment, stdin=script)
 
     def _sbatch_argv(self, request: PilotRequest, cycle_s: float) -> tuple[str, ...]:
         minutes = int(request.time_limit_s // 60)
@@ -102,19 +125,26 @@ class PilotLauncher:
             )
         # The deadline is the latest *end*; it removes a pilot that is never cancelled. The pilot
         # may wait for two cycles, each of which may take as long as the pause between two.
-        deadline_s = minutes * 60 + int(4 * cycle_s) + 60
-        log_pattern = str(request.log_path).replace("%", "%%")
+        # The controller compares it with its own clock, sbatch adds to this host's.
+        deadline_s = minutes * 60 + int(4 * cycle_s) + 60 + round(self.ahead_s)
         return (
-            *("sbatch", "--parsable", f"--job-name={request.pilot_id}"),
+            *("sbatch", "--parsable", f"--job-name={job_name(request, self.token)}"),
             *(f"--partition={self.partition}", "--nodes=1"),
             *(f"--nodelist={slots.node_of(request.node)}", *size_options(self.share)),
             *((f"--comment={request.node}",) if self.share else ()),  # its slot
             *(f"--time={minutes}", f"--deadline=now+{deadline_s}"),
             *("--no-requeue", "--export=ALL", "--chdir=/", "--input=/dev/null"),
-            *(f"--output={log_pattern}", "--open-mode=append"),
+            "--open-mode=append",
             *((f"--gres=gpu:{request.gpus}",) if request.gpus > 0 else ()),
-            *self.sbatch_options,
+            *((f"--account={request.account}",) if request.account else ()),
+            *(o for o in self.sbatch_options if not (request.account and o.startswith(_ACCOUNT))),
         )
+
+    def learn_users(self, jobs: Iterable[Job]) -> None:
+        """Remember whose pilots there are: only their users can cancel them."""
+        self.users.update({job.job_id: job.user for job in jobs if job.pilot_id is not None})
+        for job_id in list(self.users)[:-MOST_USERS]:  # long gone
+            del self.users[job_id]
 
     def cancel(self, job_ids: Sequence[str], *, force: bool) -> None:
         """Ask pilots to leave; ids that are gone or were never ours are not an error.
@@ -135,14 +165,15 @@ class PilotLauncher:
             **{i: self._asked_s.get(i, now) for i in ids},
         }
         problems: list[str] = []
-        # The batch script is the agent: -b signals it alone, and its job ends COMPLETED.
-        for options, chosen in (
-            (("-b", "-s", "TERM"), orderly),
-            ((), whole),
-            (("-f",), [i for i in ids if i in late]),
+        for how, chosen in (
+            ("ask", orderly),
+            ("end", whole),
+            ("force", [i for i in ids if i in late]),
         ):
-            if chosen:
-                problems += self._scancel(("scancel", *options, *chosen))
+            for user in sorted({self.users.get(i, "") for i in chosen}):
+                problems += self._scancel(
+                    user, how, [i for i in chosen if self.users.get(i, "") == user]
+                )
         if problems:
             raise BatchSystemError(
                 "BFT-1225",
@@ -150,8 +181,17 @@ class PilotLauncher:
                 "It is retried; a pilot also ends when Slurm preempts it or at its time limit.",
             )
 
-    def _scancel(self, argv: tuple[str, ...]) -> list[str]:
-        done = self.commands.query(argv)
+    def _scancel(self, user: str, how: str, job_ids: Sequence[str]) -> list[str]:
+        if user and self.helper is not None:
+            self.commands.count(("scancel",))
+            try:
+                done = self.helper.cancel(user, job_ids, how)
+            except BatchSystemError as problem:
+                return [problem.cause]
+        else:
+            # The batch script is the agent: -b signals it alone, and its job ends COMPLETED.
+            options = {"ask": ("-b", "-s", "TERM"), "force": ("-f",)}.get(how, ())
+            done = self.commands.query(("scancel", *options, *job_ids))
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         if done.is_ok or (
             not done.timed_out and lines and all(line.endswith(_GONE) for line in lines)
@@ -184,8 +224,9 @@ class PilotLauncher:
                     node=nodes or None,
                     start_s=parse.time_s(start),
                     reason="" if reason == "None" else reason,
+                    end_s=parse.time_s(end),
                 )
-                for job_id, state, reason, start, nodes in parse.records(done.stdout, 5)
+                for job_id, state, reason, start, nodes, end in parse.records(done.stdout, 6)
             }
         except ParseError as problem:
             return f"squeue printed something unexpected: {problem}."
@@ -206,7 +247,7 @@ def agent_under(preamble: Path | None, agent_argv: Sequence[str]) -> tuple[str, 
 
 def batch_script(agent_argv: Sequence[str], *, has_grace: bool = False) -> str:
     """Return the script that becomes the agent, with the process id Slurm signals."""
-    return f"#!/bin/sh\n{_HERALD if has_grace else ''}exec {shlex.join(agent_argv)}\n"
+    return f"#!/bin/sh\n{HERALD if has_grace else ''}exec {shlex.join(agent_argv)}\n"
 
 
 def problem_of(request: PilotRequest) -> str:

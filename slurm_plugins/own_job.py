@@ -14,8 +14,8 @@ from pathlib import Path
 
 from bftrainer.errors import UsageError
 from bftrainer.model.own_site import DaemonJob
-from bftrainer.poll.commands import why_failed
 from slurm_plugins.commands import SlurmCommands
+from slurm_plugins.failing import why_failed
 
 JOB_NAME = "bftrainer-daemon"
 MEMORY = "2G"  # a daemon needs 150 MB, a decision on a large cluster more

@@ -17,10 +17,10 @@ from bftrainer.errors import BatchSystemError, UsageError
 from bftrainer.hostlist import ParseError
 from bftrainer.model.cluster import Node, NodeLeft
 from bftrainer.model.own_site import DaemonJob, NodeLimit, OwnSite, Wish
-from bftrainer.poll.commands import why_failed
 from slurm_plugins import commands, own_job, own_limits, parse, slots
 from slurm_plugins.commands import SlurmCommands
 from slurm_plugins.doctor import PARTITION_ARGV
+from slurm_plugins.failing import why_failed
 from slurm_plugins.floor import Floor
 from slurm_plugins.launcher import size_options
 from slurm_plugins.own_limits import Row, Taken

@@ -30,6 +30,7 @@ from slurm_plugins import states
 from slurm_plugins.again import Rows
 from slurm_plugins.arrays import tasks_of
 from slurm_plugins.constraint import ways_of
+from slurm_plugins.releases import release_of
 from slurm_plugins.written import LONGEST, NOTHING, Doubts, NodeLists, said
 
 RECORD = "\x1e"
@@ -92,6 +93,12 @@ class ControllerConfig:
     select_parameters: str = ""
     slurm_uid: int | None = None  # of SlurmUser, which runs the controller
     has_switches: bool = False  # whether it knows the network switches
+    enforces_accounts: bool = True  # whether a job needs a valid one
+
+    @property
+    def release(self) -> str:
+        """The controller's release, e.g. 23.11."""
+        return release_of(self.version)
 
     @property
     def are_nodes_shared(self) -> bool:
@@ -222,7 +229,8 @@ def _partition(name: str, state: str, limit: str, size: str, tier: str, sharing:
     largest = size.rpartition("-")[2]
     return Partition(
         name=name,
-        can_start=state in ("up", "drain"),  # "drain" only takes no new jobs
+        can_start=state in ("up", "drain"),  # sinfo(1): "drain" only takes no new jobs
+        accepts=state in ("up", "down"),
         time_limit_s=None if limit == "infinite" else duration_s(limit),
         n_nodes_max=None if largest == "infinite" else whole(largest),
         tier=whole(tier),
@@ -352,6 +360,7 @@ def controller_config(text: str) -> ControllerConfig:
     values = settings_in(text)
     if "SLURM_VERSION" not in values:
         raise ParseError("scontrol show config does not report a version")
+    release_of(values["SLURM_VERSION"])  # checks it
     parameters: dict[str, str] = {}
     for item in values.get("SchedulerParameters", "").split(","):
         key, _, value = item.strip().partition("=")
@@ -367,6 +376,7 @@ def controller_config(text: str) -> ControllerConfig:
         select_parameters=values.get("SelectTypeParameters", ""),
         slurm_uid=int(slurm_user[1]) if slurm_user else None,
         has_switches=values.get("TopologyPlugin") == "topology/tree",
+        enforces_accounts="associations" in values.get("AccountingStorageEnforce", ""),
     )
 
 

@@ -11,47 +11,98 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.model.site_file import SiteFile
-from bftrainer.poll.site_inspector import checklist, first_policy
+from bftrainer.poll.service_files import ACCOUNT, PROGRAM, service_files
+from bftrainer.poll.site_inspector import FirstSetting, checklist, first_policy
+from bftrainer.submit.service_files import helper_files
 from slurm_plugins import doctor
 from slurm_plugins.doctor import SlurmSettings
 from slurm_plugins.hook import scripts
+from slurm_plugins.hook.relay_service import relay_file
 from slurm_plugins.parse import settings_in, values_in
 
 CONF_NAME = "slurm.conf.bftrainer"
 HOOK_FILE = "/run/bftrainer-hook/told"
+_AS_USERS = FirstSetting(
+    name="run_as", value="submitter", why="pilots run as the users whose trainers they are for"
+)
+_USERS = (
+    "`systemctl enable --now bftrainer-submit.socket`",
+    "Whoever may have pilots has the right to submit to their partition.",
+)
+UNITS = ("munge.service", "slurmctld.service")  # where they run on the daemon's host
+PILOT_QOS = "bfqos"
 _NOT_OF_CONF = {"BFT-1270", "BFT-1274", "BFT-1275"}  # sacctmgr; the site's own scripts
 
 
-def site_files(settings: SlurmSettings, options: Mapping[str, Any]) -> tuple[SiteFile, ...]:
+def site_files(
+    settings: SlurmSettings, options: Mapping[str, Any], *, program: str = PROGRAM
+) -> tuple[SiteFile, ...]:
     """Return the files, filled in for this site, the checklist last.
 
     Args:
         settings: as printed.
         options: of the adapter, as they were given.
+        program: ``bftrainer`` on the daemon's host.
     """
     hook_file = Path(str(options.get("hook_file", HOOK_FILE)))
-    conf = Path(settings_in(settings.config).get("SLURM_CONF", "/etc/slurm/slurm.conf"))
+    config = settings_in(settings.config)
+    conf = Path(config.get("SLURM_CONF", "/etc/slurm/slurm.conf"))
+    slurm_user = config.get("SlurmUser", "slurm").partition("(")[0]
+    account = str(options.get("user", ACCOUNT))
+    service = _service(hook_file, slurm_user, account=account, program=program)
+    hook = "bftrainer-slurm-hook writes it"
+    relay = relay_file(options, file=hook_file, directory=conf.parent, account=account)
+    told = {} if relay else {"hook_file": str(hook_file)}
+    helper = helper_files(
+        options, partition=settings.pilot_partition, account=account, conf=conf, program=program
+    )
     return (
+        *service,
+        *((relay,) if relay else ()),
+        *helper,
         _conf(settings, conf),
         SiteFile(
             name=scripts.LUA_NAME,
             text=scripts.lua(hook_file),
-            about=f"into {conf.parent}; bftrainer-slurm-hook does it",
+            about=hook,
+            path=str(conf.parent / scripts.LUA_NAME),
         ),
         SiteFile(
             name=scripts.EPILOG_NAME,
             text=scripts.epilog(hook_file),
-            about=f"into {conf.parent}; bftrainer-slurm-hook does it",
+            about=hook,
             is_executable=True,
+            path=str(conf.parent / scripts.EPILOG_NAME),
         ),
-        first_policy("Slurm", (), {**options, "hook_file": str(hook_file)}),
+        first_policy("Slurm", (_AS_USERS,) if helper else (), {**options, **told}),
         checklist(
             "Slurm",
             "slurm",
-            _steps(settings, conf, hook_file),
+            [
+                *_steps(settings, conf, hook_file, account),
+                *((f"`{relay.name}`: {relay.about}; enable and start it.",) if relay else ()),
+                *(f"`{file.name}`: {file.about}." for file in helper),
+                *(_USERS if helper else ()),
+            ],
+            service=service,
             doctor="It must end with status 0.",
         ),
     )
+
+
+def usual_service() -> tuple[SiteFile, ...]:
+    """Return the service of a site with Slurm's usual names, which packages contain."""
+    return _service(Path(HOOK_FILE), "slurm", account=ACCOUNT, program=PROGRAM)
+
+
+def _service(
+    hook_file: Path, slurm_user: str, *, account: str, program: str
+) -> tuple[SiteFile, ...]:
+    place = (
+        "# The hook's file: SlurmUser writes, the daemon reads, nobody else does either.",
+        f"d {hook_file.parent} 2750 {slurm_user} {account} -",
+    )
+    return service_files("slurm", program=program, account=account, after=UNITS, directories=place)
 
 
 def _with_partition(settings: SlurmSettings) -> tuple[SlurmSettings, str]:
@@ -63,7 +114,14 @@ def _with_partition(settings: SlurmSettings) -> tuple[SlurmSettings, str]:
     )
     partitions = settings.partitions if known else f"{settings.partitions.rstrip()}\n{line}\n"
     full = f"{line} MaxTime=04:00:00 DefaultTime=00:10:00 MaxNodes=1"
+    if _has_database(settings):
+        full += f" QOS={PILOT_QOS}"
     return replace(settings, partitions=partitions, has_hook=True), "" if known else full
+
+
+def _has_database(settings: SlurmSettings) -> bool:
+    kind = settings_in(settings.config).get("AccountingStorageType", "")
+    return kind.endswith("slurmdbd")
 
 
 def _conf(settings: SlurmSettings, conf: Path) -> SiteFile:
@@ -79,7 +137,7 @@ def _conf(settings: SlurmSettings, conf: Path) -> SiteFile:
     return SiteFile(name=CONF_NAME, text="\n".join(lines) + "\n", about=_about(conf))
 
 
-def _steps(settings: SlurmSettings, conf: Path, hook_file: Path) -> list[str]:
+def _steps(settings: SlurmSettings, conf: Path, hook_file: Path, account: str) -> list[str]:
     later, _ = _with_partition(settings)
     others = [
         f"{found.setting}: {found.cost}\n{found.remedy}"
@@ -87,18 +145,28 @@ def _steps(settings: SlurmSettings, conf: Path, hook_file: Path) -> list[str]:
         if found.code in _NOT_OF_CONF
     ]
     return [
-        f"`{CONF_NAME}`: {_about(conf)}, and make the changes that it asks for.",
         *others,
+        *_accounts(settings, account),
+        f"`{CONF_NAME}`: {_about(conf)}, and make the changes that it asks for.",
         (
-            f"`bftrainer-slurm-hook --file {hook_file} --directory {conf.parent}`: it makes a safe "
-            f"directory for the file and writes both scripts. A {scripts.LUA_NAME} of the site is "
-            "left alone: merge ours into it."
+            f"`bftrainer-slurm-hook --file {hook_file} --group {account} --directory {conf.parent}`"
+            f" writes both scripts. A {scripts.LUA_NAME} of the site is left alone: merge ours "
+            "into it."
         ),
         (
             f"`scontrol reconfigure`, then `scontrol show partition {settings.pilot_partition}`. "
             "New JobSubmitPlugins need a restart of slurmctld."
         ),
     ]
+
+
+def _accounts(settings: SlurmSettings, account: str) -> list[str]:
+    """Return what slurmdbd must know of the daemon's account, which submits the pilots."""
+    enforced = settings_in(settings.config).get("AccountingStorageEnforce", "none")
+    if not _has_database(settings) or enforced == "none":
+        return []
+    user = f"sacctmgr -i add user {account} account={account} qos=+{PILOT_QOS}"
+    return [f"`sacctmgr -i add account {account}` and `{user}`"]
 
 
 def _about(conf: Path) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -28,20 +28,22 @@ from bftrainer.model.cluster import (
     Snapshot,
     not_idle_where_jobs_run,
 )
-from bftrainer.poll.commands import why_failed
-from slurm_plugins import asked, commands, parse, slots
+from bftrainer.poll.pilot_names import pilot_of
+from slurm_plugins import asked, commands, parse, releases, slots
 from slurm_plugins.again import Made, Rows
 from slurm_plugins.arrays import Room, written_out
 from slurm_plugins.clock import ControllerClock
-from slurm_plugins.commands import SlurmCommands, is_controller_away
+from slurm_plugins.commands import SlurmCommands
 from slurm_plugins.completing import Completing
 from slurm_plugins.entitled import judged
+from slurm_plugins.failing import is_controller_away, why_failed
 from slurm_plugins.floor import Floor
 from slurm_plugins.topology import switches
 from slurm_plugins.written import Unread
 
 T = TypeVar("T")
-_PILOT = re.compile(r"p[0-9]{6,}")  # as the journal names them
+# As the journal names them, and the daemon's token; earlier releases gave none.
+_PILOT = re.compile(r"(p[0-9]{6,15})(\.[0-9a-f]{8})?")
 
 CONFIG_INTERVAL_S = 600.0
 
@@ -57,6 +59,10 @@ class SnapshotReader:
     reservations_interval_s: float
     share: NodeLeft | None = None  # of a node, for a pilot; None: the whole node
     floor: Floor | None = None  # the user's own allocation
+    own_tokens: Callable[[], Collection[str]] = tuple  # in our pilots' names; (): not known
+    is_of_all: bool = False  # pilots are those of all users, not of ``user`` alone
+    accept_release: str = ""  # which is not among those known
+    unknown_release: str = ""  # of commands or controller, if it is not accepted
     config: parse.ControllerConfig | None = None
     clock: ControllerClock = field(default_factory=ControllerClock)
     running_pilots: frozenset[str] = frozenset()  # job ids, as last seen
@@ -99,6 +105,9 @@ class SnapshotReader:
         taken_at_s = time.time()
         self._begin()
         self._refresh_config()
+        if self.unknown_release:
+            self._failures.append(releases.sentence(self.unknown_release))
+            self._unread.append("release")  # so nothing is claimed
         if self.floor is not None:
             self.floor.look()
         nodes = self._read("nodes", commands.SINFO, self._nodes_of)
@@ -106,7 +115,8 @@ class SnapshotReader:
         if jobs is not None:
             jobs = self._mark_pilots(jobs)
         if jobs is not None:
-            jobs = judged(self._complete(jobs), self._judged)
+            enforces = self.config is None or self.config.enforces_accounts
+            jobs = judged(self._complete(jobs), self._judged, enforces_accounts=enforces)
             self._user_text.note(jobs)
         if nodes is not None and jobs is not None:
             nodes = not_idle_where_jobs_run(nodes, jobs)
@@ -133,6 +143,18 @@ class SnapshotReader:
             failures=tuple(self._failures),
             unread=tuple(self._unread),
             partitions=self._partitions,
+            closed=self._closed(),
+        )
+
+    def _closed(self) -> str:
+        """Say why no pilot could be submitted or started; "": one could."""
+        ours = next((p for p in self._partitions if p.name == self.pilot_partition), None)
+        if ours is None or (ours.can_start and ours.accepts):
+            return ""
+        states = {(True, False): "DRAIN", (False, True): "DOWN", (False, False): "INACTIVE"}
+        return (
+            f"Partition {ours.name} of the pilots is {states[ours.can_start, ours.accepts]}: no"
+            " node is taken until an administrator sets it UP."
         )
 
     def _split(
@@ -218,28 +240,53 @@ class SnapshotReader:
     def _mark_pilots(self, jobs: tuple[Job, ...]) -> tuple[Job, ...] | None:
         """Set ``pilot_id``, their name, for our own jobs in the pilots' partition."""
         own = {
-            job.job_id
+            job.job_id: job.user
             for job in jobs
-            if job.partitions == (self.pilot_partition,) and job.user == self.user
+            if job.partitions == (self.pilot_partition,)
+            and (self.is_of_all or job.user == self.user)
         }
-        if own - self._names.keys():
-            argv = commands.names_argv(self.user, self.pilot_partition)
-            names = self._read("jobs", argv, parse.pilot_names)
-            if names is None:
+        # A user's names may imitate rows of others: each user's are asked for alone.
+        for user in sorted({own[job_id] for job_id in own.keys() - self._names.keys()}):
+            if not self._learn_names(user, [i for i in own if own[i] == user]):
                 return None  # taking a pilot for an ordinary job would be worse
-            # A job that ended between the two commands keeps its id as its name.
-            for job_id in own - self._names.keys():
-                name, slot = names.get(job_id, (job_id, ""))
-                # The user of an own daemon has other jobs in the partition, too.
-                is_pilot = job_id not in names or _PILOT.fullmatch(name) is not None
-                self._names[job_id] = (name, slot) if is_pilot else ("", "")
         self._names = {job_id: self._names[job_id] for job_id in own}
-        own = {job_id for job_id in own if self._names[job_id][0]}
+        own = {job_id: user for job_id, user in own.items() if self._names[job_id][0]}
         self.running_pilots = frozenset(
             job.job_id for job in jobs if job.job_id in own and job.state is JobState.RUNNING
         )
         self._pilots_made.begin()
         return tuple([self._pilot_of(job) if job.job_id in own else job for job in jobs])
+
+    def _learn_names(self, user: str, job_ids: Collection[str]) -> bool:
+        """Ask for the names of a user's jobs in the pilots' partition; False: no answer."""
+
+        def names_of(text: str) -> dict[str, tuple[str, str]]:
+            try:
+                return parse.pilot_names(text)
+            except ParseError:
+                if not self.is_of_all:
+                    raise
+                return dict.fromkeys(job_ids, ("", ""))  # it costs this user his pilots
+
+        argv = commands.names_argv(user, self.pilot_partition)
+        names = self._read("jobs", argv, names_of)
+        if names is None:
+            return False
+        # A job that ended between the two commands keeps its id as its name.
+        for job_id in set(job_ids) - self._names.keys():
+            name, slot = names.get(job_id, (job_id, ""))
+            # The user has other jobs in the partition, too. Where all users may submit pilots, such
+            # a job has no more right to a node than a pilot has.
+            pilot = name if job_id not in names else self._pilot_in(name)
+            self._names[job_id] = (pilot or (job_id if self.is_of_all else ""), slot)
+        return True
+
+    def _pilot_in(self, name: str) -> str:
+        """Return the pilot of a job's name; another daemon's keeps its token; "": no pilot's."""
+        found = _PILOT.fullmatch(name)
+        if found is None or found[2] is None:
+            return name if found else ""
+        return pilot_of(name, self.own_tokens())
 
     def _pilot_of(self, job: Job) -> Job:
         name, _ = self._names[job.job_id]
@@ -282,8 +329,14 @@ class SnapshotReader:
         if self.config is not None and now - self._config_read_s < CONFIG_INTERVAL_S:
             return
         found = self._read("configuration", commands.CONFIG, parse.controller_config)
-        if found is not None:
+        if found is None:
+            return
+        release = self._read("configuration", commands.VERSION, releases.release_of)
+        if release is not None:
             self.config, self._config_read_s = found, now
+            self.unknown_release = releases.unknown_among(
+                found.release, release, accepted=self.accept_release
+            )
             if found.has_switches:
                 read = self._read("topology", commands.TOPOLOGY, switches)
                 self._switches = self._switches if read is None else read

@@ -7,15 +7,16 @@ Total functions: an unknown name becomes ``UNKNOWN`` or ``OTHER``, never an erro
 from __future__ import annotations
 
 from bftrainer.model.cluster import JobState, NodeState, Presence
+from bftrainer.model.ended import EndedBy
 from bftrainer.poll.batch_system import PilotObservation
 
 # One-character suffixes of a node's state (sinfo(1), "NODE STATE CODES").
 _SUFFIX_STATES = {
     "*": NodeState.DOWN,  # does not respond
-    "~": NodeState.DOWN,  # powered off
-    "#": NodeState.DOWN,  # powering up
-    "!": NodeState.DOWN,  # will be powered off
-    "%": NodeState.DOWN,  # powering off
+    "~": NodeState.POWER_SAVING,  # powered off
+    "#": NodeState.POWER_SAVING,  # powering up
+    "!": NodeState.POWER_SAVING,  # will be powered off
+    "%": NodeState.POWER_SAVING,  # powering off
     "^": NodeState.DOWN,  # reboots
     "$": NodeState.RESERVED,  # maintenance
     "@": NodeState.DRAINED,  # reboots when it is empty: leave
@@ -38,16 +39,17 @@ _NODE_STATES = {
     "reboot_requested": NodeState.DRAINED,
     "down": NodeState.DOWN,
     "error": NodeState.DOWN,
+    "external": NodeState.DOWN,  # has no slurmd (25.05)
     "fail": NodeState.DOWN,
     "future": NodeState.DOWN,
     "inval": NodeState.DOWN,
     "no_respond": NodeState.DOWN,
     "perfctrs": NodeState.DOWN,
-    "power_down": NodeState.DOWN,
-    "power_up": NodeState.DOWN,
-    "powered_down": NodeState.DOWN,
-    "powering_down": NodeState.DOWN,
-    "powering_up": NodeState.DOWN,
+    "power_down": NodeState.POWER_SAVING,
+    "power_up": NodeState.POWER_SAVING,
+    "powered_down": NodeState.POWER_SAVING,
+    "powering_down": NodeState.POWER_SAVING,
+    "powering_up": NodeState.POWER_SAVING,
     "reboot": NodeState.DOWN,
     "reboot_issued": NodeState.DOWN,
 }
@@ -55,21 +57,19 @@ _NODE_STATES = {
 _PENDING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"})
 _RUNNING = frozenset({"RUNNING", "CONFIGURING", "RESIZING", "SIGNALING", "SUSPENDED", "STOPPED"})
 _ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
-_ENDED = frozenset(
-    {
-        "BOOT_FAIL",
-        "CANCELLED",
-        "COMPLETED",
-        "DEADLINE",
-        "FAILED",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "PREEMPTED",
-        "REVOKED",
-        "SPECIAL_EXIT",
-        "TIMEOUT",
-    }
-)
+_ENDED = {
+    "BOOT_FAIL": EndedBy.NODE,
+    "CANCELLED": EndedBy.CANCELLED,
+    "COMPLETED": EndedBy.ITSELF,
+    "DEADLINE": EndedBy.TIME_LIMIT,
+    "FAILED": EndedBy.ITSELF,
+    "NODE_FAIL": EndedBy.NODE,
+    "OUT_OF_MEMORY": EndedBy.ITSELF,
+    "PREEMPTED": EndedBy.PREEMPTED,
+    "REVOKED": EndedBy.CANCELLED,
+    "SPECIAL_EXIT": EndedBy.ITSELF,
+    "TIMEOUT": EndedBy.TIME_LIMIT,
+}
 # Ended by the process's own status or signal, or out of memory (job_mgr.c).
 _FAILED = frozenset({"FAILED", "OUT_OF_MEMORY"})
 
@@ -83,8 +83,9 @@ def node_state(word: str) -> NodeState:
     if base in (NodeState.DOWN, NodeState.UNKNOWN):
         return base
     marks = {_SUFFIX_STATES[suffix] for suffix in suffixes}
-    if NodeState.DOWN in marks:
-        return NodeState.DOWN
+    for gone in (NodeState.DOWN, NodeState.POWER_SAVING):
+        if gone in marks:
+            return gone
     if base is NodeState.DRAINED or NodeState.DRAINED in marks:
         return NodeState.DRAINED  # also inside a maintenance window: leave first
     if NodeState.RESERVED in marks:
@@ -105,14 +106,25 @@ def job_state(word: str) -> JobState:
 
 
 def observation(
-    word: str, *, node: str | None, start_s: float | None, reason: str
+    word: str,
+    *,
+    node: str | None,
+    start_s: float | None,
+    reason: str,
+    end_s: float | None = None,
 ) -> PilotObservation:
     """Interpret a pilot's state; ended pilots are absent, with how they ended."""
     state = word.strip().upper()
     if state in _ENDED:
         has_failed = state in _FAILED
         return PilotObservation(
-            presence=Presence.ABSENT, node=node, reason=state, has_failed=has_failed
+            presence=Presence.ABSENT,
+            node=node,
+            start_s=start_s,
+            reason=state,
+            has_failed=has_failed,
+            ended_by=_ENDED[state],
+            end_s=end_s,
         )
     for phase, states in (("pending", _PENDING), ("running", _RUNNING), ("ending", _ENDING)):
         if state in states:

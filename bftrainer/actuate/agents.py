@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bftrainer.actuate.group import NodeOffer
@@ -16,7 +17,7 @@ from bftrainer.actuate.stray_pilots import forget_secrets
 from bftrainer.errors import BftError
 from bftrainer.policy.model import SitePolicy
 from bftrainer.wire.agent_config import AgentConfig
-from bftrainer.wire.keys import KeyPair, save_pair
+from bftrainer.wire.keys import KeyPair, pair_text, save_pair
 from bftrainer.wire.messages import Hello, Welcome
 
 
@@ -27,6 +28,7 @@ class AgentFiles:
     directory: Path
     config: Path
     log: Path
+    contents: Mapping[str, str] = field(default_factory=dict)  # to be written by the user
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -41,7 +43,7 @@ class AgentBook:
         self, *, state_dir: Path, policy: SitePolicy, incarnation: int, keys: KeyPair
     ) -> None:
         self._pilots_dir = state_dir / "pilots"
-        self._policy = policy
+        self.policy = policy
         self._incarnation = incarnation
         self._keys = keys
         self.endpoint = ""
@@ -56,8 +58,12 @@ class AgentBook:
         address: str,
         gpus: int,
         interpreter: str = "",
+        user: str = "",
     ) -> AgentFiles:
         """Create the directory of a new pilot (blocking, any thread).
+
+        If it runs as another user, the directory only keeps its number from being used again;
+        the submit helper makes another one, and writes the contents that are returned.
 
         Args:
             pilot_id: of the pilot.
@@ -66,6 +72,7 @@ class AgentBook:
             address: of its data plane; "": the agent finds its own.
             gpus: of the node.
             interpreter: that its first worker probably needs, so that the agent can start it early.
+            user: whom it runs as; "": the daemon's.
         """
         directory = self._pilots_dir / pilot_id
         try:
@@ -76,28 +83,32 @@ class AgentBook:
                 f"The directory {directory} for a pilot cannot be created: {problem.strerror}.",
                 "Check that the state directory is writable and its disk has space.",
             ) from problem
-        save_pair(keys, directory / "agent.key")
         config = AgentConfig(
             pilot_id=pilot_id,
             node=node,
             address=address,
             daemon_endpoint=self.endpoint,
             daemon_public_key=self._keys.public,
-            key_file=directory / "agent.key",
-            state_dir=directory,
+            key_file=Path("agent.key") if user else directory / "agent.key",
+            state_dir=Path() if user else directory,
             incarnation=self._incarnation,
-            heartbeat_s=self._policy.heartbeat_s,
-            lease_s=self._policy.lease_s,
-            worker_lease_s=self._policy.worker_lease_s,
+            heartbeat_s=self.policy.heartbeat_s,
+            lease_s=self.policy.lease_s,
+            worker_lease_s=self.policy.worker_lease_s,
             gpus=gpus,
             interpreters=(interpreter,) if interpreter else (),
             endpoint_file=self.endpoint_file,
+            tidies=bool(user),
         )
-        config.save(directory / "agent.json")
+        contents = {"agent.json": config.model_dump_json(), "agent.key": pair_text(keys)}
+        if not user:
+            save_pair(keys, directory / "agent.key")
+            config.save(directory / "agent.json")
         return AgentFiles(
             directory=directory,
             config=directory / "agent.json",
             log=directory / "agent.log",
+            contents=contents if user else {},
         )
 
     def forget(self, pilot_id: str) -> None:
@@ -111,8 +122,8 @@ class AgentBook:
         for directory in old[: max(0, len(old) - keep)]:
             shutil.rmtree(directory, ignore_errors=True)
 
-    def offer(self, pilot_id: str) -> NodeOffer | None:
-        """Return the node of a connected agent as trainers see it."""
+    def offer(self, pilot_id: str, user: str = "") -> NodeOffer | None:
+        """Return the node of a connected agent, which runs as ``user``, as trainers see it."""
         hello = self.connected.get(pilot_id)
         if hello is None:
             return None
@@ -122,12 +133,13 @@ class AgentBook:
             address=hello.address,
             agent_endpoint=hello.peer_endpoint,
             agent_public_key=hello.peer_public_key,
+            user=user,
         )
 
     def welcome(self, interpreters: list[str]) -> Welcome:
         """Return the daemon's answer to Hello, also its regular heartbeat."""
         return Welcome(
-            heartbeat_s=self._policy.heartbeat_s,
-            lease_s=self._policy.lease_s,
+            heartbeat_s=self.policy.heartbeat_s,
+            lease_s=self.policy.lease_s,
             interpreters=interpreters,
         )

@@ -24,6 +24,7 @@ from bftrainer.wire.messages import (
     AgentMessage,
     Ending,
     Hello,
+    Leave,
     Leaving,
     WorkerExited,
     WorkerSaid,
@@ -63,9 +64,10 @@ class ControlPlane:
         listener: Listener,
         decide_soon: Callable[[], None] = lambda: None,
         leaving: Callable[[], Collection[str]] = tuple,  # pilots whose nodes are no offers
+        user_of: Callable[[str], str] = lambda _pilot_id: "",  # whom a pilot runs as
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._listener, self._leaving = listener, leaving
+        self._listener, self._leaving, self._user_of = listener, leaving, user_of
         self.is_adopting = True
         self.agents = AgentBook(
             state_dir=state_dir, policy=policy, incarnation=incarnation, keys=keys
@@ -87,6 +89,11 @@ class ControlPlane:
             steady=time.monotonic,
             refusals=self.server.refusals,
         )
+
+    def adopt_policy(self, policy: SitePolicy) -> None:
+        """Go by another policy from now on; connected agents hear of it as they need to."""
+        self.agents.policy = policy
+        self.trainers.adopt_policy(policy)
 
     async def start(self, host: str, port: int = 0) -> str:
         """Listen for agents; return the endpoint (port 0: any free one)."""
@@ -141,6 +148,8 @@ class ControlPlane:
 
     def forget(self, pilot_id: str) -> None:
         """A pilot has ended: its agent may not connect again, and its secrets go."""
+        if pilot_id in self.agents.connected:  # the batch system could not reach its node
+            self.server.send(pilot_id, Leave(reason="The batch system has ended its pilot."))
         self.server.forget(pilot_id)
         if pilot_id in self.agents.connected:
             self._disconnect(pilot_id)
@@ -149,7 +158,8 @@ class ControlPlane:
     def offers(self) -> dict[str, NodeOffer]:
         """Return the nodes that trainers may use now, by pilot."""
         leaving = set(self._leaving())
-        offers = {p: self.agents.offer(p) for p in self.agents.connected if p not in leaving}
+        there = [p for p in self.agents.connected if p not in leaving]
+        offers = {p: self.agents.offer(p, self._user_of(p)) for p in there}
         return {p: offer for p, offer in offers.items() if offer is not None}
 
     def adopt(self) -> None:

@@ -32,6 +32,7 @@ from bftrainer.actuate.group import (
 from bftrainer.actuate.stimuli import (
     AgentFailed,
     AgentLost,
+    LimitsSet,
     SizesSet,
     Stimulus,
     TargetsSet,
@@ -105,6 +106,10 @@ class GenerationMachine(WorkerSet):
                 self.targets, self.staying = {}, {}
             case SizesSet(n_min=n_min, n_max=n_max):
                 self.n_min, self.n_max = n_min, n_max
+            case LimitsSet():
+                self.join_window_s = stimulus.join_window_s
+                self.start_timeout_s = stimulus.start_timeout_s
+                self.stall.lease_s = stimulus.no_progress_s
             case WorkerMissing(worker_id=worker_id):
                 self.workers[worker_id].phase = WorkerPhase.GONE
             case TimePassed():

@@ -9,6 +9,7 @@ import enum
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from bftrainer.elastic import protocol
 from bftrainer.model.trainer import Mark
@@ -127,6 +128,12 @@ class NodeOffer:
     address: str
     agent_endpoint: str
     agent_public_key: str
+    user: str = ""  # its agent runs as, and only whose trainers it serves; "": all
+    ADDED: ClassVar = frozenset({"user"})  # not written while unused; see CONTRIBUTING.md
+
+    def serves(self, user: str) -> bool:
+        """Whether trainers of a user may have the node."""
+        return self.user in ("", user)
 
 
 # ---- instructions ---------------------------------------------------------------------

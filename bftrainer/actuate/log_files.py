@@ -63,14 +63,24 @@ def log_files(trainer_id: str, spec: TrainerSpec, machine: WorkerSet | None) -> 
     """
     directory = log_directory(spec)
     name = re.compile(rf"{re.escape(trainer_id)}((?:-[0-9]{{1,9}}){{1,3}})\.log")
-    found: list[tuple[tuple[int, ...], Path]] = []
-    with contextlib.suppress(OSError), os.scandir(directory) as entries:
-        for entry in itertools.islice(entries, MOST_LOOKED_AT):
-            if (match := name.fullmatch(entry.name)) is not None:
-                numbers = tuple(map(int, match[1].split("-")[1:]))
-                found.append((numbers, directory / entry.name))
+    found = [
+        (tuple(map(int, match[1].split("-")[1:])), directory / match[0])
+        for match in map(name.fullmatch, _names_in(directory, machine))
+        if match is not None
+    ]
     # The latest are the interesting ones.
     return tuple(_log_file(path, n, spec, machine) for n, path in sorted(found)[-MOST_NAMED:])
+
+
+def _names_in(directory: Path, machine: WorkerSet | None) -> list[str]:
+    """Return the names of its files; where it is closed to us, those that there must be."""
+    with contextlib.suppress(OSError):
+        try:
+            with os.scandir(directory) as entries:
+                return [entry.name for entry in itertools.islice(entries, MOST_LOOKED_AT)]
+        except PermissionError:
+            return [f"{worker_id}.log" for worker_id in (machine.workers if machine else ())]
+    return []
 
 
 def _log_file(

@@ -13,9 +13,9 @@ from bftrainer.actuate.log_files import FailedTries, log_directory
 from bftrainer.actuate.outcomes import save_grace_s
 from bftrainer.actuate.rescale_log import KIND, RescaleLog
 from bftrainer.actuate.restarting import KILL_MARGIN_S, RestartMachine
-from bftrainer.actuate.stimuli import WindUp
+from bftrainer.actuate.stimuli import LimitsSet, WindUp
 from bftrainer.journal.journal import Journal
-from bftrainer.model.trainer import CheckpointContract, TrainerRecord
+from bftrainer.model.trainer import CheckpointContract, TrainerRecord, TrainerSpec
 from bftrainer.policy.model import SitePolicy
 from bftrainer.profile.measure import Observation
 from bftrainer.runtimes.base import Resize, resize_of
@@ -47,6 +47,16 @@ def opened_of(
     )
 
 
+def limits_of(policy: SitePolicy, spec: TrainerSpec) -> LimitsSet:
+    """Return the policy's times for a trainer; programs that restart need not tell of steps."""
+    restarts = resize_of(spec.runtime) is Resize.RESTART
+    return LimitsSet(
+        join_window_s=policy.join_window_s,
+        start_timeout_s=policy.start_timeout_s,
+        no_progress_s=0.0 if restarts else policy.no_progress_s,
+    )
+
+
 def machine_of(
     record: TrainerRecord, policy: SitePolicy, incarnation: int, now_s: float
 ) -> GenerationMachine:
@@ -54,21 +64,21 @@ def machine_of(
     spec = record.spec
     restarts = resize_of(spec.runtime) is Resize.RESTART
     kind = RestartMachine if restarts else GenerationMachine
+    limits = limits_of(policy, spec)
     machine = kind(
         trainer_id=record.trainer_id,
         n_min=spec.n_min,
         n_max=spec.n_max,
-        join_window_s=policy.join_window_s,
-        start_timeout_s=policy.start_timeout_s,
+        join_window_s=limits.join_window_s,
+        start_timeout_s=limits.start_timeout_s,
         generation=record.last_generation,
         incarnation=incarnation,
         commit_key=secrets.token_hex(16),
         log_directory=str(log_directory(spec)),
     )
+    machine.stall.lease_s = limits.no_progress_s
     if restarts:
         machine.leave_patience_s = (spec.contract or CheckpointContract()).grace_s + KILL_MARGIN_S
-    else:
-        machine.stall.lease_s = policy.no_progress_s
     machine.failures.row = record.failing
     machine.batch = record.progress.batch
     if record.cancelled_s is not None:  # an earlier daemon began to end it

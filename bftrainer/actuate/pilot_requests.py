@@ -28,6 +28,7 @@ from bftrainer.wire.keys import KeyPair, generate_pair
 
 T = TypeVar("T")
 LOG = logging.getLogger("bftrainer.pilots")
+MOST_AT_ONCE = 8  # submissions of pilots as their users
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +39,11 @@ class WantedPilot:
     keys: KeyPair
     gpus: int  # of its node
     interpreter: str  # that its first worker probably needs
+    trainer: TrainerRecord | None  # that it is for
 
 
 class Claiming:
-    """Requests pilots; one thread, in order."""
+    """Requests pilots, in order where they run as the daemon."""
 
     def __init__(
         self,
@@ -69,6 +71,8 @@ class Claiming:
         self._address, self._register = address, register
         self._on_gone, self._cancel = on_gone, cancel
         self._thread = ThreadPoolExecutor(1, "claim")
+        # The home of one user may hang.
+        self._launching = ThreadPoolExecutor(MOST_AT_ONCE if pilots.as_submitter else 1, "launch")
 
     def open(
         self, plan: Plan, pilot_ids: Sequence[str], trainers: Mapping[str, TrainerRecord]
@@ -76,9 +80,13 @@ class Claiming:
         """Open a pilot for each claim of a plan, with these ids."""
         gpus = {node.name: node.gpus for node in plan.pool}
         requests = []
-        for pilot_id, claim in zip(pilot_ids, plan.claims, strict=True):
+        claims = self._refusals.tried(plan.claims, trainers)
+        for pilot_id, claim in zip(pilot_ids, claims, strict=False):  # as many ids as in the plan
             keys, trainer = generate_pair(), trainers.get(claim.for_trainer)
-            pilot = self._pilots.open(pilot_id, claim, keys.public)
+            if trainer is None and self._pilots.as_submitter:
+                continue  # never as anybody else
+            user = trainer.spec.user if trainer and self._pilots.as_submitter else ""
+            pilot = self._pilots.open(pilot_id, claim, keys.public, user)
             self._register(pilot_id, keys.public, claim.node)
             requests.append(
                 WantedPilot(
@@ -86,6 +94,7 @@ class Claiming:
                     keys=keys,
                     gpus=gpus.get(claim.node, 0),
                     interpreter=template_of(trainer.spec) if trainer else "",
+                    trainer=trainer,
                 )
             )
         return requests
@@ -98,7 +107,6 @@ class Claiming:
         except BftError as problem:
             if not isinstance(problem, JournalError):  # journal errors are reported elsewhere
                 self._refusals.refused(problem.cause)
-                LOG.warning("no pilots are requested for now: %s", problem)
             for request in requests:
                 self._end(request.pilot, problem.cause)
             return
@@ -108,7 +116,8 @@ class Claiming:
 
     def close(self) -> None:
         """Wait for requests under way; no more are made."""
-        self._thread.shutdown(wait=True, cancel_futures=False)
+        for threads in (self._thread, self._launching):
+            threads.shutdown(wait=True, cancel_futures=False)
 
     def _prepare(
         self, requests: Sequence[WantedPilot], records: Sequence[PilotRecord]
@@ -116,7 +125,13 @@ class Claiming:
         # Files first: a number whose directory exists is never reused.
         files = [
             self._agents.write_files(
-                record.pilot_id, record.node, one.keys, self._address, one.gpus, one.interpreter
+                record.pilot_id,
+                record.node,
+                one.keys,
+                self._address,
+                one.gpus,
+                one.interpreter,
+                record.user,
             )
             for one, record in zip(requests, records, strict=True)
         ]
@@ -128,15 +143,23 @@ class Claiming:
         if _is_leaving(pilot):
             self._end(pilot, pilot.record.reason)
             return
-        launch = partial(self._pilots.launch, pilot, files.argv, files.log, request.gpus)
+        launch = partial(
+            self._pilots.launch,
+            pilot,
+            files.argv,
+            files.log,
+            request.gpus,
+            files.contents,
+            request.trainer.spec.account if request.trainer else "",
+        )
         try:
-            job_id = await self._beside(launch)
+            loop = asyncio.get_running_loop()
+            job_id = await loop.run_in_executor(self._launching, launch)
         except BatchSystemError as problem:
-            self._refusals.refused(f"The batch system refuses our pilots: {problem.cause}")
-            LOG.warning("pilot %s refused: %s", pilot.record.pilot_id, problem)
+            self._refusals.refused(problem.cause, request.trainer)
             self._end(pilot, f"The batch system refused it ({problem.cause})")
             return
-        self._refusals.accepted()
+        self._refusals.accepted(request.trainer)
         self._pilots.launched(pilot, job_id)
         if _is_leaving(pilot):  # it was released before the batch system answered
             self._cancel([job_id])

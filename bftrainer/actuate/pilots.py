@@ -18,11 +18,13 @@ from bftrainer.journal.journal import Journal
 from bftrainer.journal.records import PilotRecord, PilotState
 from bftrainer.model.cluster import Job, JobState, Snapshot
 from bftrainer.model.decision import Claim, PilotView, Release
-from bftrainer.poll.batch_system import BatchSystem, PilotRequest
+from bftrainer.observability.said_once import SaidOnce
+from bftrainer.poll.batch_system import BatchSystem, PilotObservation, PilotRequest
 
 LOG = logging.getLogger("bftrainer.pilots")
 FORCE_AFTER_S = 2.0  # then a pilot asked to leave is cancelled with force
 GONE = "disconnected"  # reason of a lost connection (``wire.server``)
+SIGNAL = "signal"  # reason of an agent that was asked to leave by one
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,10 +36,15 @@ class Pilot:
     submitted_s: float | None = None  # when the batch system accepted it (``steady``)
     start_s: float | None = None
     is_leaving: bool = False
+    is_retired: bool = False  # it leaves only because ``retire`` said so
     left_s: float | None = None  # when we asked for its end (``steady``)
     is_forced: bool = False
     was_asked: bool = False  # we asked for its end; otherwise the batch system ended it
     is_mute: bool = False  # its agent disconnected without a Leaving
+    is_given_back: bool = False  # we asked for its end for an ordinary job
+    farewell: str = ""  # why its agent left, in its own words
+    came_s: float | None = None  # when its agent first connected
+    silent_s: float | None = None  # since when it is not connected any more
 
 
 class PilotBook:
@@ -50,10 +57,12 @@ class PilotBook:
         owner: str,
         clock: Callable[[], float],
         steady: Callable[[], float] | None = None,  # monotonic; None: ``clock``
+        *,
+        as_submitter: bool = False,  # a pilot runs as the user of the trainer that it is for
     ) -> None:
         self._journal = journal
         self._system = system
-        self._owner = owner
+        self._owner, self.as_submitter = owner, as_submitter
         self._clock, self._steady = clock, steady or clock
         self.pilots: dict[str, Pilot] = {
             r.pilot_id: Pilot(
@@ -65,13 +74,23 @@ class PilotBook:
             )
             for r in journal.pilots(active_only=True)
         }
-        self._mute: dict[str, str] = {}  # ended pilots to be asked about -> job id
+        # Ended pilots to be asked about -> job id, and whether its agent left without a word.
+        self._unexplained: dict[str, tuple[str, bool]] = {}
+        self._uncancelled = SaidOnce()
         self.give_backs = 0
         self.preemptions = 0
 
     def by_node(self) -> dict[str, Pilot]:
         """Return the pilot on, or requested for, each node."""
         return {p.record.node: p for p in self.pilots.values()}
+
+    def user_of(self, pilot_id: str) -> str:
+        """Return whose trainers a pilot serves; "": those of all, as the daemon's user."""
+        pilot = self.pilots.get(pilot_id)
+        if pilot is None:
+            return self._owner if self.as_submitter else ""
+        # Pilots of a daemon with another policy go on, but not for users whose they are not.
+        return pilot.record.user or (pilot.record.owner if self.as_submitter else "")
 
     def leaving(self) -> set[str]:
         """Return the pilots that were asked to leave or are doing so."""
@@ -88,11 +107,12 @@ class PilotBook:
                 is_held=pilot_id in connected,
                 is_leaving=p.is_leaving,
                 end_s=None if p.start_s is None else p.start_s + p.record.time_limit_s,
+                user=self.user_of(pilot_id),
             )
             for pilot_id, p in sorted(self.pilots.items())
         )
 
-    def open(self, pilot_id: str, claim: Claim, public_key: str) -> Pilot:
+    def open(self, pilot_id: str, claim: Claim, public_key: str, user: str = "") -> Pilot:
         """Add a pilot about to be requested; ``write_down`` comes before the request."""
         record = PilotRecord(
             pilot_id=pilot_id,
@@ -102,6 +122,7 @@ class PilotBook:
             requested_s=self._clock(),
             time_limit_s=claim.time_limit_s,
             owner=self._owner,
+            user=user,
         )
         pilot = Pilot(record=record, is_written=False)
         self.pilots[pilot_id] = pilot
@@ -118,6 +139,8 @@ class PilotBook:
         agent_argv: Sequence[str],
         log_path: Path,
         gpus: int,
+        contents: Mapping[str, str],
+        account: str,
     ) -> str:
         """Submit to the batch system (blocking, any thread); return the job id."""
         return self._system.launch_pilot(
@@ -128,6 +151,9 @@ class PilotBook:
                 agent_argv=tuple(agent_argv),
                 log_path=log_path,
                 gpus=gpus,
+                user=pilot.record.user,
+                files=contents,
+                account=account,
             )
         )
 
@@ -136,11 +162,23 @@ class PilotBook:
         pilot.submitted_s = self._steady()
         self._update(pilot, job_id=job_id)
 
-    def retire(self, limit_s: float) -> None:
-        """Offer no node to trainers any more; within the limit they should have left."""
+    def retire(self, limit_s: float) -> bool:
+        """Offer no node to trainers any more; within the limit they should have left.
+
+        Returns:
+            Whether there was one.
+        """
+        found = [pilot for pilot in self.pilots.values() if not pilot.is_leaving]
+        for pilot in found:
+            pilot.is_leaving = pilot.is_retired = True
+            pilot.left_s = self._steady() + limit_s
+        return bool(found)
+
+    def keep_retired(self) -> None:
+        """Offer the nodes of retired pilots again that were not asked to leave."""
         for pilot in self.pilots.values():
-            if not pilot.is_leaving:
-                pilot.is_leaving, pilot.left_s = True, self._steady() + limit_s
+            if pilot.is_retired and not pilot.was_asked:
+                pilot.is_leaving, pilot.is_retired, pilot.left_s = False, False, None
 
     def release(self, releases: Sequence[Release], told: Collection[str] = ()) -> list[str]:
         """Mark pilots as asked to leave, and return the job ids to cancel.
@@ -156,6 +194,7 @@ class PilotBook:
                 continue
             pilot.is_leaving = pilot.was_asked = True
             pilot.left_s = self._steady()
+            pilot.is_given_back = bool(release.for_job)
             self.give_backs += bool(release.for_job)
             pilot.record = replace(pilot.record, state=PilotState.CANCELLED, reason=release.reason)
             changed.append(pilot)
@@ -175,8 +214,10 @@ class PilotBook:
             return
         try:
             self._system.cancel_pilots(job_ids, force=force)
+            self._uncancelled.is_over()
         except BatchSystemError as problem:
-            LOG.warning("cancelling pilots %s failed: %s", ",".join(job_ids), problem)
+            if self._uncancelled.new([problem.cause]):
+                LOG.warning("cancelling pilots %s failed: %s", ",".join(job_ids), problem)
 
     def overdue(self) -> list[str]:
         """Return job ids that should be gone by now, to be cancelled with force (again)."""
@@ -195,17 +236,21 @@ class PilotBook:
         if pilot is None or pilot.is_leaving:
             return
         pilot.is_leaving, pilot.left_s = True, self._steady() + grace_s
+        pilot.farewell = SIGNAL
         self.preemptions += 1
         LOG.info("pilot %s is preempted in %.0f s", pilot_id, grace_s)
 
     def agent_left(self, pilot_id: str, reason: str) -> None:
         """Record that the agent announced its exit or lost its connection."""
         pilot = self.pilots.get(pilot_id)
-        if pilot is None or pilot.is_leaving:
+        if pilot is None:
+            return
+        pilot.silent_s = self._clock()
+        if pilot.is_leaving:
             return
         pilot.is_leaving, pilot.is_mute = True, reason == GONE
-        pilot.left_s = self._steady()
-        if reason == "signal":
+        pilot.left_s, pilot.farewell = self._steady(), reason
+        if reason == SIGNAL:
             self.preemptions += 1
         LOG.info("agent of pilot %s left: %s", pilot_id, reason)
 
@@ -214,11 +259,33 @@ class PilotBook:
         pilot = self.pilots.get(pilot_id)
         if pilot is None:
             return
+        pilot.silent_s = None
+        if pilot.came_s is None:
+            pilot.came_s = self._clock()
         if pilot.is_leaving and not pilot.was_asked:
             # Only its connection was lost.
             pilot.is_leaving, pilot.is_mute, pilot.left_s = False, False, None
         if pilot.record.state is PilotState.REQUESTED:
             self._update(pilot, state=PilotState.RUNNING)
+
+    def recognised(self, snapshot: Snapshot) -> Snapshot:
+        """Return it without jobs of other users that only have the name of a pilot of ours."""
+        if not self.as_submitter or snapshot.jobs is None:
+            return snapshot
+        jobs = tuple(
+            [
+                replace(j, pilot_id=f"{j.pilot_id} of {j.job_id}") if self._is_forged(j) else j
+                for j in snapshot.jobs
+            ]
+        )
+        return replace(snapshot, jobs=jobs)
+
+    def _is_forged(self, job: Job) -> bool:
+        pilot = self.pilots.get(job.pilot_id) if job.pilot_id is not None else None
+        if pilot is None:
+            return False
+        is_same = pilot.record.job_id in (None, job.job_id)
+        return not is_same or job.user != self.user_of(pilot.record.pilot_id)
 
     def observe(self, snapshot: Snapshot, looked_s: float) -> list[str]:
         """Compare with the queue; return the pilots that have ended.
@@ -259,23 +326,24 @@ class PilotBook:
             return
         record = replace(pilot.record, state=PilotState.ENDED, ended_s=self._clock(), reason=reason)
         self._journal.note("pilot-ended", {"pilot_id": pilot_id}, pilots=[record])
-        if pilot.is_mute and record.job_id is not None:
-            self._mute[pilot_id] = record.job_id
+        is_explained = pilot.was_asked or pilot.farewell not in ("", GONE, SIGNAL)
+        if record.job_id is not None and not is_explained:
+            self._unexplained[pilot_id] = (record.job_id, pilot.is_mute)
 
     @property
-    def has_mute(self) -> bool:
-        """Whether a pilot has ended whose agent disconnected without a Leaving."""
-        return bool(self._mute)
+    def has_unexplained(self) -> bool:
+        """Whether a pilot has ended that neither we nor its agent wanted to."""
+        return bool(self._unexplained)
 
-    def failed(self) -> Mapping[str, str]:
+    def explanations(self) -> list[tuple[str, bool, PilotObservation]]:
         """Query once how those pilots ended (blocking, any thread).
 
         Returns:
-            Those ended by no one -> how, in the batch system's words.
+            Each, whether its agent left without a word, and what the batch system says.
         """
-        mute, self._mute = self._mute, {}
-        seen = self._system.pilot_states(list(mute.values()))
-        return {p: seen[job].reason for p, job in mute.items() if seen[job].has_failed}
+        ended, self._unexplained = self._unexplained, {}
+        seen = self._system.pilot_states([job_id for job_id, _ in ended.values()])
+        return [(pilot_id, is_mute, seen[job]) for pilot_id, (job, is_mute) in ended.items()]
 
     def _update(
         self,

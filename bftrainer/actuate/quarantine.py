@@ -41,7 +41,7 @@ class Quarantine:
 
     def __init__(self, first_s: float) -> None:
         """Let a node cool down for ``first_s``, then twice as long each time; 0: never."""
-        self._first_s = first_s
+        self.first_s = first_s
         self._rows: dict[str, _Row] = {}
         self._told: set[str] = set()
 
@@ -58,9 +58,9 @@ class Quarantine:
         if others:
             self._hold(row, now_s)
         elif not row.held and len(row.by) >= SUSPECT:
-            self._cool(row, self._first_s, now_s)
+            self._cool(row, self.first_s, now_s)
         elif not row.held and not has_trained:
-            self._cool(row, min(self._first_s, ELSEWHERE_S), now_s)
+            self._cool(row, min(self.first_s, ELSEWHERE_S), now_s)
 
     def trains(self, trainer_id: str, nodes: Collection[str], now_s: float) -> None:
         """Record that a generation of this trainer is complete on these nodes: they are good.
@@ -80,7 +80,7 @@ class Quarantine:
 
     def cooling(self, now_s: float) -> Mapping[str, Cooling]:
         """Return the nodes that decisions must not use now."""
-        longest_s = max(self._first_s, MAX_COOL_DOWN_S)  # more: the clock was set back
+        longest_s = max(self.first_s, MAX_COOL_DOWN_S)  # more: the clock was set back
         return {
             node: row.cooling
             for node, row in sorted(self._rows.items())
@@ -96,10 +96,10 @@ class Quarantine:
         row.held = len(row.by)
         if row.held >= HELD:
             doublings = min(16, row.held - HELD)
-            self._cool(row, min(MAX_COOL_DOWN_S, self._first_s * 2.0**doublings), now_s)
+            self._cool(row, min(MAX_COOL_DOWN_S, self.first_s * 2.0**doublings), now_s)
 
     def _cool(self, row: _Row, seconds: float, now_s: float) -> None:
-        if self._first_s <= 0.0:
+        if self.first_s <= 0.0:
             return
         row.cooling = Cooling(
             until_s=now_s + seconds,

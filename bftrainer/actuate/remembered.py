@@ -15,6 +15,7 @@ from dataclasses import replace
 from bftrainer.canonical import CanonicalError
 from bftrainer.journal.journal import Journal
 from bftrainer.model.decision import DecisionRecord, Ends, Memory, Settings
+from bftrainer.model.fairness import Usage
 
 LOG = logging.getLogger("bftrainer.remembered")
 
@@ -42,5 +43,6 @@ def remembered(journal: Journal, settings: Settings, assignment: Mapping[str, st
         memory,
         ends=Ends(took_s=known.ends.took_s, joined_s=known.ends.joined_s),
         slow_nodes=known.slow_nodes if settings.straggler_threshold else {},
+        usage=known.usage if settings.fair_share_half_life_s is not None else Usage(),
         policy_state=known.policy_state if is_same else None,
     )

@@ -9,9 +9,11 @@ believed reports into a machine's state.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
+from bftrainer.actuate.group import NodeOffer
 from bftrainer.elastic import protocol
 from bftrainer.model.trainer import TrainerRecord
 from bftrainer.wire.messages import DaemonMessage, KillWorker, WorkerReport
@@ -61,16 +63,17 @@ class Reports:
         self._known[pilot_id] = reports
 
     def judged(
-        self, records: Mapping[str, TrainerRecord], present: Collection[str]
+        self, records: Mapping[str, TrainerRecord], present: Mapping[str, NodeOffer]
     ) -> Mapping[str, Sequence[Believed]]:
         """Return the workers to adopt, by trainer, and have the others killed.
 
         Args:
             records: of trainers that are not final.
-            present: pilots whose agents are connected and not leaving.
+            present: nodes of pilots whose agents are connected and not leaving.
         """
         known, self._known = self._known, {}
-        found = judge({p: reports for p, reports in known.items() if p in present}, records)
+        users = {pilot_id: offer.user for pilot_id, offer in present.items()}
+        found = judge({p: r for p, r in known.items() if p in present}, records, users)
         for worker_id, what in found.unknown:
             self._refusals.refuse("unknown", worker_id, what)
         for one in found.doubted:
@@ -82,13 +85,16 @@ class Reports:
 
 
 def judge(
-    reports: Mapping[str, Sequence[WorkerReport]], records: Mapping[str, TrainerRecord]
+    reports: Mapping[str, Sequence[WorkerReport]],
+    records: Mapping[str, TrainerRecord],
+    users: Mapping[str, str] = MappingProxyType({}),
 ) -> ReportJudgement:
     """Judge what agents report.
 
     Args:
         reports: by pilot, authenticated by its key.
         records: of trainers that are not final.
+        users: that pilots run as; those of the daemon's own are "" or missing.
     """
     out = ReportJudgement()
     claims = Counter(report.worker_id for known in reports.values() for report in known)
@@ -98,6 +104,8 @@ def judge(
             why, said = "", list[protocol.Message]()
             if record is not None:
                 said, why = _heard(report, out)
+                if users.get(pilot_id, "") not in ("", record.spec.user):
+                    why = "its agent runs as another user"
                 why = why or _why_not(
                     record, pilot_id, report.worker_id, said, claims[report.worker_id]
                 )

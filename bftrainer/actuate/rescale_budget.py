@@ -23,7 +23,7 @@ class RescaleBudget:
 
     def __init__(self, limit: int | None) -> None:
         """Allow ``limit`` per trainer and hour; None: unlimited."""
-        self._limit = limit
+        self.limit = limit
         self._at_s: dict[str, deque[float]] = {}
         self._nodes: dict[str, frozenset[str]] = {}
 
@@ -32,8 +32,10 @@ class RescaleBudget:
         before, after = self._nodes.get(trainer_id, frozenset()), frozenset(done.nodes)
         self._nodes[trainer_id] = after
         has_joined = done.size > done.size_before or bool(before and after - before)
-        if self._limit and done.size_before and done.reason == PLANNED and has_joined:
-            self._at_s.setdefault(trainer_id, deque(maxlen=self._limit)).append(now_s)
+        if self.limit and done.size_before and done.reason == PLANNED and has_joined:
+            kept = deque(self._at_s.get(trainer_id, ()), self.limit)
+            kept.append(now_s)
+            self._at_s[trainer_id] = kept
 
     def forget(self, trainer_id: str) -> None:
         """Drop a trainer that is final."""
@@ -42,11 +44,13 @@ class RescaleBudget:
 
     def used_up(self, now_s: float) -> Mapping[str, float]:
         """Return the trainers without rescales left, and when each has one again."""
+        limit = self.limit or 0  # None: unlimited
+        last = {i: list(times)[-limit:] for i, times in sorted(self._at_s.items()) if limit}
         return {
             trainer_id: times[0] + SPAN_S
-            for trainer_id, times in sorted(self._at_s.items())
+            for trainer_id, times in last.items()
             # A time in the future: the clock was set back.
-            if len(times) == self._limit and times[-1] <= now_s < times[0] + SPAN_S
+            if len(times) == limit and times[-1] <= now_s < times[0] + SPAN_S
         }
 
     def in_words(self, trainer_id: str, now_s: float) -> tuple[str, ...]:
@@ -57,7 +61,7 @@ class RescaleBudget:
         at = time.strftime("%H:%M", time.localtime(until_s))
         return (
             (
-                f"It was given other nodes {self._limit} times within an hour (rescale_budget):"
+                f"It was given other nodes {self.limit} times within an hour (rescale_budget):"
                 f" until {at} it keeps those it has and gets no others."
             ),
         )

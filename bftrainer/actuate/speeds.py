@@ -52,14 +52,14 @@ class SpeedBook:
             threshold: fraction of the others' throughput; 0: do not watch.
             write: (trainer, kind of entry, what): journals a verdict.
         """
-        self._threshold, self._write = threshold, write
+        self.threshold, self._write = threshold, write
         self._fields: dict[str, Field] = {}
         self._staying: dict[str, Mapping[str, str]] = {}  # trainer -> straggler -> replacement
         self.found = self.replaced = 0  # since the daemon started
 
     def on_progress(self, trainer_id: str, node: str, said: Progress) -> bool:
         """Process a report; return whether there is news for decisions."""
-        if not self._threshold:
+        if not self.threshold:
             return False
         before = self._fields.get(trainer_id) or Field(generation=said.generation)
         after = self._fields[trainer_id] = record_report(
@@ -68,7 +68,7 @@ class SpeedBook:
             generation=said.generation,
             own_s=said.own_s,
             share=said.share,
-            threshold=self._threshold,
+            threshold=self.threshold,
         )
         if after.standings is before.standings:
             return False  # no comparison: most reports
@@ -90,7 +90,7 @@ class SpeedBook:
     def is_uneven(self, trainer_id: str) -> bool:
         """Whether a straggler slows the trainer, so its throughput is not typical of its size."""
         known = self._fields.get(trainer_id)
-        return known is not None and known.is_uneven(self._threshold)
+        return known is not None and known.is_uneven(self.threshold)
 
     def staying(self, trainer_id: str, pairs: Mapping[str, str]) -> None:
         """Set the stragglers of a trainer that stay until their replacement trains."""
@@ -121,6 +121,6 @@ class SpeedBook:
         """Return the fractions of slow nodes; 1.0 for remembered ones that are no longer slow."""
         found: dict[str, float] = {}
         for known in self._fields.values():
-            found |= dict.fromkeys(sorted(known.quick(self._threshold) & set(remembered)), 1.0)
+            found |= dict.fromkeys(sorted(known.quick(self.threshold) & set(remembered)), 1.0)
             found |= known.slow()
         return found

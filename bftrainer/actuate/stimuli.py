@@ -42,6 +42,15 @@ class SizesSet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsSet:
+    """The policy was read again: its times are these."""
+
+    join_window_s: float
+    start_timeout_s: float
+    no_progress_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimePassed:
     """Nothing happened, but a time limit may be over."""
 
@@ -94,6 +103,7 @@ Stimulus: TypeAlias = (
     TargetsSet
     | WindUp
     | SizesSet
+    | LimitsSet
     | TimePassed
     | WorkerMessage
     | WorkerEnded

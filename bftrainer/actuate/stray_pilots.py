@@ -23,9 +23,17 @@ SECRETS = ("agent.key", "agent.json")
 class StrayPilots:
     """The stray pilots at start and in each snapshot."""
 
-    def __init__(self, pilots_dir: Path, active: Container[str]) -> None:
-        """Drop the secrets of all but the active pilots; their logs stay."""
-        self._pilots_dir = pilots_dir
+    def __init__(
+        self, pilots_dir: Path, active: Container[str], *, believes_names: bool = True
+    ) -> None:
+        """Drop the secrets of all but the active pilots; their logs stay.
+
+        Args:
+            pilots_dir: with a directory for each pilot.
+            active: pilots that have not ended.
+            believes_names: False: any user may name his jobs like pilots.
+        """
+        self._pilots_dir, self._believes_names = pilots_dir, believes_names
         self._named: set[str] = set()
         self.greatest = 0  # of their numbers; new ones are above it
         with suppress(OSError):
@@ -39,11 +47,13 @@ class StrayPilots:
         found = []
         for job in snapshot.jobs or ():
             pilot_id = job.pilot_id
-            if pilot_id is None or pilot_id in known or not self._count(pilot_id):
+            if pilot_id is None or pilot_id in known:
+                continue
+            is_ours = is_pilot_id(pilot_id) and (self._pilots_dir / pilot_id).is_dir()
+            if not ((is_ours or self._believes_names) and self._count(pilot_id)):
                 continue
             if job.state not in {JobState.PENDING, JobState.RUNNING}:
                 continue
-            is_ours = (self._pilots_dir / pilot_id).is_dir()
             if is_ours:
                 found.append(job.job_id)
             if pilot_id not in self._named:
@@ -56,11 +66,19 @@ class StrayPilots:
 
     def _count(self, name: str) -> bool:
         """Whether it is a pilot's name; if so, numbering continues above it."""
-        try:
+        if is_pilot_id(name):
             self.greatest = max(self.greatest, pilot_ordinal(name))
-        except ValueError:
-            return False
-        return True
+            return True
+        return False
+
+
+def is_pilot_id(name: str) -> bool:
+    """Whether it is a pilot's name."""
+    try:
+        pilot_ordinal(name)
+    except ValueError:
+        return False
+    return True
 
 
 def forget_secrets(directory: Path) -> None:

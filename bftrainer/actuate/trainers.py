@@ -38,14 +38,8 @@ from bftrainer.actuate.group import (
     worker_on,
 )
 from bftrainer.actuate.log_files import log_files
-from bftrainer.actuate.opening import Trainer, opened_of
-from bftrainer.actuate.outcomes import (
-    cancelled,
-    cancelling,
-    complete,
-    last_progress,
-    save_grace_s,
-)
+from bftrainer.actuate.opening import Trainer, limits_of, opened_of
+from bftrainer.actuate.outcomes import cancelled, cancelling, complete, last_progress, save_grace_s
 from bftrainer.actuate.quarantine import Quarantine
 from bftrainer.actuate.reported_workers import Reports
 from bftrainer.actuate.rescale_budget import RescaleBudget
@@ -61,12 +55,7 @@ from bftrainer.policy.model import SitePolicy
 from bftrainer.profile.batch_curve import batches_of
 from bftrainer.runtimes.base import load_runtime
 from bftrainer.runtimes.config import worker_config
-from bftrainer.wire.messages import (
-    DaemonMessage,
-    KillWorker,
-    TellWorker,
-    WorkerReport,
-)
+from bftrainer.wire.messages import DaemonMessage, KillWorker, TellWorker, WorkerReport
 from bftrainer.wire.refused_messages import RefusedMessages
 
 LOG = logging.getLogger("bftrainer.trainers")
@@ -118,6 +107,14 @@ class TrainerBook:
                 self._open(record)
             elif record.reason.startswith("BFT-1028"):
                 LOG.error("trainer %s: %s", record.trainer_id, record.reason)
+
+    def adopt_policy(self, policy: SitePolicy) -> None:
+        """Go by another policy from now on."""
+        self._policy = policy
+        self.speeds.threshold = policy.straggler_threshold
+        self.budget.limit, self.quarantine.first_s = policy.rescale_budget, policy.quarantine_s
+        for trainer in list(self.trainers.values()):
+            self._handle(trainer, limits_of(policy, trainer.record.spec))
 
     # ---- users -----------------------------------------------------------------------
 
@@ -232,10 +229,10 @@ class TrainerBook:
             if worker_id in trainer.machine.workers
         }
 
-    def has_workers(self) -> bool:
-        """Whether any worker runs or starts."""
+    def busy_pilots(self) -> frozenset[str]:
+        """Return the pilots on which a worker runs or starts."""
         machines = [trainer.machine for trainer in self.trainers.values()]
-        return any(worker.is_alive for machine in machines for worker in machine.workers.values())
+        return frozenset(w.pilot_id for m in machines for w in m.workers.values() if w.is_alive)
 
     def reconcile(self, pilot_id: str, reports: Sequence[WorkerReport]) -> None:
         """An agent (re)connected: workers it lacks are lost, workers we do not know are killed.
@@ -298,9 +295,10 @@ class TrainerBook:
             staying.setdefault(pair.trainer_id, {})[node] = pair.node
         without = self.waiting.withheld()  # also while no decision can be taken
         for trainer_id, trainer in list(self.trainers.items()):
-            own, pairs = targets.get(trainer_id, ()), staying.get(trainer_id, {})
+            user, pairs = trainer.record.spec.user, staying.get(trainer_id, {})
+            own = [offer for offer in targets.get(trainer_id, ()) if offer.serves(user)]
             if trainer_id in without:
-                own, pairs = (), {}
+                own, pairs = [], {}
             self.speeds.staying(trainer_id, pairs)
             machine = trainer.machine
             batches = batches_of(trainer.record, len(own) + len(pairs))

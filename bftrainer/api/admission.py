@@ -1,8 +1,8 @@
 """Checks that every submitted spec must pass, whatever its origin. Pure.
 
 A ``TrainerSpec`` passes or is refused with BFT-1002, BFT-1007, BFT-1015, BFT-1016, BFT-1032,
-BFT-1040, BFT-1041, BFT-1044, BFT-1060 or BFT-1066. The command line checks before it sends, the
-server checks again.
+BFT-1040, BFT-1041, BFT-1044, BFT-1060, BFT-1066 or BFT-1561. The command line checks before it
+sends, the server checks again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from milp.problem import Curve
 MAX_NAME_BYTES = 255
 MAX_STRING_BYTES = 4096  # longest path that Linux opens; also used for arguments
 MAX_NODES = 1_000_000
-_SHORT = ("the name", "the user", "the id of its array")
+_SHORT = ("the name", "the user", "the account", "the id of its array")
 MAX_TOTAL_BYTES = 128 * 1024  # of all strings together
 MAX_ARGUMENTS = 2048
 MAX_VARIABLES = 1024
@@ -43,6 +43,7 @@ RANGES: Final[dict[str, tuple[float, float]]] = {
 MAX_AFTER = 1000  # trainers that one waits for
 _TRAINER_ID = re.compile(r"t[0-9]{1,18}\Z", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+:-]{0,63}\Z")
 
 
 def check_spec(spec: TrainerSpec) -> None:
@@ -60,8 +61,19 @@ def check_spec(spec: TrainerSpec) -> None:
         _check_points(spec.utility)
     _check_numbers(spec)
     _check_gpus(spec)
+    check_account(spec.account)
     check_preamble(spec.preamble)
     check_notify(spec.notify)
+
+
+def check_account(account: str) -> None:
+    """Refuse what cannot be the name of an account (BFT-1561)."""
+    if account and not _ACCOUNT.match(account):
+        raise UsageError(
+            "BFT-1561",
+            f"{account[:64]!r} cannot be the name of an account.",
+            "Write --account NAME; 'sacctmgr show associations user=$USER' lists yours.",
+        )
 
 
 def read_request(gres: str, constraint: str) -> NodeRequest:
@@ -282,6 +294,7 @@ def _shown(number: float) -> str:
 def _strings(spec: TrainerSpec) -> Iterator[tuple[str, str]]:
     yield "the name", spec.name
     yield "the user", spec.user
+    yield "the account", spec.account
     yield "the script", spec.script
     yield "the working directory", spec.cwd
     yield "the interpreter", spec.interpreter

@@ -19,18 +19,17 @@ _MINUTE_S = 60.0
 class Allowance:
     """Recent submissions by user."""
 
-    def __init__(
-        self, most_trainers: int, most_per_minute: int, clock: Callable[[], float]
-    ) -> None:
-        self._most_trainers = most_trainers
-        self._most_per_minute = most_per_minute
+    def __init__(self, limits: Callable[[], tuple[int, int]], clock: Callable[[], float]) -> None:
+        """Limit trainers at once and per minute; the limits may change."""
+        self._limits = limits
         self._clock = clock
         self._taken_s: defaultdict[str, deque[float]] = defaultdict(deque)
 
     def check(self, user: str, unfinished: Iterable[TrainerRecord]) -> None:
         """Refuse a submission by a user who has reached a limit."""
+        most_trainers, most_per_minute = self._limits()
         count = sum(1 for record in unfinished if record.spec.user == user)
-        if count >= self._most_trainers:
+        if count >= most_trainers:
             raise UsageError(
                 "BFT-1030",
                 f"{user} has {count} unfinished trainers, the policy's limit "
@@ -41,7 +40,7 @@ class Allowance:
         taken_s, now_s = self._taken_s[user], self._clock()
         while taken_s and taken_s[0] <= now_s - _MINUTE_S:
             taken_s.popleft()
-        if len(taken_s) >= self._most_per_minute:
+        if len(taken_s) >= most_per_minute:
             raise UsageError(
                 "BFT-1031",
                 f"{user} has submitted {len(taken_s)} trainers within a minute, the policy's "

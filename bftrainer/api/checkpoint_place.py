@@ -41,11 +41,11 @@ def check_place(spec: TrainerSpec, trainers: Sequence[TrainerView]) -> dict[str,
         raise _unusable(spec, f"/{components[0]} cannot hold files")
     own: dict[str, str] = {}
     for other in (view.record for view in trainers if not view.record.state.is_final):
-        if other.spec.checkpoint_dir:
+        # Permissions protect the directories of others; who names one must not keep it from them.
+        if other.spec.checkpoint_dir and other.spec.user == spec.user:
             if normal(other.spec.checkpoint_dir) == path:
                 raise _taken(spec, other.trainer_id)
-            if other.spec.user == spec.user:
-                own[other.trainer_id] = other.spec.checkpoint_dir
+            own[other.trainer_id] = other.spec.checkpoint_dir
     return own
 
 

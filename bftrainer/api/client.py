@@ -15,16 +15,27 @@ import re
 import socket
 import struct
 import time
+import urllib.parse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bftrainer.api import paths
-from bftrainer.api.codec import CodecError, encode, parse
+from bftrainer.api.codec import CodecError, encode, encode_request, parse
 from bftrainer.api.documents import error_of, schema, view_of, views_of
 from bftrainer.errors import BftError, ExitCode
+from bftrainer.model.account import AccountReport
 from bftrainer.model.harm import HarmReport
 from bftrainer.model.trainer import TrainerChange, TrainerSpec
-from bftrainer.model.views import Explanation, LogFile, NodeView, StatusView, TrainerView
+from bftrainer.model.views import (
+    DrainView,
+    Explanation,
+    LogFile,
+    NodeView,
+    ReloadView,
+    StatusView,
+    TrainerView,
+)
 
 DEFAULT_TIMEOUT_S = 30.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -89,6 +100,12 @@ class Client:
         query = "" if since_s is None else f"?since_s={since_s:.3f}"
         return self._view(HarmReport, "harm", f"/v1/harm{query}")
 
+    def account(self, *, by: Sequence[str], since: str = "", until: str = "") -> AccountReport:
+        """Say who used what on these days; "": from the first, until today."""
+        asked = {"by": ",".join(by), "since": since, "until": until}
+        query = urllib.parse.urlencode({name: text for name, text in asked.items() if text})
+        return self._view(AccountReport, "account", f"/v1/account?{query}")
+
     def metrics(self) -> str:
         """Return the metrics in Prometheus' text format."""
         status, text = self._exchange("GET", "/metrics", None)
@@ -98,7 +115,7 @@ class Client:
 
     def submit(self, spec: TrainerSpec) -> TrainerView:
         """Submit a trainer; it is durable when this returns."""
-        body = {"schema": schema("submit"), "spec": encode(spec)}
+        body = {"schema": schema("submit"), "spec": encode_request(spec)}
         return self._view(TrainerView, "trainer", "/v1/trainers", method="POST", body=body)
 
     def cancel(self, trainer_id: str, *, now: bool = False) -> TrainerView:
@@ -116,6 +133,19 @@ class Client:
         """Start it again; the answer is a new trainer if this one has ended."""
         path = f"{_path(trainer_id)}/requeue"
         return self._view(TrainerView, "trainer", path, method="POST")
+
+    def reload_policy(self) -> ReloadView:
+        """Have the daemon read its policy again."""
+        return self._view(ReloadView, "reload", "/v1/policy/reload", method="POST")
+
+    def drain(self, limit_s: float) -> DrainView:
+        """Give all nodes back within the limit, and take none until ``resume``."""
+        body = {"schema": schema("drain"), "limit_s": limit_s}
+        return self._view(DrainView, "drain", "/v1/drain", method="POST", body=body)
+
+    def resume(self) -> None:
+        """Take nodes again."""
+        self._request("POST", "/v1/resume")
 
     def shutdown(self, release: str = "") -> None:
         """Stop the daemon; trainers continue until their lease ends.
@@ -182,8 +212,9 @@ class Client:
         paths.check_length(self.socket_path)
         try:
             info = self.socket_path.lstat()
-            # Root may use any user's daemon, other users only their own.
-            uid = info.st_uid if os.geteuid() == 0 else None
+            # Root may use any user's daemon, other users only their own or the site's.
+            is_any = os.geteuid() == 0
+            uid = info.st_uid if is_any else paths.site_uid(self.socket_path.parent)
             paths.check_socket(self.socket_path, uid=uid)
             paths.check_directory(self.socket_path.parent, uid=uid)
         except OSError as problem:

@@ -15,13 +15,18 @@ T = TypeVar("T")
 
 CodecError = FormError
 parse = plain.parse
-_REQUEST: Final = Form(max_items=4096)
+_REQUEST: Final = Form(max_items=4096, omits_added=True)
 _ANSWER: Final = Form(ignores_unknown=True)
 
 
 def encode(value: Any) -> Any:
     """Convert plain data to values that ``json.dumps`` accepts."""
     return encode_any(value, _ANSWER)
+
+
+def encode_request(value: Any) -> Any:
+    """Convert what a daemon of the release before reads, too, unless it uses what is new."""
+    return encode_any(value, _REQUEST)
 
 
 def decode(cls: type[T], value: Any, *, is_strict: bool = True, where: str = "") -> T:

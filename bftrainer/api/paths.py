@@ -14,6 +14,8 @@ from pathlib import Path
 from bftrainer.errors import BftError, ExitCode
 
 SOCKET_NAME, ADDRESS_NAME = "daemon.sock", "daemon.json"
+SITE_SOCKET = Path("/run/bftrainer") / SOCKET_NAME  # of a site's daemon, for all users
+SYSTEM_UIDS = 1000  # accounts of services are below (login.defs(5): UID_MIN)
 MAX_SOCKET_PATH_BYTES = 107  # sun_path of Linux, without its final NUL
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -58,10 +60,28 @@ def own_state_dir(environ: Mapping[str, str], cluster: str) -> Path:
 
 
 def socket_path(option: str | None, environ: Mapping[str, str]) -> Path:
-    """Return the socket to use: option, BFTRAINER_SOCKET, state directory, or home."""
+    """Return the socket to use: option, BFTRAINER_SOCKET, state directory, or the site's."""
     if named := option or environ.get("BFTRAINER_SOCKET"):
         return Path(named).absolute()
-    return (state_dir(environ) / SOCKET_NAME).absolute()
+    directory = state_dir(environ)
+    is_named = bool(environ.get("BFTRAINER_STATE_DIR"))
+    if not is_named and not _has_daemon(directory) and os.path.lexists(SITE_SOCKET):
+        return SITE_SOCKET
+    return (directory / SOCKET_NAME).absolute()
+
+
+def site_uid(directory: Path) -> int | None:
+    """Return the account of a site's daemon whose socket is there; None: it is no such place.
+
+    Only root can have given a service a directory in one that is root's alone.
+    """
+    try:
+        info = directory.lstat()
+        above = [ancestor.stat() for ancestor in directory.resolve(strict=True).parents]
+    except OSError:
+        return None
+    is_roots = all(i.st_uid == 0 and not i.st_mode & _OTHERS_WRITE for i in above)
+    return info.st_uid if is_roots and info.st_uid < SYSTEM_UIDS else None
 
 
 def check_directory(directory: Path, *, uid: int | None = None) -> None:

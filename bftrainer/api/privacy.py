@@ -1,34 +1,143 @@
-"""Hides the values of a trainer's environment, its preamble and notification from other users.
+"""What a user sees of the trainers of others.
 
-They may contain tokens and passwords. The owner, root and the daemon's own user see them; other
-users see the names only. Pure.
+The owner, root and the daemon's own user see everything. Others see names, users, sizes and
+progress, but nothing that may contain secrets: environment, paths, arguments, reasons of failures.
+Where the policy says ``visibility: own`` they see how many trainers there are. Pure.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from bftrainer.api.service import Peer
-from bftrainer.model.views import StatusView, TrainerView
+from bftrainer.errors import ExitCode, UsageError
+from bftrainer.model.trainer import TrainerRecord
+from bftrainer.model.views import Explanation, NodeView, StatusView, TrainerView
 
 HIDDEN = "(hidden)"
+_TRAINER_ID = re.compile(r"\bt[1-9][0-9]{0,14}\b")
+
+
+def is_trusted(peer: Peer, owner: str) -> bool:
+    """Whether this user may see everything of the owner's trainers."""
+    return peer.uid in (0, os.geteuid()) or peer.user == owner
 
 
 def for_peer(view: TrainerView, peer: Peer) -> TrainerView:
     """Return the view as this user may see it."""
     spec = view.record.spec
-    if peer.uid in (0, os.geteuid()) or peer.user == spec.user:
+    if is_trusted(peer, spec.user):
         return view
     spec = replace(
         spec,
+        script=HIDDEN,
+        args=(HIDDEN,) if spec.args else (),
+        cwd=HIDDEN,
+        interpreter=HIDDEN,
+        checkpoint_dir=HIDDEN,
         environment=tuple((name, HIDDEN) for name, _ in spec.environment),
         preamble=spec.preamble and HIDDEN,
         notify=spec.notify and HIDDEN,
     )
-    return replace(view, record=replace(view.record, spec=spec))
+    failing = replace(view.record.failing, cause="", log_path="")
+    record = replace(view.record, spec=spec, reason="", failing=failing)
+    return replace(view, record=record, trouble="")
 
 
-def status_for_peer(view: StatusView, peer: Peer) -> StatusView:
-    """Return the daemon's state as this user may see it."""
-    return replace(view, trainers=tuple(for_peer(each, peer) for each in view.trainers))
+def check_own(record: TrainerRecord, peer: Peer, *, is_secret: bool) -> None:
+    """Refuse a look into another user's trainer.
+
+    Args:
+        record: of the trainer.
+        peer: who asks.
+        is_secret: others are not even told that it is there.
+
+    Raises:
+        UsageError: BFT-1004, BFT-1005.
+    """
+    if is_trusted(peer, record.spec.user):
+        return
+    if is_secret:
+        raise no_trainer(record.trainer_id)
+    raise UsageError(
+        "BFT-1005",
+        f"Trainer {record.trainer_id} belongs to {record.spec.user}.",
+        "Ask its owner or an administrator.",
+        exit_code=ExitCode.NOT_PERMITTED,
+    )
+
+
+def no_trainer(trainer_id: str) -> UsageError:
+    """Return BFT-1004."""
+    return UsageError(
+        "BFT-1004",
+        f"There is no trainer {trainer_id}.",
+        "List them with: bftrainer status",
+        exit_code=ExitCode.NOT_FOUND,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What one user sees."""
+
+    peer: Peer
+    is_own: bool  # only of his own trainers
+    others: frozenset[str] = frozenset()  # trainers that are not shown
+
+    @classmethod
+    def of(cls, peer: Peer, views: Iterable[TrainerView], *, is_own: bool) -> Sight:
+        """Return what a user sees of these trainers; ``is_own``: of the policy."""
+        hidden = frozenset(
+            view.record.trainer_id
+            for view in (views if is_own else ())
+            if not is_trusted(peer, view.record.spec.user)
+        )
+        return cls(peer=peer, is_own=is_own, others=hidden)
+
+    def trainers(self, views: Iterable[TrainerView]) -> list[TrainerView]:
+        """Return the trainers that are shown."""
+        shown = (view for view in views if view.record.trainer_id not in self.others)
+        return [for_peer(replace(v, waits=self.text(v.waits)), self.peer) for v in shown]
+
+    def status(self, view: StatusView) -> StatusView:
+        """Return the daemon's state."""
+        return replace(
+            view,
+            trainers=tuple(self.trainers(view.trainers)),
+            other_trainers=len(self.others),
+            slow_nodes=self._texts(view.slow_nodes),
+            cooling_nodes=self._texts(view.cooling_nodes),
+            left_out=self._texts(view.left_out),
+            failures=self._texts(view.failures),
+        )
+
+    def nodes(self, views: Iterable[NodeView]) -> list[NodeView]:
+        """Return the nodes, without the trainers that are not shown."""
+        return [
+            replace(
+                view,
+                reason=self.text(view.reason),
+                trainer_id="" if view.trainer_id in self.others else view.trainer_id,
+            )
+            for view in views
+        ]
+
+    def explanation(self, told: Explanation) -> Explanation:
+        """Return an explanation of a trainer of this user's."""
+        return replace(told, sentences=self._texts(told.sentences))
+
+    def text(self, sentence: str) -> str:
+        """Return a sentence without the names of trainers that are not shown."""
+        if not self.others:
+            return sentence
+        return _TRAINER_ID.sub(
+            lambda found: "another user's trainer" if found[0] in self.others else found[0],
+            sentence,
+        )
+
+    def _texts(self, sentences: Iterable[str]) -> tuple[str, ...]:
+        return tuple(map(self.text, sentences))

@@ -14,8 +14,9 @@ import json
 import math
 import re
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from functools import partial
 from typing import Any, TypeVar
 
@@ -32,16 +33,19 @@ from bftrainer.api.codec import CodecError, decode, parse
 from bftrainer.api.documents import check_schema, document, error_document, listing
 from bftrainer.api.http_protocol import PEER_KEY
 from bftrainer.api.peer import Credentials, user_name
-from bftrainer.api.privacy import for_peer, status_for_peer
+from bftrainer.api.privacy import Sight, check_own, for_peer, is_trusted
 from bftrainer.api.service import Peer, Service
 from bftrainer.errors import BftError, ExitCode, UsageError
-from bftrainer.model.trainer import TrainerChange, TrainerSpec
+from bftrainer.model.account import COLUMNS, Asked
+from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerSpec
 from bftrainer.model.views import TrainerView
+from bftrainer.policy.groups.users import Visibility
 
 T = TypeVar("T")
 
 MAX_BODY_BYTES = 768 * 1024  # size of the longest spec with every character escaped
 MOST_NAMES = 10_000
+MOST_DRAIN_S = 86_400.0
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # Prometheus' text format
 _TRAINER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _STATUS_OF_EXIT_CODE = {
@@ -60,8 +64,10 @@ _STATUS_OF_CODE = {"BFT-1031": 429}  # may succeed a little later
 class Routes:
     """One method per route: read the request, call the service, wrap the view."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(
+        self, service: Service, visibility: Callable[[], Visibility] = lambda: Visibility.ALL
+    ) -> None:
+        self._service, self._visibility = service, visibility
         self._aside = Aside()
         self._texts = ThreadPoolExecutor(1, "texts")
         self._turns: weakref.WeakValueDictionary[int, asyncio.Lock] = weakref.WeakValueDictionary()
@@ -86,6 +92,10 @@ class Routes:
             Route(f"{one}/explain", self._explain, methods=["GET"]),
             Route(f"{one}/logs", self._logs, methods=["GET"]),
             Route("/v1/harm", self._harm, methods=["GET"]),
+            Route("/v1/account", self._account, methods=["GET"]),
+            Route("/v1/policy/reload", self._reload, methods=["POST"]),
+            Route("/v1/drain", self._drain, methods=["POST"]),
+            Route("/v1/resume", self._resume, methods=["POST"]),
             Route("/v1/shutdown", self._shutdown, methods=["POST"]),
             Route("/metrics", self._metrics, methods=["GET"]),  # where Prometheus looks
         ]
@@ -106,34 +116,46 @@ class Routes:
         return await self._answer(
             request,
             self._service.status,
-            lambda view: document("status", status_for_peer(view, peer)),
+            lambda view: document("status", self._sight(peer, view.trainers).status(view)),
         )
 
     async def _nodes(self, request: Request) -> Response:
-        return await self._answer(request, self._service.nodes, partial(listing, "nodes"))
+        sight = self._sight(await self._peer(request), self._service.trainers())
+        return await self._answer(
+            request, self._service.nodes, lambda views: listing("nodes", sight.nodes(views))
+        )
 
     async def _trainers(self, request: Request) -> Response:
         peer = await self._peer(request)
         return await self._answer(
             request,
             self._service.trainers,
-            lambda views: listing("trainers", [for_peer(view, peer) for view in views]),
+            lambda views: listing("trainers", self._sight(peer, views).trainers(views)),
         )
 
     async def _trainer(self, request: Request) -> Response:
         peer, trainer_id = await self._peer(request), _trainer_id(request)
-        return await self._answer(
-            request, partial(self._service.trainer, trainer_id), _one_for(peer)
-        )
+
+        def seen() -> TrainerView:
+            if self._is_own():
+                self._check_own(trainer_id, peer)
+            return self._service.trainer(trainer_id)
+
+        return await self._answer(request, seen, _one_for(peer))
 
     async def _explain(self, request: Request) -> Response:
-        explain = partial(self._service.explain, _trainer_id(request))
+        peer, trainer_id = await self._peer(request), _trainer_id(request)
+        self._check_own(trainer_id, peer)
+        explain = partial(self._service.explain, trainer_id)
+        sight = self._sight(peer, self._service.trainers())
         # A policy's terms take as long as a decision, so they are told beside the event loop.
-        return await self._answer(request, explain, lambda told: document("explain", told()))
+        return await self._answer(
+            request, explain, lambda told: document("explain", sight.explanation(told()))
+        )
 
     async def _logs(self, request: Request) -> Response:
         trainer_id = _trainer_id(request)
-        spec = self._service.trainer(trainer_id).record.spec
+        spec = self._check_own(trainer_id, await self._peer(request)).spec
         # Counts for the owner, whose files are read, not for the requester.
         find = partial(self._service.logs, trainer_id)
         found = await self._aside.call(spec.user, spec.checkpoint_dir, find)
@@ -144,6 +166,13 @@ class Routes:
     async def _harm(self, request: Request) -> Response:
         harm = partial(self._service.harm, _since_s(request))
         return await self._answer(request, harm, partial(document, "harm"))
+
+    async def _account(self, request: Request) -> Response:
+        peer = await self._peer(request)
+        is_own = self._is_own() and not is_trusted(peer, "")
+        asked = _asked_of(request, user=peer.user if is_own else "")
+        account = partial(self._service.account, asked)
+        return await self._answer(request, account, lambda told: document("account", told()))
 
     async def _metrics(self, request: Request) -> Response:
         async with self._turn(request):
@@ -164,6 +193,7 @@ class Routes:
 
     async def _cancel(self, request: Request) -> Response:
         peer, trainer_id = await self._peer(request), _trainer_id(request)
+        self._check_own(trainer_id, peer)
         now = request.query_params.get("now") == "1"
         cancel = partial(self._service.cancel, trainer_id, peer, now=now)
         return await self._done(request, peer, cancel)
@@ -171,15 +201,37 @@ class Routes:
     async def _change(self, request: Request) -> Response:
         body, peer = await _body(request), await self._peer(request)
         change = await self._beside(partial(read_change, body))
+        self._check_own(_trainer_id(request), peer)
         changing = partial(self._service.change, _trainer_id(request), change, peer)
         return await self._done(request, peer, changing)
 
     async def _requeue(self, request: Request) -> Response:
         peer, trainer_id = await self._peer(request), _trainer_id(request)
-        record = self._service.trainer(trainer_id).record
+        record = self._check_own(trainer_id, peer)
         if record.state.is_final:  # another trainer may use its directory now
             await self._check_directory(record.spec, peer)
         return await self._done(request, peer, partial(self._service.requeue, trainer_id, peer))
+
+    async def _reload(self, request: Request) -> Response:
+        peer = await self._peer(request)
+        async with self._turn(request):
+            view = await self._service.reload(peer)
+            return await self._beside(lambda: _json(document("reload", view)))
+
+    async def _drain(self, request: Request) -> Response:
+        body, peer = await _body(request), await self._peer(request)
+        limit_s = await self._beside(partial(read_limit, body))
+        async with self._turn(request):
+            view = self._service.drain(peer, limit_s)
+            await asyncio.to_thread(self._service.flush)  # the next daemon is to know
+        return _json(document("drain", view), 202)
+
+    async def _resume(self, request: Request) -> Response:
+        peer = await self._peer(request)
+        async with self._turn(request):
+            self._service.resume(peer)
+            await asyncio.to_thread(self._service.flush)
+        return _json(document("resume", {}))
 
     async def _shutdown(self, request: Request) -> Response:
         body = await _body(request)
@@ -226,6 +278,18 @@ class Routes:
                 self._names[who.uid] = name
         return Peer(uid=who.uid, user=name, pid=who.pid)
 
+    def _is_own(self) -> bool:
+        return self._visibility() == Visibility.OWN
+
+    def _sight(self, peer: Peer, views: Iterable[TrainerView]) -> Sight:
+        return Sight.of(peer, views, is_own=self._is_own())
+
+    def _check_own(self, trainer_id: str, peer: Peer) -> TrainerRecord:
+        """Return a trainer that this user may look into or change."""
+        record = self._service.trainer(trainer_id).record
+        check_own(record, peer, is_secret=self._is_own())
+        return record
+
     async def _check_directory(self, spec: TrainerSpec, peer: Peer) -> None:
         others = check_place(spec, self._service.trainers())
         if not spec.checkpoint_dir:
@@ -267,6 +331,20 @@ def read_change(body: bytes) -> TrainerChange:
     return decode(TrainerChange, given.get("change"), where="change")
 
 
+def read_limit(body: bytes) -> float:
+    """Return the seconds within which all nodes are to be given back.
+
+    Raises:
+        CodecError: there are none.
+    """
+    given = check_schema("drain", parse(body)).get("limit_s")
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise CodecError("limit_s", "must be a number")
+    if not 0.0 <= given <= MOST_DRAIN_S:
+        raise CodecError("limit_s", f"must be from 0 to {MOST_DRAIN_S:g}")
+    return float(given)
+
+
 def _one_for(peer: Peer) -> Callable[[TrainerView], dict[str, Any]]:
     return lambda view: document("trainer", for_peer(view, peer))
 
@@ -294,6 +372,19 @@ def _since_s(request: Request) -> float | None:
     if not math.isfinite(since_s):
         raise CodecError("since_s", "must be seconds since the epoch")
     return since_s
+
+
+def _asked_of(request: Request, *, user: str) -> Asked:
+    given = request.query_params
+    by = tuple(given.get("by", COLUMNS[0]).split(","))
+    if not set(by) <= set(COLUMNS) or len(set(by)) < len(by):
+        raise CodecError("by", f"must be some of {', '.join(COLUMNS)}, each once")
+    for name in ("since", "until"):
+        try:
+            date.fromisoformat(given.get(name, "2000-01-01"))
+        except ValueError as problem:
+            raise CodecError(name, "must be a day such as 2026-11-24") from problem
+    return Asked(by=by, since=given.get("since", ""), until=given.get("until", ""), user=user)
 
 
 def _credentials(request: Request) -> Credentials:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 from bftrainer.api import paths
@@ -15,6 +16,7 @@ from bftrainer.api.http_protocol import EmbeddedServer
 from bftrainer.api.routes import Routes
 from bftrainer.api.service import Service
 from bftrainer.errors import BftError, ExitCode
+from bftrainer.policy.groups.users import Visibility
 
 BACKLOG = 1024  # a burst of connections waits here for ``doorman``
 
@@ -22,10 +24,17 @@ BACKLOG = 1024  # a burst of connections waits here for ``doorman``
 class ApiServer:
     """Serves one ``Service`` on one socket."""
 
-    def __init__(self, service: Service, socket_path: Path, *, mode: int = 0o600) -> None:
+    def __init__(
+        self,
+        service: Service,
+        socket_path: Path,
+        *,
+        mode: int = 0o600,
+        visibility: Callable[[], Visibility] = lambda: Visibility.ALL,
+    ) -> None:
         self.socket_path = socket_path.absolute()
         self._mode = mode
-        self._routes = Routes(service)
+        self._routes = Routes(service, visibility)
         self.app = self._routes.app()
         self._server: EmbeddedServer | None = None
         self._task: asyncio.Task[None] | None = None

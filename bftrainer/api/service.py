@@ -10,9 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from bftrainer.model.account import AccountReport, Asked
 from bftrainer.model.harm import HarmReport
 from bftrainer.model.trainer import TrainerChange, TrainerSpec
-from bftrainer.model.views import Explanation, LogFile, NodeView, StatusView, TrainerView
+from bftrainer.model.views import (
+    DrainView,
+    Explanation,
+    LogFile,
+    NodeView,
+    ReloadView,
+    StatusView,
+    TrainerView,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +57,9 @@ class Service(Protocol):
     def harm(self, since_s: float | None) -> HarmReport:
         """Summarise the effect on ordinary jobs since then; None: since the start."""
 
+    def account(self, asked: Asked) -> Callable[[], AccountReport]:
+        """Collect who used what; the result sums up, anywhere."""
+
     def metrics(self) -> str:
         """Return all metrics in Prometheus' text format."""
 
@@ -65,6 +77,15 @@ class Service(Protocol):
 
     def flush(self) -> None:
         """Wait until accepted entries are on disk or have failed; not in the event loop."""
+
+    async def reload(self, peer: Peer) -> ReloadView:
+        """Read the policy again; BFT-1546 and BFT-21xx: it stays as it was."""
+
+    def drain(self, peer: Peer, limit_s: float) -> DrainView:
+        """Give all nodes back within the limit, and take none until ``resume``."""
+
+    def resume(self, peer: Peer) -> None:
+        """Take nodes again."""
 
     def shutdown(self, peer: Peer, release: str = "") -> None:
         """Stop the daemon; trainers continue until their lease ends.

@@ -31,7 +31,7 @@ def socket_option(command: Command) -> Command:
         "socket_name",
         metavar="PATH",
         help="Socket of the daemon  [default: $BFTRAINER_SOCKET, "
-        "$BFTRAINER_STATE_DIR/daemon.sock, ~/.bftrainer/daemon.sock]",
+        "$BFTRAINER_STATE_DIR/daemon.sock, ~/.bftrainer/daemon.sock, /run/bftrainer/daemon.sock]",
     )(command)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,16 @@ def parse_options(pairs: tuple[str, ...]) -> dict[str, str]:
     default=None,
     help="Journal, keys and socket; on a local disk. [default: $BFTRAINER_STATE_DIR]",
 )
-@click.option("--policy", "policy_file", type=click.Path(path_type=Path), help="Policy YAML.")
+@click.option(
+    "--socket",
+    "socket_name",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where users reach the daemon.  [default: daemon.sock in the state directory]",
+)
+@click.option("--policy", "policy_paths", type=click.Path(path_type=Path), multiple=True,
+              metavar="PATH",
+              help="Policy YAML, or a directory of such files; of several the later counts.",
+              )  # fmt: skip
 @click.option("--batch-system", default="slurm", show_default=True, help="slurm, lsf, local, ...")
 @click.option("--batch-option", "pairs", multiple=True, metavar="KEY=VALUE",
               help="Comes before the policy's batch_options.")  # fmt: skip
@@ -65,7 +76,8 @@ def parse_options(pairs: tuple[str, ...]) -> dict[str, str]:
 )
 def daemon(
     state_dir: Path | None,
-    policy_file: Path | None,
+    socket_name: Path | None,
+    policy_paths: tuple[Path, ...],
     batch_system: str,
     pairs: tuple[str, ...],
     bind_host: str,
@@ -78,25 +90,29 @@ def daemon(
 ) -> None:
     """Watch the batch system, decide and act until told to stop.
 
-    SIGTERM stops the daemon only: trainers and pilots go on, and the next daemon with the
-    same state directory takes them over.
+    SIGHUP reads the policy again. SIGTERM stops the daemon only: trainers and pilots go on, and
+    the next daemon with the same state directory takes them over.
     """
     # Imported here to keep other verbs fast.
     from bftrainer.daemon import Daemon, DaemonOptions  # noqa: PLC0415
     from bftrainer.observability.logs import configure_logging  # noqa: PLC0415
-    from bftrainer.observability.notify import notify  # noqa: PLC0415
-    from bftrainer.policy.load import load_policy_file  # noqa: PLC0415
+    from bftrainer.policy.load import load_policy_files  # noqa: PLC0415
     from bftrainer.poll.batch_system import load_batch_system  # noqa: PLC0415
     from bftrainer.service import DaemonService  # noqa: PLC0415
+    from bftrainer.submit.check import check_run_as  # noqa: PLC0415
     from bftrainer.wire.agent_config import own_address  # noqa: PLC0415
 
     first = parse_options(pairs)
-    policy = load_policy_file(policy_file, batch_system=batch_system, batch_options=first).policy
+    paths = [path.absolute() for path in policy_paths]
+    read = partial(load_policy_files, paths, batch_system=batch_system, batch_options=first)
+    policy = read().policy
     configure_logging(policy.log_level, log_file)
+    faulthandler.enable()  # systemd's watchdog sends SIGABRT: the log says where each thread was
     # Agents on other nodes cannot reach loopback.
     own = "127.0.0.1" if batch_system == "local" else own_address()
     options = DaemonOptions(
         state_dir=(state_dir or default_state_dir()).absolute(),
+        socket=socket_name.absolute() if socket_name else None,
         bind_host=bind_host or own,
         agent_address=agent_address,
         journal_url=journal_url,
@@ -104,12 +120,15 @@ def daemon(
         may_be_shared=shared_state,
     )
     system = load_batch_system(batch_system, {**policy.batch_options, **first})
+    check_run_as(policy, system, is_own=shared_state)
 
     async def serve() -> Any:
-        sidecar = Daemon(options, policy, system, serve=DaemonService)
+        reread = (lambda: read().policy) if paths else None
+        sidecar = Daemon(options, policy, system, serve=DaemonService, reread=reread)
         loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, sidecar.reloading.on_signal)
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, sidecar.stop)
-        await sidecar.run(on_ready=lambda: notify("READY=1"))
+        await sidecar.run(on_ready=lambda: sidecar.manager.ready(policy))
 
     asyncio.run(serve())

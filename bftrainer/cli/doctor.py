@@ -16,7 +16,8 @@ from bftrainer.cli.daemon import parse_options
 from bftrainer.errors import BftError, ExitCode
 
 if TYPE_CHECKING:
-    from bftrainer.model.finding import Measured
+    from bftrainer.model.finding import Finding, Measured
+    from bftrainer.poll.batch_system import BatchSystem
 
 
 @click.command()
@@ -38,6 +39,9 @@ def doctor(
 ) -> None:
     """Name settings that cost ordinary jobs time, with the figure and the line to change.
 
+    With --policy /etc/bftrainer/policy.yaml, the service's, it also compares the installed files
+    with those of "site init".
+
     Exits with 8 if ordinary jobs would be affected or the settings could not be read.
     """
     from bftrainer.model.finding import Weight  # noqa: PLC0415
@@ -49,6 +53,7 @@ def doctor(
     system = load_batch_system(batch_system, {**loaded.policy.batch_options, **first})
     try:
         found = system.findings(_measured(socket_name, batch_system))
+        found += _service(system, policy_file)
     finally:
         system.close()
     is_safe = all(f.weight is Weight.LOSS for f in found)
@@ -59,6 +64,22 @@ def doctor(
     if not found and not as_json:
         click.echo("Nothing to change.")
     context.exit(ExitCode.OK if is_safe else ExitCode.VALIDATION_FAILED)
+
+
+def _service(system: BatchSystem, policy_file: Path | None) -> tuple[Finding, ...]:
+    """Check what systemd is told of the daemon, if the policy is that of the site's service."""
+    from bftrainer.poll import installed  # noqa: PLC0415
+    from bftrainer.poll.service_files import POLICY_FILE  # noqa: PLC0415
+    from bftrainer.poll.site_inspector import SiteInspector  # noqa: PLC0415
+
+    if policy_file is None or str(policy_file.absolute()) != POLICY_FILE:
+        return ()
+    if not isinstance(system, SiteInspector):
+        return ()
+    try:
+        return installed.findings(system.site_files())
+    except BftError:
+        return ()  # settings that cannot be read are a finding already
 
 
 def _measured(socket_name: str | None, batch_system: str) -> Measured:

@@ -1,8 +1,8 @@
 """``bftrainer logs ID``: print the logs of a trainer's workers.
 
 Without a choice, the end of one: of rank 0, or of the worker at whose failure the trainer was given
-up. The daemon returns the paths; the files are read here, with the caller's rights, and copied
-unchanged to standard output.
+up. The files are listed and read here, with the caller's rights, and copied unchanged to standard
+output; the daemon tells which worker wrote which.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import click
 
+from bftrainer.actuate.log_files import log_files
 from bftrainer.api.client import Client
 from bftrainer.api.documents import listing
 from bftrainer.cli.common import (
@@ -84,7 +85,7 @@ def logs(
     def wanted() -> tuple[LogFile, ...]:
         return tuple(
             item
-            for item in client.logs(trainer_id)
+            for item in _all_files(client, trainer_id)
             if rank in (None, item.rank) and generation in (None, item.generation)
         )
 
@@ -103,6 +104,14 @@ def logs(
         if len(files) > 1:
             name, more = shown(chosen[0].worker_id), len(files) - 1
             click.echo(f"({name}; --all prints {more} more, --list names them)", err=True)
+
+
+def _all_files(client: Client, trainer_id: str) -> tuple[LogFile, ...]:
+    """Return all files: those that we see, with what the daemon knows; it may not see them."""
+    told = client.logs(trainer_id)
+    known = {item.worker_id: item for item in told}
+    seen = log_files(trainer_id, client.trainer(trainer_id).record.spec, None)
+    return tuple(known.get(item.worker_id, item) for item in seen) or told
 
 
 def _chosen(record: TrainerRecord, files: tuple[LogFile, ...]) -> tuple[LogFile, ...]:

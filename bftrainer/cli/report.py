@@ -25,6 +25,14 @@ from bftrainer.columns import shown
 from bftrainer.model.harm import HarmReport
 
 WORST_HEADERS = (">SECONDS", ">+-", "JOB", ">NODES", "NODE", "HOW", "ASKED", "REASON")
+_TAKEN = {
+    "preempted": "preempted for a job that was over by the next poll or started elsewhere",
+    "cancelled": "cancelled, by an administrator or their user (scancel, bkill)",
+    "time-limit": "at their time limit or deadline",
+    "node": "as their node failed",
+    "itself": "as their agent ended (see pilots/*/agent.log)",
+    "unknown": "for a reason that the batch system no longer knew",
+}
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _SPAN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd])")
 
@@ -102,6 +110,7 @@ def _print(found: HarmReport) -> None:
         ("hand-overs", _hand_overs(found)),
         ("promise", _promise(found)),
         ("preempted", _preempted(found)),
+        ("ended", _taken(found)),
         ("in vain", _in_vain(found)),
         ("back-off", found.back_off or "none"),
     ):
@@ -150,9 +159,16 @@ def _promise(found: HarmReport) -> str:
 def _preempted(found: HarmReport) -> str:
     return (
         f"{found.preempted_jobs} jobs had to preempt ({_percent(found.share_preempted)} of those "
-        f"that got nodes, {_rate(found.preempted_jobs_per_hour)}); {found.taken} pilots more were "
-        "ended without a job seen on their node"
+        f"that got nodes, {_rate(found.preempted_jobs_per_hour)})"
     )
+
+
+def _taken(found: HarmReport) -> str:
+    """Say how pilots ended that nobody of us asked to leave, and that no job was seen to get."""
+    if not found.taken:
+        return "none"
+    kinds = [f"{one.pilots} {_TAKEN.get(one.by, one.by)}" for one in found.taken_by]
+    return f"{found.taken} without a job seen on their node: {'; '.join(kinds) or 'unknown why'}"
 
 
 def _in_vain(found: HarmReport) -> str:

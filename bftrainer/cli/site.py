@@ -47,7 +47,7 @@ def init(
     is_written: bool,
     as_json: bool,
 ) -> None:
-    """Print queue or partition, settings, a first policy and a checklist for this site.
+    """Print queue or partition, settings, service, a first policy and a checklist for this site.
 
     The batch system is only asked; nothing of it is changed.
     """
@@ -69,7 +69,14 @@ def init(
                 "schema": "bftrainer/site/1",
                 "batch_system": batch_system,
                 "files": [
-                    {"name": file.name, "about": file.about, "text": file.text} for file in files
+                    {
+                        "name": file.name,
+                        "about": file.about,
+                        "path": file.path,
+                        "is_service": bool(file.without),
+                        "text": file.text,
+                    }
+                    for file in files
                 ],
                 "written": [str(path) for path in written],
             }

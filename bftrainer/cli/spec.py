@@ -89,6 +89,7 @@ def build_spec(
         preamble=preamble,
         notify=_notification(values.get("notify") or "", environ),
         batch=batch_range(values),
+        account=values.get("account") or "",
     )
 
 

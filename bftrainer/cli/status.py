@@ -117,6 +117,10 @@ def _print_status(view: StatusView, *, show_all: bool) -> None:
         f"so far      {view.rescales} rescales, {view.give_backs} nodes given back, "
         f"{view.preemptions} taken by the batch system"
     )
+    if view.draining:
+        click.echo(f"drained     {shown(view.draining)}")
+    for note in view.policy_notes:
+        click.echo(f"policy      {shown(note)}")
     if view.back_off:
         click.echo(f"back-off    {shown(view.back_off)}")
     for slow in view.slow_nodes:
@@ -131,6 +135,8 @@ def _print_status(view: StatusView, *, show_all: bool) -> None:
     rows = [row_of(item, now_s) for item in shown_ones]
     click.echo("" if rows else "\nno trainers; submit one with 'bftrainer submit'")
     print_table(headers_of(USUAL), rows)
+    if view.other_trainers:
+        click.echo(f"{view.other_trainers} of other users are not shown")
     if hidden := len(view.trainers) - len(shown_ones):
         click.echo(f"{hidden} more have ended; see --all")
 

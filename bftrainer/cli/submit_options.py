@@ -103,8 +103,14 @@ def spec_options() -> list[click.Option]:
 
 
 def _standing_options() -> list[click.Option]:
-    """Return the options on priority and on the limit of failures."""
+    """Return the options on account, priority and the limit of failures."""
     return [
+        click.Option(
+            ["-A", "--account"],
+            default="",
+            metavar="NAME",
+            help="Account its nodes are charged to, as for sbatch.  [default: yours]",
+        ),
         click.Option(
             ["--weight"],
             type=float,

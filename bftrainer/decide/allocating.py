@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from bftrainer.decide import asking, joining, slow_nodes, swaps
+from bftrainer.decide import asking, caps, joining, slow_nodes, swaps
+from bftrainer.decide.admission import Admission
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.eligible import suited
 from bftrainer.decide.policies.base import AllocationPolicy, Decided
@@ -35,8 +36,8 @@ def stage(draft: Draft) -> Draft:
     if policy is None:
         there = {n.name for n in pool.nodes}
         assignment = {n: t for n, t in memory.assignment.items() if n in there}
-    elif problem := _problem(draft, names - kept.keys(), set(kept.values())):
-        decided = _decided(problem, policy, draft)
+    elif problem := _problem(draft, names - kept.keys(), kept):
+        decided = _decided(problem, policy, draft, kept)
         assignment = dict(decided.allocation.assignment)
         memory = replace(memory, policy_state=decided.state)
     assignment |= kept
@@ -49,24 +50,32 @@ def stage(draft: Draft) -> Draft:
 def _kept(draft: Draft, names: set[str]) -> dict[str, str]:
     """Return which nodes stay with their trainer, whatever the policy decides.
 
-    A trainer that would fall below its n_min is allocated like any other.
+    A trainer that would fall below its n_min is allocated like any other, and so are those under a
+    limit that is exceeded.
     """
     given = draft.given
     if not given.settled_until_s:
         return {}
     held = nodes_by_trainer(draft.memory.assignment, names)
+    sizes = {one: len(own) for one, own in held.items()}
+    over = set[str]()
+    for cap in caps.of_groups(given.trainers, given.settings.limits, {}):
+        if sum([sizes.get(one, 0) for one in cap.trainers]) > cap.most:
+            over.update(cap.trainers)
     return {
         node: record.trainer_id
         for record in given.trainers
         if given.now_s < given.settled_until_s.get(record.trainer_id, 0.0)
         and len(held.get(record.trainer_id, ())) >= max(1, record.spec.n_min)
+        and record.trainer_id not in over
         for node in held[record.trainer_id]
     }
 
 
-def _problem(draft: Draft, names: set[str], as_they_are: set[str]) -> Problem | None:
+def _problem(draft: Draft, names: set[str], kept: Mapping[str, str]) -> Problem | None:
     """State the allocation problem; ``None`` when there is nothing to allocate."""
     given, settings = draft.given, draft.given.settings
+    as_they_are = set(kept.values())
     trainers, now_s, t_fwd_s = given.trainers, given.now_s, settings.t_fwd_s
     if as_they_are:
         trainers = tuple([r for r in trainers if r.trainer_id not in as_they_are])
@@ -97,22 +106,37 @@ def _problem(draft: Draft, names: set[str], as_they_are: set[str]) -> Problem | 
         t_fwd_s=t_fwd_s,
         p_jmax=p_jmax,
         objective=settings.objective,
+        caps=caps.of_groups(given.trainers, settings.limits, Counter(kept.values())),
     )
     return suited(problem, given, joining.warm_up_s(draft.memory.joining, t_fwd_s))
 
 
-def _decided(problem: Problem, policy: AllocationPolicy, draft: Draft) -> Decided:
-    owners = swaps.owners_of(draft.pool, draft.given)
-    answer = partial(_answer, policy=policy, draft=draft)
+def _decided(
+    problem: Problem, policy: AllocationPolicy, draft: Draft, kept: Mapping[str, str]
+) -> Decided:
+    given = draft.given
+    owners = swaps.owners_of(draft.pool, given)
+    admission = Admission(
+        settings=given.settings,
+        now_s=given.now_s,
+        records={record.trainer_id: record for record in given.trainers},
+        usage=draft.memory.usage,
+        kept=tuple(sorted(set(kept.values()))),
+    )
+    answer = partial(_answer, policy=policy, draft=draft, admission=admission)
     if not owners.pilots:
         return answer(problem)
     return swaps.cheapest(problem, answer, owners, swaps.swap_s(draft.memory.ends))
 
 
-def _answer(problem: Problem, policy: AllocationPolicy, draft: Draft) -> Decided:
+def _answer(
+    problem: Problem, policy: AllocationPolicy, draft: Draft, admission: Admission
+) -> Decided:
     given = draft.given
     context = asking.context_of(given, policy)
-    solve = partial(asking.allocate, policy=policy, given=given, context=context)
+    solve = partial(
+        asking.allocate, policy=policy, given=given, context=context, admission=admission
+    )
     if policy.traits.rescales:
         decided = slow_nodes.allocate(problem, solve, draft.memory, given)
     else:

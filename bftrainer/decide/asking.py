@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 from bftrainer.canonical import to_plain
+from bftrainer.decide.admission import Admission
+from bftrainer.decide.caps import within
 from bftrainer.decide.policies.base import (
     AllocationPolicy,
     Context,
@@ -31,18 +34,30 @@ from milp.problem import Allocation, Objective, Problem
 
 
 def allocate(
-    problem: Problem, policy: AllocationPolicy, given: DecisionInput, context: Context
+    problem: Problem,
+    policy: AllocationPolicy,
+    given: DecisionInput,
+    context: Context,
+    admission: Admission,
 ) -> Decided:
     """Decide on the allocation; the policy's state is that of its answer to the estimated curves.
+
+    Where some are left out (``admission``), the order of the answer says who takes part.
 
     Raises:
         milp.errors.ProblemError: the problem is malformed.
         BftError: BFT-3054, an answer is not valid.
     """
     trainers, budget = given.trainers, given.settings.explore_budget
+    stated, problem = problem, admission.admit(problem)
+    admitted = problem.trainers[: problem.p_jmax] if problem is not stated else ()
     if problem.objective is Objective.THROUGHPUT or policy.traits.reads_rates:
         problem = put_to_scale(problem, trainers, is_bold=budget > 0.0)
     best = ask(policy, problem, context)
+    if not best.order:
+        best = replace(best, order=tuple([trainer.trainer_id for trainer in admitted]))
+    if (turn_s := admission.wake_at_s(problem)) is not None:
+        best = replace(best, wake_at_s=min(best.wake_at_s or turn_s, turn_s))
     if budget <= 0.0 or not policy.traits.follows_curves:
         return best
 
@@ -105,6 +120,14 @@ def _make_standing(record: TrainerRecord) -> Standing:
 
 
 def ask(policy: AllocationPolicy, problem: Problem, context: Context) -> Decided:
+    """Return the policy's answer, within the caps of the problem; see ``_answer``."""
+    is_plain = not (problem.caps or any(trainer.must_run for trainer in problem.trainers))
+    if is_plain or policy.traits.keeps_caps:
+        return _answer(policy, problem, context)
+    return within(problem, partial(_answer, policy, context=context))
+
+
+def _answer(policy: AllocationPolicy, problem: Problem, context: Context) -> Decided:
     """Return the policy's answer, its state as the journal keeps it.
 
     Raises:

@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from bftrainer.decide import allocating, claiming, end_cost, giveback, limit, overdue, reserving
+from bftrainer.decide import (
+    allocating,
+    blackout,
+    claiming,
+    end_cost,
+    giveback,
+    limit,
+    overdue,
+    reserving,
+)
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.observing import observe
 from bftrainer.decide.policies.base import AllocationPolicy
@@ -53,6 +62,7 @@ def decide(given: DecisionInput, policy: AllocationPolicy | None) -> Plan:
     for stage in STAGES:
         draft = stage(draft)
     decided = draft.decided
+    asked_s = decided.wake_at_s if decided else None
     return Plan(
         assignment=draft.assignment,
         claims=draft.claims,
@@ -62,7 +72,10 @@ def decide(given: DecisionInput, policy: AllocationPolicy | None) -> Plan:
         reserve=draft.pool.reserve,
         allocation=decided.allocation if decided else None,
         memory=end_cost.asked(draft.memory, draft.releases, given),
-        wake_at_s=decided.wake_at_s if decided else None,
+        wake_at_s=min(
+            [at_s for at_s in (asked_s, blackout.wake_at_s(given)) if at_s is not None],
+            default=None,
+        ),
         order=decided.order if decided else (),
         dropped=decided.dropped if decided else {},
         swaps=draft.swaps,

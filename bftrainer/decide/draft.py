@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
+from bftrainer.decide import blackout
 from bftrainer.decide.end_cost import leave_to_jobs
 from bftrainer.decide.policies.base import AllocationPolicy, Decided
 from bftrainer.decide.pool import Pool, build_pool
@@ -65,7 +66,14 @@ class Draft:
         given, queue, plan = self.given, self.queue, self.next_plan
         planned = {} if plan is None else plan.ends
         pool = build_pool(
-            given.snapshot, queue, planned, pilots, self.memory, given.settings, given.now_s
+            given.snapshot,
+            queue,
+            planned,
+            pilots,
+            self.memory,
+            given.settings,
+            given.now_s,
+            blackout.gap_end(given),
         )
         pool = leave_to_jobs(pool, queue, given, self.memory)
         cools = {  # without a pilot; ``allocating`` skips those with one

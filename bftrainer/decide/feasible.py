@@ -66,14 +66,18 @@ class Feasibility:
             self.plan.wait(job, request)
 
     def _start(self, job: Job, request: JobNeeds) -> bool:
-        """Find nodes for a job, preferring the way that uses most free nodes; False: too few."""
+        """Find nodes for a job; False: too few.
+
+        Of its preferred ways, and then of the others, that comes first which uses most free nodes.
+        """
         off = self.plan.kept_off(request.limit_s, is_in_reservation=bool(job.reservations))
         ways = [
             [replace(demand, among=demand.among & ~off) for demand in way] if off else list(way)
             for way in request.ways
         ]
         if len(ways) > 1:
-            ways.sort(key=self._lacks)
+            n_first = request.n_preferred
+            ways = sorted(ways[:n_first], key=self._lacks) + sorted(ways[n_first:], key=self._lacks)
         before = self._matching.unused
         is_found = any(self._start_so(job, way) for way in ways)
         if taken := before & ~self._matching.unused:  # earlier jobs may have moved to some of these

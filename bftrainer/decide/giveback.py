@@ -21,7 +21,7 @@ from bftrainer.decide.cycles import have_passed
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.feasible import Feasibility
 from bftrainer.decide.victims import VictimPool, give, tiers_of
-from bftrainer.model.cluster import Job, NodeState, Snapshot
+from bftrainer.model.cluster import Job, JobState, NodeState, Snapshot
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Release
 from bftrainer.poll.announcer import is_stand_in
 from bftrainer.queue.nodesets import NodeSet, NodeSets, first
@@ -37,11 +37,12 @@ def stage(draft: Draft) -> Draft:
     ours = _in_the_way(given)
     free = names_in(given.snapshot, *FREE_STATES) - ours.keys()
     to_have = free | coming_back(given.snapshot, given.pilots, memory)
-    usable = sets.named(to_have | ours.keys())
+    others = _of_others(given)
+    usable = sets.named(to_have | ours.keys() | others)
     judged = Feasibility(draft.queue, usable, sets.named(to_have)).of_all(
         partial(passed_over.why_refused, known=memory.vain)
     )
-    offer = _offer(sets, to_have, ours, memory)
+    offer = replace(_offer(sets, to_have, ours, memory), of_others=sets.named(others))
     shares = give(judged.placed, sets, offer, draft.pick) if judged.placed else []
     served = _served(judged.starts, shares, sets, sets.named(free))
     shares = _believed(shares, offer)
@@ -99,6 +100,25 @@ def _in_the_way(given: DecisionInput) -> dict[str, PilotView]:
     shown = nodes_by_name(snapshot.nodes or ()).keys()
     not_to_have = names_in(snapshot, *out) | taken_nodes(snapshot)
     return {n: pilot for n, pilot in ours.items() if n in shown and n not in not_to_have}
+
+
+def _of_others(given: DecisionInput) -> set[str]:
+    """Return the nodes with a pilot of another daemon: it gives them back for the same jobs.
+
+    They come after ours, so that two daemons do not wait for each other.
+    """
+    ours = {pilot.pilot_id for pilot in given.pilots}
+    found = {
+        node
+        for job in given.snapshot.jobs or ()
+        if job.pilot_id is not None
+        and job.pilot_id not in ours
+        and job.state is not JobState.PENDING
+        for node in job.nodes
+    }
+    shown = nodes_by_name(given.snapshot.nodes or ()).keys()
+    out = names_in(given.snapshot, *LOST_STATES, *FREE_STATES) | taken_nodes(given.snapshot)
+    return (found & shown) - out - {pilot.node for pilot in given.pilots}
 
 
 def _offer(

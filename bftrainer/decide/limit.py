@@ -1,41 +1,119 @@
 """Limits the number of nodes, by policy and while the daemon backs off: a stage of ``decision``.
 
-``max_held_nodes`` is set by ``bftrainer.harm.backoff``. Nodes without a pilot leave the pool
-first, shortest gap first; then pilots are released, the cheapest for the trainers first. Pure.
+``max_held_nodes`` is set by ``bftrainer.harm.backoff``; other limits are on all nodes, or on those
+of a partition or type. Nodes without a pilot leave the pool first, shortest gap first; then pilots
+are released, the cheapest for the trainers first. Pure.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections import Counter
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 
 from bftrainer.decide.draft import Draft
 from bftrainer.model.decision import Release, Settings
+from bftrainer.model.fairness import limit_of
+from bftrainer.queue.shown import FREE_STATES, names_in, nodes_by_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limit:
+    """At most so many of some nodes."""
+
+    most: int
+    reason: str
+    among: AbstractSet[str] | None = None  # names; None: all
 
 
 def stage(draft: Draft) -> Draft:
     """Remove the excess nodes from the pool, and release the pilots among them."""
-    pool, settings = draft.pool, draft.given.settings
-    limits = [m for m in (settings.max_nodes, settings.max_held_nodes) if m is not None]
-    most = min(limits, default=None)
-    if most is None or len(pool.nodes) <= most:
+    for limit in _limits(draft):
+        draft = _within(draft, limit)
+    return draft
+
+
+def _within(draft: Draft, limit: _Limit) -> Draft:
+    pool, trains = draft.pool, draft.given.training
+    nodes = [n for n in pool.nodes if limit.among is None or n.name in limit.among]
+    if len(nodes) <= limit.most:
         return draft
-    count = len(pool.nodes) - most
+    count = len(nodes) - limit.most
     free = sorted(
-        (n for n in pool.nodes if not n.pilot_id),
-        key=lambda n: (n.usable_until_s is not None, -(n.usable_until_s or 0.0), n.name),
+        (n for n in nodes if not n.pilot_id),
+        key=lambda n: (
+            n.name not in trains,  # without pilots (simulator) trainers are on free nodes
+            n.usable_until_s is not None,
+            -(n.usable_until_s or 0.0),
+            n.name,
+        ),
         reverse=True,
     )[:count]
-    ours = [n for n in pool.nodes if n.pilot_id]
+    ours = [n for n in nodes if n.pilot_id]
     too_many = draft.cheapest(count - len(free), ours)
     out = {n.name for n in (*free, *too_many)}
-    reason = _reason(settings, most)
-    releases = [Release(pilot_id=n.pilot_id, node=n.name, reason=reason) for n in too_many]
-    left = pool.without(dict.fromkeys(out, reason))
+    releases = [Release(pilot_id=n.pilot_id, node=n.name, reason=limit.reason) for n in too_many]
+    left = pool.without(dict.fromkeys(out, limit.reason))
     return replace(draft.releasing(releases, is_held_off=False), pool=left)
 
 
+def _limits(draft: Draft) -> Iterator[_Limit]:
+    """Yield the limits: those on fewer nodes first, so that they leave others room."""
+    settings = draft.given.settings
+    if settings.limits.share_of_idle < 1.0:
+        yield from _shares(draft)
+    if settings.limits.is_of_nodes:
+        yield from _by_name(draft)
+    limits = [m for m in (settings.max_nodes, settings.max_held_nodes) if m is not None]
+    if limits:
+        yield _Limit(most=min(limits), reason=_reason(settings, min(limits)))
+
+
+def _shares(draft: Draft) -> Iterator[_Limit]:
+    """Yield the limits on the share of each type's idle nodes."""
+    given, share = draft.given, draft.given.settings.limits.share_of_idle
+    seen = nodes_by_name(given.snapshot.nodes or ())
+    ours = {pilot.node for pilot in given.pilots if not pilot.is_leaving}
+    idle = (names_in(given.snapshot, *FREE_STATES) | ours) & seen.keys()
+    counts = Counter(seen[name].node_type for name in idle)
+    for node_type, count in sorted(counts.items()):
+        reason = (
+            f"The policy lends {share:.0%} of the idle nodes of type {node_type} at most"
+            " (max_share_of_idle)."
+        )
+        among = {n.name for n in draft.pool.nodes if n.node_type == node_type}
+        yield _Limit(most=math.floor(share * count + 1e-9), reason=reason, among=among)
+
+
+def _by_name(draft: Draft) -> Iterator[_Limit]:
+    """Yield the limits on types, then those on partitions."""
+    limits = draft.given.settings.limits
+    seen = nodes_by_name(draft.given.snapshot.nodes or ())
+    by_type: dict[str, set[str]] = {}
+    by_partition: dict[str, set[str]] = {}
+    for node in draft.pool.nodes:
+        by_type.setdefault(node.node_type, set()).add(node.name)
+        for partition in seen[node.name].partitions:
+            by_partition.setdefault(partition, set()).add(node.name)
+    for what, groups, by_name, key in (
+        ("type", by_type, limits.by_type, "max_nodes_by_type"),
+        ("partition", by_partition, limits.by_partition, "max_nodes_by_partition"),
+    ):
+        for name, names in sorted(groups.items()):
+            most = limit_of(by_name, name)
+            if most is not None:
+                reason = f"The policy allows {_nodes(most)} of {what} {name} ({key})."
+                yield _Limit(most=most, reason=reason, among=names)
+
+
+def _nodes(most: int) -> str:
+    return f"{most} node{'s' if most != 1 else ''} at most"
+
+
 def _reason(settings: Settings, most: int) -> str:
-    nodes = f"{most} node{'s' if most != 1 else ''} at most"
+    nodes = _nodes(most)
     if settings.max_held_nodes != most:
         return f"The policy allows {nodes} (max_nodes)."
     return (

@@ -9,7 +9,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from bftrainer.decide import cycles, end_cost, giveback, joining, overdue, passed_over, slow_nodes
+from bftrainer.decide import (
+    cycles,
+    end_cost,
+    fair_share,
+    giveback,
+    joining,
+    overdue,
+    passed_over,
+    slow_nodes,
+)
 from bftrainer.events.idle import observe_idle
 from bftrainer.model.decision import DecisionInput, Memory
 
@@ -39,6 +48,7 @@ ESTIMATORS: tuple[Estimator, ...] = (
     joining.observe,  # warm-up of nodes
     end_cost.observe,  # duration of pilot ends and starts
     slow_nodes.observe,  # slow nodes
+    fair_share.observe,  # what users used
 )
 
 

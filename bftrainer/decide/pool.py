@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from bftrainer.decide.blackout import earlier
 from bftrainer.model.cluster import JobState, Node, NodeState, Snapshot
 from bftrainer.model.decision import Memory, PilotView, PoolNode, Settings
-from bftrainer.queue.model import GapEnd, QueueModel
+from bftrainer.queue.model import GapEnd, QueueModel, Then
 from bftrainer.queue.shown import FREE_STATES, LOST_STATES, names_in, once_per_look, taken_nodes
 from bftrainer.queue.waiting import waits_for_nodes
 
@@ -53,6 +54,7 @@ def build_pool(
     memory: Memory,
     settings: Settings,
     now_s: float,
+    closing: GapEnd | None = None,
 ) -> Pool:
     """Sort every node of a complete snapshot into pool, reserve or not used.
 
@@ -65,8 +67,11 @@ def build_pool(
         memory: of the decision fold.
         settings: of the site.
         now_s: on the batch system's clock.
+        closing: ends all gaps, whatever the batch system plans.
     """
-    by_node, known = {p.node: p for p in pilots}, queue.gap_ends
+    by_node = {p.node: p for p in pilots}
+    looked_at = names_in(snapshot, *FREE_STATES) | by_node.keys()
+    known = earlier(queue.gap_ends, closing, looked_at)
     sooner = {**known, **{n: e for n, e in planned.items() if e.is_before(known.get(n))}}
     # While jobs are pending, the scheduler reaches a pilot only in its next cycle, so the time
     # limit must fit what is left of the gap then.
@@ -74,7 +79,6 @@ def build_pool(
     sorter = _Sorter(snapshot, memory, settings, now_s, now_s + waits_s)
     usable, due = list[PoolNode](), dict[str, str]()
     not_used = {**_not_free(snapshot.nodes or ())}
-    looked_at = names_in(snapshot, *FREE_STATES) | by_node.keys()
     for node in queue.sets.members(queue.sets.named(looked_at)):
         pilot, end = by_node.get(node.name), sooner.get(node.name)
         if pilot is None:
@@ -179,7 +183,7 @@ class _Sorter:
         until_s = self.until_s(end)
         if end is not None and until_s is not None:
             shortest_s = min(SHORTEST_S, settings.min_gap_s)  # left once the pilot starts
-            is_long = until_s - self._starts_s >= shortest_s
+            is_long = until_s - self._starts_s >= shortest_s and until_s > self._now_s
             if not is_long or until_s - self._now_s < settings.min_gap_s:
                 return end.sentence(self._now_s)
         if self._memory.idle_seen.get(node.name, 0) < settings.idle_confirmations:
@@ -194,10 +198,16 @@ class _Sorter:
         left_s = math.inf if pilot.end_s is None else pilot.end_s - now_s
         is_taken = node.name in self._taken and not pilot.is_held
         must_go = is_taken or left_s <= settings.end_margin_s / 2
-        if node.state in LOST_STATES:  # if it is down, the batch system ends the pilot
+        # Of a node that is down the batch system ends the pilot. While its agent is connected, only
+        # the batch system's own daemon there does not answer.
+        if node.state in LOST_STATES and not (node.state is NodeState.DOWN and pilot.is_held):
             return _state_of(node), must_go or node.state is not NodeState.DOWN
         is_ours_to_give = settings.gives_back or not pilot.is_held
-        if end is not None and is_ours_to_give and self._is_due(pilot, end):
+        if (
+            end is not None
+            and (is_ours_to_give or end.then is Then.BLACKOUT)
+            and self._is_due(pilot, end)
+        ):
             return end.sentence(now_s), True
         if is_taken:
             return f"An ordinary job took it before pilot {pilot.pilot_id} could start.", True

@@ -41,6 +41,7 @@ class VictimPool:
     free: NodeSet  # without a release
     at_no_cost: Sequence[NodeSet]  # ours, and no trainer loses by their release
     of_trainers: NodeSet
+    of_others: NodeSet = 0  # with a pilot of another daemon, which releases it by itself
 
 
 def give(
@@ -57,15 +58,18 @@ def give(
             matching.offer(tier)
             _meet(matching, lacking)
     left, gone = offer.of_trainers, 0
-    while lacking:
-        candidates = matching.reachable(lacking) & left
-        names = pick(sum(lacking.values()), _names(sets, candidates), _names(sets, gone))
+    while lacking and (candidates := matching.reachable(lacking) & left):
+        count = min(sum(lacking.values()), candidates.bit_count())
+        names = pick(count, _names(sets, candidates), _names(sets, gone))
         chosen = sets.named(names)
         matching.offer(chosen)
         _meet(matching, lacking)
         left &= ~chosen  # what does not help now will not later
         gone |= chosen & ~matching.unused
         matching.unused &= ~chosen
+    if lacking:
+        matching.offer(offer.of_others)
+        _meet(matching, lacking)
     return _shared_out(placed, matching.has, offer)
 
 
@@ -88,7 +92,7 @@ def _shared_out(
     shares: list[tuple[Job, NodeSet]] = []
     for job, demand in placed:
         among, missing, share = demand.among, demand.count, 0
-        for tier in (offer.free, *offer.at_no_cost, offer.of_trainers):
+        for tier in (offer.free, *offer.at_no_cost, offer.of_trainers, offer.of_others):
             share |= first(left[among] & tier, missing - share.bit_count())
         left[among] &= ~share
         shares.append((job, share))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bftrainer.decide.policies.base import in_order
+from bftrainer.explain.shares import fair_share_sentences, limit_sentences
 from bftrainer.explain.startable import cannot_start
 from bftrainer.model.cluster import Node
 from bftrainer.model.decision import Plan, Settings
@@ -64,12 +65,15 @@ def _size_sentences(
     nodes: Sequence[Node],
     planned: int,
 ) -> list[str]:
-    spec, pool = record.spec, len(plan.pool)
     stuck = cannot_start(queue, plan.pool, nodes, plan.assignment)
     if not planned and record.trainer_id in stuck:
         keeps = "It keeps its place; trainers behind it may run meanwhile (skip_unstartable)."
         skips = [keeps] if settings.skip_unstartable else []
         return [stuck[record.trainer_id], *skips, *_idle(plan)]
+    limited = limit_sentences(record, plan, settings, queue)
+    waits = limited or fair_share_sentences(record, plan, settings, queue)
+    if waits and not planned:
+        return waits
     passed_over = stuck if settings.skip_unstartable else {}
     in_line = [r.trainer_id for r in queue if r.trainer_id not in passed_over]
     in_line = in_order(in_line, plan.order)
@@ -83,11 +87,19 @@ def _size_sentences(
         ]
     if plan.trouble:
         return [plan.trouble, "Until this is fixed, every trainer keeps its nodes."]
-    if planned == spec.n_max:
-        return [f"It has its maximum of {spec.n_max} nodes (n_max)."]
+    return _of_size(record, plan, settings, planned, limited)
+
+
+def _of_size(
+    record: TrainerRecord, plan: Plan, settings: Settings, planned: int, limited: list[str]
+) -> list[str]:
+    """Say why it has this many nodes; ``limited``: by which limits."""
+    pool = len(plan.pool)
+    if planned == record.spec.n_max:
+        return [f"It has its maximum of {planned} nodes (n_max)."]
     if plan.allocation is None:
         return [f"The pool is empty ({pool} nodes).", *_idle(plan)]
-    return [*_worth(record, plan.allocation, settings, planned, pool), *_idle(plan)]
+    return [*limited, *_worth(record, plan.allocation, settings, planned, pool), *_idle(plan)]
 
 
 def _worth(

@@ -19,6 +19,7 @@ from bftrainer.harm.measure import End, hand_over
 from bftrainer.harm.records import HandOver, HarmRecords, Taken, Vain, Why
 from bftrainer.model.cluster import Job, JobState
 from bftrainer.model.decision import DecisionInput, PilotView, Plan
+from bftrainer.model.ended import EndedBy
 from bftrainer.poll.announcer import UNSEEN_S, is_same_job, is_stand_in
 
 LIMIT_MARGIN_S = 10.0  # an end this close to the pilot's time limit has no other cause
@@ -43,6 +44,8 @@ class Ledger:
     held: Mapping[str, PilotView] = field(default_factory=dict)  # started, at the last decision
     ends: Mapping[str, End] = field(default_factory=dict)
     settled: frozenset[str] = frozenset()  # pilots still listed whose end is settled
+    # How ends that we did not ask for came about, by what the batch system says.
+    ended_by: Mapping[str, EndedBy] = field(default_factory=dict)
 
 
 class _Ordinary:
@@ -84,6 +87,11 @@ def farewell(ledger: Ledger, said: Farewell) -> Ledger:
     return replace(ledger, ends={**ledger.ends, said.pilot_id: heard})
 
 
+def explained(ledger: Ledger, pilot_id: str, by: EndedBy) -> Ledger:
+    """Process what the batch system says of an end; before the snapshot that shows it."""
+    return replace(ledger, ended_by={**ledger.ended_by, pilot_id: by})
+
+
 def fold(
     ledger: Ledger, given: DecisionInput, plan: Plan, took_s: float
 ) -> tuple[Ledger, HarmRecords]:
@@ -106,7 +114,7 @@ def fold(
             )
     records = HarmRecords()
     if ends and given.is_new_snapshot and given.snapshot.jobs is not None:
-        open_ends, records = _look(ends, given, plan.memory.held_off.keys())
+        open_ends, records = _look(ends, given, plan.memory.held_off.keys(), ledger.ended_by)
         known |= ends.keys() - open_ends.keys()
         ends = open_ends
     held = {i: p for i, p in views.items() if p.is_held or p.end_s is not None}
@@ -125,7 +133,8 @@ def fold(
                     ),
                 )
     settled = frozenset((known - ends.keys()) & views.keys())
-    return Ledger(held=held, ends=ends, settled=settled), records
+    ended_by = {i: by for i, by in ledger.ended_by.items() if i in ends or i in views}
+    return Ledger(held=held, ends=ends, settled=settled, ended_by=ended_by), records
 
 
 def _limit_struck(view: PilotView, at_s: float) -> bool:
@@ -133,7 +142,10 @@ def _limit_struck(view: PilotView, at_s: float) -> bool:
 
 
 def _look(
-    ends: Mapping[str, End], given: DecisionInput, held_off: AbstractSet[str]
+    ends: Mapping[str, End],
+    given: DecisionInput,
+    held_off: AbstractSet[str],
+    ended_by: Mapping[str, EndedBy],
 ) -> tuple[dict[str, End], HarmRecords]:
     """Settle the ends that the snapshot settles."""
     jobs = given.snapshot.jobs or ()
@@ -146,6 +158,10 @@ def _look(
     taken: list[Taken] = []
     for before in ends.values():
         end = _observed(before, given, is_present=before.pilot_id in ours)
+        by = ended_by.get(end.pilot_id, EndedBy.UNKNOWN)
+        if by not in (EndedBy.PREEMPTED, EndedBy.UNKNOWN) and end.gone_s is not None:
+            taken.append(_taken(end, by, given.now_s))  # for no job, whoever comes next
+            continue
         taker = _taker(end, on_node.get(end.node, ()))
         if taker is not None:
             hand_overs.append(hand_over(end, taker, given.now_s))
@@ -154,7 +170,7 @@ def _look(
         if verdict is _Verdict.OPEN:
             left[end.pilot_id] = end
         elif verdict is _Verdict.TAKEN:
-            taken.append(_taken(end, given.now_s))
+            taken.append(_taken(end, by, given.now_s))
         elif isinstance(verdict, Why):
             vain.append(_vain(end, verdict, given.now_s))
     return left, HarmRecords(hand_overs=tuple(hand_overs), vain=tuple(vain), taken=tuple(taken))
@@ -233,11 +249,12 @@ def _vain(end: End, why: Why, now_s: float) -> Vain:
     )
 
 
-def _taken(end: End, now_s: float) -> Taken:
+def _taken(end: End, by: EndedBy, now_s: float) -> Taken:
     ended_s = end.left_s if end.left_s is not None else end.gone_s
     return Taken(
         node=end.node,
         pilot_id=end.pilot_id,
         ended_s=now_s if ended_s is None else ended_s,
         settled_s=now_s,
+        by=by,
     )

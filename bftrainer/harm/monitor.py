@@ -23,6 +23,7 @@ from bftrainer.journal.records import JournalEntry
 from bftrainer.model.decision import DecisionInput, Plan, Settings
 from bftrainer.model.harm import HarmReport
 from bftrainer.policy.model import SitePolicy
+from bftrainer.poll.batch_system import PilotObservation
 
 LOG = logging.getLogger("bftrainer.harm")
 KEPT_RECORDS = 10_000  # snapshots that settled something; the journal has all
@@ -70,6 +71,10 @@ class HarmMonitor:
         noted = journal.latest(backoff.KIND)
         self._noted_s = -math.inf if noted is None else noted.at_s
 
+    def adopt_policy(self, policy: SitePolicy) -> None:
+        """Measure by another promise from now on."""
+        self.rule, self._promises = rule_of(policy), policy.give_back
+
     def applied(self, settings: Settings) -> Settings:
         """Return the settings of the next decision."""
         if not self._promises:
@@ -87,6 +92,10 @@ class HarmMonitor:
                 pilot_id=pilot_id, node=node, reason=said.reason, told_s=told_s, left_s=left_s
             ),
         )
+
+    def ended(self, pilot_id: str, seen: PilotObservation) -> None:
+        """Process what the batch system says of the end of a pilot that we did not ask to leave."""
+        self._ledger = ledger.explained(self._ledger, pilot_id, seen.ended_by)
 
     def decided(self, given: DecisionInput, plan: Plan, took_s: float) -> None:
         """Process a decision."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from bftrainer.model.ended import EndedBy
+
 KIND = "harm"  # of the journal's entries
 
 
@@ -68,12 +70,13 @@ class Vain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """A pilot ended by the batch system on whose node no ordinary job was seen."""
+    """A pilot that others ended, and on whose node no ordinary job was seen that it was for."""
 
     node: str
     pilot_id: str
     ended_s: float
     settled_s: float
+    by: EndedBy = EndedBy.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,8 @@ from bftrainer.harm.slo import (
     slow_part,
     worst,
 )
-from bftrainer.model.harm import HarmReport, VainCount, WorstCase
+from bftrainer.model.ended import EndedBy
+from bftrainer.model.harm import HarmReport, TakenCount, VainCount, WorstCase
 
 WORST_SHOWN = 10
 
@@ -39,6 +40,7 @@ def make_report(
     preempted_jobs = {h.job_id for h in preempted}
     asked_for = sum(1 for h in hand_overs if h.how is How.GIVEN_BACK and h.asked_for)
     why = Counter(v.why for v in vain)
+    taken = Counter(t.by for r in records for t in r.taken)
     hours = (until_s - since_s) / 3600.0
     return HarmReport(
         since_s=since_s,
@@ -59,7 +61,7 @@ def make_report(
         preempted_jobs=len(preempted_jobs),
         share_preempted=_share(len(preempted_jobs), len(jobs)),
         preempted_jobs_per_hour=_share(len(preempted_jobs), hours),
-        taken=sum(len(r.taken) for r in records),
+        taken=taken.total(),
         in_vain=len(vain),
         share_in_vain=_share(len(vain), len(vain) + asked_for),
         in_vain_per_hour=_share(len(vain), hours),
@@ -67,6 +69,7 @@ def make_report(
         worst=tuple(_worst_case(h) for h in worst(hand_overs, WORST_SHOWN)),
         back_off_level=state.level,
         back_off=backoff.sentence(state),
+        taken_by=tuple(TakenCount(by=by.value, pilots=taken[by]) for by in EndedBy if taken[by]),
     )
 
 

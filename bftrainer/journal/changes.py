@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bftrainer.canonical import encoder, text_of
-from milp.plain import field_hints
+from milp.plain import added_fields, field_hints
 
 _Compare = Callable[[Any, Any], Any]
 _SCALARS = (str, float, int, bool, type(None), Path)
@@ -106,12 +106,17 @@ def _of_fields(cls: Any, base: Any, new: Any) -> Any:
         return _of_leaves(cls, base, new)
     if _is_exact(cls) and base == new:
         return None
-    changed = {}
+    changed, gone, added = {}, [], added_fields(cls)
     for name, hint in field_hints(cls).items():
-        change = difference(getattr(base, name), getattr(new, name), hint)
-        if change is not None:
+        before, after = getattr(base, name), getattr(new, name)
+        if name in added and (before == added[name]) != (after == added[name]):
+            if after == added[name]:
+                gone.append(name)
+            else:
+                changed[name] = {"v": encoder(hint)(after)}
+        elif (change := difference(before, after, hint)) is not None:
             changed[name] = change
-    return {"d": changed, "x": []} if changed else None
+    return {"d": changed, "x": gone} if changed or gone else None
 
 
 def _of_mappings(hint: Any, key_hint: Any, item_hint: Any, base: Any, new: Any) -> Any:

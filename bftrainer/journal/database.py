@@ -254,9 +254,19 @@ def _sqlite(path: Path) -> Engine:
 
 def _server(url: URL) -> Engine:
     options: dict[str, Any] = {"pool_size": 1, "max_overflow": 0, "pool_pre_ping": True}
+    # A server that is away or hangs must not hold the daemon up (libpq's parameters).
+    answers = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "application_name": "bftrainer"}
     try:
-        return create_engine(url, **options)
+        engine = create_engine(url, connect_args=answers, **options)
     except (NoSuchModuleError, ModuleNotFoundError) as problem:
         raise errors.bad_url(
             url.render_as_string(), "its database driver is not installed"
         ) from problem
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        # Readers see one state throughout, as with SQLite; writers wait at the counters.
+        if connection.get_execution_options().get("is_reading", False):
+            connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+
+    return engine

@@ -116,7 +116,7 @@ def bad_url(url: str, why: str) -> JournalError:
         "BFT-2210",
         f"The journal {url} cannot be used: {why}.",
         "Give a path, sqlite:///PATH or postgresql+psycopg://USER@HOST/DATABASE "
-        "(for PostgreSQL also: pip install 'psycopg[binary]').",
+        "(for PostgreSQL also: pip install 'bftrainer[postgresql]').",
         exit_code=ExitCode.USAGE,
     )
 

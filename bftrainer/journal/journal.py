@@ -11,6 +11,7 @@ import logging
 import math
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -27,21 +28,14 @@ from bftrainer.journal.backlog import PASSING, Backlog
 from bftrainer.journal.database import Database, close_unchanged, open_database
 from bftrainer.journal.entry_drafts import EntryDraft, Large
 from bftrainer.journal.errors import JournalError, fenced, translated
-from bftrainer.journal.projection import (
-    OWN_KINDS,
-    START,
-    SUBMIT,
-)
+from bftrainer.journal.projection import OWN_KINDS, START, SUBMIT
 from bftrainer.journal.reading import Reading
-from bftrainer.journal.records import (
-    PilotRecord,
-    pilot_ordinal,
-    trainer_ordinal,
-)
+from bftrainer.journal.records import PilotRecord, pilot_ordinal, trainer_ordinal
 from bftrainer.journal.verify import verify
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 
 LOG = logging.getLogger("bftrainer.journal")
+ASKED_EVERY_S = 5.0  # by a daemon with nothing to write: is the server there, are we in charge?
 _KIND = re.compile(r"[a-z][a-z0-9-]{0,63}\Z")
 
 
@@ -65,6 +59,7 @@ class Journal(Reading):
         self._seqs: dict[str, int] = {}  # by kind of note
         self._numbering = threading.Lock()
         self._keep_s, self._checkpointed, self._cut = math.inf, 0, 0  # see ``write_beside``
+        self._asked_s = -math.inf
         self.where = database.where
         with self._transaction(is_reading=True) as connection:
             meta = tables.meta_of(connection, self.where)
@@ -206,6 +201,10 @@ class Journal(Reading):
         self._cut = self._find_cut(keep_s)
         self._beside = Beside(self._write_notes)
 
+    def keep(self, keep_s: float) -> None:
+        """Keep entries for so long from now on (``write_beside``)."""
+        self._keep_s = keep_s
+
     def compact(self, keep_s: float) -> int:
         """Remove entries older than ``keep_s`` and free their space; return how many.
 
@@ -216,7 +215,7 @@ class Journal(Reading):
         cut, removed = self._find_cut(keep_s), 0
         while count := self._remove_some(cut):
             removed += count
-        if self._database is not None and self._database.engine.dialect.name == "sqlite":
+        if self._database is not None and not self._is_elsewhere:
             with (
                 self._lock,
                 translated(self.where),
@@ -410,6 +409,20 @@ class Journal(Reading):
             self._cut = self._find_cut(self._keep_s)
         elif self._cut and not self._remove_some(self._cut):
             self._cut = 0
+        elif self._is_elsewhere and time.monotonic() >= self._asked_s + ASKED_EVERY_S:
+            self._asked_s = time.monotonic()
+            with self._writing() as connection:
+                self._refuse_if_replaced(connection)
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Whether a daemon of another host may write, too; a file has the lock beside it."""
+        return self._database is not None and self._database.engine.dialect.name != "sqlite"
+
+    def _refuse_if_replaced(self, connection: Connection) -> None:
+        found = tables.meta_of(connection, self.where).incarnation
+        if found != self._incarnation:
+            raise fenced(self.where, self._incarnation, found)
 
     def _find_cut(self, keep_s: float) -> int:
         with self._transaction(is_reading=True) as connection:
@@ -417,9 +430,7 @@ class Journal(Reading):
 
     def _remove_some(self, cut: int) -> int:
         with self._transaction() as connection:
-            found = tables.meta_of(connection, self.where).incarnation
-            if found != self._incarnation:
-                raise fenced(self.where, self._incarnation, found)
+            self._refuse_if_replaced(connection)
             return retention.remove_before(connection, cut)
 
     def _drafts(self, items: Sequence[EntryDraft | Large]) -> list[EntryDraft]:
@@ -436,21 +447,19 @@ class Journal(Reading):
                 drafts.append(EntryDraft(kind=item.kind, payload=shortened))
         return drafts
 
+    def head(self) -> Mark:
+        """Return the mark of the last entry, as found."""
+        with self._transaction(is_reading=True) as connection:
+            return tables.head_of(connection, self.where)
+
     def _compare_with_mark(self, accepted_loss: int | None) -> None:
         known = self._mark
         if known.seq == 0:
             return
         with self._transaction(is_reading=True) as connection:
-            meta = tables.meta_of(connection, self.where)
             at_mark = select(schema.entries.c.sha256).where(schema.entries.c.seq == known.seq)
             sha256 = connection.execute(at_mark).scalar()
-            found = Mark().followed_by(
-                meta.head_seq,
-                meta.head_sha256,
-                incarnation=meta.incarnation,
-                last_pilot=max(meta.last_pilot, tables.greatest(connection, schema.pilots)),
-                last_trainer=tables.greatest(connection, schema.trainers),
-            )
+            found = tables.head_of(connection, self.where)
             first = retention.first_entry(connection)
         if sha256 == known.sha256 or (sha256 is None and known.seq < first):
             return  # second case: the marked entry was removed after a checkpoint

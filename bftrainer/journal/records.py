@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from bftrainer.canonical import CanonicalError, decode, parse
 from bftrainer.model.trainer import TrainerRecord
@@ -43,6 +43,8 @@ class PilotRecord:
     state: PilotState = PilotState.REQUESTED
     ended_s: float | None = None
     reason: str = ""  # why it is in this state, one sentence
+    user: str = ""  # it runs as, and only whose trainers it serves; "": the daemon's, and all
+    ADDED: ClassVar = frozenset({"user"})  # not written while unused; see CONTRIBUTING.md
 
     def __post_init__(self) -> None:
         """Refuse an id that is not of our numbering."""

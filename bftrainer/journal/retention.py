@@ -18,16 +18,24 @@ from bftrainer.journal.entry_drafts import EntryDraft
 from bftrainer.journal.projection import CHECKPOINT, OVER
 from bftrainer.journal.records import PilotState
 
+ACCOUNT_SUMS: Final = "account-sums"  # entries of this kind hold what earlier ones added up to
 ENTRIES_BETWEEN: Final = 10_000  # between two checkpoints; bounds what a start reads
 REMOVED_AT_ONCE: Final = 200  # entries per transaction, so that other writers do not wait
 
 
 def last_checkpoint(connection: Connection, until_s: float | None = None) -> int:
-    """Return the number of the last checkpoint (up to a time, if given); 0: none."""
+    """Return the number of the last checkpoint; 0: none.
+
+    ``until_s``: of the last one up to this time before which entries may be removed. The last
+    sums of the accounting stay.
+    """
     table = schema.entries
     query = select(func.max(table.c.seq)).where(table.c.kind == CHECKPOINT)
     if until_s is not None:
+        sums = select(func.max(table.c.seq)).where(table.c.kind == ACCOUNT_SUMS)
         query = query.where(table.c.at_s <= until_s)
+        if last := connection.execute(sums).scalar():
+            query = query.where(table.c.seq <= last)
     return int(connection.execute(query).scalar() or 0)
 
 

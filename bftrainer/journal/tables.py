@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Table, delete, func, insert, select, update
 
 from bftrainer.journal import schema
+from bftrainer.journal.acknowledged import Mark
 from bftrainer.journal.entry_drafts import EntryDraft
 from bftrainer.journal.errors import damaged
 from bftrainer.journal.projection import Row, pilot_row, trainer_row
@@ -24,14 +25,16 @@ class Meta(NamedTuple):
 
 
 def meta_of(connection: Connection, where: str) -> Meta:
-    """Return the counters, and lock them against other writers.
+    """Return the counters; a transaction that writes locks them against other writers.
 
     Raises:
         JournalError: BFT-2202, one is missing or unreadable.
     """
-    # The lock serialises writers on a server, as BEGIN IMMEDIATE does in a file.
-    rows = connection.execute(select(schema.meta).with_for_update())
-    meta = {row.key: row.value for row in rows}
+    query = select(schema.meta)
+    if not connection.get_execution_options().get("is_reading", False):
+        # It serialises writers on a server, as BEGIN IMMEDIATE does in a file.
+        query = query.with_for_update()
+    meta = {row.key: row.value for row in connection.execute(query)}
     try:
         return Meta(
             incarnation=int(meta["incarnation"]),
@@ -41,6 +44,22 @@ def meta_of(connection: Connection, where: str) -> Meta:
         )
     except (KeyError, ValueError, TypeError) as problem:
         raise damaged(where, "its own counters are missing or unreadable") from problem
+
+
+def head_of(connection: Connection, where: str) -> Mark:
+    """Return the mark of the last entry.
+
+    Raises:
+        JournalError: as ``meta_of``.
+    """
+    meta = meta_of(connection, where)
+    return Mark().followed_by(
+        meta.head_seq,
+        meta.head_sha256,
+        incarnation=meta.incarnation,
+        last_pilot=max(meta.last_pilot, greatest(connection, schema.pilots)),
+        last_trainer=greatest(connection, schema.trainers),
+    )
 
 
 def set_meta(connection: Connection, key: str, value: object) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from bftrainer.errors import BatchSystemError
 from bftrainer.local.client import LocalClient
+from bftrainer.local.jobs import EndReason
 from bftrainer.model.cluster import (
     Job,
     JobState,
@@ -21,6 +22,7 @@ from bftrainer.model.cluster import (
     SchedulerCycle,
     Snapshot,
 )
+from bftrainer.model.ended import EndedBy
 from bftrainer.poll.batch_system import (
     BatchSystem,
     OptionError,
@@ -30,6 +32,14 @@ from bftrainer.poll.batch_system import (
 )
 
 DEFAULT_CYCLE_S = 1.0
+_ENDED_BY = {
+    EndReason.COMPLETED: EndedBy.ITSELF,
+    EndReason.FAILED: EndedBy.ITSELF,
+    EndReason.CANCELLED: EndedBy.CANCELLED,
+    EndReason.PREEMPTED: EndedBy.PREEMPTED,
+    EndReason.TIMEOUT: EndedBy.TIME_LIMIT,
+    EndReason.NODE_FAIL: EndedBy.NODE,
+}
 _LISTS = ("features", "partitions", "nodes", "planned_nodes", "required_nodes")
 
 
@@ -114,6 +124,7 @@ def _observation(fields: Mapping[str, Any]) -> PilotObservation:
         start_s=fields["start_s"],
         reason=fields["reason"],
         has_failed=fields["has_failed"],
+        ended_by=_ENDED_BY.get(fields["reason"], EndedBy.UNKNOWN),
     )
 
 

@@ -24,7 +24,8 @@ class NodeState(enum.StrEnum):
     COMPLETING = "completing"
     RESERVED = "reserved"  # reservation or maintenance
     DRAINED = "drained"  # draining or drained: do not take it, leave soon
-    DOWN = "down"  # down, failed, not responding, powering up or down
+    POWER_SAVING = "power-saving"  # off, about to be, or booting for a job: a pilot would boot it
+    DOWN = "down"  # down, failed, not responding
     UNKNOWN = "unknown"
 
 
@@ -89,6 +90,7 @@ class Partition:
 
     name: str
     can_start: bool = True  # False: it starts no jobs
+    accepts: bool = True  # False: it takes no new jobs
     time_limit_s: float | None = None  # maximum; None: none
     n_nodes_max: int | None = None
     tier: int = 0  # jobs of a higher tier come first
@@ -118,6 +120,7 @@ class Job:
     planned_nodes: tuple[str, ...] = ()  # where the scheduler plans it
     required_nodes: tuple[str, ...] = ()
     wants: tuple[Way, ...] = ()  # features of its nodes; alternatives
+    prefers: tuple[Way, ...] = ()  # instead of ``wants`` if such nodes can be had; alternatives
     gpus_per_node: int = 0
     pilot_id: str | None = None
     # 0, "" and None: not reported by the batch system, or not requested.
@@ -135,6 +138,7 @@ class Job:
     can_share: bool = False  # nodes with other jobs; then its whole request is known
     unclear: str = ""  # further requests that were not understood, in words
     # The last three were Slurm's texts; adapters now convert them to data.
+    ADDED: ClassVar = frozenset({"prefers"})
     REMOVED: ClassVar = frozenset({"was_tried", "partition", "features", "reservation"})
 
     @property
@@ -187,6 +191,7 @@ class Snapshot:
     partitions: tuple[Partition, ...] = ()  # as reported by the batch system
     # Parts that could not be read: as last known, or None.
     unread: tuple[str, ...] = ()
+    closed: str = ""  # why no pilot could be submitted or started, one sentence
     queue_model: str = "printed"  # how its scheduler treats pending jobs (bftrainer.queue.models)
 
     @property

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from bftrainer.model.cluster import Snapshot
 from bftrainer.model.event import Event
+from bftrainer.model.fairness import Blackout, Limits, Usage
 from bftrainer.model.trainer import TrainerRecord
 from milp.problem import Allocation, Objective
 
@@ -50,6 +51,9 @@ class Settings:
     harm_slo_s: float = 1.0  # the site's promise: a released node is free within this time
     max_nodes: int | None = None  # held or requested at once
     gives_back: bool = True  # False: only preemption takes nodes
+    limits: Limits = field(default_factory=Limits)
+    fair_share_half_life_s: float | None = None  # None: first come, first served
+    ADDED: ClassVar = frozenset({"limits", "fair_share_half_life_s"})
     REMOVED: ClassVar = frozenset(
         {"learns_reserve", "learns_min_gap", "backfill_lead_s", "pilot_start_timeout_s"}
     )
@@ -180,7 +184,9 @@ class Memory:
     slow_nodes: Mapping[str, SlowNode] = field(default_factory=dict)
     replacing: Mapping[str, Replacing] = field(default_factory=dict)  # by straggler
     left_out: Known = field(default_factory=dict)
+    usage: Usage = field(default_factory=Usage)
     policy_state: Any = None  # plain data that only the policy reads
+    ADDED: ClassVar = frozenset({"usage"})
     REMOVED: ClassVar = frozenset({"joins", "claim_costs", "small_jobs", "gave_back"})
 
 
@@ -226,6 +232,8 @@ class DecisionInput:
     cooling: Mapping[str, Cooling] = field(default_factory=dict)  # nodes not to be used
     # Trainer whose rescale budget is used up -> until when it keeps its nodes.
     settled_until_s: Mapping[str, float] = field(default_factory=dict)
+    blackout: Blackout | None = None  # the present or the next one
+    ADDED: ClassVar = frozenset({"blackout"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

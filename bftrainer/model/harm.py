@@ -41,6 +41,14 @@ class VainCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TakenCount:
+    """Pilots that others ended without a job seen on their node, of one kind."""
+
+    by: str
+    pilots: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HarmReport:
     """The effect on ordinary jobs."""
 
@@ -62,7 +70,7 @@ class HarmReport:
     preempted_jobs: int  # jobs that had to preempt
     share_preempted: float | None  # of the jobs that got nodes
     preempted_jobs_per_hour: float | None
-    taken: int  # pilots ended by the batch system without a job seen on the node
+    taken: int  # pilots that others ended without a job seen on the node
     in_vain: int
     share_in_vain: float | None  # of the nodes released for a job
     in_vain_per_hour: float | None
@@ -70,3 +78,4 @@ class HarmReport:
     worst: tuple[WorstCase, ...]
     back_off_level: int
     back_off: str  # one sentence, "" at level 0
+    taken_by: tuple[TakenCount, ...] = ()

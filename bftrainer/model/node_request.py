@@ -27,11 +27,13 @@ class NodeRequest:
 
     gpus: tuple[tuple[str, int], ...] = ()  # type ("": any) and minimum count
     features: Rule = ()
+    n_workers: int = 1  # a node that has GPUs at all has one for each
 
     def __str__(self) -> str:
         """Return it as one line of text."""
         gpus = [":".join(filter(None, ("gpu", kind, str(count)))) for kind, count in self.gpus]
-        return "&".join([*gpus, *(["".join(self.features)] if self.features else [])])
+        each = [f"a GPU for each of {self.n_workers} workers or none"] * (self.n_workers > 1)
+        return "&".join([*gpus, *(["".join(self.features)] if self.features else []), *each])
 
     @property
     def n_gpus(self) -> int:
@@ -40,6 +42,8 @@ class NodeRequest:
 
     def is_met_by(self, node: Node) -> bool:
         """Whether the node satisfies all requirements."""
+        if node.gpus and node.gpus < self.n_workers:
+            return False
         return meets(node.features, self.features) and all(
             (gpus_of_type(node.node_type, gpu_type) if gpu_type else node.gpus) >= count
             for gpu_type, count in self.gpus
@@ -47,19 +51,26 @@ class NodeRequest:
 
 
 @lru_cache(maxsize=1024)
-def request_of(gres: str, constraint: str) -> NodeRequest:
+def request_of(gres: str, constraint: str, n_workers: int = 1) -> NodeRequest:
     """Parse both options; "" requests nothing.
+
+    Args:
+        gres: as sbatch has it.
+        constraint: likewise.
+        n_workers: per node; without ``gres`` each gets one GPU where there are any.
 
     Raises:
         ValueError: what cannot be requested, in one sentence.
     """
-    return NodeRequest(gpus=_gpus(gres), features=_features(constraint))
+    gpus = _gpus(gres)
+    each = 1 if gpus else n_workers
+    return NodeRequest(gpus=gpus, features=_features(constraint), n_workers=each)
 
 
 def asked(spec: TrainerSpec) -> NodeRequest:
     """Return the trainer's requirements on its nodes."""
     try:
-        return request_of(spec.gres, spec.constraint)
+        return request_of(spec.gres, spec.constraint, spec.workers_per_node)
     except ValueError:  # another release may have accepted more
         return NodeRequest(features=NOTHING)
 

@@ -13,3 +13,5 @@ class SiteFile:
     text: str
     about: str  # one line: where it belongs
     is_executable: bool = False
+    path: str = ""  # where it is installed as it is; "": it is merged into another file, or read
+    without: str = ""  # what happens where it is missing; "": that shows otherwise

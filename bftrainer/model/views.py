@@ -60,6 +60,7 @@ class PollingView:
     called_looks: int  # polls called by an announcement
     last_look_s: float  # duration of the last poll
     requests: tuple[RequestCount, ...]  # so far, by kind
+    told: tuple[RequestCount, ...] = ()  # what relays of the hook told so far, by kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,35 @@ class StatusView:
     cooling_nodes: tuple[str, ...] = ()  # a sentence each (docs/reference/failures.md)
     left_out: tuple[str, ...] = ()  # left out of decisions, a sentence each (docs/design/solver.md)
     measured: Measured = NOTHING  # of pilots (docs/design/give-back.md)
+    draining: str = ""  # one sentence while no node is taken (docs/howto/operate.md)
+    policy_notes: tuple[str, ...] = ()  # of the last reload, a sentence each
+    other_trainers: int = 0  # of other users, not shown (policy ``visibility``)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingChange:
+    """A setting of the policy that has another value; values as in a policy file."""
+
+    setting: str
+    before: str
+    after: str
+    restart: str = ""  # why only a restart of the daemon changes it; "": a reload does
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReloadView:
+    """The policy as it was read again."""
+
+    policy_hash: str  # of what the next decision goes by
+    changes: tuple[SettingChange, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainView:
+    """Nodes that are given back."""
+
+    nodes: tuple[str, ...]
+    deadline_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

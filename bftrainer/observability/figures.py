@@ -131,6 +131,12 @@ def _polling(polling: PollingView | None) -> tuple[MetricSample, ...]:
             label="kind",
             by_label=tuple((asked.kind, float(asked.total)) for asked in polling.requests),
         ),
+        MetricSample(
+            name="bftrainer_hook_relays_total",
+            meaning="What relays of the hook told, and what was refused of it.",
+            label="kind",
+            by_label=tuple((told.kind, float(told.total)) for told in polling.told),
+        ),
     )
 
 

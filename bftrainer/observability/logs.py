@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -28,15 +29,28 @@ class OneLine(logging.Formatter):
         return indent(super().formatException(ei), "    ")
 
 
+class RotatedFile(WatchedFileHandler):
+    """Opens its file again after it was renamed, as logrotate does (packaging/logrotate)."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the record; to standard error while there can be no new file."""
+        try:
+            super().emit(record)
+        except OSError:
+            aside = logging.StreamHandler()
+            aside.setFormatter(self.formatter)
+            aside.emit(record)
+
+
 def configure_logging(level: str, log_file: Path | None) -> None:
-    """Send our loggers to ``log_file`` (appended) or stderr.
+    """Send our loggers to ``log_file`` (appended, and opened again when renamed) or stderr.
 
     Raises:
         BftError: BFT-2215, the file cannot be opened.
     """
     handler: logging.Handler
     try:
-        handler = logging.FileHandler(log_file) if log_file else logging.StreamHandler()
+        handler = RotatedFile(log_file) if log_file else logging.StreamHandler()
     except OSError as problem:
         raise BftError(
             "BFT-2215",

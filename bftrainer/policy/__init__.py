@@ -4,7 +4,7 @@ A file comes in, a frozen ``SitePolicy`` goes out; the daemon reads it at start 
 reload, ``bftrainer policy check`` before that.
 """
 
-from bftrainer.policy.load import LoadedPolicy, load_policy, load_policy_file
+from bftrainer.policy.load import LoadedPolicy, load_policy, load_policy_file, load_policy_files
 from bftrainer.policy.model import LogLevel, SitePolicy, policy_hash
 from bftrainer.policy.problems import PolicyErrors, PolicyProblem
 
@@ -16,5 +16,6 @@ __all__ = [
     "SitePolicy",
     "load_policy",
     "load_policy_file",
+    "load_policy_files",
     "policy_hash",
 ]

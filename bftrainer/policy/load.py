@@ -1,17 +1,15 @@
-"""Turns a policy file into a ``SitePolicy``, or into a list of everything wrong with it.
+"""Turns policy files into a ``SitePolicy``, or into a list of everything wrong with them.
 
-``load_policy`` is for the daemon; ``load_policy_file`` also says where each value
-comes from, for ``policy show``.
+Of several files the later one counts, setting by setting. What comes out also says where each
+value comes from, for ``policy show``.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib.metadata
-import os
-import stat
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +18,13 @@ from pydantic_core import ErrorDetails
 
 from bftrainer.errors import UsageError
 from bftrainer.policy.document import Document, YamlNode, read_document
+from bftrainer.policy.files import policy_files, read_text
 from bftrainer.policy.model import REMOVED, SitePolicy, conflicts, policy_hash
 from bftrainer.policy.option_files import with_files
-from bftrainer.policy.problems import PolicyErrors, PolicyProblem
+from bftrainer.policy.problems import PolicyErrors
 from bftrainer.policy.schema import expectation, yaml_value
 from bftrainer.poll.batch_system import OptionError, load_batch_system
 
-MAX_BYTES = 256 * 1024
 ENTRY_POINT_GROUP = "bftrainer.policies"
 DEFAULT_ORIGIN = "default"
 _BOUND_ERRORS = frozenset(
@@ -48,9 +46,28 @@ class LoadedPolicy:
     """A policy, where it was read and where each value comes from."""
 
     policy: SitePolicy
-    path: Path | None
+    path: Path | None  # of the only file
     sha256: str
     origins: Mapping[str, str]  # setting -> "default" or "file:line"
+    overridden: Mapping[str, tuple[str, ...]]  # setting -> where files before set it, last first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Set:
+    """A setting that a file sets."""
+
+    key: YamlNode
+    node: YamlNode
+    path: Path
+    document: Document
+
+    @property
+    def place(self) -> str:
+        return f"{self.path}:{self.key.line}"
+
+    def complain(self, code: str, cause: str, next_step: str, at: YamlNode | None = None) -> None:
+        place = at or self.node
+        self.document.complain(code, place.line, place.column, cause, next_step)
 
 
 def load_policy(path: Path) -> SitePolicy:
@@ -65,157 +82,79 @@ def load_policy(path: Path) -> SitePolicy:
 def load_policy_file(
     path: Path | None, *, batch_system: str = "", batch_options: Mapping[str, Any] | None = None
 ) -> LoadedPolicy:
-    """Return the policy in a file (the defaults without one) with its origins.
+    """Return the policy in a file, the defaults without one, as ``load_policy_files`` does."""
+    paths = () if path is None else (path,)
+    return load_policy_files(paths, batch_system=batch_system, batch_options=batch_options)
+
+
+def load_policy_files(
+    paths: Sequence[Path],
+    *,
+    batch_system: str = "",
+    batch_options: Mapping[str, Any] | None = None,
+) -> LoadedPolicy:
+    """Return the policy of several files with its origins.
 
     Args:
-        path: of the file.
+        paths: of files, and of directories whose files count; the last one that sets it decides
+            over a setting.
         batch_system: whose options they are, to have them checked; "": nobody's.
-        batch_options: that come before those of the file.
+        batch_options: that come before those of the files.
 
     Raises:
-        PolicyErrors: all problems of the file at once (exit code 8).
+        PolicyErrors: all problems of the files at once (exit code 8).
         UsageError: BFT-1201, there is no such batch system.
     """
-    origins = dict.fromkeys(SitePolicy.model_fields, DEFAULT_ORIGIN)
-    if path is None:
-        policy = SitePolicy()
-    else:
-        document = read_document(_read(path))
-        values = _validated(document, path.parent, batch_system, batch_options or {})
-        if document.problems:
-            raise PolicyErrors(path, document.problems)
-        policy = SitePolicy.model_validate(values)
-        origins |= {str(key.value): f"{path}:{key.line}" for key, _ in document.entries}
-    return LoadedPolicy(policy=policy, path=path, sha256=policy_hash(policy), origins=origins)
-
-
-# ---- the file -----------------------------------------------------------------------
-
-
-def _refuse(path: Path, code: str, cause: str, next_step: str) -> PolicyErrors:
-    problem = PolicyProblem(code=code, line=0, column=0, cause=cause, next_step=next_step)
-    return PolicyErrors(path, [problem])
-
-
-def _read(path: Path) -> str:
-    """Return the text of a file that only its owner and group can have written."""
-    try:
-        # Non-blocking: a pipe must not hold us. No links: they can be turned elsewhere.
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        handle = os.open(path, flags)
-    except OSError as problem:
-        if path.is_symlink():
-            raise _refuse(
-                path, "BFT-2102", "This is a symbolic link.", "Name the file itself."
-            ) from problem
-        raise _refuse(
-            path,
-            "BFT-2101",
-            f"The policy cannot be read: {problem.strerror}.",
-            "Give the path of a readable file.",
-        ) from problem
-    try:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise _refuse(path, "BFT-2102", "This is not a regular file.", "Name a regular file.")
-        if status.st_mode & stat.S_IWOTH:
-            raise _refuse(
-                path, "BFT-2103", "Everyone may change this file.", f"Run: chmod o-w {path}"
-            )
-        data = _bytes(handle)
-    except OSError as problem:
-        raise _refuse(
-            path,
-            "BFT-2101",
-            f"The policy cannot be read: {problem.strerror}.",
-            "Look into the kernel log (dmesg).",
-        ) from problem
-    finally:
-        os.close(handle)
-    if len(data) > MAX_BYTES:
-        raise _refuse(
-            path,
-            "BFT-2104",
-            f"The file is larger than {MAX_BYTES // 1024} KiB.",
-            "A policy needs a few kilobytes; name the right file.",
-        )
-    return _text(path, data)
-
-
-def _bytes(handle: int) -> bytes:
-    """Return the content, or the first byte too many with all before it."""
-    data = b""
-    while len(data) <= MAX_BYTES and (chunk := os.read(handle, MAX_BYTES + 1 - len(data))):
-        data += chunk
-    return data
-
-
-def _text(path: Path, data: bytes) -> str:
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as problem:
-        before = problem.object[: problem.start]
-        raise PolicyErrors(
-            path,
-            [
-                PolicyProblem(
-                    code="BFT-2105",
-                    line=before.count(b"\n") + 1,
-                    column=len(before) - before.rfind(b"\n"),
-                    cause=f"Byte 0x{problem.object[problem.start]:02x} is not UTF-8.",
-                    next_step="Save the file as UTF-8.",
-                )
-            ],
-        ) from problem
-    text = text.replace("\r\n", "\n")
-    problems = [
-        PolicyProblem(
-            code="BFT-2105",
-            line=number,
-            column=column,
-            cause=f"Character U+{ord(char):04X} is not allowed.",
-            next_step="Delete it.",
-        )
-        for number, line in enumerate(text.split("\n"), 1)
-        for column, char in enumerate(line, 1)
-        if not (char.isprintable() or char in "\t\u00a0\u3000")
-    ]
+    read = [(path, read_document(read_text(path))) for path in policy_files(paths)]
+    found: dict[str, _Set] = {}
+    overridden: dict[str, tuple[str, ...]] = {}
+    for path, document in read:
+        new = _known(path, document)
+        for name in new.keys() & found.keys():
+            overridden[name] = (found[name].place, *overridden.get(name, ()))
+        found |= new
+    values = _validated(found, batch_system, batch_options or {})
+    problems = [replace(each, path=path) for path, one in read for each in one.problems]
     if problems:
-        raise PolicyErrors(path, problems)
-    return text
+        raise PolicyErrors(problems[0].path or paths[0], problems)
+    policy = SitePolicy.model_validate(values)
+    origins = dict.fromkeys(SitePolicy.model_fields, DEFAULT_ORIGIN)
+    origins |= {name: each.place for name, each in found.items()}
+    only = read[0][0] if len(read) == 1 else None
+    return LoadedPolicy(
+        policy=policy,
+        path=only,
+        sha256=policy_hash(policy),
+        origins=origins,
+        overridden=overridden,
+    )
 
 
 # ---- the settings -------------------------------------------------------------------
 
 
-def _validated(
-    document: Document, folder: Path, batch_system: str, batch_options: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the settings of a document; add what is wrong with them to its problems."""
-    nodes: dict[str, YamlNode] = {}
-    for key, value in document.entries:
-        name = str(key.value)
+def _known(path: Path, document: Document) -> dict[str, _Set]:
+    """Return the settings that a file sets; complain of keys that are none."""
+    found: dict[str, _Set] = {}
+    for key, node in document.entries:
+        name, one = str(key.value), _Set(key=key, node=node, path=path, document=document)
         if name in SitePolicy.model_fields:
-            nodes[name] = value
+            found[name] = one
         elif name in REMOVED:
-            document.complain(
-                "BFT-2110",
-                key.line,
-                key.column,
-                f"{name} is no setting any more. {REMOVED[name]}",
-                "Delete the line.",
-            )
+            cause = f"{name} is no setting any more. {REMOVED[name]}"
+            one.complain("BFT-2110", cause, "Delete the line.", key)
         else:
-            document.complain(
-                "BFT-2110",
-                key.line,
-                key.column,
-                f"There is no setting {name[:80]!r}.",
-                _nearest(
-                    name, list(SitePolicy.model_fields), "bftrainer policy show lists them all."
-                ),
-            )
-    values = {name: node.value for name, node in nodes.items()}
+            known = list(SitePolicy.model_fields)
+            near = _nearest(name, known, "bftrainer policy show lists them all.")
+            one.complain("BFT-2110", f"There is no setting {name[:80]!r}.", near, key)
+    return found
+
+
+def _validated(
+    found: Mapping[str, _Set], batch_system: str, batch_options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the values of settings; add what is wrong with them to their documents' problems."""
+    values = {name: one.node.value for name, one in found.items()}
     wrong: set[str] = set()
     try:
         SitePolicy.model_validate(values)
@@ -223,38 +162,37 @@ def _validated(
         for detail in errors.errors(include_url=False, include_context=False):
             if detail["loc"] and str(detail["loc"][0]) not in wrong:
                 wrong.add(str(detail["loc"][0]))
-                _explain(detail, nodes, document)
+                _explain(detail, found)
     defaults = {name: field.default for name, field in SitePolicy.model_fields.items()}
     sound = {k: v for k, v in (defaults | values).items() if k not in wrong}
     for conflict in conflicts(sound):
-        # One of the two is in the file: the defaults agree with each other.
-        node = nodes.get(conflict.setting) or nodes[conflict.other]
-        document.complain("BFT-2113", node.line, node.column, conflict.cause, conflict.next_step)
-    if "policy" in nodes and "policy" not in wrong:
-        _require_plug_in(nodes["policy"], document)
-    if not document.problems and nodes.keys() & {"policy", "policy_options"}:
-        options = _checked_options(defaults | values, nodes, document, folder)
+        # One of the two is in a file: the defaults agree with each other.
+        one = found.get(conflict.setting) or found[conflict.other]
+        one.complain("BFT-2113", conflict.cause, conflict.next_step)
+    if "policy" in found and "policy" not in wrong:
+        _require_plug_in(found["policy"])
+    is_sound = not any(one.document.problems for one in found.values())
+    if is_sound and found.keys() & {"policy", "policy_options"}:
+        options = _checked_options(defaults | values, found)
         values |= {"policy_options": options} if "policy_options" in values else {}
-    if batch_system and "batch_options" in nodes.keys() - wrong:
-        _check_options(nodes["batch_options"], batch_system, batch_options, document)
+    if batch_system and "batch_options" in found.keys() - wrong:
+        _check_options(found["batch_options"], batch_system, batch_options)
     return values
 
 
-def _explain(detail: ErrorDetails, nodes: dict[str, YamlNode], document: Document) -> None:
+def _explain(detail: ErrorDetails, found: Mapping[str, _Set]) -> None:
     name = str(detail["loc"][0])
-    node = nodes[name]
-    node = _at(node, detail["loc"][1:])
+    node = _at(found[name].node, detail["loc"][1:])
     if node.is_mapping:
         given = "a mapping"
     else:
         given = "empty" if node.value is None else yaml_value(node.value)[:80]
     default = SitePolicy.model_fields[name].get_default()
-    document.complain(
+    found[name].complain(
         "BFT-2112" if detail["type"] in _BOUND_ERRORS else "BFT-2111",
-        node.line,
-        node.column,
         f"{name} is {given}, but must be {expectation(name)}.",
         f"The default is {yaml_value(default)}.",
+        node,
     )
 
 
@@ -269,61 +207,49 @@ def _at(node: YamlNode, path: Sequence[str | int]) -> YamlNode:
     return node
 
 
-def _check_options(
-    node: YamlNode, batch_system: str, first: Mapping[str, Any], document: Document
-) -> None:
+def _check_options(one: _Set, batch_system: str, first: Mapping[str, Any]) -> None:
     try:
-        load_batch_system(batch_system, {**node.value, **first}).close()
+        load_batch_system(batch_system, {**one.node.value, **first}).close()
     except OptionError as errors:
-        _complain_of(errors, node, document, first)
+        _complain_of(errors, one, first)
 
 
-def _checked_options(
-    values: Mapping[str, Any], nodes: Mapping[str, YamlNode], document: Document, folder: Path
-) -> dict[str, Any]:
+def _checked_options(values: Mapping[str, Any], found: Mapping[str, _Set]) -> dict[str, Any]:
     """Load the allocation policy and have it look at its options; return them, files read."""
     from bftrainer.decide.policies.base import (  # noqa: PLC0415 - numpy takes 0.1 s
         load_policy as load_allocation_policy,
     )
     from bftrainer.decide.policies.base import options_of  # noqa: PLC0415
 
-    node = nodes.get("policy_options") or nodes["policy"]
+    one = found.get("policy_options") or found["policy"]
     options: dict[str, Any] = values["policy_options"]
     try:
         policy = load_allocation_policy(values["policy"])
-        options = with_files(policy.traits.file_options, options, folder)
+        options = with_files(policy.traits.file_options, options, one.path.parent)
         options_of(policy, options)
     except OptionError as errors:
-        _complain_of(errors, node, document)
+        _complain_of(errors, one)
     except UsageError as error:
-        document.complain(error.code, node.line, node.column, error.cause, error.next_step)
+        one.complain(error.code, error.cause, error.next_step)
     return options
 
 
-def _complain_of(
-    errors: OptionError, node: YamlNode, document: Document, first: Container[object] = ()
-) -> None:
+def _complain_of(errors: OptionError, one: _Set, first: Container[object] = ()) -> None:
     """Say what is wrong with options of a plug-in, but for those named on the command line."""
     for problem in errors.problems:
         if not problem.path or problem.path[0] not in first:
-            place = _at(node, problem.path)
-            document.complain(
-                errors.code, place.line, place.column, problem.cause, problem.next_step
-            )
+            place = _at(one.node, problem.path)
+            one.complain(errors.code, problem.cause, problem.next_step, place)
 
 
-def _require_plug_in(node: YamlNode, document: Document) -> None:
+def _require_plug_in(one: _Set) -> None:
+    name = one.node.value
     installed = sorted(
         {point.name for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)}
     )
-    if node.value not in installed:
-        document.complain(
-            "BFT-2114",
-            node.line,
-            node.column,
-            f"There is no policy called {node.value!r}.",
-            _nearest(node.value, installed, f"Installed: {', '.join(installed) or 'none'}."),
-        )
+    if name not in installed:
+        near = _nearest(name, installed, f"Installed: {', '.join(installed) or 'none'}.")
+        one.complain("BFT-2114", f"There is no policy called {name!r}.", near)
 
 
 def _nearest(name: str, known: list[str], otherwise: str) -> str:

@@ -28,9 +28,11 @@ class PolicyProblem:
     column: int
     cause: str
     next_step: str
+    path: Path | None = None  # of its file; None: whoever has the problem knows
 
     def render(self, path: Path) -> str:
-        """Return ``file:line:col: code: cause next step``."""
+        """Return ``file:line:col: code: cause next step``; ``path``: if it has none."""
+        path = self.path or path
         place = f"{path}:{self.line}:{self.column}" if self.line else str(path)
         return f"{place}: {self.code}: {self.cause} {self.next_step}"
 
@@ -39,12 +41,13 @@ class PolicyErrors(BftError):  # noqa: N818 - it carries several
     """A policy file that cannot be used; ``problems`` says where and why."""
 
     def __init__(self, path: Path, problems: Sequence[PolicyProblem]) -> None:
-        ordered = sorted(problems, key=lambda problem: (problem.line, problem.column))
+        ordered = sorted(problems, key=lambda each: (str(each.path or ""), each.line, each.column))
         self.path = path
         self.problems = tuple(ordered[:MAX_PROBLEMS])
         first = self.problems[0]
         if len(self.problems) == 1:
-            place = f"{path}:{first.line}:{first.column}" if first.line else str(path)
+            where = first.path or path
+            place = f"{where}:{first.line}:{first.column}" if first.line else str(where)
             code, cause, next_step = first.code, f"{place}: {first.cause}", first.next_step
         else:
             lines = "".join(f"\n  {problem.render(path)}" for problem in self.problems)

@@ -30,6 +30,8 @@ def json_schema() -> dict[str, Any]:
 
 def expectation(name: str) -> str:
     """Return what a setting accepts, for example "a number from 1 to 86400 s"."""
+    if "expects" in _extra(name):
+        return str(_extra(name)["expects"])
     schema = SitePolicy.model_json_schema()
     setting = schema["properties"][name]
     options = setting.get("anyOf", [setting])
@@ -58,6 +60,11 @@ def group(name: str) -> str:
     return str(_extra(name)["group"])
 
 
+def restart(name: str) -> str:
+    """Return why a setting changes with a restart only; "": a reload suffices."""
+    return str(_extra(name).get("restart", ""))
+
+
 def _extra(name: str) -> dict[str, Any]:
     extra = SitePolicy.model_fields[name].json_schema_extra
     if not isinstance(extra, dict):
@@ -76,6 +83,9 @@ def _option(option: dict[str, Any], setting: dict[str, Any]) -> str:
     if "enum" in option:
         return "one of " + ", ".join(option["enum"])
     words = _TYPES[option["type"]]
+    of_each = option.get("additionalProperties")
+    if isinstance(of_each, dict) and of_each.get("type") == "integer":
+        return f"{words} of names to whole numbers, {of_each['minimum']} to {of_each['maximum']}"
     limits = {**setting, **option}
     if "minimum" in limits:
         words += f" from {limits['minimum']:.12g} to {limits['maximum']:.12g}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bftrainer.model.decision import Settings
+from bftrainer.model.fairness import Limits
 from bftrainer.policy.model import SitePolicy
 from bftrainer.poll.batch_system import BatchSystem
 from milp.problem import Objective
@@ -11,6 +12,15 @@ from milp.problem import Objective
 def settings_of(policy: SitePolicy, system: BatchSystem) -> Settings:
     """Return the decision's part of the policy; the batch system fills in defaults."""
     confirmations = policy.idle_confirmations
+    return settings_on(
+        policy,
+        idle_confirmations=system.idle_confirmations if confirmations is None else confirmations,
+        cycle_s=system.cycle_s,
+    )
+
+
+def settings_on(policy: SitePolicy, *, idle_confirmations: int, cycle_s: float) -> Settings:
+    """Return them on a batch system with these properties."""
     return Settings(
         policy=policy.policy,
         policy_options=policy.policy_options,
@@ -19,11 +29,11 @@ def settings_of(policy: SitePolicy, system: BatchSystem) -> Settings:
         p_jmax=policy.p_jmax,
         skip_unstartable=policy.skip_unstartable,
         reserve_nodes_per_type=policy.reserve_nodes_per_type,
-        idle_confirmations=system.idle_confirmations if confirmations is None else confirmations,
+        idle_confirmations=idle_confirmations,
         pilot_time_limit_s=policy.pilot_time_limit_s,
         min_gap_s=policy.min_gap_s,
         gap_margin_s=policy.gap_margin_s,
-        cycle_s=system.cycle_s,
+        cycle_s=cycle_s,
         hold_idle_s=policy.hold_idle_s,
         rescale_up_guess_s=policy.rescale_up_guess_s,
         rescale_down_guess_s=policy.rescale_down_guess_s,
@@ -35,4 +45,12 @@ def settings_of(policy: SitePolicy, system: BatchSystem) -> Settings:
         straggler_threshold=policy.straggler_threshold,
         straggler_memory_s=policy.straggler_memory_s,
         harm_slo_s=policy.harm_slo_s,
+        limits=Limits(
+            by_user=policy.max_nodes_by_user,
+            by_account=policy.max_nodes_by_account,
+            by_partition=policy.max_nodes_by_partition,
+            by_type=policy.max_nodes_by_type,
+            share_of_idle=policy.max_share_of_idle,
+        ),
+        fair_share_half_life_s=policy.fair_share_half_life_s,
     )

@@ -41,6 +41,10 @@ class Announcement:
 class Announcer(Protocol):
     """A source of announcements."""
 
+    @property
+    def hears_all(self) -> bool:
+        """Whether it is told of every job; else the daemon polls as if there were no source."""
+
     def fileno(self) -> int:
         """Return a descriptor that becomes readable when there is something to read."""
 

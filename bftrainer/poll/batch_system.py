@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from bftrainer.errors import ExitCode, UsageError
 from bftrainer.model.cluster import Presence, Snapshot
+from bftrainer.model.ended import EndedBy
 from bftrainer.model.finding import NOTHING, Finding, Measured
 from bftrainer.plugins import load_plugin
 from bftrainer.poll.announcer import Announcer
@@ -34,6 +35,9 @@ class PilotRequest:
     log_path: Path
     gpus: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
+    user: str = ""  # runs as this one, through the submit helper; "": as the daemon
+    files: Mapping[str, str] = field(default_factory=dict)  # for the pilot's directory, if so
+    account: str = ""  # charged for it; "": as the site's options say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,8 @@ class PilotObservation:
     # Its process ended with a non-zero status although no one cancelled it, neither the batch
     # system nor on request, and its node did not fail.
     has_failed: bool = False
+    ended_by: EndedBy = EndedBy.UNKNOWN
+    end_s: float | None = None  # None: unknown, or it has not ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +76,12 @@ class OptionError(UsageError):
 
 
 class BatchSystem(Protocol):
-    """Source of nodes, and where pilots run; derive from it to inherit the last four methods."""
+    """Source of nodes, and where pilots run; derive from it to inherit the last five methods."""
 
     name: str
     idle_confirmations: int  # consecutive idle snapshots before a node counts as idle
     cycle_s: float  # longest time between two complete passes of its scheduler
+    runs_as_users: bool = False  # whether pilots can run as other users (policy ``run_as``)
 
     def snapshot(self, *, wants_cycle: bool = True) -> Snapshot:
         """Poll once; never raises for a failing source (that part is ``None``).
@@ -121,6 +128,10 @@ class BatchSystem(Protocol):
         """
         return None
 
+    def told_counts(self) -> Mapping[str, int]:
+        """Return what came through relays so far, by kind; {}: there are none."""
+        return {}
+
     def pilots_are_in(self, directory: Path) -> None:
         """Learn where the daemon keeps its pilots' folders; called before anything else.
 
@@ -131,6 +142,16 @@ class BatchSystem(Protocol):
     def close(self) -> None:
         """Release the adapter's resources; the cluster is untouched."""
         return
+
+
+def observed_only(what: str, page: str) -> str:
+    """Return the sentence about a batch system of an unknown kind or release.
+
+    Args:
+        what: says which it is and which are known.
+        page: with the remedy.
+    """
+    return f"{what}: it is observed, and no pilot is started ({page})."
 
 
 def load_batch_system(name: str, options: Mapping[str, Any]) -> BatchSystem:

@@ -48,6 +48,11 @@ class Commands:
         with self._lock:
             return dict(self._counts)
 
+    def count(self, argv: Sequence[str]) -> None:
+        """Count a command that is run for us."""
+        with self._lock:
+            self._counts[self._kind_of(argv)] += 1
+
     def base_environment(self) -> dict[str, str]:
         """Return the environment of every command and pilot: paths, no settings."""
         kept = {key: os.environ[key] for key in self._kept if key in os.environ}
@@ -58,8 +63,7 @@ class Commands:
         self, argv: Sequence[str], environment: Mapping[str, str], *, stdin: str = ""
     ) -> process.Completed:
         """Run one command with exactly this environment."""
-        with self._lock:
-            self._counts[self._kind_of(argv)] += 1
+        self.count(argv)
         return process.run(argv, timeout_s=self.timeout_s, env=environment, cwd=None, stdin=stdin)
 
 

@@ -8,7 +8,7 @@ as soon as it can show what was announced; one poll serves a whole burst. An ann
 worth one node until a snapshot shows it, so its poll is called *soon*: it waits only for a short
 burst, and a few such polls may come ahead of their time, for which later ones wait. Every poll
 begins at least five times the duration of the last one after that began, so at most a fifth of
-the time is spent in the controller.
+the time is spent in the controller; one that nobody answered is repeated after 5 s.
 
 Accounting. Regular polls have a budget of requests in any 60 s, and so have all polls together;
 both always hold. Orders are counted but never delayed. Polls after them become rarer, so that
@@ -26,6 +26,7 @@ from dataclasses import dataclass
 WINDOW_S = 60.0
 LATENCY_FACTOR = 5.0
 LEAST_REST_S = 0.05
+UNANSWERED_REST_S = 5.0  # after a poll that nobody answered: it cost the controller nothing
 LOOK_REQUESTS = 4  # nodes, jobs, and two requests that not every poll makes
 BURST_S = 1.0  # an endless burst is polled this often
 SOON_BURST_S = 0.2  # the same for polls called soon
@@ -118,13 +119,23 @@ class PollRateLimiter:
         )
         self._began_s = self._ended_s = self._paid_s = -math.inf
         self._requests = 0  # of the last poll
+        self._was_answered = True
 
     def ordered(self, now_s: float, requests: int) -> None:
         """Record requests that do not belong to a poll."""
         self._ordered.add(now_s, requests)
 
-    def looked(self, began_s: float, ended_s: float, requests: int, *, is_called: bool) -> None:
+    def looked(
+        self,
+        began_s: float,
+        ended_s: float,
+        requests: int,
+        *,
+        is_called: bool,
+        was_answered: bool = True,
+    ) -> None:
         """Record a poll; the calls it can have answered are dropped."""
+        self._was_answered = was_answered
         self.looks += 1
         self.called_looks += is_called
         self._began_s, self._ended_s = began_s, ended_s
@@ -187,4 +198,6 @@ class PollRateLimiter:
     def _able_s(self) -> float:
         """Return when the controller may be polled again at all."""
         slowly_s = self._began_s + LATENCY_FACTOR * self.last_look_s
+        if not self._was_answered:
+            slowly_s = min(slowly_s, self._ended_s + UNANSWERED_REST_S)
         return max(slowly_s, self._ended_s + LEAST_REST_S)

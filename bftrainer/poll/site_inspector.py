@@ -6,13 +6,16 @@ Used by ``bftrainer site init``. A batch system without the method has no such f
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from bftrainer.errors import UsageError
 from bftrainer.model.site_file import SiteFile
 from bftrainer.poll.batch_system import BatchSystem
+from bftrainer.poll.service_files import POLICY_FILE, PROGRAM
 
 POLICY_NAME = "policy.yaml"
 CHECKLIST_NAME = "CHECKLIST.md"
@@ -44,6 +47,12 @@ def site_files_of(system: BatchSystem) -> tuple[SiteFile, ...]:
             "Use --batch-system slurm or lsf.",
         )
     return system.site_files()
+
+
+def own_program() -> str:
+    """Return the ``bftrainer`` beside this interpreter, else that of the packages."""
+    program = Path(sys.executable).with_name("bftrainer")
+    return str(program) if program.exists() else PROGRAM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,28 +88,41 @@ def first_policy(
     return SiteFile(
         name=POLICY_NAME,
         text="\n".join(lines) + "\n",
-        about="the policy: bftrainer daemon --policy",
+        about=f"edit it and install it as {POLICY_FILE}",
     )
 
 
-def checklist(title: str, batch_system: str, steps: Sequence[str], *, doctor: str) -> SiteFile:
-    """Return the numbered steps of the administrator; the last ones are those of every site.
+def checklist(
+    title: str,
+    batch_system: str,
+    steps: Sequence[str],
+    *,
+    service: Sequence[SiteFile],
+    doctor: str,
+) -> SiteFile:
+    """Return the numbered steps of the administrator; the first and last are those of every site.
 
     Args:
         title: of the batch system.
         batch_system: as in ``--batch-system``.
         steps: that prepare the site.
+        service: files for systemd and the users.
         doctor: what the doctor must say then.
     """
     which = f"--batch-system {batch_system}"
     all_steps = (
-        *steps,
-        f"`bftrainer policy check {which} {POLICY_NAME}`",
-        f"`bftrainer doctor {which} --policy {POLICY_NAME}`. {doctor}",
+        "\n".join(f"`install -D -m 644 {file.name} {file.path}`" for file in service),
         (
-            f"`bftrainer daemon {which} --policy {POLICY_NAME} --state-dir /var/lib/bftrainer "
-            "--log-file /var/log/bftrainer.log`"
+            "`systemd-sysusers` and `systemd-tmpfiles --create`. The account needs the same number "
+            "on all hosts, so a site with shared accounts makes it there first."
         ),
+        *steps,
+        (
+            f"`bftrainer policy check {which} {POLICY_NAME}` and `install -D -m 644 {POLICY_NAME} "
+            f"{POLICY_FILE}`"
+        ),
+        f"`bftrainer doctor {which} --policy {POLICY_FILE}`. {doctor}",
+        "`systemctl daemon-reload` and `systemctl enable --now bftrainer`",
         (
             "`bftrainer nodes` shows every node and why it is used or not. Submit a small trainer, "
             "then an ordinary job to its node: `bftrainer report harm` lists the hand-over."

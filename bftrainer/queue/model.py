@@ -31,6 +31,7 @@ class JobNeeds:
 
     why_not: str = ""  # why it cannot start whatever is free, one sentence
     ways: tuple[tuple[NodeDemand, ...], ...] = ()  # alternatives
+    n_preferred: int = 0  # of them, the first: tried before the others, whatever that takes
     limit_s: float | None = None  # the shortest run it accepts; None: not known
 
 
@@ -40,6 +41,7 @@ class Then(enum.StrEnum):
     JOB = "job"  # a job planned on this node
     RESERVATION = "reservation"  # for the users it was made for
     MAINTENANCE = "maintenance"  # for no job
+    BLACKOUT = "blackout"  # of the policy, which lends no nodes then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,9 @@ class GapEnd:
         left_s = max(0.0, self.at_s - now_s)
         if self.then is Then.JOB:
             return f"The batch system plans to use it in {left_s:.0f} s (job {self.by})."
+        if self.then is Then.BLACKOUT:
+            begins = f"begins in {left_s:.0f} s" if left_s else "has begun"
+            return f"The policy lends no nodes in the blackout {self.by}, which {begins}."
         return f"{self.then.value.capitalize()} {self.by} of it begins in {left_s:.0f} s."
 
 

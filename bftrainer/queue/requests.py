@@ -21,7 +21,7 @@ from bftrainer.queue.waiting import pending_jobs, why_it_waits
 # Two jobs with equal values of these are alike to every scheduler.
 ASKS = attrgetter(
     *("partitions", "n_nodes", "n_nodes_max", "time_limit_s", "time_limit_min_s", "wants"),
-    *("required_nodes", "excluded_nodes", "waits_for", "reservations", "can_share"),
+    *("prefers", "required_nodes", "excluded_nodes", "waits_for", "reservations", "can_share"),
     *("cpus", "cpus_per_node", "memory_mb", "memory_per_cpu_mb", "gpus_per_node", "gpus"),
     *("reason", "is_entitled", "begin_s", "together"),
 )
@@ -70,15 +70,27 @@ class Requests:
         limit_s = min(longest_s) if said_s is None and are_known else said_s
         allowed = self._allowed(job, limit_s)
         shares = job.can_share and not any(one.is_exclusive for one in partitions)
-        choices = itertools.product(names or [""], job.wants or (ANY,))
-        ways = [
-            way
-            for name, wanted in itertools.islice(choices, MOST_WAYS)
-            for way in self._ways(job, allowed, name, wanted, shares=shares)
+        described = self._sets.where(lambda node: bool(node.features)) if job.prefers else 0
+        preferred, others = [
+            [
+                way
+                for name, wanted in itertools.islice(
+                    itertools.product(names or [""], wants), MOST_WAYS
+                )
+                for way in self._ways(job, among, name, wanted, shares=shares)
+            ]
+            for wants, among in (
+                (job.prefers, allowed & described),
+                (job.wants or (ANY,), allowed),
+            )
         ]
-        if not ways:
+        if not (preferred or others):
             return JobNeeds(why_not="No node of this cluster meets its request.")
-        return JobNeeds(ways=tuple(dict.fromkeys(ways)), limit_s=limit_s)
+        return JobNeeds(
+            ways=tuple(dict.fromkeys((*preferred, *others))),
+            n_preferred=len(dict.fromkeys(preferred)),
+            limit_s=limit_s,
+        )
 
     def _why_refused(self, job: Job, name: str) -> str:
         """Say why a partition never starts the job; limits apply only before it was evaluated."""

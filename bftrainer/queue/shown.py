@@ -13,7 +13,10 @@ from typing import TypeVar
 from bftrainer.model.cluster import JobState, Node, NodeState, Snapshot
 
 FREE_STATES = (NodeState.IDLE, NodeState.PLANNED)
-LOST_STATES = (NodeState.DRAINED, NodeState.DOWN, NodeState.RESERVED)  # not usable
+LOST_STATES = (  # not usable
+    *(NodeState.DRAINED, NodeState.DOWN, NodeState.RESERVED),
+    NodeState.POWER_SAVING,
+)
 Given = TypeVar("Given")
 Found = TypeVar("Found")
 

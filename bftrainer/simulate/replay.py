@@ -17,13 +17,13 @@ from typing import Protocol
 from bftrainer.decide.decision import decide
 from bftrainer.decide.policies.base import AllocationPolicy
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, Settings
+from bftrainer.model.fairness import Blackout
 from bftrainer.model.trainer import MeasuredCosts
 from bftrainer.simulate.tally import Tally
 from bftrainer.simulate.traces.fragments import Fragments
 from bftrainer.simulate.trainers import SimTrainer, make_trainer
 from bftrainer.simulate.workloads.submission import Submission
 from bftrainer.simulate.world import World
-
 
 POLL_S = 1.0
 SWAP_POLLS = 4  # the worker leaves, its pilot leaves, the node is idle, and again
@@ -105,10 +105,11 @@ class Replay:
         policy: AllocationPolicy,
         books: TrainerModel,
         seed: int = 0,
+        blackout_at: Callable[[float], Blackout | None] = lambda _now_s: None,
         on_plan: Callable[[DecisionInput, Plan], None] | None = None,
     ) -> None:
         self._trace, self._settings, self._policy, self._seed = trace, settings, policy, seed
-        self._books, self._on_plan = books, on_plan
+        self._books, self._on_plan, self._blackout_at = books, on_plan, blackout_at
         self._world = World(trace.names, trace.node_types)
         self._begin_s, self._end_s = trace.span_s
         self._everybody = tuple(
@@ -117,7 +118,9 @@ class Replay:
         )
         self._coming = deque(self._everybody)
         self._running: list[SimTrainer] = []  # those that decisions see
-        self._most = math.inf if policy.traits.admits else settings.p_jmax  # of them
+        is_chosen = settings.fair_share_half_life_s is not None or settings.limits.is_of_groups
+        is_chosen = is_chosen or policy.traits.admits  # else the first ones take part
+        self._most = math.inf if is_chosen else settings.p_jmax  # of them
         self._memory = Memory()
         self._wake_at_s = math.inf  # when the policy wants to be asked again
         self._polls_left = 0
@@ -215,6 +218,7 @@ class Replay:
             speeds=books.speeds(),
             may_claim=books.claims_nodes,
             seed=self._seed,
+            blackout=self._blackout_at(self._now_s),
         )
         began = time.perf_counter()
         plan = decide(given, self._policy)

@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from bftrainer.decide.policies.base import load_policy
 from bftrainer.model.decision import DecisionInput, Plan, Settings
+from bftrainer.model.fairness import Limits
+from bftrainer.policy.calendar import next_blackout
 from bftrainer.simulate.costs import PhysicalCosts
 from bftrainer.simulate.metrics import Metrics, measure
 from bftrainer.simulate.paper import PaperModel
@@ -39,6 +42,10 @@ class Choices:
     slow: Injection | None = None  # nodes that are slow for anyone; with physical costs only
     straggler_threshold: float = 0.8  # of the decision; 0: stragglers stay
     runs_as_submitter: bool = False  # pilots, with physical costs only (bftrainer.decide.swaps)
+    half_life_s: float | None = None  # of fair share; None: first come, first served
+    limits: Limits = field(default_factory=Limits)
+    blackouts: tuple[str, ...] = ()  # windows of the policy
+    time_zone: str | None = "UTC"  # of the windows; None: the machine's
     job_nodes: int | None = None  # what a job of a rigid policy asks for; None: the static share
 
 
@@ -70,6 +77,8 @@ def settings_of(choices: Choices) -> Settings:
         pilot_time_limit_s=7 * 86400.0,
         cycle_s=1800.0,  # a trace has no scheduler cycles; pilots start at once
         straggler_threshold=choices.straggler_threshold if choices.slow else 0.0,
+        limits=choices.limits,
+        fair_share_half_life_s=choices.half_life_s,
     )
 
 
@@ -116,6 +125,7 @@ def record(
         policy=load_policy(choices.policy),
         books=_books(choices, tally, admitted, trace.names),
         seed=choices.seed,
+        blackout_at=partial(next_blackout, choices.blackouts, choices.time_zone),
         on_plan=decided,
     ).run()
     history = recorder.history()

@@ -70,6 +70,7 @@ def make_trainer(
     spec = TrainerSpec(
         name=submission.name,
         user=submission.user,
+        account=submission.account,
         script="",
         n_min=submission.n_min,
         n_max=submission.n_max,

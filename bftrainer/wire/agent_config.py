@@ -27,7 +27,7 @@ class AgentConfig(BaseModel):
     daemon_endpoint: str = Field(pattern=r"^tcp://.+:\d+$")
     daemon_public_key: str = Field(min_length=Z85_KEY_CHARS, max_length=Z85_KEY_CHARS)
     key_file: Path  # the agent's own CURVE pair, a 0600 file
-    state_dir: Path  # directory of the templates' logs
+    state_dir: Path  # directory of the templates' logs; both may be relative to this file's
     node: str = Field(min_length=1)
     incarnation: int = Field(default=0, ge=0)
     address: str = ""  # data-plane address; "": what the node's host name resolves to
@@ -39,10 +39,13 @@ class AgentConfig(BaseModel):
     gpus: int = Field(default=0, ge=0)
     interpreters: tuple[str, ...] = ()  # templates to start first
     endpoint_file: Path | None = None  # says where a daemon is that has moved to another host
+    tidies: bool = False  # the directory is the user's, so nobody else removes keys and old logs
 
     def save(self, path: Path) -> None:
         """Write the file; BFT-1302 when it exists."""
-        write_private(path, self.model_dump_json(indent=1).encode())
+        # Agents of the release before do not know it.
+        unused = set() if self.tidies else {"tidies"}
+        write_private(path, self.model_dump_json(indent=1, exclude=unused).encode())
 
     @classmethod
     def load(cls, path: Path) -> AgentConfig:
@@ -52,7 +55,7 @@ class AgentConfig(BaseModel):
             BftError: BFT-1302 when it is not private, BFT-1303 when it is malformed.
         """
         try:
-            return cls.model_validate_json(read_private(path))
+            config = cls.model_validate_json(read_private(path))
         except ValidationError as problem:
             first = problem.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"])) or "top level"
@@ -61,6 +64,9 @@ class AgentConfig(BaseModel):
                 f"The agent configuration {path} is malformed at {where}: {first['msg']}.",
                 "The daemon writes it: run daemon and agents from one installation.",
             ) from problem
+        places = {"key_file": config.key_file, "state_dir": config.state_dir}
+        there = path.absolute().parent
+        return config.model_copy(update={name: there / place for name, place in places.items()})
 
 
 def own_address() -> str:

@@ -34,7 +34,12 @@ def generate_pair() -> KeyPair:
 
 def save_pair(pair: KeyPair, path: Path) -> None:
     """Write the pair to a new 0600 file; BFT-1302 when ``path`` exists."""
-    write_private(path, json.dumps({"public": pair.public, "secret": pair.secret}).encode())
+    write_private(path, pair_text(pair).encode())
+
+
+def pair_text(pair: KeyPair) -> str:
+    """Return the contents of such a file."""
+    return json.dumps({"public": pair.public, "secret": pair.secret})
 
 
 def load_pair(path: Path) -> KeyPair:

@@ -40,6 +40,8 @@ class SubmissionFiles:
     not be believed for a while.
     """
 
+    hears_all = True
+
     def __init__(
         self,
         place: Path,

@@ -27,6 +27,8 @@ _HEADER = re.compile(rb"#[ \t]*([0-9]{1,15})[ \t]*\n")
 class EventsFile:
     """An ``Announcer`` that reads what mbatchd logs."""
 
+    hears_all = True
+
     def __init__(
         self,
         path: Path,

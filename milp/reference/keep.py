@@ -12,18 +12,22 @@ from milp.problem import Problem, ProblemTrainer
 def keep_map(problem: Problem) -> dict[str, str]:
     """Current nodes that are still there, within the bounds of trainers that may run.
 
-    A trainer above n_max gives up the nodes it settled on last; one below n_min, or
-    beyond p_jmax, gives up all.
+    A trainer above n_max gives up the nodes it settled on last, as does one above what earlier
+    ones leave it of a cap; one below n_min, or beyond p_jmax, gives up all.
     """
     eligibility = {node.name: node.eligibility for node in problem.nodes}
-    return {
-        name: trainer.trainer_id
-        for trainer in problem.trainers[: problem.p_jmax]
-        for name in _kept(trainer, eligibility)
-    }
+    left = [cap.most for cap in problem.caps]
+    kept: dict[str, str] = {}
+    for trainer in problem.trainers[: problem.p_jmax]:
+        own = [c for c, cap in enumerate(problem.caps) if trainer.trainer_id in cap.trainers]
+        names = _kept(trainer, eligibility, min([left[c] for c in own], default=trainer.n_max))
+        kept |= dict.fromkeys(names, trainer.trainer_id)
+        for c in own:
+            left[c] -= len(names)
+    return kept
 
 
-def _kept(trainer: ProblemTrainer, eligibility: dict[str, str]) -> list[str]:
+def _kept(trainer: ProblemTrainer, eligibility: dict[str, str], most: int) -> list[str]:
     names = [
         name
         for name in trainer.current
@@ -35,5 +39,5 @@ def _kept(trainer: ProblemTrainer, eligibility: dict[str, str]) -> list[str]:
             groups.setdefault(eligibility[name], []).append(name)
         names = max(groups.values(), key=len, default=[])
     settled = set(trainer.settled)
-    names = sorted(names, key=lambda name: name not in settled)[: trainer.n_max]
+    names = sorted(names, key=lambda name: name not in settled)[: min(trainer.n_max, most)]
     return names if len(names) >= trainer.n_min else []

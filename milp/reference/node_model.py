@@ -48,9 +48,9 @@ def build_node_model(problem: Problem) -> NodeModel:
     """Write the model down; the problem must have passed ``milp.validate``.
 
     Raises:
-        ProblemError: nodes earn for unequal times, which these equations cannot say.
+        ProblemError: it has what these equations cannot say: a warm-up, or who must run.
     """
-    _require_equal_times(problem)
+    _require_known(problem)
     # Data: classes; eq. 1 (C_j) and the breakpoints of O_j are in the columns
     node_classes = [node.eligibility for node in problem.nodes]
     model = LinearModel()
@@ -60,6 +60,7 @@ def build_node_model(problem: Problem) -> NodeModel:
     ]
     # Constraints
     _one_trainer_per_node(model, columns)
+    _keep_caps(model, problem, columns)
     for j, (trainer, own) in enumerate(zip(problem.trainers, columns, strict=True)):
         if j < problem.p_jmax:
             _bound_size(model, trainer, own)
@@ -79,13 +80,19 @@ def build_node_model(problem: Problem) -> NodeModel:
 # --- Data ---------------------------------------------------------------------------
 
 
-def _require_equal_times(problem: Problem) -> None:
-    """Eq. 16 lets every node earn for t_fwd; anything else is another model."""
+def _require_known(problem: Problem) -> None:
+    """Eq. 16 lets every node earn for t_fwd, and nobody has to run; all else is another model."""
     if any(trainer.warm_up_s for trainer in problem.trainers):
         raise ProblemError(
             "BFT-3045",
             "The paper's node-level model knows no warm_up_s.",
             "Use the exact solver, or set it to 0.",
+        )
+    if any(trainer.must_run for trainer in problem.trainers):
+        raise ProblemError(
+            "BFT-3045",
+            "The paper's node-level model knows no must_run: every trainer may have no nodes.",
+            "Use the exact solver, or leave it out.",
         )
 
 
@@ -171,6 +178,14 @@ def _tell_rescale(model: LinearModel, own: TrainerColumns) -> None:
     model.row("eq. 15", [*size, (own.grows, -(n_present + 1.0))], at_least=0.0)
     model.row("eq. 15", [*size, (own.shrinks, big - (n_present - 1.0))], at_most=big)
     model.row("eq. 15", [*size, (own.shrinks, n_present)], at_least=n_present)
+
+
+def _keep_caps(model: LinearModel, problem: Problem, columns: Sequence[TrainerColumns]) -> None:
+    """Beyond the paper: nodes that trainers have together."""
+    sizes = {t.trainer_id: _size(own) for t, own in zip(problem.trainers, columns, strict=True)}
+    for cap in problem.caps:
+        own = [term for name in sorted(set(cap.trainers)) for term in sizes.get(name, [])]
+        model.row("cap", own, at_most=float(cap.most))
 
 
 def _restrict_classes(

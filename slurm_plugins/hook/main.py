@@ -1,7 +1,8 @@
 """``bftrainer-slurm-hook``: writes the two scripts a site installs, and prints what to change.
 
 The administrator names the file to append to and the directory of slurm.conf. The file's directory
-is created so that only Slurm's user and root can write there.
+is created so that only Slurm's user and root can write there. With ``--relay`` it carries the lines
+of that file to a daemon on another host, until it is ended.
 """
 
 from __future__ import annotations
@@ -12,12 +13,18 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
-from bftrainer.errors import ExitCode
+from bftrainer.errors import BftError, ExitCode, UsageError
+from bftrainer.observability.logs import configure_logging
+from bftrainer.wire.keys import load_or_create_pair, load_pair
 from slurm_plugins.hook import scripts
 from slurm_plugins.hook.place import name_of, why_unsafe_place
+from slurm_plugins.hook.relay_words import key_of, shown
+from slurm_plugins.hook.source import address_of
+from slurm_plugins.hook.watch import HookFile
 
 _SLURM_USER = re.compile(r"^\s*SlurmUser\s*=\s*(\S+)", re.MULTILINE | re.IGNORECASE)
 
@@ -25,6 +32,17 @@ _NEXT = (
     "Give an absolute --file, below directories that only root and Slurm's user may write "
     "to, and a --directory you may write to."
 )
+
+
+def _show_key(_context: click.Context, _option: click.Parameter, path: Path | None) -> None:
+    """Print the public key of a pair, which is written if it is missing; end the program."""
+    if path is None:
+        return
+    try:
+        click.echo(shown(load_or_create_pair(path).public))
+    except BftError as problem:
+        _end(problem)
+    sys.exit(0)
 
 
 @click.command()
@@ -36,8 +54,30 @@ _NEXT = (
               help="Who may read the file, such as the daemon's group.  [default: everybody]",
               )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the scripts, write nothing.")
-def main(file: Path, directory: Path, group: str, *, dry_run: bool) -> None:
+@click.option("--relay", "endpoint", default="", metavar="tcp://HOST:PORT",
+              help="Write nothing; carry new lines to the daemon there (its hook_relay).",
+              )  # fmt: skip
+@click.option("--key", "key_file", type=click.Path(path_type=Path),
+              help="Of --relay: our own key pair (--make-key).")  # fmt: skip
+@click.option("--daemon-key", default="", help="Of --relay: the daemon's public key.")
+@click.option("--make-key", type=click.Path(path_type=Path), is_eager=True, expose_value=False,
+              callback=_show_key,
+              help="Write a key pair unless there is one, print its public half, and end.",
+              )  # fmt: skip
+def main(
+    file: Path,
+    directory: Path,
+    group: str,
+    endpoint: str,
+    key_file: Path | None,
+    daemon_key: str,
+    *,
+    dry_run: bool,
+) -> None:
     """Let Slurm notify bftrainer of submitted and ended jobs."""
+    if endpoint:
+        _relay(file, directory, endpoint, key_file, daemon_key)
+        return
     try:
         texts = {scripts.LUA_NAME: scripts.lua(file), scripts.EPILOG_NAME: scripts.epilog(file)}
         taken = directory / scripts.LUA_NAME
@@ -58,6 +98,43 @@ def main(file: Path, directory: Path, group: str, *, dry_run: bool) -> None:
         click.echo(f"{key}={value}")
     click.echo("# Add to the options of 'bftrainer daemon':")
     click.echo(f"--batch-option hook_file={file}")
+
+
+def _relay(
+    file: Path, directory: Path, endpoint: str, key_file: Path | None, daemon_key: str
+) -> None:
+    """Carry lines until a signal ends us; there is nothing to lose."""
+    from slurm_plugins.hook.relay import Relay  # noqa: PLC0415 - only here
+
+    try:
+        owner_uid = _slurm_uid(directory / "slurm.conf")
+        address_of(endpoint)
+        relay = Relay(
+            endpoint=endpoint,
+            daemon_key=key_of(daemon_key),
+            keys=load_pair(key_file or Path("--key")),
+            open_file=lambda: HookFile(file, owner_uid=owner_uid),
+        )
+    except (OSError, ValueError, LookupError) as problem:
+        _end(
+            UsageError(
+                "BFT-1515",
+                f"The relay cannot begin: {problem}.",
+                "Give --relay tcp://HOST:PORT, --key FILE of --make-key, --daemon-key with the "
+                "daemon's public key, and --directory of slurm.conf.",
+            )
+        )
+    except BftError as problem:
+        _end(problem)
+    else:
+        configure_logging("info", None)
+        relay.run()
+
+
+def _end(problem: BftError) -> NoReturn:
+    click.echo(f"error {problem.code}: {problem.cause}", err=True)
+    click.echo(f"next: {problem.next_step}", err=True)
+    sys.exit(problem.exit_code)
 
 
 def _slurm_uid(conf: Path) -> int:

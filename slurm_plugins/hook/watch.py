@@ -8,7 +8,7 @@ write there.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from bftrainer.errors import BatchSystemError
@@ -17,16 +17,36 @@ from bftrainer.poll.tail import MOST_BYTES, MOST_LINE_BYTES, Lines, Tail
 from bftrainer.poll.trusted import UntrustedError, name_of
 from slurm_plugins.hook.lines import announcement
 
-__all__ = ["MOST_BYTES", "MOST_LINE_BYTES", "HookFile", "Lines"]
+__all__ = ["MOST_BYTES", "MOST_LINE_BYTES", "Heard", "HookFile", "Lines"]
+
+
+class Heard:
+    """Turns lines of the hook into announcements."""
+
+    def __init__(self, pilot_partition: str, cpus_per_node: Callable[[], int]) -> None:
+        self._pilot_partition, self._cpus_per_node = pilot_partition, cpus_per_node
+        self._number = 0
+
+    def announcements(self, lines: Iterable[str], *, is_too_much: bool) -> tuple[Announcement, ...]:
+        """Return what the lines say; of skipped ones, that a poll is wanted."""
+        said = [Announcement(at_s=0.0, partition="")] if is_too_much else []
+        for line in lines:
+            self._number += 1
+            news = announcement(line, self._number, self._cpus_per_node())
+            if news is not None and news.partition != self._pilot_partition:
+                said.append(news)
+        return tuple(said)
 
 
 class HookFile:
     """An ``Announcer`` that reads what ``scripts`` write."""
 
+    hears_all = True
+
     def __init__(
         self,
         path: Path,
-        pilot_partition: str,
+        pilot_partition: str = "",
         *,
         owner_uid: int,
         cpus_per_node: Callable[[], int] = lambda: 0,
@@ -43,9 +63,8 @@ class HookFile:
             BatchSystemError: BFT-1231, it is missing or cannot be watched; BFT-1233, others
                 could write there.
         """
-        self._path, self._owner_uid, self._pilot_partition = path, owner_uid, pilot_partition
-        self._cpus_per_node = cpus_per_node
-        self._number = 0
+        self._path, self._owner_uid = path, owner_uid
+        self._heard = Heard(pilot_partition, cpus_per_node)
         try:
             self._tail = Tail(path, owner_uid)
         except (OSError, UntrustedError) as problem:
@@ -61,17 +80,19 @@ class HookFile:
         Raises:
             BatchSystemError: it can no longer be used; codes as for opening it.
         """
+        lines, is_too_much = self.lines()
+        return self._heard.announcements(lines, is_too_much=is_too_much)
+
+    def lines(self) -> tuple[list[str], bool]:
+        """Return the lines since the last call, and whether too many were skipped.
+
+        Raises:
+            BatchSystemError: as ``read``.
+        """
         try:
-            lines, is_too_much = self._tail.read()
+            return self._tail.read()
         except (OSError, UntrustedError) as problem:
             raise self._unusable(problem) from problem
-        said = [Announcement(at_s=0.0, partition="")] if is_too_much else []
-        for line in lines:
-            self._number += 1
-            news = announcement(line, self._number, self._cpus_per_node())
-            if news is not None and news.partition != self._pilot_partition:
-                said.append(news)
-        return tuple(said)
 
     def close(self) -> None:
         """Stop watching; the scripts keep writing, into a file of bounded size."""

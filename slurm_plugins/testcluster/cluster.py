@@ -25,13 +25,12 @@ from bftrainer import process
 from bftrainer.errors import BatchSystemError, UsageError
 from bftrainer.poll.commands import why_failed
 from slurm_plugins.hook import scripts
-from slurm_plugins.testcluster import accounting, processes
+from slurm_plugins.testcluster import accounting, power, processes
 from slurm_plugins.testcluster.config import ClusterConfig, Site, gpu_devices, render
 from slurm_plugins.testcluster.jobs import ORDINARY, JobRunner, Kind
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol")
 _ATTEMPTS = 3
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SUBDIRECTORIES = ("etc", "state", "log", "run", "spool", "ev", "hook", accounting.DATABASE)
 
 
@@ -43,7 +42,7 @@ class SlurmTestCluster:
         self.directory = config.directory
         # PATH only, because it becomes the jobs' environment.
         self.env = {"SLURM_CONF": str(config.slurm_conf)}
-        self._full_env = {"PATH": _PATH, "LC_ALL": "C", **self.env}
+        self._full_env = {"PATH": config.path, "LC_ALL": "C", **self.env}
         self.jobs = JobRunner(directory=config.directory, env=self._full_env)
         self._accounting_port = 0
         self.up_s: float | None = None  # duration of ``up``
@@ -143,12 +142,12 @@ class SlurmTestCluster:
             controller_port=ports[0],
             node_ports=tuple(ports[1:]),
             gpu_devices=gpu_devices(config, own_devices=self._make_devices()),
-            accounting=accounting.slurm_settings(config, self._accounting_port)
-            if config.accounting
-            else {},
+            added=self._added_settings(),
         )
         for name, text in render(config, site).items():
             (self.directory / "etc" / name).write_text(text)
+        if config.saves_power:
+            power.install(config)
         if config.has_hook:
             scripts.install(self.directory / "etc", config.hook_file)
         if config.accounting:
@@ -161,6 +160,11 @@ class SlurmTestCluster:
         key.chmod(0o400)
         config.save()
         self.jobs.install()
+
+    def _added_settings(self) -> dict[str, object]:
+        config, port = self.config, self._accounting_port
+        added = accounting.slurm_settings(config, port) if config.accounting else {}
+        return {**added, **(power.settings(config) if config.saves_power else {})}
 
     def _make_devices(self) -> bool:
         """Create null devices that stand for GPUs; needs root, and fails in some containers."""
@@ -316,15 +320,17 @@ def not_up(why: str) -> BatchSystemError:
 
 def check_host(config: ClusterConfig) -> None:
     """Refuse configurations that cannot work here, before anything is started."""
-    missing = [name for name in PROGRAMS if shutil.which(name, path=_PATH) is None]
+    missing = [name for name in PROGRAMS if shutil.which(name, path=_path_of(name, config)) is None]
     packages = "slurmctld slurmd slurm-client munge"
     if config.accounting:
-        missing += accounting.missing(_PATH)
+        missing += accounting.missing(config.path)
         packages += f" {accounting.PACKAGES}"
     problem = next_step = ""
     if missing:
         problem = f"These programs are not installed: {', '.join(missing)}."
         next_step = f"On Debian: apt-get install {packages}."
+        if config.prefix:
+            next_step = f"See whether Slurm is installed under {config.prefix}."
     elif not _is_ours(config.directory):
         problem = f"{config.directory} contains something other than a test cluster of yours."
         next_step = "Choose a new directory, or one that an earlier cluster was in."
@@ -343,6 +349,12 @@ def check_host(config: ClusterConfig) -> None:
         next_step = "Choose a directory that every user may enter, such as one under /tmp."
     if problem:
         raise UsageError("BFT-1243", problem, next_step)
+
+
+def _path_of(program: str, config: ClusterConfig) -> str:
+    """Return where a program must be: Slurm's under the prefix, if there is one."""
+    is_elsewhere = config.prefix and program != "munged"
+    return f"{config.prefix}/bin:{config.prefix}/sbin" if is_elsewhere else config.path
 
 
 def _is_ours(directory: Path) -> bool:

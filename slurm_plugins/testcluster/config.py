@@ -9,12 +9,18 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from slurm_plugins.hook import scripts
+
+PREFIX_VARIABLE = "BFTRAINER_SLURM"
+"""Names the prefix of another Slurm than the machine's, e.g. /opt/slurm-25.05."""
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 FAST_CYCLE = "batch_sched_delay=0,sched_min_interval=0"
 """Scheduler parameters for fast tests; use with ``bf_interval_s=2``."""
@@ -51,6 +57,13 @@ class ClusterConfig:
     # empty: all nodes are alike.
     node_types: tuple[tuple[str, str], ...] = ()
     nodes_per_switch: int = 0  # in node order; 0: no switches configured
+    saves_power: bool = False  # nodes can be powered down (``power``)
+    prefix: str = field(default_factory=lambda: os.environ.get(PREFIX_VARIABLE, ""))
+
+    @property
+    def path(self) -> str:
+        """The PATH on which its programs are found: those under ``prefix`` first."""
+        return f"{self.prefix}/bin:{self.prefix}/sbin:{_PATH}" if self.prefix else _PATH
 
     @property
     def cluster_name(self) -> str:
@@ -108,7 +121,7 @@ class Site:
     controller_port: int
     node_ports: tuple[int, ...]
     gpu_devices: tuple[str, ...]
-    accounting: Mapping[str, object] = field(default_factory=dict)  # settings of slurm.conf
+    added: Mapping[str, object] = field(default_factory=dict)  # settings of slurm.conf
 
 
 def render(config: ClusterConfig, site: Site) -> dict[str, str]:
@@ -209,7 +222,7 @@ def _slurm_conf(config: ClusterConfig, site: Site) -> str:
         settings["GresTypes"] = "gpu"
     if config.nodes_per_switch:
         settings["TopologyPlugin"] = "topology/tree"
-    settings |= site.accounting
+    settings |= site.added
     if config.has_hook:
         settings |= scripts.settings(config.slurm_conf.parent)
     lines = [f"{key}={value}" for key, value in settings.items()]

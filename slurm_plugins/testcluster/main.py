@@ -19,7 +19,7 @@ import click
 from bftrainer.errors import BftError, ExitCode
 from bftrainer.poll.commands import why_failed
 from slurm_plugins.testcluster.cluster import SlurmTestCluster
-from slurm_plugins.testcluster.config import ClusterConfig
+from slurm_plugins.testcluster.config import PREFIX_VARIABLE, ClusterConfig
 from slurm_plugins.testcluster.workload import WorkloadRun, load_workload
 
 P = ParamSpec("P")
@@ -85,6 +85,14 @@ def main() -> None:
 @click.option(
     "--grace-time", type=click.IntRange(0), default=0, show_default=True, help="Of it, s."
 )
+@click.option(
+    "--slurm",
+    "prefix",
+    metavar="PREFIX",
+    envvar=PREFIX_VARIABLE,
+    default="",
+    help=f"Where another Slurm than the machine's is installed.  [env: {PREFIX_VARIABLE}]",
+)
 @_reported
 def up(
     directory: Path,
@@ -97,6 +105,7 @@ def up(
     pilot_partition: str,
     preempt_mode: Literal["CANCEL", "REQUEUE"],
     grace_time: int,
+    prefix: str,
     *,
     accounting: bool,
 ) -> None:
@@ -114,11 +123,14 @@ def up(
             pilot_partition=pilot_partition,
             preempt_mode=preempt_mode,
             grace_time_s=grace_time,
+            prefix=prefix,
         )
     )
     cluster.up()
     click.echo(f"{n_nodes} nodes idle after {cluster.up_s:.1f} s in {directory}", err=True)
     click.echo(f"export SLURM_CONF={cluster.env['SLURM_CONF']}")
+    if prefix:
+        click.echo(f"export PATH={prefix}/bin:$PATH")
 
 
 @main.command()

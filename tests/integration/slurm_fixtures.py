@@ -1,7 +1,8 @@
 """A real Slurm cluster for a test module, with the fast scheduler cycle.
 
 Test modules import ``slurm_cluster`` (and ``slurm_system``); a machine without Slurm
-fails them, unless BFTRAINER_NO_SLURM=1 says that this is meant.
+fails them, unless BFTRAINER_NO_SLURM=1 says that this is meant. BFTRAINER_SLURM=PREFIX runs them
+on the Slurm installed there instead of the machine's.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ from slurm_plugins.testcluster import (
     processes,
 )
 from slurm_plugins.testcluster.cluster import PROGRAMS
+from slurm_plugins.testcluster.config import PREFIX_VARIABLE
 from tests.support.waiting import wait_for
+
+if _prefix := os.environ.get(PREFIX_VARIABLE):  # for the adapter's commands and the daemons
+    os.environ["PATH"] = f"{_prefix}/bin:{_prefix}/sbin:{os.environ['PATH']}"
 
 
 def need_slurm(*, with_accounting: bool = False) -> None:

@@ -12,8 +12,9 @@ from bftrainer.cli.main import main
 from bftrainer.errors import ExitCode
 from bftrainer.harm import backoff, records
 from bftrainer.harm.backoff import BackOff
-from bftrainer.harm.records import HandOver, HarmRecords, How
+from bftrainer.harm.records import HandOver, HarmRecords, How, Taken
 from bftrainer.journal.journal import Journal
+from bftrainer.model.ended import EndedBy
 from tests.integration.cli_fixtures import Output, home, service
 from tests.support.memory_service import MemoryService, error_code, socket_of
 from tests.support.snapshots import T0
@@ -40,11 +41,13 @@ SLOW = HandOver(
 def test_the_report_of_the_daemon(service: MemoryService, capsys: Output) -> None:
     assert main(["report", "harm"]) == 0
     assert "95% within 1 s: nothing to judge yet" in capsys.readouterr().out
-    service.harm_records = [HarmRecords(hand_overs=(SLOW,))]
+    cancelled = Taken(node="n2", pilot_id="p2", ended_s=T0, settled_s=T0, by=EndedBy.CANCELLED)
+    service.harm_records = [HarmRecords(hand_overs=(SLOW,), taken=(cancelled, cancelled))]
     assert main(["report", "harm"]) == 0
     text = capsys.readouterr().out
     assert "95% within 1 s: NOT KEPT (0.0% of 1)" in text
     assert "The agent took 3.90 s to leave." in text
+    assert "ended       2 without a job seen on their node: 2 cancelled, by an admin" in text
     assert "4.00  0.25  [7]" in text
     assert "<= 5 s" in text
 

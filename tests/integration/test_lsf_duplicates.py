@@ -16,8 +16,9 @@ import pytest
 from bftrainer.errors import BatchSystemError
 from bftrainer.model.cluster import Presence
 from bftrainer.poll.batch_system import PilotRequest
+from bftrainer.poll.pilot_names import job_name
 from lsf_adapters.adapter import LsfBatchSystem
-from lsf_adapters.script import job_name, taken_by
+from lsf_adapters.script import taken_by
 from lsf_adapters.testcluster import LsfTestCluster, Profile
 from tests.conformance.words import pilot
 from tests.integration.lsf_fixtures import DIALECTS, PARAMETERS, LsfDriver, lsf_adapter, running_lsf

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import which
 
 import pytest
 
@@ -219,9 +220,9 @@ def test_a_controller_whose_clock_is_ahead(slurm_cluster: SlurmTestCluster, tmp_
     for program in ("squeue", "scontrol", "sdiag"):
         ahead = tmp_path / program
         shift = r"s/\b(1[0-9]{9})\b/$1+100/ge"
-        ahead.write_text(f"#!/bin/sh\n/usr/bin/{program} \"$@\" | perl -pe '{shift}'\n")
+        ahead.write_text(f"#!/bin/sh\n{which(program)} \"$@\" | perl -pe '{shift}'\n")
         ahead.chmod(0o755)
-    path = f"{tmp_path}:/usr/local/bin:/usr/bin:/bin"
+    path = f"{tmp_path}:{os.environ['PATH']}"
     options = slurm_cluster.config.batch_options()
     system = create({**options, "environment": {"PATH": path}})
     before_s = time.time()
@@ -267,7 +268,7 @@ class TestFailingSources:
             {
                 **cluster.config.batch_options(),
                 "command_timeout_s": timeout_s,  # of healthy commands, too
-                "environment": {"PATH": f"{folder}:/usr/local/bin:/usr/bin:/bin"},
+                "environment": {"PATH": f"{folder}:{os.environ['PATH']}"},
             }
         )
 
@@ -276,7 +277,7 @@ class TestFailingSources:
         [
             ("echo 'Segmentation fault' >&2; exit 139", "status 139"),
             ("echo nonsense", "unexpected"),
-            ('/usr/bin/sinfo "$@" | head -c 70', "cut off"),
+            (f'{which("sinfo")} "$@" | head -c 70', "cut off"),
             ("sleep 60", "did not answer"),
         ],
         ids=["fails", "garbage", "truncated", "hangs"],
@@ -308,7 +309,7 @@ class TestFailingSources:
     def test_one_source_unknown(
         self, slurm_cluster: SlurmTestCluster, tmp_path: Path, program: str, part: str
     ) -> None:
-        system = self.system(slurm_cluster, tmp_path, program, f'exec /usr/bin/{program} "$@"')
+        system = self.system(slurm_cluster, tmp_path, program, f'exec {which(program)} "$@"')
         assert system.snapshot().unread == ()
         system = self.system(slurm_cluster, tmp_path, program, "echo nonsense")
         seen = system.snapshot()

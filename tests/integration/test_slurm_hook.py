@@ -265,3 +265,7 @@ def test_the_doctor_looks_at_the_real_settings(cluster: SlurmTestCluster) -> Non
         assert ask() == {"BFT-1265": "GraceTime=30"}
     finally:
         change("GraceTime=0")
+    missing = cluster.config.hook_file.with_name("missing")
+    told += ["--batch-option", f"hook_file={missing}"]
+    (setting,) = ask().values()
+    assert setting.startswith(f"The hook's file {missing} cannot be read: ")

@@ -6,7 +6,7 @@ import enum
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -32,6 +32,9 @@ class Item:
     size: float = 0.0
     odd: int | float | str | None = None
     parts: tuple[str, ...] = ()
+    later: tuple[str, ...] = ()
+    last: str = ""
+    ADDED: ClassVar = frozenset({"later", "last"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,8 @@ _items = st.builds(
     size=st.sampled_from((0, 1, 1.0, -0.0, 2.5)),
     odd=st.sampled_from((None, 1, 1.0, "1", "a")),
     parts=st.lists(st.sampled_from("xyz"), max_size=3).map(tuple),
+    later=st.lists(st.sampled_from("xyz"), max_size=2).map(tuple),
+    last=st.sampled_from(("", "a", "b")),
 )
 _wholes = st.builds(
     Whole,

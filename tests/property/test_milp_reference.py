@@ -43,7 +43,7 @@ from tests.support.linear_rows import broken_groups
 from tests.support.problems import problems
 
 IN_PROCESS = ("highs", "gurobi")  # CBC may crash: see tests/integration/test_solvers.py
-EVERYTHING = problems(max_nodes=4, max_trainers=3, classes="abc", mixes=True)
+EVERYTHING = problems(max_nodes=4, max_trainers=3, classes="abc", mixes=True, caps=True)
 CURVE = Curve(sizes=(1, 2, 4), samples_per_s=(10.0, 19.0, 30.0))
 
 
@@ -281,6 +281,8 @@ def test_no_trainers_and_no_nodes() -> None:
 def test_unequal_times_are_refused() -> None:
     with pytest.raises(ProblemError, match="warm_up_s"):
         build_node_model(problem_of(2, trainer("t", warm_up_s=1.0)))
+    with pytest.raises(ProblemError, match="must_run"):
+        build_node_model(problem_of(2, trainer("t", must_run=True)))
 
 
 def test_an_unknown_solver_is_named() -> None:

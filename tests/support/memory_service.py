@@ -12,10 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from bftrainer.accounting.report import make_report as account_report
+from bftrainer.accounting.sums import Sums
 from bftrainer.actuate import changing
 from bftrainer.api.admission import check_spec
 from bftrainer.api.server import ApiServer
@@ -25,6 +28,7 @@ from bftrainer.harm.backoff import BackOff
 from bftrainer.harm.records import HarmRecords
 from bftrainer.harm.report import make_report
 from bftrainer.harm.slo import Rule
+from bftrainer.model.account import AccountReport, Asked
 from bftrainer.model.harm import HarmReport
 from bftrainer.model.terms import Term
 from bftrainer.model.trainer import (
@@ -34,8 +38,18 @@ from bftrainer.model.trainer import (
     TrainerSpec,
     TrainerState,
 )
-from bftrainer.model.views import Explanation, LogFile, NodeView, StatusView, TrainerView
+from bftrainer.model.views import (
+    DrainView,
+    Explanation,
+    LogFile,
+    NodeView,
+    ReloadView,
+    StatusView,
+    TrainerView,
+)
 from bftrainer.model.withheld import withheld
+from bftrainer.policy.groups.users import Visibility
+from bftrainer.policy.model import SitePolicy
 from tests.support.snapshots import T0
 
 
@@ -49,7 +63,8 @@ class MemoryService:
         self.log_files: dict[str, list[LogFile]] = {}
         self.peers: list[Peer] = []
         self.harm_records: list[HarmRecords] = []
-        self.back_off = ""
+        self.account_sums: Sums = {}
+        self.back_off = self.draining = ""
         self.slow_nodes: tuple[str, ...] = ()
         self.broken = False
         self.killed: list[str] = []  # cancelled without a checkpoint
@@ -80,6 +95,7 @@ class MemoryService:
             preemptions=0,
             trainers=self.trainers(),
             back_off=self.back_off,
+            draining=self.draining,
             slow_nodes=self.slow_nodes,
         )
 
@@ -135,6 +151,11 @@ class MemoryService:
         begin_s = 0.0 if since_s is None else since_s
         return make_report(self.harm_records, BackOff(), Rule(), since_s=begin_s, until_s=T0)
 
+    def account(self, asked: Asked) -> Callable[[], AccountReport]:
+        sums = tuple(self.account_sums.items())
+        policy = SitePolicy(time_zone="UTC", watts_per_node_type={"default": 500.0})
+        return partial(account_report, sums, asked, policy, since_s=T0, until_s=T0 + 86_400.0)
+
     def metrics(self) -> str:
         if self.broken:
             raise RuntimeError("the secret inside of a defect")
@@ -184,6 +205,19 @@ class MemoryService:
     def flush(self) -> None:
         """Nothing is on disk."""
 
+    async def reload(self, peer: Peer) -> ReloadView:
+        self.peers.append(peer)
+        return ReloadView(policy_hash="0" * 64, changes=())
+
+    def drain(self, peer: Peer, limit_s: float) -> DrainView:
+        self.peers.append(peer)
+        self.draining = f"{peer.user} gives all nodes back."
+        return DrainView(nodes=(), deadline_s=T0 + limit_s)
+
+    def resume(self, peer: Peer) -> None:
+        self.peers.append(peer)
+        self.draining = ""
+
     def shutdown(self, peer: Peer, release: str = "") -> None:
         self.peers.append(peer)
         self.released = release
@@ -222,10 +256,12 @@ def _not_permitted(cause: str) -> BftError:
 
 
 @contextmanager
-def serving(service: MemoryService, socket_path: Path) -> Iterator[ApiServer]:
+def serving(
+    service: MemoryService, socket_path: Path, visibility: Visibility = Visibility.ALL
+) -> Iterator[ApiServer]:
     """Serve in a loop of its own, in a thread of its own."""
     loop = asyncio.new_event_loop()
-    server = ApiServer(service, socket_path)
+    server = ApiServer(service, socket_path, visibility=lambda: visibility)
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from bftrainer import process
+from bftrainer.policy.groups.users import Visibility
 from tests.support.memory_service import MemoryService, serving
 from tests.support.waiting import wait_for
 
@@ -78,13 +79,15 @@ while True:
 
 
 @contextlib.contextmanager
-def serving_everybody(service: MemoryService) -> Iterator[Path]:
+def serving_everybody(
+    service: MemoryService, visibility: Visibility = Visibility.ALL
+) -> Iterator[Path]:
     """Serve on a socket that all users of this machine can reach."""
     directory = Path(tempfile.mkdtemp(prefix="bft-open-", dir="/tmp"))
     try:
         directory.chmod(0o711)
         path = directory / "daemon.sock"
-        with serving(service, path):
+        with serving(service, path, visibility):
             path.chmod(0o666)
             yield path
     finally:

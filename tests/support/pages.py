@@ -1,8 +1,9 @@
 """The commands of a documentation page, with the output that the page shows under them.
 
 In blocks marked ``sh`` a line that begins with ``$`` is a command; lines up to the next one are
-shown output. Blocks marked ``python`` are files, named by their first line. A paragraph's
-bold first sentence that begins with "Now" is an event: whoever runs the page makes it happen.
+shown output; after the line ``<!-- not run: REASON -->`` the block is for readers alone. Blocks
+marked ``python`` are files, named by their first line. A paragraph's bold first sentence that
+begins with "Now" is an event: whoever runs the page makes it happen.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import re
 from dataclasses import dataclass
 
 _FENCED = re.compile(
-    r"^```(?P<kind>\w*)\n(?P<body>.*?)^```$|^\*\*(?P<event>Now .*?)\*\*", re.MULTILINE | re.DOTALL
+    r"(?:^<!-- not run: (?P<why>[^\n]+) -->\n)?"
+    r"^```(?P<kind>\w*)\n(?P<body>.*?)^```$|^\*\*(?P<event>Now .*?)\*\*",
+    re.MULTILINE | re.DOTALL,
 )
 # Counts of nodes and workers are claims of the page; other figures are examples.
 _CLAIM = r"running +\d+ +\d+ +1:3|\d+ workers|\d+ nodes?\b|\d+ taken|max_nodes = \d+|t\d+\b"
@@ -25,6 +28,7 @@ class Command:
     text: str
     shown: tuple[str, ...] = ()  # lines that the page shows as its output
     is_event: bool = False
+    not_run: str = ""  # why it is for readers alone
 
     def is_seen_in(self, output: str) -> bool:
         """Whether these lines are in the output, in their order; figures may differ."""
@@ -41,6 +45,16 @@ def files(page: str) -> dict[str, str]:
     return {body.partition("\n")[0].removeprefix("# "): body for body in bodies}
 
 
+def unmarked(page: str) -> tuple[str, ...]:
+    """Return the lines of blocks that are neither marked nor said to be not run."""
+    bodies = [
+        found["body"]
+        for found in _FENCED.finditer(page)
+        if not found["event"] and not found["kind"] and not found["why"]
+    ]
+    return tuple(line for body in bodies for line in body.splitlines())
+
+
 def commands(page: str) -> tuple[Command, ...]:
     """Return commands and events in the page's order."""
     found_all: list[Command] = []
@@ -50,7 +64,8 @@ def commands(page: str) -> tuple[Command, ...]:
         elif found["kind"] == "sh":
             for part in re.split(r"^\$ ", found["body"], flags=re.MULTILINE)[1:]:
                 text, *shown = part.splitlines()
-                found_all.append(Command(text=text, shown=tuple(shown)))
+                why = found["why"] or ""
+                found_all.append(Command(text=text, shown=tuple(shown), not_run=why))
     return tuple(found_all)
 
 

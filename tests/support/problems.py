@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from milp.check import find_violations, objective_value
 from milp.problem import (
     Allocation,
+    Cap,
     Curve,
     Objective,
     Problem,
@@ -46,10 +47,13 @@ def problems(
     classes: str = "a",
     mixes: bool = False,
     extras: bool = False,
+    caps: bool = False,
+    musts: bool = False,
 ) -> Problem:
     """Problems with every feature: gaps below n_min, departed nodes, waiting trainers.
 
-    ``mixes`` adds trainers that mix classes, ``extras`` warm-ups.
+    ``mixes`` adds trainers that mix classes, ``extras`` warm-ups, ``caps`` caps of any groups,
+    ``musts`` those that must run.
     """
     objective = draw(st.sampled_from(list(Objective)))
     switches = st.sampled_from(["s1", "s2"])
@@ -85,6 +89,7 @@ def problems(
                 warm_up_s=draw(st.sampled_from([0.0, 0.0, 3.0])) if extras else 0.0,
                 mixes_classes=mixes and draw(st.booleans()),
                 utility=draw(curves()) if objective is Objective.UTILITY else None,
+                must_run=musts and draw(st.sampled_from([False, False, True])),
             )
         )
     return Problem(
@@ -93,6 +98,17 @@ def problems(
         t_fwd_s=draw(st.sampled_from([0.0, 1.0, 5.0, 120.0])),
         p_jmax=draw(st.integers(0, len(trainers) + 1)),
         objective=objective,
+        caps=tuple(draw(st.lists(_caps(len(trainers)), max_size=3))) if caps else (),
+    )
+
+
+@st.composite
+def _caps(draw: st.DrawFn, n_trainers: int) -> Cap:
+    members = draw(st.sets(st.integers(0, n_trainers)))  # one of them is no trainer
+    return Cap(
+        name="the group",
+        trainers=tuple([f"t{j}" for j in sorted(members)]),
+        most=draw(st.integers(0, 5)),
     )
 
 

@@ -18,7 +18,7 @@ def unfinished(user: str, count: int) -> list[TrainerRecord]:
 
 
 def test_unfinished_trainers_are_counted_by_user() -> None:
-    allowance = Allowance(3, 100, clock=lambda: 0.0)
+    allowance = Allowance(lambda: (3, 100), clock=lambda: 0.0)
     allowance.check("ann", unfinished("ann", 2) + unfinished("bob", 3))
     with pytest.raises(BftError) as caught:
         allowance.check("bob", unfinished("ann", 2) + unfinished("bob", 3))
@@ -27,7 +27,7 @@ def test_unfinished_trainers_are_counted_by_user() -> None:
 
 def test_submissions_are_counted_for_a_minute_and_by_user() -> None:
     now_s = 100.0
-    allowance = Allowance(1_000, 3, clock=lambda: now_s)
+    allowance = Allowance(lambda: (1_000, 3), clock=lambda: now_s)
     for _ in range(3):
         allowance.check("ann", ())
         allowance.took("ann")

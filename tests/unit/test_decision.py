@@ -287,7 +287,7 @@ def test_lost_nodes_are_left(state: NodeState, *, is_released: bool) -> None:
     seen = snapshot(with_state(BUSY, state, "n1"))
     plan = fold.decide(seen, held("n1", "n2"), [record()], at_s=T0 + 1)
     assert released(plan) == ({"n1"} if is_released else set())
-    assert ("n1" in plan.assignment) is (state is NodeState.UNKNOWN)
+    assert ("n1" in plan.assignment) is (state in {NodeState.UNKNOWN, NodeState.DOWN})
     leaving = [pilot("n1", is_leaving=True), pilot("n2")]
     assert not fold.decide(seen, leaving, [record()], at_s=T0 + 1.1).releases
 

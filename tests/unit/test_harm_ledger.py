@@ -9,11 +9,12 @@ import pytest
 
 from bftrainer import canonical
 from bftrainer.decide.decision import decide
-from bftrainer.harm.ledger import Farewell, Ledger, farewell, fold
+from bftrainer.harm.ledger import Farewell, Ledger, explained, farewell, fold
 from bftrainer.harm.measure import End, hand_over
 from bftrainer.harm.records import HandOver, HarmRecords, How, Taken, Vain, Why
 from bftrainer.model.cluster import Job, JobState, Node, NodeState
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, Settings
+from bftrainer.model.ended import EndedBy
 from tests.support.snapshots import (
     T0,
     ExactPolicy,
@@ -285,6 +286,33 @@ def test_a_pilot_ended_by_the_batch_system_for_no_job_is_taken_after_two_cycles(
         assert not story.records
     story.look(7.0 + 2 * CYCLE_S, nodes, [pilot_job("n2")], [pilot("n2")])
     assert (story.taken.node, story.taken.ended_s) == ("n1", T0 + 5.23)
+
+
+@pytest.mark.parametrize("by", [EndedBy.CANCELLED, EndedBy.NODE, EndedBy.ITSELF])
+def test_a_pilot_that_was_not_preempted_is_no_hand_over(by: EndedBy) -> None:
+    """Even if an ordinary job gets the node next."""
+    story = Story()
+    story.look(0.0, TWO, [pilot_job("n1"), pilot_job("n2")], held("n1", "n2"))
+    story.says("n1", "signal", 5.20, 5.23)
+    story.ledger = explained(story.ledger, "p-n1", by)
+    job = replace(running("8", "n1", start_s=T0 + 5.0), submit_s=T0 + 5.0)
+    story.look(6.0, TWO, [pilot_job("n2"), job], [pilot("n2")])
+    assert (story.taken.by, story.taken.ended_s) == (by, T0 + 5.23)
+    story.look(7.0, TWO, [pilot_job("n2"), job], [pilot("n2")])
+    assert story.taken.by is by  # once
+    assert story.ledger.ended_by == {}
+
+
+@pytest.mark.parametrize("by", [EndedBy.PREEMPTED, EndedBy.UNKNOWN])
+def test_a_preemption_waits_for_its_job(by: EndedBy) -> None:
+    story = Story()
+    story.look(0.0, TWO, [pilot_job("n1"), pilot_job("n2")], held("n1", "n2"))
+    story.ledger = explained(story.ledger, "p-n1", by)  # the agent said nothing
+    story.look(6.0, TWO, [pilot_job("n2")], [pilot("n2")])
+    assert not story.records
+    job = replace(running("8", "n1", start_s=T0 + 7.0), submit_s=T0 + 5.0)
+    story.look(8.0, TWO, [pilot_job("n2"), job], [pilot("n2")])
+    assert story.hand_over.how is How.PREEMPTED
 
 
 def test_what_nobody_asked_for_is_nobodys_harm() -> None:

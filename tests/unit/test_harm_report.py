@@ -21,7 +21,8 @@ from bftrainer.harm.slo import BUCKETS_S, Rule, histogram, quantile, slow_part
 from bftrainer.journal.journal import Journal
 from bftrainer.model.cluster import Job, Node
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Plan, Release, Settings
-from bftrainer.model.harm import HarmReport
+from bftrainer.model.ended import EndedBy
+from bftrainer.model.harm import HarmReport, TakenCount
 from bftrainer.model.views import PollingView, RequestCount, StatusView
 from bftrainer.observability.figures import Extras, daemon_figures
 from bftrainer.observability.metrics import MetricSample, MetricsRegistry
@@ -55,7 +56,7 @@ VAIN = Vain(
     settled_s=T0 + 30,
     why=Why.DID_NOT_START,
 )
-TAKEN = Taken(node="n6", pilot_id="p000006", ended_s=T0, settled_s=T0 + 60)
+TAKEN = Taken(node="n6", pilot_id="p000006", ended_s=T0, settled_s=T0 + 60, by=EndedBy.CANCELLED)
 ALL = HarmRecords(hand_overs=(GOOD, SLOW, PREEMPTED, MUTE), vain=(VAIN,), taken=(TAKEN,))
 
 
@@ -67,6 +68,7 @@ def test_the_report_adds_up() -> None:
     assert (found.in_vain, found.share_in_vain, found.in_vain_per_hour) == (1, 1 / 3, 2.0)
     assert {v.why: v.nodes for v in found.vain}["did-not-start"] == 1
     assert found.taken == 1
+    assert found.taken_by == (TakenCount(by="cancelled", pilots=1),)
     assert (found.share_within, found.is_kept) == (2 / 3, False)
     assert found.median_s == pytest.approx(0.06)
     assert found.p95_s == found.max_s == pytest.approx(4.0)

@@ -28,7 +28,10 @@ PROCESS_CALLS = {
     "asyncio": ("create_subprocess",),
 }
 # In a user's process and its template there is nothing of ours but bftrainer.elastic.
-MAY_START_PROCESSES = ("bftrainer/process.py", "bftrainer/parallel.py", "bftrainer/elastic/")
+MAY_START_PROCESSES = (
+    *("bftrainer/process.py", "bftrainer/parallel.py", "bftrainer/elastic/"),
+    "bftrainer/submit/helper.py",  # one file that imports nothing of ours
+)
 
 
 @cache

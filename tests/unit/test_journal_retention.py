@@ -218,6 +218,25 @@ def test_a_daemon_does_it_by_itself(site: Site, monkeypatch: pytest.MonkeyPatch)
         assert journal.verify() > 80
 
 
+def test_the_file_of_a_daemon_that_runs_for_long_does_not_grow(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "ENTRIES_BETWEEN", 100)
+    sizes = list[int]()
+    with site.open() as journal:
+        journal.begin_incarnation()
+        journal.write_beside(keep_s=100.0)
+        for number in range(1500):
+            site.now_s += 1.0
+            journal.note("x", {"text": "x" * (1000 + number % 7 * 300)})
+            if number % 25 == 0:
+                journal.flush()
+            if number % 300 == 299:
+                files = site.path.parent.glob("journal.db*")
+                sizes.append(sum(file.stat().st_size for file in files))
+    assert sizes[-1] < 1.2 * sizes[2], sizes  # by then SQLite's log has its size, too
+
+
 def test_a_level_that_lasts_outlives_the_entries_that_are_removed(site: Site) -> None:
     with site.open() as journal:
         journal.begin_incarnation()

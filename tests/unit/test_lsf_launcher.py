@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from bftrainer.errors import BatchSystemError
 from bftrainer.model.cluster import Presence
 from bftrainer.poll.batch_system import PilotRequest
+from bftrainer.poll.pilot_names import job_name, pilot_of, token_of, token_of_place
 from lsf_adapters.commands import LsfCommands
 from lsf_adapters.jobs import JobReader
 from lsf_adapters.launcher import PilotLauncher, _minute
-from lsf_adapters.script import job_name, pilot_of, taken_by, token_of, token_of_place
+from lsf_adapters.script import taken_by
 
 LSID = "volclava project 2.2, Nov 22 2026\n\nMy cluster name is lab\nMy master name is lsfm\n"
 SUBMITTED = "Job <7> is submitted to queue <bf>.\n"

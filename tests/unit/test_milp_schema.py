@@ -23,6 +23,7 @@ from milp.codec import (
 from milp.errors import ProblemError
 from milp.problem import (
     Allocation,
+    Cap,
     Curve,
     Marginal,
     Problem,
@@ -53,6 +54,7 @@ FULL = dataclasses.replace(
             utility=CURVE,
         ),
     ),
+    caps=(Cap(name="user a", trainers=("t1",), most=1),),
 )
 BARE_ALLOCATION = Allocation(assignment={}, objective=0.0, node_price=0.0)
 FULL_ALLOCATION = Allocation(
@@ -66,6 +68,7 @@ RECORDS: list[tuple[type, Mapping[str, Any], Mapping[str, Any]]] = [
     (Problem, PROBLEM, problem_to_dict(BARE)),
     (ProblemNode, PROBLEM["$defs"]["node"], problem_to_dict(BARE)["nodes"][0]),
     (ProblemTrainer, PROBLEM["$defs"]["trainer"], problem_to_dict(BARE)["trainers"][0]),
+    (Cap, PROBLEM["$defs"]["cap"], problem_to_dict(FULL)["caps"][0]),
     (Curve, PROBLEM["$defs"]["curve"], problem_to_dict(BARE)["trainers"][0]["curve"]),
     (Allocation, ALLOCATION, allocation_to_dict(BARE_ALLOCATION)),
     (
@@ -89,6 +92,7 @@ TYPES: dict[str, tuple[Mapping[str, Any], ...]] = {  # by annotation: the rules 
     "tuple[float, ...]": ({"type": "array", "items": AMOUNT},),
     "tuple[str, ...]": ({"type": "array", "items": {"type": "string"}},),
     "tuple[ProblemNode, ...]": ({"type": "array", "items": {"$ref": "#/$defs/node"}},),
+    "tuple[Cap, ...]": ({"type": "array", "items": {"$ref": "#/$defs/cap"}},),
     "tuple[ProblemTrainer, ...]": ({"type": "array", "items": {"$ref": "#/$defs/trainer"}},),
     "Curve": ({"$ref": "#/$defs/curve"},),
     "Curve | None": ({"anyOf": [{"$ref": "#/$defs/curve"}, {"type": "null"}]},),
@@ -155,7 +159,11 @@ def test_there_is_no_other_schema() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(problems(max_nodes=5, max_trainers=3, classes="ab", extras=True, mixes=True))
+@given(
+    problems(
+        max_nodes=5, max_trainers=3, classes="ab", extras=True, mixes=True, caps=True, musts=True
+    )
+)
 def test_what_the_codec_writes_is_valid(problem: Problem) -> None:
     assert violations(problem_to_dict(problem), PROBLEM, PROBLEM) == []
 

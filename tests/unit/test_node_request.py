@@ -6,7 +6,9 @@ import re
 
 import pytest
 
-from bftrainer.model.node_request import NodeRequest, gpus_of_type, request_of
+from bftrainer.model.node_request import NodeRequest, asked, gpus_of_type, request_of
+from bftrainer.model.trainer import TrainerSpec
+from slurm_plugins.parse import gpus_of
 from tests.support.snapshots import node
 
 A100 = node("n1", node_type="gpu:a100:4", gpus=4, features=("a100", "nvlink", "amd"))
@@ -14,6 +16,7 @@ V100 = node("n2", node_type="gpu:v100:2", gpus=2, features=("v100", "intel"))
 MIXED = node("n3", node_type="gpu:a100:2,gpu:v100:2", gpus=4, features=("amd",))
 CPU = node("n4", node_type="cpu", features=("amd",))
 ALL = (A100, V100, MIXED, CPU)
+SLICES = ("gpu:1g.10gb:4", "gpu:1g.10gb:5", "gpu:3g.40gb", "gpu:a100", "gpu:5", "gpu:6")
 
 
 @pytest.mark.parametrize(
@@ -66,6 +69,28 @@ def test_what_no_single_node_can_be_asked_for_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(why)):
         request_of(gres, constraint)
+
+
+@pytest.mark.parametrize(
+    ("gres", "n_workers", "met_by"),
+    [("", 1, "n1 n2 n3 n4"), ("", 3, "n1 n3 n4"), ("", 5, "n4"), ("gpu:2", 2, "n1 n2 n3")],
+)
+def test_a_node_with_too_few_gpus_for_the_workers_is_none(
+    gres: str, n_workers: int, met_by: str
+) -> None:
+    """Each worker gets one where the node has any (BFT-1417 otherwise)."""
+    spec = TrainerSpec(name="t", user="bob", script="/s.py", gres=gres, workers_per_node=n_workers)
+    assert " ".join(one.name for one in ALL if asked(spec).is_met_by(one)) == met_by
+
+
+def test_slices_of_gpus_are_a_type_of_their_own() -> None:
+    """MIG, as Slurm's gres.conf names them with AutoDetect=nvml."""
+    total, node_type = gpus_of("gpu:1g.10gb:4(S:0),gpu:3g.40gb:1(S:1)")
+    sliced = node("n5", node_type=node_type, gpus=total)
+    assert (node_type, total) == ("gpu:1g.10gb:4,gpu:3g.40gb:1", 5)
+    met = [gres for gres in SLICES if request_of(gres, "").is_met_by(sliced)]
+    assert met == ["gpu:1g.10gb:4", "gpu:3g.40gb", "gpu:5"]
+    assert not request_of("gpu:1g.10gb", "").is_met_by(A100)
 
 
 def test_a_request_says_itself_and_counts_its_gpus() -> None:

@@ -14,6 +14,7 @@ from bftrainer.policy.model import SitePolicy
 from bftrainer.poll.rate_limit import (
     BURST_S,
     LATENCY_FACTOR,
+    UNANSWERED_REST_S,
     WINDOW_S,
     PaceRules,
     PollRateLimiter,
@@ -97,6 +98,14 @@ def test_a_slow_controller_is_asked_a_fifth_of_the_time_at_most(rules: PaceRules
     first_s = asked.now_s - 9.0
     asked.pace.calls.call(asked.now_s)
     assert asked.pace.due_s(asked.now_s) >= first_s + LATENCY_FACTOR * 9.0
+
+
+def test_one_that_did_not_answer_is_asked_again_soon() -> None:
+    pace = PollRateLimiter(POLLING)
+    pace.looked(0.0, 9.0, 1, is_called=False, was_answered=False)
+    assert pace.due_s(9.0) == 9.0 + UNANSWERED_REST_S
+    pace.looked(14.0, 23.0, 2, is_called=False)  # slow, but it answers
+    assert pace.due_s(23.0) == 14.0 + LATENCY_FACTOR * 9.0
 
 
 def test_a_burst_of_announcements_gets_one_look_that_shows_it_all() -> None:

@@ -47,3 +47,11 @@ def test_files_commands_and_events_in_order() -> None:
 def test_figures_may_differ_but_sizes_may_not(output: str, *, is_seen: bool) -> None:
     _, look, _ = pages.commands(PAGE)
     assert look.is_seen_in(output) is is_seen
+
+
+def test_a_block_that_is_not_run() -> None:
+    page = PAGE + "\n<!-- not run: it rains -->\n```sh\n$ wait\nlong\n```\n\n```\nplain\n```\n"
+    *others, last = pages.commands(page)
+    assert (last.text, last.shown, last.not_run) == ("wait", ("long",), "it rains")
+    assert not any(one.not_run for one in others)
+    assert pages.unmarked(page) == ("not run", "plain")

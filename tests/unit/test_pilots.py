@@ -64,18 +64,22 @@ def test_a_release_counts_once(book: PilotBook) -> None:
 
 @pytest.mark.parametrize(
     ("why", "is_asked_about"),
-    [("disconnected", True), ("silent", False), ("signal", False), ("time-limit", False)],
+    [("disconnected", True), ("silent", False), ("signal", True), ("time-limit", False)],
 )
-def test_how_a_pilot_ended_is_asked_where_its_process_went_without_a_word(
+def test_how_a_pilot_ended_is_asked_where_its_agent_did_not_want_to(
     book: PilotBook, why: str, is_asked_about: bool
 ) -> None:
     _look(book, RUNS)
     book.agent_left("p000001", why)
-    assert not book.has_mute  # it has not ended
+    assert not book.has_unexplained  # it has not ended
     assert book.observe(snapshot([], []), T0 + 1) == ["p000001"]
-    assert book.has_mute is is_asked_about
-    assert book.failed() == {}  # the batch system does not answer: nobody is blamed
-    assert not book.has_mute
+    assert book.has_unexplained is is_asked_about
+    told = book.explanations()
+    assert [(pilot_id, is_mute) for pilot_id, is_mute, _ in told] == (
+        [("p000001", why == "disconnected")] if is_asked_about else []
+    )
+    assert not any(how.has_failed for _, _, how in told)  # it does not answer: nobody is blamed
+    assert not book.has_unexplained
 
 
 def test_one_that_was_released_or_came_back_is_not_asked_about(book: PilotBook) -> None:
@@ -85,7 +89,7 @@ def test_one_that_was_released_or_came_back_is_not_asked_about(book: PilotBook) 
     book.release([GOES])
     book.agent_left("p000001", "disconnected")
     book.observe(snapshot([], []), T0 + 1)
-    assert not book.has_mute
+    assert not book.has_unexplained
 
 
 @pytest.mark.parametrize("limit_s", [float("nan"), float("inf"), None])

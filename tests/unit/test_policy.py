@@ -25,7 +25,7 @@ from bftrainer.policy import (
     policy_hash,
 )
 from bftrainer.policy.document import read_document
-from bftrainer.policy.load import MAX_BYTES
+from bftrainer.policy.files import MAX_BYTES
 from bftrainer.policy.model import SiteObjective
 from bftrainer.policy.problems import MAX_PROBLEMS
 from bftrainer.policy.render import render_markdown, render_yaml, write

@@ -126,15 +126,27 @@ def test_a_held_node_is_left_the_margin_before_the_planned_start(
         assert pool.not_used["n1"].endswith("(job 7).")
 
 
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_pilot_of_a_node_that_saves_power_goes(*, is_held: bool) -> None:
+    """A pending one would boot it; a running one keeps it from going off."""
+    pool = _pool([node("n1", NodeState.POWER_SAVING)], pilots=[pilot("n1", is_held=is_held)])
+    assert set(pool.due) == {"p-n1"}
+    assert pool.not_used["n1"] == "It is power-saving."
+
+
 @pytest.mark.parametrize("state", [NodeState.DRAINED, NodeState.DOWN, NodeState.RESERVED])
 def test_held_nodes_that_are_lost_leave_the_pool(state: NodeState) -> None:
-    pool = _pool([node("n1", state)], pilots=[pilot("n1")])
+    pool = _pool([node("n1", state)], pilots=[pilot("n1", is_held=state is not NodeState.DOWN)])
     assert _names(pool) == []
     assert state.value in pool.not_used["n1"]
 
 
 @pytest.mark.parametrize(
-    "state", [NodeState.ALLOCATED, NodeState.COMPLETING, NodeState.UNKNOWN, NodeState.IDLE]
+    "state",
+    [
+        *(NodeState.ALLOCATED, NodeState.COMPLETING, NodeState.UNKNOWN, NodeState.IDLE),
+        NodeState.DOWN,  # its agent answers
+    ],
 )
 def test_held_nodes_stay_while_their_state_does_not_speak_against_it(state: NodeState) -> None:
     assert _names(_pool([node("n1", state)], pilots=[pilot("n1")])) == ["n1"]

@@ -21,6 +21,7 @@ from bftrainer.model.decision import (
     Settings,
     SlowNode,
 )
+from bftrainer.model.fairness import Usage, Used
 from bftrainer.simulate.recorded import take_again
 from tests.support.snapshots import T0, Fold, idle_nodes, record, snapshot
 
@@ -89,6 +90,17 @@ def test_the_policy_s_state_outlives_a_daemon_of_the_same_policy_with_the_same_o
     assert remembered(journal, Settings(), {}) == Memory(policy_state={"n": [3]})
     for other in ({"policy": "equal-share"}, {"policy_options": {"period_s": 5.0}}):
         assert remembered(journal, replace(Settings(), **other), {}) == Memory()
+
+
+def test_what_users_used_outlives_a_daemon_with_fair_share(journal: Journal) -> None:
+    fair = Settings(reserve_nodes_per_type=0, fair_share_half_life_s=3600.0)
+    used = Used(amount=500.0, at_s=T0)
+    usage = Usage(at_s=T0, node_s={"": {"bob": used}}, busy_s=used)
+    _write(journal, Memory(usage=usage), fair)
+    known = remembered(journal, fair, {}).usage
+    assert known.node_s == usage.node_s
+    assert known.waits[""]["bob"].since_s == T0  # without nodes
+    assert remembered(journal, Settings(), {}) == Memory()
 
 
 def test_a_decision_of_a_release_with_more_rules_is_read(journal: Journal) -> None:

@@ -31,6 +31,7 @@ from tests.unit.test_slurm_doctor import BATCH, CONFIG, GOOD
 
 OPTIONS = {"lsf_envdir": "/lsf/conf", "pilot_queue": "bf"}
 Output = pytest.CaptureFixture[str]
+SERVICE = ("bftrainer.service", "sysusers.bftrainer.conf")
 _STEP = re.compile(r"^(\d+)\. ", re.MULTILINE)
 
 
@@ -91,7 +92,7 @@ def test_the_queue_of_ibms_lsf() -> None:
     assert files["lsb.queues.bftrainer"].about == (
         "append it to LSB_CONFDIR/lab/configdir/lsb.queues"
     )
-    assert list(files) == ["lsb.queues.bftrainer", "policy.yaml", "CHECKLIST.md"]
+    assert list(files) == [*SERVICE, "lsb.queues.bftrainer", "policy.yaml", "CHECKLIST.md"]
 
 
 def test_the_administrators_page_shows_the_same_queue() -> None:
@@ -187,7 +188,7 @@ def test_lsfs_checklist() -> None:
         "/lsf/work/lab/logdir/lsb.events",
         "policy check",
         "bftrainer doctor",
-        "bftrainer daemon",
+        "systemctl enable",
         "report harm",
     )
     assert "BFT-1292" not in files["CHECKLIST.md"].text
@@ -257,7 +258,7 @@ def test_slurms_files_of_a_site_without_the_partition(
         "scontrol reconfigure",
         "policy check",
         "bftrainer doctor",
-        "bftrainer daemon",
+        "systemctl enable",
         "report harm",
     )
 
@@ -342,4 +343,4 @@ def test_the_verb_prints_or_writes(capsys: Output, tmp_path: Path) -> None:
     assert main(["policy", "check", policy, "--batch-system", "lsf"]) == ExitCode.OK
     capsys.readouterr()
     assert main([*argv, "--policy", policy, "--directory", str(tmp_path / "out"), "--write"]) == 0
-    assert f"{policy}: the policy" in capsys.readouterr().out
+    assert f"{policy}: edit it" in capsys.readouterr().out

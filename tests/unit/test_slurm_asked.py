@@ -10,25 +10,28 @@ import pytest
 
 from bftrainer.hostlist import ParseError
 from bftrainer.model.cluster import Job, JobState, Node, NodeLeft, NodeState
+from bftrainer.model.features import Way
 from slurm_plugins import asked, parse
 from slurm_plugins.arrays import MOST_TASKS, Room, tasks_of, written_out
 
-RECORDED = Path(__file__).parents[1] / "fixtures" / "slurm" / "22.05"
+RECORDED = Path(__file__).parents[1] / "fixtures" / "slurm"
+VERSIONS = sorted(path.name for path in RECORDED.iterdir() if path.name[0].isdigit())
 
 
-def text(name: str) -> str:
-    return (RECORDED / f"{name}.txt").read_text()
+def text(name: str, version: str = "22.05") -> str:
+    return (RECORDED / version / f"{name}.txt").read_text()
 
 
-@pytest.fixture(scope="module")
-def jobs() -> dict[str, Job]:
+@pytest.fixture(scope="module", params=VERSIONS)
+def jobs(request: pytest.FixtureRequest) -> dict[str, Job]:
     """All of the recorded queue, complete, by the words they were submitted with."""
-    seen = parse.jobs(text("asks.squeue"))
+    version = str(request.param)
+    seen = parse.jobs(text("asks.squeue", version))
     known = asked.AskedFor()
     assert known.lacks(seen)
-    known.learn(seen, asked.rows(text("asks.asked")))
+    known.learn(seen, asked.rows(text("asks.asked", version)))
     assert not known.lacks(seen)
-    config = parse.controller_config(text("config"))
+    config = parse.controller_config(text("config", version))
     return {job.job_id: job for job in known.complete(seen, config)}
 
 
@@ -68,6 +71,11 @@ class TestRecorded:
 
     def test_what_is_beyond_us_is_named(self, jobs: dict[str, Job]) -> None:
         assert only(jobs, unclear="contiguous nodes and few switches").n_nodes == 2
+
+    def test_what_is_preferred_to_what_is_required(self, jobs: dict[str, Job]) -> None:
+        job = only(jobs, prefers=(Way(everywhere=("fast", "|", "near")),))
+        assert job.wants == (Way(everywhere=("slow",)),)
+        assert (job.n_nodes, job.unclear) == (2, "")
 
     def test_dependencies_that_are_not_fulfilled(self, jobs: dict[str, Job]) -> None:
         waiting = [job.waits_for for job in jobs.values() if job.waits_for]

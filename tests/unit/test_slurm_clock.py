@@ -70,7 +70,8 @@ def test_every_time_is_read_by_our_clock() -> None:
 def test_the_configuration_says_the_time_as_well() -> None:
     clock = ControllerClock()
     text = (RECORDED / "config.txt").read_text()
-    clock.hear(text, sent_s=T0 - 50, received_s=T0 - 49.9)
+    at_s = float(text.split("data as of ")[1].split()[0])
+    clock.hear(text, sent_s=at_s - 50, received_s=at_s - 49.9)
     assert clock.ahead_s == pytest.approx(50, abs=0.6)
 
 

@@ -18,6 +18,7 @@ KillWait                = 10 sec
 PreemptMode             = CANCEL
 PreemptType             = preempt/partition_prio
 PreemptExemptTime       = 00:00:00
+PreemptParameters       = (null)
 Prolog                  = (null)
 SchedulerParameters     = bf_interval=30,bf_max_job_test=1000
 """
@@ -65,6 +66,7 @@ def test_a_site_that_is_as_it_should_be() -> None:
             "BFT-1263",
             Weight.HARM,
         ),
+        (replace(GOOD, clock_ahead_s=-12.0), "BFT-1554", Weight.LOSS),
         (
             replace(GOOD, partitions=BATCH.replace("Tier=10", "Tier=1") + PILOTS),
             "BFT-1264",
@@ -76,6 +78,12 @@ def test_a_site_that_is_as_it_should_be() -> None:
             Weight.HARM,
         ),
         (configured(PreemptExemptTime="00:00:20"), "BFT-1266", Weight.HARM),
+        (configured(PreemptMode="PRIORITY,CANCEL"), "BFT-1572", Weight.HARM),
+        (
+            configured(PreemptParameters="youngest_first,min_exempt_priority=9"),
+            "BFT-1572",
+            Weight.HARM,
+        ),
         (configured(KillWait="30 sec"), "BFT-1267", Weight.LOSS),
         (configured(SchedulerParameters="bf_max_job_test=1000,defer"), "BFT-1268", Weight.HARM),
         (configured(SchedulerParameters="bf_max_job_test=163"), "BFT-1269", Weight.LOSS),

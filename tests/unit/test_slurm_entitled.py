@@ -25,7 +25,7 @@ from tests.support.snapshots import (
 )
 
 TOO_FEW = "Nodes required for job are DOWN, DRAINED"
-RECORDED = Path(__file__).parents[1] / "fixtures" / "slurm" / "22.05"
+RECORDED = Path(__file__).parents[1] / "fixtures" / "slurm"
 
 
 def is_entitled(job: Job, *others: Job) -> bool:
@@ -98,6 +98,14 @@ def test_who_waits_for_jobs_would_when_they_have_left_the_queue(
     assert is_entitled(job, *(running(parent, "n9") for parent in parents)) is expected
 
 
+def test_no_account_is_invalid_where_none_is_needed() -> None:
+    job = pending("7", 1, reason="InvalidAccount", priority=9.0)
+    assert [judged([job], enforces_accounts=e)[0].is_entitled for e in (True, False)] == [
+        False,
+        True,
+    ]
+
+
 def test_who_waits_for_a_time_would_from_then_on() -> None:
     job = pending("7", 1, reason="BeginTime", start_s=T0 + 60, priority=9.0)
     found = judged([job])[0]
@@ -111,10 +119,14 @@ def test_jobs_that_run_and_ours_are_left_as_they_are() -> None:
     assert judged(jobs) == jobs
 
 
-def test_the_recorded_queue() -> None:
-    found = {
-        job.job_id: job for job in judged(parse.jobs((RECORDED / "busy.squeue.txt").read_text()))
-    }
+@pytest.mark.parametrize("version", sorted(path.name for path in RECORDED.glob("[0-9]*")))
+def test_the_recorded_queue(version: str) -> None:
+    config, queue = (
+        (RECORDED / version / f"{name}.txt").read_text() for name in ("config", "busy.squeue")
+    )
+    enforces = parse.controller_config(config).enforces_accounts
+    jobs = parse.jobs(queue)
+    found = {job.job_id: job for job in judged(jobs, enforces_accounts=enforces)}
     assert {i for i, job in found.items() if not job.is_entitled and "_" not in i} == {"6"}
     assert found["7"].begin_s == found["7"].start_s
     assert found["3"].begin_s is None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bftrainer.hostlist import MAX_NAMES, ParseError, expand
 from bftrainer.model.cluster import JobState, NodeState, Presence
-from slurm_plugins import asked, parse, states
+from slurm_plugins import asked, parse, releases, states
 from slurm_plugins.launcher import batch_script
 from slurm_plugins.topology import switches
 
@@ -73,7 +73,8 @@ class TestRecorded:
         assert blocked.start_s >= running.start_s + 900
         assert blocked.gpus_per_node == 2
         assert blocked.submit_s is not None
-        assert blocked.reason == "Resources"
+        # Of 23.11 without accounting the main scheduler calls every account invalid.
+        assert blocked.reason == ("InvalidAccount" if version == "23.11" else "Resources")
         assert jobs["5"].time_limit_s == 86_400
         assert jobs["6"].reason == "JobHeldUser"
         assert jobs["6"].start_s is None
@@ -81,19 +82,60 @@ class TestRecorded:
         assert jobs["8"].partitions == ("batch", "bf")
 
     def test_pilots(self, version: str) -> None:
-        assert parse.pilot_names(recorded(version, "busy.names")) == {
-            "9": ("p000002", ""),
-            "10": ("p000003", ""),
+        names = parse.pilot_names(recorded(version, "busy.names"))
+        assert {job_id: name[:7] for job_id, (name, _) in names.items()} == {
+            "9": "p000002",
+            "10": "p000003",
         }
+        rows = parse.records(recorded(version, "busy.pilots"), 6)
         seen = {
-            job_id: states.observation(state, node=node, start_s=None, reason=reason)
-            for job_id, state, reason, _, node in parse.records(recorded(version, "busy.pilots"), 5)
+            job_id: states.observation(
+                state, node=node, start_s=None, reason=reason, end_s=parse.time_s(end)
+            )
+            for job_id, state, reason, _, node, end in rows
         }
+        assert seen["1"].end_s is not None
         assert seen["1"].presence is Presence.ABSENT
         assert (seen["1"].reason, seen["1"].has_failed) == ("PREEMPTED", False)
         assert (seen["9"].phase, seen["9"].node) == ("running", "n5")
         assert seen["10"].phase == "pending"
         assert len(seen) == 3  # the id nobody knows is not mentioned
+
+    def test_who_answers(self, version: str) -> None:
+        assert releases.release_of(recorded(version, "version")) == version
+        assert parse.controller_config(recorded(version, "config")).release == version
+
+    def test_settings(self, version: str) -> None:
+        config = parse.controller_config(recorded(version, "config"))
+        assert (config.bf_interval_s, config.bf_window_s, config.kill_wait_s) == (2, 86_400, 5)
+        assert config.are_nodes_shared
+        assert config.is_memory_counted
+        assert config.slurm_uid == 0
+
+    def test_a_pass_of_backfill(self, version: str) -> None:
+        cycle = parse.backfill_stats(recorded(version, "busy.sdiag")).cycle
+        assert cycle.began_s is not None
+        assert cycle.ended_s is not None
+        assert 0 <= cycle.ended_s - cycle.began_s < 10
+        assert (cycle.depth >= 1, cycle.queue_length >= 1) == (True, True)
+
+    def test_settings_of_partitions(self, version: str) -> None:
+        lines = recorded(version, "partitions").splitlines()
+        found = {values["PartitionName"]: values for values in map(parse.values_in, lines)}
+        assert found["batch"]["PreemptMode"] == "OFF"
+        assert (found["bf"]["PreemptMode"], found["bf"]["GraceTime"]) == ("CANCEL", "0")
+        assert (found["bf"]["PriorityTier"], found["bf"]["QoS"]) == ("1", "N/A")
+
+    def test_network_switches(self, version: str) -> None:
+        found = switches(recorded(version, "topology"))
+        assert found == {f"n{n}": "s1" if n <= 4 else "s2" for n in range(1, 9)}
+
+    def test_nodes_that_save_power_are_not_idle(self, version: str) -> None:
+        rows = parse.node_rows(recorded(version, "power.sinfo"))
+        found = {row.node.name: row.node.state for row in rows}
+        assert {found[f"n{n}"] for n in (1, 3, 4)} == {NodeState.POWER_SAVING}
+        assert found["n2"] in (NodeState.POWER_SAVING, NodeState.ALLOCATED)  # boots for a job
+        assert {found[f"n{n}"] for n in range(5, 9)} == {NodeState.IDLE}
 
     def test_nodes_in_trouble(self, version: str) -> None:
         rows = parse.node_rows(recorded(version, "trouble.sinfo"))
@@ -196,8 +238,8 @@ class TestStates:
         [
             ("idle", NodeState.IDLE),
             ("idle*", NodeState.DOWN),
-            ("idle~", NodeState.DOWN),
-            ("idle#", NodeState.DOWN),
+            ("idle~", NodeState.POWER_SAVING),
+            ("idle#", NodeState.POWER_SAVING),
             ("idle$", NodeState.RESERVED),
             ("idle@", NodeState.DRAINED),
             ("idle^", NodeState.DOWN),
@@ -325,9 +367,10 @@ class TestFields:
 
     def test_whether_there_are_switches(self) -> None:
         text = recorded(VERSIONS[0], "config")
-        assert not parse.controller_config(text).has_switches
-        tree = text.replace("topology/none", "topology/tree")
-        assert parse.controller_config(tree).has_switches
+        assert parse.controller_config(text).has_switches
+        for none in ("topology/none", "topology/default", "topology/flat", "topology/block"):
+            others = text.replace("topology/tree", none)
+            assert not parse.controller_config(others).has_switches
 
     def test_the_batch_script_quotes_the_agent(self) -> None:
         assert (

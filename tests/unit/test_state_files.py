@@ -133,5 +133,32 @@ def test_a_log_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
         assert str(place) in caught.value.cause
 
 
+def test_a_log_file_that_was_renamed_is_opened_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, place = logging.getLogger("bftrainer.rotated"), tmp_path / "log" / "daemon.log"
+    place.parent.mkdir()
+    root = logging.getLogger("bftrainer")
+    before, handlers = root.propagate, list(root.handlers)
+    configure_logging("info", place)
+    try:
+        log.info("one")
+        place.rename(place.with_suffix(".1"))
+        log.info("two")
+        place.parent.rename(tmp_path / "away")
+        log.info("three")  # no file can be opened there
+        place.parent.mkdir()
+        log.info("four")
+    finally:
+        for handler in [one for one in root.handlers if one not in handlers]:
+            root.removeHandler(handler)
+            handler.close()
+        root.propagate = before
+    away = tmp_path / "away"
+    said = [(away / "daemon.1").read_text(), (away / "daemon.log").read_text(), place.read_text()]
+    assert [text.split()[-1] for text in said] == ["one", "two", "four"]
+    assert capsys.readouterr().err.split()[-1] == "three"
+
+
 def _fails(*_: object) -> None:
     raise OSError(28, "No space left on device")

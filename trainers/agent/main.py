@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from threading import Thread
 from typing import NoReturn
 
 from bftrainer.elastic import protocol
@@ -32,6 +33,7 @@ from bftrainer.wire.messages import (
     Welcome,
 )
 from bftrainer.wire.peers import PeerServer
+from trainers.agent.folder import forget, tidy
 from trainers.agent.link import DaemonLink
 from trainers.agent.peer_recovery import PeerRecovery
 from trainers.agent.signals import SignalWaiter
@@ -91,6 +93,8 @@ class Agent:
         self._orphaned.start(self._peer_endpoint)
         self._link.start()
         self._watch(loop)
+        if self._config.tidies:
+            Thread(target=tidy, args=(self._config.state_dir,), daemon=True).start()
         LOG.info("agent of %s on %s, pid %d", self._config.pilot_id, self._config.node, os.getpid())
         await loop.create_future()  # never done
 
@@ -114,6 +118,8 @@ class Agent:
         told_s = time.time() if told_s is None else told_s
         self._workers.kill_all()
         self._link.last_words(reason, told_s)
+        if self._config.tidies:
+            forget(self._config.state_dir / "agent.json")
         LOG.info("left: %s", reason)
         os._exit(0)
 

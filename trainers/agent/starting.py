@@ -141,8 +141,9 @@ def start_early(argv: Sequence[str], waiter: SignalWaiter) -> dict[str, Started]
     If the configuration is invalid, nothing is started; the agent reports the error later.
     """
     try:
-        config = json.loads(read_private(Path(argv[argv.index("--config") + 1])))
-        interpreters, directory = config["interpreters"], Path(config["state_dir"])
+        path = Path(argv[argv.index("--config") + 1])
+        config = json.loads(read_private(path))
+        interpreters, directory = config["interpreters"], path.parent / config["state_dir"]
         return _start_all(interpreters, directory, waiter)
     except (BftError, OSError, ValueError, LookupError, TypeError):
         return {}

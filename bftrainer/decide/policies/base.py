@@ -50,6 +50,9 @@ class Traits:
     # True: it compares times or rates of different trainers, so that those whose throughput is
     # unknown are given one comparable with the others', whatever the objective.
     reads_rates: bool = False
+    # True: it keeps the caps of a problem, and lets run who must. Others are asked again where they
+    # exceed one (``decide.caps``).
+    keeps_caps: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

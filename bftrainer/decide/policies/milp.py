@@ -11,7 +11,7 @@ class MilpPolicy:
     """Solves the problem exactly."""
 
     name = "milp"
-    traits = Traits()
+    traits = Traits(keeps_caps=True)
 
     def allocate(self, problem: Problem, context: Context, /) -> Decided:  # noqa: ARG002
         """Return the optimum.

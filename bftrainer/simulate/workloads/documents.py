@@ -18,7 +18,7 @@ from milp.problem import Curve
 SCHEMA = "bftrainer/workload/1"
 MAX_BYTES = 256 << 20
 _NUMBERS = ("submit_s", "samples", "rescale_up_s", "rescale_down_s")
-_TEXTS = ("network", "gres", "user")
+_TEXTS = ("network", "gres", "user", "account")
 _KNOWN = frozenset({*_NUMBERS, *_TEXTS, "name", "n_min", "n_max", "curve", "utility", "weight"})
 
 
@@ -91,7 +91,7 @@ def _as_json(submission: Submission) -> dict[str, Any]:
     }
     if submission.utility is not None:
         document["utility"] = _curve_as_json(submission.utility)
-    for name in ("gres", "user"):
+    for name in ("gres", "user", "account"):
         if text := getattr(submission, name):
             document[name] = text
     return document

@@ -33,6 +33,7 @@ class Submission:
     network: str = ""  # groups results
     gres: str = ""  # GPUs required on its nodes, as sbatch --gres
     user: str = ""
+    account: str = ""
 
     def __post_init__(self) -> None:
         """Check the fields.

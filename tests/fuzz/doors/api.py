@@ -57,6 +57,7 @@ _REQUESTS = (
     b"POST /v1/trainers HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     b"%x\r\n%s\r\n0\r\n\r\n" % (len(_BODY), _BODY),
     _request("GET /v1/nodes") + _request("GET /metrics"),
+    _request("GET /v1/account?by=user,day&since=2026-11-24&until=2026-11-24"),
 )
 
 

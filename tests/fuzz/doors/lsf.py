@@ -10,12 +10,12 @@ from hypothesis.strategies import SearchStrategy
 
 from bftrainer.hostlist import ParseError
 from bftrainer.model.cluster import NodeState
+from bftrainer.poll.pilot_names import pilot_of
 from lsf_adapters import bslots, dates, hosts, planned, queue_list, queues
 from lsf_adapters.dialect import Dialect, cluster_of
 from lsf_adapters.long_form import LongForm
 from lsf_adapters.requests import Asked, JobRow, asked_hosts, hosts_of, job_of
 from lsf_adapters.reservations import reservations
-from lsf_adapters.script import pilot_of
 from tests.fuzz.door import Door
 from tests.fuzz.hostile import texts
 

@@ -1,0 +1,80 @@
+"""Ends pilots: their agents are told first, then they are cancelled, then with force.
+
+A message to the agent is the fastest way and costs the controller nothing. Cancels are made in a
+background thread, so that nobody waits for the batch system.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
+from typing import Final
+
+from bftrainer.actuate.control_plane import ControlPlane
+from bftrainer.actuate.pilots import FORCE_AFTER_S, PilotBook
+from bftrainer.background import Background
+from bftrainer.model.decision import Release
+from bftrainer.poll.batch_system import PilotObservation
+from bftrainer.wire.messages import Leave
+
+TOLD_PATIENCE_S: Final = 0.3  # told agents normally leave within a tenth of this
+
+
+class PilotEnds:
+    """Releases pilots of one daemon."""
+
+    def __init__(self, pilots: PilotBook, plane: ControlPlane, background: Background) -> None:
+        self._pilots, self._plane, self._background = pilots, plane, background
+        self._thread = ThreadPoolExecutor(1, "cancel")
+
+    def release(self, releases: Sequence[Release]) -> None:
+        """Ask pilots to leave; those with a connected agent by a message."""
+        told = {
+            r.pilot_id
+            for r in releases
+            if r.pilot_id in self._plane.agents.connected
+            and self._plane.server.send(r.pilot_id, Leave(reason=r.reason))
+        }
+        self.cancel(self._pilots.release(releases, told))
+        if told:
+            self._background.run(self._see_off(told))
+
+    def cancel(self, job_ids: Sequence[str], *, force: bool = False) -> None:
+        """Cancel in the background, starting at once."""
+        if job_ids:
+            cancel = partial(self._pilots.cancel, job_ids, force=force)
+            self._background.run(asyncio.get_running_loop().run_in_executor(self._thread, cancel))
+
+    async def explain(
+        self, looking: Executor, heard: Iterable[Callable[[str, PilotObservation], None]]
+    ) -> None:
+        """Learn how pilots ended that nobody of us asked to leave.
+
+        Args:
+            looking: asks the batch system.
+            heard: called with each pilot and what the batch system says of it.
+        """
+        if not self._pilots.has_unexplained:
+            return
+        loop, tellers = asyncio.get_running_loop(), tuple(heard)
+        ended = await loop.run_in_executor(looking, self._pilots.explanations)
+        for pilot_id, is_mute, how in ended:
+            for tell in tellers:
+                tell(pilot_id, how)
+            if is_mute and how.has_failed:
+                self._plane.trainers.on_agent_failed(pilot_id, how.reason)
+
+    def close(self) -> None:
+        """Wait for the cancels under way."""
+        self._thread.shutdown(wait=True, cancel_futures=False)
+
+    async def _see_off(self, told: set[str]) -> None:
+        """Cancel the pilots that were told to leave and whose agents are still connected."""
+        for patience_s, force in ((TOLD_PATIENCE_S, False), (FORCE_AFTER_S, True)):
+            await asyncio.sleep(patience_s)
+            stuck = self._pilots.job_ids(told & self._plane.agents.connected.keys())
+            if not stuck:
+                return
+            self.cancel(stuck, force=force)

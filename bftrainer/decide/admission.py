@@ -1,0 +1,115 @@
+"""Who takes part in a decision, where caps or fair share leave some out.
+
+Those that take part come first in the problem and are its P_jmax. Under caps alone: in order of
+submission, whoever has room for n_min under its caps. With fair share: in its order, whoever fits
+into the pool with n_min beside those before. The first of each user gets that much (``must_run``);
+on the rest the objective decides. Called by ``asking`` for each problem that it puts to a policy,
+since nodes may be missing in some. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from bftrainer.decide.fair_share import Line
+from bftrainer.decide.policies.handing import Handing
+from bftrainer.model.decision import Settings
+from bftrainer.model.fairness import Usage
+from bftrainer.model.trainer import TrainerRecord
+from milp.problem import Problem, ProblemTrainer
+
+LOOKS = 0.02  # of a half-life, between two looks at whose turn it is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """What admission goes by."""
+
+    settings: Settings
+    now_s: float
+    records: Mapping[str, TrainerRecord]  # all trainers
+    usage: Usage
+    kept: tuple[str, ...] = ()  # trainers with nodes that the problem lacks
+
+    def admit(self, problem: Problem) -> Problem:
+        """Return the problem with those who take part first."""
+        half_life_s = self.settings.fair_share_half_life_s
+        if half_life_s is None:
+            return _first_to_fit(problem) if problem.caps else problem
+        line = Line(
+            problem.trainers,
+            self.records,
+            self.usage,
+            half_life_s=half_life_s,
+            now_s=self.now_s,
+            slots=min(self.settings.p_jmax, len(problem.trainers) + len(self.kept)),
+        )
+        for one in self.kept:
+            line.charge(one, self.records[one].spec.n_min)
+        return _fairly(problem, line)
+
+    def wake_at_s(self, admitted: Problem) -> float | None:
+        """Return when the next decision is due because somebody waits for a turn."""
+        half_life_s = self.settings.fair_share_half_life_s
+        if half_life_s is None or admitted.p_jmax >= len(admitted.trainers):
+            return None
+        return self.now_s + LOOKS * half_life_s
+
+
+class _Room:
+    """What caps leave."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._left = [cap.most for cap in problem.caps]
+        self._caps: dict[str, list[int]] = {}
+        for number, cap in enumerate(problem.caps):
+            for one in cap.trainers:
+                self._caps.setdefault(one, []).append(number)
+
+    def has(self, trainer: ProblemTrainer) -> bool:
+        """Whether n_min of it is left."""
+        caps = self._caps.get(trainer.trainer_id, ())
+        return all(trainer.n_min <= self._left[number] for number in caps)
+
+    def take(self, trainer: ProblemTrainer) -> None:
+        """Take n_min."""
+        for number in self._caps.get(trainer.trainer_id, ()):
+            self._left[number] -= trainer.n_min
+
+
+def _first_to_fit(problem: Problem) -> Problem:
+    room, admitted = _Room(problem), list[str]()
+    for trainer in problem.trainers:
+        if len(admitted) == problem.p_jmax:
+            break
+        if room.has(trainer):
+            room.take(trainer)
+            admitted.append(trainer.trainer_id)
+    return _with(problem, admitted)
+
+
+def _fairly(problem: Problem, line: Line) -> Problem:
+    room, handing = _Room(problem), Handing(problem, admits=True)
+    admitted, first_of = list[str](), dict[tuple[str, str], str]()
+    index = {trainer.trainer_id: j for j, trainer in enumerate(problem.trainers)}
+    while len(admitted) < problem.p_jmax and (trainer := line.next()) is not None:
+        j, n_min = index[trainer.trainer_id], trainer.n_min
+        if room.has(trainer) and handing.settle(j, n_min) and handing.take(j, n_min):
+            room.take(trainer)
+            who = line.charge(trainer.trainer_id, n_min)
+            first_of.setdefault(who, trainer.trainer_id)
+            admitted.append(trainer.trainer_id)
+    return _with(problem, admitted, must_run=frozenset(first_of.values()))
+
+
+def _with(problem: Problem, admitted: list[str], must_run: frozenset[str] = frozenset()) -> Problem:
+    """Return the problem with those admitted first, in order of submission."""
+    chosen = frozenset(admitted)
+    first = [
+        replace(t, must_run=True) if t.trainer_id in must_run else t
+        for t in problem.trainers
+        if t.trainer_id in chosen
+    ]
+    rest = [t for t in problem.trainers if t.trainer_id not in chosen]
+    return replace(problem, trainers=(*first, *rest), p_jmax=len(first))

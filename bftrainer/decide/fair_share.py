@@ -1,0 +1,236 @@
+"""Time-decayed fair share: whose trainer is admitted next.
+
+``observe`` (an estimator of ``observing``) counts the node-seconds of each user, which halve every
+half-life. ``Line`` orders trainers: the account that used least, in it the user who used least, of
+his trainers the first submitted. Each trainer that is admitted is charged to its user as if it
+went on for ever on the usual number of nodes, so that whoever comes next is somebody else, and so
+are those admitted at once. Who trains is ahead by ``SLACK`` of a charge, because a change costs a
+rescale. Users who have waited too long come first, for a turn each (docs/design/fair-share.md).
+Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from bftrainer.model.decision import DecisionInput, Memory
+from bftrainer.model.fairness import Usage, Used, Wait
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec
+from milp.problem import ProblemTrainer
+
+SLACK = 0.1
+TURN = 0.3  # of a half-life: how long who takes over stays, by SLACK or by having waited
+LEAST = 1.0  # node-seconds; less is forgotten
+
+Who: TypeAlias = tuple[str, str]  # account, user
+
+
+def observe(memory: Memory, given: DecisionInput) -> Memory:
+    """Count what was used since the last decision, by the nodes that train now, and who waits."""
+    half_life_s, usage = given.settings.fair_share_half_life_s, memory.usage
+    if half_life_s is None:
+        return memory if usage.at_s is None else replace(memory, usage=Usage())
+    whose = {record.trainer_id: _whose(record.spec) for record in given.trainers}
+    trains = Counter([whose[one] for one in given.training.values() if one in whose])
+    usage = _counted(usage, trains, half_life_s, given.now_s)
+    waits = _waits(usage, set(whose.values()), trains.keys(), half_life_s, given.now_s)
+    return replace(memory, usage=replace(usage, at_s=given.now_s, waits=waits))
+
+
+def _counted(usage: Usage, trains: Mapping[Who, int], half_life_s: float, now_s: float) -> Usage:
+    elapsed_s = max(0.0, now_s - usage.at_s) if usage.at_s is not None else 0.0
+    if not (trains and elapsed_s):
+        return usage
+    # The integral of the decay over the time since.
+    earned_s = half_life_s / math.log(2.0) * (1.0 - 0.5 ** (elapsed_s / half_life_s))
+
+    def grown(known: Used | None, count: int) -> Used:
+        before = known.now(now_s, half_life_s) if known is not None else 0.0
+        return Used(amount=before + count * earned_s, at_s=now_s)
+
+    node_s = {
+        account: {user: used for user, used in own.items() if used.now(now_s, half_life_s) >= LEAST}
+        for account, own in usage.node_s.items()
+    }
+    for (account, user), count in trains.items():
+        own = node_s.setdefault(account, {})
+        own[user] = grown(own.get(user), count)
+    node_s = {account: own for account, own in node_s.items() if own}
+    return replace(usage, node_s=node_s, busy_s=grown(usage.busy_s, 1))
+
+
+def _waits(
+    usage: Usage,
+    users: AbstractSet[Who],
+    trains: AbstractSet[Who],
+    half_life_s: float,
+    now_s: float,
+) -> Mapping[str, Mapping[str, Wait]]:
+    """Return who waits, and whose turn lasts."""
+    found: dict[str, dict[str, Wait]] = {}
+    for account, user in sorted(users):
+        wait = usage.waits.get(account, {}).get(user)
+        in_turn = wait is not None and wait.turn_ends_s is not None and now_s < wait.turn_ends_s
+        if (account, user) not in trains:
+            is_new = wait is None or (wait.turn_ends_s is not None and not in_turn)
+            wait = Wait(since_s=now_s) if is_new else wait
+        elif wait is not None and is_overdue(wait, len(users), half_life_s, now_s):
+            wait = replace(wait, turn_ends_s=now_s + TURN * half_life_s)
+        elif not in_turn:
+            wait = None
+        if wait is not None:
+            found.setdefault(account, {})[user] = wait
+    return found
+
+
+def is_overdue(wait: Wait, n_users: int, half_life_s: float, now_s: float) -> bool:
+    """Whether a user has waited longer than fair share lets anybody wait as a rule."""
+    waited_s = now_s - wait.since_s
+    return wait.turn_ends_s is None and waited_s >= patience_s(n_users, half_life_s)
+
+
+def patience_s(n_users: int, half_life_s: float) -> float:
+    """Return after how many seconds without nodes a user comes first."""
+    return half_life_s * (1.0 + TURN * n_users)
+
+
+def used_now(usage: Usage, half_life_s: float, now_s: float) -> dict[str, dict[str, float]]:
+    """Return the decayed node-seconds by account and user."""
+    return {
+        account: {user: used.now(now_s, half_life_s) for user, used in own.items()}
+        for account, own in usage.node_s.items()
+    }
+
+
+def _whose(spec: TrainerSpec) -> Who:
+    return spec.account, spec.user
+
+
+@dataclass(slots=True, kw_only=True)
+class _Party:
+    """A user in line, or an account."""
+
+    used: float  # decayed node-seconds, and what its trainers of this decision are charged
+    count: int = 0  # of these
+
+
+class Line:
+    """Trainers of a decision in the order in which they are offered nodes."""
+
+    def __init__(
+        self,
+        trainers: Iterable[ProblemTrainer],
+        records: Mapping[str, TrainerRecord],
+        usage: Usage,
+        *,
+        half_life_s: float,
+        now_s: float,
+        slots: int,
+    ) -> None:
+        """Line the trainers up.
+
+        Args:
+            trainers: to be ordered, in order of submission.
+            records: of all trainers.
+            usage: as of this decision.
+            half_life_s: of the usage.
+            now_s: the present time.
+            slots: how many may be admitted.
+        """
+        self._records = records
+        self._whole_s = half_life_s / math.log(2.0)  # what a node for ever adds up to
+        used = used_now(usage, half_life_s, now_s)
+        busy_s = usage.busy_s.now(now_s, half_life_s)
+        total = math.fsum([amount for own in used.values() for amount in own.values()])
+        nodes = total / busy_s if busy_s >= LEAST else 0.0  # that trained, on average
+        self._usual = nodes / max(1, slots) * self._whole_s
+        self._accounts = {name: _Party(used=math.fsum(own.values())) for name, own in used.items()}
+        self._users = {
+            (account, user): _Party(used=amount)
+            for account, own in used.items()
+            for user, amount in own.items()
+        }
+        self._waiting: dict[str, dict[str, deque[ProblemTrainer]]] = {}  # account -> user
+        for trainer in trainers:
+            account, user = self._whose(trainer.trainer_id)
+            self._waiting.setdefault(account, {}).setdefault(user, deque()).append(trainer)
+        n_users = len({_whose(record.spec) for record in records.values()})
+        self._first_of_all = _overdue(usage, n_users, half_life_s, now_s)
+
+    def next(self) -> ProblemTrainer | None:
+        """Take the next trainer out of the line; None: there is none."""
+        if not self._waiting:
+            return None
+        account, user = self._next_user()
+        users = self._waiting[account]
+        trainer = users[user].popleft()
+        if not users[user]:
+            del users[user]
+        if not users:
+            del self._waiting[account]
+        return trainer
+
+    def _next_user(self) -> Who:
+        while self._first_of_all:
+            account, user = self._first_of_all[0]
+            if user in self._waiting.get(account, {}):
+                return account, user
+            del self._first_of_all[0]
+        account = min(self._waiting, key=self._place_of_account)
+        return account, self._first(account)
+
+    def charge(self, trainer_id: str, n_min: int) -> Who:
+        """Charge a trainer that takes part; returns to whom."""
+        account, user = self._whose(trainer_id)
+        if (account, user) in self._first_of_all:  # one of his trainers is enough
+            self._first_of_all.remove((account, user))
+        for party in (self._account(account), self._user(account, user)):
+            party.used += self._charge(n_min)
+            party.count += 1
+        return account, user
+
+    def _place_of_account(self, account: str) -> tuple[float, int]:
+        trainer = self._waiting[account][self._first(account)][0]
+        return self._place(self._account(account), trainer)
+
+    def _first(self, account: str) -> str:
+        """Return the user of an account who is next."""
+        users = self._waiting[account]
+        return min(users, key=lambda one: self._place(self._user(account, one), users[one][0]))
+
+    def _place(self, party: _Party, trainer: ProblemTrainer) -> tuple[float, int]:
+        """Where a party stands with its next trainer: the least is first."""
+        ahead = SLACK * self._charge(trainer.n_min) if trainer.current else 0.0
+        return party.used - ahead, party.count
+
+    def _charge(self, n_min: int) -> float:
+        return max(self._usual, n_min * self._whole_s)
+
+    def _account(self, account: str) -> _Party:
+        return self._accounts.setdefault(account, _Party(used=0.0))
+
+    def _user(self, account: str, user: str) -> _Party:
+        return self._users.setdefault((account, user), _Party(used=0.0))
+
+    def _whose(self, trainer_id: str) -> Who:
+        return _whose(self._records[trainer_id].spec)
+
+
+def _overdue(usage: Usage, n_users: int, half_life_s: float, now_s: float) -> list[Who]:
+    """Return who comes first: whose turn lasts, then who has waited too long."""
+    waits = {
+        (account, user): wait for account, own in usage.waits.items() for user, wait in own.items()
+    }
+    return sorted(
+        [
+            who
+            for who, wait in waits.items()
+            if wait.turn_ends_s is not None or is_overdue(wait, n_users, half_life_s, now_s)
+        ],
+        key=lambda who: (waits[who].turn_ends_s is None, waits[who].since_s, who),
+    )

@@ -1,0 +1,139 @@
+"""Blackout windows of the policy, and when they begin and end.
+
+A window is weekly (``Mon-Fri 08:00-18:00``, ``daily 12:00-13:00``) or dated (``2026-12-24 12:00 to
+2026-12-27 06:00``), in local time. One that ends at or before the time at which it begins ends on
+the next day. Where clocks are put forward, a time that does not exist counts as an hour later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import date, datetime, time, timedelta, tzinfo
+from functools import lru_cache
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+from bftrainer.model.fairness import Blackout
+
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+AHEAD = timedelta(days=9)  # weekly windows are foreseen; every one comes within a week
+_DAY = "|".join(DAYS)
+_CLOCK = r"(\d\d:\d\d)"
+_WEEKLY = re.compile(rf"(?:({_DAY})(?:-({_DAY}))?|daily) {_CLOCK}-{_CLOCK}", re.IGNORECASE)
+_DATED = re.compile(rf"(\d{{4}}-\d\d-\d\d) {_CLOCK} to (\d{{4}}-\d\d-\d\d) {_CLOCK}")
+
+
+class _Weekly(NamedTuple):
+    days: frozenset[int]  # Monday: 0
+    begin: time
+    length: timedelta
+
+
+class _Dated(NamedTuple):
+    begin: datetime
+    end: datetime
+
+
+def check_window(text: str) -> str:
+    """Return a window as it is.
+
+    Raises:
+        ValueError: it is none.
+    """
+    _parse(text)
+    return text
+
+
+def check_zone(name: str) -> str:
+    """Return the name of a time zone as it is.
+
+    Raises:
+        ValueError: this machine knows no such zone.
+    """
+    _zone(name)
+    return name
+
+
+def next_blackout(windows: Sequence[str], zone: str | None, now_s: float) -> Blackout | None:
+    """Return the present or the next blackout; windows that overlap or touch are one.
+
+    Args:
+        windows: of the policy.
+        zone: its name; None: the machine's.
+        now_s: the present time, since the epoch.
+    """
+    if not windows:
+        return None
+    found = _blackouts(tuple(windows), zone, int(now_s // 86400.0))
+    return next((one for one in found if one.end_s > now_s), None)
+
+
+@lru_cache(maxsize=8)
+def _blackouts(windows: tuple[str, ...], zone: str | None, day: int) -> tuple[Blackout, ...]:
+    """Return what may be the next blackout on a day since the epoch, and those after it."""
+    at = None if zone is None else _zone(zone)
+    today = datetime.fromtimestamp(86400.0 * day, at).date()
+    spans = sorted(
+        (begin.timestamp(), end.timestamp(), text)
+        for text in windows
+        for begin, end in _spans(_parse(text), today, at)
+    )
+    merged: list[Blackout] = []
+    for begin_s, end_s, text in spans:
+        if merged and begin_s <= merged[-1].end_s:
+            last = merged.pop()
+            begin_s, end_s, text = last.begin_s, max(end_s, last.end_s), last.name  # noqa: PLW2901
+        merged.append(Blackout(begin_s=begin_s, end_s=end_s, name=text))
+    return tuple(merged)
+
+
+def _spans(
+    window: _Weekly | _Dated, today: date, at: tzinfo | None
+) -> Iterator[tuple[datetime, datetime]]:
+    if isinstance(window, _Dated):
+        yield window.begin.replace(tzinfo=at), window.end.replace(tzinfo=at)
+        return
+    day = today - timedelta(days=2)
+    while day < today + AHEAD:
+        if day.weekday() in window.days:
+            begin = datetime.combine(day, window.begin, at)
+            yield begin, begin + window.length  # by the clock on the wall
+        day += timedelta(days=1)
+
+
+def _parse(text: str) -> _Weekly | _Dated:
+    if found := _DATED.fullmatch(text):
+        dated = _Dated(*(datetime.combine(_date(found[i]), _clock(found[i + 1])) for i in (1, 3)))
+        if dated.begin >= dated.end:
+            raise ValueError("it ends before it begins")
+        return dated
+    found = _WEEKLY.fullmatch(text)
+    if found is None:
+        raise ValueError("it is no window")
+    first = DAYS.index(found[1].lower()) if found[1] else 0
+    last = DAYS.index(found[2].lower()) if found[2] else first if found[1] else 6
+    days = frozenset((first + i) % 7 for i in range((last - first) % 7 + 1))
+    begin = _clock(found[3])
+    until = timedelta(days=1) if found[4] == "24:00" else _since_midnight(_clock(found[4]))
+    length = until - _since_midnight(begin)
+    return _Weekly(days, begin, length if length > timedelta(0) else length + timedelta(days=1))
+
+
+def _date(text: str) -> date:
+    return date.fromisoformat(text)
+
+
+def _clock(text: str) -> time:
+    return time.fromisoformat(text)
+
+
+def _since_midnight(at: time) -> timedelta:
+    return timedelta(hours=at.hour, minutes=at.minute)
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError, KeyError) as problem:
+        raise ValueError(f"no time zone {name!r}") from problem

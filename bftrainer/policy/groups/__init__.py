@@ -1,0 +1,1 @@
+"""The settings of the policy, one module a group; ``model`` assembles them."""

@@ -1,0 +1,163 @@
+"""What systemd is told of a site's daemon: service, account, directories. Pure.
+
+Adapters add these to their site's files; the packages of ``packaging/`` contain the same. Settings
+as of systemd.exec(5) and systemd.service(5), release 252.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from bftrainer.model.site_file import SiteFile
+
+ACCOUNT: Final = "bftrainer"
+PROGRAM: Final = "/opt/bftrainer/bin/bftrainer"  # of the packages
+POLICY_FILE: Final = "/etc/bftrainer/policy.yaml"
+STATE_DIR: Final = "/var/lib/bftrainer"
+SOCKET: Final = "/run/bftrainer/daemon.sock"  # where verbs look
+SERVICE_NAME: Final = "bftrainer.service"
+SYSUSERS_NAME: Final = "sysusers.bftrainer.conf"
+TMPFILES_NAME: Final = "tmpfiles.bftrainer.conf"
+
+_SERVICE = """\
+# Made by "bftrainer site init". Changes of yours: systemctl edit bftrainer.
+[Unit]
+Description=bftrainer: trains on idle nodes
+Documentation=file:///usr/share/doc/bftrainer
+# No Requires=: the daemon outlasts an outage of the batch system.
+After=network-online.target remote-fs.target nss-user-lookup.target{after}
+Wants=network-online.target
+# It tries again for ever; see RestartPreventExitStatus.
+StartLimitIntervalSec=0
+
+[Service]
+Type=notify
+NotifyAccess=main
+ExecStart={program} daemon --batch-system {batch_system} \\
+    --state-dir {state_dir} --socket {socket} --policy {policy_file}
+# A policy with an error is logged, and the old one stays in force.
+ExecReload=/bin/kill -HUP $MAINPID
+User={account}
+StateDirectory=bftrainer
+StateDirectoryMode=0700
+UMask=0077
+# Of the socket, for users.
+RuntimeDirectory=bftrainer
+RuntimeDirectoryMode=0755
+# Standard error goes to the journal: journalctl -u bftrainer.
+
+Restart=on-failure
+RestartSec=5
+# Wrong options or policy, another daemon on the state directory: again would not help.
+RestartPreventExitStatus=2 8 75
+# Completed cycles feed it, those of an outage, too. A cycle takes 1 s, with the hook 30 s, and
+# 3 min if the controller runs into time limits; where more is needed the daemon asks for it.
+WatchdogSec=10min
+# Time to upgrade or check a large journal.
+TimeoutStartSec=15min
+# Commands under way may take command_timeout_s each. SIGKILL would lose nothing, either.
+TimeoutStopSec=90
+# SIGTERM is for the daemon: an sbatch under way must end, or nobody knows whether there is a pilot.
+KillMode=mixed
+# Memory contains keys.
+LimitCORE=0
+
+# It reads almost everything, writes its state directory{writes}, and starts commands of the batch
+# system. Not set: PrivateUsers= (who asks at the socket?), PrivateNetwork= and IPAddressAllow=
+# (controller and agents), RootDirectory= (the site's commands).
+NoNewPrivileges=yes
+CapabilityBoundingSet=
+AmbientCapabilities=
+ProtectSystem=strict
+ProtectHome=read-only
+{read_write}PrivateTmp=yes
+PrivateDevices=yes
+PrivateIPC=yes
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+ProtectProc=invisible
+ProcSubset=pid
+# ZeroMQ lists interfaces (AF_NETLINK) and sets its threads' policy (sched_setscheduler); refused
+# either, it aborts the daemon.
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+RemoveIPC=yes
+LockPersonality=yes
+MemoryDenyWriteExecute=yes
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallFilter=~@privileged @resources
+SystemCallFilter=sched_setscheduler
+SystemCallErrorNumber=EPERM
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+_SYSUSERS = """\
+# The account of the daemon, unless there is one of this name.
+u {account} - "bftrainer daemon" {state_dir}
+"""
+
+
+def service_files(
+    batch_system: str,
+    *,
+    program: str = PROGRAM,
+    account: str = ACCOUNT,
+    after: Sequence[str] = (),
+    writes: Sequence[str] = (),
+    directories: Sequence[str] = (),
+) -> tuple[SiteFile, ...]:
+    """Return unit, account and directories.
+
+    Args:
+        batch_system: as in ``--batch-system``.
+        program: ``bftrainer`` on the daemon's host.
+        account: that runs the daemon.
+        after: units of the batch system.
+        writes: directories that the daemon writes to beside its own.
+        directories: lines of tmpfiles.d(5), with their comments.
+    """
+    service = _SERVICE.format(
+        account=account,
+        after="".join(f" {unit}" for unit in after),
+        batch_system=batch_system,
+        policy_file=POLICY_FILE,
+        program=program,
+        read_write="".join(f"ReadWritePaths={one}\n" for one in writes),
+        socket=SOCKET,
+        state_dir=STATE_DIR,
+        writes="".join(f" and {one}" for one in writes),
+    )
+    sysusers = _SYSUSERS.format(account=account, state_dir=STATE_DIR)
+    made = [
+        _installed(
+            SERVICE_NAME,
+            service,
+            f"/etc/systemd/system/{SERVICE_NAME}",
+            "Nothing starts the daemon at boot, or again after a failure.",
+        ),
+        _installed(
+            SYSUSERS_NAME,
+            sysusers,
+            "/etc/sysusers.d/bftrainer.conf",
+            f"Nothing makes the account {account} where it is missing.",
+        ),
+    ]
+    if directories:
+        text = "".join(f"{line}\n" for line in directories)
+        without = "After a boot its directories are missing, and the daemon only polls."
+        made.append(_installed(TMPFILES_NAME, text, "/etc/tmpfiles.d/bftrainer.conf", without))
+    return tuple(made)
+
+
+def _installed(name: str, text: str, path: str, without: str) -> SiteFile:
+    return SiteFile(name=name, text=text, about=f"install it as {path}", path=path, without=without)

@@ -1,0 +1,487 @@
+"""The submit helper: the only part of bftrainer that runs as root (docs/adr/0030-many-users.md).
+
+Reads one request of the daemon from standard input, checks it, and submits or cancels a pilot with
+the rights of the user whose pilot it is. Started for each request by systemd (standard input is the
+connection) or through sudo; it is one file, imports the standard library only and must be run
+isolated (``python -I``). What it may do stands in a file that only root can write. Answers with one
+JSON object: how the command of the batch system ended, or why it was not run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import re
+import resource
+import secrets
+import select
+import shlex
+import shutil
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import syslog
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+CONFIG = Path("/etc/bftrainer/submit-helper.json")
+MOST_BYTES = 256 * 1024  # of a request and of an answer
+MOST_WORDS, MOST_TROUBLE = 32 * 1024, 4096  # characters of a command's two outputs
+MOST_JOBS = 200  # of one request
+LIMIT_S = 30.0  # for all of it
+FILES = {"agent.json": 32 * 1024, "agent.key": 4096}  # of a pilot, and their greatest sizes
+
+# With a GraceTime Slurm tells steps of a preemption at once, but the batch script only at its end.
+# So a step that does nothing else passes the notice on. The agent can not be a step: Slurm signals
+# all processes of one, workers included.
+HERALD = """\
+srun --overlap --nodes=1 --ntasks=1 --mem=0 --input=none --quiet --output=/dev/null \\
+    sh -c 'trap "kill -USR1 $1; exit 0" TERM; while :; do sleep 3600 & wait; done' herald $$ &
+"""
+GRACE = "BFT_GRACE_S"  # how long the batch system waits before it ends a pilot
+
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9._@+-]{0,63}"
+_USER = re.compile(r"[a-z_][a-z0-9_.-]{0,63}\$?", re.IGNORECASE)
+_PILOT = re.compile(r"p[0-9]{6,15}")
+_PILOT_JOB = re.compile(r"(p[0-9]{6,15})(?:\.[0-9a-f]{8})?")  # its name
+_SITE = re.compile(r"[0-9a-f]{8,32}")
+_JOB = re.compile(r"[0-9]{1,10}")
+_SBATCH = re.compile(
+    r"--parsable|--job-name=p[0-9]{6,15}(?:\.[0-9a-f]{8})?|--nodes=1|--exclusive|--mem=0"
+    r"|--nodelist=[A-Za-z0-9][A-Za-z0-9._-]{0,254}|--time=[0-9]{1,6}|--deadline=now\+[0-9]{1,9}"
+    r"|--no-requeue|--export=ALL|--chdir=/|--input=/dev/null|--open-mode=append|--propagate=NONE"
+    r"|--gres=gpu:[0-9]{1,4}"
+    rf"|--partition={_NAME}|--account={_NAME}|--qos={_NAME}"
+)
+_MUST = ("--nodes=1", "--exclusive", "--no-requeue", "--propagate=NONE")
+_LISTED = "%i %u %P %40j"  # names are cut: those of pilots are shorter
+_SCANCEL = {"ask": ("-b", "-s", "TERM"), "end": (), "force": ("-f",)}
+_PLAIN = re.compile(r"/[^\x00-\x1f\x7f\\%]{0,1023}")  # a path that sbatch takes verbatim
+_UCRED = struct.Struct("3i")  # pid, uid, gid
+
+
+class Refused(Exception):  # noqa: N818 - what happens, not an error of ours
+    """A request that is not carried out."""
+
+    def __init__(self, code: str, cause: str) -> None:
+        super().__init__(cause)
+        self.code, self.cause = code, cause
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What root allows."""
+
+    daemon_uid: int
+    partition: str
+    agent: tuple[str, ...]  # the command of a pilot, without its --config
+    min_uid: int = 1000
+    users: frozenset[str] | None = frozenset()  # None: any
+    groups: frozenset[str] = frozenset()
+    denied: frozenset[str] = frozenset()
+    place: str = "%h/.bftrainer/pilots"  # %h: the user's home, %u: his name
+    environment: Mapping[str, str] = field(default_factory=dict)
+    sbatch: str = "/usr/bin/sbatch"
+    scancel: str = "/usr/bin/scancel"
+    squeue: str = "/usr/bin/squeue"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the daemon wants: a pilot submitted, or jobs cancelled."""
+
+    user: str
+    pilot: str = ""
+    site: str = ""  # tells the pilots of several daemons apart
+    options: tuple[str, ...] = ()  # of sbatch
+    files: Mapping[str, str] = field(default_factory=dict)
+    grace_s: float = 0.0
+    jobs: tuple[str, ...] = ()
+    how: str = ""
+
+
+# ---- the configuration ----------------------------------------------------------------------
+
+
+def read_config(path: Path) -> Config:
+    """Read what root allows; refuse a file that anybody else could have written."""
+    try:
+        for place in (path, *path.absolute().parents):
+            info = place.lstat()
+            # Others cannot replace what is root's in a directory with the sticky bit, as /tmp.
+            is_sticky = stat.S_ISDIR(info.st_mode) and info.st_mode & stat.S_ISVTX
+            is_open = stat.S_ISLNK(info.st_mode) or (info.st_mode & 0o022 and not is_sticky)
+            if info.st_uid != 0 or is_open:
+                raise Refused("BFT-1525", f"{place} could be written by others than root")
+        return _config(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as problem:
+        raise Refused("BFT-1525", f"{path} cannot be used: {problem!r}") from problem
+
+
+def _config(given: Any) -> Config:
+    allowed = dict(given)
+    daemon = pwd.getpwnam(_text(allowed.pop("daemon_user")))
+    users = allowed.pop("users", [])
+    environment = allowed.pop("environment", {})
+    lists = {name: _texts(allowed.pop(name, [])) for name in ("groups", "denied", "agent")}
+    min_uid = int(allowed.pop("min_uid", 1000))
+    config = Config(
+        daemon_uid=daemon.pw_uid,
+        agent=lists["agent"],
+        users=None if users == "any" else frozenset(_texts(users)),
+        groups=frozenset(lists["groups"]),
+        denied=frozenset(lists["denied"]),
+        min_uid=min_uid,
+        environment={_text(name): _text(value) for name, value in environment.items()},
+        **{name: _text(value) for name, value in allowed.items()},
+    )
+    programs = (config.agent[0], config.sbatch, config.scancel, config.squeue)
+    if not all(program.startswith("/") for program in programs) or min_uid < 1:
+        raise ValueError("programs need absolute paths, min_uid must be 1 or more")
+    if not re.fullmatch(_NAME, config.partition) or not re.search("%[hu]", config.place):
+        raise ValueError("the partition is no name, or the place has no %h or %u")
+    return config
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise TypeError(f"no text: {value!r}"[:80])
+    return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TypeError(f"no list: {value!r}"[:80])
+    return tuple(map(_text, value))
+
+
+# ---- the request ----------------------------------------------------------------------------
+
+
+def parse(raw: bytes) -> Request:
+    """Read a request; refuse everything that is not exactly one."""
+    try:
+        return _request(json.loads(raw))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:
+        raise Refused("BFT-1527", f"The request is malformed: {problem!r}"[:300]) from problem
+
+
+def _request(given: Any) -> Request:
+    kind, fields = given["do"], set(given) - {"do"}
+    if kind == "submit" and fields == {"user", "pilot", "site", "options", "files", "grace_s"}:
+        request = _submission(given)
+    elif kind == "cancel" and fields == {"user", "jobs", "how"}:
+        request = _cancellation(given)
+    else:
+        raise ValueError("missing or unknown fields")
+    if not _USER.fullmatch(request.user):
+        raise ValueError("no name of a user")
+    return request
+
+
+def _submission(given: Mapping[str, Any]) -> Request:
+    request = Request(
+        user=_text(given["user"]),
+        pilot=_text(given["pilot"]),
+        site=_text(given["site"]),
+        options=_texts(given["options"]),
+        files={_text(name): _text(text) for name, text in given["files"].items()},
+        grace_s=float(given["grace_s"]),
+    )
+    if not _PILOT.fullmatch(request.pilot) or not _SITE.fullmatch(request.site):
+        raise ValueError("no pilot or site")
+    if wrong := [word for word in request.options if not _SBATCH.fullmatch(word)]:
+        raise ValueError(f"{wrong[0][:80]!r} is not allowed")
+    names = [word.partition("=")[0] for word in request.options]
+    if len(set(names)) < len(names):
+        raise ValueError("an option is given twice")
+    if lacking := set(_MUST) - set(request.options):
+        raise ValueError(f"{min(lacking)} is missing")
+    jobs = [word[11:] for word in request.options if word.startswith("--job-name=")]
+    if [job.partition(".")[0] for job in jobs] != [request.pilot]:
+        raise ValueError("the job's name is not the pilot's")
+    if set(request.files) != set(FILES):
+        raise ValueError("other files")
+    if any(len(text.encode()) > FILES[name] for name, text in request.files.items()):
+        raise ValueError("a file is too long")
+    if not 0 <= request.grace_s <= 86_400:
+        raise ValueError("no grace time")
+    return request
+
+
+def _cancellation(given: Mapping[str, Any]) -> Request:
+    jobs = _texts(given["jobs"])
+    request = Request(user=_text(given["user"]), jobs=jobs, how=_text(given["how"]))
+    if not 1 <= len(jobs) <= MOST_JOBS or not all(map(_JOB.fullmatch, jobs)):
+        raise ValueError("no jobs")
+    if request.how not in _SCANCEL:
+        raise ValueError("no way to cancel")
+    return request
+
+
+def account_of(request: Request, config: Config) -> pwd.struct_passwd:
+    """Return the account of the user; refuse one whom root does not allow."""
+    try:
+        account = pwd.getpwnam(request.user)
+    except KeyError:
+        raise Refused("BFT-1528", f"There is no user {request.user} on this host") from None
+    is_system = account.pw_uid < config.min_uid or account.pw_gid == 0
+    if is_system or account.pw_name != request.user or account.pw_name in config.denied:
+        raise Refused("BFT-1528", f"Nothing may run as user {request.user}")
+    if config.users is None or account.pw_name in config.users:
+        return account
+    mine = {_group_name(gid) for gid in os.getgrouplist(account.pw_name, account.pw_gid)}
+    if not mine & config.groups:
+        raise Refused("BFT-1528", f"User {request.user} is not among those that are allowed")
+    return account
+
+
+def _group_name(gid: int) -> str:
+    import grp  # noqa: PLC0415 - for sites that allow by group
+
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return ""
+
+
+# ---- as root --------------------------------------------------------------------------------
+
+
+def caller_uid() -> int:
+    """Return who asks: the kernel says so of a connection, sudo in a variable that it sets."""
+    if stat.S_ISSOCK(os.fstat(0).st_mode):
+        with socket.socket(fileno=os.dup(0)) as connection:
+            if connection.family != socket.AF_UNIX:
+                raise Refused("BFT-1526", "Standard input is no Unix socket")
+            raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+        return int(_UCRED.unpack(raw)[1])
+    if not re.fullmatch("[0-9]{1,10}", os.environ.get("SUDO_UID", "")):
+        raise Refused("BFT-1526", "It was started neither by systemd nor by sudo")
+    return int(os.environ["SUDO_UID"])
+
+
+def _read_all(fd: int, deadline_s: float) -> bytes:
+    """Read to the end; what is longer than a message is refused."""
+    raw = b""
+    while len(raw) <= MOST_BYTES:
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0 or not select.select([fd], [], [], left_s)[0]:
+            raise Refused("BFT-1530", f"There was no end of it within {LIMIT_S:.0f} s")
+        chunk = os.read(fd, 1 << 16)
+        if not chunk:
+            return raw
+        raw += chunk
+    raise Refused("BFT-1527", f"It is longer than {MOST_BYTES} bytes")
+
+
+def serve(arguments: Sequence[str]) -> dict[str, Any]:
+    """Answer the request on standard input."""
+    deadline_s = time.monotonic() + LIMIT_S
+    if not sys.flags.isolated or os.geteuid() != 0 or len(arguments) > 1:
+        raise Refused("BFT-1525", "It must be run by root, isolated: python -I")
+    config = read_config(Path(arguments[0]) if arguments else CONFIG)
+    if (uid := caller_uid()) != config.daemon_uid:
+        raise Refused("BFT-1526", f"User {uid} is not the daemon's")
+    request = parse(_read_all(0, deadline_s))
+    if request.pilot and f"--partition={config.partition}" not in request.options:
+        raise Refused("BFT-1527", f"Pilots are submitted to {config.partition} only")
+    account = account_of(request, config)
+    answer = _beside(request, config, account, deadline_s)
+    what = f"submitted {request.pilot}" if request.pilot else f"cancelled {','.join(request.jobs)}"
+    syslog.syslog(f"{what} as {account.pw_name}: {answer!r}"[:500])
+    return answer
+
+
+def _beside(
+    request: Request, config: Config, account: pwd.struct_passwd, deadline_s: float
+) -> dict[str, Any]:
+    """Do the work in a child that has the user's rights, and return what it says."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(ours)
+        _as_user(request, config, account, theirs)
+    os.close(theirs)
+    try:
+        raw = _read_all(ours, deadline_s)
+    finally:
+        for kill in (os.killpg, os.kill):  # it may not lead a group yet
+            try:
+                kill(child, signal.SIGKILL)
+            except OSError:
+                continue  # and nobody waits for it: it may hang in a file system
+    if not raw:
+        raise Refused("BFT-1530", "The command's process ended without an answer")
+    answer: dict[str, Any] = json.loads(raw)  # of our own code
+    return answer
+
+
+# ---- as the user ----------------------------------------------------------------------------
+
+
+def _as_user(request: Request, config: Config, account: pwd.struct_passwd, out: int) -> NoReturn:
+    """Give up root for good, do the work, write the answer; never returns."""
+    try:
+        os.setsid()
+        become(account)
+        work = submit if request.pilot else cancel
+        answer = work(request, config, account)
+    except Refused as refused:
+        answer = _error(refused)
+    except (OSError, subprocess.SubprocessError) as problem:
+        answer = _error(Refused("BFT-1529", f"As {account.pw_name}: {problem}"))
+    except BaseException as problem:  # noqa: BLE001 - nothing may run on in this process
+        answer = _error(Refused("BFT-1530", repr(problem)[:300]))
+    os.write(out, json.dumps(answer).encode()[:MOST_BYTES])
+    os._exit(0)
+
+
+def become(account: pwd.struct_passwd) -> None:
+    """Become the user, with his groups and nothing of root's."""
+    uid, gid = account.pw_uid, account.pw_gid
+    os.initgroups(account.pw_name, gid)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    if os.getresuid() != (uid,) * 3 or os.getresgid() != (gid,) * 3:
+        raise Refused("BFT-1530", "The rights of root were not given up")
+    for again in (os.setuid, os.seteuid, os.setgid):
+        try:
+            again(0)
+        except PermissionError:
+            continue
+        raise Refused("BFT-1530", "The rights of root could be had again")
+    os.umask(0o077)
+    os.chdir("/")
+    for what, most in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 1 << 20),
+        (resource.RLIMIT_CPU, int(LIMIT_S)),
+    ):
+        resource.setrlimit(what, (most, most))
+
+
+def environment_of(config: Config, account: pwd.struct_passwd) -> dict[str, str]:
+    """Return all variables of the command, and so of the job."""
+    return {
+        "PATH": "/usr/bin:/bin",
+        **config.environment,
+        "HOME": account.pw_dir,
+        "USER": account.pw_name,
+        "LOGNAME": account.pw_name,
+    }
+
+
+def submit(request: Request, config: Config, account: pwd.struct_passwd) -> dict[str, Any]:
+    """Write the pilot's files and submit it."""
+    directory = make_directory(request, config.place, account)
+    for name, text in request.files.items():
+        _write(directory / name, text.encode())
+    agent = shlex.join([*config.agent, "--config", str(directory / "agent.json")])
+    environment = environment_of(config, account)
+    herald = ""
+    if request.grace_s:
+        herald, environment[GRACE] = HERALD, f"{request.grace_s:g}"
+    argv = (config.sbatch, *request.options, f"--output={directory}/agent.log")
+    answer = _run(argv, environment, f"#!/bin/sh\n{herald}exec {agent}\n")
+    if answer["status"] != 0:
+        shutil.rmtree(directory, ignore_errors=True)
+    return answer
+
+
+def make_directory(request: Request, place: str, account: pwd.struct_passwd) -> Path:
+    """Create a new directory of the user's, 0700; what is above it may be no link."""
+    whole = Path(place.replace("%h", account.pw_dir).replace("%u", account.pw_name), request.site)
+    marked = place.split("/")
+    n_given = 1 + max(i for i, part in enumerate(marked) if "%" in part)
+    base = "/".join(marked[:n_given]).replace("%h", account.pw_dir).replace("%u", account.pw_name)
+    path = whole / f"{request.pilot}-{secrets.token_hex(4)}"
+    if not _PLAIN.fullmatch(str(path)) or ".." in path.parts:
+        raise Refused("BFT-1529", f"{str(path)!r} cannot be passed on to sbatch")
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    at, here = os.open(base, flags), Path(base)
+    for part in path.relative_to(base).parts:
+        if os.fstat(at).st_uid != account.pw_uid or os.fstat(at).st_mode & 0o022:
+            raise Refused("BFT-1529", f"{here} is not {account.pw_name}'s alone to write")
+        here /= part
+        try:
+            os.mkdir(part, 0o700, dir_fd=at)
+        except FileExistsError:
+            if here == path:
+                raise
+        below = os.open(part, flags | os.O_NOFOLLOW, dir_fd=at)
+        os.close(at)
+        at = below
+    os.close(at)
+    return path
+
+
+def _write(path: Path, data: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+        file.write(data)
+
+
+def cancel(request: Request, config: Config, account: pwd.struct_passwd) -> dict[str, Any]:
+    """Cancel those of the jobs that are pilots of the user."""
+    environment = environment_of(config, account)
+    listing = (config.squeue, "-h", "-a", "-o", _LISTED, "-j", ",".join(request.jobs))
+    shown = _run(listing, {**environment, "LC_ALL": "C"})
+    if shown["status"] != 0:  # also if there is no such job any more
+        return shown
+    pilots = []
+    for line in str(shown["stdout"]).splitlines():
+        job, *words = line.split(" ", 3)
+        if job in request.jobs and words[:2] == [account.pw_name, config.partition]:
+            pilots += [job] if _PILOT_JOB.fullmatch(words[2].strip()) else []
+    if not pilots:
+        return {"status": 0, "stdout": "", "stderr": ""}
+    return _run((config.scancel, *_SCANCEL[request.how], *pilots), environment)
+
+
+def _run(argv: Sequence[str], environment: Mapping[str, str], text: str = "") -> dict[str, Any]:
+    done = subprocess.run(
+        argv,
+        input=text.encode(),
+        capture_output=True,
+        env=dict(environment),
+        timeout=LIMIT_S - 2,
+        check=False,
+    )
+    out, err = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
+    return {
+        "status": done.returncode,
+        "stdout": out[:MOST_WORDS],
+        "stderr": err[:MOST_TROUBLE],
+    }
+
+
+def _error(refused: Refused) -> dict[str, Any]:
+    return {"error": {"code": refused.code, "cause": refused.cause}}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Answer one request; the argument, if there is one, is the configuration's path."""
+    os.umask(0o077)
+    os.chdir("/")
+    syslog.openlog("bftrainer-submit-helper", syslog.LOG_PID, syslog.LOG_AUTHPRIV)
+    try:
+        answer = serve(arguments)
+    except Refused as refused:
+        syslog.syslog(f"refused: {refused.code} {refused.cause}")
+        answer = _error(refused)
+    out = json.dumps(answer).encode() + b"\n"
+    while out:  # a connection takes a part at a time
+        out = out[os.write(1, out) :]
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,124 @@
+"""Where a daemon hears of Slurm's jobs: the hook's file on its own host, or relays on others.
+
+The adapter owns one and opens its announcer. What relays need lives as long as the daemon, because
+they connect while nobody reads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bftrainer.errors import BatchSystemError, BftError
+from bftrainer.poll.announcer import Announcer
+from bftrainer.wire.keys import load_or_create_pair
+from slurm_plugins.hook.relayed import RelayedHook, Relays
+from slurm_plugins.hook.watch import Heard, HookFile
+
+_ENDPOINT = re.compile(r"tcp://(\*|\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelaySettings:
+    """Where which relays are heard."""
+
+    endpoint: str  # tcp://HOST:PORT
+    allowed: frozenset[str]  # public keys
+    key_file: Path  # our own pair; written if it is missing
+
+
+def address_of(endpoint: str) -> tuple[str, int]:
+    """Return host and port of ``tcp://HOST:PORT``; ``*`` is every address.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found = _ENDPOINT.fullmatch(endpoint)
+    if found is None or not 0 < int(found[2]) < 1 << 16:
+        raise ValueError("write tcp://HOST:PORT, or tcp://*:PORT for every address of this host")
+    host = "0.0.0.0" if found[1] == "*" else found[1].strip("[]")  # noqa: S104 - as asked for
+    return host, int(found[2])
+
+
+class HookSource:
+    """The source that the policy names, if any."""
+
+    def __init__(self, file: Path | None, relays: RelaySettings | None) -> None:
+        self._file, self._settings = file, relays
+        self._relays: Relays | None = None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether there is one."""
+        return self._file is not None or self._settings is not None
+
+    def why_unusable(self, owner_uid: Callable[[], int | None]) -> str:
+        """Say why the hook cannot be used; "": it can, or there is none.
+
+        Of relays only the running daemon knows.
+        """
+        if self._file is None:
+            return ""
+        try:
+            self._followed(self._file, "", owner_uid(), lambda: 0).close()
+        except BatchSystemError as problem:
+            return problem.cause.rstrip(".")
+        return ""
+
+    def open(
+        self,
+        pilot_partition: str,
+        *,
+        owner_uid: Callable[[], int | None],
+        cpus_per_node: Callable[[], int],
+    ) -> Announcer | None:
+        """Return the announcer.
+
+        Raises:
+            BatchSystemError: BFT-1231, -1233, the file cannot be used; BFT-1511, no relay tells;
+                BFT-1512, relays cannot be heard.
+        """
+        if self._settings is not None:
+            relays = self._heard_relays(self._settings)
+            return RelayedHook(relays, Heard(pilot_partition, cpus_per_node))
+        if self._file is None:
+            return None
+        return self._followed(self._file, pilot_partition, owner_uid(), cpus_per_node)
+
+    def counts(self) -> Mapping[str, int]:
+        """Return what relays told so far, by kind."""
+        return {} if self._relays is None else self._relays.counts()
+
+    def close(self) -> None:
+        """Hear no relay any more."""
+        if self._relays is not None:
+            self._relays.close()
+            self._relays = None
+
+    def _heard_relays(self, settings: RelaySettings) -> Relays:
+        if self._relays is None:
+            try:
+                keys = load_or_create_pair(settings.key_file)
+            except BftError as problem:
+                raise BatchSystemError(
+                    "BFT-1512",
+                    f"The relays of the hook cannot be heard: {problem.cause}",
+                    problem.next_step,
+                ) from problem
+            host, port = address_of(settings.endpoint)
+            self._relays = Relays(host=host, port=port, keys=keys, allowed=settings.allowed)
+        return self._relays
+
+    @staticmethod
+    def _followed(
+        file: Path, pilot_partition: str, owner_uid: int | None, cpus_per_node: Callable[[], int]
+    ) -> HookFile:
+        if owner_uid is None:
+            raise BatchSystemError(
+                "BFT-1231",
+                "Slurm does not report SlurmUser, the owner of the hook's file.",
+                "The next poll tries again; see 'scontrol show config'.",
+            )
+        return HookFile(file, pilot_partition, owner_uid=owner_uid, cpus_per_node=cpus_per_node)

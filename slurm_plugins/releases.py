@@ -1,0 +1,69 @@
+"""Which releases of Slurm are known: the output of the others, and what they do, is not.
+
+Under an unknown release, older or newer, nodes and jobs are shown and pilots given back, but none
+is started, unless the option ``accept_release`` names it. The commands and the controller may be of
+two releases. Called by ``snapshot``, ``adapter`` and ``doctor``.
+"""
+
+from __future__ import annotations
+
+import re
+
+from bftrainer.errors import BatchSystemError
+from bftrainer.hostlist import ParseError
+from bftrainer.model.finding import Finding, Weight
+from bftrainer.poll.batch_system import observed_only
+
+KNOWN = ("22.05", "23.02", "23.11", "24.05", "24.11", "25.05")
+PATTERN = r"[0-9]{2}\.[0-9]{2}"
+CODE = "BFT-1571"
+_VERSION = re.compile(rf"(?:slurm(?:-wlm)? )?({PATTERN})\.[0-9]{{1,3}}(?:[-~+.][-~+.\w]{{0,40}})?")
+
+
+def release_of(version: str) -> str:
+    """Return the release of a version, 23.11 of ``slurm 23.11.4``.
+
+    Raises:
+        ParseError: it is none.
+    """
+    found = _VERSION.fullmatch(version.strip())
+    if found is None:
+        raise ParseError(f"not a version of Slurm: {version.strip()[:40]!r}")
+    return found[1]
+
+
+def unknown_among(*found: str, accepted: str) -> str:
+    """Return the first release that is neither known nor accepted; "": all are."""
+    return next((one for one in found if one not in KNOWN and one != accepted), "")
+
+
+def _what(release: str) -> str:
+    return f"This Slurm is of release {release}, bftrainer knows {KNOWN[0]} to {KNOWN[-1]}"
+
+
+def sentence(release: str) -> str:
+    """Say what an unknown release means, and what to do."""
+    return f"{CODE}: {observed_only(_what(release), 'docs/howto/slurm-site.md#releases')}"
+
+
+def refusal(release: str) -> BatchSystemError:
+    """Return the error that no pilot is started."""
+    return BatchSystemError(CODE, f"{_what(release)}: no pilot is started.", f"{_remedy(release)}.")
+
+
+def finding(release: str) -> Finding:
+    """Return what ``doctor`` says."""
+    return Finding(
+        code=CODE,
+        weight=Weight.LOSS,
+        setting=f"Slurm {release}",
+        cost=f"Nodes are watched, none is used: bftrainer knows {KNOWN[0]} to {KNOWN[-1]}.",
+        remedy=_remedy(release),
+    )
+
+
+def _remedy(release: str) -> str:
+    return (
+        f"a bftrainer that knows it; or, when its conformance tests have passed there, "
+        f'batch_options: {{accept_release: "{release}"}}'
+    )

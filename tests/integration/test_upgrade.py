@@ -1,0 +1,199 @@
+"""An upgrade in place, and back, while a trainer trains: the daemon of another release takes over.
+
+The other release is a commit of this repository, laid out as a package would be and replaced as a
+package manager does: agents and workers that run keep what they have imported, and import the rest
+from what is there then.
+"""
+
+from __future__ import annotations
+
+import getpass
+import importlib
+import io
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bftrainer.demo.sidecar import DaemonProcess
+from bftrainer.local.running import start_server
+from bftrainer.model.trainer import TrainerSpec, TrainerState
+from tests.e2e import train_digits
+from tests.e2e.records import committed_samples, read_records
+from tests.support.site import Site
+from tests.support.waiting import wait_for
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("bftrainer", "milp", "trainers", "slurm_plugins", "lsf_adapters")
+BEFORE = "8848d7dd940c9e78"  # the last commit before daemons served many users
+EPOCHS = 40
+POLICY = """\
+poll_interval_s: 0.2
+min_gap_s: 2
+gap_margin_s: 1
+reserve_nodes_per_type: 0
+join_window_s: 0.5
+"""
+
+
+class Installed:
+    """A directory with one of two releases."""
+
+    def __init__(self, base: Path, before: bytes) -> None:
+        self.path, self._releases = base / "app", {"old": base / "old", "new": base / "new"}
+        with tarfile.open(fileobj=io.BytesIO(before)) as archive:
+            archive.extractall(self._releases["old"], filter="data")
+        for package in PACKAGES:
+            shutil.copytree(
+                ROOT / package,
+                self._releases["new"] / package,
+                ignore=shutil.ignore_patterns("__pycache__"),
+            )
+
+    def put(self, release: str) -> None:
+        """Replace what is there at once."""
+        link = self.path.with_name("next")
+        link.symlink_to(self._releases[release])
+        link.rename(self.path)
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installed:
+    argv = [shutil.which("git") or "git", "-C", str(ROOT), "archive", BEFORE, *PACKAGES]
+    done = subprocess.run(argv, capture_output=True, check=False, timeout=60)
+    if done.returncode:
+        pytest.skip(f"no history here: {done.stderr.decode(errors='replace').strip()}")
+    made = Installed(tmp_path, done.stdout)
+    made.put("old")
+    monkeypatch.setenv("PYTHONPATH", str(made.path))
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # not what happens to be in the working directory
+    return made
+
+
+@pytest.fixture
+def site(installed: Installed, tmp_path: Path) -> Iterator[Site]:
+    del installed
+    with start_server(tmp_path / "local", n_nodes=3, cycle_s=0.5) as server:
+        sidecar = DaemonProcess(
+            tmp_path / "state",
+            batch_system="local",
+            batch_options={"socket": str(server.socket_path)},
+            policy=POLICY,
+        )
+        try:
+            sidecar.start()
+            yield Site(tmp_path, server, sidecar)
+        finally:
+            sidecar.stop()
+
+
+def digits(out: Path) -> TrainerSpec:
+    out.mkdir()
+    return TrainerSpec(
+        name="digits",
+        user=getpass.getuser(),
+        script=train_digits.__file__,
+        args=("--out", str(out), "--epochs", str(EPOCHS), "--sample-ms", "2"),
+        cwd=str(out),
+        interpreter=sys.executable,
+        n_min=1,
+        n_max=3,
+        epochs=EPOCHS,
+        checkpoint_dir=str(out / "checkpoints"),
+    )
+
+
+# What the journal's records consist of, in the release that runs it.
+_FIELDS = """
+import dataclasses, json, typing
+from bftrainer.journal.records import PilotRecord
+from bftrainer.model.decision import DecisionRecord
+from bftrainer.model.trainer import TrainerRecord
+
+found = {}
+
+def visit(hint):
+    for argument in typing.get_args(hint):
+        visit(argument)
+    name = f"{getattr(hint, '__module__', '')}:{getattr(hint, '__qualname__', '')}"
+    if dataclasses.is_dataclass(hint) and name not in found:
+        found[name] = [field.name for field in dataclasses.fields(hint)]
+        for inner in typing.get_type_hints(hint).values():
+            visit(inner)
+
+for record in (TrainerRecord, PilotRecord, DecisionRecord):
+    visit(record)
+print(json.dumps(found))
+"""
+
+
+def test_each_field_of_a_record_that_the_release_before_lacks_is_left_out_while_unused(
+    installed: Installed,
+) -> None:
+    """So it reads what this one wrote, unless something new was used; and this one reads it."""
+
+    def fields(release: str) -> dict[str, set[str]]:
+        installed.put(release)
+        argv = [sys.executable, "-c", _FIELDS]
+        said = subprocess.run(argv, capture_output=True, check=True, timeout=60)
+        return {name: set(names) for name, names in json.loads(said.stdout).items()}
+
+    before, now, wrong = fields("old"), fields("new"), list[str]()
+    for name in sorted(before.keys() & now.keys()):
+        module, _, cls = name.partition(":")
+        record = getattr(importlib.import_module(module), cls)
+        wrong += [
+            f"{cls}.{field} is not in its ADDED"
+            for field in now[name] - before[name] - getattr(record, "ADDED", frozenset())
+        ]
+        wrong += [
+            f"{cls}.{field} is not in its REMOVED"
+            for field in before[name] - now[name] - getattr(record, "REMOVED", frozenset())
+        ]
+    assert wrong == []
+    assert len(before) > 20
+
+
+@pytest.mark.long
+def test_daemons_of_two_releases_take_turns_and_no_worker_notices(
+    site: Site, installed: Installed, tmp_path: Path
+) -> None:
+    client, sidecar = site.server.client, site.sidecar
+    ordinary = client.submit(n_nodes=1, limit_s=600, duration_s=600, user="alice")
+    trainer = site.client.submit(digits(tmp_path / "digits")).record.trainer_id
+    site.trains_at(trainer, 2)
+    generation = site.view(trainer).record.progress.generation
+    for release in ("new", "old", "new"):
+        site.trains_on(trainer)
+        sidecar.stop()
+        installed.put(release)
+        sidecar.start()
+        wait_for(
+            lambda: site.view(trainer).record.state is TrainerState.RUNNING, what="it is adopted"
+        )
+        site.trains_on(trainer)
+        assert site.view(trainer).record.progress.generation == generation, "nobody was restarted"
+        if release == "new" and ordinary:  # an agent of the new release joins
+            client.cancel([ordinary])
+            ordinary = ""
+            site.trains_at(trainer, 3)
+        elif release == "old":  # and leaves by order of the old one
+            ordinary = client.submit(n_nodes=1, limit_s=600, duration_s=600, user="alice")
+            site.trains_at(trainer, 2)
+        generation = site.view(trainer).record.progress.generation
+    (tmp_path / "digits" / "hurry").touch()
+    site.in_state(trainer, TrainerState.FINISHED)
+    epochs = committed_samples(read_records(tmp_path / "digits"))
+    assert {epoch: (len(used), set(used.values())) for epoch, used in epochs.items()} == {
+        epoch: (train_digits.N_TRAIN, {1}) for epoch in range(EPOCHS)
+    }
+    assert not list(sidecar.entries("worker-failed"))
+    said = sidecar.log.read_text()
+    assert "Traceback" not in said
+    assert "cannot be read" not in said
+    assert "BFT-1028" not in said

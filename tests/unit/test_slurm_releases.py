@@ -1,0 +1,129 @@
+"""A Slurm of an unknown release is observed; pilots are given back, and none is started."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from bftrainer.errors import BatchSystemError
+from bftrainer.hostlist import ParseError
+from bftrainer.poll.batch_system import OptionError, PilotRequest
+from slurm_plugins.adapter import SlurmBatchSystem, create
+from slurm_plugins.releases import KNOWN, release_of, unknown_among
+
+RECORDED = Path(__file__).parents[1] / "fixtures" / "slurm" / "25.05"
+NEW = "26.05"
+
+
+def _command(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def slurm(at: Path, commands: str, controller: str, **options: str) -> SlurmBatchSystem:
+    """Commands that print what Slurm 25.05 did, under versions of the caller's choice."""
+    config = (RECORDED / "config.txt").read_text().replace("25.05.8", controller)
+    (at / "config.txt").write_text(config)
+    _command(
+        at / "sinfo", f'[ "$1" = -V ] && echo "slurm {commands}" || cat {RECORDED}/busy.sinfo.txt'
+    )
+    asked = f"*-t*) cat {RECORDED}/busy.asked.txt;; *-u*) cat {RECORDED}/busy.names.txt;;"
+    _command(at / "squeue", f'case "$*" in {asked} *) cat {RECORDED}/busy.squeue.txt;; esac')
+    shown = f"*config*) cat {at}/config.txt;; *topology*) cat {RECORDED}/topology.txt;;"
+    _command(
+        at / "scontrol", f'case "$*" in {shown} *) cat {RECORDED}/busy.reservations.txt;; esac'
+    )
+    _command(at / "sdiag", f"cat {RECORDED}/busy.sdiag.txt")
+    _command(at / "sbatch", f"touch {at}/submitted; echo 4711")
+    _command(at / "scancel", f'echo "$*" >>{at}/cancelled')
+    path = f"{at}:/usr/bin:/bin"
+    return create({"environment": {"PATH": path}, "user": "root", **options})
+
+
+def request(at: Path) -> PilotRequest:
+    return PilotRequest(
+        pilot_id="p000009",
+        node="n8",
+        time_limit_s=600.0,
+        agent_argv=(sys.executable, "-c", "pass"),
+        log_path=at / "log",
+    )
+
+
+@pytest.mark.parametrize(
+    ("commands", "controller"),
+    [(f"{NEW}.1", "25.05.8"), ("25.05.8", f"{NEW}.0-0rc1"), ("20.11.9", "20.11.9")],
+    ids=["new commands", "new controller", "old"],
+)
+def test_an_unknown_release_is_seen_and_nothing_is_started(
+    tmp_path: Path, commands: str, controller: str
+) -> None:
+    system = slurm(tmp_path, commands, controller)
+    seen = system.snapshot()
+    assert seen.nodes
+    assert seen.jobs
+    assert seen.unread == ("release",)
+    assert not seen.is_complete, "a decision takes nothing from it"
+    (said,) = seen.failures
+    assert "BFT-1571" in said
+    assert "no pilot is started" in said
+    with pytest.raises(BatchSystemError) as caught:
+        system.launch_pilot(request(tmp_path))
+    assert caught.value.code == "BFT-1571"
+    assert "accept_release" in caught.value.next_step
+    assert not (tmp_path / "submitted").exists()
+    system.cancel_pilots(["9"])
+    assert (tmp_path / "cancelled").read_text().split()[-1] == "9"
+
+
+@pytest.mark.parametrize("accepted", ["", NEW, "26.11"])
+def test_the_policy_may_accept_one_release_by_name(tmp_path: Path, accepted: str) -> None:
+    system = slurm(tmp_path, f"{NEW}.2", f"{NEW}.2", accept_release=accepted)
+    assert system.snapshot().is_complete is (accepted == NEW)
+    found = {finding.code: finding.remedy for finding in system.findings()}
+    assert ("BFT-1571" in found) is (accepted != NEW)
+    assert NEW in found.get("BFT-1571", NEW)
+
+
+@pytest.mark.parametrize("release", KNOWN)
+def test_known_releases_need_no_word(tmp_path: Path, release: str) -> None:
+    system = slurm(tmp_path, f"{release}.3", f"{release}.0")
+    assert system.snapshot().failures == ()
+    assert system.launch_pilot(request(tmp_path)) == "4711"
+
+
+@pytest.mark.parametrize(
+    ("said", "release"),
+    [
+        ("slurm-wlm 22.05.8\n", "22.05"),
+        ("slurm 23.11.4", "23.11"),
+        ("24.05.0-0rc1", "24.05"),
+        ("slurm 25.05.3-1.el9", "25.05"),
+    ],
+)
+def test_versions(said: str, release: str) -> None:
+    assert release_of(said) == release
+    assert not unknown_among(release, accepted="")
+
+
+@pytest.mark.parametrize(
+    "said", ["", "slurm", "slurm 25", "25.5.1", "unknown", "x 25.05.1", "25.05.1\n;"]
+)
+def test_what_is_no_version(said: str) -> None:
+    with pytest.raises(ParseError):
+        release_of(said)
+
+
+def test_a_version_that_is_none_is_unread_not_unknown(tmp_path: Path) -> None:
+    seen = slurm(tmp_path, "next", "25.05.8").snapshot()
+    assert seen.unread == ("configuration",)
+    assert not seen.is_complete
+
+
+@pytest.mark.parametrize("accepted", ["25", "latest", 25.11, "25.11.2"])
+def test_only_a_release_can_be_accepted(accepted: object) -> None:
+    with pytest.raises(OptionError) as caught:
+        create({"accept_release": accepted})
+    assert caught.value.code == "BFT-1220"
