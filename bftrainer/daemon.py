@@ -210,7 +210,8 @@ class Daemon:
         self.incarnation = journal.begin_incarnation()
         journal.write_beside(keep_s=86_400.0 * self.policy.journal_days)
         self.keys = load_or_create_pair(self.options.state_dir / "daemon.key")
-        pilots_dir, is_for_all = self.options.state_dir / "pilots", self.policy.is_for_all
+        pilots_dir = Path(self.policy.pilots_dir or self.options.state_dir / "pilots")
+        is_for_all = self.policy.is_for_all
         ours = (journal, self.system, own_user(), self._clock, time.monotonic)
         self.pilots = PilotBook(*ours, as_submitter=is_for_all)
         self.refusals.as_submitter = is_for_all
@@ -220,7 +221,7 @@ class Daemon:
         self.plane = ControlPlane(
             journal=journal,
             policy=self.policy,
-            state_dir=self.options.state_dir,
+            pilots_dir=pilots_dir,
             incarnation=self.incarnation,
             keys=self.keys,
             listener=Listener(

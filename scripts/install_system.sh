@@ -11,8 +11,10 @@ venv)
 slurm)
   # The database without its service: the test cluster starts its own (--accounting).
   packages=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
-            slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core)
+            slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core
+            libfaketime) # for clocks that are wrong
   missing=0
+  compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null || missing=1
   for program in munged slurmctld slurmd sbatch srun squeue scontrol \
       slurmdbd mariadbd mariadb-install-db my_print_defaults sacct sacctmgr; do
     PATH="$PATH:/usr/sbin:/sbin" command -v "$program" >/dev/null || missing=1

@@ -9,6 +9,7 @@ last entry; trainers go on without one.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -45,6 +46,10 @@ class Trainers(Protocol):
 
     def observed_assignment(self) -> Mapping[str, str]:
         """Return the trainer that trains on each node."""
+
+
+# Trainer, user of the pilot, type of node, what it did, begin and end.
+_Span = tuple[str, str, str, Count, float, float]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,6 +92,8 @@ class Accountant:
         self.since_s, self.until_s, self.sums = kept.since_s, kept.until_s, kept.sums
         self._summed_s, self._entries = kept.summed_s, kept.entries
         self._added: Sums = {}
+        # Most pilots of a trainer have the same span of time in a look: with how many it was so.
+        self._spans: Counter[_Span] = Counter()
         self._written_s = kept.until_s
         had = {pilot: r.trainer_id for r in trainers.records.values() for _, pilot in r.workers}
         self._open = {
@@ -117,6 +124,7 @@ class Accountant:
             self._count(one, now_s, count)
         for pilot_id in self._open.keys() - self._pilots.pilots.keys():
             self._end(pilot_id, now_s)
+        self._settle()
         for pilot_id in [i for i, one in self._ended.items() if now_s > one.ended_s + ASKED_FOR_S]:
             del self._ended[pilot_id]
         self.until_s = now_s
@@ -138,6 +146,7 @@ class Accountant:
             self._span(one, one.begin_s, seen.end_s, _trained if one.trainer_id else _idle)
             one.until_s = max(one.until_s, seen.end_s)
             self._add(one, NodeTime(pilots=1))
+        self._settle()
         is_unknown = seen.ended_by is EndedBy.UNKNOWN
         if seen.ended_by is EndedBy.PREEMPTED or (is_unknown and one.pilot.farewell == SIGNAL):
             self._add(one, NodeTime(preempted=1, returned_s=_rest_s(one)))
@@ -214,20 +223,33 @@ class Accountant:
         self._add(one, NodeTime(pilots=1, given_back=int(is_given_back), returned_s=rest_s))
 
     def _span(self, one: _Counted, begin_s: float, end_s: float, count: Count) -> None:
-        for day, seconds in days(begin_s, end_s, self._policy().time_zone):
-            self._add(one, count(seconds), day)
+        node_type = self._type_of(one.pilot.record.node)
+        self._spans[one.trainer_id, one.pilot.record.user, node_type, count, begin_s, end_s] += 1
 
-    def _add(self, one: _Counted, time: NodeTime, day: str = "") -> None:
-        trainer = self._trainers.records.get(one.trainer_id)
-        whose = Whose(
-            day=day or day_of(one.until_s or self._clock(), self._policy().time_zone),
-            user=trainer.spec.user if trainer else one.pilot.record.user,
-            account=trainer.spec.account if trainer else "",
-            trainer_id=one.trainer_id,
-            node_type=self._type_of(one.pilot.record.node),
-        )
+    def _settle(self) -> None:
+        for (trainer_id, user, node_type, count, begin_s, end_s), n in self._spans.items():
+            for day, seconds in days(begin_s, end_s, self._policy().time_zone):
+                self._sum(self._whose(day, trainer_id, user, node_type), count(n * seconds))
+        self._spans.clear()
+
+    def _add(self, one: _Counted, time: NodeTime) -> None:
+        day = day_of(one.until_s, self._policy().time_zone)
+        record = one.pilot.record
+        self._sum(self._whose(day, one.trainer_id, record.user, self._type_of(record.node)), time)
+
+    def _sum(self, whose: Whose, time: NodeTime) -> None:
         add(self.sums, whose, time)
         add(self._added, whose, time)
+
+    def _whose(self, day: str, trainer_id: str, user: str, node_type: str) -> Whose:
+        trainer = self._trainers.records.get(trainer_id)
+        return Whose(
+            day=day,
+            user=trainer.spec.user if trainer else user,
+            account=trainer.spec.account if trainer else "",
+            trainer_id=trainer_id,
+            node_type=node_type,
+        )
 
     def _type_of(self, node: str) -> str:
         snapshot = self._seen.snapshot

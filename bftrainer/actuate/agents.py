@@ -40,9 +40,9 @@ class AgentBook:
     """What the daemon knows about agents."""
 
     def __init__(
-        self, *, state_dir: Path, policy: SitePolicy, incarnation: int, keys: KeyPair
+        self, *, pilots_dir: Path, policy: SitePolicy, incarnation: int, keys: KeyPair
     ) -> None:
-        self._pilots_dir = state_dir / "pilots"
+        self._pilots_dir = pilots_dir
         self.policy = policy
         self._incarnation = incarnation
         self._keys = keys

@@ -58,7 +58,7 @@ class ControlPlane:
         *,
         journal: Journal,
         policy: SitePolicy,
-        state_dir: Path,
+        pilots_dir: Path,
         incarnation: int,
         keys: KeyPair,
         listener: Listener,
@@ -70,7 +70,7 @@ class ControlPlane:
         self._listener, self._leaving, self._user_of = listener, leaving, user_of
         self.is_adopting = True
         self.agents = AgentBook(
-            state_dir=state_dir, policy=policy, incarnation=incarnation, keys=keys
+            pilots_dir=pilots_dir, policy=policy, incarnation=incarnation, keys=keys
         )
         self.server = AgentServer(
             keys=keys,

@@ -242,11 +242,16 @@ class Client:
 
     def _unreachable(self, problem: OSError) -> BftError:
         why = problem.strerror or str(problem) or type(problem).__name__
+        next_step = (
+            "Start it with 'bftrainer daemon', or name its socket with --socket, "
+            "BFTRAINER_SOCKET or BFTRAINER_STATE_DIR."
+        )
+        if isinstance(problem, PermissionError):
+            next_step = "Ask its administrator: it serves all users with 'run_as: submitter'."
         return BftError(
             "BFT-1101",
             f"No daemon can be reached at {self.socket_path} ({why}).",
-            "Start it with 'bftrainer daemon', or name its socket with --socket, "
-            "BFTRAINER_SOCKET or BFTRAINER_STATE_DIR.",
+            next_step,
             exit_code=ExitCode.DAEMON_UNREACHABLE,
         )
 

@@ -17,7 +17,8 @@ def policy_files(paths: Sequence[Path]) -> list[Path]:
     """Return the files in the order in which they count: those of a directory by name.
 
     Raises:
-        PolicyErrors: BFT-2101, -2103, a directory cannot be read or everyone may change it.
+        PolicyErrors: BFT-2101, -2103, a directory cannot be read or everyone may change it;
+            BFT-2102, there is no file in it.
     """
     found: list[Path] = []
     for path in paths:
@@ -34,6 +35,13 @@ def policy_files(paths: Sequence[Path]) -> list[Path]:
                 path, "BFT-2103", "Everyone may change this directory.", f"Run: chmod o-w {path}"
             )
         found += inside
+    if paths and not found:
+        raise _refuse(
+            paths[0],
+            "BFT-2102",
+            "This directory has no .yaml file.",
+            "Name a file, or another one.",
+        )
     return found
 
 

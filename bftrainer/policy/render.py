@@ -11,7 +11,7 @@ import textwrap
 from pathlib import Path
 
 from bftrainer.policy.model import SitePolicy
-from bftrainer.policy.schema import expectation, group, unit, yaml_value
+from bftrainer.policy.schema import expectation, group, restart, unit, yaml_value
 
 _HEAD = """\
 # Policy of bftrainer: what the administrator decides.
@@ -25,15 +25,21 @@ _DOCS = re.compile(r"docs/([a-z/-]+)\.md")
 _PAGE_HEAD = """\
 # Policy reference
 
-One YAML file, `bftrainer daemon --policy FILE`. Every setting has a default; a file that sets
-nothing is valid. `packaging/policy.yaml` holds all of them. The file must be a regular file, UTF-8,
-at most 256 KiB and not writable by everyone; anchors, aliases, tags, repeated keys and tabs are
-errors. Mistakes are reported as `file:line:column: code: cause next step`.
+YAML, `bftrainer daemon --policy FILE`. Every setting has a default; a file that sets nothing is
+valid. `packaging/policy.yaml` holds all of them. With several `--policy`, or a directory of `.yaml`
+files, the last file that sets it decides over a setting. Files must be regular, UTF-8, at most
+256 KiB and not writable by everyone; anchors, aliases, tags, repeated keys and tabs are errors.
+Mistakes are reported as `file:line:column: code: cause next step`.
+
+A [reload](../howto/operate.md#change-the-policy) changes every setting but those marked *restart*.
 
 | command | does |
 |---|---|
-| `bftrainer policy check FILE` | names all mistakes; exit code 8 |
-| `bftrainer policy show [FILE]` | prints the values in force and where each comes from |
+| `bftrainer policy check FILE...` | names all mistakes; exit code 8 |
+| `bftrainer policy show [FILE...]` | prints the values in force and where each comes from |
+| `bftrainer policy diff OLD NEW` | prints what differs, and when it takes effect |
+| `bftrainer policy test OLD NEW` | replays yesterday with both |
+| `bftrainer policy reload` | has the daemon read its policy again |
 | `bftrainer policy schema` | prints the JSON schema, for editors |
 
 | code | means |
@@ -74,6 +80,7 @@ def render_markdown() -> str:
         default = yaml_value(SitePolicy.model_fields[name].get_default())
         accepts = f"{_briefly(expectation(name))}{_counted(name)}"
         meaning = _DOCS.sub(r"[\1](../\1.md)", _meaning(name))
+        meaning += " *Restart.*" if restart(name) else ""
         parts.append(f"| `{name}` | {accepts} | `{default}` | {meaning} |\n")
     return "".join(parts)
 

@@ -135,7 +135,7 @@ class Plane:
         self._control = ControlPlane(
             journal=journal,
             policy=self._policy,
-            state_dir=self.directory,
+            pilots_dir=self.directory / "pilots",
             incarnation=incarnation,
             keys=self._keys,
             listener=Listener(received=self._received),

@@ -55,6 +55,7 @@ def test_the_login_node_reboots(cluster: SlurmTestCluster, tmp_path: Path) -> No
         site.is_unharmed()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
 def test_the_state_directory_is_full(
     cluster: SlurmTestCluster, small_disk: Path, tmp_path: Path

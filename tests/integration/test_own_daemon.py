@@ -74,6 +74,7 @@ def researcher(cluster: SlurmTestCluster, tmp_path: Path) -> Iterator[Researcher
     finally:
         one.says("down", "--now")
         cluster.command("scancel", "--name=bftrainer-daemon")
+        cluster.command("scancel", "--partition=scavenge")  # of a daemon that is not there
         # Where two jobs end on a node at once, slurmd 22.05 may lose one end for 65 s.
         wait_for(lambda: not one.pilots(), what="no pilot is left")
 
@@ -175,8 +176,13 @@ def test_the_daemons_job_is_requeued_and_training_goes_on(
     again = researcher.says("up")
     assert again.returncode == ExitCode.ALREADY_RUNNING
     assert f"job {job} is pending" in again.stderr
-    assert cluster.command("scontrol", "update", f"JobId={job}", "StartTime=now").is_ok
-    wait_for(socket.exists, what="it is back")
+
+    def is_back() -> bool:
+        # Slurm holds it for two minutes (BeginTime), perhaps only after its end is complete.
+        cluster.command("scontrol", "update", f"JobId={job}", "StartTime=now")
+        return socket.exists()
+
+    wait_for(is_back, interval_s=0.5, what="it is back")
     view = wait_for(
         lambda: v if len((v := client.trainer(trainer)).observed_nodes) == 2 else None,
         what="it found its workers",

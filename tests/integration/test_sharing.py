@@ -29,7 +29,9 @@ def around_now() -> str:
 
 
 def test_limits_and_blackouts_as_users_see_them(tmp_path: Path) -> None:
-    limited = POLICY + 'max_nodes_by_user: {"*": 1}\n'
+    elsewhere = tmp_path / "shared" / "pilots"  # as on several hosts
+    policy = f"{POLICY}pilots_dir: {elsewhere}\n"
+    limited = policy + 'max_nodes_by_user: {"*": 1}\n'
     with Site.open(tmp_path, n_nodes=2, policy=limited, options=()) as site:
         path = site.sidecar.state_dir / "policy.yaml"
 
@@ -51,7 +53,7 @@ def test_limits_and_blackouts_as_users_see_them(tmp_path: Path) -> None:
         second = site.client.submit(light_spec(tmp_path / "c")).record.trainer_id
         told(second, "and the policy allows 1 at once (max_nodes_by_user)")
 
-        with_policy(POLICY + f"blackouts: [{around_now()}]\n")
+        with_policy(policy + f"blackouts: [{around_now()}]\n")
         site.observed(trainer, 0)
         told(trainer, "which has begun")
         wait_for(
@@ -59,12 +61,14 @@ def test_limits_and_blackouts_as_users_see_them(tmp_path: Path) -> None:
             what="the nodes are given back",
         )
 
-        with_policy(POLICY)
+        with_policy(policy)
         site.observed(trainer, 1)
         site.observed(second, 1)
         site.client.cancel(trainer, now=True)
         site.client.cancel(second, now=True)
         site.sidecar.stop()
+        assert list(elsewhere.glob("p*/agent.log"))
+        assert not (site.sidecar.state_dir / "pilots").exists()
         again = list(recorded.take_again(site.sidecar.entries()))
     assert len(again) > 4
     assert all(one.is_equal for one in again)

@@ -42,11 +42,11 @@ def cluster() -> Iterator[SlurmTestCluster]:
         yield running
 
 
-def sidecar_of(cluster: SlurmTestCluster, state_dir: Path) -> DaemonProcess:
+def sidecar_of(cluster: SlurmTestCluster, state_dir: Path, partition: str = "bf") -> DaemonProcess:
     return DaemonProcess(
         state_dir,
         batch_system="slurm",
-        batch_options=cluster.config.batch_options(),
+        batch_options={**cluster.config.batch_options(), "pilot_partition": partition},
         policy=POLICY,
     )
 
@@ -104,12 +104,18 @@ def test_eight_nodes_are_emptied_by_the_switch_and_without_a_daemon(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("partition", ["bf", "bf2"])
 def test_two_daemons_of_one_user_leave_each_others_nodes_alone(
-    cluster: SlurmTestCluster, tmp_path: Path
+    cluster: SlurmTestCluster, tmp_path: Path, partition: str
 ) -> None:
-    """Both number their pilots p000001 and so on, in one partition."""
+    """Both number their pilots p000001 and so on, in one partition or in two."""
     half = N // 2
-    first, second = (sidecar_of(cluster, tmp_path / name) for name in ("first", "second"))
+    if partition != "bf":
+        made = ("scontrol", "create", f"PartitionName={partition}", "Nodes=ALL", "PriorityTier=1")
+        done = cluster.command(*made, "PreemptMode=CANCEL", "MaxTime=UNLIMITED", "State=UP")
+        assert done.is_ok, done.stderr
+    first = sidecar_of(cluster, tmp_path / "first")
+    second = sidecar_of(cluster, tmp_path / "second", partition)
     try:
         for sidecar in (first, second):
             sidecar.start()
@@ -142,12 +148,12 @@ def test_two_daemons_of_one_user_leave_each_others_nodes_alone(
         wait_for(lambda: _looks(first) > looks + 5, what="polls")
         assert _jobs(cluster) == running
 
-        # An ordinary job gets the nodes of both; nobody is preempted.
-        set_preempt_mode(cluster, "OFF")
+        # An ordinary job gets the nodes of both. In one partition nobody is preempted for it.
+        set_preempt_mode(cluster, "OFF" if partition == "bf" else "CANCEL")
         job = cluster.submit(n_nodes=N, duration_s=1)
         wait_for(lambda: cluster.started_s(job), what="the job starts")
         for sidecar in (first, second):
-            assert sidecar.client.status().give_backs >= half
+            assert partition != "bf" or sidecar.client.status().give_backs >= half
             assert "journal: it" not in sidecar.log.read_text()  # no pilot of unknown number
         for sidecar, trainer in zip((first, second), trainers, strict=True):
             sidecar.client.cancel(trainer, now=True)

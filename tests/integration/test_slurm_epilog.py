@@ -108,7 +108,7 @@ def test_an_epilog_is_measured_and_planned_starts_do_not_wait_for_it(
     # One of the two stays free now. The other one is planned for somebody.
     node = wait_for(training, what="it trains again")
     asked_s = time.time()
-    begins = (f"--nodelist={node}", "--begin=now+20")
+    begins = (f"--nodelist={node}", f"--begin=now+{EPILOG_S + 12}")
     planned = cluster.submit(n_nodes=1, duration_s=5, extra_args=begins)
     system = create(cluster.config.batch_options())
     (start_s,) = (j.start_s for j in whole_look(system).jobs or () if j.job_id == planned)

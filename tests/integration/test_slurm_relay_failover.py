@@ -84,7 +84,7 @@ def test_the_backup_controllers_jobs_are_told_by_its_relay(
             first.start()
             wait_for(lambda: relays.telling == 1, what="the first tells")
             hook = RelayedHook(relays, Heard("bf", lambda: 0))
-            assert not hook.hears_all
+            wait_for(lambda: not hook.hears_all, what="it knows that one is missing")
             second.start()
             wait_for(lambda: hook.hears_all, what="the second waits for its controller")
             assert not cluster.second_file.exists()

@@ -156,6 +156,20 @@ def test_nobody_submits_or_changes_in_the_name_of_another(
     assert site.client.trainer(alice.trainer_id).record.state is TrainerState.RUNNING
 
 
+def test_a_daemon_for_one_user_says_so_to_others(site: SharedSite) -> None:
+    eve, place = site.people[-1], site.root / "one"
+    place.mkdir(mode=0o755)
+    owner = site.service.account
+    with socket.socket(socket.AF_UNIX) as closed:
+        closed.bind(str(place / "daemon.sock"))
+        for path, mode in ((place, 0o755), (place / "daemon.sock", 0o600)):
+            os.chown(path, owner.pw_uid, owner.pw_gid)
+            path.chmod(mode)
+        done = eve.says("status", "--socket", str(place / "daemon.sock"))
+    assert "BFT-1101" in done.stderr
+    assert "run_as: submitter" in done.stderr
+
+
 def test_others_see_names_and_sizes_but_no_secrets(trainings: list[Training]) -> None:
     alice, *_, eve = trainings
     shown = eve.person.does("status", alice.trainer_id, "--json")

@@ -286,3 +286,23 @@ def test_a_pilot_that_came_after_the_look_is_in_nobodys_way_where_pilots_come_la
     assert given_back(last, held("n1", "n2")).releases == ()
     shown = replace(last, nodes=_busy(2, "n1", "n2"))
     assert len(given_back(shown, held("n1", "n2")).releases) == 2
+
+
+# ---- nodes of another daemon -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(("wanted", "ours"), [(1, 1), (2, 2), (4, 2), (5, 0)])
+def test_with_another_daemons_nodes_each_gives_back_its_own(wanted: int, ours: int) -> None:
+    """Its pilots give way to the same jobs; ours do not wait for them."""
+    theirs = [
+        replace(running(str(k), f"n{k}"), pilot_id=f"p00000{k}.0123abcd", partitions=("bf",))
+        for k in (3, 4)
+    ]
+    seen = snapshot(_busy(4, "n1", "n2", "n3", "n4"), [pending("7", wanted), *theirs])
+    given = given_back(seen, held("n1", "n2"))
+    assert len(given.releases) == ours
+    assert {release.node for release in given.releases} <= {"n1", "n2"}
+    # The last two are no one's to give if they are ordinary jobs'.
+    plain = [replace(job, pilot_id=None) for job in theirs]
+    seen = snapshot(_busy(4, "n1", "n2", "n3", "n4"), [pending("7", wanted), *plain])
+    assert len(given_back(seen, held("n1", "n2")).releases) == (ours if wanted <= 2 else 0)

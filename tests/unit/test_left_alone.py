@@ -178,3 +178,18 @@ def test_a_decision_written_before_there_was_either_can_be_read() -> None:
     plain = canonical.to_plain(given)
     del plain["cooling"], plain["settled_until_s"]
     assert canonical.from_plain(plain, DecisionInput) == given
+
+
+def test_another_budget_counts_what_was_before() -> None:
+    """The policy was read again: rescales within the hour count under the new limit, too."""
+    budget = RescaleBudget(2)
+    for at_s in (10.0, 20.0):
+        budget.on_rescaled("t1", _rescaled(1, "n1", "n2"), at_s)
+    budget.limit = 3
+    assert budget.used_up(20.0) == {}
+    budget.on_rescaled("t1", _rescaled(1, "n1", "n2"), 30.0)
+    assert budget.used_up(30.0) == {"t1": 10.0 + SPAN_S}
+    budget.limit = 1
+    assert budget.used_up(30.0) == {"t1": 30.0 + SPAN_S}
+    budget.limit = None
+    assert budget.used_up(30.0) == {}

@@ -55,6 +55,15 @@ def test_who_could_not_be_told_is_cancelled(book: PilotBook) -> None:
     assert book.release([GOES]) == ["71"]
 
 
+def test_a_cancel_that_fails_again_is_logged_once(
+    book: PilotBook, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        book.cancel(["71"])  # nobody answers
+    assert len(caplog.records) == 1
+    assert "cancelling pilots 71 failed" in caplog.text
+
+
 def test_a_release_counts_once(book: PilotBook) -> None:
     _look(book, RUNS)
     assert book.release([GOES]) == ["71"]

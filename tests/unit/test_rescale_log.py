@@ -40,6 +40,22 @@ class LoggedDriver(Driver):
         return self.new
 
 
+def test_times_of_another_policy_are_repeated() -> None:
+    d = LoggedDriver()
+    d.target("n1")
+    slow = d.on("n1")
+    d._handle(stimuli.LimitsSet(join_window_s=0.0, start_timeout_s=5.0, no_progress_s=7.0))
+    assert (d.machine.join_window_s, d.machine.stall.lease_s) == (0.0, 7.0)
+    d.wait(5.1)  # 60 s before
+    assert d.killed() == {slow: "too slow to start"}
+    d.form("n1")
+    assert d.records
+    for record in d.records:
+        steps = list(repeat(record))
+        assert all(step.is_equal for step in steps)
+        assert timeline(steps)
+
+
 def test_a_start_and_a_grow_are_a_record_each() -> None:
     d = LoggedDriver()
     d.form("n1")

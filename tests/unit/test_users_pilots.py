@@ -121,7 +121,7 @@ def test_numbers_follow_no_names_of_users(tmp_path: Path) -> None:
 
 def test_its_files_are_returned_and_work_wherever_the_user_writes_them(tmp_path: Path) -> None:
     book = AgentBook(
-        state_dir=tmp_path / "state", policy=SitePolicy(), incarnation=1, keys=generate_pair()
+        pilots_dir=tmp_path / "pilots", policy=SitePolicy(), incarnation=1, keys=generate_pair()
     )
     book.endpoint = "tcp://127.0.0.1:4000"
     keys = generate_pair()

@@ -13,6 +13,15 @@ _TOGETHER = "Agents learn heartbeat_s and lease_s when they connect, and agent_t
 class PilotSettings(SettingsGroup):
     """How nodes are held: pilots, and the agents in them."""
 
+    pilots_dir: str | None = _setting(
+        None,
+        "",
+        "Where the files of pilots that run as the daemon's user lie: an absolute path that all "
+        "nodes see; null: pilots in the state directory (docs/howto/slurm-site.md).",
+        pattern=r"^/",
+        max_length=4096,
+        restart="Pilots find their files there.",
+    )
     max_nodes: int | None = _setting(
         None,
         "nodes",
