@@ -73,6 +73,7 @@ class Draining:
         """Give all nodes back within the limit."""
         now_s = self._clock()
         drain = Drain(by=by, since_s=now_s, deadline_s=now_s + limit_s)
+        self._pilots.keep_retired()  # the limit may be another one than before
         self._note(drain)
         self._start(drain)
         LOG.warning("%s", self.sentence())

@@ -113,6 +113,8 @@ class Sight:
             cooling_nodes=self._texts(view.cooling_nodes),
             left_out=self._texts(view.left_out),
             failures=self._texts(view.failures),
+            # Values of a file that may be the administrator's alone.
+            policy_notes=view.policy_notes if is_trusted(self.peer, "") else (),
         )
 
     def nodes(self, views: Iterable[NodeView]) -> list[NodeView]:

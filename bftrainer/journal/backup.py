@@ -25,7 +25,7 @@ from bftrainer.journal.schema import HEAD_REVISION
 
 JOURNAL_NAME = "journal.db"
 MARK_SUFFIX = ".mark"
-BUSY_TIMEOUT_S = 30.0
+BUSY_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +120,9 @@ def _copy(journal: Path, draft: Path) -> None:
         closing(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S)) as source,
         closing(sqlite3.connect(draft)) as target,
     ):
+        # Of a lock, Python's ``backup`` waits for ever; a reader that has begun meets none.
+        source.execute("BEGIN")
+        source.execute("SELECT count(*) FROM meta").fetchone()
         source.backup(target)
         target.execute("PRAGMA journal_mode=DELETE")  # one file
     _sync(draft)

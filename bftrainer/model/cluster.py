@@ -95,6 +95,7 @@ class Partition:
     n_nodes_max: int | None = None
     tier: int = 0  # jobs of a higher tier come first
     is_exclusive: bool = False  # its jobs do not share nodes
+    ADDED: ClassVar = frozenset({"accepts"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +194,7 @@ class Snapshot:
     unread: tuple[str, ...] = ()
     closed: str = ""  # why no pilot could be submitted or started, one sentence
     queue_model: str = "printed"  # how its scheduler treats pending jobs (bftrainer.queue.models)
+    ADDED: ClassVar = frozenset({"closed"})
 
     @property
     def is_complete(self) -> bool:

@@ -9,6 +9,7 @@ JSON object: how the command of the batch system ended, or why it was not run.
 
 from __future__ import annotations
 
+import grp
 import json
 import os
 import pwd
@@ -244,8 +245,6 @@ def account_of(request: Request, config: Config) -> pwd.struct_passwd:
 
 
 def _group_name(gid: int) -> str:
-    import grp  # noqa: PLC0415 - for sites that allow by group
-
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:
@@ -318,9 +317,10 @@ def _beside(
                 kill(child, signal.SIGKILL)
             except OSError:
                 continue  # and nobody waits for it: it may hang in a file system
-    if not raw:
-        raise Refused("BFT-1530", "The command's process ended without an answer")
-    answer: dict[str, Any] = json.loads(raw)  # of our own code
+    try:
+        answer: dict[str, Any] = json.loads(raw)  # of our own code, if it came so far
+    except ValueError:
+        raise Refused("BFT-1530", "The command's process ended without an answer") from None
     return answer
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from bftrainer.errors import BatchSystemError
 from bftrainer.model.cluster import JobState, NodeState, Presence, Snapshot
+from bftrainer.model.ended import EndedBy
 from bftrainer.poll.batch_system import BatchSystem
 from tests.conformance.words import (
     ClusterDriver,
@@ -171,8 +172,12 @@ class BatchSystemConformance:
         ids = [died, left, asked, forced]
         for job_id in ids:
             wait_absent(system, job_id)
-        has_failed = {i: seen.has_failed for i, seen in system.pilot_states(ids).items()}
+        states = system.pilot_states(ids)
+        has_failed = {i: seen.has_failed for i, seen in states.items()}
         assert has_failed == {died: True, left: False, asked: False, forced: False}
+        by_itself = {states[i].ended_by for i in (died, left)}
+        assert by_itself <= {EndedBy.ITSELF, EndedBy.UNKNOWN}
+        assert all(states[i].ended_by is not EndedBy.PREEMPTED for i in ids)
 
     def test_second_pilot_of_a_node_waits_for_the_first(
         self, system: BatchSystem, cluster: ClusterDriver
@@ -307,6 +312,7 @@ class BatchSystemConformance:
         gone = [i for i, s in states.items() if s.presence is Presence.ABSENT]
         assert len(gone) == 1, states
         assert not states[gone[0]].has_failed
+        assert states[gone[0]].ended_by in (EndedBy.PREEMPTED, EndedBy.UNKNOWN)
         its_lines = functools.partial(log_lines, requests[gone[0]])
         wait_for(
             lambda: its_lines()[-1:] == ["asked to leave"], what="the request in the pilot's log"

@@ -5,6 +5,7 @@ docs/howto/operate.md ("Accidents") says what an administrator sees of each.
 
 from __future__ import annotations
 
+import getpass
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -185,7 +186,7 @@ def set_partition(cluster: SlurmTestCluster, state: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [("--full",), pytest.param(("--user=root",), marks=pytest.mark.long)]
+    "options", [("--full",), pytest.param((f"--user={getpass.getuser()}",), marks=pytest.mark.long)]
 )
 def test_all_pilots_are_cancelled(
     cluster: SlurmTestCluster, site: AccidentSite, options: tuple[str, ...]

@@ -15,6 +15,7 @@ from bftrainer.policy import load_policy, policy_hash
 from bftrainer.reloading import KIND, PolicyChanged
 from bftrainer.simulate import recorded
 from tests.integration.daemon_scripts import light_spec
+from tests.integration.test_watchdog import NotifySocket
 from tests.support.site import Site
 from tests.support.waiting import wait_for
 
@@ -30,8 +31,10 @@ def in_force(site: Site, hash_: str) -> StatusView:
 
 
 def test_a_policy_is_read_again_in_whole_or_not_at_all(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    systemd = NotifySocket(tmp_path / "notify")
+    monkeypatch.setenv("NOTIFY_SOCKET", systemd.environ["NOTIFY_SOCKET"])
     with Site.open(tmp_path, n_nodes=2, policy=POLICY + "max_nodes: 1\n", options=()) as site:
         path, socket = site.sidecar.state_dir / "policy.yaml", str(site.client.socket_path)
         first = site.client.status().policy_hash
@@ -43,6 +46,9 @@ def test_a_policy_is_read_again_in_whole_or_not_at_all(
         os.kill(site.sidecar.pid, signal.SIGHUP)
         second = policy_hash(load_policy(path))
         assert in_force(site, second).policy_notes == ()
+        heard = systemd.hear()
+        assert "READY=1" in heard[heard.index("RELOADING=1") :]
+        systemd.close()
         site.observed(trainer, 2)
 
         # Mistakes change nothing; status and the verb say what they are.
@@ -56,6 +62,7 @@ def test_a_policy_is_read_again_in_whole_or_not_at_all(
         assert view.policy_hash == second
         assert "refused" in view.policy_notes[0]
         assert "p_jmx" in view.policy_notes[0]
+        assert "asked to reload the policy: BFT-2100" in site.sidecar.log.read_text()
 
         # What needs a restart stays as it was, and is named.
         path.write_text(POLICY + "max_nodes: 1\nheartbeat_s: 1\n")

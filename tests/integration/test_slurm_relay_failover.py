@@ -97,14 +97,19 @@ def test_the_backup_controllers_jobs_are_told_by_its_relay(
             cluster.submit(n_nodes=1, duration_s=0, limit_s=60, extra_args=("--hold",))
             wait_for(lambda: told(1), what="a job of the first")
             assert cluster.command("scontrol", "takeover").is_ok
+            ping = ("scontrol", "ping")
+            wait_for(lambda: "DOWN" in cluster.command(*ping).stdout, what="the first is gone")
             wait_for(lambda: cluster.command("sinfo").is_ok, what="the backup answers")
 
             def is_told() -> bool:
                 cluster.submit(n_nodes=1, duration_s=0, limit_s=60, extra_args=("--hold",))
-                return told(2)
+                return relays.telling == 2 and "submit" in cluster.second_file.read_text()
 
-            wait_for(is_told, what=f"a job of {BACKUP}", interval_s=1.0)
-            assert relays.telling == 2
+            wait_for(is_told, what=f"{BACKUP} has a file, and its relay reads it", interval_s=1.0)
+            told(0)
+            users.clear()
+            cluster.submit(n_nodes=1, duration_s=0, limit_s=60, extra_args=("--hold",))
+            wait_for(lambda: told(1), what=f"a job of {BACKUP}")
             assert hook.hears_all
             assert set(users) == {"nobody"}
             assert "lost" not in relays.counts()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +14,7 @@ from typing import Any, cast
 import click
 import pytest
 
+from bftrainer.api.privacy import Sight
 from bftrainer.api.service import Peer
 from bftrainer.cli.main import cli, main
 from bftrainer.daemon import Daemon
@@ -20,6 +23,7 @@ from bftrainer.observability.metrics import MetricsRegistry
 from bftrainer.policy import PolicyErrors, SitePolicy, load_policy_file
 from bftrainer.policy.schema import json_schema
 from bftrainer.service import DaemonService
+from tests.support.memory_service import MemoryService
 
 Capture = pytest.CaptureFixture[str]
 ERROR = re.compile(r"error BFT-\d{4}: \S.*[.?!]\nnext: \S.*\n\Z")
@@ -132,6 +136,15 @@ def test_what_only_an_administrator_may_do(what: str) -> None:
         not_permitted(what)
     assert caught.value.code == "BFT-1005"
     assert caught.value.exit_code == ExitCode.NOT_PERMITTED
+
+
+@pytest.mark.parametrize(("uid", "is_told"), [(0, True), (os.geteuid(), True), (54_321, False)])
+def test_mistakes_of_a_policy_are_told_to_administrators_only(
+    uid: int, tmp_path: Path, *, is_told: bool
+) -> None:
+    view = replace(MemoryService(tmp_path).status(), policy_notes=("max_nodes is many.",))
+    sight = Sight.of(Peer(uid=uid, user="someone", pid=1), (), is_own=False)
+    assert bool(sight.status(view).policy_notes) is is_told
 
 
 # ---- the policy ------------------------------------------------------------------------------

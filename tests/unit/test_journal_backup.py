@@ -156,6 +156,20 @@ def test_what_cannot_be_copied_is_said(state: Path, tmp_path: Path) -> None:
     assert not [path for path in state.iterdir() if path.name.startswith(".")]
 
 
+def test_a_journal_that_only_its_daemon_may_open_is_not_waited_for(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bftrainer.journal.backup.BUSY_TIMEOUT_S", 0.1)
+    with closing(sqlite3.connect(state / JOURNAL_NAME, isolation_level=None)) as own:
+        own.execute("PRAGMA locking_mode=EXCLUSIVE")  # as of a daemon on a shared file system
+        own.execute("BEGIN IMMEDIATE")
+        own.execute("COMMIT")
+        with pytest.raises(BftError) as raised:
+            back_up(state / JOURNAL_NAME, tmp_path / "copy")
+    assert raised.value.code == "BFT-2208"
+    assert list(tmp_path.iterdir()) == [state]
+
+
 def test_the_verbs_say_what_they_did(state: Path, tmp_path: Path) -> None:
     def run(*argv: str) -> str:
         done = CliRunner().invoke(cli, ["journal", *argv, "--state-dir", str(state)])

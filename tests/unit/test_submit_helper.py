@@ -38,7 +38,7 @@ CANCEL: dict[str, Any] = {"do": "cancel", "user": "alice", "jobs": ["7", "8"], "
 # It says as whom it runs, and with what.
 SBATCH = """\
 #!/bin/sh
-id -u; id -G; umask; pwd; ulimit -c
+id -u; id -G; umask; pwd; ulimit -c; sed -n 's/^Cap[PEA][rfm][mfb]:[^0]*//p' /proc/self/status
 echo --; env -u PWD -u OLDPWD -u SHLVL -u _ | sort
 echo --; printf '%s\\n' "$@"
 echo --; cat
@@ -170,7 +170,9 @@ def test_a_pilot_is_submitted_with_the_rights_of_its_user_and_no_others(site: Si
     account = pwd.getpwnam(site.alice)
     who, variables, options, script = answer["stdout"].split("--\n", 3)
     groups = os.getgrouplist(site.alice, account.pw_gid)
-    assert who.split() == [str(account.pw_uid), *map(str, groups), "0077", "/", "0"]
+    no_capabilities = ["0" * 16] * 3  # permitted, effective, ambient
+    identity = [str(account.pw_uid), *map(str, groups), "0077", "/", "0"]
+    assert who.split() == [*identity, *no_capabilities]
     assert variables.splitlines() == [
         "BFT_GRACE_S=60",
         f"HOME={site.home}",
@@ -202,6 +204,12 @@ def test_a_refused_pilot_leaves_no_secrets(site: Site) -> None:
     answer = site.asked(SUBMIT)
     assert (answer["status"], answer["stderr"]) == (1, "Invalid account\n")
     assert not site.pilots()
+
+
+@needs_root
+def test_a_user_who_ends_what_acts_for_him_gets_no_answer(site: Site) -> None:
+    (site.root / "sbatch").write_text("#!/bin/sh\nkill -KILL $PPID\n")
+    assert site.asked(SUBMIT)["error"]["code"] == "BFT-1530"
 
 
 @needs_root

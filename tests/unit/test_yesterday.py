@@ -30,7 +30,8 @@ def write_journal(path: Path) -> None:
         (T0 + 2 * HOUR_S, ("n1", "n3"), (pilot("n1"),)),
         (T0 + 3 * HOUR_S, ("n1", "n3"), (pilot("n1"),)),
     )
-    with Journal.open(path, clock=lambda: T0) as journal:
+    clock_s = T0
+    with Journal.open(path, clock=lambda: clock_s) as journal:
         journal.begin_incarnation()
         for name, user in (("a", "ann"), ("b", "bob")):
             spec = TrainerSpec(name=name, user=user, script="/s.py", n_max=2, curve=CURVE)
@@ -50,6 +51,7 @@ def write_journal(path: Path) -> None:
             )
             plan = Fold(memory=Memory(), settings=settings).decide(seen, pilots, ())
             taken = DecisionRecord(event=None, input=given, policy_hash="x", plan=plan, took_ms=1.0)
+            clock_s = at_s
             journal.append("decision", taken)
 
 

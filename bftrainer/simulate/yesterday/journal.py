@@ -6,10 +6,9 @@ ours, and until when. Who would have used the nodes otherwise, it does not tell.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
 from dataclasses import dataclass, field
 
-from bftrainer.canonical import CanonicalError
 from bftrainer.errors import ExitCode, UsageError
 from bftrainer.journal.journal import Journal
 from bftrainer.journal.records import JournalEntry
@@ -40,32 +39,25 @@ def past_of(journal: Journal, hours: float) -> Past:
     Raises:
         UsageError: BFT-1549, there are too few decisions in it.
     """
-    inputs = list(_decisions(journal.entries(KIND)))
-    seen = [given for given in inputs if given is not None]
-    unread = len(inputs) - len(seen)
-    begin_s = max((given.now_s for given in seen), default=0.0) - hours * HOUR_S
-    seen = [given for given in seen if given.now_s >= begin_s and given.snapshot.nodes]
-    if len(seen) < 2 or seen[0].now_s >= seen[-1].now_s:
+    last = journal.latest(KIND)
+    begin_s = last.at_s - hours * HOUR_S if last else 0.0
+    seen = _Seen()
+    for entry in journal.entries(KIND):
+        if entry.at_s >= begin_s:
+            seen.add(entry)
+    if not seen.begin_s < seen.end_s:
         raise UsageError(
             "BFT-1549",
             "The journal has no two decisions in these hours.",
             "Name the journal.db of a daemon that has run, or more --hours.",
             exit_code=ExitCode.VALIDATION_FAILED,
         )
-    span_s = seen[0].now_s, seen[-1].now_s
+    span_s = seen.begin_s, seen.end_s
     records = [r for r in journal.trainers() if _was_there(r, span_s)]
     workload = TrainerWorkload(
         name="of the journal", submissions=tuple(_submission(r, span_s[0]) for r in records)
     )
-    return Past(trace=_trace(seen, span_s), workload=workload, decisions=len(seen), unread=unread)
-
-
-def _decisions(entries: Iterable[JournalEntry]) -> Iterator[DecisionInput | None]:
-    for entry in entries:
-        try:
-            yield entry.payload_as(DecisionRecord).input
-        except CanonicalError:  # of another release
-            yield None
+    return Past(trace=seen.trace(), workload=workload, decisions=seen.decisions, unread=seen.unread)
 
 
 def _available(given: DecisionInput) -> set[str]:
@@ -77,44 +69,56 @@ def _available(given: DecisionInput) -> set[str]:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Columns:
-    """Fragments as they are found."""
+class _Seen:
+    """What the decisions so far tell; decisions themselves are not kept."""
 
-    node: list[int] = field(default_factory=list)
-    start_s: list[float] = field(default_factory=list)
-    end_s: list[float] = field(default_factory=list)
+    begin_s: float = math.inf
+    end_s: float = -math.inf
+    decisions: int = 0
+    unread: int = 0
+    _types: dict[str, str] = field(default_factory=dict)  # of all nodes
+    _since_s: dict[str, float] = field(default_factory=dict)  # of those available now
+    _fragments: list[tuple[str, float, float]] = field(default_factory=list)
 
-    def add(self, node: int, start_s: float, end_s: float) -> None:
+    def add(self, entry: JournalEntry) -> None:
+        """Read the next decision."""
+        record = entry.payload_if(DecisionRecord)
+        if record is None:
+            self.unread += 1
+            return
+        given = record.input
+        if given.snapshot.nodes is None:
+            return
+        self.decisions += 1
+        self.begin_s = min(self.begin_s, given.now_s)
+        self.end_s = max(self.end_s, given.now_s)
+        self._types |= {node.name: node.node_type for node in given.snapshot.nodes}
+        now = _available(given) & nodes_by_name(given.snapshot.nodes).keys()
+        for name in self._since_s.keys() - now:
+            self._close(name, given.now_s)
+        for name in now - self._since_s.keys():
+            self._since_s[name] = given.now_s
+
+    def trace(self) -> Fragments:
+        """Return what was available when; all of it ends with the last decision."""
+        for name in list(self._since_s):
+            self._close(name, self.end_s)
+        names = sorted(self._types)
+        index = {name: i for i, name in enumerate(names)}
+        return make_fragments(
+            names=names,
+            node=[index[name] for name, _, _ in self._fragments],
+            start_s=[start_s for _, start_s, _ in self._fragments],
+            end_s=[end_s for _, _, end_s in self._fragments],
+            span_s=(self.begin_s, self.end_s),
+            node_types=[self._types[name] for name in names],
+            source="the journal",
+        )
+
+    def _close(self, name: str, end_s: float) -> None:
+        start_s = self._since_s.pop(name)
         if end_s > start_s:
-            self.node.append(node)
-            self.start_s.append(start_s)
-            self.end_s.append(end_s)
-
-
-def _trace(seen: list[DecisionInput], span_s: tuple[float, float]) -> Fragments:
-    types = {n.name: n.node_type for given in seen for n in given.snapshot.nodes or ()}
-    names = sorted(types)
-    index = {name: i for i, name in enumerate(names)}
-    since_s: dict[str, float] = {}
-    found = _Columns()
-    for given in seen:
-        shown = nodes_by_name(given.snapshot.nodes or ()).keys()
-        now = _available(given) & shown
-        for name in since_s.keys() - now:
-            found.add(index[name], since_s.pop(name), given.now_s)
-        for name in now - since_s.keys():
-            since_s[name] = given.now_s
-    for name, start_s in since_s.items():
-        found.add(index[name], start_s, span_s[1])
-    return make_fragments(
-        names=names,
-        node=found.node,
-        start_s=found.start_s,
-        end_s=found.end_s,
-        span_s=span_s,
-        node_types=[types[name] for name in names],
-        source="the journal",
-    )
+            self._fragments.append((name, start_s, end_s))
 
 
 def _was_there(record: TrainerRecord, span_s: tuple[float, float]) -> bool:
