@@ -331,7 +331,8 @@ class Daemon:
         snapshot = self.pilots.recognised(snapshot)
         known = snapshot.with_last_known(self.seen.snapshot)
         self.seen.snapshot = self._announced.add_to(known, began)
-        self.poller.saw(snapshot, is_unshown=self._announced.is_unshown)
+        is_unshown, owes_node = self._announced.is_unshown, self.harm.owes_node
+        self.poller.saw(snapshot, is_unshown=is_unshown, owes_node=owes_node)
         for pilot_id in self.pilots.observe(snapshot, looked_s):
             self._pilot_ended(pilot_id)
         # Before the next decision, which measures what ordinary jobs noticed.

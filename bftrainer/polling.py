@@ -27,7 +27,7 @@ LOG = logging.getLogger("bftrainer.polling")
 LONGEST_RESTS: Final = {False: 5.0, True: 2.0}  # in intervals; by has_hook
 LONGEST_CALLED_RESTS: Final = {False: 5.0, True: 2.0}  # in intervals without the hook; by has_hook
 CHANGED_S: Final = 0.3  # until a change shows in a poll
-AGAIN_S: Final = (1.0, 2.0, 4.0)  # until a completing node is idle
+AGAIN_S: Final = (1.0, 2.0, 4.0)  # until a completing node is idle, or a job has its node
 RECHECK_S: Final = 5.0  # orders between polls delay the next one
 CYCLES_ASKED: Final = 10.0  # reads per scheduler cycle, while something waits for it
 
@@ -83,6 +83,7 @@ class Poller:
         self._counts: Counter[str] = Counter()
         self._cycle_asked_s = -math.inf
         self._completing: dict[str, int] = {}  # node -> consecutive snapshots
+        self._owing = 0  # consecutive snapshots in which a job lacked a node that we released
         self._announcer: Announcer | None = None
         self._was_answered = True  # the last poll
         self._can_be_told, self._why_not_told = True, ""
@@ -118,10 +119,14 @@ class Poller:
         """Call for a poll that shows a change of this moment."""
         self.call(CHANGED_S)
 
-    def saw(self, snapshot: Snapshot, *, is_unshown: bool) -> None:
-        """Call for further polls while nodes are still completing after their job.
+    def saw(self, snapshot: Snapshot, *, is_unshown: bool, owes_node: bool = False) -> None:
+        """Call for further polls where a snapshot soon shows more, if only notices call for any.
 
-        Also for an announced job not shown yet, at the time when a snapshot must show it.
+        Args:
+            snapshot: of the poll.
+            is_unshown: an announced job is not in it yet.
+            owes_node: a node was released for a job that is not on it yet: a short one would
+                come and go between two regular polls, and nobody would know how long it waited.
         """
         self._was_answered = not (snapshot.nodes is None and snapshot.jobs is None)
         if not self.has_hook:
@@ -131,9 +136,10 @@ class Poller:
         nodes = snapshot.nodes or ()
         completing = {n.name for n in nodes if n.state is NodeState.COMPLETING}
         self._completing = {n: self._completing.get(n, 0) + 1 for n in completing}
-        times = min(self._completing.values(), default=math.inf)
-        if times <= len(AGAIN_S):
-            self.call(AGAIN_S[int(times) - 1])
+        self._owing = self._owing + 1 if owes_node else 0
+        for times in (min(self._completing.values(), default=0), self._owing):
+            if 0 < times <= len(AGAIN_S):
+                self.call(AGAIN_S[times - 1])
 
     def figures(self) -> PollingView:
         """Return the cost of polling to the controller, and its limits."""

@@ -440,8 +440,9 @@ class DaemonService:
                 requested_nodes=tuple(sorted(waited_for.intersection(nodes).union(starting))),
                 observed_nodes=observed,
                 trouble=trouble(record, daemon.policy.failure_budget, time.monotonic())
-                or hopeless.get(record.trainer_id, ""),
-                waits=withheld.get(record.trainer_id) or self._refused(record, observed),
+                or hopeless.get(record.trainer_id)
+                or self._refused(record, observed),
+                waits=withheld.get(record.trainer_id, ""),
             )
             views.append(view)
         return tuple(views)

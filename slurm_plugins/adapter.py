@@ -1,4 +1,4 @@
-"""Slurm (22.05 and later) as a batch system of bftrainer.
+"""Slurm (22.05 to 25.05) as a batch system of bftrainer.
 
 ``create`` is the entry point ``bftrainer.batch_systems: slurm``; the daemon calls the result from
 its background threads. docs/howto/slurm-site.md lists the site settings it relies on.

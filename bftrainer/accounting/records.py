@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from bftrainer.accounting.sums import Sums, add
+from bftrainer.journal.journal import Journal
 from bftrainer.journal.reading import Reading
 from bftrainer.journal.retention import ACCOUNT_SUMS
 from bftrainer.model.account import NodeTime, Whose
@@ -105,3 +106,12 @@ def read(journal: Reading, now_s: float) -> Kept:
     if unreadable:
         LOG.warning("%d entries of the accounting are of another release: not counted", unreadable)
     return kept
+
+
+def sum_up(journal: Journal) -> None:
+    """Write all sums again, without a daemon, after a checkpoint: earlier entries may go."""
+    kept = read(journal, 0.0)
+    if kept.summed_s is not None:
+        journal.checkpoint(0.0)
+        whole = Added.of(kept.sums, until_s=kept.until_s, since_s=kept.since_s)
+        journal.append(ACCOUNT_SUMS, whole)

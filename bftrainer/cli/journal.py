@@ -56,6 +56,7 @@ def compact(state_dir: Path | None, journal_url: str, days: int) -> None:
     A daemon that runs removes old entries by itself (journal_days of the policy), but the
     file does not get smaller.
     """
+    from bftrainer.accounting.records import sum_up  # noqa: PLC0415
     from bftrainer.journal import InstanceLock, Journal  # noqa: PLC0415
     from bftrainer.journal.acknowledged import MARK_NAME  # noqa: PLC0415
 
@@ -65,6 +66,7 @@ def compact(state_dir: Path | None, journal_url: str, days: int) -> None:
         InstanceLock.acquire(directory),
         Journal.open(url, clock=time.time, mark_file=directory / MARK_NAME) as opened,
     ):
+        sum_up(opened)
         removed = opened.compact(86_400.0 * days)
     click.echo(f"{removed} entries were removed.")
 

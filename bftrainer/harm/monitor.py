@@ -75,6 +75,11 @@ class HarmMonitor:
         """Measure by another promise from now on."""
         self.rule, self._promises = rule_of(policy), policy.give_back
 
+    @property
+    def owes_node(self) -> bool:
+        """Whether a node was released for a job, and it is not known yet who got it."""
+        return any(end.job is not None for end in self._ledger.ends.values())
+
     def applied(self, settings: Settings) -> Settings:
         """Return the settings of the next decision."""
         if not self._promises:

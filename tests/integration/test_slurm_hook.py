@@ -161,6 +161,16 @@ def test_nodes_are_given_back_for_a_job_that_no_look_has_shown(
         released = before_a_look(cluster, sidecar, trainer, n_nodes=2)
         # One node is all that an announced job is worth; a look that shows it gives the other.
         assert not any(job_id.startswith(STAND_IN) for job_id in released[1:])
+        wait_for(
+            lambda: len(sidecar.client.trainer(trainer).observed_nodes) == N_NODES,
+            what="all nodes train again",
+        )
+        # It ends long before the next regular poll, and still is measured.
+        short = cluster.submit(n_nodes=1, duration_s=10, limit_s=60)
+        wait_for(
+            lambda: short in [one.job_id for one in sidecar.client.harm(None).worst],
+            what="a hand-over to a short job",
+        )
 
 
 def refused(cluster: SlurmTestCluster, **wanted: Any) -> None:

@@ -213,5 +213,5 @@ def test_an_account_that_is_not_the_users_concerns_his_trainer_alone(
     done = CliRunner().invoke(
         cli, ["status", wrong, "--json", "--socket", str(sidecar.state_dir / "daemon.sock")]
     )
-    assert "Name another one with --account" in json.loads(done.output)["waits"]
+    assert "Name another one with --account" in json.loads(done.output)["trouble"]
     assert sidecar.client.status().failures == ()

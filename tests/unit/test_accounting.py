@@ -16,6 +16,7 @@ from bftrainer.accounting.records import ADDED, read
 from bftrainer.accounting.report import make_report
 from bftrainer.accounting.sums import Sums, add, day_of, days
 from bftrainer.actuate.pilots import SIGNAL, Pilot, PilotBook
+from bftrainer.cli.main import main
 from bftrainer.journal import retention
 from bftrainer.journal.journal import Journal
 from bftrainer.local.adapter import create
@@ -270,6 +271,22 @@ def test_all_sums_are_written_again_before_a_start_would_read_too_much(
     assert sum((t.trained_s for t in read(site.journal, site.now_s).sums.values()), 0.0) == (
         pytest.approx(9 * (counting.WRITTEN_EVERY_S + 1.0))
     )
+
+
+def test_compacting_by_hand_sums_up_first(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    site.open("p000001")
+    site.passes(1000.0, trains=True)
+    site.accountant.close()
+    before = read(site.journal, site.now_s)
+    site.journal.close()
+    argv = ["journal", "compact", "--state-dir", str(site.path.parent), "--days", "0"]
+    assert main(argv) == 0
+    assert "entries were removed" in capsys.readouterr().out
+    site.start()
+    first, second = [entry.kind for entry in site.journal.entries()][:2]
+    assert (first, second) == ("checkpoint", retention.ACCOUNT_SUMS)
+    after = read(site.journal, site.now_s)
+    assert (after.sums, after.since_s) == (before.sums, before.since_s)
 
 
 def test_a_journal_from_before_the_accounting_says_from_when_it_counts(tmp_path: Path) -> None:

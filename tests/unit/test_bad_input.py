@@ -107,8 +107,8 @@ def test_a_daemon_that_is_not_there(
     verb: tuple[str, ...], capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text("pass\n")
-    needed = {"submit": ["train.py"], "drain": ["--all"], "update": ["t1", "--weight", "2"]}
+    program = ["--runtime", "command", "/bin/true"]
+    needed = {"submit": program, "drain": ["--all"], "update": ["t1", "--weight", "2"]}
     args = needed.get(verb[0])
     if args is None:
         args = ["t1" for p in command_of(verb).params if isinstance(p, click.Argument)]

@@ -46,7 +46,9 @@ class Silent:
         return {}
 
 
-async def _looks(states: Sequence[NodeState], count: int) -> tuple[list[float], float]:
+async def _looks(
+    states: Sequence[NodeState], count: int, *, owes_node: bool = False
+) -> tuple[list[float], float]:
     """Return when the first looks came, and when the next is called for.
 
     One after the other shows the node in these states.
@@ -57,7 +59,7 @@ async def _looks(states: Sequence[NodeState], count: int) -> tuple[list[float], 
     async def look(*, wants_cycle: bool) -> None:
         del wants_cycle
         seen = snapshot([node("n1", states[min(len(looks), len(states) - 1)])])
-        poller.saw(seen, is_unshown=False)
+        poller.saw(seen, is_unshown=False, owes_node=owes_node)
         looks.append(time.monotonic())
         if len(looks) == count:
             enough.set()
@@ -77,8 +79,13 @@ async def _looks(states: Sequence[NodeState], count: int) -> tuple[list[float], 
     return looks, poller.pace.calls.due_s()
 
 
-def test_it_comes_back_for_a_node_that_is_still_completing() -> None:
-    looks, _ = asyncio.run(_looks([NodeState.COMPLETING], 4))
+@pytest.mark.parametrize(
+    ("state", "owes_node"), [(NodeState.COMPLETING, False), (NodeState.IDLE, True)]
+)
+def test_it_comes_back_for_a_node_that_is_still_completing_or_owed(
+    state: NodeState, *, owes_node: bool
+) -> None:
+    looks, _ = asyncio.run(_looks([state], 4, owes_node=owes_node))
     waits_s = [after - before for before, after in pairwise(looks)]
     assert waits_s == pytest.approx(AGAIN_S, abs=0.9)
 
