@@ -21,11 +21,18 @@ from bftrainer.decide.cycles import have_passed
 from bftrainer.decide.draft import Draft
 from bftrainer.decide.feasible import Feasibility
 from bftrainer.decide.victims import VictimPool, give, tiers_of
-from bftrainer.model.cluster import Job, JobState, NodeState, Snapshot
+from bftrainer.model.cluster import Job, NodeState, Snapshot
 from bftrainer.model.decision import DecisionInput, Memory, PilotView, Release
 from bftrainer.poll.announcer import is_stand_in
 from bftrainer.queue.nodesets import NodeSet, NodeSets, first
-from bftrainer.queue.shown import FREE_STATES, LOST_STATES, names_in, nodes_by_name, taken_nodes
+from bftrainer.queue.shown import (
+    FREE_STATES,
+    LOST_STATES,
+    names_in,
+    nodes_by_name,
+    pilots_by_node,
+    taken_nodes,
+)
 from bftrainer.queue.waiting import waits_for_nodes
 
 
@@ -108,14 +115,9 @@ def _of_others(given: DecisionInput) -> set[str]:
     They come after ours, so that two daemons do not wait for each other.
     """
     ours = {pilot.pilot_id for pilot in given.pilots}
-    found = {
-        node
-        for job in given.snapshot.jobs or ()
-        if job.pilot_id is not None
-        and job.pilot_id not in ours
-        and job.state is not JobState.PENDING
-        for node in job.nodes
-    }
+    found = {n for n, pilot in pilots_by_node(given.snapshot).items() if pilot not in ours}
+    if not found:
+        return found
     shown = nodes_by_name(given.snapshot.nodes or ()).keys()
     out = names_in(given.snapshot, *LOST_STATES, *FREE_STATES) | taken_nodes(given.snapshot)
     return (found & shown) - out - {pilot.node for pilot in given.pilots}

@@ -58,6 +58,14 @@ def names_in(snapshot: Snapshot, *states: NodeState) -> set[str]:
 
 
 @once_per_look
+def pilots_by_node(snapshot: Snapshot) -> Mapping[str, str]:
+    """Return the pilots that have nodes, ours and those of other daemons."""
+    pending = JobState.PENDING
+    pilots = [(j.pilot_id, j.nodes) for j in snapshot.jobs or () if j.state is not pending]
+    return {node: pilot for pilot, nodes in pilots if pilot is not None for node in nodes}
+
+
+@once_per_look
 def taken_nodes(snapshot: Snapshot) -> AbstractSet[str]:
     """Return the nodes occupied by ordinary jobs.
 

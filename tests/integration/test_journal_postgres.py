@@ -30,7 +30,7 @@ ALIKE = (
     of_a_file.test_every_start_has_a_greater_incarnation,
     of_a_file.test_pilot_ids_and_trainer_ids_are_never_given_twice,
     of_a_file.test_pilots_can_be_read_without_those_that_ended,
-    of_a_file.test_entries_can_be_filtered_and_paged,
+    pytest.param(of_a_file.test_entries_can_be_filtered_and_paged, marks=pytest.mark.long),
     of_a_file.test_a_daemon_that_was_replaced_can_write_no_more,
     of_a_file.test_a_reader_beside_the_daemon_never_makes_it_wait,
     of_a_file.test_a_refused_entry_leaves_nothing,
@@ -52,7 +52,7 @@ def url(server: Postgres, request: pytest.FixtureRequest) -> str:
     return server.create(f"t{abs(hash(request.node.name))}")
 
 
-@pytest.mark.parametrize("test", ALIKE, ids=lambda test: test.__name__.removeprefix("test_"))
+@pytest.mark.parametrize("test", ALIKE, ids=lambda test: test.__name__[5:])
 def test_it_is_as_in_a_file(test: Any, url: str) -> None:
     test(url)
 

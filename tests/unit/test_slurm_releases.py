@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bftrainer.errors import BatchSystemError
 from bftrainer.hostlist import ParseError
+from bftrainer.model.cluster import NodeState
+from bftrainer.model.decision import Memory
 from bftrainer.poll.batch_system import OptionError, PilotRequest
 from slurm_plugins.adapter import SlurmBatchSystem, create
 from slurm_plugins.releases import KNOWN, release_of, unknown_among
+from tests.support.snapshots import (
+    Fold,
+    claimed,
+    held,
+    idle_nodes,
+    pending,
+    record,
+    released,
+    snapshot,
+    with_state,
+)
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "slurm" / "25.05"
 NEW = "26.05"
@@ -76,6 +90,17 @@ def test_an_unknown_release_is_seen_and_nothing_is_started(
     assert not (tmp_path / "submitted").exists()
     system.cancel_pilots(["9"])
     assert (tmp_path / "cancelled").read_text().split()[-1] == "9"
+
+
+def test_running_pilots_are_kept_and_given_back_to_jobs() -> None:
+    nodes = (*with_state(idle_nodes(3), NodeState.ALLOCATED, "n1", "n2"),)
+    trainers = (record("t1"),)
+    for unread, takes in (((), {"n3"}), (("release",), set())):
+        fold = Fold(memory=Memory(idle_seen={node.name: 9 for node in nodes}))
+        calm = fold.decide(replace(snapshot(nodes), unread=unread), held("n1", "n2"), trainers)
+        assert (released(calm), claimed(calm)) == (set(), takes)
+        seen = replace(snapshot(nodes, [pending("7", 2, priority=1.0)]), unread=unread)
+        assert len(released(fold.decide(seen, held("n1", "n2"), trainers))) == 1
 
 
 @pytest.mark.parametrize("accepted", ["", NEW, "26.11"])
