@@ -69,6 +69,7 @@ class Printed:
             commands.RESERVATIONS: lambda: "No reservations in the system\n",
             commands.SDIAG: lambda: f"{head}\tLast cycle: 2000000\n\tLast depth cycle: 100\n",
             commands.CONFIG: lambda: CONFIG,
+            commands.VERSION: lambda: "slurm 22.05.8\n",
         }
         self._answers: dict[tuple[str, ...], str] = {}
 
@@ -171,6 +172,7 @@ class Printed:
                 "JobArrayID": number, "NumCPUs": f"{n_nodes}", "MinCpus": "1",
                 "NumTasks": f"{n_nodes}", "MinMemory": "0", "MaxNodes": "0", "MinTime": "N/A",
                 "OverSubscribe": "NO", "Reservation": "(null)", "ReqSwitch": "0@00:00",
+                "Prefer": "(null)",
                 "tres-per-job": "N/A", "tres-per-socket": "N/A", "tres-per-task": "N/A",
                 "tres-alloc": "(null)",
             }  # fmt: skip

@@ -44,8 +44,8 @@ _JOB = (
     "",
 )
 _OF_JOB = (1, 4, 5, 11, 12, 14, 15, 16)
-_ASKED = ("7", *[""] * 15)
-_OF_ASKED = range(1, 16)
+_ASKED = ("7", *[""] * 16)
+_OF_ASKED = range(1, 17)
 _NO_SEPARATORS = dict.fromkeys(map(ord, ("\n", parse.RECORD, parse.FIELD)))
 # What is seen of the others.
 _QUEUE = (_RECORDED / "busy.squeue.txt").read_text()
