@@ -37,7 +37,7 @@ def doctor(
     *,
     as_json: bool,
 ) -> None:
-    """Name settings that cost ordinary jobs time, with the figure and the line to change.
+    """Name settings that cost ordinary jobs time: a line each, with the figure and the change.
 
     With --policy /etc/bftrainer/policy.yaml, the service's, it also compares the installed files
     with those of "site init".
@@ -60,7 +60,8 @@ def doctor(
     if as_json:
         print_json({"is_safe": is_safe, "findings": [asdict(f) for f in found]})
     for f in () if as_json else found:
-        click.echo(f"{f.weight.value} {f.code}: {f.setting}\n  {f.cost}\n  change: {f.remedy}")
+        remedy = "; ".join(line.strip() for line in f.remedy.splitlines())
+        click.echo(f"{f.weight.value} {f.code} {f.setting}: {f.cost} Change: {remedy}")
     if not found and not as_json:
         click.echo("Nothing to change.")
     context.exit(ExitCode.OK if is_safe else ExitCode.VALIDATION_FAILED)

@@ -20,6 +20,38 @@ SERVICE_NAME: Final = "bftrainer.service"
 SYSUSERS_NAME: Final = "sysusers.bftrainer.conf"
 TMPFILES_NAME: Final = "tmpfiles.bftrainer.conf"
 
+CONFINED: Final = """\
+PrivateTmp=yes
+PrivateDevices=yes
+PrivateIPC=yes
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+ProtectProc=invisible
+ProcSubset=pid
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+MemoryDenyWriteExecute=yes
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallErrorNumber=EPERM
+"""
+"""Of every unit of ours (systemd.exec(5))."""
+
+UNPRIVILEGED: Final = """\
+RemoveIPC=yes
+SystemCallFilter=~@privileged @resources
+# ZeroMQ lists interfaces (AF_NETLINK) and sets its threads' policy; refused either, it aborts.
+SystemCallFilter=sched_setscheduler
+"""
+"""Of units that never become another user."""
+
 _SERVICE = """\
 # Made by "bftrainer site init". Changes of yours: systemctl edit bftrainer.
 [Unit]
@@ -71,32 +103,7 @@ CapabilityBoundingSet=
 AmbientCapabilities=
 ProtectSystem=strict
 ProtectHome=read-only
-{read_write}PrivateTmp=yes
-PrivateDevices=yes
-PrivateIPC=yes
-ProtectClock=yes
-ProtectControlGroups=yes
-ProtectHostname=yes
-ProtectKernelLogs=yes
-ProtectKernelModules=yes
-ProtectKernelTunables=yes
-ProtectProc=invisible
-ProcSubset=pid
-# ZeroMQ lists interfaces (AF_NETLINK) and sets its threads' policy (sched_setscheduler); refused
-# either, it aborts the daemon.
-RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
-RestrictNamespaces=yes
-RestrictRealtime=yes
-RestrictSUIDSGID=yes
-RemoveIPC=yes
-LockPersonality=yes
-MemoryDenyWriteExecute=yes
-SystemCallArchitectures=native
-SystemCallFilter=@system-service
-SystemCallFilter=~@privileged @resources
-SystemCallFilter=sched_setscheduler
-SystemCallErrorNumber=EPERM
-
+{read_write}{confined}{unprivileged}
 [Install]
 WantedBy=multi-user.target
 """
@@ -130,11 +137,13 @@ def service_files(
         account=account,
         after="".join(f" {unit}" for unit in after),
         batch_system=batch_system,
+        confined=CONFINED,
         policy_file=POLICY_FILE,
         program=program,
         read_write="".join(f"ReadWritePaths={one}\n" for one in writes),
         socket=SOCKET,
         state_dir=STATE_DIR,
+        unprivileged=UNPRIVILEGED,
         writes="".join(f" and {one}" for one in writes),
     )
     sysusers = _SYSUSERS.format(account=account, state_dir=STATE_DIR)

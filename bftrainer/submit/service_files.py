@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bftrainer.model.site_file import SiteFile
+from bftrainer.poll.service_files import CONFINED
 from bftrainer.submit import helper
 
 HELPER: Final = "/usr/libexec/bftrainer-submit-helper"
@@ -57,27 +58,7 @@ CapabilityBoundingSet=CAP_SETUID CAP_SETGID CAP_KILL
 AmbientCapabilities=
 NoNewPrivileges=yes
 ProtectSystem=full
-PrivateTmp=yes
-PrivateDevices=yes
-PrivateIPC=yes
-ProtectClock=yes
-ProtectControlGroups=yes
-ProtectHostname=yes
-ProtectKernelLogs=yes
-ProtectKernelModules=yes
-ProtectKernelTunables=yes
-ProtectProc=invisible
-ProcSubset=pid
-RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
-RestrictNamespaces=yes
-RestrictRealtime=yes
-RestrictSUIDSGID=yes
-LockPersonality=yes
-MemoryDenyWriteExecute=yes
-SystemCallArchitectures=native
-SystemCallFilter=@system-service
-SystemCallErrorNumber=EPERM
-"""
+{confined}"""
 
 
 def helper_files(
@@ -108,7 +89,7 @@ def helper_files(
     }
     units = {
         SOCKET_NAME: _SOCKET.format(name=SOCKET_NAME, socket=socket, account=account),
-        SERVICE_NAME: _SERVICE.format(python=python, helper=HELPER),
+        SERVICE_NAME: _SERVICE.format(python=python, helper=HELPER, confined=CONFINED),
     }
     return (
         *(

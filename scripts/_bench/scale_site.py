@@ -199,9 +199,9 @@ class Printed:
             )
             yield row, None
 
-    def _pilot_names(self) -> Iterator[tuple[str, str]]:
+    def _pilot_names(self) -> Iterator[tuple[str, str, str]]:
         for k in self.held:
-            yield f"{900_000 + k}", f"p{k:06d}"
+            yield f"{900_000 + k}", f"p{k:06d}", "(null)"
 
     def _job(
         self,

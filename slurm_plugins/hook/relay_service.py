@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bftrainer.model.site_file import SiteFile
+from bftrainer.poll.service_files import CONFINED, UNPRIVILEGED
 
 RELAY_SERVICE_NAME: Final = "bftrainer-hook-relay.service"
 RELAY_PROGRAM: Final = "/opt/bftrainer/bin/bftrainer-slurm-hook"  # of the packages
@@ -44,31 +45,7 @@ CapabilityBoundingSet=
 AmbientCapabilities=
 ProtectSystem=strict
 ProtectHome=read-only
-PrivateTmp=yes
-PrivateDevices=yes
-PrivateIPC=yes
-ProtectClock=yes
-ProtectControlGroups=yes
-ProtectHostname=yes
-ProtectKernelLogs=yes
-ProtectKernelModules=yes
-ProtectKernelTunables=yes
-ProtectProc=invisible
-ProcSubset=pid
-# ZeroMQ lists interfaces (AF_NETLINK) and sets its threads' policy (sched_setscheduler).
-RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
-RestrictNamespaces=yes
-RestrictRealtime=yes
-RestrictSUIDSGID=yes
-RemoveIPC=yes
-LockPersonality=yes
-MemoryDenyWriteExecute=yes
-SystemCallArchitectures=native
-SystemCallFilter=@system-service
-SystemCallFilter=~@privileged @resources
-SystemCallFilter=sched_setscheduler
-SystemCallErrorNumber=EPERM
-
+{confined}{unprivileged}
 [Install]
 WantedBy=multi-user.target
 """
@@ -104,6 +81,8 @@ def relay_service(
         file=file,
         directory=directory,
         account=account,
+        confined=CONFINED,
+        unprivileged=UNPRIVILEGED,
     )
 
 

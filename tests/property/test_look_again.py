@@ -40,10 +40,11 @@ class Printed:
             commands.SINFO: self._nodes,
             commands.SQUEUE: self._jobs,
             commands.ASKED: self._asked,
-            commands.names_argv("bft", "bf"): lambda: f"{RECORD}7{FIELD}p000007\n",
+            commands.names_argv("bft", "bf"): lambda: f"{RECORD}7{FIELD}p000007{FIELD}(null)\n",
             commands.RESERVATIONS: lambda: "No reservations in the system\n",
             commands.SDIAG: lambda: "Backfilling stats\n\tLast cycle when: x (17)\n",
             commands.CONFIG: lambda: CONFIG,
+            commands.VERSION: lambda: "slurm 22.05.8\n",
         }
         text = made[tuple(argv)]()
         return Completed(argv=tuple(argv), returncode=0, stdout=text, stderr="", wall_s=0.0)
@@ -70,7 +71,7 @@ class Printed:
     def _asked(self) -> str:
         rows = [
             (f"{job[0]}", "4", "1", "1", "100M", "0", "N/A", "OK", "(null)", "0", "0@00:00", "0",
-             "N/A", "N/A", "N/A", "cpu=4,mem=100M,node=1")
+             "a", "N/A", "N/A", "N/A", "cpu=4,mem=100M,node=1")
             for job in self._site["jobs"]
             if job[1] == "PENDING"
         ]  # fmt: skip
