@@ -26,6 +26,7 @@ from bftrainer.wire.messages import (
     Hello,
     Leave,
     Leaving,
+    Welcome,
     WorkerExited,
     WorkerSaid,
 )
@@ -126,7 +127,8 @@ class ControlPlane:
     def _on_hello(self, pilot_id: str, hello: Hello) -> None:
         self.agents.connected[pilot_id] = hello
         self._listener.came(pilot_id)
-        self.server.send(pilot_id, self.agents.welcome(self.interpreters()))
+        own = self.interpreters(self._user_of(pilot_id))
+        self.server.send(pilot_id, self.agents.welcome(own))
         if self.is_adopting:
             self.trainers.reports.keep(pilot_id, hello.workers)
         else:
@@ -174,11 +176,18 @@ class ControlPlane:
 
     def send_signs_of_life(self) -> None:
         """Renew the leases of all agents."""
-        message = self.agents.welcome(self.interpreters())
+        by_user: dict[str, Welcome] = {}
         for pilot_id in list(self.agents.connected):
-            self.server.send(pilot_id, message)
+            user = self._user_of(pilot_id)
+            if user not in by_user:
+                by_user[user] = self.agents.welcome(self.interpreters(user))
+            self.server.send(pilot_id, by_user[user])
 
-    def interpreters(self) -> list[str]:
-        """Return the interpreters that agents should have templates of."""
+    def interpreters(self, user: str = "") -> list[str]:
+        """Return the interpreters that agents should have templates of.
+
+        Agents run them: one that serves a ``user`` alone is told none of anybody else's.
+        """
         records = self.trainers.waiting_and_running()
-        return sorted({template_of(record.spec) for record in records} - {""})
+        own = [record.spec for record in records if user in ("", record.spec.user)]
+        return sorted({template_of(spec) for spec in own} - {""})
