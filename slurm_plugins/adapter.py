@@ -204,7 +204,7 @@ class SlurmBatchSystem(BatchSystem):
         if self._floor and request.node in self._floor.nodes:
             return self._floor.launch(request)
         job_id = self._launcher.launch(request, cycle_s=self.cycle_s)
-        self._reader.remember(job_id, request.pilot_id, request.node)
+        self._reader.remember(job_id, request.pilot_id, request.node, request.user)
         return job_id
 
     def cancel_pilots(self, job_ids: Sequence[str], *, force: bool = False) -> None:

@@ -67,6 +67,7 @@ class SnapshotReader:
     clock: ControllerClock = field(default_factory=ControllerClock)
     running_pilots: frozenset[str] = frozenset()  # job ids, as last seen
     _names: dict[str, tuple[str, str]] = field(default_factory=dict)  # pilot id, slot
+    _told: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)  # by job and user
     _completing: Completing = field(default_factory=Completing)
     _switches: dict[str, str] = field(default_factory=dict)  # by node
     _node_rows: Rows[parse.NodeRow] = field(default_factory=Rows)
@@ -87,9 +88,12 @@ class SnapshotReader:
     _unread: list[str] = field(default_factory=list)
     _failures: list[str] = field(default_factory=list)
 
-    def remember(self, job_id: str, pilot_id: str, slot: str) -> None:
-        """Store the name of a pilot just launched, so that it need not be queried."""
-        self._names[job_id] = pilot_id, slot
+    def remember(self, job_id: str, pilot_id: str, slot: str, user: str = "") -> None:
+        """Store the name of a pilot just launched, so that it need not be queried.
+
+        Another user's sbatch, and so he, said which job it is: it must be one of his.
+        """
+        self._told[job_id, user or self.user] = pilot_id, slot
 
     def slurm_uid(self) -> int | None:
         """Return the uid of SlurmUser; None: not known."""
@@ -245,6 +249,10 @@ class SnapshotReader:
             if job.partitions == (self.pilot_partition,)
             and (self.is_of_all or job.user == self.user)
         }
+        told, self._told = self._told, {}
+        for (job_id, user), name in told.items():
+            if own.get(job_id) == user:
+                self._names.setdefault(job_id, name)
         # A user's names may imitate rows of others: each user's are asked for alone.
         for user in sorted({own[job_id] for job_id in own.keys() - self._names.keys()}):
             if not self._learn_names(user, [i for i in own if own[i] == user]):

@@ -7,9 +7,8 @@ background thread, so that nobody waits for the batch system.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from functools import partial
 from typing import Final
 
 from bftrainer.actuate.control_plane import ControlPlane
@@ -19,6 +18,7 @@ from bftrainer.model.decision import Release
 from bftrainer.poll.batch_system import PilotObservation
 from bftrainer.wire.messages import Leave
 
+MOST_AT_ONCE: Final = 32  # users whose pilots are cancelled
 TOLD_PATIENCE_S: Final = 0.3  # told agents normally leave within a tenth of this
 
 
@@ -27,7 +27,10 @@ class PilotEnds:
 
     def __init__(self, pilots: PilotBook, plane: ControlPlane, background: Background) -> None:
         self._pilots, self._plane, self._background = pilots, plane, background
-        self._thread = ThreadPoolExecutor(1, "cancel")
+        # A user can stop what is started as him; nobody else's cancels wait for it.
+        self._threads = ThreadPoolExecutor(MOST_AT_ONCE if pilots.as_submitter else 1, "cancel")
+        self._wanted: dict[str, dict[str, bool]] = {}  # user -> job id -> with force
+        self._busy: set[str] = set()
 
     def release(self, releases: Sequence[Release]) -> None:
         """Ask pilots to leave; those with a connected agent by a message."""
@@ -43,9 +46,27 @@ class PilotEnds:
 
     def cancel(self, job_ids: Sequence[str], *, force: bool = False) -> None:
         """Cancel in the background, starting at once."""
-        if job_ids:
-            cancel = partial(self._pilots.cancel, job_ids, force=force)
-            self._background.run(asyncio.get_running_loop().run_in_executor(self._thread, cancel))
+        for user, own in self._pilots.by_user(job_ids).items():
+            wanted = self._wanted.setdefault(user, {})
+            wanted.update({job_id: force or wanted.get(job_id, False) for job_id in own})
+            if user not in self._busy:
+                self._next(user)
+
+    def _next(self, user: str) -> None:
+        """Cancel what is wanted of a user's by now."""
+        self._busy.discard(user)
+        if wanted := self._wanted.pop(user, None):
+            self._busy.add(user)
+            loop = asyncio.get_running_loop()
+            under_way = loop.run_in_executor(self._threads, self._cancel, wanted)
+            under_way.add_done_callback(lambda _: self._next(user))
+            self._background.run(under_way)
+
+    def _cancel(self, wanted: Mapping[str, bool]) -> None:
+        for force in (False, True):
+            self._pilots.cancel(
+                [i for i, is_forced in wanted.items() if is_forced is force], force=force
+            )
 
     async def explain(
         self, looking: Executor, heard: Iterable[Callable[[str, PilotObservation], None]]
@@ -68,7 +89,10 @@ class PilotEnds:
 
     def close(self) -> None:
         """Wait for the cancels under way."""
-        self._thread.shutdown(wait=True, cancel_futures=False)
+        wanted, self._wanted = self._wanted, {}
+        for left in wanted.values():
+            self._threads.submit(self._cancel, left)
+        self._threads.shutdown(wait=True, cancel_futures=False)
 
     async def _see_off(self, told: set[str]) -> None:
         """Cancel the pilots that were told to leave and whose agents are still connected."""

@@ -16,6 +16,7 @@ from typing import Final
 from bftrainer.explain.pilots import refusal
 from bftrainer.model.decision import Claim, Memory
 from bftrainer.model.trainer import TrainerRecord
+from bftrainer.submit.client import HELPER_SAYS
 
 LOG = logging.getLogger("bftrainer.pilots")
 MAX_PAUSE_S: Final = 300.0
@@ -122,7 +123,9 @@ class PilotRefusals:
         if record is not None:
             user = whom[0] or "the daemon's user"
             said = refusal(words, user=user, account=whom[1])
-            why, is_for_all = said.why, said.is_for_all
+            # What sbatch says as a user he can write himself.
+            is_ours = not self.as_submitter or words.startswith(HELPER_SAYS)
+            why, is_for_all = said.why, said.is_for_all and is_ours
         self._note(ALL if is_for_all else whom, why, words)
 
     def _note(self, whom: Whom, why: str, words: str) -> None:

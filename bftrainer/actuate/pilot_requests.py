@@ -28,7 +28,7 @@ from bftrainer.wire.keys import KeyPair, generate_pair
 
 T = TypeVar("T")
 LOG = logging.getLogger("bftrainer.pilots")
-MOST_AT_ONCE = 8  # submissions of pilots as their users
+MOST_AT_ONCE, MOST_OF_USER = 32, 4  # submissions of pilots as their users
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +71,11 @@ class Claiming:
         self._address, self._register = address, register
         self._on_gone, self._cancel = on_gone, cancel
         self._thread = ThreadPoolExecutor(1, "claim")
-        # The home of one user may hang.
+        # The home of one user may hang, and he may stop his sbatch.
         self._launching = ThreadPoolExecutor(MOST_AT_ONCE if pilots.as_submitter else 1, "launch")
+
+        self._turns: dict[str, asyncio.Semaphore] = {}  # by user
+        self._is_closed = False
 
     def open(
         self, plan: Plan, pilot_ids: Sequence[str], trainers: Mapping[str, TrainerRecord]
@@ -112,10 +115,11 @@ class Claiming:
             return
         for request in requests:
             request.pilot.is_written = True
-        await asyncio.gather(*map(self._launch, requests, files))
+        await asyncio.gather(*map(self._launch_in_turn, requests, files))
 
     def close(self) -> None:
         """Wait for requests under way; no more are made."""
+        self._is_closed = True
         for threads in (self._thread, self._launching):
             threads.shutdown(wait=True, cancel_futures=False)
 
@@ -137,6 +141,12 @@ class Claiming:
         ]
         self._pilots.write_down(records)
         return files
+
+    async def _launch_in_turn(self, request: WantedPilot, files: AgentFiles) -> None:
+        user = request.pilot.record.user
+        async with self._turns.setdefault(user, asyncio.Semaphore(MOST_OF_USER)):
+            if not self._is_closed:
+                await self._launch(request, files)
 
     async def _launch(self, request: WantedPilot, files: AgentFiles) -> None:
         pilot = request.pilot
@@ -162,7 +172,7 @@ class Claiming:
         self._refusals.accepted(request.trainer)
         self._pilots.launched(pilot, job_id)
         if _is_leaving(pilot):  # it was released before the batch system answered
-            self._cancel([job_id])
+            self._cancel(self._pilots.job_ids([pilot.record.pilot_id]))
 
     def _end(self, pilot: Pilot, reason: str) -> None:
         self._pilots.end(pilot.record.pilot_id, reason)

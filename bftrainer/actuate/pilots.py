@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -187,7 +188,7 @@ class PilotBook:
             releases: of a plan.
             told: pilots whose agents were told to leave; they need no cancel.
         """
-        job_ids, changed = [], []
+        to_cancel, changed = [], []
         for release in releases:
             pilot = self.pilots.get(release.pilot_id)
             if pilot is None or pilot.was_asked:
@@ -198,15 +199,27 @@ class PilotBook:
             self.give_backs += bool(release.for_job)
             pilot.record = replace(pilot.record, state=PilotState.CANCELLED, reason=release.reason)
             changed.append(pilot)
-            if pilot.record.job_id is not None and release.pilot_id not in told:
-                job_ids.append(pilot.record.job_id)
+            if release.pilot_id not in told:
+                to_cancel.append(release.pilot_id)
         self._note(changed)
-        return job_ids
+        return self.job_ids(to_cancel)
 
     def job_ids(self, pilot_ids: Iterable[str]) -> list[str]:
-        """Return the batch system's job ids of those that have one."""
-        found = (self.pilots.get(pilot_id) for pilot_id in sorted(pilot_ids))
-        return [p.record.job_id for p in found if p is not None and p.record.job_id is not None]
+        """Return the batch system's job ids of those that have one, and nobody else the same.
+
+        The sbatch of a user says which job it is, and so he himself: it could be another's.
+        """
+        claimed = Counter(p.record.job_id for p in self.pilots.values())
+        found = (self.pilots[i].record.job_id for i in sorted(pilot_ids) if i in self.pilots)
+        return [job_id for job_id in found if job_id is not None and claimed[job_id] == 1]
+
+    def by_user(self, job_ids: Iterable[str]) -> dict[str, list[str]]:
+        """Return jobs by the users of their pilots; "": the daemon's own, and strays."""
+        users = {p.record.job_id: p.record.user for p in self.pilots.values()}
+        found: dict[str, list[str]] = {}
+        for job_id in job_ids:
+            found.setdefault(users.get(job_id, ""), []).append(job_id)
+        return found
 
     def cancel(self, job_ids: Sequence[str], *, force: bool = False) -> None:
         """Cancel jobs (blocking); ``overdue`` retries failures."""
@@ -226,9 +239,8 @@ class PilotBook:
         for pilot in self.pilots.values():
             if pilot.left_s is not None and now_s - pilot.left_s > FORCE_AFTER_S:
                 pilot.left_s = now_s
-                if pilot.record.job_id is not None:
-                    late.append(pilot.record.job_id)
-        return late
+                late.append(pilot.record.pilot_id)
+        return self.job_ids(late) if late else []
 
     def agent_ends(self, pilot_id: str, grace_s: float) -> None:
         """Record that the batch system preempts the pilot and leaves it ``grace_s``."""

@@ -97,18 +97,18 @@ def judge(
         users: that pilots run as; those of the daemon's own are "" or missing.
     """
     out = ReportJudgement()
-    claims = Counter(report.worker_id for known in reports.values() for report in known)
+    of_user = {pilot_id: users.get(pilot_id, "") for pilot_id in reports}  # others cannot object
+    claims = Counter((of_user[p], r.worker_id) for p, known in reports.items() for r in known)
     for pilot_id, known in reports.items():
         for report in known:
             record = records.get(report.trainer_id)
             why, said = "", list[protocol.Message]()
             if record is not None:
                 said, why = _heard(report, out)
-                if users.get(pilot_id, "") not in ("", record.spec.user):
+                if of_user[pilot_id] not in ("", record.spec.user):
                     why = "its agent runs as another user"
-                why = why or _why_not(
-                    record, pilot_id, report.worker_id, said, claims[report.worker_id]
-                )
+                n_claims = claims[of_user[pilot_id], report.worker_id]
+                why = why or _why_not(record, pilot_id, report.worker_id, said, n_claims)
             if record is None or why:
                 one = Doubted(worker_id=report.worker_id, pilot_id=pilot_id, why=why)
                 out.doubted.append(one)

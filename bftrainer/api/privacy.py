@@ -18,6 +18,8 @@ from bftrainer.model.trainer import TrainerRecord
 from bftrainer.model.views import Explanation, NodeView, StatusView, TrainerView
 
 HIDDEN = "(hidden)"
+# As ``Cooling.sentence`` says why a worker failed, at its end: text of that trainer's script.
+_LAST_FAILURE = re.compile(r"\b(the last of (t[1-9][0-9]{0,14})) \(.*\)", re.DOTALL)
 _TRAINER_ID = re.compile(r"\bt[1-9][0-9]{0,14}\b")
 
 
@@ -87,16 +89,16 @@ class Sight:
     peer: Peer
     is_own: bool  # only of his own trainers
     others: frozenset[str] = frozenset()  # trainers that are not shown
+    foreign: frozenset[str] = frozenset()  # trainers whose failures are not
 
     @classmethod
     def of(cls, peer: Peer, views: Iterable[TrainerView], *, is_own: bool) -> Sight:
         """Return what a user sees of these trainers; ``is_own``: of the policy."""
-        hidden = frozenset(
-            view.record.trainer_id
-            for view in (views if is_own else ())
-            if not is_trusted(peer, view.record.spec.user)
+        foreign = frozenset(
+            view.record.trainer_id for view in views if not is_trusted(peer, view.record.spec.user)
         )
-        return cls(peer=peer, is_own=is_own, others=hidden)
+        others = foreign if is_own else frozenset[str]()
+        return cls(peer=peer, is_own=is_own, others=others, foreign=foreign)
 
     def trainers(self, views: Iterable[TrainerView]) -> list[TrainerView]:
         """Return the trainers that are shown."""
@@ -133,7 +135,11 @@ class Sight:
         return replace(told, sentences=self._texts(told.sentences))
 
     def text(self, sentence: str) -> str:
-        """Return a sentence without the names of trainers that are not shown."""
+        """Return a sentence without what another's script said, or trainers that are not shown."""
+        if self.foreign:
+            sentence = _LAST_FAILURE.sub(
+                lambda found: found[1] if found[2] in self.foreign else found[0], sentence
+            )
         if not self.others:
             return sentence
         return _TRAINER_ID.sub(

@@ -200,7 +200,8 @@ class Routes:
 
     async def _change(self, request: Request) -> Response:
         body, peer = await _body(request), await self._peer(request)
-        change = await self._beside(partial(read_change, body))
+        async with self._turn(request):
+            change = await self._beside(partial(read_change, body))
         self._check_own(_trainer_id(request), peer)
         changing = partial(self._service.change, _trainer_id(request), change, peer)
         return await self._done(request, peer, changing)
@@ -220,8 +221,8 @@ class Routes:
 
     async def _drain(self, request: Request) -> Response:
         body, peer = await _body(request), await self._peer(request)
-        limit_s = await self._beside(partial(read_limit, body))
         async with self._turn(request):
+            limit_s = await self._beside(partial(read_limit, body))
             view = self._service.drain(peer, limit_s)
             await asyncio.to_thread(self._service.flush)  # the next daemon is to know
         return _json(document("drain", view), 202)
@@ -235,7 +236,8 @@ class Routes:
 
     async def _shutdown(self, request: Request) -> Response:
         body = await _body(request)
-        given = await self._beside(lambda: check_schema("shutdown", parse(body)))
+        async with self._turn(request):
+            given = await self._beside(lambda: check_schema("shutdown", parse(body)))
         release = given.get("release", "")
         if release not in ("", "saved", "now"):
             raise CodecError("release", "must be 'saved' or 'now'")

@@ -55,6 +55,12 @@ _REFUSED = (
         False,
     ),
     (
+        r"BFT-1527",
+        "the submit helper does not accept the request for {user} with {account}",
+        "Correct --account, or ask an administrator (journalctl -t bftrainer-submit-helper).",
+        False,
+    ),
+    (
         r"submit helper",
         "they cannot be submitted as their users",
         "Ask an administrator (systemctl status bftrainer-submit.socket).",

@@ -19,6 +19,7 @@ from bftrainer.poll.batch_system import PilotRequest
 from bftrainer.submit.helper import LIMIT_S, MOST_BYTES
 
 PATIENCE_S = LIMIT_S + 5.0
+HELPER_SAYS = "The submit helper "  # how our causes begin
 _MAY_HAVE_RUN = "BFT-1530"  # the helper's code if a command was begun
 
 
@@ -71,7 +72,7 @@ class SubmitHelper:
         if error and error.get("code") != _MAY_HAVE_RUN:
             raise BatchSystemError(
                 "BFT-1523",
-                f"The submit helper does nothing for user {asked['user']}: "
+                f"{HELPER_SAYS}does nothing for user {asked['user']}: "
                 f"{error.get('cause')} ({error.get('code')}).",
                 "See its line in the system's log, and /etc/bftrainer/submit-helper.json.",
             )
@@ -140,6 +141,6 @@ def no_helper() -> BatchSystemError:
 def _unreachable(where: str, why: str) -> BatchSystemError:
     return BatchSystemError(
         "BFT-1524",
-        f"The submit helper cannot be reached at '{where}': {why}.",
+        f"{HELPER_SAYS}cannot be reached at '{where}': {why}.",
         "See systemctl status bftrainer-submit.socket, or the rule of sudo (sudo -l).",
     )

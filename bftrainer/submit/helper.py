@@ -3,8 +3,9 @@
 Reads one request of the daemon from standard input, checks it, and submits or cancels a pilot with
 the rights of the user whose pilot it is. Started for each request by systemd (standard input is the
 connection) or through sudo; it is one file, imports the standard library only and must be run
-isolated (``python -I``). What it may do stands in a file that only root can write. Answers with one
-JSON object: how the command of the batch system ended, or why it was not run.
+isolated (``python -IS``: nothing of site-packages is run). What it may do stands in a file that
+only root can write. Answers with one JSON object: how the command of the batch system ended, or why
+it was not run.
 """
 
 from __future__ import annotations
@@ -284,8 +285,9 @@ def _read_all(fd: int, deadline_s: float) -> bytes:
 def serve(arguments: Sequence[str]) -> dict[str, Any]:
     """Answer the request on standard input."""
     deadline_s = time.monotonic() + LIMIT_S
-    if not sys.flags.isolated or os.geteuid() != 0 or len(arguments) > 1:
-        raise Refused("BFT-1525", "It must be run by root, isolated: python -I")
+    is_isolated = sys.flags.isolated and sys.flags.no_site
+    if not is_isolated or os.geteuid() != 0 or len(arguments) > 1:
+        raise Refused("BFT-1525", "It must be run by root, isolated: python -IS")
     config = read_config(Path(arguments[0]) if arguments else CONFIG)
     if (uid := caller_uid()) != config.daemon_uid:
         raise Refused("BFT-1526", f"User {uid} is not the daemon's")

@@ -44,7 +44,7 @@ Description=bftrainer: submits a pilot as its user
 CollectMode=inactive-or-failed
 
 [Service]
-ExecStart={python} -I {helper}
+ExecStart={python} -IS {helper}
 StandardInput=socket
 StandardOutput=socket
 StandardError=journal

@@ -6,8 +6,10 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -178,8 +180,12 @@ def test_the_daemons_job_is_requeued_and_training_goes_on(
     assert f"job {job} is pending" in again.stderr
 
     def is_back() -> bool:
-        # Slurm holds it for two minutes (BeginTime), perhaps only after its end is complete.
-        cluster.command("scontrol", "update", f"JobId={job}", "StartTime=now")
+        # Slurm holds it for two minutes, perhaps only after its end is complete. A start in the
+        # second of that end would fail ("Job credential revoked").
+        shown = cluster.command("scontrol", "show", "job", job).stdout
+        held = re.search(r"JobState=PENDING.*EligibleTime=(\S+)", shown, re.DOTALL)
+        if held and datetime.fromisoformat(held[1]).timestamp() > time.time() + 10:
+            cluster.command("scontrol", "update", f"JobId={job}", "StartTime=now+3")
         return socket.exists()
 
     wait_for(is_back, interval_s=0.5, what="it is back")

@@ -31,6 +31,7 @@ OTHER: dict[str, Any] = {
     "policy_options": {"any": 1},  # not checked without a file
     "eligible_node_types": ("cpu",),
     "batch_options": {"any": 1},
+    "pilots_dir": "/somewhere/pilots",
     "blackouts": ("Mon 08:00-12:00",),
     "time_zone": "Europe/Zurich",
     "harm_slo_share": 0.75,

@@ -131,6 +131,8 @@ def _why_not() -> str:
         return f"no machine can be booted: {', '.join(missing) or 'systemd'} missing"
     if os.geteuid() != 0:
         return "no machine can be booted: not root"
+    if ROOT.is_relative_to("/tmp"):
+        return "the services of a machine do not see a checkout in /tmp (PrivateTmp=)"
     may = process.run(("unshare", "--mount", "--pid", "--fork", "--cgroup", "--net", "true"),
                       timeout_s=10)  # fmt: skip
     return "" if may.is_ok else f"no machine can be booted: {may.stderr}"

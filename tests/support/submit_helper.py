@@ -19,7 +19,7 @@ PROGRAM = str(Path(helper.__file__).resolve())
 
 def argv(config: Path) -> tuple[str, ...]:
     """Return the command line of the helper."""
-    return (sys.executable, "-I", PROGRAM, str(config))
+    return (sys.executable, "-IS", PROGRAM, str(config))
 
 
 def write_config(path: Path, **settings: Any) -> Path:

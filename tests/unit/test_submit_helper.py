@@ -305,7 +305,7 @@ def test_without_root_or_isolation_it_does_nothing(site: Site, alice: str) -> No
     config = submit_helper.write_config(site.root / "helper.json", **site.settings)
     program = shutil.copy(submit_helper.PROGRAM, site.root / "helper")  # of one file
     request = json.dumps({**SUBMIT, "user": alice})
-    words = ("/usr/bin/python3", "-I", str(program), str(config))
+    words = ("/usr/bin/python3", "-IS", str(program), str(config))
     for argv in (as_user(alice, *words), (words[0], *words[2:])):
         done = process.run(argv, timeout_s=30, env={"SUDO_UID": "0"}, stdin=request)
         assert json.loads(done.stdout)["error"]["code"] == "BFT-1525", done.stderr
@@ -321,7 +321,7 @@ def test_sudo_starts_it_for_the_daemon_alone(site: Site, alice: str) -> None:
     with accounts(site.root, "bftd", is_system=True) as (daemon,):
         settings = {**site.settings, "daemon_user": daemon}
         config = submit_helper.write_config(site.root / "helper.json", **settings)
-        words = ("/usr/bin/python3", "-I", submit_helper.PROGRAM, str(config))
+        words = ("/usr/bin/python3", "-IS", submit_helper.PROGRAM, str(config))
         rule = Path("/etc/sudoers.d") / daemon
         try:
             rule.write_text(f"{daemon} ALL=(root) NOPASSWD: {' '.join(words)}\n")

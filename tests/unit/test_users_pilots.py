@@ -25,7 +25,7 @@ from slurm_plugins import adapter as slurm
 from tests.support.generations import offer
 from tests.support.snapshots import T0, running, snapshot
 from tests.unit.test_trainer_book import Site
-from tests.unit.test_who_says import _left_behind
+from tests.unit.test_who_says import WARM, _left_behind, _report
 from trainers.agent.folder import KEPT, tidy
 
 CLAIM = Claim(node="n1", time_limit_s=3600.0, for_trainer="t1")
@@ -74,6 +74,22 @@ def test_an_agent_of_another_user_has_none_of_our_workers(tmp_path: Path, journa
     assert [(one.pilot_id, one.why) for one in found.doubted] == [
         ("p-n2", "its agent runs as another user")
     ]
+
+
+def test_an_agent_of_another_user_makes_no_worker_of_ours_doubtful(
+    tmp_path: Path, journal: Journal
+) -> None:
+    site = Site(tmp_path, journal)
+    site.target("n1", "n2")
+    site.enter()
+    _, honest = _left_behind(site)
+    record, starting = site.book.records["t1"], _report("t1-1-9", WARM)
+    reports = {**honest, "p-n3": [starting], "p-n4": [starting]}
+    users = dict.fromkeys(reports, record.spec.user)
+    twice = judge(reports, {"t1": record}, users)
+    assert [one.pilot_id for one in twice.doubted] == ["p-n3", "p-n4"]
+    found = judge(reports, {"t1": record}, {**users, "p-n4": "eve"})
+    assert [one.pilot_id for one in found.doubted] == ["p-n4"]
 
 
 def test_a_pilot_of_an_earlier_policy_serves_nobody_else(

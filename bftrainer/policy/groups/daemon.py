@@ -65,7 +65,7 @@ class DaemonSettings(SettingsGroup):
         30,
         "days",
         "The journal keeps entries, and trainers that have ended, for at least this long; "
-        "reports and replays reach no further back.",
+        "'report harm' and replays reach no further back.",
         ge=2,
         le=36_500,
     )

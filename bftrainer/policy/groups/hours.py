@@ -32,6 +32,6 @@ class HourSettings(SettingsGroup):
     time_zone: Annotated[str, AfterValidator(check_zone)] | None = _setting(
         None,
         "",
-        "Of blackouts and of the days of 'bftrainer account'; null: the machine's.",
+        "Zone of blackouts and of the days of 'bftrainer account'; null: the machine's.",
         expects="the name of a time zone that this machine knows, such as Europe/Berlin, or null",
     )
