@@ -72,9 +72,9 @@ def test_no_more_nodes_than_the_limits_of_types_and_partitions_allow(
         assert "of partition bf (max_nodes_by_partition)" in said
         for view in daemon.client.trainers():
             daemon.client.cancel(view.record.trainer_id, now=True)
+        cluster_is_free(cluster)  # without a daemon pilots would stay for their lease
     finally:
         daemon.stop()
-    cluster_is_free(cluster)
 
 
 def cluster_is_free(cluster: SlurmTestCluster) -> None:
