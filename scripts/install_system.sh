@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Install Debian packages that are missing: "venv" for the virtual environment, "slurm" for the
-# one-host test cluster, "packages" to build an RPM. Nothing to do when they are there.
+# one-host test cluster, "packages" for the long tests (an RPM is built, clocks are wrong). Nothing
+# to do when they are there.
 set -euo pipefail
 
 case "${1:-}" in
@@ -11,10 +12,8 @@ venv)
 slurm)
   # The database without its service: the test cluster starts its own (--accounting).
   packages=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
-            slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core
-            libfaketime) # for clocks that are wrong
+            slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core)
   missing=0
-  compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null || missing=1
   for program in munged slurmctld slurmd sbatch srun squeue scontrol \
       slurmdbd mariadbd mariadb-install-db my_print_defaults sacct sacctmgr; do
     PATH="$PATH:/usr/sbin:/sbin" command -v "$program" >/dev/null || missing=1
@@ -22,8 +21,9 @@ slurm)
   [ "$missing" -eq 0 ] && exit 0
   ;;
 packages)
-  packages=(rpm)
-  command -v rpmbuild >/dev/null && exit 0
+  packages=(rpm libfaketime)
+  command -v rpmbuild >/dev/null \
+    && compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null && exit 0
   ;;
 *)
   echo "usage: $0 venv|slurm|packages" >&2

@@ -156,7 +156,7 @@ def test_munge_is_down_and_comes_back(cluster: BackupCluster, running: AccidentS
 @pytest.fixture
 def host(cluster: BackupCluster) -> Iterator[OtherClock]:
     if controllers.FAKETIME is None:
-        pytest.fail("libfaketime is not installed: scripts/install_system.sh slurm")
+        pytest.fail("libfaketime is not installed: scripts/install_system.sh packages")
     with other_clock(cluster) as host:
         yield host
 
