@@ -150,6 +150,7 @@ def test_without_its_slurmd_a_node_is_used_until_slurm_gives_it_up(
     start_slurmd(cluster, "n3")
 
 
+@pytest.mark.long
 def test_a_pilot_is_not_requeued_and_one_that_is_does_not_come_back(
     cluster: SlurmTestCluster, site: AccidentSite
 ) -> None:
