@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from milp.classes import ClassesAnswer
+from milp.exact.dual import PoolAnswer
 from milp.options import Options
 from milp.placing.place import place
 from milp.pool import PoolView
@@ -50,6 +52,38 @@ def make_allocation(
         marginals=marginals,
         solver=solver,
         gap=gap,
+    )
+
+
+def answer_of_one(
+    problem: Problem, pool: PoolView, options: Options, one: PoolAnswer, *, solver: str = "exact"
+) -> Allocation:
+    """Return the allocation of sizes in one class of nodes."""
+    return make_allocation(
+        problem,
+        pool,
+        options,
+        sizes=one.sizes.tolist(),
+        classes=[0] * len(one.sizes),
+        node_price=one.value_of_one_more - one.value,
+        solver=solver,
+    )
+
+
+def answer_of_several(
+    problem: Problem, pool: PoolView, options: Options, several: ClassesAnswer
+) -> Allocation:
+    """Return the allocation of classes and sizes."""
+    return make_allocation(
+        problem,
+        pool,
+        options,
+        sizes=several.sizes.tolist(),
+        classes=several.classes.tolist(),
+        node_price=several.price,
+        solver="bounded" if several.gap > 0 else "exact",
+        gap=several.gap,
+        split=several.split.tolist(),
     )
 
 

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from milp.answer import make_allocation
+from milp.answer import answer_of_one, answer_of_several
 from milp.classes import solve_classes
 from milp.errors import ProblemError
 from milp.exact.nested import Infeasible, Members, is_nested, solve_nested
-from milp.options import Options, build_options
+from milp.options import build_options
 from milp.pool import PoolView, view_pool
 from milp.problem import Allocation, Problem
 
@@ -37,28 +37,26 @@ def solve_capped(problem: Problem) -> Allocation:
     pool = view_pool(problem)
     options = build_options(problem, pool)
     caps = binding(problem, pool)
+    must_run = np.array([trainer.must_run for trainer in pool.trainers], dtype=np.bool_)
     try:
         if len(pool.names) == 1 and is_nested(caps):
-            return _nested(problem, pool, options, caps)
-        must_run = [trainer.must_run for trainer in pool.trainers]
-        several = solve_classes(options, pool, caps, must_run)
+            one = solve_nested(
+                options.allowed[0],
+                options.current,
+                must_run,
+                caps,
+                options.counts[0],
+                options.tolerance,
+            )
+            return answer_of_one(problem, pool, options, one)
+        several = solve_classes(options, pool, caps, must_run.tolist())
     except Infeasible:
         raise ProblemError(
             "BFT-1542",
             "The trainers that must run (must_run) cannot all have their n_min nodes at once.",
             "Let fewer of them have to run, or raise their cap.",
         ) from None
-    return make_allocation(
-        problem,
-        pool,
-        options,
-        sizes=several.sizes.tolist(),
-        classes=several.classes.tolist(),
-        node_price=several.price,
-        solver="bounded" if several.gap > 0 else "exact",
-        gap=several.gap,
-        split=several.split.tolist(),
-    )
+    return answer_of_several(problem, pool, options, several)
 
 
 def binding(problem: Problem, pool: PoolView) -> list[tuple[Members, int]]:
@@ -71,28 +69,6 @@ def binding(problem: Problem, pool: PoolView) -> list[tuple[Members, int]]:
         if cap.most < min(n_nodes, sum([pool.trainers[j].n_max for j in members])):
             found[members] = min(cap.most, found.get(members, cap.most))
     return list(found.items())
-
-
-def _nested(
-    problem: Problem, pool: PoolView, options: Options, caps: list[tuple[Members, int]]
-) -> Allocation:
-    must_run = np.array([trainer.must_run for trainer in pool.trainers], dtype=np.bool_)
-    one = solve_nested(
-        options.allowed[0],
-        options.current,
-        must_run,
-        caps,
-        options.counts[0],
-        options.tolerance,
-    )
-    return make_allocation(
-        problem,
-        pool,
-        options,
-        sizes=one.sizes.tolist(),
-        classes=[0] * len(one.sizes),
-        node_price=one.value_of_one_more - one.value,
-    )
 
 
 def with_full_caps(problem: Problem, allocation: Allocation) -> Allocation:

@@ -8,7 +8,7 @@ Ties: fewest rescales, then earlier trainers get more. Called by the milp policy
 
 from __future__ import annotations
 
-from milp.answer import make_allocation
+from milp.answer import answer_of_one, answer_of_several
 from milp.capped import is_kept, solve_capped, with_full_caps
 from milp.classes import solve_classes
 from milp.errors import ProblemError
@@ -46,8 +46,7 @@ def _solve_part(problem: Problem) -> Allocation:
     if len(pool.names) > 1:
         return _solve_several(problem, pool)
     options = build_options(problem, pool)
-    one = solve_sizes(options)
-    return _answer_of_one(problem, pool, options, one, solver="exact")
+    return answer_of_one(problem, pool, options, solve_sizes(options))
 
 
 def solve_sizes(options: Options) -> PoolAnswer:
@@ -68,35 +67,10 @@ def solve_sizes_dense(options: Options) -> PoolAnswer:
     )
 
 
-def _answer_of_one(
-    problem: Problem, pool: PoolView, options: Options, one: PoolAnswer, *, solver: str
-) -> Allocation:
-    return make_allocation(
-        problem,
-        pool,
-        options,
-        sizes=one.sizes.tolist(),
-        classes=[0] * len(one.sizes),
-        node_price=one.value_of_one_more - one.value,
-        solver=solver,
-    )
-
-
 def _solve_several(problem: Problem, pool: PoolView) -> Allocation:
     """Several classes of nodes: which class a trainer has is part of the question."""
     options = build_options(problem, pool)
-    several = solve_classes(options, pool)
-    return make_allocation(
-        problem,
-        pool,
-        options,
-        sizes=several.sizes.tolist(),
-        classes=several.classes.tolist(),
-        node_price=several.price,
-        solver="bounded" if several.gap > 0 else "exact",
-        gap=several.gap,
-        split=several.split.tolist(),
-    )
+    return answer_of_several(problem, pool, options, solve_classes(options, pool))
 
 
 def solve_dense(problem: Problem) -> Allocation:
@@ -114,4 +88,4 @@ def solve_dense(problem: Problem) -> Allocation:
             "Use the exact solver.",
         )
     options = build_options(problem, pool)
-    return _answer_of_one(problem, pool, options, solve_sizes_dense(options), solver="dense")
+    return answer_of_one(problem, pool, options, solve_sizes_dense(options), solver="dense")

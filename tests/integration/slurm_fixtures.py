@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.model.cluster import Snapshot
 from slurm_plugins.adapter import SlurmBatchSystem, create
 from slurm_plugins.testcluster import (
@@ -88,6 +89,25 @@ def running_cluster(**settings: Any) -> Iterator[SlurmTestCluster]:
         yield cluster
     finally:
         remove_cluster(cluster)
+
+
+@contextlib.contextmanager
+def daemon_on(
+    cluster: SlurmTestCluster, base: Path, policy: str, *, starts: bool = True
+) -> Iterator[DaemonProcess]:
+    """Run a daemon on a cluster; without ``starts`` the test starts it."""
+    daemon = DaemonProcess(
+        base / "state",
+        batch_system="slurm",
+        batch_options=cluster.config.batch_options(),
+        policy=policy,
+    )
+    try:
+        if starts:
+            daemon.start()
+        yield daemon
+    finally:
+        daemon.stop()
 
 
 @pytest.fixture(scope="module")

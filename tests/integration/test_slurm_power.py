@@ -13,7 +13,7 @@ from slurm_plugins.adapter import create
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from slurm_plugins.testcluster.power import booted
 from tests.integration.daemon_scripts import light_spec
-from tests.integration.slurm_fixtures import need_slurm, running_cluster, whole_look
+from tests.integration.slurm_fixtures import daemon_on, need_slurm, running_cluster, whole_look
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
@@ -38,16 +38,8 @@ def cluster() -> Iterator[SlurmTestCluster]:
 
 @pytest.fixture
 def sidecar(cluster: SlurmTestCluster, tmp_path: Path) -> Iterator[DaemonProcess]:
-    daemon = DaemonProcess(
-        tmp_path / "state",
-        batch_system="slurm",
-        batch_options=cluster.config.batch_options(),
-        policy=POLICY,
-    )
-    try:
+    with daemon_on(cluster, tmp_path, POLICY, starts=False) as daemon:
         yield daemon
-    finally:
-        daemon.stop()
 
 
 def state_of(cluster: SlurmTestCluster, node: str) -> NodeState:

@@ -16,7 +16,7 @@ from bftrainer.cli.main import cli
 from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.model.harm import TakenCount
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
-from tests.integration.slurm_fixtures import running_cluster
+from tests.integration.slurm_fixtures import daemon_on, running_cluster
 from tests.integration.test_slurm_accounting import POLICY, spec
 from tests.support.waiting import wait_for
 
@@ -41,21 +41,12 @@ def cluster() -> Iterator[SlurmTestCluster]:
 
 @pytest.fixture
 def sidecar(cluster: SlurmTestCluster, tmp_path: Path) -> Iterator[DaemonProcess]:
-    daemon = DaemonProcess(
-        tmp_path / "state",
-        batch_system="slurm",
-        batch_options=cluster.config.batch_options(),
-        policy=POLICY,
-    )
-    try:
-        daemon.start()
+    with daemon_on(cluster, tmp_path, POLICY) as daemon:
         yield daemon
         for view in daemon.client.trainers():
             if not view.record.state.is_final:
                 daemon.client.cancel(view.record.trainer_id, now=True)
         wait_for(lambda: not jobs(cluster), what="an empty queue")
-    finally:
-        daemon.stop()
 
 
 def jobs(cluster: SlurmTestCluster) -> str:

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bftrainer.demo.sidecar import DaemonProcess
 from slurm_plugins.adapter import create
 from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
 from tests.integration.daemon_scripts import light_spec
-from tests.integration.slurm_fixtures import need_slurm, running_cluster, whole_look
+from tests.integration.slurm_fixtures import daemon_on, need_slurm, running_cluster, whole_look
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slurm
@@ -39,24 +38,11 @@ def cluster() -> Iterator[SlurmTestCluster]:
         yield found
 
 
-def started(cluster: SlurmTestCluster, base: Path, policy: str) -> DaemonProcess:
-    daemon = DaemonProcess(
-        base / "state",
-        batch_system="slurm",
-        batch_options=cluster.config.batch_options(),
-        policy=POLICY + policy,
-    )
-    daemon.start()
-    return daemon
-
-
 def test_no_more_nodes_than_the_limits_of_types_and_partitions_allow(
     cluster: SlurmTestCluster, tmp_path: Path
 ) -> None:
-    daemon = started(
-        cluster, tmp_path, 'max_nodes_by_type: {"gpu:a100:4": 1}\nmax_nodes_by_partition: {bf: 2}\n'
-    )
-    try:
+    policy = POLICY + 'max_nodes_by_type: {"gpu:a100:4": 1}\nmax_nodes_by_partition: {bf: 2}\n'
+    with daemon_on(cluster, tmp_path, policy) as daemon:
         for name in ("a", "b", "c"):
             daemon.client.submit(light_spec(tmp_path / name, name=name, n_max=4))
 
@@ -73,8 +59,6 @@ def test_no_more_nodes_than_the_limits_of_types_and_partitions_allow(
         for view in daemon.client.trainers():
             daemon.client.cancel(view.record.trainer_id, now=True)
         cluster_is_free(cluster)  # without a daemon pilots would stay for their lease
-    finally:
-        daemon.stop()
 
 
 def cluster_is_free(cluster: SlurmTestCluster) -> None:
@@ -96,9 +80,9 @@ def test_pilots_end_before_a_blackout_and_leave_when_there_is_one(
     cluster: SlurmTestCluster, tmp_path: Path
 ) -> None:
     begin_s, comes = window(10)
-    daemon = started(cluster, tmp_path, f"gap_margin_s: 5\nblackouts: [{comes}]\n")
     system = create(cluster.config.batch_options())
-    try:
+    policy = f"{POLICY}gap_margin_s: 5\nblackouts: [{comes}]\n"
+    with daemon_on(cluster, tmp_path, policy) as daemon:
         trainer = daemon.client.submit(light_spec(tmp_path / "a", n_max=2)).record.trainer_id
         wait_for(
             lambda: len(daemon.client.trainer(trainer).observed_nodes) == 2, what="it has nodes"
@@ -108,12 +92,10 @@ def test_pilots_end_before_a_blackout_and_leave_when_there_is_one(
         assert len(ends_s) == 2
         assert all(begin_s - 130.0 < end_s < begin_s for end_s in ends_s)  # limits are minutes
         _, is_there = window(-1)
-        policy = daemon.state_dir / "policy.yaml"
-        policy.write_text(f"{POLICY}gap_margin_s: 5\nblackouts: [{is_there}]\n")
+        file = daemon.state_dir / "policy.yaml"
+        file.write_text(f"{POLICY}gap_margin_s: 5\nblackouts: [{is_there}]\n")
         os.kill(daemon.pid, signal.SIGHUP)
         cluster_is_free(cluster)
         said = " ".join(daemon.client.explain(trainer).sentences)
         assert f"The policy lends no nodes in the blackout {is_there}, which has begun." in said
         daemon.client.cancel(trainer, now=True)
-    finally:
-        daemon.stop()
