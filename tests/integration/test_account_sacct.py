@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,42 +15,18 @@ from click.testing import CliRunner
 from bftrainer import process
 from bftrainer.cli.main import cli
 from bftrainer.demo.sidecar import DaemonProcess
-from slurm_plugins.testcluster import FAST_CYCLE, SlurmTestCluster
-from tests.integration.slurm_fixtures import running_cluster
-from tests.integration.test_slurm_accounting import spec
+from slurm_plugins.testcluster import SlurmTestCluster
+from tests.integration.test_slurm_accounting import N_NODES, cluster, spec
+from tests.integration.test_slurm_accounting import POLICY as BASE
 from tests.support.waiting import wait_for
+
+__all__ = ["cluster"]
 
 pytestmark = pytest.mark.slurm
 
-N_NODES = 4
 AGREEMENT = 0.01
 RUNS_S = 60.0  # sacct knows seconds: four pilots that end together may differ by four
-POLICY = """\
-poll_interval_s: 0.5
-requests_per_minute: 1000
-min_gap_s: 5
-gap_margin_s: 1
-pilot_time_limit_s: 600
-t_fwd_s: 30
-reserve_nodes_per_type: 0
-join_window_s: 0.2
-hold_idle_s: 2
-p_jmax: 1
-watts_per_node_type: {default: 500}
-"""
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SlurmTestCluster]:
-    """Four idle nodes, and sacct."""
-    with running_cluster(
-        n_nodes=N_NODES,
-        gpus_per_node=0,
-        bf_interval_s=2,
-        scheduler_parameters=FAST_CYCLE,
-        accounting=True,
-    ) as running:
-        yield running
+POLICY = BASE + "watts_per_node_type: {default: 500}\n"
 
 
 def told(*options: str) -> Any:

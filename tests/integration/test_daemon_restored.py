@@ -36,18 +36,11 @@ class Accepting(DaemonProcess):
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    with start_warm_server(tmp_path / "local", n_nodes=2, cycle_s=0.5) as server:
-        sidecar = Accepting(
-            tmp_path / "state",
-            batch_system="local",
-            batch_options={"socket": str(server.socket_path)},
-            policy=POLICY,
-        )
-        try:
-            sidecar.start()
-            yield Site(tmp_path, server, sidecar)
-        finally:
-            sidecar.stop()
+    with (
+        start_warm_server(tmp_path / "local", n_nodes=2, cycle_s=0.5) as server,
+        Site.on(server, tmp_path, POLICY, Accepting) as opened,
+    ):
+        yield opened
 
 
 def test_it_says_what_is_missing_and_goes_on_beside_the_pilots_it_forgot(

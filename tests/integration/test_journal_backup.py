@@ -19,18 +19,11 @@ from tests.support.site import Site, start_warm_server
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    with start_warm_server(tmp_path / "local", n_nodes=3, cycle_s=0.5) as server:
-        sidecar = Accepting(
-            tmp_path / "state",
-            batch_system="local",
-            batch_options={"socket": str(server.socket_path)},
-            policy=POLICY,
-        )
-        try:
-            sidecar.start()
-            yield Site(tmp_path, server, sidecar)
-        finally:
-            sidecar.stop()
+    with (
+        start_warm_server(tmp_path / "local", n_nodes=3, cycle_s=0.5) as server,
+        Site.on(server, tmp_path, POLICY, Accepting) as opened,
+    ):
+        yield opened
 
 
 def journal(site: Site, *argv: str) -> str:

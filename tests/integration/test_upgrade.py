@@ -78,18 +78,11 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installed:
 @pytest.fixture
 def site(installed: Installed, tmp_path: Path) -> Iterator[Site]:
     del installed
-    with start_server(tmp_path / "local", n_nodes=3, cycle_s=0.5) as server:
-        sidecar = DaemonProcess(
-            tmp_path / "state",
-            batch_system="local",
-            batch_options={"socket": str(server.socket_path)},
-            policy=POLICY,
-        )
-        try:
-            sidecar.start()
-            yield Site(tmp_path, server, sidecar)
-        finally:
-            sidecar.stop()
+    with (
+        start_server(tmp_path / "local", n_nodes=3, cycle_s=0.5) as server,
+        Site.on(server, tmp_path, POLICY, DaemonProcess) as opened,
+    ):
+        yield opened
 
 
 def digits(out: Path) -> TrainerSpec:

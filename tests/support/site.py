@@ -5,7 +5,7 @@ Called by the tests of the daemon and by those that every runtime must pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -46,6 +46,24 @@ class Site(LocalSite):
             if WARM[0] in options:
                 site.server.await_warm()
             yield site
+
+    @classmethod
+    @contextmanager
+    def on(
+        cls, server: LocalServer, base: Path, policy: str, make: Callable[..., DaemonProcess]
+    ) -> Iterator[Self]:
+        """Start a daemon on a server that runs already."""
+        sidecar = make(
+            base / "state",
+            batch_system="local",
+            batch_options={"socket": str(server.socket_path)},
+            policy=policy,
+        )
+        try:
+            sidecar.start()
+            yield cls(base, server, sidecar)
+        finally:
+            sidecar.stop()
 
     def view(self, trainer_id: str) -> TrainerView:
         return self.client.trainer(trainer_id)
