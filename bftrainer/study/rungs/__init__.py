@@ -1,0 +1,1 @@
+"""The rules that stop, continue and start trials, one per module. Pure."""

@@ -1,0 +1,91 @@
+"""What a rule sees of a study, and what it answers. Pure data.
+
+The study's loop (``study.loop``) and the simulator build ``Trial``s, ask a ``Rule``, and carry its
+``Verdicts`` out. A rule keeps nothing between two calls: after a crash the same trials give the
+same verdicts. Values are always minimised; who maximises passes them negated.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+class Stage(enum.StrEnum):
+    """Where a trial is in its life."""
+
+    ACTIVE = "active"  # trains, or waits for nodes
+    WAITING = "waiting"  # has used up its budget and waits for the rule; has no nodes
+    COMPLETE = "complete"  # has trained to the full budget, or its script has ended
+    STOPPED = "stopped"  # ended by the rule or the user
+    FAILED = "failed"  # and is not tried again
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it never trains again."""
+        return self in (Stage.COMPLETE, Stage.STOPPED, Stage.FAILED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """A metric that a trial reported."""
+
+    units: int  # epochs or samples trained by then
+    value: float  # to be minimised
+    order: float  # when it was reported; equal ones go by the trial's number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A trial as a rule sees it."""
+
+    number: int  # 0, 1, ... in the order of creation
+    stage: Stage
+    budget: int  # units granted so far
+    values: tuple[Value, ...] = ()  # ascending in ``units``
+    bracket: int = 0
+    parent: int | None = None  # whose state it started from
+
+    def at(self, budget: int) -> Value | None:
+        """Return the newest value not beyond a budget; None: none yet."""
+        return next((one for one in reversed(self.values) if one.units <= budget), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A trial to create."""
+
+    budget: int
+    bracket: int = 0
+    parent: int | None = None  # start from its state, with its parameters, perturbed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdicts:
+    """What a rule wants done now."""
+
+    grow: Mapping[int, int] = field(default_factory=dict)  # trial -> new budget
+    stop: Mapping[int, str] = field(default_factory=dict)  # trial -> why, one sentence
+    start: Sequence[Start] = ()
+    is_over: bool = False  # nothing starts or grows any more, whatever the active ones report
+
+
+class Rule(Protocol):
+    """A rule of stopping and promotion."""
+
+    @property
+    def most(self) -> int:
+        """Full budget of a trial, in units."""
+
+    def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
+        """Judge the trials.
+
+        Args:
+            trials: all of the study, in order of their numbers.
+            room: how many more may be active; at most so many are grown and started together.
+        """
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return its name and settings, for ``study status``."""
