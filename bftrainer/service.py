@@ -48,6 +48,7 @@ from bftrainer.observability.metrics import MetricSample
 from bftrainer.runtimes.base import load_runtime
 from bftrainer.surviving.decision import unfit
 from bftrainer.surviving.words import sentences as left_out_sentences
+from bftrainer.trial_service import DaemonTrials
 
 _FREE = (NodeState.IDLE, NodeState.PLANNED)
 
@@ -86,6 +87,7 @@ class DaemonService:
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
         self._told: tuple[Plan | None, Terms] = None, {}  # the last plan explained
+        self.trials = DaemonTrials(daemon, self._check_new, self.trainers)
         self._allowance = Allowance(
             lambda: (
                 daemon.policy.max_trainers_per_user,
@@ -247,33 +249,38 @@ class DaemonService:
 
     def submit(self, spec: TrainerSpec, peer: Peer) -> TrainerView:
         """Accept a trainer; it is durable when this returns."""
-        if spec.user != peer.user:
+        self._check_new([spec], peer)
+        return self._view(self._daemon.trainers.submit(spec))
+
+    def _check_new(self, specs: Sequence[TrainerSpec], peer: Peer) -> None:
+        """Refuse trainers that this user cannot submit now; else they count as a submission."""
+        user = specs[0].user
+        if user != peer.user:
             raise UsageError(
                 "BFT-1005",
-                f"A trainer of {spec.user} cannot be submitted by {peer.user}.",
+                f"A trainer of {user} cannot be submitted by {peer.user}.",
                 "Submit it as the user it is to run as.",
                 exit_code=ExitCode.NOT_PERMITTED,
             )
-        for trainer_id in (*spec.after, *spec.after_any):
+        for trainer_id in {i for spec in specs for i in (*spec.after, *spec.after_any)}:
             self._record(trainer_id)
-        self._check_room(spec)
-        record = self._daemon.trainers.submit(spec)
-        self._allowance.took(spec.user)
-        return self._view(record)
+        self._check_room(specs)
+        self._allowance.took(user)
 
-    def _check_room(self, spec: TrainerSpec) -> None:
-        """Refuse one trainer more, or one that the policy or the solver does not admit."""
+    def _check_room(self, specs: Sequence[TrainerSpec]) -> None:
+        """Refuse so many trainers more, or one that the policy or the solver does not admit."""
         policy = self._daemon.policy
         active = self._daemon.trainers.waiting_and_running()
-        if policy.max_trainers and len(active) >= policy.max_trainers:
+        if policy.max_trainers and len(active) + len(specs) > policy.max_trainers:
             raise UsageError(
                 "BFT-1009",
                 f"There are {len(active)} trainers already, the policy's limit (max_trainers).",
                 "Wait for one to finish, or cancel one.",
                 exit_code=ExitCode.REFUSED_BY_POLICY,
             )
-        self._allowance.check(spec.user, active)
-        self._check_sizes(spec)
+        self._allowance.check(specs[0].user, active, len(specs))
+        for spec in specs:
+            self._check_sizes(spec)
 
     def _check_sizes(self, spec: TrainerSpec) -> None:
         limits = limits_on(spec, self._daemon.settings.limits)
@@ -316,7 +323,7 @@ class DaemonService:
             raise _has_ended(record, "Submit it with more --epochs to train on from its state.")
         if record.state.is_final:
             check_place(record.spec, self.trainers())
-            self._check_room(record.spec)
+            self._check_room([record.spec])
             self._allowance.took(record.spec.user)
         return self._view(self._daemon.trainers.requeue(trainer_id))
 

@@ -13,7 +13,8 @@ def changed(record: TrainerRecord, change: TrainerChange, now_s: float) -> Train
     held_s = record.held_s
     if change.is_held is not None:
         held_s = (held_s or now_s) if change.is_held else None
-    return replace(record, spec=change.applied(record.spec), held_s=held_s)
+    rung_s = record.rung_s if change.budget in (None, record.spec.budget) else None
+    return replace(record, spec=change.applied(record.spec), held_s=held_s, rung_s=rung_s)
 
 
 def unmet(spec: TrainerSpec, others: Mapping[str, TrainerRecord]) -> tuple[str, ...]:

@@ -38,10 +38,17 @@ class Trainer:
 
 
 def opened_of(
-    record: TrainerRecord, policy: SitePolicy, incarnation: int, now_s: float, journal: Journal
+    record: TrainerRecord,
+    policy: SitePolicy,
+    incarnation: int,
+    now_s: float,
+    journal: Journal,
+    *,
+    started_workers: int = 0,
 ) -> Trainer:
-    """Return a trainer without workers."""
+    """Return a trainer without workers; ``started_workers`` have had a number already."""
     machine = machine_of(record, policy, incarnation, now_s)
+    machine.started_workers = started_workers
     return Trainer(
         record=record, log=RescaleLog(machine, lambda done: journal.note_large(KIND, done))
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from bftrainer.actuate import changing, recording, stimuli
+from bftrainer.actuate import changing, recording, stimuli, trials
 from bftrainer.actuate.adoption import adopt, parked_meanwhile
 from bftrainer.actuate.costs import (
     learn_leaving,
@@ -37,20 +37,18 @@ from bftrainer.actuate.group import (
     WorkerFailed,
     worker_on,
 )
-from bftrainer.actuate.log_files import log_files
-from bftrainer.actuate.opening import Trainer, limits_of, opened_of
+from bftrainer.actuate.opening import Trainer, limits_of
 from bftrainer.actuate.outcomes import cancelled, cancelling, complete, last_progress, save_grace_s
 from bftrainer.actuate.quarantine import Quarantine
 from bftrainer.actuate.reported_workers import Reports
 from bftrainer.actuate.rescale_budget import RescaleBudget
 from bftrainer.actuate.speeds import SpeedBook
-from bftrainer.actuate.waiting import Waiting
+from bftrainer.actuate.trainer_records import TrainerRecords
 from bftrainer.elastic import protocol
 from bftrainer.errors import BftError
 from bftrainer.journal.journal import Journal
 from bftrainer.model.decision import Replacing
-from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerSpec, TrainerState
-from bftrainer.model.views import LogFile
+from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerState
 from bftrainer.policy.model import SitePolicy
 from bftrainer.profile.batch_curve import batches_of
 from bftrainer.runtimes.base import load_runtime
@@ -69,7 +67,7 @@ class Send(Protocol):
         """Send without waiting."""
 
 
-class TrainerBook:
+class TrainerBook(TrainerRecords):
     """All trainers, with the machines of those that are not final."""
 
     def __init__(
@@ -84,20 +82,20 @@ class TrainerBook:
         steady: Callable[[], float] | None = None,  # monotonic; None: ``clock``
         refusals: RefusedMessages | None = None,
     ) -> None:
-        self._journal = journal
-        self._policy = policy
-        self._incarnation = incarnation
+        super().__init__(
+            journal=journal,
+            policy=policy,
+            incarnation=incarnation,
+            clock=clock,
+            on_change=on_change,
+            steady=steady,
+        )
         self._send = send
-        self._clock, self._steady = clock, steady or clock
         self._refusals = refusals or RefusedMessages(LOG)
-        self._on_change = on_change
         self.on_ended: Callable[[TrainerRecord], None] = lambda _record: None
         self.speeds = SpeedBook(policy.straggler_threshold, self._note)
         self.budget = RescaleBudget(policy.rescale_budget)
         self.quarantine = Quarantine(policy.quarantine_s)
-        self.records: dict[str, TrainerRecord] = {r.trainer_id: r for r in journal.trainers()}
-        self.waiting = Waiting(self.records, clock)
-        self.trainers: dict[str, Trainer] = {}
         self.reports = Reports(send, self._refusals)
         # The latest, as (trainer, at_s, what); the journal has all.
         self.rescales: deque[tuple[str, float, Rescaled]] = deque(maxlen=KEPT_RESCALES)
@@ -118,15 +116,6 @@ class TrainerBook:
 
     # ---- users -----------------------------------------------------------------------
 
-    def submit(self, spec: TrainerSpec) -> TrainerRecord:
-        """Accept a trainer; it is durable when this returns."""
-        waits_for = changing.unmet(spec, self.records)
-        record = self._journal.submit(spec, self._clock(), waits_for)
-        self.records[record.trainer_id] = record
-        self._open(record)
-        self._on_change()
-        return record
-
     def cancel(self, trainer_id: str, *, now: bool = False) -> TrainerRecord:
         """End a trainer; its workers write a checkpoint first, unless ``now``."""
         trainer = self.trainers.get(trainer_id)
@@ -145,6 +134,7 @@ class TrainerBook:
     def change(self, trainer_id: str, change: TrainerChange) -> TrainerRecord:
         """Hold, release or update a trainer that is not final."""
         trainer = self.trainers[trainer_id]
+        trials.check_growth(trainer.record, change)
         before, new = trainer.record, changing.changed(trainer.record, change, self._clock())
         if new != before:
             self._set(trainer, new)
@@ -185,25 +175,6 @@ class TrainerBook:
         ends = ((i, t.machine.ends_by_s) for i, t in self.trainers.items())
         winding_up = {i: end_s + ahead_s for i, end_s in ends if end_s is not None}
         return {**self.budget.used_up(now_s), **winding_up}
-
-    def waiting_and_running(self) -> tuple[TrainerRecord, ...]:
-        """Return records that are not final, in FCFS order."""
-        return tuple(r for r in self.records.values() if not r.state.is_final)
-
-    def _open(self, record: TrainerRecord) -> None:
-        opened = opened_of(record, self._policy, self._incarnation, self._steady(), self._journal)
-        self.trainers[record.trainer_id] = opened
-
-    def nodes_of(self, trainer_id: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the nodes of its members, and of workers starting or warm."""
-        trainer = self.trainers.get(trainer_id)
-        return trainer.machine.nodes() if trainer is not None else ((), ())
-
-    def log_files(self, trainer_id: str) -> tuple[LogFile, ...]:
-        """Return the log of every worker it ever had, oldest first; reads users' files."""
-        trainer = self.trainers.get(trainer_id)
-        spec = self.records[trainer_id].spec
-        return log_files(trainer_id, spec, trainer.machine if trainer else None)
 
     # ---- agents ----------------------------------------------------------------------
 
@@ -262,6 +233,8 @@ class TrainerBook:
             return
         if isinstance(message, protocol.Progress):
             self._on_progress(trainer, message, trainer.machine.workers[worker_id].node)
+        elif isinstance(message, protocol.Reported):
+            self._on_reported(trainer, message)
         self._handle(trainer, stimuli.WorkerMessage(worker_id=worker_id, message=message))
 
     def on_exit(self, pilot_id: str, worker_id: str, returncode: int, cause: str) -> None:
@@ -349,6 +322,12 @@ class TrainerBook:
         trainer.watch = watch
         self._set(trainer, recording.progressed(record, said, costs, now_s))
 
+    def _on_reported(self, trainer: Trainer, said: protocol.Reported) -> None:
+        new = trials.with_reports(trainer.record, said, self._clock())
+        if new is not trainer.record and not new.state.is_final:
+            self._set(trainer, new)
+            self._write(trainer, "reported", said.reports[-1])
+
     def _handle(self, trainer: Trainer, stimulus: stimuli.Stimulus) -> None:
         self._carry_out(trainer, trainer.log.handle(stimulus, self._steady()))
 
@@ -372,6 +351,8 @@ class TrainerBook:
                     self._on_rescaled(trainer, instruction)
                 case Parked():
                     self._on_parked(trainer, instruction)
+                case Ended() if trials.is_at_rung(trainer.record.spec, instruction):
+                    self._at_rung(trainer, instruction)
                 case Ended():
                     why = complete(trainer.record.spec, instruction)
                     self._finish(trainer.record.trainer_id, TrainerState.FINISHED, why)
@@ -439,6 +420,16 @@ class TrainerBook:
         self._write(trainer, "parked", parked)
         self._on_change()
 
+    def _at_rung(self, trainer: Trainer, done: Ended) -> None:
+        """Free the nodes of a trial, which goes on with a new machine if its budget grows."""
+        trainer_id = trainer.record.trainer_id
+        self.speeds.forget(trainer_id)
+        self.budget.forget(trainer_id)
+        self._handle(trainer, stimuli.TrainerClosed())
+        self._reopen(trainer, trials.at_rung(trainer.record, done, self._clock()))
+        self._write(trainer, "rung", done)
+        self._on_change()
+
     def _on_failed(self, trainer: Trainer, failed: WorkerFailed) -> None:
         record, failures = trainer.record, trainer.machine.failures
         in_all, trainer_id = record.failures + failed.counts, record.trainer_id
@@ -480,18 +471,3 @@ class TrainerBook:
         self.on_ended(trainer.record)
         self._on_change()
         return trainer.record
-
-    def _replace(self, trainer: Trainer, **changes: object) -> None:
-        self._set(trainer, replace(trainer.record, **changes))  # type: ignore[arg-type]  # field names checked by replace
-
-    def _set(self, trainer: Trainer, record: TrainerRecord) -> None:
-        trainer.record = self.records[record.trainer_id] = record
-
-    def _note(self, trainer_id: str, kind: str, what: object) -> None:
-        self._write(self.trainers[trainer_id], kind, what)
-
-    def _write(
-        self, trainer: Trainer, kind: str, payload: object, also: Sequence[TrainerRecord] = ()
-    ) -> None:
-        body = {"trainer_id": trainer.record.trainer_id, "what": payload}
-        self._journal.note(kind, body, trainers=[trainer.record, *also])

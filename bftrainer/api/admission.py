@@ -1,13 +1,14 @@
 """Checks that every submitted spec must pass, whatever its origin. Pure.
 
 A ``TrainerSpec`` passes or is refused with BFT-1002, BFT-1007, BFT-1015, BFT-1016, BFT-1032,
-BFT-1040, BFT-1041, BFT-1044, BFT-1060, BFT-1066 or BFT-1561. The command line checks before it
-sends, the server checks again.
+BFT-1040, BFT-1041, BFT-1044, BFT-1060, BFT-1066, BFT-1561 or BFT-1603. The command line checks
+before it sends, the server checks again.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -43,6 +44,8 @@ RANGES: Final[dict[str, tuple[float, float]]] = {
 MAX_AFTER = 1000  # trainers that one waits for
 _TRAINER_ID = re.compile(r"t[0-9]{1,18}\Z", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+MOST_TRIALS = 10**6
+_STUDY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
 _ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+:-]{0,63}\Z")
 
 
@@ -64,6 +67,7 @@ def check_spec(spec: TrainerSpec) -> None:
     check_account(spec.account)
     check_preamble(spec.preamble)
     check_notify(spec.notify)
+    check_trial(spec)
 
 
 def check_account(account: str) -> None:
@@ -74,6 +78,35 @@ def check_account(account: str) -> None:
             f"{account[:64]!r} cannot be the name of an account.",
             "Write --account NAME; 'sacctmgr show associations user=$USER' lists yours.",
         )
+
+
+def check_trial(spec: TrainerSpec) -> None:
+    """Refuse a malformed identity of a trial (BFT-1603)."""
+    tag, budget = spec.trial, spec.budget
+    if tag is None:
+        return
+    cause = ""
+    if not _STUDY.match(tag.study):
+        cause = f"{tag.study[:64]!r} cannot be the id of a study"
+    elif not (0 <= tag.number <= MOST_TRIALS and 0 <= tag.attempt <= MOST_TRIALS):
+        cause = f"Trial and attempt must be numbers from 0 to {MOST_TRIALS}"
+    elif tag.most is not None and (budget is None or not budget <= tag.most <= 10**15):
+        cause = "A trial whose budget may grow has a budget not above its full one"
+    elif not _is_object(tag.parameters):
+        cause = f"Its parameters are not a JSON object of at most {MAX_STRING_BYTES} bytes"
+    if cause:
+        raise UsageError(
+            "BFT-1603", f"{cause}.", "Submit trials with 'bftrainer study run STUDY.yaml SCRIPT'."
+        )
+
+
+def _is_object(text: str) -> bool:
+    if len(text.encode(errors="replace")) > MAX_STRING_BYTES or _CONTROL.search(text):
+        return False
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def read_request(gres: str, constraint: str) -> NodeRequest:

@@ -25,11 +25,15 @@ class Allowance:
         self._clock = clock
         self._taken_s: defaultdict[str, deque[float]] = defaultdict(deque)
 
-    def check(self, user: str, unfinished: Iterable[TrainerRecord]) -> None:
-        """Refuse a submission by a user who has reached a limit."""
+    def check(self, user: str, unfinished: Iterable[TrainerRecord], more: int = 1) -> None:
+        """Refuse a submission by a user who has reached a limit.
+
+        Trials that wait at a rung do not count: they cost a decision nothing.
+        """
         most_trainers, most_per_minute = self._limits()
-        count = sum(1 for record in unfinished if record.spec.user == user)
-        if count >= most_trainers:
+        own = [record for record in unfinished if record.spec.user == user]
+        count = sum(1 for record in own if record.rung_s is None)
+        if count + more > most_trainers:
             raise UsageError(
                 "BFT-1030",
                 f"{user} has {count} unfinished trainers, the policy's limit "

@@ -39,14 +39,38 @@ def check_place(spec: TrainerSpec, trainers: Sequence[TrainerView]) -> dict[str,
         raise _unusable(spec, f"a name in it is above {_MAX_COMPONENT_BYTES} bytes")
     if components[0] in _NOT_FOR_FILES:
         raise _unusable(spec, f"/{components[0]} cannot hold files")
-    own: dict[str, str] = {}
-    for other in (view.record for view in trainers if not view.record.state.is_final):
-        # Permissions protect the directories of others; who names one must not keep it from them.
-        if other.spec.checkpoint_dir and other.spec.user == spec.user:
-            if normal(other.spec.checkpoint_dir) == path:
-                raise _taken(spec, other.trainer_id)
-            own[other.trainer_id] = other.spec.checkpoint_dir
+    for trainer_id, other in (own := _own(spec.user, trainers)).items():
+        if normal(other) == path:
+            raise _taken(spec, trainer_id)
     return own
+
+
+def check_places(specs: Sequence[TrainerSpec], trainers: Sequence[TrainerView]) -> dict[str, str]:
+    """Do so with trials of one user, whose directories are siblings (else BFT-1604)."""
+    places = {normal(spec.checkpoint_dir): spec for spec in specs}
+    if len(places) < len(specs) or len({os.path.dirname(path) for path in places}) > 1:  # noqa: PTH120
+        raise UsageError(
+            "BFT-1604",
+            "The trials' checkpoint directories are not different ones in one directory.",
+            "Submit trials with 'bftrainer study run STUDY.yaml SCRIPT'.",
+        )
+    check_place(specs[0], ())
+    for trainer_id, other in (own := _own(specs[0].user, trainers)).items():
+        if (spec := places.get(normal(other))) is not None:
+            raise _taken(spec, trainer_id)
+    return own
+
+
+def _own(user: str, trainers: Sequence[TrainerView]) -> dict[str, str]:
+    """Return the directories of a user's unfinished trainers, by trainer."""
+    # Permissions protect the directories of others; who names one must not keep it from them.
+    return {
+        view.record.trainer_id: view.record.spec.checkpoint_dir
+        for view in trainers
+        if view.record.spec.user == user
+        and view.record.spec.checkpoint_dir
+        and not view.record.state.is_final
+    }
 
 
 def resolve_directory(spec: TrainerSpec) -> str:
@@ -71,6 +95,15 @@ def check_real(spec: TrainerSpec, real: str, others: Mapping[str, str]) -> None:
     """
     for trainer_id, other in others.items():
         if os.path.realpath(other) == real:
+            raise _taken(spec, trainer_id)
+
+
+def check_reals(specs: Sequence[TrainerSpec], real: str, others: Mapping[str, str]) -> None:
+    """Do so with siblings; ``real`` is what the first one's directory resolves to."""
+    parent = os.path.dirname(real)  # noqa: PTH120
+    reals = {os.path.join(parent, os.path.basename(s.checkpoint_dir)): s for s in specs}  # noqa: PTH118, PTH119
+    for trainer_id, other in others.items():
+        if (spec := reals.get(os.path.realpath(other))) is not None:
             raise _taken(spec, trainer_id)
 
 

@@ -23,9 +23,11 @@ from typing import Any, TypeVar
 from bftrainer.api import paths
 from bftrainer.api.codec import CodecError, encode, encode_request, parse
 from bftrainer.api.documents import error_of, schema, view_of, views_of
+from bftrainer.api.trials import write_trials
 from bftrainer.errors import BftError, ExitCode
 from bftrainer.model.account import AccountReport
 from bftrainer.model.harm import HarmReport
+from bftrainer.model.study import StudyCount, StudyView, TrialView
 from bftrainer.model.trainer import TrainerChange, TrainerSpec
 from bftrainer.model.views import (
     DrainView,
@@ -129,6 +131,24 @@ class Client:
         body = {"schema": schema("change"), "change": given}
         return self._view(TrainerView, "trainer", _path(trainer_id), method="PATCH", body=body)
 
+    def studies(self) -> tuple[StudyCount, ...]:
+        """Return the user's studies."""
+        return self._views(StudyCount, "studies", "/v1/studies")
+
+    def study(self, study: str, seen: int | None = None) -> StudyView:
+        """Return a study's trials; at once, or when ``change`` is another than ``seen``.
+
+        Without a change the answer comes after 10 s.
+        """
+        query = "" if seen is None else f"?seen={seen}"
+        return self._view(StudyView, "study", f"{_study_path(study)}{query}")
+
+    def submit_trials(self, specs: Sequence[TrainerSpec]) -> tuple[TrialView, ...]:
+        """Submit trials of one study, all or none; those that are there stay as they are."""
+        study = specs[0].trial.study if specs[0].trial is not None else ""
+        body, path = write_trials(specs), f"{_study_path(study)}/trials"
+        return self._views(TrialView, "trials", path, method="POST", body=body)
+
     def requeue(self, trainer_id: str) -> TrainerView:
         """Start it again; the answer is a new trainer if this one has ended."""
         path = f"{_path(trainer_id)}/requeue"
@@ -165,8 +185,10 @@ class Client:
         except CodecError as problem:
             raise _not_understood(problem) from problem
 
-    def _views(self, cls: type[T], name: str, path: str) -> tuple[T, ...]:
-        answer = self._request("GET", path)
+    def _views(
+        self, cls: type[T], name: str, path: str, *, method: str = "GET", body: Any = None
+    ) -> tuple[T, ...]:
+        answer = self._request(method, path, body)
         try:
             return views_of(cls, name, answer)
         except CodecError as problem:
@@ -265,6 +287,10 @@ def _path(trainer_id: str) -> str:
             exit_code=ExitCode.NOT_FOUND,
         )
     return f"/v1/trainers/{trainer_id}"
+
+
+def _study_path(study: str) -> str:
+    return f"/v1/studies/{urllib.parse.quote(study, safe='')}"
 
 
 def _error_of(status: int, answer: Any) -> BftError:

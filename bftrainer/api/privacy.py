@@ -43,9 +43,10 @@ def for_peer(view: TrainerView, peer: Peer) -> TrainerView:
         environment=tuple((name, HIDDEN) for name, _ in spec.environment),
         preamble=spec.preamble and HIDDEN,
         notify=spec.notify and HIDDEN,
+        trial=None,
     )
     failing = replace(view.record.failing, cause="", log_path="")
-    record = replace(view.record, spec=spec, reason="", failing=failing)
+    record = replace(view.record, spec=spec, reason="", failing=failing, reports=())
     return replace(view, record=record, trouble="")
 
 

@@ -14,7 +14,7 @@ import json
 import math
 import re
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from functools import partial
@@ -28,13 +28,20 @@ from starlette.routing import Route
 
 from bftrainer.api.admission import check_spec
 from bftrainer.api.aside import Aside, NoAnswerError
-from bftrainer.api.checkpoint_place import check_place, check_real, resolve_directory
+from bftrainer.api.checkpoint_place import (
+    check_place,
+    check_places,
+    check_real,
+    check_reals,
+    resolve_directory,
+)
 from bftrainer.api.codec import CodecError, decode, parse
 from bftrainer.api.documents import check_schema, document, error_document, listing
 from bftrainer.api.http_protocol import PEER_KEY
 from bftrainer.api.peer import Credentials, user_name
 from bftrainer.api.privacy import Sight, check_own, for_peer, is_trusted
 from bftrainer.api.service import Peer, Service
+from bftrainer.api.trials import read_trials
 from bftrainer.errors import BftError, ExitCode, UsageError
 from bftrainer.model.account import COLUMNS, Asked
 from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerSpec
@@ -46,6 +53,7 @@ T = TypeVar("T")
 MAX_BODY_BYTES = 768 * 1024  # size of the longest spec with every character escaped
 MOST_NAMES = 10_000
 MOST_DRAIN_S = 86_400.0
+NEWS_LIMIT_S = 10.0  # how long a request waits for news of a study
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # Prometheus' text format
 _TRAINER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _STATUS_OF_EXIT_CODE = {
@@ -91,6 +99,9 @@ class Routes:
             Route(f"{one}/requeue", self._requeue, methods=["POST"]),
             Route(f"{one}/explain", self._explain, methods=["GET"]),
             Route(f"{one}/logs", self._logs, methods=["GET"]),
+            Route("/v1/studies", self._studies, methods=["GET"]),
+            Route("/v1/studies/{study}", self._study, methods=["GET"]),
+            Route("/v1/studies/{study}/trials", self._submit_trials, methods=["POST"]),
             Route("/v1/harm", self._harm, methods=["GET"]),
             Route("/v1/account", self._account, methods=["GET"]),
             Route("/v1/policy/reload", self._reload, methods=["POST"]),
@@ -213,6 +224,29 @@ class Routes:
             await self._check_directory(record.spec, peer)
         return await self._done(request, peer, partial(self._service.requeue, trainer_id, peer))
 
+    async def _studies(self, request: Request) -> Response:
+        peer = await self._peer(request)
+        studies = partial(self._service.trials.studies, peer.user)
+        return await self._answer(request, studies, partial(listing, "studies"))
+
+    async def _study(self, request: Request) -> Response:
+        peer, study = await self._peer(request), str(request.path_params["study"])
+        if (seen := request.query_params.get("seen", "")).isascii() and seen.isdigit():
+            # Without its turn: the user's other requests must not wait for this one.
+            await self._service.trials.news(peer.user, study, int(seen[:18]), NEWS_LIMIT_S)
+        view = partial(self._service.trials.study, peer.user, study)
+        return await self._answer(request, view, partial(document, "study"))
+
+    async def _submit_trials(self, request: Request) -> Response:
+        body, peer = await _body(request), await self._peer(request)
+        study, trials = str(request.path_params["study"]), self._service.trials
+        async with self._turn(request):
+            specs = await self._beside(partial(read_trials, body, study))
+        if new := trials.unknown(specs):
+            await self._check_directories(new, peer)
+        submit = partial(trials.submit, specs, peer)
+        return await self._answer(request, submit, partial(listing, "trials"), 201)
+
     async def _reload(self, request: Request) -> Response:
         peer = await self._peer(request)
         async with self._turn(request):
@@ -303,6 +337,17 @@ class Routes:
             # One that hangs must not block the user's other directories.
             with contextlib.suppress(NoAnswerError):
                 check = partial(check_real, spec, real, others)
+                await self._aside.call(peer.user, "other directories", check)
+
+    async def _check_directories(self, specs: Sequence[TrainerSpec], peer: Peer) -> None:
+        others = check_places(specs, self._service.trainers())
+        first = specs[0]
+        real = await self._aside.call(
+            peer.user, first.checkpoint_dir, partial(resolve_directory, first)
+        )
+        if others:
+            with contextlib.suppress(NoAnswerError):
+                check = partial(check_reals, specs, real, others)
                 await self._aside.call(peer.user, "other directories", check)
 
 

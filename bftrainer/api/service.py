@@ -6,12 +6,13 @@ is in ``bftrainer.model.views``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from bftrainer.model.account import AccountReport, Asked
 from bftrainer.model.harm import HarmReport
+from bftrainer.model.study import StudyCount, StudyView, TrialView
 from bftrainer.model.trainer import TrainerChange, TrainerSpec
 from bftrainer.model.views import (
     DrainView,
@@ -33,8 +34,31 @@ class Peer:
     pid: int
 
 
+class TrialService(Protocol):
+    """What studies ask; implemented by ``bftrainer.trial_service``."""
+
+    def studies(self, user: str) -> tuple[StudyCount, ...]:
+        """Return the user's studies."""
+
+    def study(self, user: str, study: str) -> StudyView:
+        """Return the trials of a study; none if there is no such study."""
+
+    async def news(self, user: str, study: str, seen: int, limit_s: float) -> None:
+        """Wait until a study has changed since ``change`` was ``seen``, or the time is over."""
+
+    def unknown(self, specs: Sequence[TrainerSpec]) -> tuple[TrainerSpec, ...]:
+        """Return those that are not submitted yet."""
+
+    def submit(self, specs: Sequence[TrainerSpec], peer: Peer) -> tuple[TrialView, ...]:
+        """Accept trials of one study, all or none; durable when this returns."""
+
+
 class Service(Protocol):
     """Implemented by ``bftrainer.service``; raises ``BftError`` with codes 10xx and 11xx."""
+
+    @property
+    def trials(self) -> TrialService:
+        """Return what studies ask."""
 
     def status(self) -> StatusView:
         """Return the daemon's state."""

@@ -7,6 +7,7 @@ library only, like ``protocol``, which uses it. Nothing here recurses on receive
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, get_type_hints
@@ -16,6 +17,7 @@ MOST_NAME, MOST_PATH, MOST_WORDS = 256, 4096, 2000  # characters
 MOST_TEXT = 4 * 1024 * 1024
 MOST_LISTED = 65_536  # members, arguments, variables
 MOST_DEPTH = 32  # of nested brackets
+_GREATEST = sys.float_info.max
 _BRACKETS = b"[]{}"
 _NO_BRACKETS = bytes(set(range(256)) - set(_BRACKETS))
 _SQUARE = bytes.maketrans(b"{}", b"[]")
@@ -63,6 +65,13 @@ def _amount(value: Any) -> float:
     # NaN compares as false, and a whole number of 400 digits as too great.
     if type(value) not in (int, float) or not 0 <= value <= MOST:
         raise ValueError(f"not a number from 0 to {MOST}")
+    return float(value)
+
+
+def _number(value: Any) -> float:
+    # NaN compares as false.
+    if type(value) not in (int, float) or not -_GREATEST <= value <= _GREATEST:
+        raise ValueError("not a finite number")
     return float(value)
 
 
@@ -125,6 +134,7 @@ Count = Annotated[int, _count]
 MaybeCount = Annotated[int | None, _Maybe(_count)]
 Port = Annotated[int, _Whole(0, 65535)]
 Amount = Annotated[float, _amount]  # seconds, or samples per second
+Number = Annotated[float, _number]  # finite, may be negative
 Flag = Annotated[bool, _flag]
 Name = Annotated[str, _Text(MOST_NAME)]
 FilePath = Annotated[str, _Text(MOST_PATH)]

@@ -28,6 +28,7 @@ from bftrainer.elastic.fields import (
     Flag,
     MaybeCount,
     Name,
+    Number,
     Pairs,
     Port,
     Text,
@@ -40,6 +41,7 @@ from bftrainer.elastic.fields import (
 
 MAX_LINE_BYTES = 4 * 1024 * 1024
 MAX_MEMBERS = 8192
+MAX_REPORTS = 32  # of a training that are repeated
 
 
 class ProtocolError(Exception):
@@ -69,6 +71,25 @@ def _member(value: Any) -> Member:
 
 
 Members: TypeAlias = Annotated[tuple[Member, ...], Each(_member, MAX_MEMBERS)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A metric that the script reported, and how far it had trained by then."""
+
+    value: Number
+    step: Count = 0  # committed steps
+    epoch: Count = 0  # complete epochs
+    samples: Count = 0  # committed samples, over all epochs
+
+
+def _report(value: Any) -> Report:
+    if not isinstance(value, dict):
+        raise ValueError("not an object")  # noqa: TRY004  # as for any other invalid value
+    return cast("Report", made(Report, value))
+
+
+Reports: TypeAlias = Annotated[tuple[Report, ...], Each(_report, MAX_REPORTS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +245,14 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """The last reports of this training, oldest first; from rank 0, at each of them."""
+
+    generation: Count
+    reports: Reports
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Alive:
     """Heartbeat of the process, whatever its training loop does; for the agent only."""
 
@@ -278,15 +307,25 @@ class Failed:
 
 ToWorker: TypeAlias = Prepare | Commit | Stop
 FromWorker: TypeAlias = (
-    Warm | Ready | Entered | Progress | Alive | Interrupted | Saved | Left | Finished | Failed
+    Warm
+    | Ready
+    | Entered
+    | Progress
+    | Reported
+    | Alive
+    | Interrupted
+    | Saved
+    | Left
+    | Finished
+    | Failed
 )
 Message: TypeAlias = ToWorker | FromWorker | WorkerConfig
 
 _TYPES: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
-        Prepare, Commit, Stop, Warm, Ready, Entered, Progress, Alive, Interrupted, Saved, Left,
-        Finished, Failed, WorkerConfig,
+        Prepare, Commit, Stop, Warm, Ready, Entered, Progress, Reported, Alive, Interrupted, Saved,
+        Left, Finished, Failed, WorkerConfig,
     )
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import Self
 from bftrainer.canonical import encode, text_of, to_plain
 from bftrainer.journal.differences import Shortened
 from bftrainer.journal.records import PilotRecord
-from bftrainer.model.trainer import TrainerRecord
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,3 +52,18 @@ class Large:
 
     kind: str
     value: object  # must not change any more
+
+
+def queued(
+    trainer_id: str, spec: TrainerSpec, at_s: float, waits_for: tuple[str, ...]
+) -> TrainerRecord:
+    """Return the record of a trainer that has just been submitted."""
+    return TrainerRecord(
+        trainer_id=trainer_id,
+        spec=spec,
+        state=TrainerState.QUEUED,
+        submitted_s=at_s,
+        reason="Waits for its first nodes.",
+        held_s=at_s if spec.hold else None,
+        waits_for=waits_for,
+    )

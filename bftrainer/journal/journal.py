@@ -26,13 +26,13 @@ from bftrainer.journal.acknowledged import Mark, MarkFile
 from bftrainer.journal.background_writer import Beside
 from bftrainer.journal.backlog import PASSING, Backlog
 from bftrainer.journal.database import Database, close_unchanged, open_database
-from bftrainer.journal.entry_drafts import EntryDraft, Large
+from bftrainer.journal.entry_drafts import EntryDraft, Large, queued
 from bftrainer.journal.errors import JournalError, fenced, translated
 from bftrainer.journal.projection import OWN_KINDS, START, SUBMIT
 from bftrainer.journal.reading import Reading
 from bftrainer.journal.records import PilotRecord, pilot_ordinal, trainer_ordinal
 from bftrainer.journal.verify import verify
-from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 
 LOG = logging.getLogger("bftrainer.journal")
 ASKED_EVERY_S = 5.0  # by a daemon with nothing to write: is the server there, are we in charge?
@@ -253,20 +253,21 @@ class Journal(Reading):
         self, spec: TrainerSpec, at_s: float, waits_for: tuple[str, ...] = ()
     ) -> TrainerRecord:
         """Number a new trainer and queue it; durable before this returns."""
+        return self.submit_all([(spec, waits_for)], at_s)[0]
+
+    def submit_all(
+        self, asked: Sequence[tuple[TrainerSpec, tuple[str, ...]]], at_s: float
+    ) -> tuple[TrainerRecord, ...]:
+        """Do so with several, all or none; each with the trainers that it waits for."""
         with self._writing() as connection:
-            ordinal = max(tables.greatest(connection, schema.trainers), self._mark.last_trainer) + 1
-            record = TrainerRecord(
-                trainer_id=f"t{ordinal}",
-                spec=spec,
-                state=TrainerState.QUEUED,
-                submitted_s=at_s,
-                reason="Waits for its first nodes.",
-                held_s=at_s if spec.hold else None,
-                waits_for=waits_for,
+            last = max(tables.greatest(connection, schema.trainers), self._mark.last_trainer)
+            records = tuple(
+                queued(f"t{ordinal}", spec, at_s, waits_for)
+                for ordinal, (spec, waits_for) in enumerate(asked, start=last + 1)
             )
-            draft = EntryDraft.of(SUBMIT, {"trainer_id": record.trainer_id}, [record])
-            self._write(connection, draft)
-        return record
+            payload = {"trainer_id": records[0].trainer_id}
+            self._write(connection, EntryDraft.of(SUBMIT, payload, records))
+        return records
 
     def checkpoint(self, ended_before_s: float) -> int:
         """Write a checkpoint; return its number.

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# In a worker's environment: parameters (JSON), the study and the trial's number.
+PARAMETERS, STUDY, TRIAL = "BFT_PARAMETERS", "BFT_STUDY", "BFT_TRIAL"
 MOST_REPORTS = 128  # of a trainer; beyond, every second one is dropped
 
 
@@ -18,7 +20,12 @@ class TrialTag:
     number: int  # of the trial, 0, 1, ...
     attempt: int = 0  # 1: it is tried again after a failure
     most: int | None = None  # full budget in the unit of ``TrainerSpec``; see ``waits_at``
-    parameters: str = "{}"  # JSON object, given to the script as BFT_PARAMETERS
+    parameters: str = "{}"  # JSON object
+
+    @property
+    def environment(self) -> tuple[tuple[str, str], ...]:
+        """What the trial's script finds in its environment."""
+        return (PARAMETERS, self.parameters), (STUDY, self.study), (TRIAL, str(self.number))
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -59,10 +66,20 @@ class TrialView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyView:
-    """All trials of a study that the daemon knows."""
+    """All trials of a study that the daemon knows, in order of submission."""
 
     study: str
     change: int  # grows whenever something in it changes; starts anew with the daemon
     incarnation: int  # of the daemon
-    nodes: int  # idle and held by the daemon
+    pool_nodes: int  # that the daemon may give to trainers now
     trials: tuple[TrialView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyCount:
+    """A study in a list of studies."""
+
+    study: str
+    trials: int  # trainers that the daemon knows
+    active: int  # of them not ended and not waiting at a rung
+    nodes: int

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from bftrainer.model.batch import BatchRange
+from bftrainer.model.study import Report, TrialTag
 from milp.problem import Curve
 
 
@@ -84,22 +85,37 @@ class TrainerSpec:
     notify: str = ""  # run when it has ended (``bftrainer.notification``)
     batch: BatchRange | None = None  # None: the script declares its batch
     account: str = ""  # of the batch system, charged for its pilots; "": the user's default
-    ADDED: ClassVar = frozenset({"account"})  # not written while unused; see CONTRIBUTING.md
+    trial: TrialTag | None = None  # it is a trial of a study
+    ADDED: ClassVar = frozenset({"account", "trial"})  # not written while unused; CONTRIBUTING.md
+
+    @property
+    def budget(self) -> int | None:
+        """The epochs or samples to train; None: the script says."""
+        return self.samples if self.epochs is None else self.epochs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerChange:
-    """What ``hold``, ``release`` and ``update`` change; None: as it is."""
+    """What ``hold``, ``release``, ``update`` and studies change; None: as it is."""
 
     is_held: bool | None = None
     n_min: int | None = None
     n_max: int | None = None
     weight: float | None = None
     name: str | None = None
+    budget: int | None = None  # of a trial, in the unit that it was submitted with
+    ADDED: ClassVar = frozenset({"budget"})
 
     def applied(self, spec: TrainerSpec) -> TrainerSpec:
         """Return the changed request; the same object if nothing in it changes."""
-        given = {"n_min": self.n_min, "n_max": self.n_max, "weight": self.weight, "name": self.name}
+        unit = "samples" if spec.epochs is None else "epochs"
+        given = {
+            "n_min": self.n_min,
+            "n_max": self.n_max,
+            "weight": self.weight,
+            "name": self.name,
+            unit: self.budget,
+        }
         changes = {k: v for k, v in given.items() if v is not None and v != getattr(spec, k)}
         return replace(spec, **changes) if changes else spec  # type: ignore[arg-type]  # of given
 
@@ -218,6 +234,9 @@ class TrainerRecord:
     held_s: float | None = None  # since when its user holds it
     requeued_s: float | None = None  # when its user requeued it; until its workers are gone
     waits_for: tuple[str, ...] = ()  # of ``after`` and ``after_any``: not ended yet, or not well
+    reports: tuple[Report, ...] = ()  # of its metric, in order
+    rung_s: float | None = None  # since when its budget is used up and its study is to decide
+    ADDED: ClassVar = frozenset({"reports", "rung_s"})
 
 
 def as_decided(record: TrainerRecord) -> TrainerRecord:
@@ -233,5 +252,6 @@ def as_decided(record: TrainerRecord) -> TrainerRecord:
         begin_s=None,
         array_id="",
         array_limit=None,
+        trial=None,
     )
-    return replace(record, spec=spec)
+    return replace(record, spec=spec, reports=())

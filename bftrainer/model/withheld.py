@@ -34,16 +34,25 @@ def reason(record: TrainerRecord, others: Mapping[str, TrainerRecord], now_s: fl
     """Say why this trainer gets no nodes now, whatever its array does; "": it may."""
     if record.cancelled_s is not None:  # it is ending by itself
         return ""
-    if record.held_s is not None:
-        return f"It is held; 'bftrainer release {record.trainer_id}' lets it go on."
-    if record.requeued_s is not None:
-        return "It is requeued: it leaves its nodes and starts again from its checkpoint."
+    if why := _by_its_user(record):
+        return why
     if record.waits_for:
         if broken := list(_broken(record, others)):
             return f"It never starts (DependencyNeverSatisfied): {', '.join(broken)}. Cancel it."
         return f"It starts after {', '.join(record.waits_for)} (Dependency)."
     left_s = (record.spec.begin_s or now_s) - now_s
     return f"It begins in {left_s:.0f} s at the earliest (BeginTime)." if left_s > 0 else ""
+
+
+def _by_its_user(record: TrainerRecord) -> str:
+    """Say that its user, or its study, keeps it from having nodes; "": nobody does."""
+    if record.held_s is not None:
+        return f"It is held; 'bftrainer release {record.trainer_id}' lets it go on."
+    if record.rung_s is not None:
+        return f"It has trained its budget of {record.spec.budget}; its study decides about more."
+    if record.requeued_s is not None:
+        return "It is requeued: it leaves its nodes and starts again from its checkpoint."
+    return ""
 
 
 def _broken(record: TrainerRecord, others: Mapping[str, TrainerRecord]) -> Iterator[str]:

@@ -25,6 +25,7 @@ def worker_config(
     trainer's: all workers must draw the same permutation of the data in every epoch.
     """
     spec = record.spec
+    trial = spec.trial.environment if spec.trial is not None else ()
     return WorkerConfig(
         trainer_id=record.trainer_id,
         worker_id=worker_id,
@@ -32,7 +33,7 @@ def worker_config(
         script=spec.script,
         args=spec.args,
         cwd=spec.cwd,
-        environment=(*spec.environment, (TELLS_TOTAL, BY_DAEMON)),
+        environment=(*spec.environment, *trial, (TELLS_TOTAL, BY_DAEMON)),
         log_path=log_path,
         checkpoint_dir=spec.checkpoint_dir,
         checkpoint_interval_s=spec.checkpoint_interval_s,

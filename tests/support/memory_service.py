@@ -10,7 +10,7 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from bftrainer.harm.report import make_report
 from bftrainer.harm.slo import Rule
 from bftrainer.model.account import AccountReport, Asked
 from bftrainer.model.harm import HarmReport
+from bftrainer.model.study import StudyCount, StudyView, TrialView
 from bftrainer.model.terms import Term
 from bftrainer.model.trainer import (
     TrainerChange,
@@ -53,6 +54,25 @@ from bftrainer.policy.model import SitePolicy
 from tests.support.snapshots import T0
 
 
+class NoTrials:
+    """Implements ``TrialService`` of a daemon without studies."""
+
+    def studies(self, user: str) -> tuple[StudyCount, ...]:  # noqa: ARG002
+        return ()
+
+    def study(self, user: str, study: str) -> StudyView:  # noqa: ARG002
+        return StudyView(study=study, change=0, incarnation=3, pool_nodes=0, trials=())
+
+    async def news(self, user: str, study: str, seen: int, limit_s: float) -> None:
+        """Nothing changes."""
+
+    def unknown(self, specs: Sequence[TrainerSpec]) -> tuple[TrainerSpec, ...]:  # noqa: ARG002
+        return ()
+
+    def submit(self, specs: Sequence[TrainerSpec], peer: Peer) -> tuple[TrialView, ...]:  # noqa: ARG002
+        return ()
+
+
 class MemoryService:
     """Implements ``Service``; tests reach into its fields to make things happen."""
 
@@ -70,6 +90,7 @@ class MemoryService:
         self.killed: list[str] = []  # cancelled without a checkpoint
         self.requeued: list[str] = []
         self.asked = 0
+        self.trials = NoTrials()
         self.stopped = threading.Event()
 
     def status(self) -> StatusView:

@@ -47,6 +47,31 @@ def test_what_is_no_number_in_range_is_refused(name: str, value: Any) -> None:
         from_body({**PROGRESS, name: value})
 
 
+@pytest.mark.parametrize("value", [0, -7, -2.5, 1.7e308, 5e-324], ids=str)
+def test_a_report_holds_any_finite_number(value: float) -> None:
+    said = from_body({"type": "Reported", "generation": 1, "reports": [{"value": value}]})
+    assert isinstance(said, protocol.Reported)
+    assert said.reports == (protocol.Report(value=float(value)),)
+    assert protocol.decode(protocol.encode(said)) == said
+
+
+@pytest.mark.parametrize(
+    "reports",
+    [
+        *([{"value": v}] for v in NO_NUMBERS if v not in (-1, 2**53)),
+        [{"value": 1.0, "step": -1}],
+        [{"value": 1.0, "more": 1}],
+        [{}],
+        [1.0],
+        [{"value": 1.0}] * (protocol.MAX_REPORTS + 1),
+    ],
+    ids=lambda v: str(v)[:24],
+)
+def test_what_is_no_report_is_refused(reports: Any) -> None:
+    with pytest.raises(ProtocolError, match="reports"):
+        from_body({"type": "Reported", "generation": 1, "reports": reports})
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -10,7 +10,7 @@ from typing import Any
 
 Body = dict[str, Any]
 ALL_SAY = frozenset({"Warm", "Ready", "Entered", "Left"})
-FIRST_SAYS = frozenset({"Progress", "Finished"})
+FIRST_SAYS = frozenset({"Progress", "Reported", "Finished"})
 FIRST = 0
 
 

@@ -113,6 +113,9 @@ class DaemonLink:
             return  # sent with ``ends``
         if isinstance(message, WorkerSaid) and message.body["type"] == "Progress":
             return  # the newest is in Hello, and the next comes soon
+        if isinstance(message, WorkerSaid) and message.body["type"] == "Reported":
+            # The newest repeats the others.
+            self._held_back = [m for m in self._held_back if not _is_older(m, message)]
         self._held_back.append(message)
 
     def ending(self, grace_s: float) -> None:
@@ -194,3 +197,11 @@ class DaemonLink:
                 self._connection.move(endpoint)
         delay_s = min(MAX_TICK_S, self._heartbeat_s, self._lease_s / 4)
         asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+
+def _is_older(held: Said, newer: WorkerSaid) -> bool:
+    return (
+        isinstance(held, WorkerSaid)
+        and held.worker_id == newer.worker_id
+        and held.body["type"] == newer.body["type"]
+    )

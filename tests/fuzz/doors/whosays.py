@@ -7,6 +7,7 @@ import logging
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ _FROM_WORKER: tuple[dict[str, Any], ...] = (
     _some("Ready", "generation", "attempt", store_port=4000),
     _some("Entered", *_NUMBERS, rank=0, size=2, pause_s=0.1, transfer_s=0.2, shares=[3, 4]),
     _some("Progress", "generation", "step", "epoch", "samples", step_s=0.1, samples_per_s=9.5),
+    _some("Reported", "generation", reports=[{"value": -0.5, "step": 7, "epoch": 1}]),
     _some("Interrupted", "generation", "attempt", "step", reason="reset"),
     _some("Saved", "generation", "step", "samples", path="/ck/1", wall_s=0.1),
     _some("Left", "generation", "step"),
@@ -84,6 +86,8 @@ def _round_trip(body: Any) -> None:
     assert protocol.decode(protocol.encode(message)) == message
     for value in asdict(message).values():
         assert not isinstance(value, int | float) or 0 <= value < 2**53
+    if isinstance(message, protocol.Reported):
+        assert all(isfinite(report.value) for report in message.reports)
 
 
 def _team(bodies: list[Any]) -> None:

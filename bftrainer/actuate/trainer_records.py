@@ -1,0 +1,106 @@
+"""The records of all trainers: set in memory, written to the journal, told to who waits for them.
+
+The base of ``actuate.trainers``, which changes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from bftrainer.actuate import changing
+from bftrainer.actuate.log_files import log_files
+from bftrainer.actuate.opening import Trainer, opened_of
+from bftrainer.actuate.study_news import StudyNews
+from bftrainer.actuate.waiting import Waiting
+from bftrainer.journal.journal import Journal
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec
+from bftrainer.model.views import LogFile
+from bftrainer.policy.model import SitePolicy
+
+
+class TrainerRecords:
+    """All records, and the machines of trainers that are not final."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        policy: SitePolicy,
+        incarnation: int,
+        clock: Callable[[], float],
+        on_change: Callable[[], None],
+        steady: Callable[[], float] | None = None,  # monotonic; None: ``clock``
+    ) -> None:
+        self._journal = journal
+        self._policy = policy
+        self._incarnation = incarnation
+        self._clock, self._steady = clock, steady or clock
+        self._on_change = on_change
+        self.records: dict[str, TrainerRecord] = {r.trainer_id: r for r in journal.trainers()}
+        self.waiting = Waiting(self.records, clock)
+        self.trainers: dict[str, Trainer] = {}
+        self.news = StudyNews()
+
+    def submit(self, spec: TrainerSpec) -> TrainerRecord:
+        """Accept a trainer; it is durable when this returns."""
+        return self.submit_all([spec])[0]
+
+    def submit_all(self, specs: Sequence[TrainerSpec]) -> tuple[TrainerRecord, ...]:
+        """Accept several, all or none; at least one."""
+        asked = [(spec, changing.unmet(spec, self.records)) for spec in specs]
+        records = self._journal.submit_all(asked, self._clock())
+        for record in records:
+            self.records[record.trainer_id] = record
+            self._open(record)
+            self.news.changed(record.spec)
+        self._on_change()
+        return records
+
+    def waiting_and_running(self) -> tuple[TrainerRecord, ...]:
+        """Return records that are not final, in FCFS order."""
+        return tuple(r for r in self.records.values() if not r.state.is_final)
+
+    def nodes_of(self, trainer_id: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the nodes of its members, and of workers starting or warm."""
+        trainer = self.trainers.get(trainer_id)
+        return trainer.machine.nodes() if trainer is not None else ((), ())
+
+    def log_files(self, trainer_id: str) -> tuple[LogFile, ...]:
+        """Return the log of every worker it ever had, oldest first; reads users' files."""
+        trainer = self.trainers.get(trainer_id)
+        spec = self.records[trainer_id].spec
+        return log_files(trainer_id, spec, trainer.machine if trainer else None)
+
+    def _open(self, record: TrainerRecord) -> None:
+        opened = opened_of(record, self._policy, self._incarnation, self._steady(), self._journal)
+        self.trainers[record.trainer_id] = opened
+
+    def _reopen(self, trainer: Trainer, record: TrainerRecord) -> None:
+        """Give a trainer that has no workers any more a new machine; workers' numbers go on."""
+        opened = opened_of(
+            record,
+            self._policy,
+            self._incarnation,
+            self._steady(),
+            self._journal,
+            started_workers=trainer.machine.started_workers,
+        )
+        trainer.log, trainer.watch, trainer.is_saved = opened.log, None, False
+        self._set(trainer, record)
+
+    def _replace(self, trainer: Trainer, **changes: object) -> None:
+        self._set(trainer, replace(trainer.record, **changes))  # type: ignore[arg-type]  # field names checked by replace
+
+    def _set(self, trainer: Trainer, record: TrainerRecord) -> None:
+        trainer.record = self.records[record.trainer_id] = record
+
+    def _note(self, trainer_id: str, kind: str, what: object) -> None:
+        self._write(self.trainers[trainer_id], kind, what)
+
+    def _write(
+        self, trainer: Trainer, kind: str, payload: object, also: Sequence[TrainerRecord] = ()
+    ) -> None:
+        body = {"trainer_id": trainer.record.trainer_id, "what": payload}
+        self._journal.note(kind, body, trainers=[trainer.record, *also])
+        self.news.changed(trainer.record.spec)

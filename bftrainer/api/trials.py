@@ -1,0 +1,54 @@
+"""The body of a request that submits trials: what they share once, then what each has of its own.
+
+A study's trials differ in number, parameters, arguments and directory only, so that a thousand of
+them fit into one request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bftrainer.api.admission import check_spec
+from bftrainer.api.codec import CodecError, decode, encode, parse
+from bftrainer.api.documents import check_schema, schema
+from bftrainer.model.trainer import TrainerSpec
+
+MOST_AT_ONCE = 1000
+
+
+def write_trials(specs: Sequence[TrainerSpec]) -> dict[str, Any]:
+    """Return the body for these specs; at least one."""
+    common, *_ = plain = [encode(spec) for spec in specs]
+    own = [{k: v for k, v in one.items() if common[k] != v} for one in plain]
+    return {"schema": schema("trials"), "spec": common, "trials": own}
+
+
+def read_trials(body: bytes, study: str) -> tuple[TrainerSpec, ...]:
+    """Return the specs in a body; all are trials of this study and of one user.
+
+    Raises:
+        CodecError: there are none.
+        UsageError: of ``check_spec``.
+    """
+    given = check_schema("trials", parse(body))
+    if unknown := sorted(set(given) - {"schema", "spec", "trials"}):
+        raise CodecError(unknown[0][:80], "is not a known field")
+    common, own = given.get("spec"), given.get("trials")
+    if not isinstance(common, dict):
+        raise CodecError("spec", "must be an object")
+    if not isinstance(own, list) or not 1 <= len(own) <= MOST_AT_ONCE:
+        raise CodecError("trials", f"must be a list of 1 to {MOST_AT_ONCE} objects")
+    specs: list[TrainerSpec] = []
+    for index, one in enumerate(own):
+        where = f"trials[{index}]"
+        if not isinstance(one, dict):
+            raise CodecError(where, "must be an object")
+        spec = decode(TrainerSpec, common | one, where=where)
+        check_spec(spec)
+        if spec.trial is None or spec.trial.study != study:
+            raise CodecError(f"{where}.trial", f"must be a trial of {study}")
+        if spec.user != (specs[0] if specs else spec).user or not spec.checkpoint_dir:
+            raise CodecError(where, "must have a checkpoint directory, and the user of the others")
+        specs.append(spec)
+    return tuple(specs)

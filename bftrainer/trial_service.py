@@ -1,0 +1,109 @@
+"""What the daemon does for studies: submits groups of trials, and shows a study's trials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from bftrainer.api.checkpoint_place import check_places
+from bftrainer.api.service import Peer
+from bftrainer.daemon import Daemon
+from bftrainer.model.study import StudyCount, StudyView, TrialView
+from bftrainer.model.trainer import TrainerRecord, TrainerSpec
+from bftrainer.model.views import TrainerView
+
+
+class DaemonTrials:
+    """Implements ``bftrainer.api.service.TrialService`` on a running daemon."""
+
+    def __init__(
+        self,
+        daemon: Daemon,
+        check_room: Callable[[Sequence[TrainerSpec], Peer], None],
+        trainers: Callable[[], Sequence[TrainerView]],
+    ) -> None:
+        """Check a group's room as ``DaemonService`` checks that of a trainer."""
+        self._daemon, self._check_room, self._trainers = daemon, check_room, trainers
+
+    def studies(self, user: str) -> tuple[StudyCount, ...]:
+        """Return the user's studies, in order of their first trial."""
+        found: dict[str, list[TrialView]] = {}
+        for record in self._daemon.trainers.records.values():
+            if record.spec.trial is not None and record.spec.user == user:
+                found.setdefault(record.spec.trial.study, []).append(self._view(record))
+        return tuple(
+            StudyCount(
+                study=study,
+                trials=len(views),
+                active=sum(1 for v in views if v.ended_s is None and not v.waits_at_rung),
+                nodes=sum(v.nodes for v in views),
+            )
+            for study, views in found.items()
+        )
+
+    def study(self, user: str, study: str) -> StudyView:
+        """Return the trials of a study; none if there is no such study."""
+        daemon, plan = self._daemon, self._daemon.seen.plan
+        return StudyView(
+            study=study,
+            change=daemon.trainers.news.count(user, study),
+            incarnation=daemon.incarnation,
+            pool_nodes=len(plan.pool) if plan else 0,
+            trials=tuple(self._view(record) for record in self._records(user, study)),
+        )
+
+    async def news(self, user: str, study: str, seen: int, limit_s: float) -> None:
+        """Wait until a study has changed since ``change`` was ``seen``, or the time is over."""
+        await self._daemon.trainers.news.wait(user, study, seen, limit_s)
+
+    def unknown(self, specs: Sequence[TrainerSpec]) -> tuple[TrainerSpec, ...]:
+        """Return those that are not submitted yet."""
+        known = set(map(_key, self._records(specs[0].user, _study(specs[0]))))
+        return tuple(spec for spec in specs if spec.trial and spec.trial.key not in known)
+
+    def submit(self, specs: Sequence[TrainerSpec], peer: Peer) -> tuple[TrialView, ...]:
+        """Accept trials of one study, all or none; those that are known stay as they are."""
+        if new := self.unknown(specs):
+            check_places(new, self._trainers())
+            self._check_room(new, peer)
+            self._daemon.trainers.submit_all(new)
+        wanted = {spec.trial.key for spec in specs if spec.trial}
+        records = self._records(specs[0].user, _study(specs[0]))
+        return tuple(self._view(record) for record in records if _key(record) in wanted)
+
+    def _records(self, user: str, study: str) -> list[TrainerRecord]:
+        return [
+            record
+            for record in self._daemon.trainers.records.values()
+            if record.spec.trial is not None
+            and record.spec.trial.study == study
+            and record.spec.user == user
+        ]
+
+    def _view(self, record: TrainerRecord) -> TrialView:
+        if record.spec.trial is None:
+            raise TypeError(f"{record.trainer_id} is no trial")
+        observed, _ = self._daemon.trainers.nodes_of(record.trainer_id)
+        return TrialView(
+            trainer_id=record.trainer_id,
+            tag=record.spec.trial,
+            state=str(record.state),
+            budget=record.spec.budget,
+            waits_at_rung=record.rung_s is not None and not record.state.is_final,
+            is_held=record.held_s is not None,
+            nodes=len(observed),
+            samples=record.progress.samples,
+            epoch=record.progress.epoch,
+            node_s=record.progress.node_s,
+            reports=record.reports,
+            checkpoint_dir=record.spec.checkpoint_dir,
+            reason=record.reason,
+            ended_s=record.ended_s,
+        )
+
+
+def _study(spec: TrainerSpec) -> str:
+    return spec.trial.study if spec.trial is not None else ""
+
+
+def _key(record: TrainerRecord) -> tuple[str, int, int] | None:
+    return record.spec.trial.key if record.spec.trial is not None else None
