@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from bftrainer.actuate.trials import check_growth
 from bftrainer.api.admission import check_spec
 from bftrainer.api.allowance import Allowance
 from bftrainer.api.checkpoint_place import check_place
@@ -308,6 +309,7 @@ class DaemonService:
         record = self._owned(trainer_id, peer)
         if record.state.is_final or record.cancelled_s is not None:
             raise _has_ended(record, "'bftrainer requeue' starts a failed or cancelled one again.")
+        check_growth(record, change)
         spec = change.applied(record.spec)
         if spec is not record.spec:
             check_spec(spec)

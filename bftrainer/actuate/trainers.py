@@ -134,7 +134,6 @@ class TrainerBook(TrainerRecords):
     def change(self, trainer_id: str, change: TrainerChange) -> TrainerRecord:
         """Hold, release or update a trainer that is not final."""
         trainer = self.trainers[trainer_id]
-        trials.check_growth(trainer.record, change)
         before, new = trainer.record, changing.changed(trainer.record, change, self._clock())
         if new != before:
             self._set(trainer, new)
