@@ -17,7 +17,7 @@ $(BIN)/.installed: setup.cfg constraints.txt
 	PYTHON=$(PYTHON) scripts/install_system.sh venv
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[torch,mpi,huggingface,lightning,demo,gurobi,mip,postgresql,dev]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[torch,mpi,huggingface,lightning,demo,study,gurobi,mip,postgresql,dev]'
 	touch $@
 
 venv: $(BIN)/.installed  ## create .venv with everything development needs

@@ -135,12 +135,12 @@ class Client:
         """Return the user's studies."""
         return self._views(StudyCount, "studies", "/v1/studies")
 
-    def study(self, study: str, seen: int | None = None) -> StudyView:
+    def study(self, study: str, *, seen: int | None = None, wait_s: int = 10) -> StudyView:
         """Return a study's trials; at once, or when ``change`` is another than ``seen``.
 
-        Without a change the answer comes after 10 s.
+        Without a change the answer comes after ``wait_s``, at most 10 s.
         """
-        query = "" if seen is None else f"?seen={seen}"
+        query = "" if seen is None else f"?seen={seen}&wait_s={wait_s}"
         return self._view(StudyView, "study", f"{_study_path(study)}{query}")
 
     def submit_trials(self, specs: Sequence[TrainerSpec]) -> tuple[TrialView, ...]:

@@ -41,7 +41,7 @@ from bftrainer.api.http_protocol import PEER_KEY
 from bftrainer.api.peer import Credentials, user_name
 from bftrainer.api.privacy import Sight, check_own, for_peer, is_trusted
 from bftrainer.api.service import Peer, Service
-from bftrainer.api.trials import read_trials
+from bftrainer.api.trials import read_trials, read_wait
 from bftrainer.errors import BftError, ExitCode, UsageError
 from bftrainer.model.account import COLUMNS, Asked
 from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerSpec
@@ -231,9 +231,9 @@ class Routes:
 
     async def _study(self, request: Request) -> Response:
         peer, study = await self._peer(request), str(request.path_params["study"])
-        if (seen := request.query_params.get("seen", "")).isascii() and seen.isdigit():
+        if (asked := read_wait(request.query_params, NEWS_LIMIT_S)) is not None:
             # Without its turn: the user's other requests must not wait for this one.
-            await self._service.trials.news(peer.user, study, int(seen[:18]), NEWS_LIMIT_S)
+            await self._service.trials.news(peer.user, study, *asked)
         view = partial(self._service.trials.study, peer.user, study)
         return await self._answer(request, view, partial(document, "study"))
 

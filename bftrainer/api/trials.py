@@ -6,7 +6,7 @@ them fit into one request.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bftrainer.api.admission import check_spec
@@ -52,3 +52,15 @@ def read_trials(body: bytes, study: str) -> tuple[TrainerSpec, ...]:
             raise CodecError(where, "must have a checkpoint directory, and the user of the others")
         specs.append(spec)
     return tuple(specs)
+
+
+def read_wait(query: Mapping[str, str], limit_s: float) -> tuple[int, float] | None:
+    """Return which change was seen last, and how long to wait for another; None: not at all."""
+    seen, wait_s = (_count(query.get(name, "")) for name in ("seen", "wait_s"))
+    if seen is None:
+        return None
+    return seen, limit_s if wait_s is None else min(limit_s, wait_s)
+
+
+def _count(text: str) -> int | None:
+    return int(text[:18]) if text.isascii() and text.isdigit() else None

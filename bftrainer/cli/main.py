@@ -5,13 +5,13 @@ A verb's module is imported when the verb is used, so that ``--help`` and comple
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Sequence
 
 import click
 
 from bftrainer import __version__
+from bftrainer.cli.lazy import LazyGroup
 from bftrainer.errors import BftError, ExitCode, UsageError
 
 # verb -> (module:command, text for --help)
@@ -20,6 +20,7 @@ VERBS = {
     "up": ("bftrainer.cli.up:up", "Start your own daemon, without an administrator."),
     "down": ("bftrainer.cli.down:down", "End your own daemon and release its nodes."),
     "submit": ("bftrainer.cli.submit:submit", "Hand an elastic trainer to the daemon."),
+    "study": ("bftrainer.cli.study:study", "Search hyper-parameters on idle nodes."),
     "status": ("bftrainer.cli.status:status", "Show the daemon and its trainers, or one trainer."),
     "nodes": ("bftrainer.cli.nodes:nodes", "Show every node and what it is used for."),
     "explain": ("bftrainer.cli.explain:explain", "Say why a trainer has the size it has."),
@@ -54,31 +55,9 @@ VERBS = {
 INTERRUPTED = 128 + 2
 
 
-class LazyGroup(click.Group):
-    """A group that knows its verbs by name and imports one at a time."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Name the verbs in the order of the table."""
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import the verb's module and return its command."""
-        if cmd_name not in VERBS:
-            return None
-        module_name, _, attribute = VERBS[cmd_name][0].partition(":")
-        command = getattr(importlib.import_module(module_name), attribute)
-        if not isinstance(command, click.Command):
-            raise TypeError(f"{module_name}:{attribute} is not a command")
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """List the verbs without importing them."""
-        with formatter.section("Verbs"):
-            formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
-
-
 @click.command(
     cls=LazyGroup,
+    verbs=VERBS,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 internal error or failed trainer, 2 usage, 3 refused by "
     "policy, 4 not found, 5 not permitted, 6 daemon unreachable, 7 time-out, 8 validation "

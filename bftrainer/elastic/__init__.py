@@ -12,11 +12,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.parameters import params
 
 if TYPE_CHECKING:
     from bftrainer.elastic.batch import GlobalBatch, LogicalWorkers, PerWorkerBatch, Terms
     from bftrainer.elastic.membership import GenerationInfo
     from bftrainer.elastic.per_sample import PerSample
+    from bftrainer.elastic.reporting import report
     from bftrainer.elastic.run import Run
     from bftrainer.elastic.sharded import Sharded
 
@@ -30,6 +32,8 @@ __all__ = [
     "Run",
     "Sharded",
     "Terms",
+    "params",
+    "report",
 ]
 
 
@@ -42,6 +46,7 @@ _HOMES = {
     "Run": "run",
     "Sharded": "sharded",
     "Terms": "batch",
+    "report": "reporting",
 }
 
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from bftrainer.elastic import protocol
 from bftrainer.elastic.errors import ElasticError
@@ -58,6 +58,7 @@ class Control:
         self.is_over = False  # the loops are done: later commits do not concern this worker
         self.on_script_end: Callable[[], None] | None = None
         self.on_commit: Callable[[Commit], None] | None = None  # in the control thread
+        self.report: Callable[[Any], None] | None = None  # of the run in this process
         self._incarnation = config.incarnation
         self._stores: dict[Key, StoreServer] = {}
         self._sending = threading.Lock()

@@ -15,7 +15,8 @@ for torchrun, 1425 indices that are none, 1426 an order that differs between cal
 rows of ``PerSample`` that do not fit, 1430 no Horovod in the interpreter, 1431 no elastic
 function of Horovod called, or one called again after its end. MPI: 1441
 no mpi4py, 1442 an MPI that cannot connect, 1443 state that cannot be handed over, 1444 a
-blocking call.
+blocking call. Trials of a study: 1611 a reported metric that is no finite number, 1612 parameters
+that cannot be read, 1613 a parameter that the study does not have.
 """
 
 from __future__ import annotations

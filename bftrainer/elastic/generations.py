@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from bftrainer.elastic.control import Control, Key, die, key_of, step_aside
 from bftrainer.elastic.fence import Fence
-from bftrainer.elastic.protocol import Commit, Entered, Interrupted, Left
+from bftrainer.elastic.protocol import Commit, Entered, Interrupted, Left, Report, Reported
+from bftrainer.elastic.reporting import Reports, finite
 
 log = logging.getLogger("bftrainer.elastic")
 
@@ -28,6 +29,7 @@ class WorkerGenerations:
         self.rank = 0
         self.size = 1
         self.stepped_s: float | None = None  # end of the last committed step, monotonic
+        self.reports = Reports()  # part of the common state
 
     def newer(self) -> Commit | None:
         """Return the newest commit that this worker has not acted on."""
@@ -85,6 +87,22 @@ class WorkerGenerations:
                 backend=backend,
             )
         )
+        self._send_reports()  # a daemon or a rank 0 that is gone may have had them alone
+
+    def report(self, value: Any, *, step: int, epoch: int, samples: int) -> None:
+        """Keep a metric that the script reports; rank 0 sends it.
+
+        Raises:
+            ElasticError: BFT-1611 when it is not a finite number.
+        """
+        number = finite(value)
+        self.reports.add(Report(value=number, step=step, epoch=epoch, samples=samples))
+        self._send_reports()
+
+    def _send_reports(self) -> None:
+        if self.rank == 0 and self.reports.kept:
+            generation = 0 if self.commit is None else self.commit.generation
+            self.control.send(Reported(generation=generation, reports=self.reports.kept))
 
     def interrupted(self, reason: str, step: int) -> None:
         """Report that the group is broken, or did not form."""

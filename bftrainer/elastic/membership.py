@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from bftrainer.elastic import reporting
 from bftrainer.elastic.batch import Terms, in_words
 from bftrainer.elastic.buckets import GradientReducer
 from bftrainer.elastic.choosing import BackendOffer
@@ -72,6 +73,7 @@ class Membership(WorkerGenerations):
         self._terms_of = terms_of
         self._reduces_alone = reduces_alone
         self.state = state
+        state.extra[reporting.KEY] = self.reports
         self.writer = CheckpointWriter(control, state)
         self.handover = StateTransfer(control, state, counters, self.writer, plan)
         self.reducer: GradientReducer | None = None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -44,7 +43,7 @@ from bftrainer.elastic.run_length import Length
 from bftrainer.elastic.scaling import Scaling, decided_by
 from bftrainer.elastic.state import Counters, State, seed_everything
 from bftrainer.elastic.step_durations import StepDurations
-from bftrainer.elastic.stray_updates import StrayUpdates, end_watch
+from bftrainer.elastic.stray_updates import StrayUpdates, end_watch, quiet_schedulers
 from bftrainer.elastic.unwrap import unwrap
 
 
@@ -110,7 +109,7 @@ class Run(RunInfo):
         self._short_batch: int | None = None  # of the last step, if some had no samples
         self._pace = StepDurations(self._length.total(self._plan.epoch_samples, config))
         self._record = record_of(self)
-        control.on_script_end = self.finish
+        control.on_script_end, control.report = self.finish, self.report
 
     def _registered(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         """Return the script's extra state and the run's own."""
@@ -157,6 +156,8 @@ class Run(RunInfo):
             self._boundary()
             batch = self._next_batch()
             if batch == 0:
+                if self._is_done() and not self._is_epoch_over():
+                    self._state.keep_within_epoch()
                 return
             pieces = self._cutting.pieces(batch, self.size, self.rank)
             is_short = self._cutting.active(batch, self.size) < self.size
@@ -244,6 +245,8 @@ class Run(RunInfo):
         membership = self._membership
         for hook in membership.on_generation_end:
             hook(membership.info())
+        if self._is_epoch_over():
+            membership.counters.epoch, membership.counters.position = self.epoch + 1, 0
         self._length.complete(membership.counters)
         if self.rank == 0:
             membership.writer.save_now(membership.counters, membership.fence())
@@ -287,7 +290,7 @@ class Run(RunInfo):
         membership.reducer.is_in_hand = True
         self._strays.next_batch()
         self._rows.serve(BatchPiece(start=0, stop=samples))
-        with _quiet_schedulers():
+        with quiet_schedulers():
             yield self._loader.rehearsal(samples)
         self._require_stepped()
         self._is_rehearsing = False
@@ -306,7 +309,8 @@ class Run(RunInfo):
         membership.enter_first()
         self._is_entered = True
         counters = membership.counters
-        self._length.open(counters)
+        if self._length.open(counters):
+            self._state.resume_epoch()
         if self._is_done() and self.rank == 0:
             sys.stderr.write(
                 f"bftrainer: already complete: {counters.epoch} epochs, {counters.samples} samples"
@@ -347,7 +351,7 @@ class Run(RunInfo):
             data = self._begin(batch, pieces, number)
             try:
                 if number < len(pieces) - 1:
-                    with _quiet_schedulers():
+                    with quiet_schedulers():
                         yield data
                 else:
                     yield data
@@ -473,6 +477,14 @@ class Run(RunInfo):
     def _is_done(self) -> bool:
         return self._length.is_done(self._membership.counters)
 
+    def _is_epoch_over(self) -> bool:
+        position = self._membership.counters.position
+        return position > 0 and not self._loader.batch_at(self._view(), position, None)
+
+    def _is_in_vain(self) -> bool:
+        is_undone = self._undo is not None or self._membership.undo is not None
+        return not self._is_entered or self._is_rehearsing or is_undone
+
     def _view(self) -> View:
         counters = self._membership.counters
         return View(
@@ -484,11 +496,3 @@ class Run(RunInfo):
             size=self.size,
             told=self._membership.told,
         )
-
-
-@contextmanager
-def _quiet_schedulers() -> Iterator[None]:
-    """Silence torch's warning that ``lr_scheduler.step()`` came before an update."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
-        yield

@@ -1,16 +1,18 @@
-"""The read-only part of ``Run``: position, size and hooks."""
+"""What ``Run`` tells the script and is told by it: position, size, metrics and hooks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from bftrainer.elastic.membership import GenerationInfo, Membership
+from bftrainer.elastic.parameters import params
 
 Hook = Callable[[GenerationInfo], object]
 
 
 class RunInfo:
-    """Position and hooks of one training run."""
+    """Position, metrics and hooks of one training run."""
 
     def __init__(self, membership: Membership) -> None:
         self._membership = membership
@@ -66,6 +68,39 @@ class RunInfo:
     def rehearsing(self) -> bool:
         """Whether the present batch is a joiner's rehearsal, which changes nothing."""
         return self._is_rehearsing
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """The parameters of this trial; empty outside of a study."""
+        return params()
+
+    def report(self, value: Any) -> None:
+        """Report a metric of the training as it is now, such as a validation loss.
+
+        Rank 0's counts and is sent; other workers may report it, too. Nothing is reported
+        before the first batch, in a rehearsal, and in passes or steps that are undone. A report
+        at the same position replaces the one before.
+
+        Raises:
+            ElasticError: BFT-1611 when it is not a finite number.
+        """
+        if self._is_in_vain():
+            return
+        counters = self._membership.counters
+        self._membership.report(
+            value,
+            step=counters.step,
+            epoch=counters.epoch + self._is_epoch_over(),
+            samples=counters.samples,
+        )
+
+    def _is_in_vain(self) -> bool:
+        """Whether what the script does now changes nothing."""
+        return self._is_rehearsing
+
+    def _is_epoch_over(self) -> bool:
+        """Whether all batches of the present epoch are committed."""
+        return False
 
     def on_generation_end(self, hook: Hook) -> None:
         """Call ``hook`` on every member when a generation ends, before state moves."""

@@ -60,11 +60,13 @@ class Length:
         asked = counters.asked_samples if self.epochs is None else counters.asked_epochs
         return asked is None or (self.epochs or self.samples or 0) > asked
 
-    def open(self, counters: Counters) -> None:
-        """Reopen a completed run if this length exceeds it."""
-        if counters.is_complete and not self.is_done(counters):
-            counters.is_complete = False
-            counters.asked_epochs = counters.asked_samples = None
+    def open(self, counters: Counters) -> bool:
+        """Reopen a completed run if this length exceeds it; return whether it did."""
+        if not counters.is_complete or self.is_done(counters):
+            return False
+        counters.is_complete = False
+        counters.asked_epochs = counters.asked_samples = None
+        return True
 
     def complete(self, counters: Counters) -> None:
         """Record that a run of this length is complete."""

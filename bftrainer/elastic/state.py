@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from bftrainer.elastic import codec
+from bftrainer.elastic import codec, reporting
 from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.sampler import mix
 
@@ -62,6 +62,7 @@ class State:
         self.scheduler = scheduler
         self.extra = dict(extra)
         self._layout: int | None = None
+        self._within_epoch: dict[str, Any] | None = None  # see ``keep_within_epoch``
         _check(model, optimizer, scheduler, self.extra)
 
     def parameters(self) -> list[torch.nn.Parameter]:
@@ -96,6 +97,8 @@ class State:
             "optimizer": self.optimizer.state_dict(),
             **self._user_state(),
         }
+        if self._within_epoch is not None:
+            tree["within_epoch"] = self._within_epoch
         return codec.encode(tree)
 
     def decode_rest(self, structure: Any, tensors: list[torch.Tensor]) -> Counters:
@@ -113,13 +116,17 @@ class State:
                 "Build the same optimizer in every worker, before Run.",
             ) from problem
         self._load_user_state(tree)
+        self._within_epoch = tree.get("within_epoch")
         return Counters(**tree["counters"])
+
+    def options(self) -> list[dict[str, Any]]:
+        """Return the optimizer's groups without their parameters, not copied."""
+        groups = self.optimizer.param_groups
+        return [{k: v for k, v in group.items() if k != "params"} for group in groups]
 
     def snapshot_light(self) -> dict[str, Any]:
         """Return a copy of the small state: options, scheduler, extra; no tensors of the model."""
-        groups = self.optimizer.param_groups
-        options = [{k: v for k, v in group.items() if k != "params"} for group in groups]
-        return copy.deepcopy({"groups": options, **self._user_state()})
+        return copy.deepcopy({"groups": self.options(), **self._user_state()})
 
     def restore_light(self, snapshot: dict[str, Any]) -> None:
         """Restore the small state of a snapshot."""
@@ -127,6 +134,22 @@ class State:
         for group, values in zip(self.optimizer.param_groups, tree["groups"], strict=True):
             group.update(values)
         self._load_user_state(tree)
+
+    def keep_within_epoch(self) -> None:
+        """Keep the small state while an epoch that the run's length cuts short is as it was left.
+
+        What the script does at the end of an epoch follows. If the run is asked for more, the
+        epoch goes on and ends again, so that must take effect only then.
+        """
+        if self._within_epoch is None:
+            self._within_epoch = self.snapshot_light()
+            self._within_epoch["extra"].pop(reporting.KEY)  # reports then are of now
+
+    def resume_epoch(self) -> None:
+        """Go on in such an epoch."""
+        if self._within_epoch is not None:
+            self.restore_light(self._within_epoch)
+            self._within_epoch = None
 
     def _user_state(self) -> dict[str, Any]:
         return {

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from bftrainer.elastic import resuming, transfer
+from bftrainer.elastic import inheriting, resuming, transfer
 from bftrainer.elastic.control import Control, key_of
 from bftrainer.elastic.device import await_kernels, using
 from bftrainer.elastic.group import Broken, Group, in_side_thread, settle
@@ -137,9 +137,14 @@ class StateTransfer:
                 self._copy_into_model(self.initial.tensors)
                 self.state.restore_light(self.initial.light)
             return ""
+        # A rehearsal may have stepped a schedule.
+        options = self.initial.light["groups"] if self.initial else self.state.options()
+        own = inheriting.OwnOptions(self.state, options)
         count = len(self.state.model_tensors())
         self._copy_into_model(found.tensors[:count])
         self.counters = self.state.decode_rest(found.header["structure"], found.tensors[count:])
+        if inheriting.is_inherited(found.header):
+            own.put_back()
         return found.source
 
     def move(self, group: Group, chain: list[int], abandoned: Callable[[], bool]) -> Broken | None:

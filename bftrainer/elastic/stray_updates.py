@@ -8,6 +8,7 @@ an input, say) are allowed. Used by ``run``.
 from __future__ import annotations
 
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -77,3 +78,11 @@ def end_watch() -> None:
     """Stop watching: the run is over."""
     while _watching:
         _watching.pop()()
+
+
+@contextmanager
+def quiet_schedulers() -> Iterator[None]:
+    """Silence torch's warning that ``lr_scheduler.step()`` came before an update."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+        yield

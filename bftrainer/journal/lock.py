@@ -44,18 +44,21 @@ class InstanceLock:
         self.path = path
 
     @classmethod
-    def acquire(cls, state_dir: Path, *, may_be_shared: bool = False) -> InstanceLock:
+    def acquire(
+        cls, state_dir: Path, *, may_be_shared: bool = False, name: str = LOCK_NAME
+    ) -> InstanceLock:
         """Take the lock of a state directory, which is created when missing.
 
         Args:
             state_dir: on a local disk.
             may_be_shared: or on a file system that other hosts share.
+            name: of the lock's file.
 
         Raises:
             BftError: BFT-1102 (exit code 75) when a daemon holds it, BFT-2204 on a
                 file system shared between hosts, BFT-2212 when it cannot be written.
         """
-        path = state_dir / LOCK_NAME
+        path = state_dir / name
         try:
             state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not may_be_shared:
@@ -66,7 +69,7 @@ class InstanceLock:
             raise _unusable(state_dir, problem.strerror or str(problem)) from problem
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             os.close(handle)
-            raise _unusable(state_dir, f"{LOCK_NAME} in it is not a regular file")
+            raise _unusable(state_dir, f"{name} in it is not a regular file")
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             holder = json.dumps({"pid": os.getpid(), "host": socket.gethostname()[:255]})

@@ -8,7 +8,7 @@ lists; no anchors, no tags. Works on parser events, so that nothing is ever expa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,12 +53,24 @@ class YamlNode:
     keys: list[YamlNode] = field(default_factory=list)
     is_mapping: bool = False
 
+    def at(self, path: Sequence[str | int]) -> YamlNode:
+        """Return what is there, or the last on the way there that is."""
+        node = self
+        for step in path:
+            if node.is_mapping:
+                inside = {str(k.value): item for k, item in zip(node.keys, node.items, strict=True)}
+                node = inside.get(str(step), node)
+            elif isinstance(step, int) and step < len(node.items):
+                node = node.items[step]
+        return node
+
 
 @dataclass(slots=True, kw_only=True)
 class Document:
     """The keys of a policy file in order, and what is wrong with its form."""
 
     entries: list[tuple[YamlNode, YamlNode]] = field(default_factory=list)
+    what: str = "A policy"  # in what is said of it
     problems: list[PolicyProblem] = field(default_factory=list)
     indents: dict[int, int] = field(default_factory=dict)  # line -> characters taken off it
 
@@ -79,9 +91,9 @@ class _StopReading(Exception):  # noqa: N818 - not an error of its own
     """Enough was seen; the problem is already in the document."""
 
 
-def read_document(text: str) -> Document:
+def read_document(text: str, what: str = "A policy") -> Document:
     """Return the keys and values of a policy and every problem of its form."""
-    document = Document()
+    document = Document(what=what)
     text = _without_tabs(text, document)
     try:
         root = _build(YAML(typ="safe", pure=True).parse(text), document)
@@ -216,7 +228,7 @@ def _take_entries(root: YamlNode, document: Document) -> None:
                 "BFT-2115",
                 root.line,
                 root.column,
-                "A policy is a mapping of settings.",
+                f"{document.what} is a mapping of settings.",
                 "Write one 'name: value' per line.",
             )
         return

@@ -6,7 +6,6 @@ value comes from, for ``policy show``.
 
 from __future__ import annotations
 
-import difflib
 import importlib.metadata
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from bftrainer.policy.document import Document, YamlNode, read_document
 from bftrainer.policy.files import policy_files, read_text
 from bftrainer.policy.model import REMOVED, SitePolicy, conflicts, policy_hash
 from bftrainer.policy.option_files import with_files
-from bftrainer.policy.problems import PolicyErrors
+from bftrainer.policy.problems import PolicyErrors, nearest
 from bftrainer.policy.schema import expectation, yaml_value
 from bftrainer.poll.batch_system import OptionError, load_batch_system
 
@@ -145,7 +144,7 @@ def _known(path: Path, document: Document) -> dict[str, _Set]:
             one.complain("BFT-2110", cause, "Delete the line.", key)
         else:
             known = list(SitePolicy.model_fields)
-            near = _nearest(name, known, "bftrainer policy show lists them all.")
+            near = nearest(name, known, "bftrainer policy show lists them all.")
             one.complain("BFT-2110", f"There is no setting {name[:80]!r}.", near, key)
     return found
 
@@ -182,7 +181,7 @@ def _validated(
 
 def _explain(detail: ErrorDetails, found: Mapping[str, _Set]) -> None:
     name = str(detail["loc"][0])
-    node = _at(found[name].node, detail["loc"][1:])
+    node = found[name].node.at(detail["loc"][1:])
     if node.is_mapping:
         given = "a mapping"
     else:
@@ -194,17 +193,6 @@ def _explain(detail: ErrorDetails, found: Mapping[str, _Set]) -> None:
         f"The default is {yaml_value(default)}.",
         node,
     )
-
-
-def _at(node: YamlNode, path: Sequence[str | int]) -> YamlNode:
-    """Return what is there, or the last on the way there that is."""
-    for step in path:
-        if node.is_mapping:
-            found = {str(key.value): item for key, item in zip(node.keys, node.items, strict=True)}
-            node = found.get(str(step), node)
-        elif isinstance(step, int) and step < len(node.items):
-            node = node.items[step]
-    return node
 
 
 def _check_options(one: _Set, batch_system: str, first: Mapping[str, Any]) -> None:
@@ -238,7 +226,7 @@ def _complain_of(errors: OptionError, one: _Set, first: Container[object] = ()) 
     """Say what is wrong with options of a plug-in, but for those named on the command line."""
     for problem in errors.problems:
         if not problem.path or problem.path[0] not in first:
-            place = _at(one.node, problem.path)
+            place = one.node.at(problem.path)
             one.complain(errors.code, problem.cause, problem.next_step, place)
 
 
@@ -248,11 +236,5 @@ def _require_plug_in(one: _Set) -> None:
         {point.name for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)}
     )
     if name not in installed:
-        near = _nearest(name, installed, f"Installed: {', '.join(installed) or 'none'}.")
+        near = nearest(name, installed, f"Installed: {', '.join(installed) or 'none'}.")
         one.complain("BFT-2114", f"There is no policy called {name!r}.", near)
-
-
-def _nearest(name: str, known: list[str], otherwise: str) -> str:
-    spelled = name[:80].lower().replace("-", "_") if "_" in "".join(known) else name[:80].lower()
-    close = difflib.get_close_matches(spelled, known, n=1, cutoff=0.6)
-    return f"Did you mean {close[0]}?" if close else otherwise

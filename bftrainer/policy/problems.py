@@ -10,9 +10,11 @@ Codes: BFT-2101 unreadable · 2102 not a regular file · 2103 writable by everyo
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from bftrainer.errors import BftError, ExitCode
 
@@ -40,6 +42,10 @@ class PolicyProblem:
 class PolicyErrors(BftError):  # noqa: N818 - it carries several
     """A policy file that cannot be used; ``problems`` says where and why."""
 
+    WHAT: ClassVar = "policy"
+    SEVERAL: ClassVar = "BFT-2100"  # the code if there are several
+    CHECK: ClassVar = "bftrainer policy check {path}"  # looks at the file again
+
     def __init__(self, path: Path, problems: Sequence[PolicyProblem]) -> None:
         ordered = sorted(problems, key=lambda each: (str(each.path or ""), each.line, each.column))
         self.path = path
@@ -51,8 +57,15 @@ class PolicyErrors(BftError):  # noqa: N818 - it carries several
             code, cause, next_step = first.code, f"{place}: {first.cause}", first.next_step
         else:
             lines = "".join(f"\n  {problem.render(path)}" for problem in self.problems)
-            code = "BFT-2100"
+            code = self.SEVERAL
             count = len(ordered) if len(ordered) <= MAX_PROBLEMS else f"more than {MAX_PROBLEMS}"
-            cause = f"The policy {path} has {count} problems.{lines}\n"
-            next_step = f"Correct them, then: bftrainer policy check {path}"
+            cause = f"The {self.WHAT} {path} has {count} problems.{lines}\n"
+            next_step = f"Correct them, then: {self.CHECK.format(path=path)}"
         super().__init__(code, cause, next_step, exit_code=ExitCode.VALIDATION_FAILED)
+
+
+def nearest(name: str, known: Sequence[str], otherwise: str) -> str:
+    """Return a question for the known name that may be meant, ``otherwise`` if none is near."""
+    spelled = name[:80].lower().replace("-", "_") if "_" in "".join(known) else name[:80].lower()
+    close = difflib.get_close_matches(spelled, known, n=1, cutoff=0.6)
+    return f"Did you mean {close[0]}?" if close else otherwise

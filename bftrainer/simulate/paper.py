@@ -79,13 +79,17 @@ class PaperModel:
     def completed(self) -> list[SimTrainer]:
         """Remove and return the completed trainers."""
         complete = [t for t in self._running.values() if t.done >= t.submission.samples]
-        for trainer in complete:
+        self.dismiss(complete)
+        return complete
+
+    def dismiss(self, trainers: Iterable[SimTrainer]) -> None:
+        """Take trainers out, complete or not."""
+        for trainer in trainers:
             del self._running[trainer.trainer_id]
             for node in trainer.nodes:
                 del self._holder[node]
             trainer.nodes = set()
             trainer.finished_s = self._now_s
-        return complete
 
     def apply_plan(self, plan: Plan) -> None:
         """Assign the nodes of a plan."""

@@ -50,11 +50,11 @@ class _Member:
     checkpoint_at_s: float = math.inf
 
     def ends_at_s(self, now_s: float) -> float:
-        """When it will be complete, if nothing changes."""
+        """When it will be complete or report, if nothing changes."""
         rate = self.trainer.rate
         if rate <= 0.0:
             return math.inf
-        left = max(0.0, self.trainer.submission.samples - self.trainer.done)
+        left = max(0.0, self.trainer.goal - self.trainer.done)
         return max(now_s, self.resumes_at_s) + left / rate
 
 
@@ -177,7 +177,7 @@ class PhysicalModel:
 
     def admit(self, trainer: SimTrainer) -> None:
         """Let a trainer take part."""
-        self._members[trainer.trainer_id] = _Member(trainer=trainer)
+        self._members[trainer.trainer_id] = _Member(trainer=trainer, checkpointed=trainer.done)
 
     def completed(self) -> list[SimTrainer]:
         """Take out the trainers that are complete."""
@@ -186,11 +186,15 @@ class PhysicalModel:
             for m in self._members.values()
             if m.trainer.done >= m.trainer.submission.samples - CLOCK_STEP_S * m.trainer.rate
         ]
-        for trainer in complete:
+        self.dismiss(complete)
+        return complete
+
+    def dismiss(self, trainers: Iterable[SimTrainer]) -> None:
+        """Take trainers out, complete or not."""
+        for trainer in trainers:
             del self._members[trainer.trainer_id]
             trainer.nodes = set()
             trainer.finished_s = self._now_s
-        return complete
 
     def _checkpoint(self, member: _Member) -> None:
         interval_s = self.costs.checkpoint_interval.mean_s

@@ -70,6 +70,9 @@ class TrainerModel(Protocol):
     def completed(self) -> list[SimTrainer]:
         """Take out the trainers that are complete."""
 
+    def dismiss(self, trainers: Iterable[SimTrainer]) -> None:
+        """Take trainers out, complete or not."""
+
     def apply_plan(self, plan: Plan) -> None:
         """Do what the plan says."""
 

@@ -27,6 +27,7 @@ class SimTrainer:
     rates: list[float]  # samples per second by size, 0..n_max
     nodes: set[str] = field(default_factory=set)
     pace: float = 1.0  # of its slowest node; 1 unless one is slow
+    reports_at: float = math.inf  # samples; a trial of a study reports there next
     done: float = 0.0  # samples, less what rescales and preemptions cost
     node_s: float = 0.0  # node-seconds attained
     started_s: float | None = None
@@ -44,6 +45,11 @@ class SimTrainer:
     def rate(self) -> float:
         """Samples per second at its present size."""
         return self.rates[len(self.nodes)] * self.pace
+
+    @property
+    def goal(self) -> float:
+        """Samples at which it is complete or reports."""
+        return min(self.submission.samples, self.reports_at)
 
     def as_decided(self) -> TrainerRecord:
         """Return the record as decisions see it, with how far it has come."""

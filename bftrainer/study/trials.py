@@ -60,6 +60,7 @@ class Start:
     budget: int
     bracket: int = 0
     parent: int | None = None  # start from its state, with its parameters, perturbed
+    nodes: int | None = None  # its size; None: as the study says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,7 @@ class Verdicts:
     grow: Mapping[int, int] = field(default_factory=dict)  # trial -> new budget
     stop: Mapping[int, str] = field(default_factory=dict)  # trial -> why, one sentence
     start: Sequence[Start] = ()
+    nodes: Mapping[int, int] = field(default_factory=dict)  # trial that grows -> its size then
     is_over: bool = False  # nothing starts or grows any more, whatever the active ones report
 
 

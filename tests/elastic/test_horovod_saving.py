@@ -16,7 +16,8 @@ from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence, path_for
 from bftrainer.elastic.horovod.counts import Counts
 from bftrainer.elastic.horovod.saving import Saver
-from bftrainer.elastic.protocol import WorkerConfig
+from bftrainer.elastic.protocol import Report, WorkerConfig
+from bftrainer.elastic.reporting import Reports
 
 pytestmark = pytest.mark.skipif(find_spec("horovod") is None, reason="make horovod builds it")
 
@@ -40,11 +41,11 @@ def step(state: Any) -> None:
     state.schedule.step()
 
 
-def saver(directory: Path, counts: Counts) -> Saver:
+def saver(directory: Path, counts: Counts, reports: Reports | None = None) -> Saver:
     config = WorkerConfig(
         trainer_id="t1", worker_id="w1", node="n", script="s", checkpoint_dir=str(directory)
     )
-    return Saver(Control(config, None), counts)
+    return Saver(Control(config, None), counts, reports or Reports())
 
 
 def test_what_was_committed_comes_back_and_nothing_later(tmp_path: Path) -> None:
@@ -60,9 +61,12 @@ def test_what_was_committed_comes_back_and_nothing_later(tmp_path: Path) -> None
     momentum = state.optimizer.state_dict()["state"][0]["exp_avg"].clone()
     assert (counts.step, counts.samples) == (3, 12)
     step(state)  # not committed any more
-    saver(tmp_path, counts).save_now(state, FENCE)
+    reports, found = Reports(), Reports()
+    reports.add(Report(value=-0.5, step=3, epoch=5, samples=12))
+    saver(tmp_path, counts, reports).save_now(state, FENCE)
     other = build(1)
-    path, at_step, samples = saver(tmp_path, Counts()).load(other)
+    path, at_step, samples = saver(tmp_path, Counts(), found).load(other)
+    assert found.kept == reports.kept
     assert Path(path).is_file()
     assert (at_step, samples) == (3, 12)
     assert (other.epoch, other.seen) == (5, [0, 1])

@@ -11,6 +11,7 @@ import socket
 from dataclasses import dataclass, replace
 
 from bftrainer.elastic import protocol
+from bftrainer.elastic.reporting import Reports, finite
 from bftrainer.model.trainer import CheckpointContract, Launch
 from trainers.agent.preambles import Preamble
 from trainers.command.lines import Pace, Place
@@ -72,6 +73,7 @@ class Conversation:
         self._has_entered = False
         self._began_s = 0.0
         self._pace = Pace()
+        self._reports = Reports()
         self._said_s = 0.0
         self.due_s: float | None = None  # when a held-back Progress is due
 
@@ -133,6 +135,18 @@ class Conversation:
         elif self._rank == 0 and self.due_s is None:
             self.due_s = max(now_s, self._said_s + PROGRESS_S)
             self.tick(now_s)
+
+    def report(self, value: str) -> None:
+        """Report a metric of the program; that of the first node counts.
+
+        Raises:
+            ElasticError: BFT-1611 when it is not a finite number.
+        """
+        if self._rank != 0:
+            return
+        where = {"step": self.place.step, "epoch": self.place.epoch, "samples": self.place.samples}
+        self._reports.add(protocol.Report(value=finite(value), **where))
+        self.send(protocol.Reported(generation=self.generation, reports=self._reports.kept))
 
     def tick(self, now_s: float) -> None:
         """Send the held-back Progress if it is due."""

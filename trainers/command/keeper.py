@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bftrainer.elastic import protocol
+from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.worker import SPENT_LOGS, remove_spent_logs
 from bftrainer.model.trainer import Launch
 from bftrainer.preamble import NOT_STARTED, under, why_not_started
@@ -27,7 +28,7 @@ from bftrainer.runtimes.signals import signal_number
 from trainers.command.conversation import Conversation, Orders, read_orders
 from trainers.command.directory import FencedError, directory_of, take
 from trainers.command.environment import program_environment
-from trainers.command.lines import parse_line
+from trainers.command.lines import parse_line, value_in
 from trainers.command.program import ControlFile, Program
 
 QUIET_START_S = 10.0  # a silent program counts as started after this time
@@ -277,10 +278,19 @@ class Keeper:
         for line in program.read():
             self._last_lines.append(line)
             place = parse_line(line, self._talk.place)
-            if place is not None:
-                self._talk.progress(place, time.monotonic())
-                if self._stage is Stage.RUNNING:
-                    self._deadline_s = None
+            if place is None:
+                continue
+            self._talk.progress(place, time.monotonic())
+            if self._stage is Stage.RUNNING:
+                self._deadline_s = None
+            if (value := value_in(line)) is not None:
+                self._report(value)
+
+    def _report(self, value: str) -> None:
+        try:
+            self._talk.report(value)
+        except ElasticError as problem:
+            self._write_log(str(problem))
 
     def _ended(self, program: Program) -> None:
         self._hear(program)

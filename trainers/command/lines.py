@@ -1,4 +1,4 @@
-"""Parses a program's progress lines: ``BFT ready`` or ``BFT step=7 samples=448``. Pure.
+"""Parses a program's lines: ``BFT ready``, ``BFT step=7 samples=448``, ``BFT value=0.2``. Pure.
 
 Also derives its speed; the clock is an argument. Called by ``keeper``.
 """
@@ -13,8 +13,10 @@ from bftrainer.elastic.fields import MOST
 
 WINDOW_S = 10.0  # rates are averages over this time
 # 15 digits are exact in every JSON parser and more than any training needs.
-_LINE = re.compile(r"BFT(?=\s)(?:\s+(?:ready|(?:step|samples|epoch)=\d{1,15}))+\s*\Z", re.ASCII)
-_NUMBER = re.compile(r"(step|samples|epoch)=(\d+)")
+_WORD = r"ready|(?:step|samples|epoch)=\d{1,15}|value=\S{1,40}"
+_LINE = re.compile(rf"BFT(?=\s)(?:\s+(?:{_WORD}))+\s*\Z", re.ASCII)
+_NUMBER = re.compile(r"\s(step|samples|epoch)=(\d+)(?!\S)")
+_VALUE = re.compile(r"\svalue=(\S+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,12 @@ def parse_line(line: str, before: Place) -> Place | None:
         epoch=said.get("epoch", before.epoch),
         samples=said.get("samples", before.samples),
     )
+
+
+def value_in(line: str) -> str | None:
+    """Return the metric that a progress line reports, as its text; None: none."""
+    found = _VALUE.findall(line)
+    return found[-1] if found else None
 
 
 class Pace:

@@ -10,7 +10,7 @@ framework's counters are part of the registered state. Used by ``huggingface`` a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -145,6 +145,14 @@ class Driven(Run):
         """End the run; only on rank 0 does the framework continue after this."""
         self._settle()
         self.finish()
+
+    def report_from(self, metrics: Mapping[str, Any], name: str | None) -> None:
+        """Report a framework's metric if it is among these."""
+        if name is not None and name in metrics:
+            self.report(metrics[name])
+
+    def _is_in_vain(self) -> bool:
+        return self.is_discounted or super()._is_in_vain()
 
     def _pieces(self, batch: int) -> Sequence[BatchPiece]:
         return self._cutting.pieces(batch, self.size, self.rank)

@@ -10,7 +10,7 @@ See docs/howto/train-huggingface-lightning.md.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -45,14 +45,23 @@ _LOSSES = ("_total_loss_scalar", "_globalstep_last_logged")
 
 
 class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not required
-    """Makes ``trainer`` elastic; ``run`` is its run while it trains."""
+    """Makes ``trainer`` elastic; ``run`` is its run while it trains.
 
-    def __init__(self, trainer: Trainer, *, bitwise: LogicalWorkers | None = None) -> None:
+    ``report``: name of the metric of its evaluations that is reported, such as ``eval_loss``.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        *,
+        bitwise: LogicalWorkers | None = None,
+        report: str | None = None,
+    ) -> None:
         _refuse(trainer)
         self.trainer = trainer
         self.run: Driven | None = None
         self._scaler: Any = None
-        self._bitwise = bitwise
+        self._bitwise, self._report = bitwise, report
         args = trainer.args
         # A pass of ours is a batch for the Trainer; we do the accumulation.
         self._passes = args.gradient_accumulation_steps
@@ -129,6 +138,11 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # transformers is
         elif control.should_training_stop:
             _ask_nothing(control)
         return control
+
+    def on_evaluate(self, *_args: object, metrics: Mapping[str, Any], **_: object) -> None:
+        """Report the evaluation's metric."""
+        if self.run is not None:
+            self.run.report_from(metrics, self._report)
 
     def on_train_end(self, *_args: object, **_: object) -> None:
         """End the run; only rank 0 continues."""

@@ -85,13 +85,16 @@ class ElasticEnvironment(_environments.ClusterEnvironment):  # type: ignore[misc
 
 
 class ElasticCallback(_library.Callback):  # type: ignore[misc]
-    """Makes the Trainer's next ``fit`` elastic; ``run`` is its run while it trains."""
+    """Makes the Trainer's next ``fit`` elastic; ``run`` is its run while it trains.
 
-    def __init__(self, *, bitwise: LogicalWorkers | None = None) -> None:
+    ``report``: name of the logged metric that is reported, such as ``val_loss``.
+    """
+
+    def __init__(self, *, bitwise: LogicalWorkers | None = None, report: str | None = None) -> None:
         self.run: Driven | None = None
         self.trainer: Any = None
         self.is_first = control_module.current().is_plain  # otherwise not known yet
-        self._bitwise = bitwise
+        self._bitwise, self._report = bitwise, report
         self._passes = 1
         self._loader: DataLoader[Any] | None = None
         if not self.is_first:
@@ -152,13 +155,24 @@ class ElasticCallback(_library.Callback):  # type: ignore[misc]
 
     def on_train_epoch_end(self, trainer: Any, _module: Any) -> None:
         """End Lightning's loop when the run ends, which may be earlier."""
+        self._report_from(trainer)
         if self.run is not None and self.run.is_trained:
             trainer.fit_loop.max_epochs = trainer.fit_loop.epoch_progress.current.processed
+
+    def on_validation_end(self, trainer: Any, _module: Any) -> None:
+        """Report the validation's metric."""
+        self._report_from(trainer)
 
     def on_train_end(self, _trainer: Any, _module: Any) -> None:
         """End the run; only rank 0 continues."""
         if self.run is not None:
             self.run.close()
+
+    def _report_from(self, trainer: Any) -> None:
+        # Of the loop that ends now: the Trainer's callback_metrics keep those of others, too.
+        results = trainer._results  # noqa: SLF001 - there is no public way
+        if self.run is not None and results is not None:
+            self.run.report_from(results.metrics(on_step=False)["callback"], self._report)
 
     # ---- called by the strategy ---------------------------------------------------------
 

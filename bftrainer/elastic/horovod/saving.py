@@ -21,6 +21,7 @@ from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fence import Fence
 from bftrainer.elastic.horovod.counts import Counts
 from bftrainer.elastic.protocol import Saved
+from bftrainer.elastic.reporting import NO_REPORTS, Reports
 from bftrainer.elastic.resuming import find
 
 log = logging.getLogger("bftrainer.elastic")
@@ -32,12 +33,13 @@ _SAVED = "_saved"  # prefix of the committed values in Horovod's handlers
 class Saver:
     """Writes and reads the checkpoints of one worker."""
 
-    def __init__(self, control: Control, counts: Counts) -> None:
+    def __init__(self, control: Control, counts: Counts, reports: Reports) -> None:
         config = control.config
         self.directory = Path(config.checkpoint_dir)
         self.interval_s = config.checkpoint_interval_s
         self._control = control
         self._counts = counts
+        self._reports = reports
         self._last_s = float("-inf")  # the first commit is written
         self._thread: threading.Thread | None = None
 
@@ -82,12 +84,13 @@ class Saver:
             put_back(state, tree)
         except (KeyError, RuntimeError, ValueError) as problem:
             raise _foreign(found.source, str(problem).partition("\n")[0][:200]) from None
+        self._reports.load_state_dict(found.header.get("reports", NO_REPORTS))
         return found.source, int(found.header["step"]), int(found.header["samples"])
 
     def _collect(self, state: Any) -> tuple[dict[str, Any], list[Any]]:
         structure, tensors = codec.encode(committed(state), "hvd.elastic.State")
         step, samples = self._counts.committed
-        where = {"step": step, "samples": samples}
+        where = {"step": step, "samples": samples, "reports": self._reports.state_dict()}
         return {"layout": LAYOUT, **where, "structure": structure}, tensors
 
     def _write_logged(self, *what: Any) -> None:

@@ -45,7 +45,7 @@ class Session(WorkerGenerations):
         self.change_errors: tuple[type[Exception], ...] = ()
         self._others = others
         self._counts = Counts()
-        self._saver = Saver(control, self._counts)
+        self._saver = Saver(control, self._counts, self.reports)
         self._init: Callable[[], object] = lambda: None
         self._shutdown: Callable[[], object] = lambda: None
         self._state: Any = None
@@ -54,6 +54,7 @@ class Session(WorkerGenerations):
         self._has_state = self._is_guessing = False
         control.on_commit = self._on_commit
         control.on_script_end = self._script_ended
+        control.report = self._report
 
     # ---- what the script calls -----------------------------------------------------------
 
@@ -98,6 +99,12 @@ class Session(WorkerGenerations):
                 needs_sync = self._change(state, lost)
 
         return wrapper
+
+    def _report(self, value: Any) -> None:
+        """Report a metric of the training as it is now (``elastic.report``)."""
+        if self.commit is not None:
+            counts = self._counts
+            self.report(value, step=counts.step, epoch=self._epoch(), samples=counts.samples)
 
     # ---- one generation after the other ----------------------------------------------------
 
@@ -189,8 +196,10 @@ class Session(WorkerGenerations):
             if self.world.rank == 0 and not self._has_state:
                 resumed, step, samples = self._saver.load(state)
             state.sync()
-            told = state._bcast_object((step, samples, resumed))  # noqa: SLF001 - no public way
-            step, samples, resumed = told
+            mine = (step, samples, resumed, self.reports.state_dict())
+            told = state._bcast_object(mine)  # noqa: SLF001 - no public way
+            step, samples, resumed, reports = told
+            self.reports.load_state_dict(reports)
             if resumed:
                 state.on_reset()  # values that depend on the size came from the checkpoint
                 self._notice(state)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from bftrainer.elastic.fence import Fence, claim, path_for, write_whole
 from bftrainer.elastic.files import UnreadableError
 from bftrainer.elastic.mpi.state import MpiState
 from bftrainer.elastic.protocol import Saved
+from bftrainer.elastic.reporting import NO_REPORTS
 
 log = logging.getLogger("bftrainer.elastic")
 
@@ -32,6 +33,7 @@ class Checkpoint:
     step: int
     samples: int
     is_complete: bool
+    reports: Mapping[str, Any]
     arrays: Sequence[bytearray]
     rows: Sequence[bytearray]
     path: str = ""
@@ -77,6 +79,7 @@ class Disk:
             "layout": self._state.layout(),
             "step": checkpoint.step,
             "counters": {"samples": checkpoint.samples, "is_complete": checkpoint.is_complete},
+            "reports": checkpoint.reports,
             "bytes": [len(part) for part in (*checkpoint.arrays, *checkpoint.rows)],
         }
         parts = [memoryview(part) for part in (*checkpoint.arrays, *checkpoint.rows)]
@@ -138,6 +141,7 @@ class Disk:
                 step=int(header["step"]),
                 samples=int(header["counters"]["samples"]),
                 is_complete=bool(header["counters"]["is_complete"]),
+                reports=header.get("reports", NO_REPORTS),  # earlier releases have none
                 arrays=parts[:n_arrays],
                 rows=parts[n_arrays:],
                 path=str(path),

@@ -22,6 +22,7 @@ from bftrainer.elastic.mpi.comm import Comm, GroupBroken
 from bftrainer.elastic.mpi.membership import Change
 from bftrainer.elastic.mpi.memory import RecentCopies
 from bftrainer.elastic.mpi.state_transfer import MpiStateTransfer
+from bftrainer.elastic.reporting import finite
 
 SAVED = 85  # "the checkpoint is written, start me again"
 
@@ -79,6 +80,14 @@ class Launched:
         """Print the progress."""
         if self.group().rank == 0 and "BFT_TRAINER" in os.environ:
             sys.stdout.write(f"BFT step={step} samples={samples}\n")
+            sys.stdout.flush()
+
+    def report(self, value: Any, *, step: int, epoch: int, samples: int) -> None:
+        """Print a metric, as runtime ``command`` takes it."""
+        del epoch
+        number = finite(value)
+        if self.group().rank == 0 and "BFT_TRAINER" in os.environ:
+            sys.stdout.write(f"BFT step={step} samples={samples} value={number!r}\n")
             sys.stdout.flush()
 
     def enter_next(self) -> None:

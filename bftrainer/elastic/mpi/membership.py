@@ -59,6 +59,7 @@ class MpiMembership(WorkerGenerations):
         self._mpi = mpi
         self._in_use: Comm | None = None  # ``comm``, or the next one while it forms
         self._handover = handover
+        self.reports = handover.reports
         self._roster: tuple[str, ...] = ()
         self._me = control.config.worker_id
         control.on_commit = self._watch

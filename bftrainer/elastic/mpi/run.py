@@ -22,6 +22,7 @@ from bftrainer.elastic.mpi.membership import Change, MpiMembership
 from bftrainer.elastic.mpi.memory import RecentCopies
 from bftrainer.elastic.mpi.state import BlockRows, MpiState
 from bftrainer.elastic.mpi.state_transfer import MpiStateTransfer
+from bftrainer.elastic.parameters import params
 from bftrainer.elastic.protocol import Finished, Warm
 from bftrainer.elastic.step_durations import StepDurations
 
@@ -77,6 +78,7 @@ class Run:
         self._own_batch, self._copy_s = batch, copy_s
         self._guard = state.copy_arrays() if guards and not state.rows else None
         self._pace = StepDurations()
+        control.report = self.report
         self._saved_s = self._copied_s = time.monotonic()
         self._is_over = False
         self._results: dict[str, bytearray] = {}
@@ -125,6 +127,22 @@ class Run:
     def batch(self) -> int:
         """Samples of the present step, over all members; changes only between two steps."""
         return self._handover.counted.batch
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """The parameters of this trial; empty outside of a study."""
+        return params()
+
+    def report(self, value: Any) -> None:
+        """Report a metric of the steps done, such as an error; rank 0's counts and is sent.
+
+        Within a step that step is not done yet. A report after as many steps replaces the one
+        before.
+
+        Raises:
+            ElasticError: BFT-1611 when it is not a finite number.
+        """
+        self._membership.report(value, step=self.step, epoch=self.epoch, samples=self.samples)
 
     def loop(self, step: Callable[[Run], object], *, steps: int) -> bool:
         """Call ``step`` until ``steps`` are done; ``--samples`` of the submission overrides it.

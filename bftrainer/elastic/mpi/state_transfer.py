@@ -16,6 +16,7 @@ from bftrainer.elastic.mpi.memory import RecentCopies, choose
 from bftrainer.elastic.mpi.plan import RowSpan, pieces
 from bftrainer.elastic.mpi.samples import SampleCount
 from bftrainer.elastic.mpi.state import BlockRows, MpiState
+from bftrainer.elastic.reporting import Reports
 
 
 class MpiStateTransfer:
@@ -24,6 +25,7 @@ class MpiStateTransfer:
     def __init__(self, state: MpiState, disk: Disk, memory: RecentCopies, batch: int) -> None:
         self.state, self.disk, self.memory = state, disk, memory
         self.counted = SampleCount(batch)
+        self.reports = Reports()
         self.step = 0
         self.is_complete = False
         self.is_current = False  # whether our state comes from a generation we were in
@@ -47,10 +49,11 @@ class MpiStateTransfer:
             _move(union, rows, holders, targets, held)
 
     def spread(self, comm: Comm, root: int) -> None:
-        """Broadcast the counters and replicated arrays of one member."""
-        mine = (self.step, self.is_complete, self.counted.marks())
-        step, is_complete, marks = comm.share(mine)[root]
+        """Broadcast the counters, reports and replicated arrays of one member."""
+        mine = (self.step, self.is_complete, self.counted.marks(), self.reports.state_dict())
+        step, is_complete, marks, reports = comm.share(mine)[root]
         self.counted.adopt(marks)
+        self.reports.load_state_dict(reports)
         if self.step != step:
             self.is_current = False  # until all of it is here
         self.step, self.is_complete = int(step), bool(is_complete)
@@ -101,6 +104,7 @@ class MpiStateTransfer:
             self.state.restore_arrays([bytearray(part) for part in found.arrays])
             self.step, self.is_complete = found.step, found.is_complete
             self.counted.resume(found.step, found.samples)
+            self.reports.load_state_dict(found.reports)
         elif self._initial:
             self.state.restore_arrays(self._initial)
         path = str(comm.share(found.path if found else "")[0])
@@ -138,6 +142,7 @@ class MpiStateTransfer:
             step=self.step,
             samples=self.samples,
             is_complete=self.is_complete,
+            reports=self.reports.state_dict(),
             arrays=self.state.copy_arrays(),
             rows=rows,
         )

@@ -56,6 +56,8 @@ settings: dict[str, Any] = {
     # SIGRTMIN: a collective fails here where others' succeed; SIGRTMIN + 1: it hangs
     "fail_at": None,  # [step, rank]: that rank's collective fails where others' succeed
     "holds": [],  # [step, generation]: that step not before this generation can be entered
+    "per_epoch": False,  # the schedule steps after each epoch, not after each batch
+    "report": "",  # a metric after each epoch: "all" workers, or the "first"
     "device": "",  # have a GPU, see pretended: "gloo", "missing" (no NCCL), "staged"
     **json.loads(sys.argv[1] if len(sys.argv) > 1 else "{}"),
 }
@@ -157,7 +159,9 @@ if settings["optimizer"] == "adam":
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 else:
     optimizer = torch.optim.SGD(model.parameters(), lr=settings["lr"], momentum=0.9)
-scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=7, gamma=0.97)
+scheduler = torch.optim.lr_scheduler.StepLR(
+    optimizer, step_size=1 if settings["per_epoch"] else 7, gamma=0.97
+)
 average = Average(model)
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=5, enabled=settings["amp"])
 batch: Any = elastic.GlobalBatch(max_per_worker=settings["max_per_worker"])
@@ -302,10 +306,15 @@ for epoch in run.epochs():
                 scale=scaler.get_scale(),
             )
         if is_committed or not settings["guarded"]:
-            scheduler.step()
+            if not settings["per_epoch"]:
+                scheduler.step()
             average.update(model)
         if settings["delay_s"]:
             time.sleep(settings["delay_s"])
+    if settings["per_epoch"]:
+        scheduler.step()
+    if settings["report"] == "all" or (settings["report"] and run.is_first):
+        run.report(-model[0].weight.abs().sum())
     note("epoch", epoch=run.epoch, loop=epoch, rank=run.rank)
 
 if run.is_first:

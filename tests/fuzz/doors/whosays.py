@@ -6,6 +6,7 @@ import functools
 import logging
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
@@ -22,8 +23,10 @@ from bftrainer.actuate.reported_workers import judge as judge_reports
 from bftrainer.actuate.stalling import Stall
 from bftrainer.actuate.trainers import TrainerBook
 from bftrainer.elastic import protocol
+from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.fields import is_deep
 from bftrainer.elastic.protocol import ProtocolError
+from bftrainer.elastic.reporting import finite
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec, TrainerState
 from bftrainer.policy.model import SitePolicy
@@ -36,7 +39,7 @@ from tests.support.generations import offer
 from trainers.agent.gather import Gathered
 from trainers.agent.quorum import Absent
 from trainers.agent.regroup import Ask, Regroup
-from trainers.command.lines import Pace, Place, parse_line
+from trainers.command.lines import Pace, Place, parse_line, value_in
 
 _NUMBERS: Mapping[str, Any] = {"generation": 1, "attempt": 1, "step": 7, "epoch": 0, "samples": 70}
 _MEMBERS = [
@@ -106,6 +109,9 @@ def _program(lines: list[str]) -> None:
     for number, line in enumerate(lines):
         place = parse_line(line, place) or place
         pace.add(place, 1e-9 * number)
+        if parse_line(line, place) and (value := value_in(line)) is not None:
+            with suppress(ElasticError):
+                assert isfinite(finite(value))
         step_s, samples_per_s = pace.rates()
         protocol.decode(
             protocol.encode(
@@ -259,7 +265,11 @@ DOORS = (
         name="command-line",
         call=_program,
         inputs=st.lists(
-            texts("BFT ready", "BFT step=7 samples=448", "BFT step=1 epoch=2 samples=999999")
+            texts(
+                "BFT ready",
+                "BFT step=7 samples=448 value=-1.5e3",
+                "BFT step=1 epoch=2 samples=999999",
+            )
             | numbers().map(lambda n: f"BFT step=1 samples={n}"),
             max_size=5,
         ),

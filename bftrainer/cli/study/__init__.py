@@ -1,0 +1,25 @@
+"""``bftrainer study VERB``: the table of verbs on studies; one file per verb."""
+
+from __future__ import annotations
+
+import click
+
+from bftrainer.cli.lazy import LazyGroup
+
+# verb -> (module:command, text for --help)
+VERBS = {
+    "run": ("bftrainer.cli.study.run:run", "Begin a study, or go on with it."),
+    "status": ("bftrainer.cli.study.status:status", "Show the best trial, rungs and trials."),
+    "best": ("bftrainer.cli.study.best:best", "Print the best trial and its checkpoint."),
+    "pause": ("bftrainer.cli.study.pause:pause", "Take all nodes from a study's trials."),
+    "resume": ("bftrainer.cli.study.resume:resume", "Let a paused study go on."),
+    "stop": ("bftrainer.cli.study.stop:stop", "End all trials of a study; results stay."),
+    "add": ("bftrainer.cli.study.add:add", "Add trials to a study."),
+    "export": ("bftrainer.cli.study.export:export", "Print all trials as CSV or JSON."),
+    "plot": ("bftrainer.cli.study.plot:plot", "Draw values, parameters and rungs over time."),
+}
+
+
+@click.command(cls=LazyGroup, verbs=VERBS)
+def study() -> None:
+    """Search hyper-parameters: every trial is a trainer on idle nodes."""

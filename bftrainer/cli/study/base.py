@@ -1,0 +1,82 @@
+"""Makes the trainer that all trials of a study are made of.
+
+The document's ``submit`` section has the options of ``bftrainer submit``; #BFT lines of the script
+count, too, but not for what the study decides.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from bftrainer.api.admission import check_spec
+from bftrainer.cli.checks import check_here, check_script
+from bftrainer.cli.directives import given, merge, read_directives
+from bftrainer.cli.spec import COMMAND, build_spec, find_command
+from bftrainer.cli.submit_options import parse_sizes, spec_options
+from bftrainer.errors import UsageError
+from bftrainer.model.trainer import TrainerSpec
+from bftrainer.study.arguments import check_places
+from bftrainer.study.document import StudyDocument
+
+# What the study decides for each trial.
+_NOT_OURS = ("sizes", "epochs", "samples", "name", "checkpoint_dir", "hold", "array")
+
+
+def base_spec(document: StudyDocument, script: str, args: Sequence[str]) -> TrainerSpec:
+    """Return the trainer; its arguments still have their places (BFT-1627, BFT-1628)."""
+    section = _section(document)
+    if section.get("runtime") == COMMAND:
+        script = find_command(script, os.environ)
+    check_script(script)
+    defaults = click.Command("defaults", params=list(spec_options())).make_context("", []).params
+    written = {k: v for k, v in read_directives(script).items() if k not in _NOT_OURS}
+    for name, value in section.items():
+        merge(written, name, value)
+    values = {**defaults, "interpreter": None, "venv": None, **written}
+    values["sizes"] = parse_sizes(str(document.nodes))
+    values["name"] = document.name
+    check_places(args, list(document.parameters))
+    spec = build_spec(script, args, values, os.environ)
+    if document.rule.get("name") == "pbt" and spec.runtime == COMMAND:
+        raise UsageError(
+            "BFT-1626",
+            "The rule pbt needs trials that start from each other's checkpoints.",
+            "Programs of runtime command keep theirs in files of their own: choose another rule.",
+        )
+    return replace(spec, checkpoint_dir="")
+
+
+def check_trial(spec: TrainerSpec) -> tuple[str, ...]:
+    """Check a trial's trainer on this machine; return a sentence for each check."""
+    check_spec(spec)
+    return check_here(spec)
+
+
+def _section(document: StudyDocument) -> dict[str, Any]:
+    """Return the options of the section ``submit``, as the command line would give them."""
+    tokens: list[str] = []
+    for name, value in document.submit.items():
+        for one in value if isinstance(value, tuple) else (value,):
+            tokens += [f"--{name.replace('_', '-')}", *([] if one is True else [str(one)])]
+    parser = click.Command("submit", params=list(spec_options()), add_help_option=False)
+    try:
+        with parser.make_context("submit", tokens) as ctx:
+            values = given(ctx)
+    except click.UsageError as problem:
+        raise _refusal(problem.format_message()) from problem
+    if wrong := sorted(values.keys() & set(_NOT_OURS)):
+        raise _refusal(f"{wrong[0]} is decided by the study")
+    return values
+
+
+def _refusal(problem: str) -> UsageError:
+    return UsageError(
+        "BFT-1628",
+        f"submit: {problem}{'' if problem.endswith(('.', ')')) else '.'}",
+        "Correct this section; 'bftrainer submit -h' lists the options.",
+    )

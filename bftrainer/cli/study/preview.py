@@ -1,0 +1,57 @@
+"""What a study is about to do, for ``study run --dry-run``."""
+
+from __future__ import annotations
+
+import shlex
+
+from bftrainer.model.trainer import TrainerSpec
+from bftrainer.study.arguments import spec_of
+from bftrainer.study.directory import StudyDirectory
+from bftrainer.study.parameters import CategoricalParameter, Parameter, Scalar
+from bftrainer.study.stored import StoredTrial
+
+_FAILED = {"worst": "it counts as the worst", "ignore": "another one takes its place"}
+
+
+def first_trial(study: StudyDirectory) -> TrainerSpec:
+    """Return a trial's trainer, with parameters that some trial may have."""
+    document, rule = study.document, study.document.rule_with()
+    if isinstance(document.configurations, tuple):
+        parameters = dict(document.configurations[0])
+    else:
+        parameters = {name: _example(one) for name, one in document.parameters.items()}
+    budget = next((start.budget for start in rule.verdicts((), 1).start), rule.most)
+    trial = StoredTrial(number=0, end=None, parameters=parameters, budget=budget)
+    return spec_of(study, trial, budget=budget, most=rule.most)
+
+
+def preview_lines(study: StudyDirectory) -> list[tuple[str, str]]:
+    """Return the study as names and values."""
+    document, spec = study.document, first_trial(study)
+    settings = document.rule_with().describe()
+    how = ", ".join(f"{name} {value}" for name, value in settings.items() if name != "name")
+    drawn = f"drawn by {document.sampler}, seed {document.seed}"
+    if isinstance(document.configurations, tuple):
+        drawn = f"{len(document.configurations)} listed configurations"
+    return [
+        ("study", study.study_id),
+        ("directory", str(study.path)),
+        ("metric", f"{document.metric}, to {document.direction}"),
+        ("rule", f"{settings['name']}: {how}; in {document.unit}"),
+        *((f"  {name}", _words(one)) for name, one in document.parameters.items()),
+        ("parameters", drawn),
+        ("nodes", f"{spec.n_min} to {spec.n_max} for a trial; parallel: {document.parallel}"),
+        ("failed", f"tried again up to {document.retry} times, then {_FAILED[document.failed]}"),
+        ("a trial runs", shlex.join((spec.interpreter, spec.script, *spec.args)).strip("' ")),
+    ]
+
+
+def _example(one: Parameter) -> Scalar:
+    return one.choices[0] if isinstance(one, CategoricalParameter) else one.low
+
+
+def _words(one: Parameter) -> str:
+    if isinstance(one, CategoricalParameter):
+        return f"one of {', '.join(map(str, one.choices))}"
+    step = f", step {one.step}" if one.step not in (None, 1) else ""
+    return f"{one.low} to {one.high}{', log' if one.log else ''}{step}"

@@ -1,0 +1,184 @@
+"""``bftrainer study run STUDY SCRIPT``: begin a study, or go on with it, in the foreground.
+
+What ``--dry-run`` prints is the object that is written and carried out.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bftrainer import process
+from bftrainer.api.codec import encode
+from bftrainer.api.documents import document, schema
+from bftrainer.cli.common import connect, json_option, print_json, socket_option
+from bftrainer.cli.study.finding import default_path, find_study, open_loop
+from bftrainer.cli.study.screen import Screen
+from bftrainer.cli.study.status import best_line
+from bftrainer.columns import shown
+from bftrainer.errors import BftError, ExitCode, UsageError
+from bftrainer.study.directory import (
+    StudyDirectory,
+    check_same,
+    is_running,
+    is_study,
+    new_directory,
+    read_directory,
+    write_directory,
+)
+
+INTERRUPTED = 128 + 2
+PATIENCE_S = 2.0  # a verb that looks holds the lock for a moment
+START_S = 30.0
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where the study is kept, seen by all nodes.  [default: ./NAME.study]",
+)
+@click.option("--dry-run", is_flag=True, help="Check everything and print what would be done.")
+@click.option("--detach", is_flag=True, help="Go on in the background; see 'study status'.")
+@json_option
+@socket_option
+@click.argument("study_name", metavar="STUDY")
+@click.argument("script", metavar="[SCRIPT]", required=False)
+@click.argument("args", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
+def run(
+    study_name: str,
+    script: str | None,
+    args: tuple[str, ...],
+    directory: Path | None,
+    socket_name: str | None,
+    *,
+    dry_run: bool,
+    detach: bool,
+    as_json: bool,
+) -> int:
+    """Begin the study STUDY.yaml, whose trials run SCRIPT with ARGS, or go on with it.
+
+    {lr} in ARGS stands for the parameter lr. To go on, the study's name or directory suffices.
+    """
+    study, is_new = _study_of(study_name, script, args, directory)
+    if dry_run:
+        _print_dry_run(study, is_new=is_new, as_json=as_json)
+        return ExitCode.OK
+    if is_new:
+        _checks(study)
+        connect(socket_name).status()  # before anything is written
+        write_directory(study)
+    if detach:
+        return _detach(study, socket_name)
+    return _run(study, socket_name, as_json=as_json)
+
+
+def _study_of(
+    name: str, script: str | None, args: tuple[str, ...], directory: Path | None
+) -> tuple[StudyDirectory, bool]:
+    """Return the study, and whether it is new."""
+    if script is None:
+        return find_study(str(directory or name)), False
+    # Imported here to keep other verbs fast.
+    from bftrainer.cli.study.base import base_spec  # noqa: PLC0415
+    from bftrainer.study.document import read_study  # noqa: PLC0415
+
+    text = read_study(Path(name))
+    wanted = new_directory(
+        (directory or default_path(str(text.name))).absolute(), text, base_spec(text, script, args)
+    )
+    if not is_study(wanted.path):
+        return wanted, True
+    found = read_directory(wanted.path)
+    check_same(found, wanted)
+    return found, False
+
+
+def _checks(study: StudyDirectory) -> tuple[str, ...]:
+    from bftrainer.cli.study.base import check_trial  # noqa: PLC0415
+    from bftrainer.cli.study.preview import first_trial  # noqa: PLC0415
+
+    return check_trial(first_trial(study))
+
+
+def _print_dry_run(study: StudyDirectory, *, is_new: bool, as_json: bool) -> None:
+    from bftrainer.cli.study.preview import first_trial, preview_lines  # noqa: PLC0415
+
+    checks = _checks(study)
+    if as_json:
+        said: dict[str, Any] = {"study": study.study_id, "directory": str(study.path)}
+        said |= {"is_new": is_new, "document": study.document.model_dump(mode="json")}
+        said |= {"spec": encode(first_trial(study)), "checks": list(checks)}
+        print_json({"schema": schema("study-dry-run"), **said})
+        return
+    for name, value in preview_lines(study):
+        click.echo(f"{name:<12} {shown(value)}")
+    for check in checks:
+        click.echo(f"ok           {shown(check)}")
+    click.echo("nothing was started", err=True)
+
+
+def _run(study: StudyDirectory, socket_name: str | None, *, as_json: bool) -> int:
+    screen = Screen(study, is_err=as_json)
+    deadline = time.monotonic() + PATIENCE_S
+    while is_running(study.path) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    client = connect(socket_name)
+    with open_loop(study, client, screen.say) as loop:
+        screen.say(f"study {study.study_id} in {study.path}")
+        try:
+            summary = loop.run()
+        except KeyboardInterrupt:
+            screen.close()
+            click.echo(
+                f"interrupted; its trials stay in the daemon. Go on with:"
+                f" bftrainer study run {study.path}",
+                err=True,
+            )
+            return INTERRUPTED
+    screen.close()
+    if as_json:
+        print_json(document("study", summary))
+    else:
+        click.echo(f"{summary.state}: {best_line(summary)}")
+    return ExitCode.OK
+
+
+def _detach(study: StudyDirectory, socket_name: str | None) -> int:
+    """Start the loop as a process of its own, and wait until it holds the study's lock."""
+    if is_running(study.path):
+        raise UsageError(
+            "BFT-1631",
+            f"The study in {study.path} is already run.",
+            "See 'bftrainer study status'.",
+            exit_code=ExitCode.ALREADY_RUNNING,
+        )
+    where = ("--socket", socket_name) if socket_name else ()
+    argv = (sys.executable, "-m", "bftrainer", "study", "run", *where, str(study.path))
+    with study.log.open("ab") as log:
+        child = process.spawn(argv, env=os.environ, stdout=log, stderr=log)
+    deadline = time.monotonic() + START_S
+    while child.poll() is None and time.monotonic() < deadline:
+        if is_running(study.path):
+            click.echo(f"process {child.pid} runs {study.study_id}; it writes {study.log}")
+            return ExitCode.OK
+        time.sleep(0.1)
+    if child.poll() == 0:
+        return ExitCode.OK  # there was nothing left to do
+    raise BftError(
+        "BFT-1638",
+        f"The study's process has not started: {_last_line(study.log)}",
+        f"Read {study.log}.",
+    )
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text(errors="replace").strip().splitlines()
+    return lines[-1][:300] if lines else "it said nothing"

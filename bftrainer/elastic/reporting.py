@@ -1,0 +1,81 @@
+"""Metrics that a script reports: what is kept of them, and how they are sent.
+
+They are part of the state of the training: handed over and in the checkpoints. Rank 0 sends
+them, all that are kept each time, so that the newest message is enough after a loss of the
+daemon. Standard library only. Used by ``generations`` and by scripts without a run object.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from math import isfinite
+from typing import Any
+
+from bftrainer.elastic import control
+from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.protocol import MAX_REPORTS, Report
+
+KEY = "bft-reports"  # among the registered objects of a run
+NO_REPORTS: Mapping[str, Any] = {"reports": ()}  # as ``Reports.state_dict``
+
+
+class Reports:
+    """The last reports of a training, by position; registered like a script's own state."""
+
+    def __init__(self) -> None:
+        self.kept: tuple[Report, ...] = ()
+
+    def add(self, report: Report) -> None:
+        """Add a report; those that are not before it are of a future that was undone."""
+        before = [one for one in self.kept if _position(one) < _position(report)]
+        self.kept = (*before, report)[-MAX_REPORTS:]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the reports as plain values."""
+        return {"reports": [asdict(one) for one in self.kept]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore them."""
+        reports: Iterable[Mapping[str, Any]] = state["reports"]
+        self.kept = tuple(Report(**one) for one in reports)
+
+
+def _position(report: Report) -> tuple[int, int, int]:
+    return report.samples, report.epoch, report.step
+
+
+def finite(value: Any) -> float:
+    """Return a reported value as a number.
+
+    Raises:
+        ElasticError: BFT-1611 when it is not one finite number.
+    """
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last is a tensor's
+        number = float("nan")
+    if isfinite(number):
+        return number
+    raise ElasticError(
+        "BFT-1611",
+        f"The reported metric is not a finite number: {str(value)[:80]}.",
+        "Report one number; for a training that diverged a large one, or let it fail.",
+    )
+
+
+def report(value: Any, *, epoch: int | None = None) -> None:
+    """Report a metric where there is no run object; see ``Run.report``.
+
+    A program of runtime ``command`` has no run that knows its position: its line is printed,
+    with ``epoch`` if given, else for the position that it printed last.
+    """
+    through = control.current().report
+    if through is not None:
+        through(value)
+    elif "BFT_CONTROL_FILE" in os.environ:
+        place = "" if epoch is None else f"epoch={epoch} "
+        sys.stdout.write(f"BFT {place}value={finite(value)!r}\n")
+        sys.stdout.flush()

@@ -1,0 +1,149 @@
+"""Carries out what a study wants of the daemon: trials start, grow, are tried again, end.
+
+Everything may be done twice: what the daemon has already is as it was. What cannot be done because
+the trial has changed meanwhile is left to the next turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from bftrainer.api.client import Client
+from bftrainer.cli.checks import make_checkpoint_dir
+from bftrainer.cli.start_state import bring
+from bftrainer.errors import BftError, UsageError
+from bftrainer.model.trainer import TrainerChange, TrainerSpec
+from bftrainer.study.arguments import spec_of
+from bftrainer.study.cleaning import drop_checkpoints
+from bftrainer.study.directory import StudyDirectory
+from bftrainer.study.events import Events
+from bftrainer.study.known import KnownTrial
+from bftrainer.study.outcome import parameters_line
+from bftrainer.study.parameters import Scalar
+from bftrainer.study.perturbing import perturbed
+from bftrainer.study.storage import StudyStorage
+from bftrainer.study.stored import NewTrial
+from bftrainer.study.trials import Start
+
+AT_ONCE = 250  # trials of one request
+# Codes of a daemon: ended; does not exist; trains; its budget is greater already.
+_CHANGED_MEANWHILE = ("BFT-1043", "BFT-1004", "BFT-1602", "BFT-1601")
+
+
+class Actor:
+    """One study's hands."""
+
+    def __init__(
+        self, study: StudyDirectory, client: Client, storage: StudyStorage, events: Events
+    ) -> None:
+        self._study, self._client, self._storage = study, client, storage
+        self._events = events
+
+    def create(self, starts: Sequence[Start], known: Sequence[KnownTrial]) -> None:
+        """Create trials in the storage; ``submit`` hands them to the daemon in the next turn."""
+        number = max((one.number for one in known), default=-1) + 1
+        fresh = sum(one.stored.parent is None for one in known)
+        for start in starts:
+            parameters = self._parameters(start, number, fresh, known)
+            self._prepare(number, start.parent)
+            new = NewTrial(
+                budget=start.budget,
+                bracket=start.bracket,
+                parent=start.parent,
+                nodes=start.nodes,
+                parameters=parameters,
+            )
+            self._storage.create(new)
+            number, fresh = number + 1, fresh + (start.parent is None)
+
+    def _parameters(
+        self, start: Start, number: int, fresh: int, known: Sequence[KnownTrial]
+    ) -> Mapping[str, Scalar] | None:
+        """Return the parameters of a new trial; None: the sampler draws them."""
+        document = self._study.document
+        if start.parent is not None:
+            parent = next(one for one in known if one.number == start.parent)
+            return perturbed(
+                parent.stored.parameters, document.parameters, seed=document.seed, number=number
+            )
+        if not isinstance(document.configurations, tuple):
+            return None
+        if fresh >= len(document.configurations):
+            raise UsageError(
+                "BFT-1634",
+                f"The rule wants another trial, and all {fresh} configurations are used.",
+                "Begin another study with more configurations.",
+            )
+        return document.configurations[fresh]
+
+    def submit(self, trials: Sequence[KnownTrial], most: int) -> None:
+        """Hand trials to the daemon that it does not have, or that are to be tried again."""
+        specs: list[TrainerSpec] = []
+        for one in trials:
+            attempt = one.attempt + 1 if one.is_to_retry else one.attempt
+            spec = spec_of(
+                self._study,
+                one.stored,
+                budget=one.budget,
+                most=most,
+                attempt=attempt,
+                nodes=one.stored.nodes,
+            )
+            specs.append(spec)
+        for first in range(0, len(specs), AT_ONCE):
+            self._client.submit_trials(specs[first : first + AT_ONCE])
+        for one in trials:
+            self._tell_submitted(one)
+
+    def _prepare(self, number: int, parent: int | None) -> None:
+        """Make the trial's directory, with its parent's state if it has a parent.
+
+        Before the trial exists: what its parent is now is gone when the parent has grown.
+        """
+        directory = self._study.of_trial(number)
+        drop_checkpoints(directory)  # of a loop that was killed here
+        make_checkpoint_dir(directory)
+        if parent is not None:
+            bring(self._study.of_trial(parent), directory)
+
+    def _tell_submitted(self, one: KnownTrial) -> None:
+        unit, number = self._study.document.unit, one.number
+        if one.is_to_retry:
+            why = one.view.reason if one.view else ""
+            line = f"trial {number} is tried again, as it failed: {why}"
+            self._events.happened("retried", line, trial=number, reason=why)
+            return
+        said = parameters_line(one.stored.parameters)
+        parent = "" if one.stored.parent is None else f" from trial {one.stored.parent}"
+        line = f"trial {number} starts{parent}, {one.budget} {unit}: {said}"
+        self._events.happened("started", line, trial=number, budget=one.budget)
+
+    def grow(self, one: KnownTrial, budget: int, nodes: int | None) -> None:
+        """Grant a waiting trial more units."""
+        change = TrainerChange(budget=budget, n_min=nodes, n_max=nodes)
+        if self._tried(one, lambda trainer_id: self._client.change(trainer_id, change)):
+            line = f"trial {one.number} goes on to {budget} {self._study.document.unit}"
+            self._events.happened("grown", line, trial=one.number, budget=budget)
+
+    def cancel(self, one: KnownTrial) -> None:
+        """End a trial's trainer; nobody needs its last steps."""
+        self._tried(one, lambda trainer_id: self._client.cancel(trainer_id, now=True))
+
+    def hold(self, known: Iterable[KnownTrial], *, is_held: bool) -> None:
+        """Keep living trials from having nodes, or let them go on."""
+        change = TrainerChange(is_held=is_held)
+        for one in known:
+            if one.is_alive and one.view is not None and one.view.is_held != is_held:
+                self._tried(one, lambda trainer_id: self._client.change(trainer_id, change))
+
+    def _tried(self, one: KnownTrial, act: Callable[[str], object]) -> bool:
+        """Do something with its trainer, unless it has changed since it was looked at."""
+        if one.view is None:
+            return False
+        try:
+            act(one.view.trainer_id)
+        except BftError as error:
+            if error.code not in _CHANGED_MEANWHILE:
+                raise
+            return False
+        return True

@@ -1,0 +1,177 @@
+"""A study's directory: what it is, and where its parts are.
+
+``study.json`` is written once, when the study begins; it holds the document and the trainer that
+every trial is made of, so that the study can go on without the user's YAML and options.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from bftrainer.api.codec import CodecError, decode, encode, parse
+from bftrainer.elastic.fence import write_whole
+from bftrainer.errors import BftError, ExitCode, UsageError
+from bftrainer.journal.lock import InstanceLock
+from bftrainer.model.trainer import TrainerSpec
+from bftrainer.study.document import StudyDocument
+
+SUFFIX = ".study"
+FILE = "study.json"
+LOCK = "loop.lock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyDirectory:
+    """A study as it began."""
+
+    path: Path
+    study_id: str  # unique among the user's studies
+    document: StudyDocument
+    base: TrainerSpec  # of every trial; arguments still have their placeholders
+    created_s: float
+
+    @property
+    def storage(self) -> Path:
+        """Optuna's journal file."""
+        return self.path / "optuna.log"
+
+    @property
+    def summary(self) -> Path:
+        """What ``status`` shows, as the loop last wrote it."""
+        return self.path / "summary.json"
+
+    @property
+    def events(self) -> Path:
+        """One JSON object per line: what happened when, for plots."""
+        return self.path / "events.jsonl"
+
+    @property
+    def log(self) -> Path:
+        """Output of a detached loop."""
+        return self.path / "loop.log"
+
+    def of_trial(self, number: int) -> Path:
+        """Where a trial keeps its checkpoints and logs."""
+        return self.path / "trials" / f"{number:04d}"
+
+
+def new_directory(path: Path, document: StudyDocument, base: TrainerSpec) -> StudyDirectory:
+    """Return a study that is about to begin; nothing is written."""
+    return StudyDirectory(
+        path=path,
+        study_id=f"{document.name}-{secrets.token_hex(3)}",
+        document=document,
+        base=base,
+        created_s=round(time.time(), 3),
+    )
+
+
+def write_directory(study: StudyDirectory) -> None:
+    """Create the directory; BFT-1636 if that fails."""
+    said = {
+        "study_id": study.study_id,
+        "document": study.document.model_dump(mode="json"),
+        "base": encode(study.base),
+        "created_s": study.created_s,
+    }
+    try:
+        study.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(study.path / FILE, [json.dumps(said, indent=1).encode()])
+    except OSError as problem:
+        raise BftError(
+            "BFT-1636",
+            f"The study's directory {study.path} cannot be written: {problem.strerror}.",
+            "Name another one with --dir, on a file system all nodes see.",
+        ) from problem
+
+
+def is_study(path: Path) -> bool:
+    """Whether there is a study in a directory."""
+    return (path / FILE).is_file()
+
+
+def read_directory(path: Path) -> StudyDirectory:
+    """Return the study in a directory.
+
+    Raises:
+        UsageError: BFT-1633, there is none.
+        BftError: BFT-1636, it cannot be read.
+    """
+    try:
+        said = parse((path / FILE).read_bytes())
+        return StudyDirectory(
+            path=path.absolute(),
+            study_id=str(said["study_id"]),
+            document=StudyDocument.model_validate_json(json.dumps(said["document"])),
+            base=decode(TrainerSpec, said["base"], is_strict=False),
+            created_s=float(said["created_s"]),
+        )
+    except FileNotFoundError as problem:
+        raise UsageError(
+            "BFT-1633",
+            f"There is no study in {path}.",
+            "Begin one with 'bftrainer study run STUDY.yaml SCRIPT', or name its directory.",
+            exit_code=ExitCode.NOT_FOUND,
+        ) from problem
+    except (OSError, CodecError, ValidationError, KeyError, TypeError) as problem:
+        raise BftError(
+            "BFT-1636",
+            f"The study in {path} cannot be read: {problem}.",
+            "It was written by another release, or is damaged: begin another one.",
+        ) from problem
+
+
+def check_same(found: StudyDirectory, wanted: StudyDirectory) -> None:
+    """Refuse to go on with a study that began as another one (BFT-1632)."""
+    ours, theirs = found.document.model_dump(), wanted.document.model_dump()
+    changed = [name for name in ours if ours[name] != theirs[name]]
+    changed += [
+        each.name
+        for each in fields(TrainerSpec)
+        if getattr(found.base, each.name) != getattr(wanted.base, each.name)
+    ]
+    if changed:
+        raise UsageError(
+            "BFT-1632",
+            f"The study in {found.path} began with another {', '.join(changed)}.",
+            f"Go on as it began with 'bftrainer study run {found.path}', or begin another one"
+            " with --dir.",
+        )
+
+
+@contextlib.contextmanager
+def only_loop(path: Path) -> Iterator[None]:
+    """Hold the study's lock; BFT-1631 if another loop runs it."""
+    try:
+        lock = InstanceLock.acquire(path, may_be_shared=True, name=LOCK)
+    except BftError as error:
+        if error.code != "BFT-1102":
+            raise
+        who = error.cause.rpartition(": ")[2]
+        raise BftError(
+            "BFT-1631",
+            f"The study in {path} is already run by {who}",
+            "See 'bftrainer study status'; end that process to run it here.",
+            exit_code=ExitCode.ALREADY_RUNNING,
+        ) from error
+    with lock:
+        yield
+
+
+def is_running(path: Path) -> bool:
+    """Whether a loop runs the study."""
+    try:
+        with only_loop(path):
+            return False
+    except BftError as error:
+        if error.code != "BFT-1631":
+            raise
+        return True

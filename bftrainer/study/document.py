@@ -1,0 +1,249 @@
+"""Reads STUDY.yaml into a ``StudyDocument``, or into everything that is wrong with it.
+
+The YAML is read as that of policies (``policy.document``): every problem has line and column.
+Codes: BFT-1621 a key or value, BFT-1622 the rule, BFT-1623 several problems at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from bftrainer.policy.document import Document, YamlNode, read_document
+from bftrainer.policy.files import read_text
+from bftrainer.policy.problems import PolicyErrors, PolicyProblem, nearest
+from bftrainer.study.configurations import ConfigurationError, settled
+from bftrainer.study.parameters import (
+    CategoricalParameter,
+    DeclaredParameter,
+    FloatParameter,
+    IntParameter,
+    Scalar,
+    Strict,
+)
+from bftrainer.study.rungs.registry import rule_of
+from bftrainer.study.trials import Rule
+
+CODE, RULE_CODE = "BFT-1621", "BFT-1622"
+SCHEMA_ID = "bftrainer/study/1"
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,40}$"
+_PARAMETER = r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$"
+
+
+class StudyDocument(Strict):
+    """What a user wants of a study."""
+
+    model_config = ConfigDict(title="bftrainer study")
+
+    name: str | None = Field(
+        default=None, pattern=_NAME, description="Of the study; the file's without it."
+    )
+    metric: str = Field(default="value", min_length=1, description="Name of what scripts report.")
+    direction: Literal["minimize", "maximize"] = Field(
+        default="minimize", description="Which values are good."
+    )
+    unit: Literal["epochs", "samples"] = Field(
+        default="epochs", description="What budgets of the rule count."
+    )
+    parameters: dict[Annotated[str, Field(pattern=_PARAMETER)], DeclaredParameter] = Field(
+        default={}, description="What is searched: name to type and bounds, or a list of values."
+    )
+    configurations: tuple[dict[str, Scalar], ...] | str | None = Field(
+        default=None,
+        description="Configurations instead of a sampler: a list, or a CSV file with their names.",
+    )
+    sampler: Literal["tpe", "random", "grid", "qmc"] = Field(
+        default="tpe", description="Optuna's sampler of configurations."
+    )
+    seed: int = Field(default=0, ge=0, lt=1 << 31, description="Of all that is drawn.")
+    rule: dict[str, Any] = Field(description="Who trains how far: its name and settings.")
+    nodes: str | int = Field(default=1, description="Sizes of a trial: 2, or MIN:MAX.")
+    parallel: Literal["auto"] | Annotated[int, Field(ge=1, le=100_000)] = Field(
+        default="auto",
+        description="Trials that train or wait for nodes at once; auto: as the pool has room.",
+    )
+    retry: int = Field(default=1, ge=0, le=100, description="How often a failed trial is retried.")
+    failed: Literal["worst", "ignore"] = Field(
+        default="worst",
+        description="After that it counts as the worst, or is ignored and another one takes its"
+        " place.",
+    )
+    submit: dict[str, Scalar | tuple[Scalar, ...]] = Field(
+        default={}, description="Options of bftrainer submit, without their dashes."
+    )
+    unit_s: dict[str, float] | None = Field(
+        default=None,
+        description="Seconds of one unit of a trial by its nodes, for plan and deadline.",
+    )
+
+    @property
+    def sign(self) -> float:
+        """What a value is multiplied with to be minimised."""
+        return -1.0 if self.direction == "maximize" else 1.0
+
+    def rule_settings(self, more: int = 0) -> dict[str, Any]:
+        """Return the rule's settings, with so many more trials than the document says."""
+        settings = dict(self.rule)
+        if isinstance(self.configurations, tuple) and settings.get("name") != "pbt":
+            settings.setdefault("trials", len(self.configurations))
+        if more and "trials" in settings:
+            settings["trials"] += more
+        if settings.get("name") == "pbt":
+            settings.setdefault("seed", self.seed)
+        return settings
+
+    def rule_with(self, more: int = 0) -> Rule:
+        """Return the rule, with so many more trials than the document says."""
+        return rule_of(self.rule_settings(more))
+
+
+class StudyErrors(PolicyErrors):
+    """A study document that cannot be used; ``problems`` says where and why."""
+
+    WHAT: ClassVar = "study"
+    SEVERAL: ClassVar = "BFT-1623"
+    CHECK: ClassVar = "bftrainer study run --dry-run {path} SCRIPT"
+
+
+def read_study(path: Path) -> StudyDocument:
+    """Return the study in a file; its configurations are a list, whatever they were.
+
+    Raises:
+        StudyErrors: all problems of the file at once (exit code 8).
+    """
+    try:
+        text = read_text(path)
+    except PolicyErrors as errors:
+        raise _ours(path, errors.problems) from errors
+    return parse_study(text, path)
+
+
+def parse_study(text: str, path: Path) -> StudyDocument:
+    """Return the study in a text; ``path`` is said in problems, and where CSV files are sought."""
+    document = read_document(text, "A study")
+    nodes = {str(key.value): (key, node) for key, node in document.entries}
+    found: StudyDocument | None = None
+    try:
+        found = StudyDocument.model_validate({k: _plain(n) for k, (_, n) in nodes.items()})
+    except ValidationError as errors:
+        for detail in errors.errors(include_url=False, include_context=False):
+            _explain(document, nodes, detail["loc"], detail["type"], detail["msg"])
+    if found is not None:
+        try:
+            listed, declared = settled(
+                found.configurations, found.parameters, path.parent, is_grid=found.sampler == "grid"
+            )
+            found = found.model_copy(update={"configurations": listed, "parameters": declared})
+        except ConfigurationError as error:
+            _complain(document, _node(nodes, error.where), CODE, error.cause, error.next_step)
+        else:
+            _check_rule(document, nodes, found)
+    if document.problems or found is None:
+        raise _ours(path, document.problems)
+    return found.model_copy(update={"name": found.name or path.stem})
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema (draft 2020-12) that editors can check studies with."""
+    schema = StudyDocument.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID, **schema}
+
+
+def _plain(node: YamlNode) -> Any:
+    """Return the value with tuples where the model has them."""
+    value = node.value
+    return tuple(value) if isinstance(value, list) else _tuples(value)
+
+
+def _tuples(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {k: tuple(v) if isinstance(v, list) and k != "choices" else v for k, v in value.items()}
+
+
+def _check_rule(
+    document: Document, nodes: Mapping[str, tuple[YamlNode, YamlNode]], found: StudyDocument
+) -> None:
+    try:
+        found.rule_with()
+    except ValueError as problem:
+        words = str(problem)
+        named = next((key for key in found.rule if key in words), "")
+        place = _node(nodes, ("rule", named) if named else ("rule",))
+        cause = f"rule: {words}{'' if words.endswith('.') else '.'}"
+        _complain(document, place, RULE_CODE, cause, "docs/howto/studies.md lists the rules.")
+
+
+def _explain(
+    document: Document,
+    nodes: Mapping[str, tuple[YamlNode, YamlNode]],
+    where: Sequence[str | int],
+    kind: str,
+    message: str,
+) -> None:
+    """Say what is wrong with one place, with a near name for an unknown key."""
+    steps = [str(s) for s in where if s not in ("float", "int", "categorical", "[key]")]
+    name = ".".join(steps) or "the study"
+    message = message.removeprefix("Value error, ")
+    if kind == "extra_forbidden":
+        known = _known_at(nodes, where)
+        near = nearest(steps[-1], known, f"Known are: {', '.join(known)}.")
+        place = _key(nodes, where)
+        _complain(document, place, CODE, f"There is no key {name[:80]!r}.", near)
+        return
+    if kind == "missing":
+        cause, step = f"{name} is missing.", f"Add {steps[-1]}."
+        _complain(document, _node(nodes, where[:-1]), CODE, cause, step)
+        return
+    place = _node(nodes, where)
+    given = "" if place.is_mapping else f" is {json.dumps(place.value, default=str)[:80]}, but"
+    cause = f"{name}{given}: {message[:1].lower()}{message[1:]}."
+    _complain(document, place, CODE, cause, "Correct it; docs/howto/studies.md has an example.")
+
+
+def _known_at(
+    nodes: Mapping[str, tuple[YamlNode, YamlNode]], where: Sequence[str | int]
+) -> list[str]:
+    if len(where) == 1:
+        return list(StudyDocument.model_fields)
+    kinds = {"float": FloatParameter, "int": IntParameter, "categorical": CategoricalParameter}
+    kind = _node(nodes, where[:2]).at(("type",)).value
+    model = cast("type[BaseModel]", kinds.get(str(kind), CategoricalParameter))
+    return list(model.model_fields)
+
+
+def _node(nodes: Mapping[str, tuple[YamlNode, YamlNode]], where: Sequence[str | int]) -> YamlNode:
+    """Return the value there, or the last on the way there that is."""
+    if not where or str(where[0]) not in nodes:
+        return YamlNode(value=None, line=1, column=1, is_mapping=True)
+    return nodes[str(where[0])][1].at(where[1:])
+
+
+def _key(nodes: Mapping[str, tuple[YamlNode, YamlNode]], where: Sequence[str | int]) -> YamlNode:
+    """Return the key itself."""
+    if len(where) == 1:
+        return nodes[str(where[0])][0]
+    above = _node(nodes, where[:-1])
+    return next((key for key in above.keys if str(key.value) == str(where[-1])), above)
+
+
+def _complain(document: Document, at: YamlNode, code: str, cause: str, next_step: str) -> None:
+    document.complain(code, at.line, at.column, cause, next_step)
+
+
+def _ours(path: Path, problems: Sequence[PolicyProblem]) -> StudyErrors:
+    """Return the problems under our code: those of the form have codes of policies."""
+    return StudyErrors(
+        path,
+        [
+            each
+            if each.code in (CODE, RULE_CODE)
+            else replace(each, code=CODE, cause=each.cause.replace("policy", "study"))
+            for each in problems
+        ],
+    )

@@ -1,0 +1,146 @@
+"""What is known of a study's trials: the storage and the daemon put together. Pure.
+
+The daemon knows lives and budgets, the storage parameters, values and ends. What has ended in the
+storage is over, whether or not the daemon still knows it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bftrainer.model.study import Report, TrialView
+from bftrainer.model.trainer import TrainerState
+from bftrainer.study.stored import End, StoredTrial
+from bftrainer.study.trials import Stage, Trial, Value
+
+_STAGES = {End.COMPLETE: Stage.COMPLETE, End.PRUNED: Stage.STOPPED, End.FAIL: Stage.FAILED}
+_FINISHED, _FAILED, _CANCELLED = (
+    str(state) for state in (TrainerState.FINISHED, TrainerState.FAILED, TrainerState.CANCELLED)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownTrial:
+    """A trial, from both sides."""
+
+    stored: StoredTrial
+    view: TrialView | None  # its newest attempt; None: the daemon does not know it
+    stage: Stage
+    values: Mapping[int, float]  # units -> as reported, ascending
+    orders: Mapping[int, float]  # units -> when
+    node_s: float  # of all attempts that the daemon knows
+
+    @property
+    def number(self) -> int:
+        """Its number in the study."""
+        return self.stored.number
+
+    @property
+    def budget(self) -> int:
+        """Units granted so far."""
+        budget = self.view.budget if self.view else None
+        return self.stored.budget if budget is None else budget
+
+    @property
+    def attempt(self) -> int:
+        """Which try the newest trainer is."""
+        return self.view.tag.attempt if self.view else 0
+
+    @property
+    def units(self) -> int:
+        """Units trained when it reported last; 0: it did not."""
+        return max(self.values, default=0)
+
+    @property
+    def value(self) -> float | None:
+        """What it reported last."""
+        return self.values.get(self.units)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the daemon has a trainer of it that has not ended."""
+        return self.view is not None and self.view.state not in (_FINISHED, _FAILED, _CANCELLED)
+
+    @property
+    def is_to_retry(self) -> bool:
+        """Whether it failed and is to be tried again."""
+        return self.view is not None and self.stage is Stage.ACTIVE and self.view.state == _FAILED
+
+    def unwritten(self) -> dict[int, float]:
+        """Return the values that the storage lacks."""
+        known = self.stored.values
+        return {units: value for units, value in self.values.items() if known.get(units) != value}
+
+    def as_trial(self, sign: float) -> Trial:
+        """Return it as a rule sees it."""
+        values = tuple(
+            Value(units=units, value=sign * value, order=self.orders[units])
+            for units, value in self.values.items()
+        )
+        return Trial(
+            number=self.number,
+            stage=self.stage,
+            budget=self.budget,
+            values=values,
+            bracket=self.stored.bracket,
+            parent=self.stored.parent,
+        )
+
+
+def know(
+    stored: Sequence[StoredTrial], views: Iterable[TrialView], *, unit: str, retry: int
+) -> tuple[KnownTrial, ...]:
+    """Put both together, in the order of the trials' numbers.
+
+    Args:
+        stored: all trials of the storage.
+        views: all that the daemon knows; several attempts of one trial are several trainers.
+        unit: epochs or samples.
+        retry: how often a failed trial is tried again.
+    """
+    attempts: dict[int, list[TrialView]] = {}
+    for view in views:
+        attempts.setdefault(view.tag.number, []).append(view)
+    return tuple(_known(one, attempts.get(one.number, []), unit, retry) for one in stored)
+
+
+def _known(stored: StoredTrial, attempts: list[TrialView], unit: str, retry: int) -> KnownTrial:
+    view = max(attempts, key=lambda one: one.tag.attempt, default=None)
+    values, orders = dict(stored.values), dict(stored.orders)
+    if stored.end is None:
+        for report in (report for one in attempts for report in one.reports):
+            units = _units(report, unit)
+            values[units], orders[units] = report.value, report.reported_s
+    known = sorted(orders)
+    for units in values.keys() - orders.keys():
+        # The daemon has thinned it out, or it is of a lost attempt: not later than the next one.
+        after = bisect_right(known, units)
+        orders[units] = orders[known[after]] if after < len(known) else 0.0
+    return KnownTrial(
+        stored=stored,
+        view=view,
+        stage=_stage(stored, view, retry),
+        values={units: values[units] for units in sorted(values)},
+        orders=orders,
+        node_s=max(stored.node_s, sum(one.node_s for one in attempts)),
+    )
+
+
+def _units(report: Report, unit: str) -> int:
+    return report.samples if unit == "samples" else report.epoch
+
+
+def _stage(stored: StoredTrial, view: TrialView | None, retry: int) -> Stage:
+    if stored.end is not None:
+        return _STAGES[stored.end]
+    if view is None:
+        return Stage.ACTIVE  # asked, and about to be submitted
+    if view.state == _FINISHED:
+        return Stage.COMPLETE
+    if view.state == _CANCELLED:
+        return Stage.STOPPED
+    if view.state == _FAILED:
+        return Stage.ACTIVE if view.tag.attempt < retry else Stage.FAILED
+    return Stage.WAITING if view.waits_at_rung else Stage.ACTIVE

@@ -1,0 +1,334 @@
+"""The loop of a study: look, ask the rule, act; each turn anew from what others keep.
+
+The daemon keeps trials' lives, the storage their parameters and values, a file the user's wishes.
+Killed at any time and started again, it goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from bftrainer.api.client import Client
+from bftrainer.api.documents import document as document_of
+from bftrainer.elastic.fence import write_whole
+from bftrainer.errors import BftError, ExitCode
+from bftrainer.model.study import StudyView
+from bftrainer.study.acting import Actor
+from bftrainer.study.cleaning import drop_checkpoints, keep_newest
+from bftrainer.study.directory import StudyDirectory
+from bftrainer.study.events import Events
+from bftrainer.study.known import KnownTrial, know
+from bftrainer.study.outcome import StudySummary, best_of, row_of, rungs_of
+from bftrainer.study.storage import StudyStorage
+from bftrainer.study.stored import End
+from bftrainer.study.trials import Rule, Stage, Verdicts
+from bftrainer.study.wishes import Wishes, read_wishes
+
+NEWS_S = 1  # how long the daemon may wait for news: so late wishes are seen
+AWAY_S = 0.5  # between two tries while the daemon is away
+SUMMARY_S = 1.0  # between two summaries
+SILENT_S = 5.0  # a trial at its rung whose report has not come by then has reported nothing
+HOPELESS = 5  # trials in a row that failed without a report
+TOO_MANY_NOW = "BFT-1031"
+PAUSED = "paused"  # note in the storage: trials are held by us
+_ENDS = {Stage.COMPLETE: End.COMPLETE, Stage.STOPPED: End.PRUNED, Stage.FAILED: End.FAIL}
+
+
+class StudyLoop:
+    """One study, run by this process."""
+
+    def __init__(
+        self,
+        study: StudyDirectory,
+        client: Client,
+        storage: StudyStorage,
+        say: Callable[[str], None],
+        with_rule: Callable[[Rule], Rule] = lambda rule: rule,
+    ) -> None:
+        self._study, self._client, self._storage = study, client, storage
+        self._events = Events(study.events, say)
+        self._actor = Actor(study, client, storage, self._events)
+        self._with_rule = with_rule
+        self._view: StudyView | None = None
+        self._wishes = Wishes()
+        self._silent_since: dict[int, float] = {}
+        self._cleaned: set[int] = set()
+        self._summary_s = -math.inf
+        self._is_away = False
+
+    # ---- turns -----------------------------------------------------------------------
+
+    def run(self) -> StudySummary:
+        """Take turns until the study is over; return what it came to."""
+        while True:
+            try:
+                if self.turn():
+                    return self.summarize(is_over=True)
+            except BftError as error:
+                if error.code == TOO_MANY_NOW:
+                    time.sleep(AWAY_S)
+                elif error.exit_code in (ExitCode.DAEMON_UNREACHABLE, ExitCode.TIMEOUT):
+                    self._await_daemon(error)
+                else:
+                    raise
+
+    def _await_daemon(self, error: BftError) -> None:
+        if not self._is_away:
+            self._events.happened("away", f"the daemon is away, trials go on: {error.cause}")
+        self._is_away, self._view = True, None
+        time.sleep(AWAY_S)
+
+    def turn(self) -> bool:
+        """Take one turn; return whether the study is over."""
+        view = self._look()
+        self._wishes = read_wishes(self._study.path)
+        rule = self._rule()
+        known = self._record(self._known(view))
+        self._clean(known)
+        if self._wishes.is_stopped:
+            return self._end(known, "Its study was stopped.")
+        if self._obey_pause(known):
+            return False
+        self._refuse_hopeless(known)
+        if missing := [one for one in known if self._is_unsubmitted(one)]:
+            self._actor.submit(missing, rule.most)
+            return False
+        verdicts = self._asked(rule, known, view)
+        self._act(verdicts, known)
+        self._summarize_at_times(known)
+        is_busy = verdicts.grow or verdicts.start or verdicts.stop
+        is_over = verdicts.is_over and not any(one.stage is Stage.ACTIVE for one in known)
+        return is_over and not is_busy and self._end(known, "Its study is over.")
+
+    def obey(self) -> None:
+        """Carry out what the user wants, and nothing else: for verbs while no loop runs."""
+        self._wishes = read_wishes(self._study.path)
+        known = self._record(self._known(self._look()))
+        if self._wishes.is_stopped:
+            self._end(known, "Its study was stopped.")
+        else:
+            self._obey_pause(known)
+        self.summarize()
+
+    def _look(self) -> StudyView:
+        """Return the daemon's view, as soon as it is another."""
+        before = self._view
+        seen = None if before is None else before.change
+        view = self._client.study(self._study.study_id, seen=seen, wait_s=NEWS_S)
+        if self._is_away:
+            self._is_away = False
+            self._events.happened("back", "the daemon is back")
+        if before is None or (view.pool_nodes, view.incarnation) != (
+            before.pool_nodes,
+            before.incarnation,
+        ):
+            self._events.happened("pool", nodes=view.pool_nodes)
+        self._view = view
+        return view
+
+    def _known(self, view: StudyView) -> tuple[KnownTrial, ...]:
+        """Put storage and daemon together; what a killed loop left half-made is completed."""
+        document, stored = self._study.document, self._storage.trials()
+        names = set(document.parameters)
+        half = [one.number for one in stored if one.end is None and set(one.parameters) != names]
+        if half:
+            self._storage.complete(half)
+            stored = self._storage.trials()
+        return know(stored, view.trials, unit=document.unit, retry=document.retry)
+
+    # ---- what happened -----------------------------------------------------------------
+
+    def _record(self, known: Sequence[KnownTrial]) -> tuple[KnownTrial, ...]:
+        """Write values and ends into the storage; end what it knows as ended."""
+        found = []
+        for one in known:
+            self._write_values(one)
+            now = self._judged(one)
+            if now.stage.is_over and now.stored.end is None:
+                self._finish(now, now.view.reason if now.view else "")
+            if now.stage.is_over and now.is_alive:
+                self._actor.cancel(now)
+            found.append(now)
+        return tuple(found)
+
+    def _write_values(self, one: KnownTrial) -> None:
+        if one.stored.end is not None or not (values := one.unwritten()):
+            return
+        self._storage.report(one.number, values)
+        document = self._study.document
+        for units, value in values.items():
+            line = f"trial {one.number}: {document.metric} {value:g} at {units} {document.unit}"
+            self._events.happened("reported", line, trial=one.number, units=units, value=value)
+
+    def _judged(self, one: KnownTrial) -> KnownTrial:
+        """Return it as failed if it used up its budget and never reported anything."""
+        if one.values or one.stage not in (Stage.WAITING, Stage.COMPLETE) or one.stored.end:
+            self._silent_since.pop(one.number, None)
+            return one
+        since_s = self._silent_since.setdefault(one.number, time.monotonic())
+        if time.monotonic() - since_s >= SILENT_S:
+            return replace(one, stage=Stage.FAILED)
+        return replace(one, stage=Stage.ACTIVE)
+
+    def _finish(self, one: KnownTrial, reason: str) -> None:
+        """Write its end."""
+        if one.stage is Stage.FAILED and not one.values and one.view and one.view.waits_at_rung:
+            reason = "Its script reported no value: it is to call run.report(value)."
+        if one.stage is Stage.COMPLETE:
+            reason = ""
+        self._storage.finish(
+            one.number,
+            _ENDS[one.stage],
+            value=one.value,
+            reason=reason,
+            orders=one.orders,
+            node_s=one.node_s,
+        )
+        value = "" if one.value is None else f", {self._study.document.metric} {one.value:g}"
+        line = f"trial {one.number} is {one.stage}{value}{f': {reason}' if reason else ''}"
+        self._events.happened(str(one.stage), line, trial=one.number, reason=reason)
+
+    def _refuse_hopeless(self, known: Sequence[KnownTrial]) -> None:
+        """Stop asking for trials when the newest all failed and nobody ever reported."""
+        ended = [one for one in known if one.stage.is_over]
+        failed = [one for one in ended if one.stage is Stage.FAILED]
+        if len(failed) < HOPELESS or len(failed) < len(ended) or any(o.values for o in known):
+            return
+        raise BftError(
+            "BFT-1629",
+            f"All {len(failed)} trials that have ended failed, the last one: "
+            f"{failed[-1].stored.reason or (failed[-1].view.reason if failed[-1].view else '')}",
+            f"Read {self._study.of_trial(failed[-1].number) / 'logs'}, correct the script, and"
+            " begin another study.",
+        )
+
+    # ---- wishes ------------------------------------------------------------------------
+
+    def _end(self, known: Sequence[KnownTrial], why: str) -> bool:
+        """End all trials that have not ended."""
+        for one in known:
+            if not one.stage.is_over:
+                self._finish(replace(one, stage=Stage.STOPPED), why)
+                self._actor.cancel(one)
+        return True
+
+    def _obey_pause(self, known: Sequence[KnownTrial]) -> bool:
+        """Hold or release trials; return whether the study is paused."""
+        was_paused = bool(self._storage.note(PAUSED))
+        if self._wishes.is_paused:
+            self._storage.set_note(PAUSED, value=True)
+            self._actor.hold(known, is_held=True)
+            if not was_paused:
+                self._events.happened("paused", "the study is paused; it keeps its trials")
+            self._summarize_at_times(known)
+        elif was_paused:
+            self._actor.hold(known, is_held=False)
+            self._storage.set_note(PAUSED, value=False)
+            self._events.happened("resumed", "the study goes on")
+        return self._wishes.is_paused
+
+    # ---- the rule ----------------------------------------------------------------------
+
+    def _is_unsubmitted(self, one: KnownTrial) -> bool:
+        return one.stage is Stage.ACTIVE and (one.view is None or one.is_to_retry)
+
+    def _asked(self, rule: Rule, known: Sequence[KnownTrial], view: StudyView) -> Verdicts:
+        document = self._study.document
+        seen = [one for one in known if one.stage is not Stage.FAILED or document.failed == "worst"]
+        active = sum(one.stage is Stage.ACTIVE for one in known)
+        room = max(0, self.parallel(view.pool_nodes) - active)
+        return rule.verdicts([one.as_trial(document.sign) for one in seen], room)
+
+    def parallel(self, pool_nodes: int) -> int:
+        """Return how many trials are active at once."""
+        if self._study.document.parallel != "auto":
+            return self._study.document.parallel
+        fit = pool_nodes // max(1, self._study.base.n_min)
+        return fit + max(1, fit // 8)  # a freed node is not to wait for the next turn
+
+    def _act(self, verdicts: Verdicts, known: Sequence[KnownTrial]) -> None:
+        """Carry the verdicts out; an end is written before the trainer is cancelled."""
+        by_number = {one.number: one for one in known}
+        self._actor.create(verdicts.start, known)
+        for number, budget in verdicts.grow.items():
+            self._actor.grow(by_number[number], budget, verdicts.nodes.get(number))
+        for number, why in verdicts.stop.items():
+            self._finish(replace(by_number[number], stage=Stage.STOPPED), why)
+            self._actor.cancel(by_number[number])
+
+    # ---- what is left ------------------------------------------------------------------
+
+    def _clean(self, known: Sequence[KnownTrial]) -> None:
+        """Remove checkpoints that nobody needs."""
+        best = best_of(known, self._study.document.sign)
+        is_file_wise = self._study.base.runtime != "command"
+        for one in known:
+            if one.number in self._cleaned or (best is not None and one.number == best.number):
+                continue
+            if one.stage.is_over and not one.is_alive and not (one.view and one.view.nodes):
+                drop_checkpoints(self._study.of_trial(one.number))
+                self._cleaned.add(one.number)
+            elif one.stage is Stage.WAITING and is_file_wise:
+                keep_newest(self._study.of_trial(one.number))
+
+    def _summarize_at_times(self, known: Sequence[KnownTrial]) -> None:
+        if time.monotonic() - self._summary_s >= SUMMARY_S:
+            self._write_summary("running", known)
+
+    def summarize(self, *, is_over: bool = False) -> StudySummary:
+        """Look once more and return what the study has come to by now."""
+        self._view, self._wishes = None, read_wishes(self._study.path)
+        view = self._look()
+        known = self._known(view)
+        if not is_over and not any(one.stage is Stage.ACTIVE for one in known):
+            is_over = self._asked(self._rule(), known, view).is_over
+        return self._write_summary("over" if is_over else "left", known)
+
+    def _rule(self) -> Rule:
+        return self._with_rule(self._study.document.rule_with(self._wishes.more))
+
+    def _write_summary(self, state: str, known: Sequence[KnownTrial]) -> StudySummary:
+        if self._wishes.is_stopped or self._wishes.is_paused:
+            state = "stopped" if self._wishes.is_stopped else "paused"
+        summary = summary_of(self._study, self._wishes, state, known, self._view)
+        write_whole(self._study.summary, [json.dumps(document_of("study", summary)).encode()])
+        self._summary_s = time.monotonic()
+        return summary
+
+
+def summary_of(
+    study: StudyDirectory,
+    wishes: Wishes,
+    state: str,
+    known: Sequence[KnownTrial],
+    view: StudyView | None,
+) -> StudySummary:
+    """Return what a study has come to."""
+    document = study.document
+    best = best_of(known, document.sign)
+    stages = [one.stage for one in known]
+    return StudySummary(
+        study=study.study_id,
+        name=document.name or "",
+        directory=str(study.path),
+        state=state,
+        metric=document.metric,
+        direction=document.direction,
+        unit=document.unit,
+        rule=document.rule_with(wishes.more).describe(),
+        at_s=round(time.time(), 3),
+        created_s=study.created_s,
+        pool_nodes=0 if view is None else view.pool_nodes,
+        nodes=sum(one.view.nodes for one in known if one.view),
+        node_s=round(sum(one.node_s for one in known), 3),
+        active=stages.count(Stage.ACTIVE),
+        waiting=stages.count(Stage.WAITING),
+        over=sum(stage.is_over for stage in stages),
+        best=None if best is None else best.number,
+        rungs=rungs_of(known),
+        trials=tuple(row_of(one, str(study.of_trial(one.number))) for one in known),
+    )

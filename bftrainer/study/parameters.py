@@ -1,0 +1,75 @@
+"""The parameters of a study as a user declares them: type and bounds, or a list of values."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+Scalar = bool | int | float | str
+_RANGE = "low must not be above high"
+
+
+class Strict(BaseModel):
+    """Frozen, with no other keys than those declared, and no conversions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class FloatParameter(Strict):
+    """A real number between two bounds."""
+
+    type: Literal["float"]
+    low: float
+    high: float
+    log: bool = False
+    step: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(_RANGE)
+        if self.log and (self.low <= 0 or self.step is not None):
+            raise ValueError("log needs low > 0 and no step")
+        return self
+
+
+class IntParameter(Strict):
+    """A whole number between two bounds."""
+
+    type: Literal["int"]
+    low: int
+    high: int
+    log: bool = False
+    step: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(_RANGE)
+        if self.log and (self.low < 1 or self.step != 1):
+            raise ValueError("log needs low >= 1 and no step")
+        return self
+
+
+class CategoricalParameter(Strict):
+    """One of several values."""
+
+    type: Literal["categorical"]
+    choices: tuple[Scalar, ...] = Field(min_length=1)
+
+
+def _long(value: Any) -> Any:
+    """Return ``[a, b]`` as a categorical parameter, and lists as tuples."""
+    if isinstance(value, list | tuple):
+        return {"type": "categorical", "choices": tuple(value)}
+    if isinstance(value, dict) and isinstance(value.get("choices"), list):
+        return {**value, "choices": tuple(value["choices"])}
+    return value
+
+
+Parameter = FloatParameter | IntParameter | CategoricalParameter
+DeclaredParameter = Annotated[
+    Annotated[Parameter, Field(discriminator="type")],
+    BeforeValidator(_long, json_schema_input_type=Parameter | list[Scalar]),
+]

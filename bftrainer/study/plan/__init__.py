@@ -1,0 +1,8 @@
+"""Plans of studies for rented nodes (docs/design/studies.md, section Planner). Pure.
+
+The model is RubberBand's (Misra et al., EuroSys 2021): how many GPUs each stage of a study has, so
+that it ends by a deadline at the least cost.
+
+A GPU is what the throughput curve counts: whatever bftrainer treats as a node (a whole node, or a
+slot of it). An instance is what is rented: one or several of these.
+"""

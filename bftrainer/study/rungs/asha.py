@@ -1,0 +1,74 @@
+"""The rule ``asha``: asynchronous successive halving by promotion (Li et al. 2020, Algorithm 2).
+
+A trial waits at each rung. Whenever there is room, the best that may go on does, highest rung
+first: it has to be among the top floor(n / eta) of the n trials with a value at the rung. If there
+is none, a new trial starts. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bftrainer.study.ladder import ladder
+from bftrainer.study.rungs.standing import best_first, require, rung_of
+from bftrainer.study.trials import Stage, Start, Trial, Verdicts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asha:
+    """Promotion whenever there is room."""
+
+    trials: int
+    least: int = 1
+    most: int
+    eta: int = 3
+
+    def __post_init__(self) -> None:
+        require(
+            trials=(self.trials, 1),
+            least=(self.least, 1),
+            most=(self.most, self.least),
+            eta=(self.eta, 2),
+        )
+
+    def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
+        """Promote, then start; at the end stop whoever nobody can promote any more."""
+        budgets = [rung.budget for rung in ladder(self.trials, self.least, self.most, self.eta)]
+        up = dict(self._promotable(trials, budgets))
+        grow = dict(list(up.items())[: max(room, 0)])
+        missing = self.trials - len(trials)
+        starts = max(min(missing, room - len(grow)), 0)
+        is_over = (
+            missing <= 0
+            and not up
+            and not any(t.stage is Stage.ACTIVE and t.budget < self.most for t in trials)
+        )
+        return Verdicts(
+            grow=grow,
+            stop=dict(self._left_behind(trials)) if is_over else {},
+            start=(Start(budget=budgets[0]),) * starts,
+            is_over=is_over,
+        )
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return name and settings."""
+        return {"name": "asha", **asdict(self)}
+
+    def _promotable(self, trials: Sequence[Trial], budgets: list[int]) -> Iterator[tuple[int, int]]:
+        """Yield who may go on and to which budget, highest rung first, best first."""
+        at = {trial.number: rung_of(trial, budgets) for trial in trials}
+        waiting = {trial.number for trial in trials if trial.stage is Stage.WAITING}
+        for rung in range(len(budgets) - 2, -1, -1):
+            standing = best_first((t for t in trials if at[t.number] >= rung), budgets[rung])
+            for value, number in standing[: len(standing) // self.eta]:
+                if number in waiting and at[number] == rung and value < math.inf:
+                    yield number, budgets[rung + 1]
+
+    @staticmethod
+    def _left_behind(trials: Sequence[Trial]) -> Iterator[tuple[int, str]]:
+        for trial in trials:
+            if trial.stage is Stage.WAITING:
+                yield trial.number, f"It is not among the best at the rung of {trial.budget}."

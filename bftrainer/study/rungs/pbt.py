@@ -1,0 +1,119 @@
+"""The rule ``pbt``: population based training (Jaderberg et al. 2017).
+
+A trial waits after each interval. If it is among the worst quarter of those with a value there, it
+is stopped, and a new trial with the state and the changed parameters of one of the best quarter
+takes its place; otherwise it trains on. Who was stopped by the user is replaced, too; who failed is
+not. Choices are drawn from the study's seed and what the trials show. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bftrainer.study.rungs.standing import best_first, require
+from bftrainer.study.trials import Stage, Start, Trial, Verdicts
+
+_QUARTER = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pbt:
+    """A population whose worst take over from the best."""
+
+    population: int
+    interval: int
+    most: int
+    minimum: int = _QUARTER  # values at the end of an interval, before anybody is replaced
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require(
+            population=(self.population, 1),
+            interval=(self.interval, 1),
+            most=(self.most, self.interval),
+            minimum=(self.minimum, _QUARTER),
+        )
+
+    def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
+        """Stop the worst, let the others go on, start what is missing of the population."""
+        stop = self._worst(trials)
+        waiting = [
+            trial for trial in trials if trial.stage is Stage.WAITING and trial.number not in stop
+        ]
+        grow = {trial.number: self._next(trial.budget) for trial in waiting[: max(room, 0)]}
+        room = max(room - len(grow), 0)
+        fresh = self.population - sum(trial.parent is None for trial in trials)
+        start = [Start(budget=self.interval)] * max(min(fresh, room), 0)
+        heirs = self._heirs(trials, stop)
+        start += heirs[: room - len(start)]
+        living = any(not t.stage.is_over and t.number not in stop for t in trials)
+        return Verdicts(
+            grow=grow,
+            stop=stop,
+            start=tuple(start),
+            is_over=fresh <= 0 and not heirs and not living,
+        )
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return name and settings."""
+        return {"name": "pbt", **asdict(self)}
+
+    def _next(self, budget: int) -> int:
+        return min(budget + self.interval, self.most)
+
+    def _worst(self, trials: Sequence[Trial]) -> dict[int, str]:
+        """Return who is to be replaced, if there is somebody to replace him."""
+        stop: dict[int, str] = {}
+        for budget in {t.budget for t in trials if t.stage is Stage.WAITING}:
+            standing = best_first(trials, budget)
+            quarter = len(standing) // _QUARTER
+            if not self._parents(trials, standing):
+                continue
+            worst = {number for _, number in standing[-quarter:]}
+            why = f"It is among the worst {quarter} of {len(standing)} at {budget}."
+            stop |= {
+                trial.number: why
+                for trial in trials
+                if trial.stage is Stage.WAITING and trial.budget == budget and trial.number in worst
+            }
+        return stop
+
+    def _heirs(self, trials: Sequence[Trial], stop: Mapping[int, str]) -> list[Start]:
+        """Return the trials that are to replace those who were or are stopped."""
+        replaced = sum(trial.parent is not None for trial in trials)
+        stopped = sum(trial.stage is Stage.STOPPED for trial in trials) + len(stop)
+        if stopped <= replaced:
+            return []
+        rest = [trial for trial in trials if trial.number not in stop]
+        for budget in sorted({trial.budget for trial in trials}, reverse=True):
+            parents = self._parents(rest, best_first(trials, budget))
+            if parents:  # the newest comparison that counts
+                return [self._heir(parents, number) for number in range(replaced, stopped)]
+        return []
+
+    def _parents(
+        self, trials: Sequence[Trial], standing: Sequence[tuple[float, int]]
+    ) -> list[Trial]:
+        """Return who of the best quarter has a state with something left to train."""
+        if len(standing) < self.minimum:
+            return []
+        best = {number for value, number in standing[: len(standing) // _QUARTER]}
+        return [
+            trial
+            for trial in trials
+            if trial.number in best
+            and not trial.stage.is_over
+            and (trial.stage is Stage.ACTIVE or trial.budget < self.most)
+        ]
+
+    def _heir(self, parents: Sequence[Trial], number: int) -> Start:
+        """Return the replacement with a number, which trains to its parent's next end."""
+        drawn = hashlib.sha256(f"{self.seed} {number}".encode()).digest()
+        parent = parents[int.from_bytes(drawn[:8], "big") % len(parents)]
+        waits = parent.stage is Stage.WAITING
+        return Start(
+            budget=self._next(parent.budget) if waits else parent.budget, parent=parent.number
+        )

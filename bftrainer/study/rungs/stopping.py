@@ -1,0 +1,86 @@
+"""The rule ``stopping``: asynchronous successive halving without waiting.
+
+Every trial has the full budget. With its first report at or beyond a rung it is compared with all
+reports there so far, its own included: it is stopped unless its value is among the best
+max(1, floor(n / eta)). So does Optuna's SuccessiveHalvingPruner (release 5.0). Reports are judged
+in the order in which they were made, however many come in between two calls. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bftrainer.study.rungs.none import train_fully
+from bftrainer.study.rungs.standing import first_beyond, require
+from bftrainer.study.trials import Trial, Verdicts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopping:
+    """Stops at rungs, never parks."""
+
+    trials: int
+    least: int = 1
+    most: int
+    eta: int = 3
+
+    def __post_init__(self) -> None:
+        require(
+            trials=(self.trials, 1),
+            least=(self.least, 1),
+            most=(self.most, self.least),
+            eta=(self.eta, 2),
+        )
+
+    def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
+        """Stop the active trials that have fallen behind, and start new ones."""
+        behind = self._behind(trials)
+        stop = {
+            trial.number: behind[trial.number]
+            for trial in trials
+            if not trial.stage.is_over and trial.number in behind
+        }
+        return train_fully(trials, room, self.trials, self.most, stop)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return name and settings."""
+        return {"name": "stopping", **asdict(self)}
+
+    def _behind(self, trials: Sequence[Trial]) -> dict[int, str]:
+        """Return who fell behind and where, from all reports anew."""
+        budgets = [self.least]
+        while budgets[-1] * self.eta < self.most:
+            budgets.append(budgets[-1] * self.eta)
+        seen: list[list[float]] = [[] for _ in budgets]
+        behind: dict[int, str] = {}
+        for _, number, rung, value in sorted(_arrivals(trials, budgets)):
+            if number in behind:
+                continue
+            if math.isnan(value):
+                behind[number] = f"It reported no number at {budgets[rung]}."
+                continue
+            insort(seen[rung], value)
+            n = len(seen[rung])
+            best = max(n // self.eta, 1)
+            if value > seen[rung][best - 1]:
+                place = bisect_left(seen[rung], value) + 1
+                behind[number] = (
+                    f"It was {place}. of {n} at {budgets[rung]}, and {best} could go on."
+                )
+        return behind
+
+
+def _arrivals(
+    trials: Sequence[Trial], budgets: list[int]
+) -> Iterator[tuple[float, int, int, float]]:
+    """Yield when who reached which rung with which value."""
+    for trial in trials:
+        for rung, budget in enumerate(budgets):
+            value = first_beyond(trial, budget)
+            if value is None:
+                break
+            yield value.order, trial.number, rung, value.value

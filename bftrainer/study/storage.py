@@ -1,0 +1,170 @@
+"""The study in Optuna's storage: parameters, values and ends of trials.
+
+A journal file in the study's directory, so that optuna-dashboard and scripts read it. Only the
+process that holds the study's lock writes. Optuna has no state for a pause: a trial that waits is
+RUNNING there. Imported by the loop and by verbs that need it, never by the daemon.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+
+from bftrainer.errors import BftError
+from bftrainer.study.document import StudyDocument
+from bftrainer.study.space import distributions_of, fill_in, sampler_of
+from bftrainer.study.stored import End, NewTrial, StoredTrial
+
+LOCK_PATIENCE_S = 1.0
+_ENDS = {TrialState[end]: end for end in End}
+
+
+class StudyStorage:
+    """One study's trials."""
+
+    def __init__(self, path: Path, name: str, document: StudyDocument) -> None:
+        """Open the storage; it is created if it is missing.
+
+        Raises:
+            BftError: BFT-1636, it cannot be read.
+        """
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._name, self._document = name, document
+        self._distributions = distributions_of(document.parameters)
+        self._known: dict[int, StoredTrial] = {}  # that have ended
+        is_maximized = document.direction == "maximize"
+        direction = StudyDirection.MAXIMIZE if is_maximized else StudyDirection.MINIMIZE
+        try:
+            self._storage = JournalStorage(JournalFileBackend(str(path)))
+            with contextlib.suppress(optuna.exceptions.DuplicatedStudyError):
+                self._storage.create_new_study([direction], name)
+            self._study_id = self._storage.get_study_id_from_name(name)
+        except (OSError, ValueError, KeyError) as problem:
+            raise BftError(
+                "BFT-1636",
+                f"The study's storage {path} cannot be read: {problem}.",
+                "Restore it from a backup, or begin another study.",
+            ) from problem
+
+    # ---- reading ---------------------------------------------------------------------
+
+    def trials(self) -> tuple[StoredTrial, ...]:
+        """Return all trials in the order of their numbers; those that wait are queued by others."""
+        found = self._storage.get_all_trials(self._study_id, deepcopy=False)
+        return tuple(
+            self._known.get(one.number) or self._read(one)
+            for one in found
+            if one.state is not TrialState.WAITING
+        )
+
+    def _read(self, one: FrozenTrial) -> StoredTrial:
+        attributes = one.user_attrs
+        stored = StoredTrial(
+            number=one.number,
+            end=_ENDS.get(one.state),
+            parameters=dict(one.params),
+            budget=attributes.get("budget", 0),
+            bracket=attributes.get("bracket", 0),
+            parent=attributes.get("parent"),
+            nodes=attributes.get("nodes"),
+            values=dict(one.intermediate_values),
+            orders={int(k): v for k, v in attributes.get("orders", {}).items()},
+            reason=attributes.get("reason", ""),
+            node_s=attributes.get("node_s", 0.0),
+            began_s=one.datetime_start.timestamp() if one.datetime_start else None,
+            ended_s=one.datetime_complete.timestamp() if one.datetime_complete else None,
+        )
+        if stored.end is not None:
+            self._known[one.number] = stored
+        return stored
+
+    def note(self, name: str) -> Any:
+        """Return what was noted of the study; None: nothing."""
+        return self._storage.get_study_user_attrs(self._study_id).get(name)
+
+    # ---- writing ---------------------------------------------------------------------
+
+    def set_note(self, name: str, value: Any) -> None:
+        """Note something of the study."""
+        if self.note(name) != value:
+            self._storage.set_study_user_attr(self._study_id, name, value)
+
+    def create(self, new: NewTrial) -> None:
+        """Create a trial; ``complete`` draws what it lacks."""
+        values = dict(new.parameters or {})
+        said = {"budget": new.budget, "bracket": new.bracket, "parent": new.parent}
+        if new.nodes is not None:
+            said["nodes"] = new.nodes
+        template = create_trial(
+            state=TrialState.RUNNING,
+            params=values,
+            distributions={name: self._distributions[name] for name in values},
+            user_attrs=said,
+        )
+        self._storage.create_new_trial(self._study_id, template_trial=template)
+
+    def complete(self, numbers: Sequence[int]) -> None:
+        """Draw the parameters of trials that lack some: new ones, and those of a loop killed."""
+        for number in numbers:
+            sampler = sampler_of(self._document.sampler, self._document.seed, number)
+            study = optuna.load_study(study_name=self._name, storage=self._storage, sampler=sampler)
+            fill_in(Trial(study, self._id(number)), self._document.parameters)
+
+    def report(self, number: int, values: Mapping[int, float]) -> None:
+        """Write values that it lacks, by units."""
+        for units, value in values.items():
+            self._storage.set_trial_intermediate_value(self._id(number), units, value)
+
+    def finish(
+        self,
+        number: int,
+        end: End,
+        *,
+        value: float | None,
+        reason: str,
+        orders: Mapping[int, float],
+        node_s: float,
+    ) -> None:
+        """End a trial; what is said of it is written before."""
+        trial_id = self._id(number)
+        said = {"orders": {str(k): v for k, v in orders.items()}, "node_s": round(node_s, 3)}
+        for name, what in {**said, **({"reason": reason} if reason else {})}.items():
+            if what:
+                self._storage.set_trial_user_attr(trial_id, name, what)
+        values = None if value is None or end is End.FAIL else [value]
+        self._storage.set_trial_state_values(trial_id, TrialState[end], values)
+
+    def _id(self, number: int) -> int:
+        return self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number)
+
+
+def clear_stale_lock(path: Path) -> None:
+    """Remove what a killed writer left of its lock on the storage.
+
+    Called with the study's lock held: whoever else writes, a script of the user, does so for
+    moments only. Optuna itself would wait for 30 s.
+    """
+    lock = Path(f"{path}.lock")
+    deadline = time.monotonic() + LOCK_PATIENCE_S
+    while lock.is_symlink() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if lock.is_symlink():
+        lock.unlink(missing_ok=True)
+
+
+def drop_torn_line(path: Path) -> None:
+    """Take off a last line that a crash of the host has cut: nothing could be added after it."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb+") as file:
+        data = file.read()
+        end = data.rfind(b"\n") + 1
+        if end != len(data):
+            file.truncate(end)
