@@ -42,7 +42,6 @@ from bftrainer.journal.lock import InstanceLock
 from bftrainer.model.cluster import Snapshot
 from bftrainer.model.decision import DecisionInput, Plan, Replacing
 from bftrainer.model.event import Event
-from bftrainer.model.trainer import as_decided
 from bftrainer.notifying import Notifier, own_user
 from bftrainer.observability.decision_failures import DecisionFailures
 from bftrainer.observability.metrics import MetricsRegistry
@@ -406,7 +405,7 @@ class Daemon:
             is_new_snapshot=is_new,
             gives_back_only=is_hasty,
             pilots=self.pilots.views(self.agents.connected),
-            trainers=tuple(map(as_decided, trainers)),
+            trainers=self.trainers.waiting.as_decided(trainers),
             settings=self.settings,
             memory=memory,
             may_claim=self.refusals.may_claim(trainers)

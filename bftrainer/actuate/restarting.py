@@ -41,6 +41,11 @@ class RestartMachine(GenerationMachine):
     unsaved: str = ""
     last_pause_s: float = 0.0
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether time alone changes nothing; a stopped one waits to be started again."""
+        return super().is_idle and self.stopped is None
+
     def _on_message(
         self, worker_id: str, body: protocol.Message, now_s: float
     ) -> list[Instruction]:

@@ -267,6 +267,8 @@ class TrainerBook(TrainerRecords):
             staying.setdefault(pair.trainer_id, {})[node] = pair.node
         without = self.waiting.withheld()  # also while no decision can be taken
         for trainer_id, trainer in list(self.trainers.items()):
+            if trainer.machine.is_idle and not (trainer_id in targets or trainer_id in staying):
+                continue  # hundreds of trials may wait
             user, pairs = trainer.record.spec.user, staying.get(trainer_id, {})
             own = [offer for offer in targets.get(trainer_id, ()) if offer.serves(user)]
             if trainer_id in without:
@@ -282,7 +284,8 @@ class TrainerBook(TrainerRecords):
     def tick(self) -> None:
         """Advance the time in every machine."""
         for trainer in list(self.trainers.values()):
-            self._handle(trainer, stimuli.TimePassed())
+            if not trainer.machine.is_idle:
+                self._handle(trainer, stimuli.TimePassed())
             if trainer.machine.has_wound_up(self._steady()):
                 self._cancelled(trainer.record.trainer_id)
             if trainer.record.requeued_s is not None and not trainer.machine.has_workers:

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from bftrainer.model.trainer import TrainerRecord
+from bftrainer.model.trainer import TrainerRecord, as_decided
 from bftrainer.model.withheld import withheld
 
 
@@ -17,6 +17,7 @@ class Waiting:
     def __init__(self, records: Mapping[str, TrainerRecord], clock: Callable[[], float]) -> None:
         self._records, self._clock = records, clock
         self._begins_s: float | None = None  # when the next trainer begins
+        self._decided: dict[str, tuple[TrainerRecord, TrainerRecord]] = {}  # record, as decided
 
     def withheld(self) -> dict[str, str]:
         """Return the trainers that are to have no nodes now, each with a sentence."""
@@ -33,3 +34,14 @@ class Waiting:
     def has_begun(self) -> bool:
         """Whether a trainer's time to begin has come since the last call of ``eligible``."""
         return self._begins_s is not None and self._begins_s <= self._clock()
+
+    def as_decided(self, records: Sequence[TrainerRecord]) -> tuple[TrainerRecord, ...]:
+        """Return records as decisions read them; of hundreds that wait, only changed ones anew."""
+        known, now = self._decided, {}
+        for record in records:
+            pair = known.get(record.trainer_id)
+            if pair is None or pair[0] is not record:
+                pair = record, as_decided(record)
+            now[record.trainer_id] = pair
+        self._decided = now
+        return tuple(decided for _, decided in now.values())

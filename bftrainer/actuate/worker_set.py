@@ -63,9 +63,15 @@ class WorkerSet:
         return not is_changing and all(w.phase in steady for w in self.workers.values())
 
     @property
+    def is_idle(self) -> bool:
+        """Whether time alone changes nothing: no nodes, no workers, and none is about to come."""
+        has_time = bool(self.targets or self.members or self.forming or self.is_parking)
+        return not has_time and self.ends_by_s is None and not self.has_workers
+
+    @property
     def has_workers(self) -> bool:
         """Whether some worker is there, in whatever phase."""
-        return bool(self._live())
+        return any(worker.is_alive for worker in self.workers.values())
 
     @property
     def has_members(self) -> bool:

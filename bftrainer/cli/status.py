@@ -6,7 +6,8 @@ Prints the daemon's ``StatusView`` or ``TrainerView`` as a table or JSON.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -137,14 +138,29 @@ def _print_status(view: StatusView, *, show_all: bool) -> None:
     print_table(headers_of(USUAL), rows)
     if view.other_trainers:
         click.echo(f"{view.other_trainers} of other users are not shown")
-    if hidden := len(view.trainers) - len(shown_ones):
-        click.echo(f"{hidden} more have ended; see --all")
+    there = {item.record.trainer_id for item in shown_ones}
+    for sentence in _left_out(
+        [v.record for v in view.trainers if v.record.trainer_id not in there]
+    ):
+        click.echo(sentence)
+
+
+def _left_out(hidden: Sequence[TrainerRecord]) -> Iterator[str]:
+    """Say how many trainers are not shown."""
+    studies = Counter(record.spec.trial.study for record in hidden if record.spec.trial)
+    for study, count in studies.items():
+        yield f"{count} trials of {shown(study)} have no nodes; see 'bftrainer study status'"
+    if count := len(hidden) - studies.total():
+        yield f"{count} more have ended; see --all"
 
 
 def recent(views: Sequence[TrainerView], *, show_all: bool) -> tuple[TrainerView, ...]:
-    """Return the trainers without those that ended long ago."""
+    """Return the trainers without trials that have no nodes, and what ended long ago."""
+    if show_all:
+        return tuple(views)
+    views = [item for item in views if not item.record.spec.trial or item.observed_nodes]
     ended = [item for item in views if item.record.state.is_final]
-    hidden = {id(item) for item in ended[:-ENDED_SHOWN]} if not show_all else set()
+    hidden = {id(item) for item in ended[:-ENDED_SHOWN]}
     return tuple(item for item in views if id(item) not in hidden)
 
 
@@ -191,6 +207,7 @@ def trainer_lines(view: TrainerView) -> list[tuple[str, str]]:
         ("done", f"epoch {progress.epoch}, step {progress.step}, {progress.samples} samples"),
         ("rate", f"{progress.samples_per_s:.4g} samples/s"),
         *([("progress", part)] if (part := _progress(record)) else []),
+        *([("trial", text)] if (text := _trial(record)) else []),
         ("rescales", f"{record.rescales}, generation {record.last_generation}"),
         ("failures", f"{record.failures}{f' of {spec.max_failures}' if spec.max_failures else ''}"),
         *([("trouble", view.trouble)] if view.trouble else []),
@@ -217,6 +234,16 @@ def _progress(record: TrainerRecord) -> str:
     if part is None:
         return ""
     return f"{100.0 * part:.1f}%{'' if seconds is None else f', {duration(seconds)} left'}"
+
+
+def _trial(record: TrainerRecord) -> str:
+    """Return which trial it is and what it reported last; "": it is none."""
+    tag = record.spec.trial
+    if tag is None:
+        return ""
+    last = record.reports[-1:]
+    said = "".join(f", reported {one.value:.6g} after epoch {one.epoch}" for one in last)
+    return f"{tag.number} of study {tag.study}{said}"
 
 
 def _request(spec: TrainerSpec) -> str:

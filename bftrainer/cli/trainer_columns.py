@@ -76,9 +76,10 @@ def row_of(view: TrainerView, now_s: float, names: Sequence[str] = USUAL) -> tup
 
 
 def state_of(record: TrainerRecord) -> str:
-    """Return its state; of a held trainer that it is held."""
-    is_held = record.held_s is not None and not record.state.is_final
-    return "held" if is_held else str(record.state)
+    """Return its state; or that it is held, or waits at its rung."""
+    if record.state.is_final or (record.held_s is None and record.rung_s is None):
+        return str(record.state)
+    return "held" if record.held_s is not None else "at rung"
 
 
 def reason_of(view: TrainerView) -> str:

@@ -26,6 +26,7 @@ from bftrainer.study.stored import NewTrial
 from bftrainer.study.trials import Start
 
 AT_ONCE = 250  # trials of one request
+_LIMITS = ("BFT-1030", "BFT-1031")  # trainers of a user at once, and per minute
 # Codes of a daemon: ended; does not exist; trains; its budget is greater already.
 _CHANGED_MEANWHILE = ("BFT-1043", "BFT-1004", "BFT-1602", "BFT-1601")
 
@@ -38,6 +39,7 @@ class Actor:
     ) -> None:
         self._study, self._client, self._storage = study, client, storage
         self._events = events
+        self._is_limited, self._limit = False, ""  # by the policy, and why
 
     def create(self, starts: Sequence[Start], known: Sequence[KnownTrial]) -> None:
         """Create trials in the storage; ``submit`` hands them to the daemon in the next turn."""
@@ -76,24 +78,41 @@ class Actor:
             )
         return document.configurations[fresh]
 
-    def submit(self, trials: Sequence[KnownTrial], most: int) -> None:
-        """Hand trials to the daemon that it does not have, or that are to be tried again."""
-        specs: list[TrainerSpec] = []
-        for one in trials:
-            attempt = one.attempt + 1 if one.is_to_retry else one.attempt
-            spec = spec_of(
-                self._study,
-                one.stored,
-                budget=one.budget,
-                most=most,
-                attempt=attempt,
-                nodes=one.stored.nodes,
-            )
-            specs.append(spec)
-        for first in range(0, len(specs), AT_ONCE):
-            self._client.submit_trials(specs[first : first + AT_ONCE])
-        for one in trials:
-            self._tell_submitted(one)
+    def submit(
+        self,
+        trials: Sequence[KnownTrial],
+        most: int,
+        size_of: Callable[[KnownTrial], int | None],
+    ) -> bool:
+        """Hand trials to the daemon that it does not have, or that are to be tried again.
+
+        Returns:
+            Whether it took all; the policy's limits may keep it from that for now.
+        """
+        left, at_once = list(trials), AT_ONCE
+        while left and at_once:
+            group = left[:at_once]
+            try:
+                self._client.submit_trials([self._spec(one, most, size_of(one)) for one in group])
+            except BftError as error:
+                if error.code not in _LIMITS:
+                    raise
+                at_once = len(group) // 2
+                self._limit = self._limit or error.cause
+                continue
+            for one in group:
+                self._tell_submitted(one)
+            del left[: len(group)]
+        if left and not self._is_limited:
+            self._events.happened("limited", f"{len(left)} trials wait: {self._limit}")
+        self._is_limited, self._limit = bool(left), ""
+        return not left
+
+    def _spec(self, one: KnownTrial, most: int, nodes: int | None) -> TrainerSpec:
+        attempt = one.attempt + 1 if one.is_to_retry else one.attempt
+        return spec_of(
+            self._study, one.stored, budget=one.budget, most=most, attempt=attempt, nodes=nodes
+        )
 
     def _prepare(self, number: int, parent: int | None) -> None:
         """Make the trial's directory, with its parent's state if it has a parent.

@@ -54,6 +54,11 @@ class StudyDirectory:
         return self.path / "events.jsonl"
 
     @property
+    def plan(self) -> Path:
+        """The plan that it carries out, if there is one."""
+        return self.path / "plan.json"
+
+    @property
     def log(self) -> Path:
         """Output of a detached loop."""
         return self.path / "loop.log"

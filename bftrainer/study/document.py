@@ -34,6 +34,15 @@ SCHEMA_ID = "bftrainer/study/1"
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,40}$"
 _PARAMETER = r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$"
 
+_TAGS = ("float", "int", "categorical", "bool", "str", "[key]")
+_ALTERNATIVES = ("literal[", "constrained-", "tuple[", "dict[")
+_MESSAGES = {
+    "model_attributes_type": "a mapping with a type, or a list of values, is required",
+    "union_tag_invalid": "type must be float, int or categorical",
+    "union_tag_not_found": "type is missing: float, int or categorical",
+    "dict_type": "a mapping is required",
+}
+
 
 class StudyDocument(Strict):
     """What a user wants of a study."""
@@ -131,8 +140,10 @@ def parse_study(text: str, path: Path) -> StudyDocument:
     try:
         found = StudyDocument.model_validate({k: _plain(n) for k, (_, n) in nodes.items()})
     except ValidationError as errors:
-        for detail in errors.errors(include_url=False, include_context=False):
-            _explain(document, nodes, detail["loc"], detail["type"], detail["msg"])
+        # Of the alternatives that one value may be, the last says most.
+        details = errors.errors(include_url=False, include_context=False)
+        for where, one in {_steps(each["loc"]): each for each in details}.items():
+            _explain(document, nodes, where, one["type"], one["msg"])
     if found is not None:
         try:
             listed, declared = settled(
@@ -173,9 +184,9 @@ def _check_rule(
         found.rule_with()
     except ValueError as problem:
         words = str(problem)
-        named = next((key for key in found.rule if key in words), "")
+        named = next((key for key in found.rule if words.startswith(f"{key} ")), "")
         place = _node(nodes, ("rule", named) if named else ("rule",))
-        cause = f"rule: {words}{'' if words.endswith('.') else '.'}"
+        cause = f"rule: {words}{'' if words.endswith(('.', '?')) else '.'}"
         _complain(document, place, RULE_CODE, cause, "docs/howto/studies.md lists the rules.")
 
 
@@ -187,23 +198,31 @@ def _explain(
     message: str,
 ) -> None:
     """Say what is wrong with one place, with a near name for an unknown key."""
-    steps = [str(s) for s in where if s not in ("float", "int", "categorical", "[key]")]
-    name = ".".join(steps) or "the study"
-    message = message.removeprefix("Value error, ")
+    name = ".".join(map(str, where)) or "the study"
+    message = _MESSAGES.get(kind, message.removeprefix("Value error, "))
     if kind == "extra_forbidden":
         known = _known_at(nodes, where)
-        near = nearest(steps[-1], known, f"Known are: {', '.join(known)}.")
+        near = nearest(str(where[-1]), known, f"Known are: {', '.join(known)}.")
         place = _key(nodes, where)
         _complain(document, place, CODE, f"There is no key {name[:80]!r}.", near)
         return
     if kind == "missing":
-        cause, step = f"{name} is missing.", f"Add {steps[-1]}."
+        cause, step = f"{name} is missing.", f"Add {where[-1]}."
         _complain(document, _node(nodes, where[:-1]), CODE, cause, step)
         return
     place = _node(nodes, where)
     given = "" if place.is_mapping else f" is {json.dumps(place.value, default=str)[:80]}, but"
     cause = f"{name}{given}: {message[:1].lower()}{message[1:]}."
     _complain(document, place, CODE, cause, "Correct it; docs/howto/studies.md has an example.")
+
+
+def _steps(where: Sequence[str | int]) -> tuple[str | int, ...]:
+    """Return the keys on the way there, without the names of alternatives."""
+    return tuple(
+        step
+        for step in where
+        if isinstance(step, int) or (step not in _TAGS and not step.startswith(_ALTERNATIVES))
+    )
 
 
 def _known_at(

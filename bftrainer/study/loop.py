@@ -23,6 +23,7 @@ from bftrainer.study.directory import StudyDirectory
 from bftrainer.study.events import Events
 from bftrainer.study.known import KnownTrial, know
 from bftrainer.study.outcome import StudySummary, best_of, row_of, rungs_of
+from bftrainer.study.plan.carrying import Carried
 from bftrainer.study.storage import StudyStorage
 from bftrainer.study.stored import End
 from bftrainer.study.trials import Rule, Stage, Verdicts
@@ -33,7 +34,6 @@ AWAY_S = 0.5  # between two tries while the daemon is away
 SUMMARY_S = 1.0  # between two summaries
 SILENT_S = 5.0  # a trial at its rung whose report has not come by then has reported nothing
 HOPELESS = 5  # trials in a row that failed without a report
-TOO_MANY_NOW = "BFT-1031"
 PAUSED = "paused"  # note in the storage: trials are held by us
 _ENDS = {Stage.COMPLETE: End.COMPLETE, Stage.STOPPED: End.PRUNED, Stage.FAILED: End.FAIL}
 
@@ -69,12 +69,9 @@ class StudyLoop:
                 if self.turn():
                     return self.summarize(is_over=True)
             except BftError as error:
-                if error.code == TOO_MANY_NOW:
-                    time.sleep(AWAY_S)
-                elif error.exit_code in (ExitCode.DAEMON_UNREACHABLE, ExitCode.TIMEOUT):
-                    self._await_daemon(error)
-                else:
+                if error.exit_code not in (ExitCode.DAEMON_UNREACHABLE, ExitCode.TIMEOUT):
                     raise
+                self._await_daemon(error)
 
     def _await_daemon(self, error: BftError) -> None:
         if not self._is_away:
@@ -95,7 +92,7 @@ class StudyLoop:
             return False
         self._refuse_hopeless(known)
         if missing := [one for one in known if self._is_unsubmitted(one)]:
-            self._actor.submit(missing, rule.most)
+            self._actor.submit(missing, rule.most, _sizes(rule))
             return False
         verdicts = self._asked(rule, known, view)
         self._act(verdicts, known)
@@ -298,6 +295,13 @@ class StudyLoop:
         write_whole(self._study.summary, [json.dumps(document_of("study", summary)).encode()])
         self._summary_s = time.monotonic()
         return summary
+
+
+def _sizes(rule: Rule) -> Callable[[KnownTrial], int | None]:
+    """Return which size a trial is to have: a plan's, where its budget is now; None: any."""
+    if not isinstance(rule, Carried):
+        return lambda _: None
+    return lambda one: rule.nodes_of(one.stored.bracket, one.budget)
 
 
 def summary_of(

@@ -24,6 +24,17 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Parent:
+    """Whose state a trial starts from, and which."""
+
+    number: int
+    units: int  # at which it was last heard of
+
+
+Draw = Callable[[int, Parent | None], Curve]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
     """How a study went."""
 
@@ -45,13 +56,13 @@ class Played:
         return min(ends, default=None)
 
 
-def play(rule: Rule, draw: Callable[[int, int | None], Curve], workers: int) -> Played:
+def play(rule: Rule, draw: Draw, workers: int) -> Played:
     """Play a rule to its end.
 
     Args:
         rule: to be played.
-        draw: returns the curve of a trial by its number and its parent's. A trial with a parent
-            goes on from the units at which its parent was last heard of.
+        draw: returns the curve of a trial by its number and its parent, from whose units it goes
+            on.
         workers: how many trials are active at once; each trains one unit in its ``unit_s``.
 
     Raises:
@@ -78,7 +89,7 @@ def play(rule: Rule, draw: Callable[[int, int | None], Curve], workers: int) -> 
 @dataclass(slots=True, kw_only=True)
 class _Play:
     rule: Rule
-    draw: Callable[[int, int | None], Curve]
+    draw: Draw
     workers: int
     now_s: float = 0.0
     units: float = 0.0
@@ -126,9 +137,11 @@ class _Play:
         self.tokens[number] += 1
 
     def _start(self, start: Start) -> None:
-        number, parent = len(self.trials), start.parent
+        number, parent = len(self.trials), None
+        if start.parent is not None:
+            parent = Parent(number=start.parent, units=self.trained[start.parent])
         self.curves.append(self.draw(number, parent))
-        self.trained.append(0 if parent is None else self.trained[parent])
+        self.trained.append(parent.units if parent else 0)
         self.since_s.append(self.now_s)
         self.tokens.append(0)
         self.trials.append(
@@ -137,7 +150,7 @@ class _Play:
                 stage=Stage.ACTIVE,
                 budget=start.budget,
                 bracket=start.bracket,
-                parent=parent,
+                parent=start.parent,
             )
         )
         self._schedule(number)

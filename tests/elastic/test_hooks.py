@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
 
-from bftrainer.elastic.protocol import Interrupted
+from bftrainer.elastic.protocol import Interrupted, Reported
 from tests.elastic import journal
-from tests.elastic.controller import Controller, TemplateProcess
+from tests.elastic.controller import SCRIPTS, Controller, TemplateProcess
 from tests.elastic.frameworks import Framework, assert_same, natively, start, template
 
 __all__ = ["template"]
@@ -65,6 +66,29 @@ def test_a_complete_run_goes_on_where_its_script_wants_more_epochs(
         assert (got["steps"], got["epoch"]) == (10 * epochs, epochs)
     counts = journal.committed_ids(tmp_path)
     assert {e: set(ids.values()) for e, ids in counts.items()} == {0: {1}, 1: {1}, 2: {1}}
+
+
+def test_a_trial_s_rungs_come_to_what_one_go_does_and_each_epoch_s_metric_is_reported(
+    tmp_path: Path, template: TemplateProcess, framework: Framework
+) -> None:
+    settings = {"samples": 73, "evaluate": True}
+    said: list[Reported] = []
+    with Controller(tmp_path, template) as c:
+        for epochs in (1, 3):  # of the script's 3
+            script, asked = SCRIPTS / framework.script, [json.dumps(settings)]
+            ids = c.start(script, asked, count=2, epochs=epochs)
+            wanted = natively(template, framework, **settings)
+            c.warm(ids)
+            c.form(ids)
+            c.finished()
+            said += c.workers[ids[0]].all(Reported)
+            assert not c.workers[ids[1]].all(Reported)
+    assert_same(tmp_path, wanted, samples=73, atol=1e-5)
+    # transformers evaluates a rung's last epoch after its checkpoint: that is said by then.
+    found = {(r.epoch, r.step, r.samples) for message in said for r in message.reports}
+    assert found == {(n, 10 * n, 73 * n) for n in (1, 2, 3)}
+    values = [r.value for message in said for r in message.reports]
+    assert all((value > 0) == (framework.module == "transformers") for value in values)
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import trainers.examples
 from bftrainer import process
 from bftrainer.elastic import protocol
 from tests.support.keeper import KeeperProcess
@@ -67,6 +68,49 @@ def test_what_a_program_is_told(tmp_path: Path) -> None:
             "'BFT_CHECKPOINT_INTERVAL_S': '600'",
         ):  # fmt: skip
             assert words in told
+
+
+def test_its_metrics_are_reported_and_what_is_none_is_said_in_its_log(tmp_path: Path) -> None:
+    text = HEAD + (
+        'print("BFT step=1 value=0.5")\n'
+        'print("BFT step=2 samples=20 value=nan")\n'
+        'print("BFT value=-2e-3")'
+    )
+    with KeeperProcess(tmp_path, text + TAIL) as keeper:
+        keeper.start(5)
+        wait_for(lambda: len(keeper.said(protocol.Reported)) == 2, what="two reports")
+        assert [m.reports for m in keeper.said(protocol.Reported)] == [
+            (first := (protocol.Report(value=0.5, step=1),)),
+            (*first, protocol.Report(value=-0.002, step=2, samples=20)),
+        ]
+        kinds = [type(m) for m in keeper.heard]
+        assert kinds.index(protocol.Entered) < kinds.index(protocol.Reported)
+        assert "bftrainer: BFT-1611: The reported metric is not a finite" in keeper.log()
+    with KeeperProcess(tmp_path, text + TAIL, worker_id="t1-1-2") as other:
+        other.start(6, "t1-1-1", rank=1)
+        other.log_has("BFT step=3")
+        assert not other.said(protocol.Reported)
+
+
+def test_one_whose_budget_grows_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    """Runs the example in rungs and at once."""
+    example = Path(trainers.examples.__file__).parent / "command_sgd.py"
+
+    def train(directory: Path, *budgets: int) -> tuple[protocol.Reported, str]:
+        directory.mkdir()
+        for generation, samples in enumerate(budgets, start=1):
+            with KeeperProcess(directory, example.read_text(), samples=samples) as keeper:
+                keeper.start(generation)
+                assert keeper.wait(protocol.Finished).samples == samples
+                assert keeper.ended() == 0
+                reported = keeper.wait(protocol.Reported)
+        return reported, (directory / "checkpoints" / "latest" / "sgd.json").read_text()
+
+    at_once = train(tmp_path / "at-once", 24 * 90)
+    assert train(tmp_path / "rungs", 24 * 10, 24 * 30, 24 * 90) == (
+        protocol.Reported(generation=3, reports=at_once[0].reports),
+        at_once[1],
+    )
 
 
 def test_its_end_is_the_trainers(tmp_path: Path) -> None:

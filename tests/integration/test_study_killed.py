@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from tests.integration.study_fixtures import POLICY, StudyUser, outcome
 from tests.support.site import Site
 from tests.support.waiting import wait_for
 
-KINDS = ("loop", "daemon", "both")
+LOOP, DAEMON, BOTH = "loop", "daemon", "both"
 RULE = {"name": "sha", "trials": 6, "least": 1, "most": 4, "eta": 2}
+EPOCHS = 6 + 3 + 2  # of all trials together
+Kill = tuple[Callable[[StudyUser], bool], str]
 
 
 @pytest.fixture(scope="module")
@@ -27,61 +30,88 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def reference(site: Site) -> tuple[dict[str, Any], float]:
     """The study without kills, and how long it lived."""
     user = StudyUser(site, site.base / "reference")
-    done = user.does("run", str(user.write("ref", rule=RULE, parallel=3)), "train.py")
-    took_s = time.time() - user.began_s("ref")
-    assert done.is_ok, done.stderr
-    assert set(user.trained().values()) == {1}
-    assert sum(user.trained().values()) == 6 + 3 + 2
-    return user.summary("ref"), took_s
-
-
-def _killed(
-    site: Site, reference: tuple[dict[str, Any], float], share: float, kind: str, name: str
-) -> None:
-    """Run the study, kill at a share of its life, go on, compare."""
-    expected, took_s = reference
-    user = StudyUser(site, site.base / name)
     user.write("ref", rule=RULE, parallel=3)
-    loop = user.start("ref", "ref.yaml", "train.py")
-    try:
+    done = user.does("run", "ref.yaml", "train.py")
+    life_s = time.time() - user.began_s("ref")
+    assert done.is_ok, done.stderr
+    _assert_trained_once(user)
+    return user.summary("ref"), life_s
+
+
+def _assert_trained_once(user: StudyUser) -> None:
+    trained = user.trained()
+    assert {epoch: times for epoch, times in trained.items() if times != 1} == {}
+    assert trained.total() == EPOCHS
+
+
+class _Victim:
+    """A study whose loop and daemon are killed and started again."""
+
+    def __init__(self, user: StudyUser) -> None:
+        self.user = user
+        user.write("ref", rule=RULE, parallel=3)
+        self.loop: subprocess.Popen[bytes] = user.start("ref", "ref.yaml", "train.py")
         wait_for((user.home / "ref.study" / "study.json").exists, interval_s=0.01)
-        deadline = time.monotonic() + share * took_s
-        while time.monotonic() < deadline and loop.poll() is None:
-            time.sleep(0.005)
-        if kind in ("loop", "both"):
-            process.kill_group(loop.pid)
-            loop.wait()
-        if kind in ("daemon", "both"):
-            site.sidecar.kill()
-            site.sidecar.start()
-        if loop.poll() is None:
-            assert loop.wait(90) == 0, (user.home / "ref.out").read_text()
-        else:
-            done = user.does("run", "ref.yaml", "train.py")
-            assert done.is_ok, done.stderr
-    finally:
-        process.kill_group(loop.pid)
-        loop.wait()
+
+    def kill(self, kind: str) -> None:
+        is_loop = kind in (LOOP, BOTH)
+        if is_loop:
+            self.end()
+        if kind in (DAEMON, BOTH):
+            self.user.site.sidecar.kill()
+            self.user.site.sidecar.start()
+        if is_loop:
+            self.loop = self.user.start("ref", "ref.yaml", "train.py")
+
+    def end(self) -> None:
+        process.kill_group(self.loop.pid)
+        self.loop.wait()
+
+    def run(self, kills: Sequence[Kill]) -> None:
+        try:
+            for is_time, kind in kills:
+                while not is_time(self.user) and self.loop.poll() is None:
+                    time.sleep(0.005)
+                self.kill(kind)
+            assert self.loop.wait(120) == 0, (self.user.home / "ref.out").read_text()
+        finally:
+            self.end()
+
+
+def _check(site: Site, name: str, expected: dict[str, Any], kills: Sequence[Kill]) -> None:
+    user = StudyUser(site, site.base / name)
+    _Victim(user).run(kills)
     found = user.summary("ref")
     assert outcome(found) == outcome(expected)
     assert found["best"] == expected["best"]
-    assert {k: n for k, n in user.trained().items() if n != 1} == {}, "trained twice"
-    assert sum(user.trained().values()) == 6 + 3 + 2
+    _assert_trained_once(user)
+
+
+def _trained(epochs: int) -> Callable[[StudyUser], bool]:
+    return lambda user: user.trained().total() >= epochs
+
+
+def _lived(seconds: float) -> Callable[[StudyUser], bool]:
+    return lambda user: time.time() - user.began_s("ref") >= seconds
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(
-    ("share", "kind"), [(0.5, "loop"), (0.6, "daemon"), (0.75, "both"), (0.9, "both")]
-)
-def test_killed_once_a_study_ends_as_without(
-    site: Site, reference: tuple[dict[str, Any], float], share: float, kind: str
+def test_killed_again_and_again_a_study_ends_as_without(
+    site: Site, reference: tuple[dict[str, Any], float]
 ) -> None:
-    _killed(site, reference, share, kind, f"{kind}-{share}")
+    kills = [
+        (_trained(1), LOOP), (_trained(4), DAEMON), (_trained(7), BOTH), (_trained(10), LOOP)
+    ]  # fmt: skip
+    _check(site, "again", reference[0], kills)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_killed_at_fifty_instants(site: Site, reference: tuple[dict[str, Any], float]) -> None:
-    for number in range(50):
-        share = (number + 0.5) / 50
-        _killed(site, reference, share, KINDS[number % 3], f"killed-{number}")
+@pytest.mark.parametrize("kind", [LOOP, DAEMON, BOTH])
+def test_killed_at_any_instant_a_study_ends_as_without(
+    site: Site, reference: tuple[dict[str, Any], float], kind: str
+) -> None:
+    expected, life_s = reference
+    for number in range(17):  # 51 instants in all
+        share = (number + 0.5) / 17
+        _check(site, f"{kind}-{number}", expected, [(_lived(share * life_s), kind)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from bftrainer import process
 from bftrainer.errors import BftError
 from bftrainer.model.study import Report, StudyView, TrialTag, TrialView
 from bftrainer.model.trainer import TrainerChange, TrainerSpec
@@ -90,6 +92,11 @@ def test_trials_wait_at_their_rung_without_nodes_and_go_on_from_their_state(site
     assert _values(grown.reports) == [(1, 101), (2, 102), (3, 103)]
     assert grown.samples == 3 * 48
 
+    shown = _verb(site, "status")
+    assert "3 trials of grow have no nodes; see 'bftrainer study status'" in shown
+    assert second not in shown
+    assert "1 of study grow, reported 103 after epoch 3" in _verb(site, "status", second)
+
     site.client.change(second, TrainerChange(budget=MOST))
     wait_for(lambda: site.client.study("grow").trials[1].state == "finished")
     site.client.cancel(view.trials[0].trainer_id)
@@ -146,6 +153,12 @@ def test_what_waits_at_its_rung_does_so_after_a_restart(site: Site) -> None:
     assert after.trials == before.trials
     site.client.change(after.trials[0].trainer_id, TrainerChange(budget=2))
     wait_for(lambda: site.client.study("restart").trials[0].epoch == 2)
+
+
+def _verb(site: Site, *arguments: str) -> str:
+    command = [sys.executable, "-m", "bftrainer", *arguments]
+    command += ["--socket", str(site.client.socket_path)]
+    return process.run(command, timeout_s=60.0).stdout
 
 
 def _values(reports: tuple[Report, ...]) -> list[tuple[int, float]]:

@@ -39,6 +39,7 @@ class KeeperProcess:
         *,
         worker_id: str = "t1-1-1",
         interval_s: float = 600.0,
+        samples: int | None = None,
         **contract: object,
     ) -> None:
         self.directory = directory
@@ -58,6 +59,7 @@ class KeeperProcess:
             log_path=str(self.log_path),
             checkpoint_dir=str(self.checkpoints),
             checkpoint_interval_s=interval_s,
+            samples=samples,
         )
         usual = {
             "launch": "every", "stop_signal": "USR1", "save_signal": "none", "saved_status": 85,

@@ -144,7 +144,8 @@ def main() -> int:
     state, ring, saved_s = load(checkpoint), Ring(rank, size), time.monotonic()
     print(f"rank {rank} of {size}, pid {os.getpid()}")
     print(f"BFT step={state.step} samples={state.samples}")
-    while state.step < options.steps:
+    steps = int(os.environ.get("BFT_SAMPLES", options.steps * options.batch)) // options.batch
+    while state.step < steps:
         time.sleep(options.pause / size)
         is_stopping = one_step(state, ring, rank, size, options.batch)
         print(f"BFT step={state.step} samples={state.samples}")
@@ -158,6 +159,8 @@ def main() -> int:
             return SAVED
     if rank == 0:
         save(checkpoint, state)
+        error = abs(state.weights[0] - SLOPE) + abs(state.weights[1] - OFFSET)
+        print(f"BFT value={error}")
         print(f"weights {state.weights[0]:.3f} {state.weights[1]:.3f}")
     return 0
 

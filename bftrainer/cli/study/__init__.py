@@ -16,6 +16,7 @@ VERBS = {
     "stop": ("bftrainer.cli.study.stop:stop", "End all trials of a study; results stay."),
     "add": ("bftrainer.cli.study.add:add", "Add trials to a study."),
     "export": ("bftrainer.cli.study.export:export", "Print all trials as CSV or JSON."),
+    "plan": ("bftrainer.cli.study.plan:plan", "Plan a study for rented nodes."),
     "plot": ("bftrainer.cli.study.plot:plot", "Draw values, parameters and rungs over time."),
 }
 

@@ -26,10 +26,11 @@ def parse_time(text: str) -> float:
 def parse_price(text: str) -> float:
     """Return the price of an hour of ``12.24/h``, ``0.2/min`` or ``0.0034/s`` (BFT-1642)."""
     match = _PRICE.match(text)
-    if match is None:
+    price_h = float(match[1]) * _PER_H[match[2]] if match else 0.0
+    if price_h <= 0.0:
         raise UsageError(
             "BFT-1642",
             f"{text[:40]!r} is not a price of an instance.",
             "Write for example 12.24/h; the currency is yours.",
         )
-    return float(match[1]) * _PER_H[match[2]]
+    return price_h

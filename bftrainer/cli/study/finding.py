@@ -66,6 +66,7 @@ def open_loop(
 def loop_of(study: StudyDirectory, client: Client, say: Callable[[str], None]) -> StudyLoop:
     """Return the study's loop; the caller holds the lock."""
     try:
+        from bftrainer.cli.study.planned import with_plan  # noqa: PLC0415
         from bftrainer.study.loop import StudyLoop  # noqa: PLC0415 - Optuna takes 0.2 s
         from bftrainer.study.storage import (  # noqa: PLC0415
             StudyStorage,
@@ -84,7 +85,7 @@ def loop_of(study: StudyDirectory, client: Client, say: Callable[[str], None]) -
     clear_stale_lock(study.storage)
     drop_torn_line(study.storage)
     storage = StudyStorage(study.storage, str(study.document.name), study.document)
-    return StudyLoop(study, client, storage, say)
+    return StudyLoop(study, client, storage, say, with_plan(study))
 
 
 def summary_of(study: StudyDirectory, socket_name: str | None) -> StudySummary:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import shlex
+from typing import TYPE_CHECKING
 
+from bftrainer.cli.common import duration
 from bftrainer.model.trainer import TrainerSpec
 from bftrainer.study.arguments import spec_of
 from bftrainer.study.directory import StudyDirectory
 from bftrainer.study.parameters import CategoricalParameter, Parameter, Scalar
 from bftrainer.study.stored import StoredTrial
 
+if TYPE_CHECKING:
+    from bftrainer.study.plan.document import PlannedStage, StudyPlan
+
 _FAILED = {"worst": "it counts as the worst", "ignore": "another one takes its place"}
 
 
-def first_trial(study: StudyDirectory) -> TrainerSpec:
+def first_trial(study: StudyDirectory, plan: StudyPlan | None = None) -> TrainerSpec:
     """Return a trial's trainer, with parameters that some trial may have."""
     document, rule = study.document, study.document.rule_with()
     if isinstance(document.configurations, tuple):
@@ -22,12 +27,13 @@ def first_trial(study: StudyDirectory) -> TrainerSpec:
         parameters = {name: _example(one) for name, one in document.parameters.items()}
     budget = next((start.budget for start in rule.verdicts((), 1).start), rule.most)
     trial = StoredTrial(number=0, end=None, parameters=parameters, budget=budget)
-    return spec_of(study, trial, budget=budget, most=rule.most)
+    nodes = None if plan is None else plan.stages[0].gpus_per_trial
+    return spec_of(study, trial, budget=budget, most=rule.most, nodes=nodes)
 
 
-def preview_lines(study: StudyDirectory) -> list[tuple[str, str]]:
+def preview_lines(study: StudyDirectory, plan: StudyPlan | None = None) -> list[tuple[str, str]]:
     """Return the study as names and values."""
-    document, spec = study.document, first_trial(study)
+    document, spec = study.document, first_trial(study, plan)
     settings = document.rule_with().describe()
     how = ", ".join(f"{name} {value}" for name, value in settings.items() if name != "name")
     drawn = f"drawn by {document.sampler}, seed {document.seed}"
@@ -44,6 +50,23 @@ def preview_lines(study: StudyDirectory) -> list[tuple[str, str]]:
         ("failed", f"tried again up to {document.retry} times, then {_FAILED[document.failed]}"),
         ("a trial runs", shlex.join((spec.interpreter, spec.script, *spec.args)).strip("' ")),
     ]
+
+
+def plan_lines(plan: StudyPlan | None) -> list[tuple[str, str]]:
+    """Return the stages of a plan."""
+    if plan is None:
+        return []
+    return [
+        ("plan", f"{duration(plan.time_s.mean)}, {plan.cost.mean:.2f}"),
+        *((f"  to {stage.budget}", _stage(stage)) for stage in plan.stages),
+    ]
+
+
+def _stage(stage: PlannedStage) -> str:
+    return (
+        f"{stage.trials} trials on {stage.gpus_per_trial} nodes each, {stage.at_once} at once,"
+        f" {duration(stage.time_s.mean)}"
+    )
 
 
 def _example(one: Parameter) -> Scalar:

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -32,6 +32,9 @@ from bftrainer.study.directory import (
     write_directory,
 )
 
+if TYPE_CHECKING:
+    from bftrainer.study.plan.document import StudyPlan
+
 INTERRUPTED = 128 + 2
 PATIENCE_S = 2.0  # a verb that looks holds the lock for a moment
 START_S = 30.0
@@ -45,6 +48,13 @@ START_S = 30.0
     metavar="DIR",
     help="Where the study is kept, seen by all nodes.  [default: ./NAME.study]",
 )
+@click.option(
+    "--plan",
+    "plan_path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Carry out this plan, as 'study plan --json' prints it.",
+)
 @click.option("--dry-run", is_flag=True, help="Check everything and print what would be done.")
 @click.option("--detach", is_flag=True, help="Go on in the background; see 'study status'.")
 @json_option
@@ -57,6 +67,7 @@ def run(
     script: str | None,
     args: tuple[str, ...],
     directory: Path | None,
+    plan_path: Path | None,
     socket_name: str | None,
     *,
     dry_run: bool,
@@ -68,13 +79,18 @@ def run(
     {lr} in ARGS stands for the parameter lr. To go on, the study's name or directory suffices.
     """
     study, is_new = _study_of(study_name, script, args, directory)
+    plan = None if plan_path is None else _plan_of(study, plan_path)
     if dry_run:
-        _print_dry_run(study, is_new=is_new, as_json=as_json)
+        _print_dry_run(study, plan, is_new=is_new, as_json=as_json)
         return ExitCode.OK
     if is_new:
         _checks(study)
         connect(socket_name).status()  # before anything is written
         write_directory(study)
+    if plan is not None:
+        from bftrainer.cli.study.planned import keep_plan  # noqa: PLC0415
+
+        keep_plan(study, plan)
     if detach:
         return _detach(study, socket_name)
     return _run(study, socket_name, as_json=as_json)
@@ -108,17 +124,25 @@ def _checks(study: StudyDirectory) -> tuple[str, ...]:
     return check_trial(first_trial(study))
 
 
-def _print_dry_run(study: StudyDirectory, *, is_new: bool, as_json: bool) -> None:
-    from bftrainer.cli.study.preview import first_trial, preview_lines  # noqa: PLC0415
+def _plan_of(study: StudyDirectory, path: Path) -> StudyPlan:
+    from bftrainer.cli.study.planned import plan_for  # noqa: PLC0415
+
+    return plan_for(study, path)
+
+
+def _print_dry_run(
+    study: StudyDirectory, plan: StudyPlan | None, *, is_new: bool, as_json: bool
+) -> None:
+    from bftrainer.cli.study.preview import first_trial, plan_lines, preview_lines  # noqa: PLC0415
 
     checks = _checks(study)
     if as_json:
         said: dict[str, Any] = {"study": study.study_id, "directory": str(study.path)}
         said |= {"is_new": is_new, "document": study.document.model_dump(mode="json")}
-        said |= {"spec": encode(first_trial(study)), "checks": list(checks)}
+        said |= {"spec": encode(first_trial(study, plan)), "checks": list(checks)}
         print_json({"schema": schema("study-dry-run"), **said})
         return
-    for name, value in preview_lines(study):
+    for name, value in [*preview_lines(study, plan), *plan_lines(plan)]:
         click.echo(f"{name:<12} {shown(value)}")
     for check in checks:
         click.echo(f"ok           {shown(check)}")

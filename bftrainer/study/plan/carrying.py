@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bftrainer.study.plan.document import PlannedStage, StudyPlan
+from bftrainer.study.plan.document import StudyPlan
 from bftrainer.study.trials import Rule, Stage, Trial, Verdicts
 
 
@@ -50,16 +50,13 @@ class Carried:
             ),
         )
 
-    def nodes_of(self, trial: Trial) -> int:
-        """Return the size of a trial at its present budget."""
-        return self._planned(trial.bracket, trial.budget).gpus_per_trial
+    def nodes_of(self, bracket: int, budget: int) -> int:
+        """Return the size of a trial that has a budget."""
+        return self.plan.stages[self._stage(bracket, budget)].gpus_per_trial
 
     def describe(self) -> Mapping[str, Any]:
         """Return the rule's name and settings."""
         return self.rule.describe()
-
-    def _planned(self, bracket: int, budget: int) -> PlannedStage:
-        return self.plan.stages[self._stage(bracket, budget)]
 
     def _stage(self, bracket: int, budget: int) -> int:
         """Return which stage a budget belongs to; one that is not planned to the last below it.

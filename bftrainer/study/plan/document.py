@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -15,8 +15,8 @@ from bftrainer.study.plan.exact import exact
 from bftrainer.study.plan.greedy import Reading, greedy
 from bftrainer.study.plan.naive import naive
 from bftrainer.study.plan.scaling import Scaling
-from bftrainer.study.plan.staging import RungStage, experiment_of
 from bftrainer.study.plan.stage_cost import Costs, Planned
+from bftrainer.study.plan.staging import RungStage, experiment_of
 from bftrainer.study.plan.static import static
 
 NAME: Final = "study-plan"  # of the document
@@ -98,9 +98,7 @@ class PlanRequest:
     @property
     def costs(self) -> Costs:
         """Costs of all plans."""
-        return Costs(
-            experiment_of(self.stages), self.scaling, self.cloud, self.samples, self.seed
-        )
+        return Costs(experiment_of(self.stages), self.scaling, self.cloud, self.samples, self.seed)
 
 
 def plan_study(request: PlanRequest) -> StudyPlan | None:
@@ -172,7 +170,7 @@ def _amount(samples: Floats) -> Amount:
     )
 
 
-def fastest_in_words(request: PlanRequest) -> tuple[float, float]:
+def soonest(request: PlanRequest) -> tuple[float, float]:
     """Return how soon the study can end at all, and the least cost of that."""
     costs = request.costs
     quickest = costs.predict((request.most,) * len(request.stages))
@@ -186,8 +184,3 @@ def is_for(plan: StudyPlan, stages: tuple[RungStage, ...]) -> bool:
         RungStage(bracket=s.bracket, budget=s.budget, trials=s.trials, units=s.units)
         for s in plan.stages
     )
-
-
-def with_scaling(plan: StudyPlan, scaling: Scaling) -> StudyPlan:
-    """Return the plan with another profile."""
-    return replace(plan, scaling=scaling)

@@ -42,6 +42,8 @@ def exact(costs: Costs, deadline_s: float, most: int) -> Planned | None:
     Returns:
         None: no plan is in time.
     """
+    if deadline_s <= 0.0:
+        return None
     options = [options_of(costs, i, most) for i in range(len(costs.experiment))]
     known = _known(costs, options, deadline_s, most)
     lower = grid(costs, options, deadline_s, rounds_up=False)

@@ -42,9 +42,7 @@ def rung_stages(rule: Rule) -> tuple[RungStage, ...]:
         name = rule.describe()["name"]
         raise ValueError(f"{name} has no stages that all trials end together")  # noqa: TRY004
     return tuple(
-        RungStage(
-            bracket=number, budget=rung.budget, trials=rung.trials, units=rung.budget - below
-        )
+        RungStage(bracket=number, budget=rung.budget, trials=rung.trials, units=rung.budget - below)
         for number, rungs in enumerate(brackets)
         for rung, below in zip(rungs, [0, *(r.budget for r in rungs)], strict=False)
         if rung.trials > 0

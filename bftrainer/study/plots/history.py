@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bftrainer.study.plots.material import Material
-from bftrainer.study.plots.style import BEST, beside, plain, rung_colours, time_axis
+from bftrainer.study.plots.style import BEST, beside, plain, rung_colours, text, time_axis
 
 MOST_SHADES = 9  # in the legend
 
@@ -36,7 +36,7 @@ def draw(figure: Any, found: Material) -> None:
         times.append(found.duration_s / unit_s)
         bests.append(bests[-1])
     axes.step(times, bests, where="post", color=BEST, linewidth=1.5, label="best so far")
-    axes.set_ylabel(f"{summary.metric} (to {summary.direction})")
+    axes.set_ylabel(f"{text(summary.metric)} (to {summary.direction})")
     axes.set_title("Values reported")
     beside(axes, None if len(colours) <= MOST_SHADES else f"darker: more {summary.unit}")
     plain(axes)

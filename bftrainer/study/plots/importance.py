@@ -63,12 +63,21 @@ def importances(found: Material) -> dict[str, float]:
 def draw(figure: Any, found: Material) -> None:
     """Draw a bar per parameter."""
     shares, axes = importances(found), figure.subplots()
+    axes.set_title("Importance of the parameters")
+    if not shares:
+        axes.set_axis_off()
+        axes.text(
+            0.5,
+            0.5,
+            f"fewer than {LEAST} trials have values",
+            ha="center",
+            transform=axes.transAxes,
+        )
+        return
     names = list(shares)[::-1]
     bars = axes.barh(names, [shares[name] for name in names], color=ACTIVE, height=0.6)
     axes.bar_label(bars, labels=[f"{shares[name]:.2f}" for name in names], padding=3)
-    axes.set(title="Importance of the parameters", xlim=(0.0, 1.12))
+    axes.set_xlim(0.0, 1.12)
     axes.set_xlabel(f"share of what sets the best {TOP:.0%} of the trials apart")
-    if not shares:
-        axes.text(0.5, 0.5, f"fewer than {LEAST} trials have values", ha="center")
     plain(axes)
     axes.grid(visible=False, axis="y")

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bftrainer.columns import shown
 from bftrainer.simulate.canvas import matplotlib
 from bftrainer.study.parameters import CategoricalParameter, Parameter, Scalar
 from bftrainer.study.plots.material import Material
-from bftrainer.study.plots.style import BEST, OTHERWISE
+from bftrainer.study.plots.style import BEST, OTHERWISE, text
 
 TICKS = 5
 FAINT = 0.3  # opacity of lines when there are many
@@ -38,7 +37,7 @@ class Scale:
     def ticks(self) -> list[tuple[float, str]]:
         """Return places and labels."""
         if self.choices:
-            return [(self.place(one), shown(str(one))) for one in self.choices]
+            return [(self.place(one), text(one)) for one in self.choices]
         places = [k / (TICKS - 1) for k in range(TICKS)] if self.high > self.low else [0.5]
         return [(at, f"{self._value(at):.3g}") for at in places]
 
@@ -97,7 +96,7 @@ def _axes(axes: Any, scales: Sequence[Scale], names: Sequence[str]) -> None:
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.7},
                 zorder=4,
             )
-    axes.set_xticks(range(len(names)), [shown(name) for name in names])
+    axes.set_xticks(range(len(names)), [text(name) for name in names])
     axes.set_yticks([])
     axes.set_xlim(-0.35, len(names) - 0.8)
     axes.spines[:].set_visible(False)

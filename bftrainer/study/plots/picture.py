@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from bftrainer.columns import shown
 from bftrainer.errors import BftError, ExitCode, UsageError
 from bftrainer.simulate.canvas import new_canvas
 from bftrainer.study.plots import history, importance, parallel, rungs
 from bftrainer.study.plots.material import Material
-from bftrainer.study.plots.style import OTHERWISE
+from bftrainer.study.plots.style import OTHERWISE, text
 
 KINDS: Final[Mapping[str, Callable[[Any, Material], None]]] = {
     "history": history.draw,
@@ -44,7 +43,7 @@ def draw(found: Material, kind: str | None, path: Path) -> None:
     figure = new_canvas(ONE if kind else ALL, OTHERWISE)
     summary = found.summary
     figure.suptitle(
-        f"{shown(summary.name)}: {len(summary.trials)} trials, rule {summary.rule['name']}, "
+        f"{text(summary.name)}: {len(summary.trials)} trials, rule {summary.rule['name']}, "
         f"{summary.state}, {summary.node_s / 3600.0:.3g} node-hours"
     )
     if kind:

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bftrainer.columns import shown
 from bftrainer.simulate.canvas import matplotlib
 from bftrainer.study.plots.material import Material
 
 OTHERWISE = "print the numbers with 'bftrainer study export'"
 BEST, POOL, ACTIVE, PALE = "#D55E00", "#009E73", "#0072B2", "#BBBBBB"
+
+
+def text(words: object) -> str:
+    """Return a user's words as matplotlib shows them, not as a formula."""
+    return shown(str(words)).replace("$", r"\$")
 
 
 def rung_colours(budgets: Sequence[int]) -> dict[int, Any]:

@@ -37,7 +37,7 @@ class Asha:
     def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
         """Promote, then start; at the end stop whoever nobody can promote any more."""
         budgets = [rung.budget for rung in ladder(self.trials, self.least, self.most, self.eta)]
-        up = dict(self._promotable(trials, budgets))
+        up = dict(self.promotable(trials, budgets))
         grow = dict(list(up.items())[: max(room, 0)])
         missing = self.trials - len(trials)
         starts = max(min(missing, room - len(grow)), 0)
@@ -57,7 +57,7 @@ class Asha:
         """Return name and settings."""
         return {"name": "asha", **asdict(self)}
 
-    def _promotable(self, trials: Sequence[Trial], budgets: list[int]) -> Iterator[tuple[int, int]]:
+    def promotable(self, trials: Sequence[Trial], budgets: list[int]) -> Iterator[tuple[int, int]]:
         """Yield who may go on and to which budget, highest rung first, best first."""
         at = {trial.number: rung_of(trial, budgets) for trial in trials}
         waiting = {trial.number for trial in trials if trial.stage is Stage.WAITING}

@@ -38,20 +38,21 @@ class Pbt:
         )
 
     def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
-        """Stop the worst, let the others go on, start what is missing of the population."""
+        """Stop the worst, start what is missing, then let who has trained least go on."""
         stop = self._worst(trials)
-        waiting = [
-            trial for trial in trials if trial.stage is Stage.WAITING and trial.number not in stop
-        ]
-        grow = {trial.number: self._next(trial.budget) for trial in waiting[: max(room, 0)]}
-        room = max(room - len(grow), 0)
+        room = max(room, 0)
         fresh = self.population - sum(trial.parent is None for trial in trials)
         start = [Start(budget=self.interval)] * max(min(fresh, room), 0)
         heirs = self._heirs(trials, stop)
         start += heirs[: room - len(start)]
+        waiting = sorted(
+            (trial.budget, trial.number)
+            for trial in trials
+            if trial.stage is Stage.WAITING and trial.number not in stop
+        )
         living = any(not t.stage.is_over and t.number not in stop for t in trials)
         return Verdicts(
-            grow=grow,
+            grow={number: self._next(budget) for budget, number in waiting[: room - len(start)]},
             stop=stop,
             start=tuple(start),
             is_over=fresh <= 0 and not heirs and not living,

@@ -64,14 +64,14 @@ class Stopping:
                 behind[number] = f"It reported no number at {budgets[rung]}."
                 continue
             insort(seen[rung], value)
-            n = len(seen[rung])
-            best = max(n // self.eta, 1)
-            if value > seen[rung][best - 1]:
-                place = bisect_left(seen[rung], value) + 1
-                behind[number] = (
-                    f"It was {place}. of {n} at {budgets[rung]}, and {best} could go on."
-                )
+            if not self.goes_on(value, seen[rung]):
+                place, n = bisect_left(seen[rung], value) + 1, len(seen[rung])
+                behind[number] = f"Its value was number {place} of {n} at {budgets[rung]}."
         return behind
+
+    def goes_on(self, value: float, seen: Sequence[float]) -> bool:
+        """Tell whether a trial goes on, by all values at its rung in ascending order."""
+        return value <= seen[max(len(seen) // self.eta, 1) - 1]
 
 
 def _arrivals(

@@ -105,7 +105,7 @@ hook: Any = None
 if settings["elastic"]:
     from bftrainer.elastic.hooks.huggingface import ElasticCallback
 
-    hook = ElasticCallback(trainer, bitwise=hooked.bitwise())
+    hook = ElasticCallback(trainer, bitwise=hooked.bitwise(), report="eval_loss")
     trainer.add_callback(hook)
 trainer.add_callback(Watching())
 if settings["patience"]:

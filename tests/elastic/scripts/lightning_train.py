@@ -114,7 +114,7 @@ plugins: list[Any] = [NotingIO()]
 if settings["elastic"]:
     from bftrainer.elastic.hooks.lightning import ElasticCallback, ElasticEnvironment
 
-    hook = ElasticCallback(bitwise=hooked.bitwise())
+    hook = ElasticCallback(bitwise=hooked.bitwise(), report="score")
     plugins += [ElasticEnvironment()]
 out = hooked.directory / "out"
 trainer = lightning.Trainer(

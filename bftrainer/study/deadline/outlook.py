@@ -1,0 +1,137 @@
+"""The probability that a study is done by a deadline, and what makes it high enough. Pure.
+
+Each future of the pool either is enough for the study or is not; the probability is the share that
+is. Reserved nodes are added to every future alike, so that more of them never make it less likely.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bftrainer.study.deadline.finishing import finish_s
+from bftrainer.study.deadline.futures import Drawing, futures
+from bftrainer.study.deadline.history import History
+from bftrainer.study.deadline.work import Work
+
+STEP_S = 60.0  # at least, of the history and of futures
+STEPS = 480  # of a deadline at most
+BEYOND = 3.0  # futures are this many deadlines long
+QUANTILES = (0.5, 0.9, 0.95)  # of the time until the study is done
+INTERVAL = 0.9  # probability that the interval holds
+WORTH = 4.0  # deadlines that a history has to be long, at least
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What is to be expected of a study on the idle nodes of a pool."""
+
+    deadline_s: float
+    now_idle: int
+    probability: float  # that it is done in time, on idle nodes alone
+    low: float  # 90% interval of that: what a history of another such time might have told
+    high: float
+    confidence: float  # that is wanted
+    reserved: int | None  # nodes that make it so likely; None: no number does
+    probability_reserved: float | None  # with those
+    finish_s: Mapping[str, float | None]  # p50, p90, p95; None: beyond the futures
+    beyond_s: float  # how long the futures are
+    least_s: float  # on as many nodes as it can use
+    history_s: float
+
+
+def step_of(deadline_s: float) -> float:
+    """Return the step at which history and futures are looked at."""
+    return max(STEP_S, deadline_s / STEPS)
+
+
+def outlook(
+    work: Work,
+    history: History,
+    *,
+    deadline_s: float,
+    start_up_s: float,
+    now_idle: int,
+    confidence: float,
+    drawing: Drawing,
+) -> Outlook:
+    """Return the outlook of a study that begins now.
+
+    Args:
+        work: of the study.
+        history: of the pool, at steps of ``step_of(deadline_s)``.
+        deadline_s: how long the study may take.
+        start_up_s: from now until the first nodes train.
+        now_idle: nodes that are idle now.
+        confidence: what the reserved nodes are to make of the probability.
+        drawing: of the futures.
+    """
+    step_s, rates = history.step_s, work.rates()
+    left_s = max(0.0, deadline_s - start_up_s)
+    soon, long = (math.ceil(span_s / step_s) + 1 for span_s in (left_s, BEYOND * deadline_s))
+    nodes = futures(history, now_idle, long, drawing)
+    ends_s = start_up_s + finish_s(nodes, rates, step_s)
+    in_time = ends_s <= deadline_s
+    probability = float(in_time.mean())
+    low, high = interval(in_time.reshape(drawing.groups, drawing.each))
+
+    def with_reserved(reserved: int) -> float:
+        return float((finish_s(nodes[:, :soon] + reserved, rates, step_s) <= left_s).mean())
+
+    reserved = _least_reserved(with_reserved, work.most_nodes, confidence)
+    late = [float(np.quantile(ends_s, share, method="higher")) for share in QUANTILES]
+    return Outlook(
+        deadline_s=deadline_s,
+        now_idle=now_idle,
+        probability=probability,
+        low=low,
+        high=high,
+        confidence=confidence,
+        reserved=reserved,
+        probability_reserved=None if reserved is None else with_reserved(reserved),
+        finish_s={
+            f"p{round(100 * share)}": end_s if end_s < math.inf else None
+            for share, end_s in zip(QUANTILES, late, strict=True)
+        },
+        beyond_s=BEYOND * deadline_s,
+        least_s=work.least_s() + start_up_s,
+        history_s=history.duration_s,
+    )
+
+
+def interval(in_time: NDArray[np.bool_]) -> tuple[float, float]:
+    """Return the interval of a share, of whether each future (columns) of each group is in time.
+
+    From how much the groups differ beyond the chances of so few futures, on the scale of
+    asin(sqrt(share)), on which that spread does not depend on the share.
+    """
+    share, each = in_time.mean(axis=1), in_time.shape[1]
+    chance = float((share * (1.0 - share)).mean()) / (each - 1)
+    spread = math.sqrt(max(0.0, float(share.var(ddof=1)) - chance) + chance / len(share))
+    middle = float(in_time.mean())
+    slope = 2.0 * math.sqrt(max(middle * (1.0 - middle), 1.0 / in_time.size))
+    reach = NormalDist().inv_cdf(0.5 + INTERVAL / 2.0) * spread / slope
+    at = math.asin(math.sqrt(middle))
+    low, high = max(0.0, at - reach), min(math.pi / 2.0, at + reach)
+    return math.sin(low) ** 2, math.sin(high) ** 2
+
+
+def _least_reserved(
+    with_reserved: Callable[[int], float], most: int, confidence: float
+) -> int | None:
+    """Return the fewest nodes that are enough, by bisection; None: ``most`` are not."""
+    if with_reserved(most) < confidence:
+        return None
+    low, high = -1, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        if with_reserved(middle) >= confidence:
+            high = middle
+        else:
+            low = middle
+    return high

@@ -1,0 +1,169 @@
+"""What ``bench_rungs.py`` plays: rules on LCDB's curves, variants of others, and a toy for pbt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Final
+
+import numpy as np
+
+from _bench.lcdb import ETA, DataSet
+from bftrainer.study.playing import Curve, Parent, Played, play
+from bftrainer.study.rungs.asha import Asha
+from bftrainer.study.rungs.hyperband import Hyperband
+from bftrainer.study.rungs.median import Median
+from bftrainer.study.rungs.none import Full
+from bftrainer.study.rungs.pbt import Pbt
+from bftrainer.study.rungs.sha import Sha
+from bftrainer.study.rungs.standing import best_first, rung_of
+from bftrainer.study.rungs.stopping import Stopping
+from bftrainer.study.trials import Rule, Trial
+
+TRIALS: Final = 128
+WORKERS: Final = 8
+SEEDS: Final = (0, 1, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankShare(Stopping):
+    """Stops as Ray Tune 2.60 and Syne Tune 0.16 do: by the share of better values."""
+
+    def goes_on(self, value: float, seen: Sequence[float]) -> bool:
+        """Go on with at most 1 / eta better; the first one does."""
+        return len(seen) == 1 or sum(one < value for one in seen) / len(seen) <= 1 / self.eta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capped(Asha):
+    """Promotes at most floor(n / eta) of a rung altogether, not just from its top."""
+
+    def promotable(self, trials: Sequence[Trial], budgets: list[int]) -> Iterator[tuple[int, int]]:
+        """Leave out who comes too late."""
+        left: dict[int, int] = {}
+        for number, budget in Asha.promotable(self, trials, budgets):
+            if budget not in left:
+                rung = budgets.index(budget) - 1
+                reached = [t for t in trials if rung_of(t, budgets) >= rung]
+                beyond = sum(rung_of(t, budgets) > rung for t in trials)
+                left[budget] = len(best_first(reached, budgets[rung])) // self.eta - beyond
+            left[budget] -= 1
+            if left[budget] >= 0:
+                yield number, budget
+
+
+Make = Callable[[int, int], Rule]
+RULES: Final[Mapping[str, Make]] = {
+    "stopping": lambda n, most: Stopping(trials=n, most=most, eta=ETA),
+    "stopping, share of better ones": lambda n, most: RankShare(trials=n, most=most, eta=ETA),
+    "asha": lambda n, most: Asha(trials=n, most=most, eta=ETA),
+    "asha, floor(n / eta) in all": lambda n, most: Capped(trials=n, most=most, eta=ETA),
+    "sha": lambda n, most: Sha(trials=n, most=most, eta=ETA),
+    "hyperband": lambda n, most: Hyperband(trials=n, most=most, eta=ETA),
+    "median": lambda n, most: Median(trials=n, most=most),
+    "none": lambda n, most: Full(trials=n, most=most),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """What a rule is worth on some data sets, means over sets and orders."""
+
+    regret: float  # of the best complete trial against the best of all at the last anchor
+    error: float  # standard error of the regret
+    resource: float  # units trained, of all units in full
+    complete: float  # share of the trials
+    took: float  # time, of the time that all in full take
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[float, float, float, float]]) -> Worth:
+        """Return the means."""
+        regrets, *others = zip(*rows, strict=True)
+        resource, complete, took = (fmean(column) for column in others)
+        error = float(np.std(regrets)) / math.sqrt(len(rows))
+        return cls(
+            regret=fmean(regrets), error=error, resource=resource, complete=complete, took=took
+        )
+
+
+def play_on(data: DataSet, rule: Rule, order: Sequence[int]) -> Played:
+    """Play a rule on a data set's configurations in an order."""
+    return play(rule, lambda number, _: data.curve(order[number]), WORKERS)
+
+
+def worth(sets: Sequence[DataSet], make: Make, seeds: Sequence[int] = SEEDS) -> Worth:
+    """Play a rule on each data set in each order."""
+    rows = []
+    for data in sets:
+        for seed in seeds:
+            order = data.order(seed, TRIALS)
+            played = play_on(data, make(len(order), data.most), order)
+            best = min(data.errors[one][-1] for one in order)
+            found = played.best[0] if played.best else 1.0
+            full = len(order) * data.most
+            rows.append(
+                (
+                    found - best,
+                    played.units / full,
+                    len(played.complete) / len(order),
+                    played.took_s / math.ceil(len(order) / WORKERS) / data.most,
+                )
+            )
+    return Worth.of(rows)
+
+
+# ---- pbt: Jaderberg et al. 2017, section 4.1 ---------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Toy:
+    """Ascends 1.2 - a^2 - b^2 by the gradient of 1.2 - h * a^2 - (1 - h) * b^2; h is searched."""
+
+    h: float
+    states: tuple[tuple[float, float], ...]  # by units
+
+    def curve(self) -> Curve:
+        loss = [(units, a * a + b * b - 1.2) for units, (a, b) in enumerate(self.states)]
+        return Curve(points=tuple(loss[1:]))
+
+
+def toy(rule: Rule, seed: int) -> tuple[float, float]:
+    """Return the least loss, -1.2 at best, and the units trained."""
+    known: dict[int, _Toy] = {}
+
+    def draw(number: int, parent: Parent | None) -> Curve:
+        chance = np.random.default_rng([seed, number])
+        h, states = float(chance.uniform(0, 1)), [(0.9, 0.9)]
+        if parent is not None:
+            inherited = known[parent.number]
+            h = float(np.clip(inherited.h + chance.normal(0, 0.3), 0, 1))
+            states = list(inherited.states[: parent.units + 1])
+        while len(states) <= rule.most:
+            a, b = states[-1]
+            states.append((a - 0.02 * 2 * h * a, b - 0.02 * 2 * (1 - h) * b))
+        known[number] = _Toy(h, tuple(states))
+        return known[number].curve()
+
+    played = play(rule, draw, WORKERS)
+    return min(trial.values[-1].value for trial in played.complete), played.units
+
+
+def toys(most: int = 60) -> dict[str, Rule]:
+    """Return the rules that play the toy."""
+    return {
+        "pbt": Pbt(population=16, interval=most // 10, most=most),
+        "asha": Asha(trials=64, most=most),
+        "none": Full(trials=16, most=most),
+    }
+
+
+def drawn_curve(number: int, _: Any = None, most: int = 27) -> Curve:
+    """A learning curve that falls by a power, with noise."""
+    chance = np.random.default_rng([17, number])
+    end, speed = chance.uniform(0, 1), chance.uniform(0.3, 2.3)
+    units = np.arange(1, most + 1)
+    values = end + (1 - end) / (1 + units) ** speed + chance.normal(0, 0.01, most)
+    points = zip(units.tolist(), values.tolist(), strict=True)
+    return Curve(points=tuple(points), unit_s=float(chance.uniform(0.5, 2)))

@@ -1,0 +1,116 @@
+"""``bftrainer study plan``: tables, the document, and every mistake by its code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bftrainer.cli.main import main
+from bftrainer.cli.study.amounts import parse_price, parse_time
+from bftrainer.errors import ExitCode, UsageError
+
+Output = pytest.CaptureFixture[str]
+PRICED = ("--deadline", "20m", "--price", "12.24/h", "--gpus-per-instance", "4")
+
+
+def study(directory: Path, **keys: Any) -> str:
+    path = directory / "resnet.yaml"
+    body = {
+        "parameters": {"lr": {"type": "float", "low": 0.001, "high": 0.3, "log": True}},
+        "rule": {"name": "sha", "trials": 27, "least": 1, "most": 27, "eta": 3},
+        "nodes": "1:32",
+        "unit_s": {"1": 103, "2": 52, "4": 26, "8": 20, "16": 18},
+        **keys,
+    }
+    path.write_text(json.dumps({k: v for k, v in body.items() if v is not None}))
+    return str(path)
+
+
+def refused(capsys: Output, *words: str) -> str:
+    assert main(["study", "plan", *words]) != ExitCode.OK
+    return capsys.readouterr().err
+
+
+def test_the_table_has_every_stage_and_planner(tmp_path: Path, capsys: Output) -> None:
+    argv = ["study", "plan", study(tmp_path), *PRICED, "--init", "15s", "--scale", "15s"]
+    assert main(argv) == ExitCode.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:4] == ["STAGE", "TRIALS", "EPOCHS", "GPUS/TRIAL"]
+    assert [line.split()[1] for line in lines[1:5]] == ["27", "9", "3", "1"]
+    assert lines[5].startswith("total")
+    planners = {line.split()[0]: line.split() for line in lines if line}
+    assert planners["exact"][3] == "0.0%"
+    assert float(planners["static"][2]) > float(planners["exact"][2])
+
+
+def test_the_document(tmp_path: Path, capsys: Output) -> None:
+    assert main(["study", "plan", study(tmp_path), *PRICED, "--spread", "0", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema"] == "bftrainer/study-plan/1"
+    assert (found["study"], found["deadline_s"], found["in_time"]) == ("resnet", 1200.0, 1.0)
+    assert found["bound"] == pytest.approx(found["cost"]["mean"])
+    assert found["time_s"]["mean"] <= 1200.0
+    assert [stage["budget"] for stage in found["stages"]] == [1, 3, 9, 27]
+    assert all(stage["instances"] == -(-stage["gpus"] // 4) for stage in found["stages"])
+
+
+def test_a_profile_is_in_samples(tmp_path: Path, capsys: Output) -> None:
+    profile = tmp_path / "profile.json"
+    profile.write_text(json.dumps({"sizes": [1, 2], "samples_per_s": [100.0, 200.0]}))
+    argv = [study(tmp_path, unit_s=None), *PRICED, "--profile", str(profile)]
+    assert "error BFT-1644: Budgets are in epochs" in refused(capsys, *argv)
+    argv += ["--epoch-samples", "5200", "--json"]
+    assert main(["study", "plan", *argv]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["scaling"]["unit_s"] == [52.0, 26.0]
+    profile.write_text(json.dumps({"sizes": [1, 2], "samples_per_s": [100.0, 0.0]}))
+    assert "BFT-" in refused(capsys, *argv)
+
+
+def test_an_impossible_deadline_names_the_fastest_plan(tmp_path: Path, capsys: Output) -> None:
+    argv = [study(tmp_path), "--deadline", "5m", "--price", "12.24"]
+    said = refused(capsys, *argv)
+    assert (
+        "error BFT-1641: No plan with at most 64 instances ends within 5m00s: the fastest" in said
+    )
+    assert "costs" in said
+
+
+@pytest.mark.parametrize(
+    ("keys", "code"),
+    [
+        ({"unit_s": None}, "BFT-1643"),
+        ({"unit_s": {"one": 3.0}}, "BFT-1644"),
+        ({"unit_s": {"1": -3.0}}, "BFT-1644"),
+        ({"rule": {"name": "asha", "trials": 27, "least": 1, "most": 27, "eta": 3}}, "BFT-1645"),
+    ],
+)
+def test_studies_that_cannot_be_planned(
+    keys: dict[str, Any], code: str, tmp_path: Path, capsys: Output
+) -> None:
+    assert f"error {code}: " in refused(capsys, study(tmp_path, **keys), *PRICED)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90.0), ("45s", 45.0), ("20m", 1200.0), ("1h30m", 5400.0), ("1.5h", 5400.0),
+     ("2d", 172_800.0)],
+)  # fmt: skip
+def test_times(text: str, seconds: float) -> None:
+    assert parse_time(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "5x", "-5m", "m", "1m1h", "٣m", "1e3"])
+def test_no_times(text: str) -> None:
+    with pytest.raises(UsageError, match="BFT-1642"):
+        parse_time(text)
+
+
+def test_prices() -> None:
+    assert parse_price("12.24/h") == parse_price("12.24") == 12.24
+    assert parse_price("0.2/min") == pytest.approx(12.0)
+    for text in ("", "$3", "3/d", "free", "-1/h", "0/h"):
+        with pytest.raises(UsageError, match="BFT-1642"):
+            parse_price(text)

@@ -1,0 +1,141 @@
+"""What is kept of reported metrics, a trial's parameters, and an Optuna objective's view."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from bftrainer import process
+from bftrainer.elastic import control, params, reporting
+from bftrainer.elastic.errors import ElasticError
+from bftrainer.elastic.hooks import optuna
+from bftrainer.elastic.protocol import MAX_REPORTS, Report
+from bftrainer.elastic.reporting import Reports
+from trainers.command.lines import Place, parse_line, value_in
+
+CHOSEN = {"lr": 0.1, "layers": 3, "act": "relu", "bias": True}
+
+
+def at(samples: int, value: float = 0.0, *, epoch: int = 0) -> Report:
+    return Report(value=value, samples=samples, epoch=epoch)
+
+
+def test_a_report_replaces_the_one_at_its_place_and_all_after_it() -> None:
+    reports = Reports()
+    for one in (at(10), at(20), at(30), at(20, 1.0)):
+        reports.add(one)
+    assert reports.kept == (at(10), at(20, 1.0))
+    for one in (at(0, epoch=2), at(0, epoch=1)):  # a program that counts epochs alone
+        reports = Reports()
+        reports.add(at(0, epoch=1))
+        reports.add(one)
+        assert reports.kept[-1] == one
+        assert len(reports.kept) == one.epoch
+
+
+def test_the_newest_are_kept_and_come_back() -> None:
+    reports, others = Reports(), Reports()
+    for n in range(MAX_REPORTS + 5):
+        reports.add(at(n, -n / 3))
+    assert [r.samples for r in reports.kept] == list(range(5, MAX_REPORTS + 5))
+    others.load_state_dict(json.loads(json.dumps(reports.state_dict())))
+    assert others.kept == reports.kept
+    others.load_state_dict(reporting.NO_REPORTS)
+    assert others.kept == ()
+
+
+@pytest.fixture
+def trial(monkeypatch: pytest.MonkeyPatch) -> optuna.Trial:
+    monkeypatch.setenv("BFT_PARAMETERS", json.dumps(CHOSEN))
+    monkeypatch.setenv("BFT_TRIAL", "17")
+    monkeypatch.setattr(control, "_current", [])
+    return optuna.trial()
+
+
+@pytest.mark.usefixtures("trial")
+def test_parameters_are_read_and_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: Any = params()
+    assert found == CHOSEN
+    with pytest.raises(TypeError):
+        found["lr"] = 0.2
+    monkeypatch.delenv("BFT_PARAMETERS")
+    assert isinstance(params(), Mapping)
+    assert params().get("lr", 0.3) == 0.3
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "{", '{"lr": }', "[" * 100_000])
+def test_what_are_no_parameters_is_said(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BFT_PARAMETERS", text)
+    with pytest.raises(ElasticError) as refused:
+        params()
+    assert refused.value.code == "BFT-1612"
+
+
+def test_an_objective_gets_what_the_study_chose(trial: optuna.Trial) -> None:
+    assert trial.number == 17
+    assert trial.params == CHOSEN
+    assert trial.suggest_float("lr", 1e-5, 1.0, log=True) == 0.1
+    assert repr(trial.suggest_float("layers", 1, 5)) == "3.0"
+    assert repr(trial.suggest_int("layers", 1, 5, step=2)) == "3"
+    assert trial.suggest_categorical("act", ["relu", "tanh"]) == "relu"
+    assert trial.suggest_categorical("bias", (1, 0, True)) is True
+    assert not trial.should_prune()
+
+
+def test_what_the_study_does_not_have_is_refused_by_name(trial: optuna.Trial) -> None:
+    for ask in (trial.suggest_float, trial.suggest_int):
+        with pytest.raises(ElasticError, match=r"'momentum'.*: lr, layers, act, bias") as refused:
+            ask("momentum", 0, 1)
+        assert refused.value.code == "BFT-1613"
+    with pytest.raises(ElasticError, match=r"'relu' for 'act'") as refused:
+        trial.suggest_categorical("act", ["tanh"])
+    assert refused.value.code == "BFT-1613"
+
+
+def test_a_program_s_report_is_a_line_that_its_keeper_reads(
+    trial: optuna.Trial, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trial.report(0.5, 3)
+    assert capsys.readouterr().out == "", "by hand nobody reads it"
+    monkeypatch.setenv("BFT_CONTROL_FILE", "/dev/null")
+    trial.report(1.25e-7, 4)
+    reporting.report(-2)
+    first, second = capsys.readouterr().out.splitlines()
+    before = Place(step=1, samples=2, epoch=3)
+    assert parse_line(first, before) == Place(step=1, samples=2, epoch=4)
+    assert parse_line(second, before) == before
+    assert [float(value_in(line) or "") for line in (first, second)] == [1.25e-7, -2.0]
+    with pytest.raises(ElasticError, match="BFT-1611"):
+        trial.report(float("nan"), 5)
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("BFT value=0.5", "0.5"),
+        ("BFT step=8 value=-1e3 samples=70", "-1e3"),
+        ("BFT value=nan", "nan"),  # whose progress counts, and which is refused by name
+        ("BFT value=epoch=7", "epoch=7"),
+        ("BFT step=8", None),
+    ],
+)
+def test_values_in_lines(line: str, value: str | None) -> None:
+    place = parse_line(line, Place(epoch=1))
+    assert place is not None
+    assert place.epoch == 1
+    assert value_in(line) == value
+
+
+def test_reading_parameters_imports_no_library() -> None:
+    code = (
+        "import sys\nfrom bftrainer import elastic\nfrom bftrainer.elastic.hooks import optuna\n"
+        "elastic.params(), elastic.report, optuna.trial().number\n"
+        "print(sorted({'torch', 'numpy', 'pydantic'} & sys.modules.keys()))\n"
+        "print([n for n in sys.modules if n.partition('.')[0] == 'optuna'])"
+    )
+    done = process.run((sys.executable, "-c", code), timeout_s=60)
+    assert done.stdout.split("\n")[:2] == ["[]", "[]"], done
