@@ -59,6 +59,7 @@ class StudyLoop:
         self._cleaned: set[int] = set()
         self._summary_s = -math.inf
         self._is_away = False
+        self._is_hasty = False  # trials were created and are to be submitted
 
     # ---- turns -----------------------------------------------------------------------
 
@@ -91,8 +92,8 @@ class StudyLoop:
         if self._obey_pause(known):
             return False
         self._refuse_hopeless(known)
-        if missing := [one for one in known if self._is_unsubmitted(one)]:
-            self._actor.submit(missing, rule.most, _sizes(rule))
+        missing = [one for one in known if self._is_unsubmitted(one)]
+        if missing and self._actor.submit(missing, rule.most, _sizes(rule)):
             return False
         verdicts = self._asked(rule, known, view)
         self._act(verdicts, known)
@@ -112,17 +113,15 @@ class StudyLoop:
         self.summarize()
 
     def _look(self) -> StudyView:
-        """Return the daemon's view, as soon as it is another."""
+        """Return the daemon's view: at once if there is something to do, else when it changes."""
         before = self._view
-        seen = None if before is None else before.change
+        seen = None if before is None or self._is_hasty else before.change
         view = self._client.study(self._study.study_id, seen=seen, wait_s=NEWS_S)
+        self._is_hasty = False
         if self._is_away:
             self._is_away = False
             self._events.happened("back", "the daemon is back")
-        if before is None or (view.pool_nodes, view.incarnation) != (
-            before.pool_nodes,
-            before.incarnation,
-        ):
+        if before is None or view.pool_nodes != before.pool_nodes:
             self._events.happened("pool", nodes=view.pool_nodes)
         self._view = view
         return view
@@ -251,6 +250,7 @@ class StudyLoop:
         """Carry the verdicts out; an end is written before the trainer is cancelled."""
         by_number = {one.number: one for one in known}
         self._actor.create(verdicts.start, known)
+        self._is_hasty = bool(verdicts.start)
         for number, budget in verdicts.grow.items():
             self._actor.grow(by_number[number], budget, verdicts.nodes.get(number))
         for number, why in verdicts.stop.items():

@@ -117,12 +117,14 @@ def test_the_worst_quarter_takes_over_from_the_best() -> None:
 
 
 def test_who_was_stopped_is_replaced_later_if_there_was_no_room() -> None:
-    at_first = PBT.verdicts(_population(), 6)
+    at_first = PBT.verdicts(_population(), 0)
+    assert len(at_first.stop) == 2
     assert not at_first.start
     trials = [
         replace(trial, stage=Stage.STOPPED) if trial.number in at_first.stop else trial
         for trial in _population()
     ]
+    assert len(PBT.verdicts(trials, 1).start) == 1
     assert len(PBT.verdicts(trials, 8).start) == 2
 
 

@@ -46,7 +46,7 @@ EVENTS = (
     {"at_s": 1031.0, "event": "grown", "trial": 1, "budget": 3},
     {"at_s": 1041.0, "event": "pool", "nodes": 2},
     {"at_s": 1051.0, "event": "reported", "trial": 1, "units": 3, "value": 0.2},
-    {"at_s": 1051.0, "event": "complete", "trial": 1, "reason": ""},
+    {"at_s": 1056.0, "event": "complete", "trial": 1, "reason": ""},
     {"at_s": 1061.0, "event": "stopped", "trial": 0, "reason": "Its study is over."},
 )
 
@@ -84,7 +84,7 @@ def summary(*rows: TrialRow, direction: str = "minimize") -> StudySummary:
         metric="error",
         direction=direction,
         unit="epochs",
-        rule={"name": "asha"},
+        rule={"name": "asha", "most": 3},
         at_s=2000.0,
         created_s=BEGAN_S,
         pool_nodes=2,
@@ -116,7 +116,7 @@ def test_stays_follow_from_events(found: Material) -> None:
         stay(0, 11, 61, 1, is_active=False),
         stay(1, 1, 21, 1, is_active=True),
         stay(1, 21, 31, 1, is_active=False),
-        stay(1, 31, 51, 3, is_active=True),
+        stay(1, 31, 56, 3, is_active=True),
     }
     assert found.pool == ((0.0, 4), (41.0, 2))
     assert found.duration_s == 61.0  # the study's, not until somebody looked
@@ -132,7 +132,7 @@ def test_an_event_may_be_there_twice_or_missing(found: Material) -> None:
         found.ended,
     )
     lost = [event for event in EVENTS if event["event"] != "started"]
-    assert stay(1, 31, 51, 3, is_active=True) in material(found.summary, PARAMETERS, lost).stays
+    assert stay(1, 31, 56, 3, is_active=True) in material(found.summary, PARAMETERS, lost).stays
 
 
 def test_what_goes_on_is_drawn_until_now() -> None:

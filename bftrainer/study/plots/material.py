@@ -109,7 +109,7 @@ def material(
         summary=summary,
         parameters=parameters,
         reported=tuple(sorted(reported.values(), key=lambda one: one.at_s)),
-        stays=_stays(ordered, began_s, duration_s),
+        stays=_stays(ordered, began_s, duration_s, summary.rule.get("most")),
         ended=tuple(ended.values()),
         pool=tuple((e["at_s"] - began_s, e["nodes"]) for e in ordered if e["event"] == "pool"),
         duration_s=max(1.0, duration_s),
@@ -117,8 +117,9 @@ def material(
 
 
 def _stays(
-    ordered: Sequence[Mapping[str, Any]], began_s: float, duration_s: float
+    ordered: Sequence[Mapping[str, Any]], began_s: float, duration_s: float, most: int | None
 ) -> tuple[Stay, ...]:
+    """Return who trained and who waited when; after the full budget nobody waits."""
     since: dict[int, tuple[float, int, bool]] = {}  # trial -> begin, budget, is active
     stays: list[Stay] = []
 
@@ -142,7 +143,7 @@ def _stays(
             since[event["trial"]] = now_s, event["budget"], True
         elif what == "reported":
             _, budget, is_active = since.get(event["trial"], (now_s, 0, False))
-            if is_active and event["units"] >= budget:
+            if is_active and event["units"] >= budget and budget != most:
                 leave(event["trial"], now_s)
                 since[event["trial"]] = now_s, budget, False
         elif what in _ENDS:

@@ -10,6 +10,7 @@ import io
 import json
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from bftrainer.api.documents import document, listing, schema
 from bftrainer.api.http_protocol import EmbeddedServer, PeerProtocol
 from bftrainer.api.peer import Credentials
 from bftrainer.api.routes import Routes, read_submission
+from bftrainer.api.trials import read_trials, write_trials
 from bftrainer.errors import BftError
+from bftrainer.model.study import TrialTag
 from bftrainer.model.trainer import TrainerSpec
 from bftrainer.model.views import LogFile
 from milp.problem import Curve
@@ -36,6 +39,12 @@ _SPEC = TrainerSpec(
 )  # fmt: skip
 _SUBMISSION = {"schema": schema("submit"), "spec": encode(_SPEC)}
 _BODY = as_json(_SUBMISSION)
+_TRIALS = write_trials(
+    [
+        replace(_SPEC, checkpoint_dir=f"/home/u/{n}", trial=TrialTag(study="s", number=n, most=9))
+        for n in (0, 1)
+    ]
+)
 _CHANGE = as_json({"schema": schema("change"), "change": {"is_held": True, "n_max": 8}})
 
 
@@ -57,6 +66,9 @@ _REQUESTS = (
     b"POST /v1/trainers HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     b"%x\r\n%s\r\n0\r\n\r\n" % (len(_BODY), _BODY),
     _request("GET /v1/nodes") + _request("GET /metrics"),
+    _request("POST /v1/studies/s/trials", as_json(_TRIALS)),
+    _request("GET /v1/studies/s?seen=0&wait_s=0"),
+    _request("GET /v1/studies"),
     _request("GET /v1/account?by=user,day&since=2026-11-24&until=2026-11-24"),
 )
 
@@ -229,6 +241,13 @@ DOORS = (
         call=read_submission,
         refuses_with=(CodecError, BftError),
         inputs=documents(_SUBMISSION).map(as_json) | bytestrings(_BODY),
+        from_bytes=bytes,
+    ),
+    Door(
+        name="api-trials",
+        call=lambda body: read_trials(body, "s"),
+        refuses_with=(CodecError, BftError),
+        inputs=documents(_TRIALS).map(as_json) | bytestrings(as_json(_TRIALS)),
         from_bytes=bytes,
     ),
     Door(

@@ -1,0 +1,96 @@
+"""A plan is carried out on real pools: every rung has its sizes, and takes what was planned."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lsf_adapters.testcluster import Profile
+from tests.integration.lsf_fixtures import PARAMETERS, running_lsf
+from tests.integration.slurm_fixtures import daemon_on, slurm_cluster  # noqa: F401 - a fixture
+from tests.integration.study_fixtures import POLICY, StudyUser
+from tests.support.site import Site
+
+RULE = {"name": "sha", "trials": 4, "least": 1, "most": 4, "eta": 2}
+UNIT_S = {"1": 1.0, "2": 0.55, "4": 0.3}
+START_S = 2.0  # of a trial in a stage: a decision, a pilot, a worker
+# An epoch takes what UNIT_S says; every one is a line: trial, epoch, nodes.
+SCALES = """\
+import os, time
+from pathlib import Path
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from bftrainer import elastic
+
+UNIT_S = {1: 1.0, 2: 0.55, 4: 0.3}
+p, number = elastic.params(), os.environ["BFT_TRIAL"]
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=p["lr"], momentum=0.5)
+x = torch.randn(48, 4)
+data = TensorDataset(x, x.sum(1, keepdim=True))
+run = elastic.Run(model, optimizer, DataLoader(data, batch_size=24, shuffle=True), epochs=1)
+for epoch in run.epochs():
+    for a, b in run.batches():
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(a), b).backward()
+        time.sleep(UNIT_S[run.size] / 2)
+        run.step()
+    with torch.no_grad():
+        value = torch.nn.functional.mse_loss(model(x), data.tensors[1]).item()
+    if run.rank == 0:
+        with Path(os.environ["BFT_EPOCHS_LOG"]).open("a") as log:
+            log.write(f"{number} {epoch} {run.size} {time.time()}\\n")
+    run.report(value)
+"""
+
+
+def planned(user: StudyUser, name: str, deadline: str) -> dict[str, Any]:
+    """Plan a study for four rented nodes, and write the plan."""
+    user.write(name, rule=RULE, nodes="1:4", unit_s=UNIT_S)
+    priced = ("--price", "1/h", "--instances", "4", "--start", f"{START_S}s", "--spread", "0")
+    done = user.does("plan", f"{name}.yaml", "--deadline", deadline, *priced, "--json")
+    assert done.is_ok, done.stderr
+    (user.home / f"{name}.json").write_text(done.stdout)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def carried(user: StudyUser, name: str) -> tuple[dict[int, set[int]], float]:
+    """Carry it out; return the sizes that each rung's epochs had, and how long it took."""
+    done = user.does("run", "--plan", f"{name}.json", f"{name}.yaml", "train.py", timeout_s=240.0)
+    assert done.is_ok, done.stderr
+    sizes: defaultdict[int, set[int]] = defaultdict(set)
+    lines = [line.split() for line in user.epochs_log.read_text().splitlines()]
+    for _, epoch, size, _ in lines:
+        budget = next(b for b in (1, 2, 4) if int(epoch) < b)
+        sizes[budget].add(int(size))
+    return dict(sizes), max(float(line[3]) for line in lines) - user.began_s(name)
+
+
+def check(user: StudyUser, *, deadline: str, late_s: float) -> None:
+    """Plan, carry out, and compare sizes and time."""
+    plan = planned(user, "study", deadline)
+    sizes, took_s = carried(user, "study")
+    print(f"planned {plan['time_s']['mean']:.1f} s, measured {took_s:.1f} s; sizes {sizes}")
+    assert sizes == {s["budget"]: {s["gpus_per_trial"]} for s in plan["stages"]}
+    assert len({s["gpus_per_trial"] for s in plan["stages"]}) > 1
+    trained_s = sum(s["units"] * UNIT_S[str(s["gpus_per_trial"])] for s in plan["stages"])
+    assert trained_s <= took_s <= plan["time_s"]["mean"] + late_s
+    assert [t["stage"] for t in user.summary("study")["trials"]].count("complete") == 1
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with Site.open(tmp_path / "site", n_nodes=4, policy=POLICY) as opened:
+        yield opened
+
+
+def test_on_the_embedded_pool(site: Site, tmp_path: Path) -> None:
+    check(StudyUser(site, tmp_path / "user", SCALES), deadline="9s", late_s=20.0)
