@@ -91,6 +91,7 @@ bench: venv system  ## every benchmark in full, results in bench-out/
 	$(BIN)/python scripts/bench_stragglers.py --json bench-out/stragglers.json
 	$(BIN)/python scripts/bench_own.py --json bench-out/own.json
 	$(BIN)/python scripts/bench_policies.py --json bench-out/policies.json
+	$(BIN)/python scripts/bench_plan.py --json bench-out/plan.json
 
 horovod: venv  ## build Horovod against the torch of .venv, install it there, run its tests
 	scripts/build_horovod.sh $(VENV)

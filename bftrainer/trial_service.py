@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from bftrainer.api.checkpoint_place import check_places
 from bftrainer.api.service import Peer
 from bftrainer.daemon import Daemon
-from bftrainer.model.study import StudyCount, StudyView, TrialView
+from bftrainer.model.study import Seen, StudyCount, StudyView, TrialView
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 from bftrainer.model.views import TrainerView
 
@@ -40,20 +40,27 @@ class DaemonTrials:
             for study, views in found.items()
         )
 
-    def study(self, user: str, study: str) -> StudyView:
-        """Return the trials of a study; none if there is no such study."""
+    def study(self, user: str, study: str, seen: Seen | None = None) -> StudyView:
+        """Return the trials of a study; only what is new to who has seen this daemon's."""
         daemon, plan = self._daemon, self._daemon.seen.plan
+        records = self._records(user, study)
+        is_whole = seen is None or seen.incarnation != daemon.incarnation
+        if seen is not None and not is_whole:
+            new = daemon.trainers.news.since(user, study, seen.change)
+            records = [r for r in records if r.spec.trial and r.spec.trial.number in new]
         return StudyView(
             study=study,
             change=daemon.trainers.news.count(user, study),
             incarnation=daemon.incarnation,
             pool_nodes=len(plan.pool) if plan else 0,
-            trials=tuple(self._view(record) for record in self._records(user, study)),
+            trials=tuple(map(self._view, records)),
+            is_whole=is_whole,
         )
 
-    async def news(self, user: str, study: str, seen: int, limit_s: float) -> None:
-        """Wait until a study has changed since ``change`` was ``seen``, or the time is over."""
-        await self._daemon.trainers.news.wait(user, study, seen, limit_s)
+    async def news(self, user: str, study: str, seen: Seen, limit_s: float) -> None:
+        """Wait until a study is another than it was seen, or the time is over."""
+        if seen.incarnation == self._daemon.incarnation:
+            await self._daemon.trainers.news.wait(user, study, seen.change, limit_s)
 
     def unknown(self, specs: Sequence[TrainerSpec]) -> tuple[TrainerSpec, ...]:
         """Return those that are not submitted yet."""

@@ -15,6 +15,7 @@ class StudyNews:
 
     def __init__(self) -> None:
         self._changes: dict[Key, int] = {}
+        self._last: dict[Key, dict[int, int]] = {}  # of each trial, its last change
         self._waiting: dict[Key, asyncio.Event] = {}
 
     def changed(self, spec: TrainerSpec) -> None:
@@ -22,13 +23,19 @@ class StudyNews:
         if spec.trial is None:
             return
         key = spec.user, spec.trial.study
-        self._changes[key] = self.count(*key) + 1
+        self._changes[key] = count = self.count(*key) + 1
+        self._last.setdefault(key, {})[spec.trial.number] = count
         if (event := self._waiting.pop(key, None)) is not None:
             event.set()
 
     def count(self, user: str, study: str) -> int:
         """Return how often something has changed."""
         return self._changes.get((user, study), 0)
+
+    def since(self, user: str, study: str, seen: int) -> frozenset[int]:
+        """Return the trials that have changed after the count was ``seen``."""
+        last = self._last.get((user, study), {})
+        return frozenset(number for number, count in last.items() if count > seen)
 
     async def wait(self, user: str, study: str, seen: int, limit_s: float) -> None:
         """Wait until the count is another than ``seen``, or the time is over."""

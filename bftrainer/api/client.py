@@ -27,7 +27,7 @@ from bftrainer.api.trials import write_trials
 from bftrainer.errors import BftError, ExitCode
 from bftrainer.model.account import AccountReport
 from bftrainer.model.harm import HarmReport
-from bftrainer.model.study import StudyCount, StudyView, TrialView
+from bftrainer.model.study import Seen, StudyCount, StudyView, TrialView
 from bftrainer.model.trainer import TrainerChange, TrainerSpec
 from bftrainer.model.views import (
     DrainView,
@@ -135,12 +135,13 @@ class Client:
         """Return the user's studies."""
         return self._views(StudyCount, "studies", "/v1/studies")
 
-    def study(self, study: str, *, seen: int | None = None, wait_s: int = 10) -> StudyView:
-        """Return a study's trials; at once, or when ``change`` is another than ``seen``.
+    def study(self, study: str, *, seen: Seen | None = None, wait_s: int = 10) -> StudyView:
+        """Return a study's trials; with ``seen`` those that have changed since, when one has.
 
-        Without a change the answer comes after ``wait_s``, at most 10 s.
+        Without a change the answer comes after ``wait_s``, at most 10 s. Progress is no change.
         """
-        query = "" if seen is None else f"?seen={seen}&wait_s={wait_s}"
+        asked = "" if seen is None else f"?seen={seen.change}&incarnation={seen.incarnation}"
+        query = f"{asked}&wait_s={wait_s}" if asked else ""
         return self._view(StudyView, "study", f"{_study_path(study)}{query}")
 
     def submit_trials(self, specs: Sequence[TrainerSpec]) -> tuple[TrialView, ...]:

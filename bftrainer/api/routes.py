@@ -41,7 +41,7 @@ from bftrainer.api.http_protocol import PEER_KEY
 from bftrainer.api.peer import Credentials, user_name
 from bftrainer.api.privacy import Sight, check_own, for_peer, is_trusted
 from bftrainer.api.service import Peer, Service
-from bftrainer.api.trials import read_trials, read_wait
+from bftrainer.api.trials import read_seen, read_trials, read_wait
 from bftrainer.errors import BftError, ExitCode, UsageError
 from bftrainer.model.account import COLUMNS, Asked
 from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerSpec
@@ -231,10 +231,11 @@ class Routes:
 
     async def _study(self, request: Request) -> Response:
         peer, study = await self._peer(request), str(request.path_params["study"])
-        if (asked := read_wait(request.query_params, NEWS_LIMIT_S)) is not None:
+        if (seen := read_seen(request.query_params)) is not None:
+            limit_s = read_wait(request.query_params, NEWS_LIMIT_S)
             # Without its turn: the user's other requests must not wait for this one.
-            await self._service.trials.news(peer.user, study, *asked)
-        view = partial(self._service.trials.study, peer.user, study)
+            await self._service.trials.news(peer.user, study, seen, limit_s)
+        view = partial(self._service.trials.study, peer.user, study, seen)
         return await self._answer(request, view, partial(document, "study"))
 
     async def _submit_trials(self, request: Request) -> Response:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from bftrainer.model.account import AccountReport, Asked
 from bftrainer.model.harm import HarmReport
-from bftrainer.model.study import StudyCount, StudyView, TrialView
+from bftrainer.model.study import Seen, StudyCount, StudyView, TrialView
 from bftrainer.model.trainer import TrainerChange, TrainerSpec
 from bftrainer.model.views import (
     DrainView,
@@ -40,11 +40,11 @@ class TrialService(Protocol):
     def studies(self, user: str) -> tuple[StudyCount, ...]:
         """Return the user's studies."""
 
-    def study(self, user: str, study: str) -> StudyView:
-        """Return the trials of a study; none if there is no such study."""
+    def study(self, user: str, study: str, seen: Seen | None = None) -> StudyView:
+        """Return the trials of a study; only what is new to who has seen this daemon's."""
 
-    async def news(self, user: str, study: str, seen: int, limit_s: float) -> None:
-        """Wait until a study has changed since ``change`` was ``seen``, or the time is over."""
+    async def news(self, user: str, study: str, seen: Seen, limit_s: float) -> None:
+        """Wait until a study is another than it was seen, or the time is over."""
 
     def unknown(self, specs: Sequence[TrainerSpec]) -> tuple[TrainerSpec, ...]:
         """Return those that are not submitted yet."""

@@ -12,6 +12,7 @@ from typing import Any
 from bftrainer.api.admission import check_spec
 from bftrainer.api.codec import CodecError, decode, encode, parse
 from bftrainer.api.documents import check_schema, schema
+from bftrainer.model.study import Seen
 from bftrainer.model.trainer import TrainerSpec
 
 MOST_AT_ONCE = 1000
@@ -54,12 +55,18 @@ def read_trials(body: bytes, study: str) -> tuple[TrainerSpec, ...]:
     return tuple(specs)
 
 
-def read_wait(query: Mapping[str, str], limit_s: float) -> tuple[int, float] | None:
-    """Return which change was seen last, and how long to wait for another; None: not at all."""
-    seen, wait_s = (_count(query.get(name, "")) for name in ("seen", "wait_s"))
-    if seen is None:
+def read_seen(query: Mapping[str, str]) -> Seen | None:
+    """Return what the client has seen; None: nothing."""
+    change, incarnation = (_count(query.get(name, "")) for name in ("seen", "incarnation"))
+    if change is None or incarnation is None:
         return None
-    return seen, limit_s if wait_s is None else min(limit_s, wait_s)
+    return Seen(change=change, incarnation=incarnation)
+
+
+def read_wait(query: Mapping[str, str], limit_s: float) -> float:
+    """Return how long to wait for something that the client has not seen."""
+    wait_s = _count(query.get("wait_s", ""))
+    return limit_s if wait_s is None else min(limit_s, wait_s)
 
 
 def _count(text: str) -> int | None:

@@ -65,14 +65,28 @@ class TrialView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a client has seen of a study."""
+
+    change: int
+    incarnation: int  # of the daemon that it saw it from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyView:
-    """All trials of a study that the daemon knows, in order of submission."""
+    """The trials of a study that the daemon knows, in order of submission."""
 
     study: str
     change: int  # grows whenever something in it changes; starts anew with the daemon
     incarnation: int  # of the daemon
     pool_nodes: int  # that the daemon may give to trainers now
     trials: tuple[TrialView, ...]
+    is_whole: bool = True  # False: only trials that changed since the client had seen them
+
+    @property
+    def seen(self) -> Seen:
+        """What its reader has seen."""
+        return Seen(change=self.change, incarnation=self.incarnation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

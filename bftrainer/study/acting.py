@@ -60,8 +60,8 @@ class Actor:
 
     def _parameters(
         self, start: Start, number: int, fresh: int, known: Sequence[KnownTrial]
-    ) -> Mapping[str, Scalar] | None:
-        """Return the parameters of a new trial; None: the sampler draws them."""
+    ) -> Mapping[str, Scalar]:
+        """Return the parameters of a new trial."""
         document = self._study.document
         if start.parent is not None:
             parent = next(one for one in known if one.number == start.parent)
@@ -69,7 +69,7 @@ class Actor:
                 parent.stored.parameters, document.parameters, seed=document.seed, number=number
             )
         if not isinstance(document.configurations, tuple):
-            return None
+            return self._storage.draw(number)
         if fresh >= len(document.configurations):
             raise UsageError(
                 "BFT-1634",

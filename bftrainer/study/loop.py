@@ -16,7 +16,7 @@ from bftrainer.api.client import Client
 from bftrainer.api.documents import document as document_of
 from bftrainer.elastic.fence import write_whole
 from bftrainer.errors import BftError, ExitCode
-from bftrainer.model.study import StudyView
+from bftrainer.model.study import StudyView, TrialView
 from bftrainer.study.acting import Actor
 from bftrainer.study.cleaning import drop_checkpoints, keep_newest
 from bftrainer.study.directory import StudyDirectory
@@ -31,8 +31,11 @@ from bftrainer.study.wishes import Wishes, read_wishes
 
 NEWS_S = 1  # how long the daemon may wait for news: so late wishes are seen
 AWAY_S = 0.5  # between two tries while the daemon is away
-SUMMARY_S = 1.0  # between two summaries
+WHOLE_S = 10.0  # progress is no news: so often everything is read again
+SUMMARY_S = 1.0  # between two summaries, or longer if one takes long
+SUMMARY_SHARE = 20.0  # how much longer
 SILENT_S = 5.0  # a trial at its rung whose report has not come by then has reported nothing
+STARTS_AT_ONCE = 50
 HOPELESS = 5  # trials in a row that failed without a report
 PAUSED = "paused"  # note in the storage: trials are held by us
 _ENDS = {Stage.COMPLETE: End.COMPLETE, Stage.STOPPED: End.PRUNED, Stage.FAILED: End.FAIL}
@@ -59,7 +62,10 @@ class StudyLoop:
         self._cleaned: set[int] = set()
         self._summary_s = -math.inf
         self._is_away = False
-        self._is_hasty = False  # trials were created and are to be submitted
+        self._is_hasty = False  # the next turn is not to wait for news
+        self._has_news = True
+        self._known_views: dict[tuple[str, int, int], TrialView] = {}
+        self._whole_s = -math.inf
 
     # ---- turns -----------------------------------------------------------------------
 
@@ -82,8 +88,10 @@ class StudyLoop:
 
     def turn(self) -> bool:
         """Take one turn; return whether the study is over."""
-        view = self._look()
+        view, before = self._look(), self._wishes
         self._wishes = read_wishes(self._study.path)
+        if not (self._has_news or self._silent_since or self._wishes != before):
+            return False
         rule = self._rule()
         known = self._record(self._known(view))
         self._clean(known)
@@ -94,6 +102,7 @@ class StudyLoop:
         self._refuse_hopeless(known)
         missing = [one for one in known if self._is_unsubmitted(one)]
         if missing and self._actor.submit(missing, rule.most, _sizes(rule)):
+            self._is_hasty = True
             return False
         verdicts = self._asked(rule, known, view)
         self._act(verdicts, known)
@@ -112,28 +121,32 @@ class StudyLoop:
             self._obey_pause(known)
         self.summarize()
 
-    def _look(self) -> StudyView:
-        """Return the daemon's view: at once if there is something to do, else when it changes."""
-        before = self._view
-        seen = None if before is None or self._is_hasty else before.change
-        view = self._client.study(self._study.study_id, seen=seen, wait_s=NEWS_S)
-        self._is_hasty = False
+    def _look(self, *, is_whole: bool = False) -> StudyView:
+        """Return what the daemon knows: at once if something is to do, else when it changes."""
+        now_s = time.monotonic()
+        is_whole = is_whole or self._view is None or now_s - self._whole_s >= WHOLE_S
+        seen = None if is_whole or self._view is None else self._view.seen
+        news = self._client.study(
+            self._study.study_id, seen=seen, wait_s=0 if self._is_hasty else NEWS_S
+        )
         if self._is_away:
             self._is_away = False
             self._events.happened("back", "the daemon is back")
-        if before is None or view.pool_nodes != before.pool_nodes:
-            self._events.happened("pool", nodes=view.pool_nodes)
-        self._view = view
-        return view
+        if news.is_whole:
+            self._known_views, self._whole_s = {}, now_s
+        self._known_views |= {one.tag.key: one for one in news.trials}
+        before = self._view
+        if before is None or news.pool_nodes != before.pool_nodes:
+            self._events.happened("pool", nodes=news.pool_nodes)
+        self._has_news = self._is_hasty or news.is_whole or bool(news.trials)
+        self._has_news = self._has_news or before is None or before.pool_nodes != news.pool_nodes
+        self._is_hasty = False
+        self._view = replace(news, trials=tuple(self._known_views.values()))
+        return self._view
 
     def _known(self, view: StudyView) -> tuple[KnownTrial, ...]:
-        """Put storage and daemon together; what a killed loop left half-made is completed."""
+        """Put storage and daemon together."""
         document, stored = self._study.document, self._storage.trials()
-        names = set(document.parameters)
-        half = [one.number for one in stored if one.end is None and set(one.parameters) != names]
-        if half:
-            self._storage.complete(half)
-            stored = self._storage.trials()
         return know(stored, view.trials, unit=document.unit, retry=document.retry)
 
     # ---- what happened -----------------------------------------------------------------
@@ -249,7 +262,8 @@ class StudyLoop:
     def _act(self, verdicts: Verdicts, known: Sequence[KnownTrial]) -> None:
         """Carry the verdicts out; an end is written before the trainer is cancelled."""
         by_number = {one.number: one for one in known}
-        self._actor.create(verdicts.start, known)
+        # The first ones are not to wait until all are drawn.
+        self._actor.create(verdicts.start[:STARTS_AT_ONCE], known)
         self._is_hasty = bool(verdicts.start)
         for number, budget in verdicts.grow.items():
             self._actor.grow(by_number[number], budget, verdicts.nodes.get(number))
@@ -273,13 +287,16 @@ class StudyLoop:
                 keep_newest(self._study.of_trial(one.number))
 
     def _summarize_at_times(self, known: Sequence[KnownTrial]) -> None:
-        if time.monotonic() - self._summary_s >= SUMMARY_S:
+        began_s = time.monotonic()
+        if began_s >= self._summary_s:
             self._write_summary("running", known)
+            took_s = time.monotonic() - began_s
+            self._summary_s = time.monotonic() + max(SUMMARY_S, SUMMARY_SHARE * took_s)
 
     def summarize(self, *, is_over: bool = False) -> StudySummary:
         """Look once more and return what the study has come to by now."""
-        self._view, self._wishes = None, read_wishes(self._study.path)
-        view = self._look()
+        self._wishes = read_wishes(self._study.path)
+        view = self._look(is_whole=True)
         known = self._known(view)
         if not is_over and not any(one.stage is Stage.ACTIVE for one in known):
             is_over = self._asked(self._rule(), known, view).is_over
@@ -293,7 +310,6 @@ class StudyLoop:
             state = "stopped" if self._wishes.is_stopped else "paused"
         summary = summary_of(self._study, self._wishes, state, known, self._view)
         write_whole(self._study.summary, [json.dumps(document_of("study", summary)).encode()])
-        self._summary_s = time.monotonic()
         return summary
 
 

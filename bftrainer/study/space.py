@@ -60,14 +60,3 @@ def sampler_of(name: str, seed: int, number: int) -> optuna.samplers.BaseSampler
         return optuna.samplers.QMCSampler(
             seed=seed, warn_asynchronous_seeding=False, warn_independent_sampling=False
         )
-
-
-def fill_in(trial: optuna.trial.Trial, parameters: Mapping[str, Parameter]) -> None:
-    """Draw the parameters that a trial does not have yet."""
-    for name, one in parameters.items():
-        if isinstance(one, FloatParameter):
-            trial.suggest_float(name, one.low, one.high, log=one.log, step=one.step)
-        elif isinstance(one, IntParameter):
-            trial.suggest_int(name, one.low, one.high, log=one.log, step=one.step)
-        else:
-            trial.suggest_categorical(name, one.choices)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,12 @@ import optuna
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from bftrainer.errors import BftError
 from bftrainer.study.document import StudyDocument
-from bftrainer.study.space import distributions_of, fill_in, sampler_of
+from bftrainer.study.parameters import Scalar
+from bftrainer.study.space import distributions_of, sampler_of
 from bftrainer.study.stored import End, NewTrial, StoredTrial
 
 LOCK_PATIENCE_S = 1.0
@@ -38,7 +39,7 @@ class StudyStorage:
             BftError: BFT-1636, it cannot be read.
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._name, self._document = name, document
+        self._document = document
         self._distributions = distributions_of(document.parameters)
         self._known: dict[int, StoredTrial] = {}  # that have ended
         is_maximized = document.direction == "maximize"
@@ -48,6 +49,7 @@ class StudyStorage:
             with contextlib.suppress(optuna.exceptions.DuplicatedStudyError):
                 self._storage.create_new_study([direction], name)
             self._study_id = self._storage.get_study_id_from_name(name)
+            self._study = optuna.load_study(study_name=name, storage=self._storage)
         except (OSError, ValueError, KeyError) as problem:
             raise BftError(
                 "BFT-1636",
@@ -98,26 +100,36 @@ class StudyStorage:
         if self.note(name) != value:
             self._storage.set_study_user_attr(self._study_id, name, value)
 
+    def draw(self, number: int) -> dict[str, Scalar]:
+        """Return parameters for a trial that is about to be created.
+
+        Optuna's own ``ask`` creates the trial first and then stores one parameter after the other:
+        that is five times as slow, and a killed process leaves half a trial.
+        """
+        sampler = sampler_of(self._document.sampler, self._document.seed, number)
+        study, trial = self._study, create_trial(state=TrialState.RUNNING)
+        sampler.before_trial(study, trial)
+        space = sampler.infer_relative_search_space(study, trial)
+        found = sampler.sample_relative(study, trial, space)
+        return {
+            name: found[name]
+            if space.get(name) == one and name in found
+            else sampler.sample_independent(study, trial, name, one)
+            for name, one in self._distributions.items()
+        }
+
     def create(self, new: NewTrial) -> None:
-        """Create a trial; ``complete`` draws what it lacks."""
-        values = dict(new.parameters or {})
+        """Create a trial, with all that belongs to it in one line of the journal."""
         said = {"budget": new.budget, "bracket": new.bracket, "parent": new.parent}
         if new.nodes is not None:
             said["nodes"] = new.nodes
         template = create_trial(
             state=TrialState.RUNNING,
-            params=values,
-            distributions={name: self._distributions[name] for name in values},
+            params=dict(new.parameters),
+            distributions=self._distributions,
             user_attrs=said,
         )
         self._storage.create_new_trial(self._study_id, template_trial=template)
-
-    def complete(self, numbers: Sequence[int]) -> None:
-        """Draw the parameters of trials that lack some: new ones, and those of a loop killed."""
-        for number in numbers:
-            sampler = sampler_of(self._document.sampler, self._document.seed, number)
-            study = optuna.load_study(study_name=self._name, storage=self._storage, sampler=sampler)
-            fill_in(Trial(study, self._id(number)), self._document.parameters)
 
     def report(self, number: int, values: Mapping[int, float]) -> None:
         """Write values that it lacks, by units."""

@@ -21,11 +21,11 @@ class End(enum.StrEnum):
 class NewTrial:
     """A trial to be created."""
 
+    parameters: Mapping[str, Scalar]
     budget: int  # with which it starts
     bracket: int = 0
     parent: int | None = None
     nodes: int | None = None  # that it starts with, if a plan says so
-    parameters: Mapping[str, Scalar] | None = None  # None: the sampler draws them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -166,6 +166,8 @@ class Large:
 
     start_s: float  # initialisation of an instance, and as long until it is there
     deadline_min: int
+    efficiency: float  # of doubling the GPUs beyond an instance
+    spread: float
     cost: float
     gap: float
     exact_cpu_s: float
@@ -192,6 +194,8 @@ def large(start_s: float, deadline_min: int, efficiency: float, spread: float = 
     return Large(
         start_s=start_s,
         deadline_min=deadline_min,
+        efficiency=efficiency,
+        spread=spread,
         cost=optimum,
         gap=optimum / bound - 1.0,
         exact_cpu_s=at_s[1] - at_s[0],

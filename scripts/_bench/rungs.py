@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Final
 
@@ -75,42 +75,45 @@ class Worth:
     error: float  # standard error of the regret
     resource: float  # units trained, of all units in full
     complete: float  # share of the trials
-    took: float  # time, of the time that all in full take
+    took_s: float  # on the virtual clock
 
     @classmethod
     def of(cls, rows: Sequence[tuple[float, float, float, float]]) -> Worth:
         """Return the means."""
         regrets, *others = zip(*rows, strict=True)
-        resource, complete, took = (fmean(column) for column in others)
+        resource, complete, took_s = (fmean(column) for column in others)
         error = float(np.std(regrets)) / math.sqrt(len(rows))
         return cls(
-            regret=fmean(regrets), error=error, resource=resource, complete=complete, took=took
+            regret=fmean(regrets), error=error, resource=resource, complete=complete, took_s=took_s
         )
 
 
-def play_on(data: DataSet, rule: Rule, order: Sequence[int]) -> Played:
-    """Play a rule on a data set's configurations in an order."""
-    return play(rule, lambda number, _: data.curve(order[number]), WORKERS)
+def play_on(data: DataSet, rule: Rule, order: Sequence[int], spread: float = 0.0) -> Played:
+    """Play a rule on a data set's configurations in an order.
+
+    Their speeds differ by a factor of about 1 + ``spread`` either way.
+    """
+    chance = np.random.default_rng(order[0])
+    units_s = np.exp(chance.normal(0, spread, len(order)))
+    return play(
+        rule,
+        lambda number, _: replace(data.curve(order[number]), unit_s=float(units_s[number])),
+        WORKERS,
+    )
 
 
-def worth(sets: Sequence[DataSet], make: Make, seeds: Sequence[int] = SEEDS) -> Worth:
+def worth(sets: Sequence[DataSet], make: Make, spread: float = 0.0) -> Worth:
     """Play a rule on each data set in each order."""
     rows = []
     for data in sets:
-        for seed in seeds:
+        for seed in SEEDS:
             order = data.order(seed, TRIALS)
-            played = play_on(data, make(len(order), data.most), order)
+            played = play_on(data, make(len(order), data.most), order, spread)
             best = min(data.errors[one][-1] for one in order)
             found = played.best[0] if played.best else 1.0
-            full = len(order) * data.most
-            rows.append(
-                (
-                    found - best,
-                    played.units / full,
-                    len(played.complete) / len(order),
-                    played.took_s / math.ceil(len(order) / WORKERS) / data.most,
-                )
-            )
+            share = len(played.complete) / len(order)
+            resource = played.units / (len(order) * data.most)
+            rows.append((found - best, resource, share, played.took_s))
     return Worth.of(rows)
 
 

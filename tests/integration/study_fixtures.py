@@ -6,13 +6,18 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from bftrainer import process
 from bftrainer.process import Completed
 from tests.support.site import Site
+from tests.support.waiting import wait_for
+
+LOOP, DAEMON, BOTH = "loop", "daemon", "both"  # what is killed
 
 POLICY = """\
 poll_interval_s: 0.2
@@ -51,6 +56,12 @@ for epoch in run.epochs():
             log.write(f"{number} {epoch}\\n")
     run.report(value)
 """
+# Successive halving of six trials: 6 + 3 + 2 epochs in all.
+HALVING = {
+    "rule": {"name": "sha", "trials": 6, "least": 1, "most": 4, "eta": 2},
+    "parallel": 3,
+}
+HALVING_EPOCHS = 11
 BFTRAINER = (sys.executable, "-m", "bftrainer")
 
 
@@ -107,6 +118,47 @@ class StudyUser:
         """Return how often each epoch of each trial was trained."""
         lines = self.epochs_log.read_text().splitlines() if self.epochs_log.exists() else []
         return Counter((int(n), int(epoch)) for n, epoch in (line.split() for line in lines))
+
+
+Kill = tuple[Callable[[StudyUser], bool], str]  # when, and what
+
+
+class Victim:
+    """A study whose loop and daemon are killed and started again."""
+
+    def __init__(self, user: StudyUser, name: str) -> None:
+        self.user, self.name = user, name
+        self.loop = self._start()
+        wait_for((user.home / f"{name}.study" / "study.json").exists, interval_s=0.01)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return self.user.start(self.name, f"{self.name}.yaml", "train.py")
+
+    def run(self, kills: Sequence[Kill]) -> None:
+        """Kill when it is time, start again, and wait for the study's end."""
+        try:
+            for is_time, kind in kills:
+                while not is_time(self.user) and self.loop.poll() is None:
+                    time.sleep(0.005)
+                self._kill(kind)
+            assert self.loop.wait(120) == 0, (self.user.home / f"{self.name}.out").read_text()
+        finally:
+            end(self.loop)
+
+    def _kill(self, kind: str) -> None:
+        if kind in (LOOP, BOTH):
+            end(self.loop)
+        if kind in (DAEMON, BOTH):
+            self.user.site.sidecar.kill()
+            self.user.site.sidecar.start()
+        if kind in (LOOP, BOTH):
+            self.loop = self._start()
+
+
+def end(loop: subprocess.Popen[bytes]) -> None:
+    """Kill a loop."""
+    process.kill_group(loop.pid)
+    loop.wait()
 
 
 def outcome(summary: dict[str, Any]) -> list[tuple[Any, ...]]:

@@ -5,21 +5,32 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from bftrainer.demo.sidecar import DaemonProcess
 from lsf_adapters.testcluster import Profile
+from slurm_plugins.testcluster import FAST_CYCLE
 from tests.integration.lsf_fixtures import PARAMETERS, running_lsf
-from tests.integration.slurm_fixtures import daemon_on, slurm_cluster  # noqa: F401 - a fixture
+from tests.integration.slurm_fixtures import daemon_on, running_cluster
 from tests.integration.study_fixtures import POLICY, StudyUser
 from tests.support.site import Site
 
 RULE = {"name": "sha", "trials": 4, "least": 1, "most": 4, "eta": 2}
-UNIT_S = {"1": 1.0, "2": 0.55, "4": 0.3}
-START_S = 2.0  # of a trial in a stage: a decision, a pilot, a worker
+UNIT_S = {"1": 1.0, "2": 0.55, "3": 0.4, "4": 0.3}
+BATCH_POLICY = """\
+poll_interval_s: 0.5
+requests_per_minute: 1000
+min_gap_s: 2
+gap_margin_s: 1
+reserve_nodes_per_type: 0
+join_window_s: 0.5
+hold_idle_s: 10
+"""
+EMBEDDED_S, BATCH_S = 2.0, 4.0  # of a trial in a stage: a decision, a pilot, a worker
 # An epoch takes what UNIT_S says; every one is a line: trial, epoch, nodes.
 SCALES = """\
 import os, time
@@ -28,7 +39,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 from bftrainer import elastic
 
-UNIT_S = {1: 1.0, 2: 0.55, 4: 0.3}
+UNIT_S = {1: 1.0, 2: 0.55, 3: 0.4, 4: 0.3}
 p, number = elastic.params(), os.environ["BFT_TRIAL"]
 torch.manual_seed(0)
 model = torch.nn.Linear(4, 1)
@@ -51,11 +62,14 @@ for epoch in run.epochs():
 """
 
 
-def planned(user: StudyUser, name: str, deadline: str) -> dict[str, Any]:
+Note = Callable[[str, object], None]
+
+
+def planned(user: StudyUser, name: str, start_s: float) -> dict[str, Any]:
     """Plan a study for four rented nodes, and write the plan."""
     user.write(name, rule=RULE, nodes="1:4", unit_s=UNIT_S)
-    priced = ("--price", "1/h", "--instances", "4", "--start", f"{START_S}s", "--spread", "0")
-    done = user.does("plan", f"{name}.yaml", "--deadline", deadline, *priced, "--json")
+    priced = ("--price", "1/h", "--instances", "4", "--start", f"{start_s}s", "--spread", "0")
+    done = user.does("plan", f"{name}.yaml", "--deadline", f"{3 * start_s + 3}s", *priced, "--json")
     assert done.is_ok, done.stderr
     (user.home / f"{name}.json").write_text(done.stdout)
     found: dict[str, Any] = json.loads(done.stdout)
@@ -74,11 +88,12 @@ def carried(user: StudyUser, name: str) -> tuple[dict[int, set[int]], float]:
     return dict(sizes), max(float(line[3]) for line in lines) - user.began_s(name)
 
 
-def check(user: StudyUser, *, deadline: str, late_s: float) -> None:
+def check(user: StudyUser, note: Note, *, start_s: float, late_s: float) -> None:
     """Plan, carry out, and compare sizes and time."""
-    plan = planned(user, "study", deadline)
+    plan = planned(user, "study", start_s)
     sizes, took_s = carried(user, "study")
-    print(f"planned {plan['time_s']['mean']:.1f} s, measured {took_s:.1f} s; sizes {sizes}")
+    note("planned_s", plan["time_s"]["mean"])
+    note("measured_s", took_s)
     assert sizes == {s["budget"]: {s["gpus_per_trial"]} for s in plan["stages"]}
     assert len({s["gpus_per_trial"] for s in plan["stages"]}) > 1
     trained_s = sum(s["units"] * UNIT_S[str(s["gpus_per_trial"])] for s in plan["stages"])
@@ -92,5 +107,40 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield opened
 
 
-def test_on_the_embedded_pool(site: Site, tmp_path: Path) -> None:
-    check(StudyUser(site, tmp_path / "user", SCALES), deadline="9s", late_s=20.0)
+def test_on_the_embedded_pool(site: Site, tmp_path: Path, record_property: Note) -> None:
+    user = StudyUser(site, tmp_path / "user", SCALES)
+    check(user, record_property, start_s=EMBEDDED_S, late_s=20.0)
+
+
+def on(daemon: DaemonProcess, base: Path) -> StudyUser:
+    """Return a user of a daemon that is on another batch system: only its client is used."""
+    return StudyUser(cast("Site", daemon), base / "user", SCALES)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_on_slurm(tmp_path: Path, record_property: Note) -> None:
+    cycle = {"bf_interval_s": 2, "scheduler_parameters": FAST_CYCLE}
+    with (
+        running_cluster(n_nodes=4, **cycle) as cluster,
+        daemon_on(cluster, tmp_path, BATCH_POLICY) as daemon,
+    ):
+        check(on(daemon, tmp_path), record_property, start_s=BATCH_S, late_s=60.0)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_on_the_stand_in_of_lsf(tmp_path: Path, record_property: Note) -> None:
+    profile = dataclasses.replace(Profile.FAST, mbd_sleep_s=1.0, new_job_sched_delay_s=None)
+    with running_lsf(dialect="ibm", n_nodes=4, parameters=PARAMETERS, profile=profile) as cluster:
+        daemon = DaemonProcess(
+            tmp_path / "state",
+            batch_system="lsf",
+            batch_options=cluster.config.batch_options(),
+            policy=BATCH_POLICY,
+        )
+        daemon.start()
+        try:
+            check(on(daemon, tmp_path), record_property, start_s=BATCH_S, late_s=60.0)
+        finally:
+            daemon.stop()

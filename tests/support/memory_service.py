@@ -30,7 +30,7 @@ from bftrainer.harm.report import make_report
 from bftrainer.harm.slo import Rule
 from bftrainer.model.account import AccountReport, Asked
 from bftrainer.model.harm import HarmReport
-from bftrainer.model.study import StudyCount, StudyView, TrialView
+from bftrainer.model.study import Seen, StudyCount, StudyView, TrialView
 from bftrainer.model.terms import Term
 from bftrainer.model.trainer import (
     TrainerChange,
@@ -60,10 +60,10 @@ class NoTrials:
     def studies(self, user: str) -> tuple[StudyCount, ...]:  # noqa: ARG002
         return ()
 
-    def study(self, user: str, study: str) -> StudyView:  # noqa: ARG002
+    def study(self, user: str, study: str, seen: Seen | None = None) -> StudyView:  # noqa: ARG002
         return StudyView(study=study, change=0, incarnation=3, pool_nodes=0, trials=())
 
-    async def news(self, user: str, study: str, seen: int, limit_s: float) -> None:
+    async def news(self, user: str, study: str, seen: Seen, limit_s: float) -> None:
         """Nothing changes."""
 
     def unknown(self, specs: Sequence[TrainerSpec]) -> tuple[TrainerSpec, ...]:  # noqa: ARG002

@@ -10,7 +10,12 @@ import pytest
 
 from bftrainer.cli.main import main
 from bftrainer.cli.study.amounts import parse_price, parse_time
+from bftrainer.cli.study.base import base_spec
+from bftrainer.cli.study.planned import keep_plan, plan_for, with_plan
 from bftrainer.errors import ExitCode, UsageError
+from bftrainer.study.directory import new_directory, write_directory
+from bftrainer.study.document import read_study
+from bftrainer.study.plan.carrying import Carried
 
 Output = pytest.CaptureFixture[str]
 PRICED = ("--deadline", "20m", "--price", "12.24/h", "--gpus-per-instance", "4")
@@ -114,3 +119,54 @@ def test_prices() -> None:
     for text in ("", "$3", "3/d", "free", "-1/h", "0/h"):
         with pytest.raises(UsageError, match="BFT-1642"):
             parse_price(text)
+
+
+# ---- study run --plan ------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import torch\n")
+    return tmp_path
+
+
+def write_plan(home: Path, capsys: Output, **keys: Any) -> None:
+    assert main(["study", "plan", study(home, **keys), *PRICED, "--json"]) == ExitCode.OK
+    (home / "plan.json").write_text(capsys.readouterr().out)
+
+
+def test_a_dry_run_shows_the_plan(in_home: Path, capsys: Output) -> None:
+    write_plan(in_home, capsys)
+    argv = ["study", "run", "--dry-run", "--plan", "plan.json", "resnet.yaml", "train.py"]
+    assert main(argv) == ExitCode.OK
+    said = capsys.readouterr().out
+    assert "trials 27, 27 at once, nodes 4 each, 28s" in said
+    assert "nodes        4 to 4 for a trial" in said
+    assert not (in_home / "resnet.study").exists()
+
+
+def test_plans_for_other_studies_are_refused(in_home: Path, capsys: Output) -> None:
+    write_plan(in_home, capsys, rule={"name": "sha", "trials": 9, "least": 1, "most": 9, "eta": 3})
+    study(in_home)
+    argv = ["study", "run", "--dry-run", "--plan", "plan.json", "resnet.yaml", "train.py"]
+    assert main(argv) == ExitCode.VALIDATION_FAILED
+    assert "error BFT-1647: " in capsys.readouterr().err
+    (in_home / "plan.json").write_text('{"schema": "bftrainer/study/1"}')
+    assert main(argv) == ExitCode.USAGE
+    assert "error BFT-1646: plan.json is not a plan: " in capsys.readouterr().err
+    (in_home / "plan.json").unlink()
+    assert main(argv) == ExitCode.USAGE
+    assert "error BFT-1646: plan.json is not a plan: " in capsys.readouterr().err
+
+
+def test_a_study_goes_on_with_its_plan(in_home: Path, capsys: Output) -> None:
+    write_plan(in_home, capsys)
+    document = read_study(in_home / "resnet.yaml")
+    kept = new_directory(in_home / "a.study", document, base_spec(document, "train.py", ()))
+    rule = document.rule_with()
+    assert with_plan(kept)(rule) is rule
+    write_directory(kept)
+    plan = plan_for(kept, in_home / "plan.json")
+    keep_plan(kept, plan)
+    assert with_plan(kept)(rule) == Carried(rule=rule, plan=plan)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,10 @@ from bftrainer.elastic.errors import ElasticError
 from bftrainer.elastic.hooks import optuna
 from bftrainer.elastic.protocol import MAX_REPORTS, Report
 from bftrainer.elastic.reporting import Reports
+from bftrainer.wire.agent_config import AgentConfig
+from bftrainer.wire.keys import generate_pair, save_pair
+from bftrainer.wire.messages import WorkerSaid
+from trainers.agent.link import DaemonLink
 from trainers.command.lines import Place, parse_line, value_in
 
 CHOSEN = {"lr": 0.1, "layers": 3, "act": "relu", "bias": True}
@@ -128,6 +134,39 @@ def test_values_in_lines(line: str, value: str | None) -> None:
     assert place is not None
     assert place.epoch == 1
     assert value_in(line) == value
+
+
+def test_without_a_daemon_an_agent_holds_back_the_newest_reports_alone(tmp_path: Path) -> None:
+    def said(worker_id: str, kind: str, **more: int) -> WorkerSaid:
+        return WorkerSaid(worker_id=worker_id, body={"type": kind, **more})
+
+    pair = generate_pair()
+    save_pair(pair, tmp_path / "agent.key")
+    config = AgentConfig(
+        pilot_id="p1", node="n1", daemon_endpoint="tcp://127.0.0.1:9",
+        daemon_public_key=pair.public, key_file=tmp_path / "agent.key", state_dir=tmp_path,
+    )  # fmt: skip
+
+    async def held_back() -> list[Any]:
+        made = DaemonLink(
+            config, pair, hello=lambda: None, worker_ids=list, ends=list,  # type: ignore[arg-type,return-value]
+            on_order=lambda _: None, on_expired=lambda _: None, on_down=lambda: None,
+        )  # fmt: skip
+        for one in (
+            said("w1", "Reported", generation=1), said("w1", "Saved"),
+            said("w2", "Reported", generation=2), said("w1", "Reported", generation=3),
+            said("w1", "Saved", step=2),
+        ):  # fmt: skip
+            made.report(one)
+        made._connection.close()
+        return made._held_back
+
+    assert asyncio.run(held_back()) == [
+        said("w1", "Saved"),
+        said("w2", "Reported", generation=2),
+        said("w1", "Reported", generation=3),
+        said("w1", "Saved", step=2),
+    ]
 
 
 def test_reading_parameters_imports_no_library() -> None:

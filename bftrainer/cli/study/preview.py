@@ -64,7 +64,7 @@ def plan_lines(plan: StudyPlan | None) -> list[tuple[str, str]]:
 
 def _stage(stage: PlannedStage) -> str:
     return (
-        f"{stage.trials} trials on {stage.gpus_per_trial} nodes each, {stage.at_once} at once,"
+        f"trials {stage.trials}, {stage.at_once} at once, nodes {stage.gpus_per_trial} each,"
         f" {duration(stage.time_s.mean)}"
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 from bftrainer.decide.policies.base import AllocationPolicy
@@ -51,7 +51,7 @@ class StudyReplay(Replay):
         return math.inf
 
     def _turn_over(self) -> bool:
-        """Trials report, wait, grow, stop and start; whether any did."""
+        """Trials report, wait, grow, stop and start; whether that calls for a decision."""
         # An event comes at the very instant, as exactly as a clock of floats can tell.
         reached = [t for t in self._running if t.goal - t.done <= CLOCK_STEP_S * t.rate]
         if not reached and self.trials.every:
@@ -61,15 +61,13 @@ class StudyReplay(Replay):
         self.trials.judge(self._now_s)
         admitted = {t.trainer_id for t in self._running} - ended
         active = self.trials.active
-        self._books.dismiss([t for t in self._stopped(active) if t.trainer_id in admitted])
+        stopped = admitted - {t.trainer_id for t in active}
+        self._books.dismiss([t for t in self._running if t.trainer_id in stopped])
         for trainer in active:
             if trainer.trainer_id not in admitted:
                 self._books.admit(trainer)
+        is_same = not ended and active == self._running  # who reported something goes on
         self._running = active
         if self.trials.over_s is not None:
             self._end_s = self._now_s
-        return True
-
-    def _stopped(self, active: Iterable[SimTrainer]) -> list[SimTrainer]:
-        there = {t.trainer_id for t in active}
-        return [t for t in self._running if t.trainer_id not in there]
+        return not is_same

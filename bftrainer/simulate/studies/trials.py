@@ -104,6 +104,8 @@ class Trials:
     def _start(self, start: Start, now_s: float) -> None:
         if start.parent is not None:
             raise ValueError("what a perturbed configuration would learn is not known")
+        if start.nodes is not None:
+            raise ValueError("trials whose sizes a plan says are not simulated")
         number = len(self.every)
         submission = replace(self.study.trial, name=f"{self.study.trial.name}-{number:05d}")
         seen = Trial(number=number, stage=Stage.ACTIVE, budget=start.budget, bracket=start.bracket)

@@ -314,7 +314,7 @@ for epoch in run.epochs():
     if settings["per_epoch"]:
         scheduler.step()
     if settings["report"] == "all" or (settings["report"] and run.is_first):
-        run.report(-model[0].weight.abs().sum())
+        run.report(-next(model.parameters()).abs().sum())
     note("epoch", epoch=run.epoch, loop=epoch, rank=run.rank)
 
 if run.is_first:

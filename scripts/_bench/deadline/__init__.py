@@ -1,0 +1,1 @@
+"""Parts of ``bench_deadline``: traces, studies, forecasts and how good they are."""
