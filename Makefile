@@ -92,6 +92,7 @@ bench: venv system  ## every benchmark in full, results in bench-out/
 	$(BIN)/python scripts/bench_own.py --json bench-out/own.json
 	$(BIN)/python scripts/bench_policies.py --json bench-out/policies.json
 	$(BIN)/python scripts/bench_plan.py --json bench-out/plan.json
+	$(BIN)/python scripts/bench_hpo.py --json bench-out/hpo.json
 
 horovod: venv  ## build Horovod against the torch of .venv, install it there, run its tests
 	scripts/build_horovod.sh $(VENV)

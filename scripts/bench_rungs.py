@@ -44,7 +44,7 @@ TIMED: Final[Mapping[str, Mapping[str, int]]] = {
     "stopping": {"trials": 1000},
     "median": {"trials": 1000},
     "none": {"trials": 1000},
-    "pbt": {"population": 700, "interval": 3},
+    "pbt": {"population": 700, "interval": 9},
 }
 
 

@@ -67,7 +67,7 @@ RULES: Final = (
 )
 N_MAX: Final = (1, 4, 16, 64)
 LEAST: Final = tuple(
-    Case(name=f"asha from {least} epochs", rule="asha", least=least) for least in (3, 9, 27)
+    Case(name=f"asha from {least} epochs", rule="asha", least=least) for least in (3, 9)
 )
 PARALLEL: Final = tuple(
     Case(name=f"asha, {parallel} at once", rule="asha", parallel=parallel)

@@ -110,6 +110,14 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def test_on_the_embedded_pool(site: Site, tmp_path: Path, record_property: Note) -> None:
     user = StudyUser(site, tmp_path / "user", SCALES)
     check(user, record_property, start_s=EMBEDDED_S, late_s=20.0)
+    # The next one can be planned with what was measured of this one's trials.
+    best = user.summary("study")["trials"][user.summary("study")["best"]]
+    user.write("next", rule=RULE, nodes="1:4")
+    priced = ("--deadline", "1h", "--price", "1/h", "--trainer", best["trainer_id"])
+    done = user.does("plan", "next.yaml", *priced, "--epoch-samples", "48", "--json")
+    assert done.is_ok, done.stderr
+    measured = json.loads(done.stdout)["scaling"]
+    print(measured, best)
 
 
 def on(daemon: DaemonProcess, base: Path) -> StudyUser:

@@ -127,7 +127,9 @@ def _standing(trials: Sequence[Trial], budget: int) -> list[int]:
             )
         )
         value = trial.at(budget)
-        if reached and value is not None:
+        if trial.stage is Stage.FAILED and trial.budget == budget and not reached:
+            found.append((math.inf, trial.number))
+        elif reached and value is not None:
             rank = math.inf if math.isnan(value.value) else value.value
             found.append((rank, trial.number))
     return [number for _, number in sorted(found)]

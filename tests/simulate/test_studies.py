@@ -222,6 +222,35 @@ def test_the_same_study_goes_the_same_way() -> None:
     assert first.figures.preemptions == second.figures.preemptions > 0
 
 
+PHYSICAL = PhysicalCosts(warm_up=constant(3.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "costs"),
+    [
+        *((name, None) for name in ("none", "median", "stopping", "hyperband", "sha", "asha")),
+        *((name, PHYSICAL) for name in ("stopping", "asha")),
+    ],
+)
+def test_on_nodes_that_come_and_go_every_study_ends(name: str, costs: PhysicalCosts | None) -> None:
+    given = study(name, trials=15, parallel=5, n_max=4, cost_s=1.0)
+    spans = [
+        (n, 60.0 * k + 5.0 * n, 60.0 * k + 8.0 * n + 20.0) for n in range(5) for k in range(60)
+    ]
+    run = played(given, trace(*spans), costs=costs)
+    assert run.figures.is_over
+    assert run.figures.preemptions > 0
+    assert {stage.is_over for stage in _ends(run).values()} == {True}
+    told = Counter((one.number, one.units) for one in run.course if one.value is not None)
+    assert set(told.values()) == {1}  # each report is heard once, whatever was lost
+    active = set[int]()
+    for one in run.course:
+        (active.add if one.stage is Stage.ACTIVE else active.discard)(one.number)
+        assert len(active) <= given.parallel
+    trained = {one.number: one.units for one in run.course if one.value is not None}
+    assert run.figures.units * 15 * MOST >= sum(trained.values()) - 1e-6
+
+
 def test_perturbed_trials_are_refused() -> None:
     with pytest.raises(ValueError, match="perturbed"):
         played(study("none", rule=_Perturb()), always(1))

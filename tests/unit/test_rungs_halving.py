@@ -188,7 +188,12 @@ def test_asha_stops_who_waits_once_nobody_below_the_top_can_change_that() -> Non
     assert over.is_over
 
 
-def test_whoever_fails_on_the_way_to_a_rung_has_no_value_there() -> None:
+def test_asha_counts_failed_trials_among_those_at_their_rung() -> None:
+    trials = _trials((W, 1, [0.2]), (F, 1, [None]), (F, 1, [None]))
+    assert Asha(trials=9, most=9).verdicts(trials, 1).grow == {0: 3}
+
+
+def test_whoever_fails_on_the_way_to_a_rung_is_the_last_there() -> None:
     trials = [
         Trial(number=0, stage=F, budget=3, values=(Value(units=2, value=0.1, order=0),)),
         Trial(number=1, stage=F, budget=3, values=(Value(units=3, value=0.2, order=0),)),
@@ -196,7 +201,7 @@ def test_whoever_fails_on_the_way_to_a_rung_has_no_value_there() -> None:
         Trial(number=3, stage=W, budget=3, values=(Value(units=2, value=0.4, order=0),)),
         Trial(number=4, stage=W, budget=3),
     ]
-    assert best_first(trials, 3) == [(0.2, 1), (0.4, 3)]
+    assert best_first(trials, 3) == [(0.2, 1), (0.4, 3), (math.inf, 0)]
     assert best_first(trials, 2) == [(0.1, 0), (0.3, 2), (0.4, 3)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -153,6 +154,15 @@ def test_who_failed_is_not_replaced() -> None:
     ]
     found = PBT.verdicts(trials, 20)
     assert len(found.stop) == len(found.start) == 1
+
+
+def test_nobody_inherits_from_who_diverged() -> None:
+    trials = [
+        replace(trial, values=(Value(units=2, value=math.nan, order=0),)) for trial in _population()
+    ]
+    found = PBT.verdicts(trials, 20)
+    assert not found.stop
+    assert not found.start
 
 
 def test_an_heir_of_somebody_who_trains_ends_with_him() -> None:

@@ -19,7 +19,7 @@ from bftrainer.study.trials import Rule
 
 def plan_for(study: StudyDirectory, path: Path) -> StudyPlan:
     """Return the plan in a file if it is one for this study (BFT-1646, BFT-1647)."""
-    found = _read(path)
+    found = read_plan(path)
     if is_for(found, stages_of(study.document)):
         return found
     raise UsageError(
@@ -39,11 +39,12 @@ def with_plan(study: StudyDirectory) -> Callable[[Rule], Rule]:
     """Return how the study's rule becomes one that carries out the plan, if there is a plan."""
     if not study.plan.exists():
         return lambda rule: rule
-    plan = _read(study.plan)
+    plan = read_plan(study.plan)
     return lambda rule: Carried(rule=rule, plan=plan)
 
 
-def _read(path: Path) -> StudyPlan:
+def read_plan(path: Path) -> StudyPlan:
+    """Return the plan in a file (BFT-1646)."""
     try:
         return view_of(StudyPlan, NAME, parse(path.read_bytes()))
     except (OSError, CodecError, ValueError) as problem:

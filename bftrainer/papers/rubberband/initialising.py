@@ -47,6 +47,11 @@ def _planning(planner: Planner, scaling: Scaling, init_s: float, minutes: int) -
     )  # fmt: skip
 
 
+def tightest(planner: Planner, flat_from: int) -> Planning:
+    """Return the tightest deadline with a profile that ends somewhere."""
+    return _planning(planner, steady(MEAN_S, flat_from), INIT_S[0], TIGHT_MIN)
+
+
 def runs(extent: Points) -> tuple[Planning, ...]:
     """Return each planner, profile, latency and deadline; and more profiles at the tightest."""
     return (

@@ -28,9 +28,9 @@ ASSUMED = {
     "no minimum charge",
     "share": "trials share GPUs equally and rounded down; if there are fewer, one trial after the "
     "other trains on each",
-    "ResNet-101": "the profile is not published: A, B and C are smooth and nearest to five, four "
-    "and none of the rows of Table 2, D was fitted to all of them with the planners in the loop, "
-    "E is the linear program's for three rows",
+    "ResNet-101": "the profile is not published: A is smooth and nearest to static 30 and 40 and "
+    "RubberBand 20 of Table 2, B to five rows, C lies between; D was fitted to all rows with the "
+    "planners in the loop; E is the linear program's for the rows of A",
     "ResNet-50": "not published beyond Table 1 (4 GPUs): the ring of Table 1 with 10 Gbit/s "
     "between instances; or 6% lost with each doubling, on and on; or the same up to some GPUs and "
     "no gain beyond",

@@ -9,6 +9,7 @@ beyond that the samples tell the spread.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,59 +79,55 @@ def simulate(costs: Costs, plan: tuple[int, ...]) -> Drawn:
     """Draw the latency of every task and return the critical paths and what they cost."""
     tasks = tasks_of(costs, plan)
     ends = _ends(costs, plan, tasks)
-    cloud, samples = costs.cloud, ends.shape[1]
-    nothing = np.zeros(samples)
-    began, held = nothing, 0
+    there_s = {task.stage: ends[n] for n, task in enumerate(tasks) if task.kind is Kind.SCALE}
+    ended_s = [ends[n] for n, task in enumerate(tasks) if task.kind is Kind.SYNC]
+    cloud, began_s, held = costs.cloud, np.zeros(ends.shape[1]), 0
+    missing_s = np.zeros_like(began_s)  # of the minimum charge
     born: list[Floats] = []  # when each instance came; oldest first
     times: list[Floats] = []
     paid: list[Floats] = []
-    missing_s = nothing
-    for index, gpus in enumerate(plan):
+    for index, (gpus, end_s) in enumerate(zip(plan, ended_s, strict=True)):
         wanted = cloud.instances(gpus)
-        new = max(0, wanted - held)
-        missing_s = missing_s + _shortfall(born[: max(0, held - wanted)], began, cloud.minimum_s)
-        born = born[max(0, held - wanted) :]
-        there = began
-        for number, task in enumerate(tasks):
-            if task.stage == index and task.kind is Kind.SCALE:
-                there = ends[number]
-            elif task.stage == index and task.kind is Kind.SYNC:
-                ended = ends[number]
-        born += [there] * new
+        new, gone = max(0, wanted - held), max(0, held - wanted)
+        missing_s += _shortfall_s(born[:gone], began_s, cloud.minimum_s)
+        born = [*born[gone:], *[there_s.get(index, began_s)] * new]
         if cloud.billing is Billing.FUNCTION:  # initialisations at their mean
-            used_s = _used_s(costs, index, plan, samples)
+            used_s = _used_s(costs, index, plan)
             paid_s = used_s / cloud.gpus_per_instance + new * cloud.init_s
         else:
-            paid_s = (wanted - new) * (ended - began) + new * (ended - there)
-        times.append(ended - began)
-        paid.append(paid_s * cloud.price_s + new * cloud.data_price)
-        began, held = ended, wanted
-    missing_s = missing_s + _shortfall(born, began, cloud.minimum_s)
+            paid_s = (wanted - new) * (end_s - began_s)
+            paid_s += new * (end_s - there_s.get(index, began_s))
+        times.append(end_s - began_s)
+        paid.append(np.broadcast_to(paid_s, began_s.shape) * cloud.price_s + new * cloud.data_price)
+        began_s, held = end_s, wanted
+    missing_s += _shortfall_s(born, began_s, cloud.minimum_s)
     cost = np.sum(paid, axis=0)
     if cloud.billing is Billing.INSTANCE:
         cost = cost + missing_s * cloud.price_s
-    return Drawn(time_s=began, cost=cost, stage_time_s=np.array(times), stage_cost=np.array(paid))
+    return Drawn(time_s=began_s, cost=cost, stage_time_s=np.array(times), stage_cost=np.array(paid))
 
 
 def _ends(costs: Costs, plan: tuple[int, ...], tasks: list[Task]) -> Floats:
     """Return when each task ends: tasks x samples."""
     ends = np.zeros((len(tasks), _samples(costs)))
     ready: dict[tuple[int, ...], Floats] = {(): np.zeros(ends.shape[1])}
-    inits: dict[int, Floats] = {}
+    drawn: dict[tuple[Kind, int], Floats] = {}
+    new = Counter(task.stage for task in tasks if task.kind is Kind.INIT)
     for number, task in enumerate(tasks):
         if task.before not in ready:
             ready[task.before] = ends[list(task.before)].max(0)
-        took: float | Floats = 0.0
+        ends[number] = ready[task.before]
         if task.kind is Kind.SCALE:
-            took = costs.cloud.scale_s
-        elif task.kind is Kind.INIT:
-            if task.stage not in inits:
-                new = sum(t.kind is Kind.INIT and t.stage == task.stage for t in tasks)
-                inits[task.stage] = _shuffled_init(costs, task.stage, new)
-            took = inits[task.stage][:, task.number]
-        elif task.kind is Kind.TRAIN:
-            took = _train_s(costs, task.stage, plan)[:, task.number]
-        ends[number] = ready[task.before] + took
+            ends[number] += costs.cloud.scale_s
+        elif task.kind is not Kind.SYNC:
+            key = task.kind, task.stage
+            if key not in drawn:
+                drawn[key] = (
+                    _train_s(costs, task.stage, plan)
+                    if task.kind is Kind.TRAIN
+                    else _shuffled_init(costs, task.stage, new[task.stage])
+                )
+            ends[number] += drawn[key][:, task.number]
     return ends
 
 
@@ -143,9 +140,9 @@ def _train_s(costs: Costs, index: int, plan: tuple[int, ...]) -> Floats:
     return costs.tasks_s(index, costs.share(index, plan[index])[0])
 
 
-def _used_s(costs: Costs, index: int, plan: tuple[int, ...], samples: int) -> Floats:
+def _used_s(costs: Costs, index: int, plan: tuple[int, ...]) -> Floats:
     each = costs.share(index, plan[index])[0]
-    return np.broadcast_to(each * _train_s(costs, index, plan).sum(1), (samples,))
+    return np.asarray(each * _train_s(costs, index, plan).sum(1))
 
 
 def _shuffled_init(costs: Costs, index: int, new: int) -> Floats:
@@ -155,7 +152,7 @@ def _shuffled_init(costs: Costs, index: int, new: int) -> Floats:
     return drawn[order]
 
 
-def _shortfall(born: list[Floats], now: Floats, minimum_s: float) -> Floats:
+def _shortfall_s(born: list[Floats], now_s: Floats, minimum_s: float) -> Floats:
     """Return the time that instances which go now are paid for beyond their lives."""
-    missing = [np.maximum(0.0, minimum_s - (now - one)) for one in born]
-    return np.sum(missing, axis=0) if missing else np.zeros_like(now)
+    missing = [np.maximum(0.0, minimum_s - (now_s - one)) for one in born]
+    return np.sum(missing, axis=0) if missing else np.zeros_like(now_s)

@@ -47,6 +47,11 @@ class PlannedStage:
     time_s: Amount
     cost: Amount
 
+    def __post_init__(self) -> None:
+        """Refuse a stage that never ends."""
+        if min(self.trials, self.gpus_per_trial, self.at_once) < 1:
+            raise ValueError("a stage needs trials, GPUs for each, and some that train at once")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rival:
@@ -73,6 +78,11 @@ class StudyPlan:
     rivals: Mapping[str, Rival | None]  # planner -> its plan; None: it has none that is in time
     scaling: Scaling
     cloud: Cloud
+
+    def __post_init__(self) -> None:
+        """Refuse a plan for nothing."""
+        if not self.stages:
+            raise ValueError("a plan needs stages")
 
     @property
     def gpus(self) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ not. Choices are drawn from the study's seed and what the trials show. Pure.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -69,7 +70,7 @@ class Pbt:
         """Return who is to be replaced, if there is somebody to replace him."""
         stop: dict[int, str] = {}
         for budget in {t.budget for t in trials if t.stage is Stage.WAITING}:
-            standing = best_first(trials, budget)
+            standing = self._standing(trials, budget)
             quarter = len(standing) // _QUARTER
             if not self._parents(trials, standing):
                 continue
@@ -82,6 +83,10 @@ class Pbt:
             }
         return stop
 
+    def _standing(self, trials: Sequence[Trial], budget: int) -> list[tuple[float, int]]:
+        """Return who is compared at a budget, best first; whoever failed is not."""
+        return best_first((t for t in trials if t.stage is not Stage.FAILED), budget)
+
     def _heirs(self, trials: Sequence[Trial], stop: Mapping[int, str]) -> list[Start]:
         """Return the trials that are to replace those who were or are stopped."""
         replaced = sum(trial.parent is not None for trial in trials)
@@ -90,7 +95,7 @@ class Pbt:
             return []
         rest = [trial for trial in trials if trial.number not in stop]
         for budget in sorted({trial.budget for trial in trials}, reverse=True):
-            parents = self._parents(rest, best_first(trials, budget))
+            parents = self._parents(rest, self._standing(trials, budget))
             if parents:  # the newest comparison that counts
                 return [self._heir(parents, number) for number in range(replaced, stopped)]
         return []
@@ -101,7 +106,8 @@ class Pbt:
         """Return who of the best quarter has a state with something left to train."""
         if len(standing) < self.minimum:
             return []
-        best = {number for value, number in standing[: len(standing) // _QUARTER]}
+        quarter = standing[: len(standing) // _QUARTER]
+        best = {number for value, number in quarter if value < math.inf}
         return [
             trial
             for trial in trials

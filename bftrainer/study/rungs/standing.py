@@ -40,10 +40,12 @@ def has_reached(trial: Trial, budget: int) -> bool:
 def value_at(trial: Trial, budget: int) -> float | None:
     """Return the value with which a trial is compared at a rung; None: it has not reached it.
 
-    What is not a number (a loss that diverged) counts as infinite, which no rule promotes.
+    Failures and what is not a number (a loss that diverged) count as infinite, which no rule
+    promotes.
     """
     if not has_reached(trial, budget):
-        return None
+        is_lost = trial.stage is Stage.FAILED and trial.budget == budget
+        return math.inf if is_lost else None
     value = newest(trial, budget)
     if value is None:
         return None
