@@ -144,6 +144,7 @@ class StateTransfer:
         self._copy_into_model(found.tensors[:count])
         self.counters = self.state.decode_rest(found.header["structure"], found.tensors[count:])
         if inheriting.is_inherited(found.header):
+            self.state.resume_epoch()  # it would bring the other trial's options later
             own.put_back()
         return found.source
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import trainers.examples
-from bftrainer.elastic.protocol import Entered, Interrupted, Progress, Warm
+from bftrainer.elastic.protocol import Entered, Interrupted, Progress, Report, Reported, Warm
 from bftrainer.runtimes.horovod import BOOTSTRAP
 from tests.elastic.controller import Controller, TemplateProcess
 
@@ -65,6 +65,33 @@ def train(state):
         state.commit()
 
 train(hvd.elastic.TorchState(step=0))
+"""
+
+RUNGS = """\
+import horovod.torch as hvd, os, torch
+from bftrainer import elastic
+hvd.init()
+torch.manual_seed(0)
+model = torch.nn.Linear(1, 1)
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=elastic.params()["lr"], momentum=0.9),
+    named_parameters=model.named_parameters())
+mine = torch.arange(24.0)[hvd.rank()::hvd.size()].reshape(-1, 1) / 24
+
+@hvd.elastic.run
+def train(state):
+    while state.step < int(os.environ["BFT_SAMPLES"]) // 24:
+        optimizer.zero_grad()
+        ((model(mine) - mine) ** 2).mean().backward()
+        optimizer.step()
+        state.step += 1
+        if state.step % 10 == 0:
+            elastic.report(-state.step)
+            state.commit()
+
+state = hvd.elastic.TorchState(model=model, optimizer=optimizer, step=0)
+train(state)
+elastic.report(model.weight)
 """
 
 
@@ -248,6 +275,31 @@ def test_a_script_that_only_looks_for_changes_keeps_its_counters(
     step, seen = json.loads((tmp_path / "seen.json").read_text())
     assert seen == list(range(1, step + 1))
     assert step == finished.step  # as counted by the optimizer: nothing was set back
+
+
+def test_rungs_give_the_bits_and_reports_of_one_go(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    script = tmp_path / "rungs.py"
+    script.write_text(RUNGS)
+
+    def train(directory: Path, *budgets: int) -> tuple[Report, ...]:
+        directory.mkdir()
+        chosen = (("BFT_PARAMETERS", '{"lr": 0.1}'),)
+        with Controller(directory, template) as c:
+            for steps in budgets:
+                length = {"samples": steps * BATCH, "environment": chosen}
+                ids = c.start(BOOTSTRAP, ["0", str(script)], count=2, **length)
+                c.warm(ids)
+                c.form(ids)
+                c.finished()
+                assert not c.workers[ids[1]].all(Reported)
+            return c.workers[ids[0]].all(Reported)[-1].reports
+
+    at_once = train(tmp_path / "at-once", 45)
+    assert train(tmp_path / "rungs", 5, 15, 45) == at_once
+    assert [(r.step, r.samples) for r in at_once] == [(s, s * BATCH) for s in (10, 20, 30, 40, 45)]
+    assert 0.0 < at_once[-1].value < 1.0
 
 
 def test_a_script_without_an_elastic_function_is_told(

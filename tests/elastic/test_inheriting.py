@@ -21,12 +21,12 @@ TRAIN = SCRIPTS / "train_ids.py"
 STEPS = 5
 
 
-def train(c: Controller, trial: str, *, lr: float, epochs: int) -> tuple[int, journal.Entry]:
+def train(c: Controller, trial: str, *, lr: float, **length: int) -> tuple[int, journal.Entry]:
     """Train as a trial; return the process and its result."""
     settings = {"optimizer": "sgd", "lr": lr, "per_epoch": True, "samples": 60}
     study = (("BFT_STUDY", "digits-1"), ("BFT_TRIAL", trial)) if trial else ()
     environment = (("BFT_TEST_DIR", str(c.directory)), ("OMP_NUM_THREADS", "1"), *study)
-    ids = c.start(TRAIN, [json.dumps(settings)], epochs=epochs, environment=environment)
+    ids = c.start(TRAIN, [json.dumps(settings)], environment=environment, **length)
     c.warm(ids)
     c.form(ids)
     c.finished()
@@ -51,6 +51,16 @@ def test_learning_rates_are_the_script_s_where_another_trial_s_state_goes_on(
     assert (found["step"], found["hash"]) == (left["step"], left["hash"])
     (ended,) = (e for e in journal.entries(tmp_path, "end") if e["pid"] == after)
     assert ended["moments"] == left["moments"] > 0
+
+
+def test_the_same_where_the_other_trial_s_budget_ended_within_an_epoch(
+    tmp_path: Path, template: TemplateProcess
+) -> None:
+    with Controller(tmp_path, template) as c:
+        train(c, "0", lr=0.05, samples=48)
+        _, then = train(c, "1", lr=0.02, samples=180)
+    assert then["lr"] == pytest.approx(0.02 * 0.97**3)
+    assert {n for ids in journal.committed_ids(tmp_path).values() for n in ids.values()} == {1}
 
 
 Build = Callable[[torch.optim.Optimizer], Any]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -11,8 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from bftrainer import process
+from bftrainer.cli.main import main
 from bftrainer.process import Completed
 from tests.support.site import Site
 from tests.support.waiting import wait_for
@@ -95,11 +99,19 @@ class StudyUser:
         argv = (*BFTRAINER, "study", *words)
         return process.run(argv, timeout_s=timeout_s, env=self.env, cwd=self.home)
 
+    def says(self, *words: str) -> str:
+        """Return what a verb of ``bftrainer study`` prints, called in this process."""
+        with (
+            contextlib.chdir(self.home),
+            mock.patch.dict(os.environ, self.env, clear=True),
+            contextlib.redirect_stdout(io.StringIO()) as said,
+        ):
+            assert main(["study", *words]) == 0
+        return said.getvalue()
+
     def summary(self, name: str) -> dict[str, Any]:
         """Return what ``study status --json`` says."""
-        done = self.does("status", name, "--json")
-        assert done.is_ok, done.stderr
-        found: dict[str, Any] = json.loads(done.stdout)
+        found: dict[str, Any] = json.loads(self.says("status", name, "--json"))
         return found
 
     def began_s(self, name: str) -> float:

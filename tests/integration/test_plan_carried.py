@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from bftrainer import process
 from bftrainer.demo.sidecar import DaemonProcess
 from lsf_adapters.testcluster import Profile
 from slurm_plugins.testcluster import FAST_CYCLE
@@ -18,6 +19,7 @@ from tests.integration.lsf_fixtures import PARAMETERS, running_lsf
 from tests.integration.slurm_fixtures import daemon_on, running_cluster
 from tests.integration.study_fixtures import POLICY, StudyUser
 from tests.support.site import Site
+from tests.support.waiting import wait_for
 
 RULE = {"name": "sha", "trials": 4, "least": 1, "most": 4, "eta": 2}
 UNIT_S = {"1": 1.0, "2": 0.55, "3": 0.4, "4": 0.3}
@@ -76,9 +78,21 @@ def planned(user: StudyUser, name: str, start_s: float) -> dict[str, Any]:
     return found
 
 
-def carried(user: StudyUser, name: str) -> tuple[dict[int, set[int]], float]:
-    """Carry it out; return the sizes that each rung's epochs had, and how long it took."""
-    done = user.does("run", "--plan", f"{name}.json", f"{name}.yaml", "train.py", timeout_s=240.0)
+def carried(user: StudyUser, name: str, *, is_killed: bool) -> tuple[dict[int, set[int]], float]:
+    """Carry it out; return the sizes that each rung's epochs had, and how long it took.
+
+    If its loop is killed in the first rung, what goes on is not told of the plan again.
+    """
+    words = ["--plan", f"{name}.json", f"{name}.yaml", "train.py"]
+    if is_killed:
+        loop = user.start(name, *words)
+        try:
+            wait_for(user.epochs_log.exists, what="an epoch is trained")
+        finally:
+            process.kill_group(loop.pid)
+            loop.wait()
+        words = [name]
+    done = user.does("run", *words, timeout_s=240.0)
     assert done.is_ok, done.stderr
     sizes: defaultdict[int, set[int]] = defaultdict(set)
     lines = [line.split() for line in user.epochs_log.read_text().splitlines()]
@@ -88,10 +102,12 @@ def carried(user: StudyUser, name: str) -> tuple[dict[int, set[int]], float]:
     return dict(sizes), max(float(line[3]) for line in lines) - user.began_s(name)
 
 
-def check(user: StudyUser, note: Note, *, start_s: float, late_s: float) -> None:
+def check(
+    user: StudyUser, note: Note, *, start_s: float, late_s: float, is_killed: bool = False
+) -> None:
     """Plan, carry out, and compare sizes and time."""
     plan = planned(user, "study", start_s)
-    sizes, took_s = carried(user, "study")
+    sizes, took_s = carried(user, "study", is_killed=is_killed)
     note("planned_s", plan["time_s"]["mean"])
     note("measured_s", took_s)
     assert sizes == {s["budget"]: {s["gpus_per_trial"]} for s in plan["stages"]}
@@ -109,15 +125,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def test_on_the_embedded_pool(site: Site, tmp_path: Path, record_property: Note) -> None:
     user = StudyUser(site, tmp_path / "user", SCALES)
-    check(user, record_property, start_s=EMBEDDED_S, late_s=20.0)
-    # The next one can be planned with what was measured of this one's trials.
-    best = user.summary("study")["trials"][user.summary("study")["best"]]
-    user.write("next", rule=RULE, nodes="1:4")
-    priced = ("--deadline", "1h", "--price", "1/h", "--trainer", best["trainer_id"])
-    done = user.does("plan", "next.yaml", *priced, "--epoch-samples", "48", "--json")
-    assert done.is_ok, done.stderr
-    measured = json.loads(done.stdout)["scaling"]
-    print(measured, best)
+    check(user, record_property, start_s=EMBEDDED_S, late_s=20.0, is_killed=True)
 
 
 def on(daemon: DaemonProcess, base: Path) -> StudyUser:

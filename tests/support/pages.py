@@ -2,8 +2,8 @@
 
 In blocks marked ``sh`` a line that begins with ``$`` is a command; lines up to the next one are
 shown output; after the line ``<!-- not run: REASON -->`` the block is for readers alone. Blocks
-marked ``python`` are files, named by their first line. A paragraph's bold first sentence that
-begins with "Now" is an event: whoever runs the page makes it happen.
+marked ``python`` or ``yaml`` are files, named by their first line. A paragraph's bold first
+sentence that begins with "Now" is an event: whoever runs the page makes it happen.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ _FENCED = re.compile(
     r"^```(?P<kind>\w*)\n(?P<body>.*?)^```$|^\*\*(?P<event>Now .*?)\*\*",
     re.MULTILINE | re.DOTALL,
 )
+FILES = ("python", "yaml")
 # Counts of nodes and workers are claims of the page; other figures are examples.
 _CLAIM = r"running +\d+ +\d+ +1:3|\d+ workers|\d+ nodes?\b|\d+ taken|max_nodes = \d+|t\d+\b"
 _PART = re.compile(rf"(?P<claim>{_CLAIM})|(?P<number>\d[\d.hms]*)|(?P<space>\s+)|(?P<other>.)")
@@ -41,7 +42,7 @@ class Command:
 
 def files(page: str) -> dict[str, str]:
     """Return the page's files by name."""
-    bodies = [found["body"] for found in _FENCED.finditer(page) if found["kind"] == "python"]
+    bodies = [found["body"] for found in _FENCED.finditer(page) if found["kind"] in FILES]
     return {body.partition("\n")[0].removeprefix("# "): body for body in bodies}
 
 

@@ -114,7 +114,7 @@ def test_shell_completion_knows_verbs() -> None:
             "COMP_CWORD": "1",
         },
     )
-    verbs = ["submit", "status", "study", "solve", "site", "simulate"]
+    verbs = ["submit", "study", "status", "solve", "site", "simulate"]
     assert done.stdout.splitlines() == [f"plain,{verb}" for verb in verbs]
 
 

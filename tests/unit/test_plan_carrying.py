@@ -135,10 +135,13 @@ def test_a_plan_is_its_document() -> None:
 
 def test_the_plan_is_the_cheapest_of_all_that_are_shown() -> None:
     plan = planned(Sha(trials=9, least=1, most=9, eta=3), 130.0)
-    assert plan.bound == pytest.approx(plan.cost.mean)
+    few = planned(Sha(trials=9, least=1, most=9, eta=3), 90.0, most=6)
+    for one in (plan, few):
+        assert one.bound == pytest.approx(one.cost.mean)
+        others = [rival for rival in one.rivals.values() if rival is not None]
+        assert min(rival.cost for rival in others) >= one.cost.mean - 1e-6
+    assert max(max(rival.gpus) for rival in few.rivals.values() if rival) <= 6
     assert set(plan.rivals) == {"static", "naive", "greedy-literal", "greedy-repaired"}
-    others = [one.cost for one in plan.rivals.values() if one is not None]
-    assert min(others) >= plan.cost.mean - 1e-6
     assert plan.time_s.mean == pytest.approx(sum(s.time_s.mean for s in plan.stages))
     assert plan.cost.mean == pytest.approx(sum(s.cost.mean for s in plan.stages))
     assert plan.in_time == 1.0

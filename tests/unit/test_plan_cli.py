@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bftrainer.cli.main import main
+from bftrainer.cli.study import plan_input
 from bftrainer.cli.study.amounts import parse_price, parse_time
 from bftrainer.cli.study.base import base_spec
 from bftrainer.cli.study.planned import keep_plan, plan_for, with_plan
 from bftrainer.errors import ExitCode, UsageError
+from bftrainer.model.trainer import (
+    MeasuredCosts,
+    TrainerProgress,
+    TrainerRecord,
+    TrainerSpec,
+    TrainerState,
+)
 from bftrainer.study.directory import new_directory, write_directory
 from bftrainer.study.document import read_study
 from bftrainer.study.plan.carrying import Carried
+from tests.support import pages
 
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "studies.md"
 Output = pytest.CaptureFixture[str]
 PRICED = ("--deadline", "20m", "--price", "12.24/h", "--gpus-per-instance", "4")
 
@@ -74,6 +85,29 @@ def test_a_profile_is_in_samples(tmp_path: Path, capsys: Output) -> None:
     assert "BFT-" in refused(capsys, *argv)
 
 
+def trainer(**fields: Any) -> TrainerRecord:
+    spec = TrainerSpec(name="a", user="u", script="/a.py", epochs=4)
+    return TrainerRecord(
+        trainer_id="t3", spec=spec, state=TrainerState.RUNNING, submitted_s=0.0, **fields
+    )
+
+
+def test_a_measured_trainer_is_a_profile(
+    tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs = MeasuredCosts(samples_per_s_by_size=((1, 100.0), (2, 180.0)))
+    progress = TrainerProgress(total=4 * 3600)
+    record = trainer(costs=costs, progress=progress)
+    client = SimpleNamespace(trainer=lambda _: SimpleNamespace(record=record))
+    monkeypatch.setattr(plan_input, "connect", lambda _: client)
+    argv = [study(tmp_path, unit_s=None), *PRICED, "--trainer", "t3", "--instances", "16"]
+    assert main(["study", "plan", *argv, "--deadline", "2h", "--json"]) == ExitCode.OK
+    scaling = json.loads(capsys.readouterr().out)["scaling"]
+    assert (scaling["gpus"], scaling["unit_s"]) == ([1, 2], [36.0, 20.0])
+    record = trainer()
+    assert "error BFT-1643: Nothing is measured of t3 yet." in refused(capsys, *argv)
+
+
 def test_an_impossible_deadline_names_the_fastest_plan(tmp_path: Path, capsys: Output) -> None:
     argv = [study(tmp_path), "--deadline", "5m", "--price", "12.24"]
     said = refused(capsys, *argv)
@@ -90,6 +124,7 @@ def test_an_impossible_deadline_names_the_fastest_plan(tmp_path: Path, capsys: O
         ({"unit_s": {"one": 3.0}}, "BFT-1644"),
         ({"unit_s": {"1": -3.0}}, "BFT-1644"),
         ({"rule": {"name": "asha", "trials": 27, "least": 1, "most": 27, "eta": 3}}, "BFT-1645"),
+        ({"rule": {"name": "sha", "trials": 10**9, "least": 1, "most": 9, "eta": 3}}, "BFT-1645"),
     ],
 )
 def test_studies_that_cannot_be_planned(
@@ -119,6 +154,19 @@ def test_prices() -> None:
     for text in ("", "$3", "3/d", "free", "-1/h", "0/h"):
         with pytest.raises(UsageError, match="BFT-1642"):
             parse_price(text)
+
+
+def test_the_page_shows_what_is_printed(
+    tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = PAGE.read_text()
+    _, _, rest = page.partition("```yaml\n# resnet.yaml\n")
+    (tmp_path / "resnet.yaml").write_text(rest.partition("```")[0])
+    monkeypatch.chdir(tmp_path)
+    shown = next(one for one in pages.commands(page) if " study plan " in one.text)
+    assert main(shown.text.split()[1:]) == ExitCode.OK
+    assert len(shown.shown) > 10
+    assert shown.is_seen_in(capsys.readouterr().out)  # figures may differ
 
 
 # ---- study run --plan ------------------------------------------------------------------

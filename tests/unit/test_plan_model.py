@@ -74,6 +74,7 @@ def test_sizes_of_a_trial() -> None:
     planned = exact(costs, 5.0, 16)
     assert planned is not None
     assert (planned.gpus, planned.time_s) == ((6,), 4.0)
+    assert exact(costs, 1e6, 1) is None
     with pytest.raises(ValueError, match="n_min"):
         Scaling(gpus=(1,), unit_s=(1.0,), n_min=2, n_max=1)
 
@@ -103,6 +104,13 @@ def test_a_plan_by_hand() -> None:
     # The old instance is paid while the new one comes; both train for 3 s.
     assert (second.time_s, second.cost) == (15.0 + 3.0, 15.0 + 5.0 + 2 * 3.0 + 7.0)
     assert planned.time_s == first.time_s + second.time_s
+
+
+def test_of_equal_prices_the_soonest_is_taken() -> None:
+    costs = Costs((Stage(trials=1, units=3),), HALVING, Cloud(price_h=3600.0))
+    planned = exact(costs, 100.0, 4)
+    assert planned is not None
+    assert (planned.gpus, planned.time_s, planned.cost) == ((4,), 6.0, 24.0)
 
 
 def test_functions_are_paid_while_they_train() -> None:

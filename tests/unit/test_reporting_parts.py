@@ -92,6 +92,36 @@ def test_an_objective_gets_what_the_study_chose(trial: optuna.Trial) -> None:
     assert not trial.should_prune()
 
 
+def objective(trial: Any) -> float:
+    """Return a value as objectives do, from all kinds of parameters."""
+    rate = trial.suggest_float("lr", 1e-5, 1e-1, log=True)
+    width = trial.suggest_int("width", 8, 64, step=8)
+    power = {"one": 1, "two": 2}[trial.suggest_categorical("power", ["one", "two"])]
+    value = 1.0
+    for step in range(3):
+        value *= rate * width**power
+        trial.report(value, step)
+        if trial.should_prune():
+            raise AssertionError
+    return value
+
+
+def test_an_objective_comes_to_the_same_with_optuna_s_trials_and_with_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    theirs: Any = pytest.importorskip("optuna")
+    theirs.logging.set_verbosity(theirs.logging.ERROR)
+    sampler, pruner = theirs.samplers.RandomSampler(seed=3), theirs.pruners.NopPruner()
+    study = theirs.create_study(sampler=sampler, pruner=pruner)
+    study.optimize(objective, n_trials=5)
+    for one in study.trials:
+        monkeypatch.setenv("BFT_PARAMETERS", json.dumps(one.params))
+        monkeypatch.setenv("BFT_TRIAL", str(one.number))
+        ours = optuna.trial()
+        assert objective(ours) == one.value
+        assert (ours.number, ours.params) == (one.number, one.params)
+
+
 def test_what_the_study_does_not_have_is_refused_by_name(trial: optuna.Trial) -> None:
     for ask in (trial.suggest_float, trial.suggest_int):
         with pytest.raises(ElasticError, match=r"'momentum'.*: lr, layers, act, bias") as refused:

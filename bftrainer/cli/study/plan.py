@@ -78,12 +78,16 @@ def plan(study_path: Path, *, as_json: bool, **options: object) -> None:
 def _impossible(request: PlanRequest) -> BftError:
     from bftrainer.study.plan.document import soonest  # noqa: PLC0415
 
-    time_s, cost = soonest(request)
     instances = request.cloud.instances(request.most)
+    if request.most < request.scaling.n_min:
+        cause = f"a trial needs {request.scaling.n_min} GPUs."
+    else:
+        time_s, cost = soonest(request)
+        cause = f"the fastest takes {_exactly(time_s)} and costs {cost:.2f}."
     return UsageError(
         "BFT-1641",
-        f"No plan with at most {instances} instances ends within {duration(request.deadline_s)}: "
-        f"the fastest takes {_exactly(time_s)} and costs {cost:.2f}.",
+        f"No plan with at most {instances} instances ends within {duration(request.deadline_s)}:"
+        f" {cause}",
         "Give it more time with --deadline, or more instances with --instances.",
         exit_code=ExitCode.VALIDATION_FAILED,
     )

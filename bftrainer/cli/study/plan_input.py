@@ -18,6 +18,7 @@ from bftrainer.study.plan.scaling import Draw, Scaling, scaling_of
 from bftrainer.study.plan.staging import RungStage, rung_stages
 from milp.problem import Curve
 
+MOST_STAGES, MOST_TRIALS = 100, 50_000
 HOW = (
     "Write unit_s, the seconds of one unit by nodes, into the study (unit_s: {1: 60, 2: 33}), or"
     " measure: bftrainer profile SCRIPT --table TABLE --out FILE, then --profile FILE; or name a"
@@ -59,13 +60,21 @@ def request_of(path: Path, options: Mapping[str, Any], samples: int) -> PlanRequ
 def stages_of(study: StudyDocument) -> tuple[RungStage, ...]:
     """Return the stages of a study's rule (BFT-1645)."""
     try:
-        return rung_stages(study.rule_with())
+        stages = rung_stages(study.rule_with())
     except ValueError as problem:
         raise UsageError(
             "BFT-1645",
             f"This study cannot be planned: {problem}.",
             "Use the rule sha, hyperband or none; on idle nodes any rule will do, without a plan.",
         ) from problem
+    if len(stages) > MOST_STAGES or sum(stage.trials for stage in stages) > MOST_TRIALS:
+        raise UsageError(
+            "BFT-1645",
+            f"This study cannot be planned: it has more than {MOST_STAGES} stages, or more than"
+            f" {MOST_TRIALS} trials in all of them.",
+            "Plan a smaller one.",
+        )
+    return stages
 
 
 def _scaling(study: StudyDocument, options: Mapping[str, Any]) -> Scaling:

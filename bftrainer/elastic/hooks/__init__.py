@@ -1,4 +1,4 @@
-"""Adapters for the training loops of frameworks: Hugging Face, Lightning.
+"""Adapters for the training loops of Hugging Face and Lightning, and Optuna's objectives.
 
 Each is a module that the script imports; ``bftrainer.elastic`` itself imports none of them, and
 none of the libraries is required. See

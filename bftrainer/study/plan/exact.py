@@ -45,6 +45,8 @@ def exact(costs: Costs, deadline_s: float, most: int) -> Planned | None:
     if deadline_s <= 0.0:
         return None
     options = [options_of(costs, i, most) for i in range(len(costs.experiment))]
+    if not all(options):  # too few GPUs for a trial
+        return None
     known = _known(costs, options, deadline_s, most)
     lower = grid(costs, options, deadline_s, rounds_up=False)
     bound = float(lower.rest(0, 0, np.array([deadline_s]))[0])
@@ -142,8 +144,9 @@ class _Search:
                 return None
             labels = _joined(parts, alike=self.costs.cloud.is_free_to_grow)
             past.append(labels)
-        at = int(np.argmin(labels.cost))
-        cost = float(labels.cost[at])
+        cost = float(labels.cost.min())
+        cheapest = np.flatnonzero(labels.cost <= cost * (1.0 + SLACK))
+        at = int(cheapest[np.argmin(labels.time_s[cheapest])])
         plan: list[int] = []
         for stage in reversed(past):
             plan.append(int(stage.gpus[at]))

@@ -29,13 +29,16 @@ class Reading(enum.StrEnum):
 def greedy(
     costs: Costs, deadline_s: float, most: int, reading: Reading, starts: Sequence[int] = STARTS
 ) -> Planned | None:
-    """Return the best plan from several multiples of the static optimum; None: all are late."""
+    """Return the best plan from several multiples of the static optimum; None: all are late.
+
+    No stage has more than ``most`` GPUs.
+    """
     base = static(costs, deadline_s, most)
     if base is None:
         return None
     found = [base]
     for times in starts:
-        start = costs.predict(tuple(times * gpus for gpus in base.gpus))
+        start = costs.predict(tuple(min(most, times * gpus) for gpus in base.gpus))
         if start.time_s <= deadline_s:
             found.append(descend(costs, deadline_s, start, reading))
     return min(found, key=lambda plan: plan.cost)

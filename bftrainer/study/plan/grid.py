@@ -69,7 +69,7 @@ def _before(
         np.minimum(stay[row], one.cost + _later(after[row], bins(one.length_s)), out=stay[row])
     if rows == 1:
         return stay
-    grow_s = costs.grow_s(rows - 1 if rounds_up else 1)
+    grow_s = _grow_s(costs, rows - 1, rounds_up=rounds_up)
     each_new, each_old = _growing(costs, grow_s)
     count = np.arange(rows)[:, None]
     grown = np.full(after.shape, np.inf)
@@ -79,6 +79,14 @@ def _before(
     here = np.minimum.accumulate(stay, axis=0)
     here[:-1] = np.minimum(here[:-1], least_above[1:] + count[:-1] * each_old)
     return here
+
+
+def _grow_s(costs: Costs, most: int, *, rounds_up: bool) -> float:
+    """Return a bound of how long growing takes, by however many."""
+    if costs.cloud.init_spread == 0.0:
+        return costs.grow_s(1)
+    each = [costs.grow_s(new) for new in range(1, most + 1)]
+    return max(each) if rounds_up else min(each)
 
 
 def _growing(costs: Costs, grow_s: float) -> tuple[float, float]:

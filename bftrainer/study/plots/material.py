@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -63,8 +64,8 @@ class Material:
 
     @property
     def with_values(self) -> list[TrialRow]:
-        """Trials that have reported something, best last."""
-        rows = [row for row in self.summary.trials if row.value is not None]
+        """Trials that have reported a number, best last."""
+        rows = [r for r in self.summary.trials if r.value is not None and math.isfinite(r.value)]
         sign = 1.0 if self.is_maximized else -1.0
         return sorted(rows, key=lambda row: sign * (row.value or 0.0))
 
@@ -93,7 +94,7 @@ def material(
             value=event["value"],
         )
         for event in reversed(ordered)
-        if event["event"] == "reported"
+        if event["event"] == "reported" and math.isfinite(event["value"])
     }
     ended = {
         event["trial"]: Ended(

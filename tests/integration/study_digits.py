@@ -1,0 +1,43 @@
+"""A trial that the tests of real studies run: a small network on handwritten digits."""
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn import functional as F  # noqa: N812 - its customary name
+from torch.utils.data import DataLoader, TensorDataset
+
+from bftrainer import elastic
+
+p = elastic.params()
+torch.set_num_threads(1)
+torch.manual_seed(0)
+pixels, labels = load_digits(return_X_y=True)
+x = torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
+y = torch.tensor(labels)
+order = torch.randperm(len(x))
+train, test = order[:1437], order[1437:]
+width = int(p.get("width", 16))
+model = nn.Sequential(
+    nn.Conv2d(1, width, 3, padding=1),
+    nn.ReLU(),
+    nn.Conv2d(width, width, 3, padding=1),
+    nn.ReLU(),
+    nn.MaxPool2d(2),
+    nn.Flatten(),
+    nn.Dropout(float(p.get("dropout", 0.0))),
+    nn.Linear(width * 16, 10),
+)
+optimizer = torch.optim.SGD(
+    model.parameters(), lr=float(p.get("lr", 0.1)), momentum=float(p.get("momentum", 0.9))
+)
+loader = DataLoader(TensorDataset(x[train], y[train]), batch_size=64, shuffle=True)
+run = elastic.Run(model, optimizer, loader, epochs=18)
+for _epoch in run.epochs():
+    model.train()
+    for a, b in run.batches():
+        optimizer.zero_grad()
+        F.cross_entropy(model(a), b).backward()
+        run.step()
+    model.eval()
+    with torch.no_grad():
+        run.report(F.cross_entropy(model(x[test]), y[test]).item())
