@@ -111,18 +111,15 @@ def _beside(measured: Measured, sets: Sequence[DataSet], seeds: Sequence[int]) -
 
 
 def _toy(measured: Measured) -> None:
-    """Play the toy of population based training."""
+    """Play the toy of ``pbt``."""
     rows = []
     for name, rule in rungs.toys().items():
         found = [rungs.toy(rule, seed) for seed in range(10)]
         loss, units = (fmean(column) for column in zip(*found, strict=True))
-        rows.append((name, f"{loss:.3f}", f"{units:.0f}"))
+        rows.append((name, f"{loss:.4f}", f"{units:.0f}"))
     measured.results["toy"] = rows
-    measured.table(
-        "Toy of Jaderberg et al. 2017 (least loss possible: -1.2), 10 seeds",
-        ("rule", "loss", "units"),
-        rows,
-    )
+    title = "Descent on a noisy parabola in 100 steps, its rate searched; 10 seeds"
+    measured.table(title, ("rule", "loss", "units"), rows)
 
 
 @dataclass(slots=True)

@@ -19,10 +19,9 @@ from bftrainer.study.directory import StudyDirectory
 from bftrainer.study.events import Events
 from bftrainer.study.known import KnownTrial
 from bftrainer.study.outcome import parameters_line
-from bftrainer.study.parameters import Scalar
 from bftrainer.study.perturbing import perturbed
 from bftrainer.study.storage import StudyStorage
-from bftrainer.study.stored import NewTrial
+from bftrainer.study.stored import NewTrial, Scalar
 from bftrainer.study.trials import Start
 
 AT_ONCE = 250  # trials of one request

@@ -16,8 +16,7 @@ from bftrainer.errors import UsageError
 from bftrainer.model.study import TrialTag
 from bftrainer.model.trainer import TrainerSpec
 from bftrainer.study.directory import StudyDirectory
-from bftrainer.study.parameters import Scalar
-from bftrainer.study.stored import StoredTrial
+from bftrainer.study.stored import Scalar, StoredTrial
 
 _PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 

@@ -16,8 +16,8 @@ from bftrainer.study.parameters import (
     FloatParameter,
     IntParameter,
     Parameter,
-    Scalar,
 )
+from bftrainer.study.stored import Scalar
 
 MOST = 10_000
 Configuration = Mapping[str, Scalar]

@@ -7,25 +7,27 @@ every trial is made of, so that the study can go on without the user's YAML and 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING
 
 from bftrainer.api.codec import CodecError, decode, encode, parse
 from bftrainer.elastic.fence import write_whole
 from bftrainer.errors import BftError, ExitCode, UsageError
-from bftrainer.journal.lock import InstanceLock
 from bftrainer.model.trainer import TrainerSpec
-from bftrainer.study.document import StudyDocument
+
+if TYPE_CHECKING:
+    from bftrainer.study.document import StudyDocument
 
 SUFFIX = ".study"
 FILE = "study.json"
 LOCK = "loop.lock"
+SUMMARY = "summary.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ class StudyDirectory:
     @property
     def summary(self) -> Path:
         """What ``status`` shows, as the loop last wrote it."""
-        return self.path / "summary.json"
+        return self.path / SUMMARY
 
     @property
     def events(self) -> Path:
@@ -110,6 +112,11 @@ def read_directory(path: Path) -> StudyDirectory:
         UsageError: BFT-1633, there is none.
         BftError: BFT-1636, it cannot be read.
     """
+    # Imported here: verbs that only look are fast without.
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    from bftrainer.study.document import StudyDocument  # noqa: PLC0415
+
     try:
         said = parse((path / FILE).read_bytes())
         return StudyDirectory(
@@ -120,18 +127,23 @@ def read_directory(path: Path) -> StudyDirectory:
             created_s=float(said["created_s"]),
         )
     except FileNotFoundError as problem:
-        raise UsageError(
-            "BFT-1633",
-            f"There is no study in {path}.",
-            "Begin one with 'bftrainer study run STUDY.yaml SCRIPT', or name its directory.",
-            exit_code=ExitCode.NOT_FOUND,
-        ) from problem
+        raise no_study(path) from problem
     except (OSError, CodecError, ValidationError, KeyError, TypeError) as problem:
         raise BftError(
             "BFT-1636",
             f"The study in {path} cannot be read: {problem}.",
             "It was written by another release, or is damaged: begin another one.",
         ) from problem
+
+
+def no_study(path: Path) -> UsageError:
+    """Return that there is no study in a directory."""
+    return UsageError(
+        "BFT-1633",
+        f"There is no study in {path}.",
+        "Begin one with 'bftrainer study run STUDY.yaml SCRIPT', or name its directory.",
+        exit_code=ExitCode.NOT_FOUND,
+    )
 
 
 def check_same(found: StudyDirectory, wanted: StudyDirectory) -> None:
@@ -155,6 +167,8 @@ def check_same(found: StudyDirectory, wanted: StudyDirectory) -> None:
 @contextlib.contextmanager
 def only_loop(path: Path) -> Iterator[None]:
     """Hold the study's lock; BFT-1631 if another loop runs it."""
+    from bftrainer.journal.lock import InstanceLock  # noqa: PLC0415 - loads SQLAlchemy
+
     try:
         lock = InstanceLock.acquire(path, may_be_shared=True, name=LOCK)
     except BftError as error:
@@ -174,9 +188,10 @@ def only_loop(path: Path) -> Iterator[None]:
 def is_running(path: Path) -> bool:
     """Whether a loop runs the study."""
     try:
-        with only_loop(path):
-            return False
-    except BftError as error:
-        if error.code != "BFT-1631":
-            raise
+        with (path / LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
         return True
+    return False

@@ -23,10 +23,10 @@ from bftrainer.study.parameters import (
     DeclaredParameter,
     FloatParameter,
     IntParameter,
-    Scalar,
     Strict,
 )
 from bftrainer.study.rungs.registry import rule_of
+from bftrainer.study.stored import Scalar
 from bftrainer.study.trials import Rule
 
 CODE, RULE_CODE = "BFT-1621", "BFT-1622"

@@ -22,7 +22,7 @@ from bftrainer.study.cleaning import drop_checkpoints, keep_newest
 from bftrainer.study.directory import StudyDirectory
 from bftrainer.study.events import Events
 from bftrainer.study.known import KnownTrial, know
-from bftrainer.study.outcome import StudySummary, best_of, row_of, rungs_of
+from bftrainer.study.outcome import LEFT, RUNNING, StudySummary, best_of, with_trials
 from bftrainer.study.plan.carrying import Carried
 from bftrainer.study.storage import StudyStorage
 from bftrainer.study.stored import End
@@ -289,7 +289,7 @@ class StudyLoop:
     def _summarize_at_times(self, known: Sequence[KnownTrial]) -> None:
         began_s = time.monotonic()
         if began_s >= self._summary_s:
-            self._write_summary("running", known)
+            self._write_summary(RUNNING, known)
             took_s = time.monotonic() - began_s
             self._summary_s = time.monotonic() + max(SUMMARY_S, SUMMARY_SHARE * took_s)
 
@@ -300,7 +300,7 @@ class StudyLoop:
         known = self._known(view)
         if not is_over and not any(one.stage is Stage.ACTIVE for one in known):
             is_over = self._asked(self._rule(), known, view).is_over
-        return self._write_summary("over" if is_over else "left", known)
+        return self._write_summary("over" if is_over else LEFT, known)
 
     def _rule(self) -> Rule:
         return self._with_rule(self._study.document.rule_with(self._wishes.more))
@@ -329,9 +329,7 @@ def summary_of(
 ) -> StudySummary:
     """Return what a study has come to."""
     document = study.document
-    best = best_of(known, document.sign)
-    stages = [one.stage for one in known]
-    return StudySummary(
+    head = StudySummary(
         study=study.study_id,
         name=document.name or "",
         directory=str(study.path),
@@ -339,16 +337,18 @@ def summary_of(
         metric=document.metric,
         direction=document.direction,
         unit=document.unit,
+        retry=document.retry,
         rule=document.rule_with(wishes.more).describe(),
-        at_s=round(time.time(), 3),
+        at_s=0.0,
         created_s=study.created_s,
-        pool_nodes=0 if view is None else view.pool_nodes,
-        nodes=sum(one.view.nodes for one in known if one.view),
-        node_s=round(sum(one.node_s for one in known), 3),
-        active=stages.count(Stage.ACTIVE),
-        waiting=stages.count(Stage.WAITING),
-        over=sum(stage.is_over for stage in stages),
-        best=None if best is None else best.number,
-        rungs=rungs_of(known),
-        trials=tuple(row_of(one, str(study.of_trial(one.number))) for one in known),
+        pool_nodes=0,
+        nodes=0,
+        node_s=0.0,
+        active=0,
+        waiting=0,
+        over=0,
+        best=None,
+        rungs=(),
+        trials=(),
     )
+    return with_trials(head, known, view, time.time())

@@ -6,11 +6,17 @@ The loop writes it into the study's directory; ``status``, ``best``, ``export`` 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from bftrainer.study.known import KnownTrial
+from bftrainer.model.study import StudyView
+from bftrainer.study.known import KnownTrial, know
+from bftrainer.study.stored import End, StoredTrial
 from bftrainer.study.trials import Stage
+
+RUNNING, LEFT = "running", "left"  # left: no loop runs it, and it is not over
+_ENDS = {Stage.COMPLETE: End.COMPLETE, Stage.STOPPED: End.PRUNED, Stage.FAILED: End.FAIL}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +63,7 @@ class StudySummary:
     metric: str
     direction: str
     unit: str
+    retry: int
     rule: Mapping[str, Any]
     at_s: float
     created_s: float
@@ -131,3 +138,47 @@ def rungs_of(known: Sequence[KnownTrial]) -> tuple[RungRow, ...]:
         RungRow(budget=budget, active=a, waiting=w, over=o)
         for budget, (a, w, o) in sorted(counts.items())
     )
+
+
+def with_trials(
+    summary: StudySummary, known: Sequence[KnownTrial], view: StudyView | None, at_s: float
+) -> StudySummary:
+    """Return the summary of these trials."""
+    stages = [one.stage for one in known]
+    best = best_of(known, -1.0 if summary.direction == "maximize" else 1.0)
+    trials = Path(summary.directory) / "trials"
+    return replace(
+        summary,
+        at_s=round(at_s, 3),
+        pool_nodes=0 if view is None else view.pool_nodes,
+        nodes=sum(one.view.nodes for one in known if one.view),
+        node_s=round(sum(one.node_s for one in known), 3),
+        active=stages.count(Stage.ACTIVE),
+        waiting=stages.count(Stage.WAITING),
+        over=sum(stage.is_over for stage in stages),
+        best=None if best is None else best.number,
+        rungs=rungs_of(known),
+        trials=tuple(row_of(one, str(trials / f"{one.number:04d}")) for one in known),
+    )
+
+
+def refreshed(summary: StudySummary, view: StudyView, at_s: float) -> StudySummary:
+    """Return an earlier summary with what the daemon knows now: no loop runs the study."""
+    stored = [
+        StoredTrial(
+            number=row.number,
+            end=_ENDS.get(Stage(row.stage)),
+            parameters=row.parameters,
+            budget=row.budget,
+            bracket=row.bracket,
+            parent=row.parent,
+            values=row.values,
+            reason=row.reason,
+            node_s=row.node_s,
+            began_s=row.began_s,
+            ended_s=row.ended_s,
+        )
+        for row in summary.trials
+    ]
+    known = know(stored, view.trials, unit=summary.unit, retry=summary.retry)
+    return with_trials(summary, known, view, at_s)

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-Scalar = bool | int | float | str
+from bftrainer.study.stored import Scalar
+
 _RANGE = "low must not be above high"
 
 

@@ -14,8 +14,8 @@ from bftrainer.study.parameters import (
     FloatParameter,
     IntParameter,
     Parameter,
-    Scalar,
 )
+from bftrainer.study.stored import Scalar
 
 FACTORS = (0.8, 1.2)
 DRAWN_ANEW = 0.25

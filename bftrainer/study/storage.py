@@ -21,9 +21,8 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from bftrainer.errors import BftError
 from bftrainer.study.document import StudyDocument
-from bftrainer.study.parameters import Scalar
 from bftrainer.study.space import distributions_of, sampler_of
-from bftrainer.study.stored import End, NewTrial, StoredTrial
+from bftrainer.study.stored import End, NewTrial, Scalar, StoredTrial
 
 LOCK_PATIENCE_S = 1.0
 _ENDS = {TrialState[end]: end for end in End}

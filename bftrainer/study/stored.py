@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bftrainer.study.parameters import Scalar
+Scalar = bool | int | float | str  # the value of a parameter
 
 
 class End(enum.StrEnum):

@@ -59,7 +59,7 @@ class Beside:
 
     def verdicts(self, trials: Sequence[Trial], room: int) -> Verdicts:
         """Return the rule's verdicts, and note the pruner's about new reports."""
-        found = self.rule.verdicts(trials, room)
+        found, news = self.rule.verdicts(trials, room), set[int]()
         for trial in trials:
             if trial.number == len(self._trials):
                 self._trials.append(self._study.ask())
@@ -68,7 +68,10 @@ class Beside:
                 self._trials[trial.number].report(value.value, step=value.units)
                 self._heard[trial.number] += 1
                 self._judge(trial, value.units, is_stopped=trial.number in found.stop)
+                news.add(trial.number)
         for number in found.stop:
+            if number not in news:  # a verdict that no report called for
+                self.judged.append(Judged(trial=number, units=0, ours=True, theirs=False))
             self._study.tell(self._trials[number], state=TrialState.PRUNED)
         return found
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from _bench.lcdb import ETA, DataSet
+from bftrainer.study.perturbing import FACTORS
 from bftrainer.study.playing import Curve, Parent, Played, play
 from bftrainer.study.rungs.asha import Asha
 from bftrainer.study.rungs.hyperband import Hyperband
@@ -117,46 +118,37 @@ def worth(sets: Sequence[DataSet], make: Make, spread: float = 0.0) -> Worth:
     return Worth.of(rows)
 
 
-# ---- pbt: Jaderberg et al. 2017, section 4.1 ---------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Toy:
-    """Ascends 1.2 - a^2 - b^2 by the gradient of 1.2 - h * a^2 - (1 - h) * b^2; h is searched."""
-
-    h: float
-    states: tuple[tuple[float, float], ...]  # by units
-
-    def curve(self) -> Curve:
-        loss = [(units, a * a + b * b - 1.2) for units, (a, b) in enumerate(self.states)]
-        return Curve(points=tuple(loss[1:]))
+# ---- pbt: descent on a noisy parabola, whose best rate falls as it goes on -----------------
 
 
 def toy(rule: Rule, seed: int) -> tuple[float, float]:
-    """Return the least loss, -1.2 at best, and the units trained."""
-    known: dict[int, _Toy] = {}
+    """Return the least expected loss and the units trained; the rate is searched.
+
+    One step of rate r takes the mean of the distance d to (1 - r) d and the loss E d^2 to
+    (1 - r)^2 E d^2 + r^2. Rates of heirs are changed as ``study.perturbing`` does.
+    """
+    rates: dict[int, float] = {}
+    losses: dict[int, list[float]] = {}
 
     def draw(number: int, parent: Parent | None) -> Curve:
         chance = np.random.default_rng([seed, number])
-        h, states = float(chance.uniform(0, 1)), [(0.9, 0.9)]
+        rate, known = float(10 ** chance.uniform(-3, 0)), [100.0]
         if parent is not None:
-            inherited = known[parent.number]
-            h = float(np.clip(inherited.h + chance.normal(0, 0.3), 0, 1))
-            states = list(inherited.states[: parent.units + 1])
-        while len(states) <= rule.most:
-            a, b = states[-1]
-            states.append((a - 0.02 * 2 * h * a, b - 0.02 * 2 * (1 - h) * b))
-        known[number] = _Toy(h, tuple(states))
-        return known[number].curve()
+            rate = min(rates[parent.number] * float(chance.choice(FACTORS)), 1.0)
+            known = losses[parent.number][: parent.units + 1]
+        while len(known) <= rule.most:
+            known = [*known, (1 - rate) ** 2 * known[-1] + rate**2]
+        rates[number], losses[number] = rate, known
+        return Curve(points=tuple(enumerate(known))[1:])
 
     played = play(rule, draw, WORKERS)
     return min(trial.values[-1].value for trial in played.complete), played.units
 
 
-def toys(most: int = 60) -> dict[str, Rule]:
+def toys(most: int = 100) -> dict[str, Rule]:
     """Return the rules that play the toy."""
     return {
-        "pbt": Pbt(population=16, interval=most // 10, most=most),
+        "pbt": Pbt(population=16, interval=most // 20, most=most),
         "asha": Asha(trials=64, most=most),
         "none": Full(trials=16, most=most),
     }

@@ -299,7 +299,7 @@ def test_rungs_give_the_bits_and_reports_of_one_go(
     at_once = train(tmp_path / "at-once", 45)
     assert train(tmp_path / "rungs", 5, 15, 45) == at_once
     assert [(r.step, r.samples) for r in at_once] == [(s, s * BATCH) for s in (10, 20, 30, 40, 45)]
-    assert 0.0 < at_once[-1].value < 1.0
+    assert at_once[-1].value == pytest.approx(1.0, abs=0.2), "learnt"
 
 
 def test_a_script_without_an_elastic_function_is_told(

@@ -12,13 +12,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from unittest import mock
 
 from bftrainer import process
+from bftrainer.api.client import Client
 from bftrainer.cli.main import main
+from bftrainer.demo.sidecar import DaemonProcess
 from bftrainer.process import Completed
-from tests.support.site import Site
 from tests.support.waiting import wait_for
 
 LOOP, DAEMON, BOTH = "loop", "daemon", "both"  # what is killed
@@ -69,10 +70,22 @@ HALVING_EPOCHS = 11
 BFTRAINER = (sys.executable, "-m", "bftrainer")
 
 
+class HasDaemon(Protocol):
+    """A site, or a daemon on another cluster."""
+
+    @property
+    def client(self) -> Client:
+        """Return the daemon's."""
+
+    @property
+    def sidecar(self) -> DaemonProcess:
+        """Return its process."""
+
+
 class StudyUser:
     """Somebody who runs studies from a directory of his own."""
 
-    def __init__(self, site: Site, home: Path, script: str = TRAINS) -> None:
+    def __init__(self, site: HasDaemon, home: Path, script: str = TRAINS) -> None:
         self.site, self.home = site, home
         home.mkdir(parents=True)
         self.epochs_log = home / "epochs.log"

@@ -121,6 +121,12 @@ def test_a_profile_that_ends_early_gives_the_gain_of_fig_12(
     assert least <= static.cost / exact.cost <= most
 
 
+def test_the_plan_of_table_3_is_the_exact_one_for_its_time(records: Records) -> None:
+    table3 = lines_of(records, FEW, without="fig12")["table3"]
+    ratios = [line.ours for line in table3 if "over that of Table 3" in line.what]
+    assert ratios == pytest.approx([1.0] * 5)
+
+
 def test_no_profile_gives_table_2() -> None:
     assert nearest(Reading(name="as the text says")).worst == pytest.approx(0.237, abs=0.001)
     nine = nearest(Reading(name="9 instances", static_20=9))

@@ -20,6 +20,7 @@ from bftrainer.elastic.reporting import Reports
 from bftrainer.wire.agent_config import AgentConfig
 from bftrainer.wire.keys import generate_pair, save_pair
 from bftrainer.wire.messages import WorkerSaid
+from trainers.agent.gather import Gathered
 from trainers.agent.link import DaemonLink
 from trainers.command.lines import Place, parse_line, value_in
 
@@ -164,6 +165,12 @@ def test_values_in_lines(line: str, value: str | None) -> None:
     assert place is not None
     assert place.epoch == 1
     assert value_in(line) == value
+
+
+def test_a_node_s_reports_are_those_of_its_first_worker() -> None:
+    node, body = Gathered(2), {"type": "Reported", "generation": 1, "reports": []}
+    assert node.said(1, body) is None
+    assert node.said(0, body) == body
 
 
 def test_without_a_daemon_an_agent_holds_back_the_newest_reports_alone(tmp_path: Path) -> None:

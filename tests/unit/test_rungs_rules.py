@@ -91,6 +91,13 @@ def test_a_report_beyond_two_rungs_counts_at_both() -> None:
     assert set(Stopping(trials=3, most=9).verdicts([early, late, lone], 0).stop) == {1}
 
 
+def test_who_waits_is_given_the_full_budget_before_the_study_is_over() -> None:
+    """As when the rule was another one before."""
+    trials = [Trial(number=0, stage=Stage.WAITING, budget=3)]
+    assert not Full(trials=1, most=9).verdicts(trials, 0).is_over
+    assert Full(trials=1, most=9).verdicts(trials, 1).grow == {0: 9}
+
+
 # ---- pbt ---------------------------------------------------------------------------------
 
 PBT = Pbt(population=8, interval=2, most=6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,7 @@ def summary(*rows: TrialRow, direction: str = "minimize") -> StudySummary:
         metric="error",
         direction=direction,
         unit="epochs",
+        retry=1,
         rule={"name": "asha", "most": 3},
         at_s=2000.0,
         created_s=BEGAN_S,
@@ -201,7 +203,8 @@ def test_an_axis_of_one_value_has_one_tick() -> None:
 
 
 def test_the_parameter_that_decides_is_the_important_one() -> None:
-    rows = [
+    rows = [row(60, math.nan), row(61, None)]  # which say nothing
+    rows += [
         row(n, abs(n - 30) / 60, 3 if abs(n - 30) < 10 else 1, width=16 + 4 * n, lr=_other(n))
         for n in range(60)
     ]

@@ -17,6 +17,7 @@ VERBS = {
     "add": ("bftrainer.cli.study.add:add", "Add trials to a study."),
     "export": ("bftrainer.cli.study.export:export", "Print all trials as CSV or JSON."),
     "plan": ("bftrainer.cli.study.plan:plan", "Plan a study for rented nodes."),
+    "deadline": ("bftrainer.cli.study.deadline:deadline", "Say whether idle nodes will do."),
     "plot": ("bftrainer.cli.study.plot:plot", "Draw values, parameters and rungs over time."),
 }
 

@@ -9,12 +9,12 @@ import click
 
 from bftrainer.api.documents import document
 from bftrainer.cli.common import json_option, print_json, socket_option
-from bftrainer.cli.study.finding import find_study, study_argument, summary_of
+from bftrainer.cli.study.finding import find_path, study_argument, summary_of
 from bftrainer.columns import shown
 from bftrainer.errors import BftError, ExitCode
 from bftrainer.model.study import PARAMETERS
 from bftrainer.study.arguments import filled
-from bftrainer.study.directory import StudyDirectory
+from bftrainer.study.directory import StudyDirectory, read_directory
 from bftrainer.study.outcome import TrialRow
 
 
@@ -25,18 +25,18 @@ from bftrainer.study.outcome import TrialRow
 @socket_option
 def best(study_name: str, socket_name: str | None, *, as_script: bool, as_json: bool) -> None:
     """Print the best trial of STUDY."""
-    study = find_study(study_name)
-    summary = summary_of(study, socket_name)
+    path = find_path(study_name)
+    summary = summary_of(path, socket_name)
     row = summary.best_row
     if row is None:
         raise BftError(
             "BFT-1635",
             f"No trial of {summary.name} has reported a value yet.",
-            f"See 'bftrainer study status {study.path}'.",
+            f"See 'bftrainer study status {path}'.",
             exit_code=ExitCode.NOT_FOUND,
         )
     if as_script:
-        click.echo(command_of(study, row))
+        click.echo(command_of(read_directory(path), row))
     elif as_json:
         print_json(document("trial", row))
     else:

@@ -9,7 +9,7 @@ import click
 
 from bftrainer.api.documents import document
 from bftrainer.cli.common import json_option, print_json, socket_option
-from bftrainer.cli.study.finding import find_study, study_argument, summary_of
+from bftrainer.cli.study.finding import find_path, study_argument, summary_of
 
 _COLUMNS = (
     *("number", "stage", "value", "units", "budget", "node_s", "bracket", "parent", "attempt"),
@@ -23,7 +23,7 @@ _COLUMNS = (
 @socket_option
 def export(study_name: str, socket_name: str | None, *, as_json: bool) -> None:
     """Print every trial of STUDY with its parameters; --json has all its values, too."""
-    summary = summary_of(find_study(study_name), socket_name)
+    summary = summary_of(find_path(study_name), socket_name)
     if as_json:
         print_json(document("study", summary))
         return

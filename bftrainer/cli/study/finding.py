@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,13 +18,15 @@ from bftrainer.cli.common import connect
 from bftrainer.errors import BftError, ExitCode
 from bftrainer.study.directory import (
     SUFFIX,
+    SUMMARY,
     StudyDirectory,
     is_running,
     is_study,
+    no_study,
     only_loop,
     read_directory,
 )
-from bftrainer.study.outcome import StudySummary
+from bftrainer.study.outcome import LEFT, RUNNING, StudySummary, refreshed
 from bftrainer.study.wishes import Wishes, change_wishes
 
 if TYPE_CHECKING:
@@ -39,14 +43,19 @@ def study_argument(command: Command) -> Command:
 
 def find_study(text: str) -> StudyDirectory:
     """Return the study of a name, a directory or a YAML file (BFT-1633)."""
+    return read_directory(find_path(text))
+
+
+def find_path(text: str) -> Path:
+    """Return the directory of a study, which may not exist."""
     path = Path(text)
     if is_study(path) or path.is_dir():
-        return read_directory(path)
+        return path
     if path.suffix in _YAML and path.is_file():
         from bftrainer.study.document import read_study  # noqa: PLC0415 - slow to import
 
-        return read_directory(default_path(str(read_study(path).name)))
-    return read_directory(default_path(text))
+        return default_path(str(read_study(path).name))
+    return default_path(text)
 
 
 def default_path(name: str) -> Path:
@@ -88,30 +97,35 @@ def loop_of(study: StudyDirectory, client: Client, say: Callable[[str], None]) -
     return StudyLoop(study, client, storage, say, with_plan(study))
 
 
-def summary_of(study: StudyDirectory, socket_name: str | None) -> StudySummary:
-    """Return what a study has come to: its loop says so, or daemon and storage are read."""
-    if is_running(study.path) or not study.storage.exists():
-        return read_summary(study)
-    with contextlib.suppress(BftError), open_loop(study, connect(socket_name), _nothing) as loop:
-        return loop.summarize()
-    return read_summary(study)  # its loop has just begun, or the daemon is away
+def summary_of(path: Path, socket_name: str | None) -> StudySummary:
+    """Return what a study has come to: its loop says so, or the daemon is asked beside."""
+    summary = read_summary(path)
+    if summary.state not in (RUNNING, LEFT) or is_running(path):
+        return summary
+    summary = replace(summary, state=LEFT)
+    with contextlib.suppress(BftError):  # the daemon is away
+        view = connect(socket_name).study(summary.study)
+        return refreshed(summary, view, time.time())
+    return summary
 
 
-def read_summary(study: StudyDirectory) -> StudySummary:
-    """Return the summary as it was last written (BFT-1636, BFT-1635)."""
+def read_summary(path: Path) -> StudySummary:
+    """Return the summary as it was last written (BFT-1636, BFT-1635, BFT-1633)."""
     try:
-        return view_of(StudySummary, "study", parse(study.summary.read_bytes()))
+        return view_of(StudySummary, "study", parse((path / SUMMARY).read_bytes()))
     except FileNotFoundError as problem:
+        if not is_study(path):
+            raise no_study(path) from problem
         raise BftError(
             "BFT-1635",
-            f"The study in {study.path} has not begun yet.",
-            f"Run: bftrainer study run {study.path}",
+            f"The study in {path} has not begun yet.",
+            f"Run: bftrainer study run {path}",
             exit_code=ExitCode.NOT_FOUND,
         ) from problem
     except (OSError, CodecError) as problem:
         raise BftError(
             "BFT-1636",
-            f"{study.summary} cannot be read: {problem}.",
+            f"{path / SUMMARY} cannot be read: {problem}.",
             "Remove it; the study's loop writes it again.",
         ) from problem
 
@@ -128,7 +142,3 @@ def wish(
         if error.code != "BFT-1631":
             raise
         click.echo("its loop obeys within a second")
-
-
-def _nothing(_: str) -> None:
-    """Say nothing."""

@@ -50,7 +50,7 @@ def request_of(path: Path, options: Mapping[str, Any], samples: int) -> PlanRequ
         stages=stages_of(study),
         deadline_s=options["deadline_s"],
         most=options["most_instances"] * cloud.gpus_per_instance,
-        scaling=_scaling(study, options),
+        scaling=scaling_of_study(study, options),
         cloud=cloud,
         samples=samples,
         seed=study.seed,
@@ -77,7 +77,7 @@ def stages_of(study: StudyDocument) -> tuple[RungStage, ...]:
     return stages
 
 
-def _scaling(study: StudyDocument, options: Mapping[str, Any]) -> Scaling:
+def scaling_of_study(study: StudyDocument, options: Mapping[str, Any]) -> Scaling:
     """Return the profile: that of the options, else the study's own."""
     n_min, n_max = parse_sizes(str(study.nodes))
     if options["profile_path"] is not None:

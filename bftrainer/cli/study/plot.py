@@ -28,7 +28,7 @@ def plot(
     from bftrainer.study.plots.picture import draw  # noqa: PLC0415
 
     study = find_study(study_name)
-    summary = summary_of(study, socket_name)
+    summary = summary_of(study.path, socket_name)
     file = out or Path(f"{summary.name}{f'-{kind}' if kind else ''}.png")
     draw(material(summary, study.document.parameters, read_events(study.events)), kind, file)
     if as_json:

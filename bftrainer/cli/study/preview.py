@@ -9,8 +9,8 @@ from bftrainer.cli.common import duration
 from bftrainer.model.trainer import TrainerSpec
 from bftrainer.study.arguments import spec_of
 from bftrainer.study.directory import StudyDirectory
-from bftrainer.study.parameters import CategoricalParameter, Parameter, Scalar
-from bftrainer.study.stored import StoredTrial
+from bftrainer.study.parameters import CategoricalParameter, Parameter
+from bftrainer.study.stored import Scalar, StoredTrial
 
 if TYPE_CHECKING:
     from bftrainer.study.plan.document import PlannedStage, StudyPlan

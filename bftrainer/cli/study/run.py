@@ -5,6 +5,7 @@ What ``--dry-run`` prints is the object that is written and carried out.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -161,6 +162,8 @@ def _run(study: StudyDirectory, socket_name: str | None, *, as_json: bool) -> in
             summary = loop.run()
         except KeyboardInterrupt:
             screen.close()
+            with contextlib.suppress(BftError):  # the daemon is away
+                loop.summarize()
             click.echo(
                 f"interrupted; its trials stay in the daemon. Go on with:"
                 f" bftrainer study run {study.path}",

@@ -44,7 +44,7 @@ class Screen:
         if time.monotonic() - self._read_s >= REFRESH_S:
             self._read_s = time.monotonic()
             try:
-                found = read_summary(self._study)
+                found = read_summary(self._study.path)
             except BftError:
                 return ""  # not written yet
             self._bottom = (

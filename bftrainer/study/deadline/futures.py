@@ -2,9 +2,10 @@
 
 A future is made of pieces of the history, of one hour on the average (the stationary bootstrap of
 Politis and Romano 1994). The first piece begins where the pool was like it is now, each other one
-where it was like the piece before has left it: likeness is a Gaussian of the difference of
-log(1 + nodes), so that futures of any length follow from what is known now, and forget it as fast
-as the pool does.
+where it was like the piece before has left it; likeness is a Gaussian of the difference of
+log(1 + nodes). A piece begun with other numbers of nodes is scaled to go on from those left; the
+factor fades. So futures of any length follow from what is known now, and forget it as fast as the
+pool does.
 
 The history itself is a sample, too: each group of futures gives its stretches other weights (the
 Bayesian bootstrap of Rubin 1981). How much the groups differ says how uncertain the answer is.
@@ -12,6 +13,7 @@ Bayesian bootstrap of Rubin 1981). How much the groups differ says how uncertain
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +21,6 @@ from numpy.typing import NDArray
 
 from bftrainer.study.deadline.history import Counts, History
 
-PIECE_S = 3600.0
-LIKENESS = 0.5  # standard deviation, in log(1 + nodes)
 STRETCH_S = 6 * 3600.0  # of the history, with one weight
 STATE = 0.1  # states are told apart by this much, in log(1 + nodes)
 MOST_BEGINNINGS = 1500  # of pieces; of a longer history they are thinned out
@@ -35,6 +35,9 @@ class Drawing:
     groups: int = 40
     each: int = 50  # futures in a group
     seed: int = 1
+    piece_s: float = 3600.0  # mean length of a piece
+    likeness: float = 1.0  # standard deviation, in log(1 + nodes)
+    fades_s: float = 7200.0  # the logarithm of a piece's factor falls to 1 / e in this time
 
 
 def futures(history: History, now: int, steps: int, drawing: Drawing) -> Counts:
@@ -47,35 +50,67 @@ def futures(history: History, now: int, steps: int, drawing: Drawing) -> Counts:
         drawing: how many, and the seed.
     """
     chance = np.random.Generator(np.random.PCG64(drawing.seed))
-    nodes, piece = history.nodes, max(1.0, PIECE_S / history.step_s)
-    every = max(1, len(nodes) // MOST_BEGINNINGS)
-    beginnings = np.arange(0, len(nodes) - 1, every)
-    states = 1 + round(np.log1p(max(now, int(nodes.max()))) / STATE)
-    weights = _weights(beginnings, history.step_s, drawing.groups, chance)
-    so_far = [
-        _likely(nodes[beginnings], states, weights[group]) + group * states
-        for group in range(drawing.groups)
-    ]
-    chances = np.concatenate(so_far).ravel()
-    table = np.repeat(np.arange(drawing.groups) * states, drawing.each)
-
-    def begin(who: Counts, left: Counts) -> Counts:
-        row = table[who] + np.rint(np.log1p(left) / STATE).astype(np.int64)
-        found = np.searchsorted(chances, row + chance.random(len(row)), side="right")
-        begun: Counts = beginnings[np.minimum(found - row * len(beginnings), len(beginnings) - 1)]
-        return begun
-
-    everybody = np.arange(drawing.groups * drawing.each)
-    drawn = np.empty((steps, len(everybody)), dtype=np.int64)
-    at = begin(everybody, np.full(len(everybody), now))
-    ends = chance.geometric(1.0 / piece, len(everybody))
+    nodes, count = history.nodes, drawing.groups * drawing.each
+    begin = _beginner(history, max(now, int(nodes.max())), drawing, chance)
+    ends_each = min(1.0, history.step_s / drawing.piece_s)
+    stays = math.exp(-history.step_s / drawing.fades_s) if drawing.fades_s else 0.0
+    drawn = np.empty((steps, count), dtype=np.int64)
+    left, ends = np.full(count, now), np.zeros(count, dtype=np.int64)
+    at, factor = np.zeros(count, dtype=np.int64), np.zeros(count)  # its logarithm
     for step in range(steps):
         at += 1
         over = np.flatnonzero((ends <= step) | (at >= len(nodes)))
-        at[over] = begin(over, nodes[at[over] - 1]) + 1
-        ends[over] = step + chance.geometric(1.0 / piece, len(over))
-        drawn[step] = nodes[at]
+        begun = begin(over, left[over])
+        at[over] = begun + 1
+        factor[over] = np.log1p(left[over]) - np.log1p(nodes[begun])
+        ends[over] = step + chance.geometric(ends_each, len(over))
+        factor *= stays
+        left = np.minimum(np.rint(nodes[at] * np.exp(factor)), begin.most).astype(np.int64)
+        drawn[step] = left
     return np.ascontiguousarray(drawn.T)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Beginnings:
+    """Where pieces may begin, and how likely each is for each state."""
+
+    at: Counts
+    so_far: Floats  # rows of ``_likely`` of all groups, one after the other
+    first_row: Counts  # of each future's group
+    most: int  # nodes that a future ever has
+    chance: np.random.Generator
+
+    def __call__(self, who: Counts, left: Counts) -> Counts:
+        """Draw a beginning for each of these futures, which have so many nodes left."""
+        row = self.first_row[who] + _state(left)
+        found = np.searchsorted(self.so_far, row + self.chance.random(len(row)), side="right")
+        begun: Counts = self.at[np.minimum(found - row * len(self.at), len(self.at) - 1)]
+        return begun
+
+
+def _beginner(
+    history: History, most: int, drawing: Drawing, chance: np.random.Generator
+) -> _Beginnings:
+    every = max(1, len(history.nodes) // MOST_BEGINNINGS)
+    at = np.arange(0, len(history.nodes) - 1, every)
+    states = 1 + int(_state(np.array(most)))
+    weights = _weights(at, history.step_s, drawing.groups, chance)
+    so_far = [
+        _likely(history.nodes[at], states, drawing.likeness, weights[group]) + group * states
+        for group in range(drawing.groups)
+    ]
+    return _Beginnings(
+        at=at,
+        so_far=np.concatenate(so_far).ravel(),
+        first_row=np.repeat(np.arange(drawing.groups) * states, drawing.each),
+        most=most,
+        chance=chance,
+    )
+
+
+def _state(nodes: Counts) -> Counts:
+    state: Counts = np.rint(np.log1p(nodes) / STATE).astype(np.int64)
+    return state
 
 
 def _weights(beginnings: Counts, step_s: float, groups: int, chance: np.random.Generator) -> Floats:
@@ -91,12 +126,12 @@ def _weights(beginnings: Counts, step_s: float, groups: int, chance: np.random.G
     return balanced
 
 
-def _likely(nodes: Counts, states: int, weights: Floats) -> Floats:
+def _likely(nodes: Counts, states: int, likeness: float, weights: Floats) -> Floats:
     """Return for each state, one row each, the sums of the chances of all beginnings so far.
 
     Row r goes from r to r + 1, so that one search finds beginnings for many states.
     """
-    apart = (np.log1p(nodes)[None, :] - STATE * np.arange(states)[:, None]) / LIKENESS
+    apart = (np.log1p(nodes)[None, :] - STATE * np.arange(states)[:, None]) / likeness
     apart **= 2
     apart -= apart.min(axis=1, keepdims=True)  # the nearest count, however far it is
     sums = np.cumsum(np.exp(-0.5 * apart) * (weights + _NEVER), axis=1)

@@ -66,13 +66,8 @@ def draw(figure: Any, found: Material) -> None:
     axes.set_title("Importance of the parameters")
     if not shares:
         axes.set_axis_off()
-        axes.text(
-            0.5,
-            0.5,
-            f"fewer than {LEAST} trials have values",
-            ha="center",
-            transform=axes.transAxes,
-        )
+        needed = f"{LEAST} trials with values, and a parameter that varies, are needed"
+        axes.text(0.5, 0.5, needed, ha="center", transform=axes.transAxes)
         return
     names = list(shares)[::-1]
     bars = axes.barh(names, [shares[name] for name in names], color=ACTIVE, height=0.6)

@@ -7,6 +7,7 @@ what is left. A bracket starts as soon as those before it leave room. Pure.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -50,10 +51,12 @@ class Hyperband:
         stop: dict[int, str] = {}
         start: list[Start] = []
         is_over = True
+        own = defaultdict[int, list[Trial]](list)
+        for trial in trials:
+            own[trial.bracket].append(trial)
         for bracket, rungs in enumerate(self.brackets()):
             left = room - len(grow) - len(start)
-            own = [trial for trial in trials if trial.bracket == bracket]
-            found = halve(own, rungs, self.eta, left, bracket)
+            found = halve(own[bracket], rungs, self.eta, left, bracket)
             grow |= found.grow
             stop |= found.stop
             start += found.start

@@ -31,9 +31,7 @@ SHARES: Final = (0.1, 0.3, 0.5, 0.7, 0.9)  # of the history's windows in which t
 def scaling(n_max: int, exponent: float) -> Scaling:
     """Return a profile with the speed nodes ** exponent."""
     sizes = tuple(2**k for k in range(n_max.bit_length()))
-    return Scaling(
-        gpus=sizes, unit_s=tuple(1.0 / size**exponent for size in sizes), n_max=n_max
-    )
+    return Scaling(gpus=sizes, unit_s=tuple(1.0 / size**exponent for size in sizes), n_max=n_max)
 
 
 def _work(rule: Rule, n_max: int, exponent: float) -> Work:
@@ -72,9 +70,9 @@ class Row:
     came_true: bool
 
 
-def usable(trace: Fragments, step_s: float = STEP_S) -> History:
+def usable(trace: Fragments, step_s: float = STEP_S, start_up_s: float = START_UP_S) -> History:
     """Return the usable nodes of a trace."""
-    return history_of(trace, step_s=step_s, start_up_s=START_UP_S)
+    return history_of(trace, step_s=step_s, start_up_s=start_up_s)
 
 
 def windows(history: History, steps: int, every: int) -> Counts:
@@ -93,18 +91,32 @@ def questions(history: History) -> tuple[Asked, ...]:
             views = windows(history, steps, 10)
             limit_s = deadline_h * HOUR_S - START_UP_S
             for share in SHARES:
-                low, high = 1e-3, 1e9
-                while high / low > 1.02:
-                    middle = math.sqrt(low * high)
-                    is_less = (finish_s(views, rates / middle, history.step_s) <= limit_s).mean() < share
-                    low, high = (low, middle) if is_less else (middle, high)
-                got = float((finish_s(views, rates / low, history.step_s) <= limit_s).mean())
-                found.append(Asked(study=name, longer=low, deadline_h=deadline_h, share=got))
+                longer, got = _longer(views, rates, limit_s, share)
+                asked = Asked(study=name, longer=longer, deadline_h=deadline_h, share=got)
+                found.append(asked)
     return tuple(found)
 
 
+def _longer(views: Counts, rates: Floats, limit_s: float, share: float) -> tuple[float, float]:
+    """Return how long a study may be that such a share of windows can do, and which does."""
+
+    def does(longer: float) -> float:
+        return float((finish_s(views, rates / longer, STEP_S) <= limit_s).mean())
+
+    low, high = 1e-3, 1e9
+    while high / low > 1.02:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if does(middle) < share else (middle, high)
+    return low, does(low)
+
+
 def rows(
-    fit: Fragments, test: Fragments, *, every_h: float, drawing: Drawing
+    fit: Fragments,
+    test: Fragments,
+    *,
+    every_h: float,
+    drawing: Drawing,
+    start_up_s: float = START_UP_S,
 ) -> Iterator[Row]:
     """Yield all forecasts and what came true.
 
@@ -113,9 +125,10 @@ def rows(
         test: where the questions are asked, and answered in truth.
         every_h: between the instants at which they are.
         drawing: of the futures.
+        start_up_s: what the model takes the start-up of a node to be.
     """
-    history, truth = usable(fit), usable(test, TRUE_STEP_S)
-    asked = questions(history)
+    history, truth = usable(fit, start_up_s=start_up_s), usable(test, TRUE_STEP_S)
+    asked = questions(usable(fit))
     rates = {name: work.rates() for name, work in STUDIES.items()}
     mean = float(history.nodes.mean())
     hours = test.duration_s / HOUR_S

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -50,12 +50,25 @@ class Study:
         return Work(parts=parts_of(self.rule)[0], scaling=replace(scaling, unit_s=slower))
 
 
+def _climbing(rule: type[Sha | Asha], trials: int, most: int, eta: int, **more: Any) -> Study:
+    name = f"{rule.__name__.lower()} {trials}"
+    made = rule(trials=trials, least=1, most=most, eta=eta)
+    return Study(name=name, rule=made, trials=trials, exponent=0.85, **more)
+
+
 STUDIES: Final = (
-    Study(name="64 trials", rule=Full(trials=64, most=4), trials=64, n_max=4, exponent=0.9, unit_s=1500.0),
-    Study(name="sha 81", rule=Sha(trials=81, least=1, most=27, eta=3), trials=81, n_max=8, exponent=0.85, unit_s=1500.0),
-    Study(name="sha 16", rule=Sha(trials=16, least=1, most=8, eta=2), trials=16, n_max=4, exponent=0.85, unit_s=2400.0),
-    Study(name="asha 81", rule=Asha(trials=81, least=1, most=27, eta=3), trials=81, n_max=8, exponent=0.85, unit_s=1500.0),
-)  # fmt: skip
+    Study(
+        name="64 trials",
+        rule=Full(trials=64, most=4),
+        trials=64,
+        n_max=4,
+        exponent=0.9,
+        unit_s=1500.0,
+    ),
+    _climbing(Sha, 81, 27, 3, n_max=8, unit_s=1500.0),
+    _climbing(Sha, 16, 8, 2, n_max=4, unit_s=2400.0),
+    _climbing(Asha, 81, 27, 3, n_max=8, unit_s=1500.0),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

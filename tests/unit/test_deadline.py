@@ -1,0 +1,234 @@
+"""The outlook of a study on idle nodes: work, futures, finishing, reserved nodes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bftrainer.simulate.traces.fragments import make_fragments
+from bftrainer.study.deadline.finishing import finish_s
+from bftrainer.study.deadline.futures import Drawing, futures
+from bftrainer.study.deadline.history import Counts, History, history_of
+from bftrainer.study.deadline.outlook import Outlook, interval, outlook
+from bftrainer.study.deadline.work import Part, Work, parts_of
+from bftrainer.study.plan.scaling import Scaling
+from bftrainer.study.rungs.registry import rule_of
+
+HOUR_S, STEP_S = 3600.0, 60.0
+LINEAR = Scaling(gpus=(1, 2, 4), unit_s=(100.0, 50.0, 25.0), n_max=4)
+
+
+def work(*parts: tuple[int, float], scaling: Scaling = LINEAR, parallel: int | None = None) -> Work:
+    made = tuple(Part(trials=trials, units=units) for trials, units in parts)
+    return Work(parts=made, scaling=scaling, parallel=parallel)
+
+
+def switching(hours: float, seed: int, nodes: int = 10) -> Counts:
+    """Return a pool that has all its nodes or none, for an hour each on the average."""
+    chance = np.random.Generator(np.random.PCG64(seed))
+    changes = chance.random(round(hours * 60)) < STEP_S / HOUR_S
+    return nodes * (np.cumsum(changes) % 2)
+
+
+def asked(study: Work, history: History, hours: float, now: int) -> Outlook:
+    return outlook(
+        study,
+        history,
+        deadline_s=hours * HOUR_S,
+        start_up_s=30.0,
+        now_idle=now,
+        confidence=0.95,
+        drawing=Drawing(),
+    )
+
+
+# ---- work -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("nodes", "part_s"),
+    [
+        (1, 6 * 200.0),  # one after the other
+        (2, 3 * 200.0),
+        (4, 200.0 + 100.0),  # then two trials on two nodes each
+        (5, 200.0 + 50.0),  # then one on as many as it can use
+        (6, 200.0),
+        (12, 100.0),
+        (24, 50.0),
+    ],
+)
+def test_trials_share_the_nodes_in_waves(nodes: int, part_s: float) -> None:
+    rates = work((6, 2.0)).rates()
+    assert 1.0 / rates[0, nodes] == pytest.approx(part_s)
+
+
+def test_a_trial_with_fewer_nodes_than_it_needs_does_not_train() -> None:
+    scaling = Scaling(gpus=(2, 4), unit_s=(50.0, 25.0), n_min=2, n_max=4)
+    rates = work((3, 1.0), scaling=scaling).rates()
+    assert rates[0, :2].tolist() == [0.0, 0.0]
+    assert 1.0 / rates[0, 3] == pytest.approx(1.0 / rates[0, 2])  # the third node is of no use
+    assert 1.0 / rates[0, 2] == pytest.approx(150.0)
+
+
+def test_no_more_trials_than_the_study_allows_train_at_once() -> None:
+    assert work((6, 2.0), parallel=2).most_nodes == 8
+    assert work((6, 2.0), parallel=2).least_s() == pytest.approx(3 * 50.0)
+
+
+def test_more_nodes_are_never_slower() -> None:
+    scaling = Scaling(gpus=(1, 2, 8), unit_s=(90.0, 60.0, 30.0), n_max=8)
+    rates = work((81, 1.0), (27, 2.0), (7, 6.0), scaling=scaling).rates()
+    assert (np.diff(rates, axis=1) >= 0.0).all()
+
+
+@pytest.mark.parametrize(
+    ("rule", "parts", "is_assumed"),
+    [
+        ({"name": "sha", "trials": 9, "most": 9}, [(9, 1.0), (3, 2.0), (1, 6.0)], False),
+        ({"name": "asha", "trials": 9, "most": 9}, [(9, 1.0), (3, 2.0), (1, 6.0)], True),
+        ({"name": "stopping", "trials": 9, "most": 9}, [(9, 1.0), (3, 2.0), (1, 6.0)], True),
+        ({"name": "none", "trials": 5, "most": 4}, [(5, 4.0)], False),
+        ({"name": "median", "trials": 5, "most": 4}, [(5, 4.0)], True),
+        ({"name": "pbt", "population": 4, "interval": 2, "most": 8}, [(4, 8.0)], False),
+        # Brackets 3 x 1, 1 x 3 and 2 x 3: what has the same budget is one part.
+        ({"name": "hyperband", "most": 3, "eta": 3}, [(3, 1.0), (3, (2.0 + 2 * 3.0) / 3)], False),
+    ],
+)
+def test_every_rule_has_parts(
+    rule: dict[str, object], parts: list[tuple[int, float]], is_assumed: bool
+) -> None:
+    found, note = parts_of(rule_of(rule))
+    assert [(part.trials, part.units) for part in found] == parts
+    assert bool(note) == is_assumed
+
+
+# ---- finishing ------------------------------------------------------------------------------
+
+
+def slowly(nodes: Counts, rates: NDArray[np.float64], step_s: float) -> float:
+    """Return when a study is done, second by second."""
+    at_s, done, part = 0, 0.0, 0
+    while at_s < len(nodes) * step_s:
+        done += float(rates[part][min(nodes[int(at_s // step_s)], rates.shape[1] - 1)])
+        at_s += 1
+        if done >= 1.0 - 1e-9:
+            part, done = part + 1, 0.0
+            if part == len(rates):
+                return at_s
+    return math.inf
+
+
+def test_a_study_ends_when_a_walk_through_the_steps_says() -> None:
+    chance = np.random.Generator(np.random.PCG64(7))
+    nodes = chance.integers(0, 9, size=(40, 90))
+    for parts in ([(3, 5.0)], [(6, 2.0), (2, 4.0), (1, 9.0)], [(16, 20.0), (4, 20.0)]):
+        rates = work(*parts).rates()
+        found = finish_s(nodes, rates, STEP_S)
+        for row, end_s in zip(nodes, found.tolist(), strict=True):
+            # The walk loses at most a second in each part.
+            assert end_s == pytest.approx(slowly(row, rates, STEP_S), abs=len(parts) + 1e-6)
+
+
+def test_with_the_same_nodes_all_the_time_parts_add_up() -> None:
+    study = work((6, 2.0), (2, 4.0))
+    nodes = np.full((1, 60), study.most_nodes)
+    assert finish_s(nodes, study.rates(), STEP_S)[0] == pytest.approx(study.least_s())
+    assert finish_s(nodes[:, :2], study.rates(), STEP_S)[0] == math.inf
+
+
+# ---- history and futures --------------------------------------------------------------------
+
+
+def test_a_node_is_usable_once_it_trains() -> None:
+    trace = make_fragments(
+        names=("a", "b"),
+        node=[0, 1],
+        start_s=[0.0, 120.0],
+        end_s=[600.0, 300.0],
+        span_s=(0.0, 600.0),
+    )
+    found = history_of(trace, step_s=60.0, start_up_s=90.0)
+    assert found.nodes.tolist() == [0, 0, 1, 1, 2, 1, 1, 1, 1, 1]
+    assert found.duration_s == 600.0
+
+
+def test_futures_follow_from_the_present_and_forget_it() -> None:
+    history = History(step_s=STEP_S, nodes=switching(400.0, seed=3))
+    drawing = Drawing(seed=4)
+    for now in (0, 10):
+        drawn = futures(history, now, 600, drawing)
+        assert drawn.shape == (drawing.groups * drawing.each, 600)
+        assert np.mean(drawn[:, 0] == now) > 0.95
+        assert drawn[:, -1].mean() == pytest.approx(history.nodes.mean(), abs=0.7)
+    again = futures(history, 10, 600, drawing)
+    assert (again == drawn).all()
+    assert not (futures(history, 10, 600, Drawing(seed=5)) == drawn).all()
+
+
+def test_a_pool_that_never_changes_does_not() -> None:
+    history = History(step_s=STEP_S, nodes=np.full(1000, 7))
+    assert (futures(history, 7, 200, Drawing()) == 7).all()
+
+
+def test_more_nodes_than_ever_become_what_there_was() -> None:
+    history = History(step_s=STEP_S, nodes=np.full(1000, 7))
+    drawn = futures(history, 100, 1000, Drawing())
+    assert drawn[:, 0].min() > 80
+    assert (drawn[:, -1] <= 8).mean() > 0.9
+
+
+# ---- outlook --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("now", [0, 10])
+def test_probabilities_are_those_of_a_known_process(now: int) -> None:
+    """Of a pool that switches, the truth is known by drawing it anew, many times."""
+    study = work((10, 54.0))  # 1.5 h on all ten nodes
+    found = asked(study, History(step_s=STEP_S, nodes=switching(500.0, seed=11)), 3.0, now)
+    truth = (np.stack([switching(3.0, seed) for seed in range(1000, 3000)]) + now) % 20
+    is_true = finish_s(truth, study.rates(), STEP_S) <= 3.0 * HOUR_S - 30.0
+    assert found.probability == pytest.approx(is_true.mean(), abs=0.08)
+    assert found.low <= is_true.mean() <= found.high
+
+
+def test_reserved_nodes_are_the_fewest_that_are_enough() -> None:
+    history = History(step_s=STEP_S, nodes=switching(200.0, seed=5))
+    study = work((10, 54.0), (2, 36.0))
+    found = asked(study, history, 3.0, 0)
+    assert found.probability < 0.95
+    assert found.reserved is not None
+    nodes = futures(history, 0, math.ceil((3.0 * HOUR_S - 30.0) / STEP_S) + 1, Drawing())
+    ends_s = [finish_s(nodes + more, study.rates(), STEP_S) for more in range(study.most_nodes + 1)]
+    for fewer, more in itertools.pairwise(ends_s):
+        assert (more <= fewer + 1e-6).all()
+    nine = found.probability_reserved
+    assert nine is not None
+    assert nine >= 0.95
+
+
+def test_what_no_number_of_nodes_can_do_is_said() -> None:
+    history = History(step_s=STEP_S, nodes=np.full(2000, 50))
+    found = asked(work((2, 600.0)), history, 3.0, 50)
+    assert (found.probability, found.reserved, found.probability_reserved) == (0.0, None, None)
+    assert found.least_s == pytest.approx(600 * 25.0 + 30.0)
+    assert found.finish_s["p50"] == pytest.approx(600 * 25.0 + 30.0, abs=1.0)
+
+
+def test_a_study_that_is_certain_needs_no_reserve() -> None:
+    found = asked(work((2, 36.0)), History(step_s=STEP_S, nodes=np.full(2000, 50)), 3.0, 60)
+    assert (found.probability, found.reserved) == (1.0, 0)
+    assert len(found.notes) == 1  # so many were never idle
+
+
+def test_the_interval_says_how_much_the_groups_differ() -> None:
+    chance = np.random.Generator(np.random.PCG64(2))
+    alike = chance.random((40, 50)) < 0.5
+    different = np.repeat(np.arange(40) % 2 == 0, 50).reshape(40, 50)
+    low, high = interval(alike)
+    assert 0.0 < high - low < 0.1
+    assert interval(different)[1] - interval(different)[0] > 0.9
+    assert interval(np.ones((40, 50), dtype=bool))[1] == pytest.approx(1.0)
