@@ -91,7 +91,9 @@ bench: venv system  ## every benchmark in full, results in bench-out/
 	$(BIN)/python scripts/bench_stragglers.py --json bench-out/stragglers.json
 	$(BIN)/python scripts/bench_own.py --json bench-out/own.json
 	$(BIN)/python scripts/bench_policies.py --json bench-out/policies.json
+	$(BIN)/python scripts/bench_deadline.py --json bench-out/deadline.json
 	$(BIN)/python scripts/bench_plan.py --json bench-out/plan.json
+	$(BIN)/python scripts/bench_rungs.py --json bench-out/rungs.json
 	$(BIN)/python scripts/bench_hpo.py --json bench-out/hpo.json
 
 horovod: venv  ## build Horovod against the torch of .venv, install it there, run its tests

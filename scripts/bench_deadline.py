@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 from _bench.benchmark import Benchmark, Measured, note
-from _bench.deadline import grid, played
-from _bench.deadline.pools import Pool, pools
+from _bench.deadline import covering, grid, played
+from _bench.deadline.pools import BURSTS, LIKE_SUMMIT, Pool, pools
 from _bench.deadline.scoring import BINS, Floats, Score, bins_of, plot, score
 
 from bftrainer.simulate.traces.fragments import HOUR_S
@@ -54,6 +54,8 @@ def measure(arguments: argparse.Namespace, measured: Measured) -> None:
     _calibration(measured, rows, limit=0.15 if is_quick else 0.05)
     _parts(measured, found[0], rows[found[0].name], every_h)
     _played(measured, found[-1] if is_quick else found[0], is_quick=is_quick)
+    if not is_quick:
+        _intervals(measured)
     _time(measured, found[0])
     if arguments.plot:
         names = {f"{pool.name}": _columns(rows[pool.name], "model") for pool in found}
@@ -170,6 +172,17 @@ def _agreement(both: list[played.Both]) -> tuple[str, ...]:
     found = played.agreement(both)
     names = ("agree", "in_time_integral", "in_time_played", "longer_median", "longer_p90")
     return tuple(f"{found[name]:.1%}" for name in names)
+
+
+def _intervals(measured: Measured) -> None:
+    """Compare intervals with what is true of generated pools, which are known for months."""
+    kinds = {"generated": LIKE_SUMMIT, "generated bursts": BURSTS}
+    for name, parameters in kinds.items():
+        note(f"{name}: intervals")
+        held = covering.held(replace(parameters, seed=77), histories=3)
+        measured.results[f"intervals, {name}"] = held
+        share = float(np.mean(held))
+        measured.at_least(f"90% intervals that hold, {name}", share, 0.8, "", f"of {len(held)}")
 
 
 def _time(measured: Measured, pool: Pool) -> None:

@@ -33,7 +33,8 @@ optimizer = torch.optim.SGD(
     model.parameters(), lr=float(p.get("lr", 0.1)), momentum=float(p.get("momentum", 0.9))
 )
 loader = DataLoader(TensorDataset(x[train], y[train]), batch_size=64, shuffle=True)
-run = elastic.Run(model, optimizer, loader, epochs=36)
+# The same bits at any size: trials are compared, not the nodes they happened to have.
+run = elastic.Run(model, optimizer, loader, epochs=36, bitwise=elastic.LogicalWorkers(2))
 for _epoch in run.epochs():
     model.train()
     for a, b in run.batches():

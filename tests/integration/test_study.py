@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import shlex
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -172,3 +173,22 @@ def test_a_population_takes_over_the_best_states(site: Site) -> None:
         assert is_at_bound or ratio in (pytest.approx(0.8), pytest.approx(1.2))
         assert (heir["number"], 0) not in trained, "its first epoch is its parent's"
     assert set(trained.values()) == {1}
+
+
+def test_interrupted_it_leaves_its_trials_and_detached_it_goes_on(site: Site) -> None:
+    user = StudyUser(site, site.base / "left")
+    user.write("left", rule={"name": "none", "trials": 1, "most": 60}, parallel=1)
+    loop = user.start("left", "left.yaml", "train.py")
+    try:
+        wait_for(lambda: user.trained().total() >= 1)
+        loop.send_signal(signal.SIGINT)
+        assert loop.wait(30) == 130
+        assert "Go on with: bftrainer study run" in (user.home / "left.out").read_text()
+        assert [one.record.state.is_final for one in _trainers(site, "left")] == [False]
+        assert user.summary("left")["state"] == "left"
+        done = user.does("run", "--detach", "left")
+        assert done.is_ok, done.stderr
+        wait_for(lambda: user.summary("left")["state"] == "over")
+    finally:
+        end(loop)
+    assert user.trained().total() == 60

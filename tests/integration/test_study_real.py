@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 
 from bftrainer.demo.samples import Timeline, Use, node_seconds
 from bftrainer.local.workload import JobWorkload, WorkItem
-from tests.integration.study_fixtures import POLICY, StudyUser
+from tests.integration.study_fixtures import POLICY, StudyUser, outcome
 from tests.support.site import Site
 
 pytestmark = pytest.mark.long
@@ -81,6 +81,7 @@ def test_nodes_that_come_and_go_find_the_best_of_dedicated_ones(
         preempted = site.client.status()
     assert sorted(t["budget"] for t in unstable["trials"]) == [4] * 16 + [12] * 6 + [36] * 2
     assert unstable["best"] == dedicated["best"]
+    assert outcome(unstable) == outcome(dedicated), "every value, to the last bit"
     promoted = [
         {t["number"] for t in one["trials"] if t["budget"] > 4} for one in (dedicated, unstable)
     ]

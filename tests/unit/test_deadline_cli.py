@@ -21,9 +21,9 @@ def study(directory: Path, **keys: Any) -> str:
     path = directory / "resnet.yaml"
     body = {
         "parameters": {"lr": {"type": "float", "low": 0.001, "high": 0.3, "log": True}},
-        "rule": {"name": "sha", "trials": 9, "least": 1, "most": 9, "eta": 3},
-        "nodes": "1:4",
-        "unit_s": {"1": 600, "2": 330, "4": 190},
+        "rule": {"name": "sha", "trials": 81, "least": 1, "most": 27, "eta": 3},
+        "nodes": "1:8",
+        "unit_s": {"1": 1800, "2": 950, "4": 520, "8": 300},
         **keys,
     }
     path.write_text(json.dumps({k: v for k, v in body.items() if v is not None}))
@@ -35,7 +35,7 @@ def ask(*args: str) -> int:
 
 
 def test_a_trace_tells_how_likely_it_is(tmp_path: Path, capsys: Output) -> None:
-    asked = (study(tmp_path), "--deadline", "2h30m", *TRACE, "--now-idle", "3")
+    asked = (study(tmp_path), "--deadline", "6h", *TRACE, "--now-idle", "3")
     assert ask(*asked) == ExitCode.OK
     printed = capsys.readouterr().out
     assert ask(*asked, "--json") == ExitCode.OK
@@ -51,8 +51,8 @@ def test_a_trace_tells_how_likely_it_is(tmp_path: Path, capsys: Output) -> None:
 
 def test_more_idle_nodes_now_make_it_likelier(tmp_path: Path, capsys: Output) -> None:
     found = []
-    for now in ("0", "30"):
-        ask(study(tmp_path), "--deadline", "2h30m", *TRACE, "--now-idle", now, "--json")
+    for now in ("0", "100"):
+        ask(study(tmp_path), "--deadline", "6h", *TRACE, "--now-idle", now, "--json")
         found.append(json.loads(capsys.readouterr().out)["probability"])
     assert found[0] + 0.1 < found[1]
 
@@ -72,8 +72,8 @@ def test_what_is_assumed_of_a_rule_is_said(tmp_path: Path, capsys: Output) -> No
 
 
 def test_a_study_that_takes_longer_on_any_nodes(tmp_path: Path, capsys: Output) -> None:
-    assert ask(study(tmp_path), "--deadline", "10m", *TRACE) == ExitCode.OK
-    assert "no number of nodes; it takes at least 28m" in capsys.readouterr().out
+    assert ask(study(tmp_path), "--deadline", "1h", *TRACE) == ExitCode.OK
+    assert "no number of nodes; it takes at least 2h15m" in capsys.readouterr().out
 
 
 def test_a_history_that_is_too_short_says_how_long_it_has_to_be(
@@ -91,6 +91,9 @@ def test_a_journal_is_a_history(tmp_path: Path, capsys: Output) -> None:
     asked = (study(tmp_path), "--deadline", "10m", "--history", journal)
     assert ask(*asked) == ExitCode.VALIDATION_FAILED
     assert "BFT-1651: A history of 3.0 h" in capsys.readouterr().err
+    assert ask(*asked, "--hours", "2") == ExitCode.VALIDATION_FAILED
+    assert "BFT-1651: A history of 2.0 h" in capsys.readouterr().err
+    assert ask(*asked, "--nodes", "0:1") == ExitCode.USAGE
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,8 @@ def _trace(path: Path, options: dict[str, Any]) -> Fragments:
     names = ("nodes", "start_s", "hours", "only_unfillable", "format_name", "time_zone", "year")
     if not _is_journal(path):
         return load(path, **{name: options[name] for name in (*names, "ignored")})
+    if options["nodes"] != ":" or options["start_s"] is not None:
+        raise click.UsageError("--nodes and --start choose a part of a trace, not of a journal.")
     from bftrainer.journal.journal import Journal  # noqa: PLC0415 - SQLAlchemy is slow
     from bftrainer.simulate.yesterday.journal import past_of  # noqa: PLC0415
 

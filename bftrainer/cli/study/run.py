@@ -79,6 +79,8 @@ def run(
 
     {lr} in ARGS stands for the parameter lr. To go on, the study's name or directory suffices.
     """
+    if script is not None and script.startswith("-"):
+        raise click.UsageError(f"{script[:40]} follows {study_name}: options come before STUDY.")
     study, is_new = _study_of(study_name, script, args, directory)
     plan = None if plan_path is None else _plan_of(study, plan_path)
     if dry_run:

@@ -21,6 +21,7 @@ from bftrainer.study.rungs.sha import Sha
 from bftrainer.study.trials import Rule
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 START_UP_S: Final = 25.5  # detection, claim and warm-up of simulate.whatif
 STEP_S: Final = 60.0
 TRUE_STEP_S: Final = 10.0  # Summit was looked at so often
