@@ -11,7 +11,7 @@ from bftrainer.actuate.trials import check_growth
 from bftrainer.api.admission import check_spec
 from bftrainer.api.allowance import Allowance
 from bftrainer.api.checkpoint_place import check_place
-from bftrainer.api.privacy import no_trainer
+from bftrainer.api.privacy import check_submitter, no_trainer
 from bftrainer.api.service import Peer
 from bftrainer.daemon import Daemon
 from bftrainer.decide import end_cost
@@ -256,17 +256,11 @@ class DaemonService:
     def _check_new(self, specs: Sequence[TrainerSpec], peer: Peer) -> None:
         """Refuse trainers that this user cannot submit now; else they count as a submission."""
         user = specs[0].user
-        if user != peer.user:
-            raise UsageError(
-                "BFT-1005",
-                f"A trainer of {user} cannot be submitted by {peer.user}.",
-                "Submit it as the user it is to run as.",
-                exit_code=ExitCode.NOT_PERMITTED,
-            )
+        check_submitter(user, peer)
         for trainer_id in {i for spec in specs for i in (*spec.after, *spec.after_any)}:
             self._record(trainer_id)
         self._check_room(specs)
-        self._allowance.took(user)
+        self._allowance.took(user, len(specs))
 
     def _check_room(self, specs: Sequence[TrainerSpec]) -> None:
         """Refuse so many trainers more, or one that the policy or the solver does not admit."""
@@ -309,7 +303,9 @@ class DaemonService:
         record = self._owned(trainer_id, peer)
         if record.state.is_final or record.cancelled_s is not None:
             raise _has_ended(record, "'bftrainer requeue' starts a failed or cancelled one again.")
-        check_growth(record, change)
+        if check_growth(record, change):
+            others = self._daemon.trainers.waiting_and_running()
+            self._allowance.check_count(record.spec.user, others)
         spec = change.applied(record.spec)
         if spec is not record.spec:
             check_spec(spec)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from bftrainer.api.checkpoint_place import check_places
 from bftrainer.api.service import Peer
@@ -10,6 +12,9 @@ from bftrainer.daemon import Daemon
 from bftrainer.model.study import Seen, StudyCount, StudyView, TrialView
 from bftrainer.model.trainer import TrainerRecord, TrainerSpec
 from bftrainer.model.views import TrainerView
+
+LONG_S: Final = 3600.0
+FEW_REPORTS: Final = 8  # of a trial that ended so long ago: views of thousands stay small
 
 
 class DaemonTrials:
@@ -89,6 +94,7 @@ class DaemonTrials:
     def _view(self, record: TrainerRecord) -> TrialView:
         if record.spec.trial is None:
             raise TypeError(f"{record.trainer_id} is no trial")
+        is_long_over = record.ended_s is not None and record.ended_s < time.time() - LONG_S
         observed, _ = self._daemon.trainers.nodes_of(record.trainer_id)
         return TrialView(
             trainer_id=record.trainer_id,
@@ -101,7 +107,7 @@ class DaemonTrials:
             samples=record.progress.samples,
             epoch=record.progress.epoch,
             node_s=record.progress.node_s,
-            reports=record.reports,
+            reports=record.reports[-FEW_REPORTS:] if is_long_over else record.reports,
             checkpoint_dir=record.spec.checkpoint_dir,
             reason=record.reason,
             ended_s=record.ended_s,

@@ -5,6 +5,7 @@ Called by ``actuate.trainers`` when a trainer is submitted and when a daemon sta
 
 from __future__ import annotations
 
+import math
 import secrets
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ from bftrainer.actuate.outcomes import save_grace_s
 from bftrainer.actuate.rescale_log import KIND, RescaleLog
 from bftrainer.actuate.restarting import KILL_MARGIN_S, RestartMachine
 from bftrainer.actuate.stimuli import LimitsSet, WindUp
+from bftrainer.elastic.protocol import Report
 from bftrainer.journal.journal import Journal
 from bftrainer.model.trainer import CheckpointContract, TrainerRecord, TrainerSpec
 from bftrainer.policy.model import SitePolicy
@@ -30,6 +32,8 @@ class Trainer:
     watch: Observation | None = None  # of the current generation's throughput
     tries: FailedTries = field(default_factory=FailedTries)
     is_saved: bool = False  # when it was last parked
+    unwritten: Report | None = None  # its newest report, if the journal lacks it
+    wrote_reports_s: float = -math.inf  # when reports were last written; the machine's clock
 
     @property
     def machine(self) -> GenerationMachine:

@@ -16,7 +16,7 @@ class StudyNews:
     def __init__(self) -> None:
         self._changes: dict[Key, int] = {}
         self._last: dict[Key, dict[int, int]] = {}  # of each trial, its last change
-        self._waiting: dict[Key, asyncio.Event] = {}
+        self._waiting: dict[Key, set[asyncio.Event]] = {}
 
     def changed(self, spec: TrainerSpec) -> None:
         """Something has changed in this trainer."""
@@ -25,7 +25,7 @@ class StudyNews:
         key = spec.user, spec.trial.study
         self._changes[key] = count = self.count(*key) + 1
         self._last.setdefault(key, {})[spec.trial.number] = count
-        if (event := self._waiting.pop(key, None)) is not None:
+        for event in self._waiting.pop(key, ()):
             event.set()
 
     def count(self, user: str, study: str) -> int:
@@ -39,7 +39,15 @@ class StudyNews:
 
     async def wait(self, user: str, study: str, seen: int, limit_s: float) -> None:
         """Wait until the count is another than ``seen``, or the time is over."""
-        if self.count(user, study) == seen:
-            event = self._waiting.setdefault((user, study), asyncio.Event())
+        if self.count(user, study) != seen:
+            return
+        key, event = (user, study), asyncio.Event()
+        self._waiting.setdefault(key, set()).add(event)
+        try:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(event.wait(), limit_s)
+        finally:  # nothing stays of those who ask for studies that there are not
+            others = self._waiting.get(key, set())
+            others.discard(event)
+            if not others:
+                self._waiting.pop(key, None)

@@ -76,10 +76,10 @@ class TrainerRecords:
         opened = opened_of(record, self._policy, self._incarnation, self._steady(), self._journal)
         self.trainers[record.trainer_id] = opened
 
-    def _reopen(self, trainer: Trainer, record: TrainerRecord) -> None:
+    def _reopen(self, trainer: Trainer) -> None:
         """Give a trainer that has no workers any more a new machine; workers' numbers go on."""
         opened = opened_of(
-            record,
+            trainer.record,
             self._policy,
             self._incarnation,
             self._steady(),
@@ -87,7 +87,6 @@ class TrainerRecords:
             started_workers=trainer.machine.started_workers,
         )
         trainer.log, trainer.watch, trainer.is_saved = opened.log, None, False
-        self._set(trainer, record)
 
     def _replace(self, trainer: Trainer, **changes: object) -> None:
         self._set(trainer, replace(trainer.record, **changes))  # type: ignore[arg-type]  # field names checked by replace
@@ -103,4 +102,5 @@ class TrainerRecords:
     ) -> None:
         body = {"trainer_id": trainer.record.trainer_id, "what": payload}
         self._journal.note(kind, body, trainers=[trainer.record, *also])
+        trainer.unwritten = None
         self.news.changed(trainer.record.spec)

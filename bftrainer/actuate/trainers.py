@@ -58,6 +58,7 @@ from bftrainer.wire.refused_messages import RefusedMessages
 
 LOG = logging.getLogger("bftrainer.trainers")
 KEPT_RESCALES = 1000
+REPORTS_EVERY_S = 2.0  # workers repeat what a killed daemon did not write
 
 
 class Send(Protocol):
@@ -286,6 +287,9 @@ class TrainerBook(TrainerRecords):
         for trainer in list(self.trainers.values()):
             if not trainer.machine.is_idle:
                 self._handle(trainer, stimuli.TimePassed())
+            self._write_reports(trainer)
+            if trainer.machine.is_ended:
+                self._go_on(trainer)
             if trainer.machine.has_wound_up(self._steady()):
                 self._cancelled(trainer.record.trainer_id)
             if trainer.record.requeued_s is not None and not trainer.machine.has_workers:
@@ -328,7 +332,16 @@ class TrainerBook(TrainerRecords):
         new = trials.with_reports(trainer.record, said, self._clock())
         if new is not trainer.record and not new.state.is_final:
             self._set(trainer, new)
-            self._write(trainer, "reported", said.reports[-1])
+            self.news.changed(new.spec)
+            trainer.unwritten = said.reports[-1]
+            self._write_reports(trainer)
+
+    def _write_reports(self, trainer: Trainer) -> None:
+        """Write new reports; not each of a script that reports at every step."""
+        now_s, report = self._steady(), trainer.unwritten
+        if report is not None and now_s >= trainer.wrote_reports_s + REPORTS_EVERY_S:
+            trainer.wrote_reports_s = now_s
+            self._write(trainer, "reported", report)
 
     def _handle(self, trainer: Trainer, stimulus: stimuli.Stimulus) -> None:
         self._carry_out(trainer, trainer.log.handle(stimulus, self._steady()))
@@ -383,7 +396,7 @@ class TrainerBook(TrainerRecords):
 
     def _on_rescaled(self, trainer: Trainer, done: Rescaled) -> None:
         record, now_s = trainer.record, self._clock()
-        if record.state.is_final:
+        if record.state.is_final or trainer.machine.is_ended:
             return  # rank 0 ended before the last member's word arrived
         costs = learn_rescale(record.costs, done)
         if done.size_before and not self.speeds.is_uneven(record.trainer_id):
@@ -423,14 +436,20 @@ class TrainerBook(TrainerRecords):
         self._on_change()
 
     def _at_rung(self, trainer: Trainer, done: Ended) -> None:
-        """Free the nodes of a trial, which goes on with a new machine if its budget grows."""
+        """Free the nodes of a trial; others of its workers may still be leaving."""
         trainer_id = trainer.record.trainer_id
         self.speeds.forget(trainer_id)
         self.budget.forget(trainer_id)
-        self._handle(trainer, stimuli.TrainerClosed())
-        self._reopen(trainer, trials.at_rung(trainer.record, done, self._clock()))
+        self._set(trainer, trials.at_rung(trainer.record, done, self._clock()))
         self._write(trainer, "rung", done)
+        self._go_on(trainer)
         self._on_change()
+
+    def _go_on(self, trainer: Trainer) -> None:
+        """Give a trial at its rung a new machine, in case its budget grows."""
+        if not (trainer.machine.has_workers or trainer.record.state.is_final):
+            self._reopen(trainer)
+            self._on_change()  # it may have grown already
 
     def _on_failed(self, trainer: Trainer, failed: WorkerFailed) -> None:
         record, failures = trainer.record, trainer.machine.failures

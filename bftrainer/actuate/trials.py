@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bftrainer.actuate.group import Ended
-from bftrainer.elastic.protocol import Reported
+from bftrainer.elastic import protocol
+from bftrainer.elastic.protocol import MAX_REPORTS, Reported
 from bftrainer.errors import UsageError
 from bftrainer.model.study import MOST_REPORTS, Report
 from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerSpec, TrainerState
@@ -50,36 +51,42 @@ def at_rung(record: TrainerRecord, done: Ended, now_s: float) -> TrainerRecord:
 def with_reports(record: TrainerRecord, said: Reported, now_s: float) -> TrainerRecord:
     """Return the record with what was reported; the same object if that is known.
 
-    A report of the same progress replaces an earlier one: the training was repeated from a
-    checkpoint.
+    A message repeats the last reports of the training. Known ones that are not before its first
+    one are of a future that was undone, unless it has them, too.
     """
-    known = {(r.epoch, r.samples, r.step): r for r in record.reports}
-    for one in said.reports:
-        key = one.epoch, one.samples, one.step
-        before = known.get(key)
-        if before is None or before.value != one.value:
-            known[key] = Report(
+    if said.generation < record.progress.generation or not said.reports:
+        return record
+    heard_s = {_position(one): one.reported_s for one in record.reports}
+    first = _position(said.reports[0])
+    reports = (
+        *(one for one in record.reports if _position(one) < first),
+        *(
+            Report(
                 value=one.value,
                 step=one.step,
                 epoch=one.epoch,
                 samples=one.samples,
-                reported_s=now_s if before is None else before.reported_s,
+                reported_s=heard_s.get(_position(one), now_s),
             )
-    reports = tuple(known[key] for key in sorted(known))
-    if reports == record.reports:
-        return record
-    return replace(record, reports=thinned(reports))
+            for one in said.reports
+        ),
+    )
+    return record if reports == record.reports else replace(record, reports=thinned(reports))
 
 
 def thinned(reports: tuple[Report, ...]) -> tuple[Report, ...]:
-    """Drop every second of too many reports, never the last one."""
+    """Drop every second of too many reports, none of those that a worker may repeat."""
     while len(reports) > MOST_REPORTS:
-        reports = reports[-1::-2][::-1]
+        reports = reports[:-MAX_REPORTS][::2] + reports[-MAX_REPORTS:]
     return reports
 
 
-def check_growth(record: TrainerRecord, change: TrainerChange) -> None:
-    """Refuse a budget that cannot be granted.
+def _position(report: Report | protocol.Report) -> tuple[int, int, int]:
+    return report.samples, report.epoch, report.step
+
+
+def check_growth(record: TrainerRecord, change: TrainerChange) -> bool:
+    """Refuse a budget that cannot be granted; return whether one is.
 
     Raises:
         UsageError: BFT-1601, it is no trial, or the budget is out of its range; BFT-1602, it
@@ -87,7 +94,7 @@ def check_growth(record: TrainerRecord, change: TrainerChange) -> None:
     """
     tag, budget = record.spec.trial, record.spec.budget
     if change.budget is None or change.budget == budget:
-        return
+        return False
     if tag is None or budget is None or not budget < change.budget <= (tag.most or budget):
         raise UsageError(
             "BFT-1601",
@@ -100,3 +107,4 @@ def check_growth(record: TrainerRecord, change: TrainerChange) -> None:
             f"Trial {record.trainer_id} has not trained its budget of {budget} yet.",
             "Enlarge it when it waits at its rung.",
         )
+    return True

@@ -50,6 +50,17 @@ def for_peer(view: TrainerView, peer: Peer) -> TrainerView:
     return replace(view, record=record, trouble="")
 
 
+def check_submitter(user: str, peer: Peer) -> None:
+    """Refuse a trainer that is another user's (BFT-1005), before anything is said of it."""
+    if user != peer.user:
+        raise UsageError(
+            "BFT-1005",
+            f"A trainer of {user} cannot be submitted by {peer.user}.",
+            "Submit it as the user it is to run as.",
+            exit_code=ExitCode.NOT_PERMITTED,
+        )
+
+
 def check_own(record: TrainerRecord, peer: Peer, *, is_secret: bool) -> None:
     """Refuse a look into another user's trainer.
 

@@ -39,7 +39,7 @@ from bftrainer.api.codec import CodecError, decode, parse
 from bftrainer.api.documents import check_schema, document, error_document, listing
 from bftrainer.api.http_protocol import PEER_KEY
 from bftrainer.api.peer import Credentials, user_name
-from bftrainer.api.privacy import Sight, check_own, for_peer, is_trusted
+from bftrainer.api.privacy import Sight, check_own, check_submitter, for_peer, is_trusted
 from bftrainer.api.service import Peer, Service
 from bftrainer.api.trials import read_seen, read_trials, read_wait
 from bftrainer.errors import BftError, ExitCode, UsageError
@@ -194,6 +194,7 @@ class Routes:
         body, peer = await _body(request), await self._peer(request)
         async with self._turn(request):
             spec = await self._beside(partial(read_submission, body))
+        check_submitter(spec.user, peer)
         await self._check_directory(spec, peer)
 
         def submit() -> TrainerView:
@@ -243,6 +244,7 @@ class Routes:
         study, trials = str(request.path_params["study"]), self._service.trials
         async with self._turn(request):
             specs = await self._beside(partial(read_trials, body, study))
+        check_submitter(specs[0].user, peer)
         if new := trials.unknown(specs):
             await self._check_directories(new, peer)
         submit = partial(trials.submit, specs, peer)

@@ -6,6 +6,7 @@ them fit into one request.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from bftrainer.model.study import Seen
 from bftrainer.model.trainer import TrainerSpec
 
 MOST_AT_ONCE = 1000
+MOST_BYTES = 8 * 1024 * 1024  # of all specs, written out
 
 
 def write_trials(specs: Sequence[TrainerSpec]) -> dict[str, Any]:
@@ -40,6 +42,8 @@ def read_trials(body: bytes, study: str) -> tuple[TrainerSpec, ...]:
         raise CodecError("spec", "must be an object")
     if not isinstance(own, list) or not 1 <= len(own) <= MOST_AT_ONCE:
         raise CodecError("trials", f"must be a list of 1 to {MOST_AT_ONCE} objects")
+    if len(json.dumps(common)) * len(own) > MOST_BYTES:
+        raise CodecError("trials", f"must not come to more than {MOST_BYTES} bytes together")
     specs: list[TrainerSpec] = []
     for index, one in enumerate(own):
         where = f"trials[{index}]"

@@ -118,6 +118,8 @@ def test_a_group_is_submitted_once_and_wholly_or_not_at_all(site: Site) -> None:
     with pytest.raises(BftError, match="BFT-1604"):
         site.client.submit_trials(bad)
     assert site.client.study("none").trials == ()
+    with pytest.raises(BftError, match="BFT-1005"):
+        site.client.submit_trials([replace(one, user="nobody") for one in specs])
     for trial in site.client.study("group").trials:
         site.client.cancel(trial.trainer_id)
 

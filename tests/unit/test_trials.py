@@ -86,6 +86,32 @@ def test_reports_are_kept_in_order_and_once() -> None:
     ]
 
 
+def test_reports_of_a_future_that_was_undone_are_dropped() -> None:
+    undone = with_reports(RECORD, _at((1, 10), (2, 20), (3, 30)), 10.0)
+    again = with_reports(undone, _at((1, 10), (2, 20), (3, 28)), 11.0)
+    assert [(r.epoch, r.step, r.reported_s) for r in again.reports] == [
+        (1, 10, 10.0),
+        (2, 20, 10.0),
+        (3, 28, 11.0),
+    ]
+    newer = replace(again, progress=replace(again.progress, generation=2))
+    assert with_reports(newer, _at((4, 40)), 12.0) is newer, "of a generation that is lost"
+
+
+def _at(*places: tuple[int, int]) -> Reported:
+    reports = tuple(Said(value=0.5, step=s, epoch=e, samples=s) for e, s in places)
+    return Reported(generation=1, reports=reports)
+
+
+def test_reports_that_are_repeated_keep_their_time_when_others_are_thinned() -> None:
+    record, said = RECORD, list[tuple[int, int]]()
+    for epoch in range(1, 400):
+        said.append((epoch, 10 * epoch))
+        record = with_reports(record, _at(*said[-32:]), float(epoch))
+    assert len(record.reports) <= MOST_REPORTS
+    assert all(r.reported_s == r.epoch for r in record.reports)
+
+
 @given(st.integers(0, 1000))
 def test_too_many_reports_are_thinned_but_not_the_last(count: int) -> None:
     reports = tuple(Report(value=0.0, step=n) for n in range(count))
@@ -112,6 +138,7 @@ def test_a_group_of_trials_survives_its_request() -> None:
         body | {"trials": [{"user": "bob"}, {}]},
         body | {"trials": [{"trial": None}]},
         body | {"trials": [{"checkpoint_dir": ""}]},
+        body | {"spec": body["spec"] | {"args": [1000 * "x"] * 100}, "trials": [{}] * 100},
     ):
         with pytest.raises(CodecError):
             read_trials(json.dumps(wrong).encode(), "s")
@@ -166,6 +193,11 @@ def test_trials_at_their_rungs_do_not_count_against_the_limit() -> None:
     allowance.check("ann", [*waiting, RECORD], more=2)
     with pytest.raises(BftError, match="BFT-1030"):
         allowance.check("ann", [*waiting, RECORD], more=3)
+    with pytest.raises(BftError, match="BFT-1030"):
+        allowance.check_count("ann", 3 * waiting)
+    allowance.took("ann", 5000)
+    with pytest.raises(BftError, match="BFT-1031"):
+        allowance.check("ann", [])
 
 
 def test_who_waits_for_news_is_woken_by_his_study_alone() -> None:
@@ -182,6 +214,8 @@ def test_who_waits_for_news_is_woken_by_his_study_alone() -> None:
         await asyncio.wait_for(waiting, 10.0)
         assert news.count("ann", "s") == 1
         await news.wait("ann", "s", 0, 60.0)  # it has changed already
-        await news.wait("ann", "s", 1, 0.0)
+        for number in range(100):
+            await news.wait("ann", f"unknown-{number}", 0, 0.0)
+        assert not news._waiting, "nothing stays of studies that there are not"
 
     asyncio.run(play())
