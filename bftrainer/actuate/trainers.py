@@ -21,7 +21,7 @@ from bftrainer.actuate.costs import (
     watch_from,
     watch_of,
 )
-from bftrainer.actuate.failures import given_up
+from bftrainer.actuate.failures import given_up, is_final
 from bftrainer.actuate.generation import mark_of
 from bftrainer.actuate.group import (
     Announced,
@@ -457,9 +457,10 @@ class TrainerBook(TrainerRecords):
         has_trained = record.started_s is not None
         self._replace(trainer, failures=in_all)
         self._write(trainer, "worker-failed", failed)
-        self.quarantine.failed(
-            failed.node, trainer_id, failed.cause, self._clock(), has_trained=has_trained
-        )
+        if not is_final(failed.cause):
+            self.quarantine.failed(
+                failed.node, trainer_id, failed.cause, self._clock(), has_trained=has_trained
+            )
         LOG.warning("worker %s on %s failed: %s", failed.worker_id, failed.node, failed.cause)
         if failures.row.count > 1 or not has_trained:
             trainer.tries.add(failed.log_path)

@@ -147,10 +147,10 @@ def _print_status(view: StatusView, *, show_all: bool) -> None:
 
 def _left_out(hidden: Sequence[TrainerRecord]) -> Iterator[str]:
     """Say how many trainers are not shown."""
-    studies = Counter(record.spec.trial.study for record in hidden if record.spec.trial)
-    for study, count in studies.items():
+    trials = [(r.spec.trial.study, r.state) for r in hidden if r.spec.trial]
+    for study, count in Counter(study for study, state in trials if not state.is_final).items():
         yield f"{count} trials of {shown(study)} have no nodes; see 'bftrainer study status'"
-    if count := len(hidden) - studies.total():
+    if count := len(hidden) - len(trials):
         yield f"{count} more have ended; see --all"
 
 

@@ -36,6 +36,12 @@ class Tries:
         return given_up(self.failures, self.record, POLICY)
 
 
+@pytest.mark.parametrize("code", ["BFT-1423", "BFT-1611", "BFT-1612", "BFT-1613"])
+def test_what_would_happen_again_anywhere_is_not_tried_again(code: str) -> None:
+    why = Tries().fail(f"{code}: The reported metric is not a finite number: nan.")
+    assert why == "This fails on every node, so it is not tried again."
+
+
 def test_steps_that_are_done_again_are_no_progress() -> None:
     tries = Tries()
     tries.failures.started(Mark())
