@@ -16,15 +16,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from bftrainer.model.trainer import FailureRow, Mark, TrainerRecord
+from bftrainer.model.trainer import FailureRow, Mark, TrainerRecord, happens_anywhere
 from bftrainer.policy.model import SitePolicy
 
 MAX_BACKOFF_S = 30.0  # of the trainer
 MAX_COOL_DOWN_S = 1800.0  # of a node that keeps failing while others succeed
 # Reported exceptions that no node can cause.
 _OF_THE_SCRIPT = re.compile(r"The script raised (SyntaxError|IndentationError|TabError):")
-# Scripts that trained nothing, or report or read what a study cannot use.
-_NEVER_AGAIN = re.compile(r"BFT-(1423|1611|1612|1613)\b")
 
 
 @dataclass(slots=True)
@@ -111,7 +109,9 @@ def given_up(failures: FailureCounts, record: TrainerRecord, policy: SitePolicy)
     row, before, most = failures.row, failures.before, record.spec.max_failures
     if most is not None and record.failures >= most:
         return f"That was failure {record.failures} of at most {most} (--max-failures)."
-    if is_final(row.cause) or (record.started_s is None and _OF_THE_SCRIPT.search(row.cause)):
+    if happens_anywhere(row.cause) or (
+        record.started_s is None and _OF_THE_SCRIPT.search(row.cause)
+    ):
         return "This fails on every node, so it is not tried again."
     is_repeated = row.count > 1 and row.cause == before.cause
     if record.started_s is None and is_repeated and is_the_scripts(row.cause):
@@ -126,11 +126,6 @@ def given_up(failures: FailureCounts, record: TrainerRecord, policy: SitePolicy)
         f"That was failure {row.count} in a row without getting {reached} (failure_budget),"
         f" the last on {row.node}."
     )
-
-
-def is_final(cause: str) -> bool:
-    """Whether the same would happen again anywhere, even to a trial that is tried again."""
-    return _NEVER_AGAIN.match(cause) is not None
 
 
 def is_the_scripts(cause: str) -> bool:

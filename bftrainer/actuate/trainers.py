@@ -21,7 +21,7 @@ from bftrainer.actuate.costs import (
     watch_from,
     watch_of,
 )
-from bftrainer.actuate.failures import given_up, is_final
+from bftrainer.actuate.failures import given_up
 from bftrainer.actuate.generation import mark_of
 from bftrainer.actuate.group import (
     Announced,
@@ -48,7 +48,7 @@ from bftrainer.elastic import protocol
 from bftrainer.errors import BftError
 from bftrainer.journal.journal import Journal
 from bftrainer.model.decision import Replacing
-from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerState
+from bftrainer.model.trainer import TrainerChange, TrainerRecord, TrainerState, happens_anywhere
 from bftrainer.policy.model import SitePolicy
 from bftrainer.profile.batch_curve import batches_of
 from bftrainer.runtimes.base import load_runtime
@@ -457,7 +457,7 @@ class TrainerBook(TrainerRecords):
         has_trained = record.started_s is not None
         self._replace(trainer, failures=in_all)
         self._write(trainer, "worker-failed", failed)
-        if not is_final(failed.cause):
+        if not happens_anywhere(failed.cause):
             self.quarantine.failed(
                 failed.node, trainer_id, failed.cause, self._clock(), has_trained=has_trained
             )

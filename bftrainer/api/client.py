@@ -22,8 +22,7 @@ from typing import Any, TypeVar
 
 from bftrainer.api import paths
 from bftrainer.api.codec import CodecError, encode, encode_request, parse
-from bftrainer.api.documents import error_of, schema, view_of, views_of
-from bftrainer.api.trials import write_trials
+from bftrainer.api.documents import error_of, schema, trials_document, view_of, views_of
 from bftrainer.errors import BftError, ExitCode
 from bftrainer.model.account import AccountReport
 from bftrainer.model.harm import HarmReport
@@ -147,7 +146,7 @@ class Client:
     def submit_trials(self, specs: Sequence[TrainerSpec]) -> tuple[TrialView, ...]:
         """Submit trials of one study, all or none; those that are there stay as they are."""
         study = specs[0].trial.study if specs[0].trial is not None else ""
-        body, path = write_trials(specs), f"{_study_path(study)}/trials"
+        body, path = trials_document(specs), f"{_study_path(study)}/trials"
         return self._views(TrialView, "trials", path, method="POST", body=body)
 
     def requeue(self, trainer_id: str) -> TrainerView:

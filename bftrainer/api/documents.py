@@ -32,6 +32,13 @@ def listing(name: str, items: Sequence[Any], **more: Any) -> dict[str, Any]:
     return {"schema": schema(name), **encode(more), name: [encode(item) for item in items]}
 
 
+def trials_document(specs: Sequence[Any]) -> dict[str, Any]:
+    """Return what submits these specs, at least one: what they share, then what each has alone."""
+    common, *_ = plain = [encode(spec) for spec in specs]
+    own = [{k: v for k, v in one.items() if common[k] != v} for one in plain]
+    return {"schema": schema("trials"), "spec": common, "trials": own}
+
+
 def check_schema(name: str, value: Any) -> dict[str, Any]:
     """Return the document if it is the expected one.
 

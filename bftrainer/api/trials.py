@@ -1,30 +1,22 @@
 """The body of a request that submits trials: what they share once, then what each has of its own.
 
 A study's trials differ in number, parameters, arguments and directory only, so that a thousand of
-them fit into one request.
+them fit into one request (``documents.trials_document``).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 from bftrainer.api.admission import check_spec
-from bftrainer.api.codec import CodecError, decode, encode, parse
-from bftrainer.api.documents import check_schema, schema
+from bftrainer.api.codec import CodecError, decode, parse
+from bftrainer.api.documents import check_schema
 from bftrainer.model.study import Seen
 from bftrainer.model.trainer import TrainerSpec
 
 MOST_AT_ONCE = 1000
 MOST_BYTES = 8 * 1024 * 1024  # of all specs, written out
-
-
-def write_trials(specs: Sequence[TrainerSpec]) -> dict[str, Any]:
-    """Return the body for these specs; at least one."""
-    common, *_ = plain = [encode(spec) for spec in specs]
-    own = [{k: v for k, v in one.items() if common[k] != v} for one in plain]
-    return {"schema": schema("trials"), "spec": common, "trials": own}
 
 
 def read_trials(body: bytes, study: str) -> tuple[TrainerSpec, ...]:

@@ -13,6 +13,9 @@ from bftrainer.model.batch import BatchRange
 from bftrainer.model.study import Report, TrialTag
 from milp.problem import Curve
 
+# Scripts that trained nothing, or report or read what a study cannot use.
+_ANYWHERE = ("BFT-1423:", "BFT-1611:", "BFT-1612:", "BFT-1613:")
+
 
 class TrainerState(enum.StrEnum):
     """State of a trainer. Only the last three are final."""
@@ -237,6 +240,11 @@ class TrainerRecord:
     reports: tuple[Report, ...] = ()  # of its metric, in order
     rung_s: float | None = None  # since when its budget is used up and its study is to decide
     ADDED: ClassVar = frozenset({"reports", "rung_s"})
+
+
+def happens_anywhere(cause: str) -> bool:
+    """Whether a failure is the script's: tried again, on any node, it would happen again."""
+    return cause.startswith(_ANYWHERE)
 
 
 def as_decided(record: TrainerRecord) -> TrainerRecord:

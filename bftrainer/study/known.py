@@ -10,9 +10,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bftrainer.actuate.failures import is_final
 from bftrainer.model.study import Report, TrialView
-from bftrainer.model.trainer import TrainerState
+from bftrainer.model.trainer import TrainerState, happens_anywhere
 from bftrainer.study.stored import End, StoredTrial
 from bftrainer.study.trials import Stage, Trial, Value
 
@@ -143,6 +142,6 @@ def _stage(stored: StoredTrial, view: TrialView | None, retry: int) -> Stage:
     if view.state == _CANCELLED:
         return Stage.STOPPED
     if view.state == _FAILED:
-        is_tried_again = view.tag.attempt < retry and not is_final(view.reason)
+        is_tried_again = view.tag.attempt < retry and not happens_anywhere(view.reason)
         return Stage.ACTIVE if is_tried_again else Stage.FAILED
     return Stage.WAITING if view.waits_at_rung else Stage.ACTIVE

@@ -16,9 +16,10 @@ from bftrainer.actuate.trials import at_rung, check_growth, is_at_rung, thinned,
 from bftrainer.api.admission import check_spec
 from bftrainer.api.allowance import Allowance
 from bftrainer.api.codec import CodecError
+from bftrainer.api.documents import trials_document
 from bftrainer.api.privacy import for_peer
 from bftrainer.api.service import Peer
-from bftrainer.api.trials import read_trials, write_trials
+from bftrainer.api.trials import read_trials
 from bftrainer.canonical import decode, encode, to_plain
 from bftrainer.elastic.protocol import Report as Said
 from bftrainer.elastic.protocol import Reported
@@ -127,7 +128,7 @@ def test_a_group_of_trials_survives_its_request() -> None:
         replace(SPEC, name=f"n{n}", checkpoint_dir=f"/c/{n}", trial=replace(TAG, number=n))
         for n in range(3)
     ]
-    body = write_trials(specs)
+    body = trials_document(specs)
     assert read_trials(json.dumps(body).encode(), "s") == tuple(specs)
     assert set(body["trials"][2]) == {"name", "checkpoint_dir", "trial"}
     for wrong in (

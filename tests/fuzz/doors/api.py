@@ -18,11 +18,11 @@ from bftrainer.api.admission import check_spec
 from bftrainer.api.checkpoint_place import check_place, normal, resolve_directory
 from bftrainer.api.client import Client
 from bftrainer.api.codec import CodecError, encode
-from bftrainer.api.documents import document, listing, schema
+from bftrainer.api.documents import document, listing, schema, trials_document
 from bftrainer.api.http_protocol import EmbeddedServer, PeerProtocol
 from bftrainer.api.peer import Credentials
 from bftrainer.api.routes import Routes, read_submission
-from bftrainer.api.trials import read_trials, write_trials
+from bftrainer.api.trials import read_trials
 from bftrainer.errors import BftError
 from bftrainer.model.study import TrialTag
 from bftrainer.model.trainer import TrainerSpec
@@ -39,7 +39,7 @@ _SPEC = TrainerSpec(
 )  # fmt: skip
 _SUBMISSION = {"schema": schema("submit"), "spec": encode(_SPEC)}
 _BODY = as_json(_SUBMISSION)
-_TRIALS = write_trials(
+_TRIALS = trials_document(
     [
         replace(_SPEC, checkpoint_dir=f"/home/u/{n}", trial=TrialTag(study="s", number=n, most=9))
         for n in (0, 1)
